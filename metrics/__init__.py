@@ -1,0 +1,90 @@
+"""What is measured: answers, retrieval, usefulness for the decision, and how sure the numbers are.
+
+The pure functions know nothing of DSPy. What needs it (the judge) is imported when it is first asked for.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from querywright.metrics.answers import (
+    choice_accuracy,
+    exact_match,
+    extract_option,
+    is_invalid_choice,
+    normalize_answer,
+    token_f1,
+)
+from querywright.metrics.dspy_metrics import METRICS
+from querywright.metrics.intervals import bootstrap_interval, wilson_interval
+from querywright.metrics.retrieval import (
+    all_found_at_k,
+    exact_recovery_at_k,
+    ndcg_at_k,
+    precision_at_k,
+    recall_at_k,
+    reciprocal_rank,
+)
+from querywright.metrics.statistics import (
+    Mean,
+    PairedTest,
+    holm,
+    mean_with_interval,
+    minimum_detectable,
+    paired_exact_test,
+    verdict,
+)
+from querywright.metrics.usefulness import (
+    Usefulness,
+    decision_useful,
+    passage_labels,
+    question_label,
+    usefulness,
+)
+
+if TYPE_CHECKING:
+    from querywright.metrics.judge import UsefulnessJudge, judge_passages, judged_metric, judged_usefulness
+
+__all__ = [
+    "METRICS",
+    "Mean",
+    "PairedTest",
+    "Usefulness",
+    "UsefulnessJudge",
+    "all_found_at_k",
+    "bootstrap_interval",
+    "choice_accuracy",
+    "decision_useful",
+    "exact_match",
+    "exact_recovery_at_k",
+    "extract_option",
+    "holm",
+    "is_invalid_choice",
+    "judge_passages",
+    "judged_metric",
+    "judged_usefulness",
+    "mean_with_interval",
+    "minimum_detectable",
+    "ndcg_at_k",
+    "normalize_answer",
+    "paired_exact_test",
+    "passage_labels",
+    "precision_at_k",
+    "question_label",
+    "recall_at_k",
+    "reciprocal_rank",
+    "token_f1",
+    "usefulness",
+    "verdict",
+    "wilson_interval",
+]
+
+_JUDGE = frozenset({"UsefulnessJudge", "judge_passages", "judged_metric", "judged_usefulness"})
+
+
+def __getattr__(name: str) -> Any:
+    if name in _JUDGE:
+        from querywright.metrics import judge
+
+        return getattr(judge, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

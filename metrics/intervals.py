@@ -1,0 +1,78 @@
+"""Intervals of a mean over questions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import NormalDist
+
+RESAMPLES = 10_000
+_CELLS = 2_000_000  # resampled values held in memory at once
+
+
+def wilson_interval(share: float, n: int, *, confidence: float = 0.95) -> tuple[float, float]:
+    """Wilson's interval of a share of n questions.
+
+    Args:
+        share: Share of questions that are 1, in [0, 1].
+        n: Questions, 1 or more.
+        confidence: Between 0 and 1. Default 0.95.
+
+    Returns:
+        (low, high), within [0, 1].
+
+    Raises:
+        ValueError: An argument is outside its range.
+
+    Source: Wilson 1927, doi:10.1080/01621459.1927.10502953.
+    """
+    check_share("confidence", confidence)
+    if n < 1 or not 0 <= share <= 1:
+        raise ValueError(f"share must lie in [0, 1] and n be 1 or more, but got share={share}, n={n}")
+    z = NormalDist().inv_cdf(0.5 + confidence / 2)
+    scale = 1 + z * z / n
+    middle = (share + z * z / (2 * n)) / scale
+    half = z / scale * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
+    low = 0.0 if share == 0 else max(0.0, middle - half)
+    high = 1.0 if share == 1 else min(1.0, middle + half)
+    return low, high
+
+
+def bootstrap_interval(
+    values: Sequence[float], *, confidence: float = 0.95, seed: int = 0
+) -> tuple[float, float]:
+    """Percentile bootstrap interval of the mean, from 10,000 resamples.
+
+    Args:
+        values: One value a question, without NaN. Values that are all equal give an interval without width.
+        confidence: Between 0 and 1. Default 0.95.
+        seed: Of the resampling. Default 0.
+
+    Returns:
+        (low, high); NaN with fewer than two values, which say nothing about spread.
+
+    Raises:
+        ValueError: confidence is not between 0 and 1.
+
+    Source: Efron 1979, doi:10.1214/aos/1176344552.
+    """
+    check_share("confidence", confidence)
+    if len(values) < 2:
+        return math.nan, math.nan
+    import numpy as np
+
+    data = np.asarray(values, dtype=np.float64)
+    generator = np.random.default_rng(seed)
+    rows = max(1, _CELLS // len(data))
+    means = [
+        data[generator.integers(0, len(data), size=(min(rows, RESAMPLES - start), len(data)))].mean(axis=1)
+        for start in range(0, RESAMPLES, rows)
+    ]
+    low, high = np.quantile(np.concatenate(means), [(1 - confidence) / 2, (1 + confidence) / 2])
+    return float(low), float(high)
+
+
+def check_share(name: str, value: float) -> None:
+    """Refuse a value that does not lie strictly between 0 and 1."""
+    if not 0 < value < 1:
+        raise ValueError(f"{name} must lie between 0 and 1, but got {value}")

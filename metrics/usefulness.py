@@ -1,0 +1,96 @@
+"""Does what was found help to decide: labels of passages, and what they make of a question."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from querywright.data.types import Label
+from querywright.errors import DataError
+
+
+@dataclass(frozen=True, slots=True)
+class Usefulness:
+    """How far the passages found for one question help to decide it.
+
+    Args:
+        label: Label of the question; None if it could not be scored.
+        shares: Share of the labelled passages that bear each label, in [0, 1]; NaN without labelled passages.
+        score: 1.0 for ENTAILED or USEFUL, 0.0 for NOT_USEFUL, NaN if it could not be scored. Its mean over
+            questions is the decision-useful rate.
+        unlabelled: Passages that a judge gave no readable label; they are left out. Default 0.
+    """
+
+    label: Label | None
+    shares: Mapping[Label, float]
+    score: float
+    unlabelled: int = 0
+
+    @classmethod
+    def of(cls, labels: Sequence[Label | None]) -> Usefulness:
+        """The question's usefulness from the labels of its passages, where None is a passage without label.
+
+        No passage at all is NOT_USEFUL; passages that all lack a label cannot be scored.
+        """
+        known = [label for label in labels if label is not None]
+        unlabelled = len(labels) - len(known)
+        shares = {label: known.count(label) / len(known) if known else math.nan for label in Label}
+        if labels and not known:
+            return cls(None, shares, math.nan, unlabelled)
+        label = question_label(known)
+        return cls(label, shares, decision_useful(label), unlabelled)
+
+
+def passage_labels(ids: Iterable[str], evidence: Mapping[str, Label | str]) -> list[Label]:
+    """The label of each passage, in order; a passage that the evidence does not name is NOT_USEFUL.
+
+    Args:
+        ids: Passage ids.
+        evidence: Label by passage id.
+
+    Raises:
+        DataError: A label is not ENTAILED, USEFUL or NOT_USEFUL.
+    """
+    return [_label(key, evidence.get(key, Label.NOT_USEFUL)) for key in ids]
+
+
+def question_label(labels: Iterable[Label]) -> Label:
+    """ENTAILED if any passage is, else USEFUL if any is, else NOT_USEFUL (also for no passages).
+
+    Source: HCQR, arXiv:2603.19008, leaves open whether a label belongs to a passage or to all that was found;
+    here each passage has one and the best of them is the question's.
+    """
+    seen = set(labels)
+    return next((label for label in (Label.ENTAILED, Label.USEFUL) if label in seen), Label.NOT_USEFUL)
+
+
+def decision_useful(label: Label) -> float:
+    """1.0 for ENTAILED or USEFUL, 0.0 for NOT_USEFUL."""
+    return float(label != Label.NOT_USEFUL)
+
+
+def usefulness(ids: Sequence[str], evidence: Mapping[str, Label | str]) -> Usefulness:
+    """The usefulness of what was found, from labelled evidence.
+
+    Args:
+        ids: Ids of the passages found; one that occurs twice counts once.
+        evidence: Label by passage id. Empty: nothing is labelled, and the question cannot be scored.
+
+    Returns:
+        The question's label and score, None and NaN where it cannot be scored.
+
+    Raises:
+        DataError: A label is not ENTAILED, USEFUL or NOT_USEFUL.
+    """
+    if not evidence:
+        return Usefulness(None, dict.fromkeys(Label, math.nan), math.nan)
+    return Usefulness.of(passage_labels(dict.fromkeys(ids), evidence))
+
+
+def _label(key: str, value: Label | str) -> Label:
+    try:
+        return Label(value)
+    except ValueError:
+        known = ", ".join(Label)
+        raise DataError(f"passage {key!r} has the label {value!r}; a label is one of {known}") from None

@@ -1,0 +1,307 @@
+"""The one evaluator: a program over questions, every question's result kept, no failure turned into a score."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import dspy
+from dspy.utils.exceptions import AdapterParseError, LMError
+
+from querywright.data.types import Label, Question
+from querywright.errors import BudgetError, InputError, OutageError, PromptTooLongError, QuerywrightError
+from querywright.metrics.answers import is_invalid_choice
+from querywright.metrics.dspy_metrics import METRICS, Metric
+from querywright.metrics.statistics import Mean, PairedTest, mean_with_interval, paired_exact_test
+from querywright.metrics.usefulness import usefulness
+from querywright.models.adapter import PromptAdapter
+from querywright.models.ledger import Cost, metered
+from querywright.optimize.pool import DeadlineError, bounded_map
+from querywright.programs.rag import RAG
+
+DEFAULT_METRICS: Mapping[str, Metric] = {name: METRICS[name] for name in ("accuracy", "decision_useful")}
+
+READING_METRICS = ("accuracy", "exact_match", "token_f1")
+"""Metrics that need an answer; a program without a reader is not scored by them."""
+
+Progress = Callable[[str, int, int], None]
+"""Called with what is being done, how much is done, and how much there is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What became of one question.
+
+    Args:
+        id: The question's id.
+        scores: Value of each metric; NaN where it could not be scored.
+        label: Label of the passages taken together, or None without labelled evidence.
+        answer: The answer, or None without a reader.
+        invalid: The answer names no option of a multiple-choice question.
+        passages: Ids, best first.
+        queries: Role and text of each query.
+        fallbacks: Names of the steps that fell back.
+        seconds: From question to answer.
+        cost: LM calls and tokens of this question.
+        failure: ``lm``, ``parse``, ``deadline``, ``prompt_too_long`` or ``bug``; None when it went well.
+        message: What the failure said.
+    """
+
+    id: str
+    scores: Mapping[str, float]
+    label: Label | None = None
+    answer: str | None = None
+    invalid: bool = False
+    passages: tuple[str, ...] = ()
+    queries: tuple[tuple[str, str], ...] = ()
+    fallbacks: tuple[str, ...] = ()
+    seconds: float = 0.0
+    cost: Cost = field(default_factory=Cost)
+    failure: str | None = None
+    message: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """The row as a JSON object; NaN becomes null."""
+        return {
+            "id": self.id,
+            "scores": {k: None if math.isnan(v) else v for k, v in self.scores.items()},
+            "label": None if self.label is None else str(self.label),
+            "answer": self.answer,
+            "invalid": self.invalid,
+            "passages": list(self.passages),
+            "queries": [{"role": role, "text": text} for role, text in self.queries],
+            "fallbacks": list(self.fallbacks),
+            "seconds": round(self.seconds, 3),
+            "cost": self.cost.to_json(),
+            "failure": self.failure,
+            "message": self.message,
+        }
+
+
+def metrics_by_name(names: Sequence[str]) -> dict[str, Metric]:
+    """The metrics of these names.
+
+    Raises:
+        InputError: There is no such metric.
+    """
+    unknown = [name for name in names if name not in METRICS]
+    if unknown:
+        raise InputError(f"unknown metric {unknown[0]!r}; the metrics are: {', '.join(METRICS)}")
+    return {name: METRICS[name] for name in names}
+
+
+class TooManyFailuresError(QuerywrightError):
+    """More questions failed than the run was allowed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """A program's results on a set of questions.
+
+    Args:
+        name: The arm.
+        rows: One a question, in their order.
+        seconds: Wall time of this run.
+    """
+
+    name: str
+    rows: tuple[Row, ...]
+    seconds: float
+
+    def values(self, metric: str) -> list[float]:
+        """A metric's value for each question, NaN where it could not be scored."""
+        return [row.scores.get(metric, math.nan) for row in self.rows]
+
+    def mean(self, metric: str) -> Mean:
+        """A metric's mean with its interval, the number of questions and of unscored ones."""
+        return mean_with_interval(self.values(metric))
+
+    def against(self, other: Evaluation, metric: str) -> PairedTest:
+        """The paired test of this arm against another on the same questions.
+
+        Raises:
+            InputError: The questions differ.
+        """
+        if [row.id for row in self.rows] != [row.id for row in other.rows]:
+            raise InputError(f"{self.name} and {other.name} were not evaluated on the same questions")
+        return paired_exact_test(self.values(metric), other.values(metric))
+
+    @property
+    def metrics(self) -> list[str]:
+        """The metrics that scored at least one question."""
+        names = list(dict.fromkeys(name for row in self.rows for name in row.scores))
+        return [name for name in names if not all(math.isnan(value) for value in self.values(name))]
+
+    @property
+    def cost(self) -> Cost:
+        """LM calls and tokens of all questions."""
+        return sum((row.cost for row in self.rows), Cost())
+
+    @property
+    def failures(self) -> Counter[str]:
+        """Failed questions by kind."""
+        return Counter(row.failure for row in self.rows if row.failure is not None)
+
+    def label_share(self, label: Label) -> float:
+        """Share of the labelled questions whose passages have this label together; NaN without labels."""
+        labels = [row.label for row in self.rows if row.label is not None]
+        return labels.count(label) / len(labels) if labels else math.nan
+
+    @property
+    def fallback_rate(self) -> float:
+        """Share of the questions in which some step fell back."""
+        return sum(bool(row.fallbacks) for row in self.rows) / len(self.rows) if self.rows else math.nan
+
+    @property
+    def invalid_rate(self) -> float:
+        """Share of the answered questions whose answer names no option."""
+        answered = [row for row in self.rows if row.answer is not None]
+        return sum(row.invalid for row in answered) / len(answered) if answered else math.nan
+
+    def to_json(self, *, rows: bool = False) -> dict[str, Any]:
+        """A summary as a JSON object, with every row on request."""
+        data: dict[str, Any] = {
+            "arm": self.name,
+            "n": len(self.rows),
+            "metrics": {name: mean_json(self.mean(name)) for name in self.metrics},
+            "labels": {str(label): _finite(self.label_share(label)) for label in Label},
+            "fallback_rate": _finite(self.fallback_rate),
+            "invalid_rate": _finite(self.invalid_rate),
+            "failures": dict(self.failures),
+            "cost": self.cost.to_json(),
+            "seconds": round(self.seconds, 3),
+        }
+        if rows:
+            data["rows"] = [row.to_json() for row in self.rows]
+        return data
+
+
+def mean_json(mean: Mean) -> dict[str, Any]:
+    """A mean as a JSON object; NaN becomes null."""
+    return {
+        "value": _finite(mean.value),
+        "low": _finite(mean.low),
+        "high": _finite(mean.high),
+        "n": mean.n,
+        "unscored": mean.unscored,
+    }
+
+
+def evaluate(
+    program: RAG,
+    questions: Sequence[Question],
+    *,
+    lm: dspy.LM,
+    name: str,
+    metrics: Mapping[str, Metric] = DEFAULT_METRICS,
+    threads: int = 4,
+    deadline: float | None = 300.0,
+    max_failures: float = 0.05,
+    progress: Progress | None = None,
+) -> Evaluation:
+    """Run a program on questions and score it.
+
+    A failed question is kept as a failure, unscored; it is never a zero.
+
+    Args:
+        program: A technique and a reader.
+        questions: What is asked, in order.
+        lm: An LM made by ``resolve_lm``.
+        name: How the arm is called.
+        metrics: DSPy metrics by name. Default accuracy and decision_useful.
+        threads: Questions under way at a time, 1 or more. Default 4.
+        deadline: Seconds that one question may take, or None. Default 300.
+        max_failures: Share of the questions that may fail, 0 to 1; at least one may. Default 0.05.
+        progress: Called after each question.
+
+    Raises:
+        OutageError: The LM is out of reach; nothing is scored.
+        BudgetError: The limit of calls is reached.
+        TooManyFailuresError: More questions failed than allowed.
+        InputError: A question does not fit the program.
+    """
+    chosen = {n: m for n, m in metrics.items() if program.reader is not None or n not in READING_METRICS}
+    allowed = max(1, math.floor(max_failures * len(questions)))
+    failed: list[str] = []
+    ended = 0
+
+    def ask(question: Question) -> Row:
+        with dspy.context(lm=lm, adapter=PromptAdapter(), disable_history=True, trace=None):
+            return _ask(program, question, chosen)
+
+    def on_done(position: int, result: Row | BaseException) -> None:
+        nonlocal ended
+        ended += 1
+        if isinstance(result, BaseException):
+            kind = _kind(result)
+            if kind is None:
+                raise result
+            failed.append(f"{questions[position].id}: {kind}: {result}")
+            if len(failed) > allowed:
+                raise TooManyFailuresError(
+                    f"{len(failed)} of {len(questions)} questions failed in {name!r}, more than the {allowed} allowed; "
+                    "the last ones:\n" + "\n".join(failed[-3:])
+                ) from result
+        if progress is not None:
+            progress(name, ended, len(questions))
+
+    began = time.monotonic()
+    results = bounded_map(ask, questions, threads=threads, deadline=deadline, on_done=on_done)
+    rows = [
+        result
+        if isinstance(result, Row)
+        else Row(
+            id=question.id,
+            scores=dict.fromkeys(chosen, math.nan),
+            failure=_kind(result),
+            message=str(result)[:500],
+        )
+        for question, result in zip(questions, results, strict=True)
+    ]
+    return Evaluation(name, tuple(rows), time.monotonic() - began)
+
+
+def _ask(program: RAG, question: Question, metrics: Mapping[str, Metric]) -> Row:
+    example = question.to_example()
+    began = time.monotonic()
+    with metered() as meter:
+        prediction = program(question=question.question, options=list(question.options))
+    seconds = time.monotonic() - began
+    ids = tuple(passage.id for passage in prediction.passages)
+    judged = usefulness(ids, question.evidence) if question.evidence else None
+    answer = prediction.answer
+    return Row(
+        id=question.id,
+        scores={name: float(metric(example, prediction)) for name, metric in metrics.items()},
+        label=None if judged is None else judged.label,
+        answer=answer,
+        invalid=bool(question.options) and answer is not None and is_invalid_choice(answer, question.options),
+        passages=ids,
+        queries=tuple((query.role, query.text) for query in prediction.queries),
+        fallbacks=tuple(prediction.fallbacks),
+        seconds=seconds,
+        cost=meter.total,
+    )
+
+
+def _kind(error: BaseException) -> str | None:
+    """The kind of a question's failure; None when the whole run must stop."""
+    if isinstance(error, (OutageError, BudgetError)) or not isinstance(error, Exception):
+        return None
+    if isinstance(error, PromptTooLongError):
+        return "prompt_too_long"
+    if isinstance(error, InputError):
+        return None
+    if isinstance(error, DeadlineError):
+        return "deadline"
+    if isinstance(error, AdapterParseError):
+        return "parse"
+    return "lm" if isinstance(error, LMError) else "bug"
+
+
+def _finite(value: float) -> float | None:
+    return None if math.isnan(value) else value

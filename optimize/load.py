@@ -1,0 +1,128 @@
+"""Loading an artifact into an application."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import dspy
+
+from querywright.errors import ArtifactError
+from querywright.models.adapter import PromptAdapter
+from querywright.models.lm import resolve_lm
+from querywright.models.store import open_store
+from querywright.optimize.artifacts import Artifact, Manifest, read_artifact
+from querywright.optimize.state import program_from
+from querywright.programs import RAG
+from querywright.retrieval.callable import as_retriever
+from querywright.retrieval.chroma import ChromaRetriever
+
+
+class LoadedProgram:
+    """A program with its LM and its retriever, ready to be asked from any thread.
+
+    Args:
+        program: The DSPy program.
+        lm: The LM that it asks.
+        manifest: How it was made.
+    """
+
+    def __init__(self, program: RAG, lm: dspy.LM, manifest: Manifest) -> None:
+        self.program = program
+        self.lm = lm
+        self.manifest = manifest
+
+    def __call__(self, question: str, options: Sequence[str] | None = None) -> dspy.Prediction:
+        """Ask.
+
+        Args:
+            question: The question.
+            options: Option texts for a multiple-choice program.
+
+        Returns:
+            ``answer``, ``passages`` (list of Passage, best first), ``queries``, ``fallbacks``.
+        """
+        with dspy.context(lm=self.lm, adapter=PromptAdapter()):
+            return self.program(question=question, options=None if options is None else list(options))
+
+    def __repr__(self) -> str:
+        return f"LoadedProgram({self.manifest.technique}, lm={self.lm.model!r}, collection={self.manifest.collection!r})"
+
+
+def load(
+    path: str | Path,
+    *,
+    lm: dspy.LM | str | None = None,
+    retriever: Any = None,
+    home: str | Path | None = None,
+    verify: bool = False,
+) -> LoadedProgram:
+    """Load an artifact; everything is checked before the first answer.
+
+    Args:
+        path: The artifact's folder.
+        lm: An LM, or its name; None for the one that the artifact was compiled for. A remote LM takes its key from
+            its environment variable; an artifact never names an address.
+        retriever: What to search instead of the artifact's own collection: a retriever or any callable.
+        home: The working folder that holds the collection. Default ``$QUERYWRIGHT_HOME`` or ``.querywright``.
+        verify: Ask the golden questions and compare with what the program answered when it was saved.
+
+    Raises:
+        ArtifactError: The artifact is missing, damaged or edited, or does not give its golden answers.
+        CollectionError: The collection is missing, damaged or was built with another embedder.
+        ModelError: The LM cannot be used.
+    """
+    artifact = read_artifact(path)
+    folder = None if home is None else Path(home)
+    store = open_store(folder)
+    found = _retriever(artifact.manifest, folder, store) if retriever is None else as_retriever(retriever)
+    program = program_from(artifact.state, found)
+    name = artifact.manifest.lm if lm is None else lm
+    if isinstance(name, str):
+        name = resolve_lm("embedded" if name.startswith("embedded:") else name, store=store)
+    loaded = LoadedProgram(program, name, artifact.manifest)
+    if verify:
+        _verify(loaded, artifact)
+    return loaded
+
+
+def _retriever(manifest: Manifest, home: Path | None, store: Any) -> ChromaRetriever | None:
+    if manifest.collection is None:
+        return None
+    from querywright.models.embedder import resolve_embedder
+
+    name = str(manifest.embedder)
+    if name.startswith("path:"):
+        raise ArtifactError(
+            f"the collection was embedded by a model in a folder ({name}); open it yourself and give retriever=..."
+        )
+    embedder = resolve_embedder(_embedder_name(name), store=store)
+    retriever = ChromaRetriever(manifest.collection, embedder=embedder, home=home)
+    if retriever.fingerprint != manifest.fingerprint:
+        raise ArtifactError(
+            f"the collection {manifest.collection!r} is not the one the program was compiled on: its fingerprint is "
+            f"{retriever.fingerprint[:12]}, the artifact names {str(manifest.fingerprint)[:12]}; index the original "
+            "passages again, compile again, or give retriever=..."
+        )
+    return retriever
+
+
+def _embedder_name(identifier: str) -> str:
+    return "embedded" if identifier.startswith("embedded:") else identifier.removeprefix("st:")
+
+
+def _verify(loaded: LoadedProgram, artifact: Artifact) -> None:
+    for number, golden in enumerate(artifact.golden, 1):
+        prediction = loaded(golden.question, golden.options or None)
+        passages = [passage.id for passage in prediction.passages]
+        if passages != golden.passages:
+            raise ArtifactError(
+                f"golden.jsonl line {number}: the program now finds {passages}, but found {golden.passages} when it "
+                "was saved; the LM or the collection is not the same"
+            )
+        if prediction.answer != golden.answer:
+            raise ArtifactError(
+                f"golden.jsonl line {number}: the program now answers {prediction.answer!r}, but answered "
+                f"{golden.answer!r} when it was saved; the LM {loaded.lm.model!r} is not the same or not deterministic"
+            )

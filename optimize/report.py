@@ -1,0 +1,185 @@
+"""What a run found, as plain data and as the card that travels with an artifact."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from querywright.data.splits import Splits, data_hash
+from querywright.metrics.statistics import Mean
+from querywright.optimize.artifacts import Golden, Manifest, write_artifact
+from querywright.optimize.evaluate import Evaluation, evaluate
+from querywright.optimize.search import Compiled, objective_value
+
+CARD_METRICS = ("accuracy", "decision_useful")
+
+
+def compiled_json(compiled: Compiled) -> dict[str, Any]:
+    """Everything that a compilation found, without single questions, as a JSON object."""
+    settings = compiled.settings
+    return {
+        "technique": compiled.technique,
+        "recommended": compiled.recommended,
+        "objective": settings.objective,
+        "seed": settings.seed,
+        "n_trials": settings.n_trials,
+        "demonstration_sets": compiled.n_demo_sets,
+        "reader_demonstrations": compiled.reader_demos,
+        "arms": [
+            {
+                "arm": arm.name,
+                "knobs": dict(arm.knobs),
+                "demonstration_set": arm.demo_set,
+                "objective": _number(objective_value(arm.dev, settings.objective)),
+                "dev": arm.dev.to_json(),
+            }
+            for arm in compiled.arms
+        ],
+        "compiled": compiled.compiled.name,
+        "test": [evaluation.to_json() for evaluation in compiled.test],
+        "comparisons": [
+            {
+                "metric": one.metric,
+                "arm": one.arm,
+                "other": one.other,
+                "wins": one.test.wins,
+                "losses": one.test.losses,
+                "ties": one.test.ties,
+                "difference": _number(one.test.difference),
+                "low": _number(one.test.low),
+                "high": _number(one.test.high),
+                "p_holm": _number(one.test.p_two_sided),
+                "sentence": one.sentence,
+            }
+            for one in compiled.comparisons
+        ],
+        "cost": {stage: cost.to_json() for stage, cost in compiled.costs.items()},
+    }
+
+
+def save_compiled(
+    path: str | Path,
+    compiled: Compiled,
+    splits: Splits,
+    *,
+    lm: Any,
+    retriever: Any,
+    threads: int,
+    n_golden: int = 3,
+) -> Manifest:
+    """Write the recommended program of a compilation as an artifact.
+
+    Args:
+        path: The artifact's folder.
+        compiled: The compilation.
+        splits: The questions that it was made with.
+        lm: The LM that it was made with.
+        retriever: The retriever that it was made with.
+        threads: Questions under way at a time while the golden answers are taken.
+        n_golden: Golden questions, taken from dev. Default 3.
+    """
+    asked = splits.dev[:n_golden]
+    answered = evaluate(compiled.program, asked, lm=lm, name="golden answers", threads=threads)
+    golden = [
+        Golden(
+            question=question.question,
+            options=list(question.options),
+            answer=row.answer,
+            passages=list(row.passages),
+        )
+        for question, row in zip(asked, answered.rows, strict=True)
+        if row.failure is None
+    ]
+    made = compiled_json(compiled)
+    made["data"] = {
+        name: {"n": len(part), "sha256": data_hash(part)}
+        for name, part in zip(("train", "dev", "test"), splits, strict=True)
+    }
+    created = datetime.now(UTC).date().isoformat()
+    embedder = getattr(retriever, "embedder", None)
+    return write_artifact(
+        path,
+        compiled.program,
+        lm=lm.model,
+        embedder=None if embedder is None else embedder.id,
+        collection=getattr(retriever, "name", None),
+        fingerprint=getattr(retriever, "fingerprint", None),
+        created=created,
+        made=made,
+        golden=golden,
+        card=card(Path(path).name, compiled, lm.model, created, made["data"]),
+    )
+
+
+def card(name: str, compiled: Compiled, lm: str, created: str, data: Mapping[str, Any]) -> str:
+    """The README.md of an artifact."""
+    program = compiled.program
+    knobs = "\n".join(f"| {key} | {value} |" for key, value in program.technique.knobs.items())
+    sizes = ", ".join(f"{part} {of['n']}" for part, of in data.items())
+    test = "\n".join(
+        f"| {row.name} | {len(row.rows)} | " + " | ".join(percent(row.mean(m)) for m in CARD_METRICS) + " |"
+        for row in compiled.test
+    )
+    verdicts = "\n".join(f"- {one.sentence}" for one in compiled.comparisons)
+    return f"""# {name}
+
+{program.technique.TITLE}, compiled by querywright on {created} for the LM `{lm}`.
+
+Chosen on dev from {len(compiled.arms)} arms by {compiled.settings.objective}: **{compiled.recommended}**.
+Questions: {sizes}. Demonstrations of the reader: {"chosen" if compiled.reader_demos else "none"}.
+
+| knob | value |
+| --- | --- |
+{knobs}
+
+On test, met once; mean and 95 % interval:
+
+| arm | n | {" | ".join(CARD_METRICS)} |
+| --- | --- | --- | --- |
+{test}
+
+{verdicts}
+
+Load it with `querywright.load("{name}")`.
+"""
+
+
+def percent(mean: Mean) -> str:
+    """A mean in per cent with its interval; ``-`` where nothing was scored."""
+    if math.isnan(mean.value):
+        return "-"
+    text = f"{100 * mean.value:.1f}"
+    if not math.isnan(mean.low):
+        text += f" [{100 * mean.low:.0f}, {100 * mean.high:.0f}]"
+    return text + (f" ({mean.unscored} unscored)" if mean.unscored else "")
+
+
+def table_rows(evaluations: Sequence[Evaluation]) -> list[dict[str, str]]:
+    """One row an arm for people to read; the columns are those that some arm has a value for."""
+    metrics = list(dict.fromkeys(name for one in evaluations for name in one.metrics))
+    rows = []
+    for one in evaluations:
+        n = max(1, len(one.rows))
+        row = {"arm": one.name, "n": str(len(one.rows))}
+        row.update(
+            {metric: percent(one.mean(metric)) if metric in one.metrics else "-" for metric in metrics}
+        )
+        row["LM calls / question"] = f"{one.cost.asked / n:.1f}"
+        row["LM calls made"] = str(one.cost.calls)
+        row["seconds"] = f"{one.seconds:.1f}"
+        row["fallbacks"] = f"{100 * one.fallback_rate:.0f} %"
+        invalid = one.invalid_rate
+        row["invalid"] = "-" if math.isnan(invalid) else f"{100 * invalid:.0f} %"
+        failures = sum(one.failures.values())
+        row["failed"] = (
+            str(failures) if not failures else ", ".join(f"{k} {v}" for k, v in one.failures.items())
+        )
+        rows.append(row)
+    return rows
+
+
+def _number(value: float) -> float | None:
+    return None if math.isnan(value) or math.isinf(value) else value

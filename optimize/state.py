@@ -1,0 +1,118 @@
+"""What was tuned in a program, as plain data: knobs, and each predictor's instructions, fields and demonstrations."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import dspy
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
+
+from querywright.errors import ArtifactError, TechniqueError
+from querywright.programs import RAG, make_reader, technique_class
+
+FORMAT = 1
+
+
+class PredictorState(BaseModel):
+    """One predictor: its prompt and its demonstrations."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    instructions: str = Field(max_length=100_000)
+    fields: dict[str, str]
+    demos: list[dict[str, JsonValue]]
+
+
+class ProgramState(BaseModel):
+    """A program: technique and reader by name, knobs and predictors by name."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    format: int
+    technique: str
+    reader: str | None
+    knobs: dict[str, int | float | str | bool]
+    predictors: dict[str, PredictorState]
+
+
+def state_of(program: RAG) -> ProgramState:
+    """What was tuned in a program.
+
+    Raises:
+        ArtifactError: A demonstration holds something that JSON cannot.
+    """
+    predictors = {}
+    for name, predictor in program.named_predictors():
+        signature = predictor.signature
+        predictors[name] = PredictorState(
+            instructions=signature.instructions,
+            fields={field: _description(signature, field) for field in signature.fields},
+            demos=[_plain(name, dict(demo)) for demo in predictor.demos],
+        )
+    return ProgramState(
+        format=FORMAT,
+        technique=program.technique.NAME,
+        reader=None if program.reader is None else program.reader.NAME,
+        knobs=dict(program.technique.knobs),
+        predictors=predictors,
+    )
+
+
+def program_from(state: ProgramState, retriever: Any = None) -> RAG:
+    """The program that a state describes.
+
+    Raises:
+        ArtifactError: The state names a technique, reader, knob, predictor or field that there is not.
+    """
+    try:
+        technique = technique_class(state.technique)(retriever)
+        missing = sorted(set(technique.knobs) - set(state.knobs))
+        if missing:
+            raise ArtifactError(f"program.json: the knobs lack {', '.join(missing)}")
+        technique.knobs.update(state.knobs)
+        program = RAG(technique, None if state.reader is None else make_reader(state.reader))
+    except TechniqueError as error:
+        raise ArtifactError(f"program.json: {error}") from error
+    predictors = dict(program.named_predictors())
+    if set(predictors) != set(state.predictors):
+        raise ArtifactError(
+            f"program.json: {state.technique} has the predictors {sorted(predictors)}, "
+            f"but the file has {sorted(state.predictors)}"
+        )
+    for name, predictor in predictors.items():
+        _apply(name, predictor, state.predictors[name])
+    return program
+
+
+def _apply(name: str, predictor: Any, state: PredictorState) -> None:
+    signature = predictor.signature
+    if list(signature.fields) != list(state.fields):
+        raise ArtifactError(
+            f"program.json: {name} has the fields {list(signature.fields)}, but the file has {list(state.fields)}"
+        )
+    for field, description in state.fields.items():
+        if description != _description(signature, field):
+            signature = signature.with_updated_fields(field, desc=description)
+    for demo in state.demos:
+        unknown = sorted(set(demo) - set(signature.fields))
+        if unknown:
+            raise ArtifactError(
+                f"program.json: a demonstration of {name} has the unknown field {unknown[0]!r}"
+            )
+    predictor.signature = signature.with_instructions(state.instructions)
+    predictor.demos = [dspy.Example(**demo) for demo in state.demos]
+
+
+def _description(signature: Any, field: str) -> str:
+    return str((signature.fields[field].json_schema_extra or {}).get("desc", ""))
+
+
+def _plain(name: str, demo: dict[str, Any]) -> dict[str, JsonValue]:
+    data = {key: value for key, value in demo.items() if key != "augmented"}
+    try:
+        text = json.dumps(data, ensure_ascii=False, allow_nan=False)
+        text.encode()
+    except (TypeError, ValueError) as error:
+        raise ArtifactError(f"a demonstration of {name} cannot be saved as JSON: {error}") from error
+    return dict(json.loads(text))

@@ -1,0 +1,134 @@
+"""Hypothesis-Conditioned Query Rewriting (HCQR, arXiv 2603.19008).
+
+Weigh the options, commit to a provisional guess, and search three times: for what supports the guess, for
+what tells it from its rivals, and for what verifies the clues of the question. The reader sees only what was
+found.
+
+Where we differ from the paper's sketch: the rewriter sees the options by default, because the second query
+must name the rivals (``rewriter_sees_options``); lists are interleaved, so that a small budget does not drop
+the third query (``fusion=union`` is the paper's order); the question itself may join the queries
+(``question_weight``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import dspy
+
+from querywright.programs.base import FUSION_CHOICES, Plan, Technique, ask, attempt
+from querywright.programs.knobs import Knob
+from querywright.retrieval.types import Query
+
+ROLES = ("support", "distinguish", "verify")
+_NOTHING = frozenset({"", "none", "null", "n/a"})
+"""What an LM writes in the place of a query that it leaves out."""
+
+
+class FormHypothesis(dspy.Signature):
+    """Weigh the options against each other and commit to a provisional guess.
+    It will be checked against sources, so say what would prove it. Be brief.
+    """
+
+    question: str = dspy.InputField()
+    options: list[str] = dspy.InputField()
+    discriminating_features: list[str] = dspy.OutputField(desc="2 or 3 features that tell the options apart")
+    reasoning: str = dspy.OutputField(desc="which option they point to and why, in one short sentence")
+    confirming_evidence: list[str] = dspy.OutputField(desc="1 to 3 facts that would confirm that option")
+    best_guess: str = dspy.OutputField(desc="the text of that option")
+
+
+class WriteQueries(dspy.Signature):
+    """Write three short search queries whose results would settle the question.
+    Name the specific terms that a source would use, not the wording of the question.
+    """
+
+    question: str = dspy.InputField()
+    options: list[str] = dspy.InputField()
+    best_guess: str = dspy.InputField()
+    reasoning: str = dspy.InputField()
+    confirming_evidence: list[str] = dspy.InputField()
+    discriminating_features: list[str] = dspy.InputField()
+    support: str = dspy.OutputField(desc="query for evidence that the best guess is right")
+    distinguish: str = dspy.OutputField(desc="query for what separates the best guess from the other options")
+    verify: str = dspy.OutputField(desc="query for a fact that checks the key clue of the question")
+
+
+class HCQR(Technique):
+    """Searches for evidence that supports, distinguishes and verifies a provisional answer.
+
+    When no hypothesis can be read, the question is the only query (fallback ``hypothesis``); a query that
+    cannot be read is built from the hypothesis (fallback ``query:support`` and so on).
+    """
+
+    NAME = "hcqr"
+    TITLE = "Hypothesis-Conditioned Query Rewriting"
+    PAPER = "arXiv 2603.19008"
+    LM_STAGES = 2
+    SEARCHES = "3 (+1)"
+    NEEDS_OPTIONS = True
+    KNOBS = (
+        Knob("max_passages", 15, "passages given to the reader at most", low=1, high=50, search=False),
+        Knob("n_queries", 3, "queries searched, in the order support, distinguish, verify", low=1, high=3),
+        Knob("top_k", 5, "passages taken from each query", low=1, high=50),
+        Knob("fusion", "interleave", "how the lists become one", choices=FUSION_CHOICES),
+        Knob("rrf_k", 60, "constant of reciprocal rank fusion", low=1, high=200, when=("fusion", ("rrf",))),
+        Knob(
+            "question_weight",
+            0.0,
+            "0: the question is not searched; above 0 it is, with this weight beside each query's 1 in rrf",
+            low=0,
+            high=4,
+        ),
+        Knob("rewriter_sees_options", True, "whether the query writer sees the options"),
+    )
+
+    def __init__(self, retriever: Any = None, **knobs: Any) -> None:
+        super().__init__(retriever, **knobs)
+        self.form_hypothesis = dspy.Predict(FormHypothesis)
+        self.write_queries = dspy.Predict(WriteQueries)
+
+    def plan(self, question: str, options: Sequence[str]) -> Plan:
+        """Hypothesis, then queries; each step that cannot be read falls back to something plainer."""
+        notes = attempt(lambda: self._hypothesis(question, options))
+        if notes is None:
+            return Plan((Query(question),), fallbacks=("hypothesis",))
+        shown = list(options) if self.knobs.flag("rewriter_sees_options") else []
+        written = attempt(lambda: ask(self.write_queries, question=question, options=shown, **notes))
+        queries, fallbacks = [], []
+        for role in ROLES[: self.knobs.integer("n_queries")]:
+            text = "" if written is None else " ".join(str(written.get(role) or "").split())
+            if text.lower() in _NOTHING:
+                fallbacks.append(f"query:{role}")
+                text = _template(role, question, shown, notes)
+            queries.append(Query(text, role))
+        weight = self.knobs.number("question_weight")
+        if weight > 0:
+            queries.append(Query(question, weight=weight))
+        return Plan(tuple(queries), notes, tuple(fallbacks))
+
+    def _hypothesis(self, question: str, options: Sequence[str]) -> dict[str, Any]:
+        choice: Any = Literal[tuple(options)]
+        tuned: Any = self.form_hypothesis.signature
+        signature = tuned.with_updated_fields("best_guess", type_=choice)
+        made = ask(self.form_hypothesis, signature=signature, question=question, options=list(options))
+        return {
+            "best_guess": made.best_guess,
+            "reasoning": made.reasoning,
+            "confirming_evidence": list(made.confirming_evidence),
+            "discriminating_features": list(made.discriminating_features),
+        }
+
+
+def _template(role: str, question: str, shown: Sequence[str], notes: Mapping[str, Any]) -> str:
+    """The query that stands in for one that was not written; it names only options that the writer saw."""
+    guess, features = notes["best_guess"], " ".join(notes["discriminating_features"])
+    rivals = [option for option in shown if option != guess]
+    if role == "support":
+        words = " ".join([guess, *notes["confirming_evidence"][:1]])
+    elif role == "distinguish":
+        words = " versus ".join([guess, *rivals]) if rivals else f"{guess} {features}"
+    else:
+        words = features
+    return " ".join(words.split()) or question

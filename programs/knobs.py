@@ -1,0 +1,186 @@
+"""A technique's numbers and choices, declared once and saved by DSPy beside the prompts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dspy.predict.parameter import Parameter
+
+from querywright.errors import TechniqueError
+
+Value = int | float | str | bool
+
+
+@dataclass(frozen=True, slots=True)
+class Knob:
+    """One number or choice.
+
+    Args:
+        name: How it is called everywhere: in Python, on the command line, in an artifact.
+        default: The value that the technique's paper or its decision in the project gives.
+        help: One line: what it does, with its unit.
+        low: Smallest value of a number.
+        high: Largest value of a number.
+        choices: The values of a choice. A bool needs none.
+        when: ``(other, values)``: the knob acts only while the knob ``other`` has one of ``values``.
+        search: Whether a study searches it. A budget, such as how many passages the reader sees, is given
+            rather than searched: more is always at least as good to find, and costs. Default True.
+    """
+
+    name: str
+    default: Value
+    help: str
+    low: float | None = None
+    high: float | None = None
+    choices: tuple[Value, ...] = ()
+    when: tuple[str, tuple[Value, ...]] | None = None
+    search: bool = True
+
+    def __post_init__(self) -> None:
+        self.check(self.default)
+
+    @property
+    def range(self) -> str:
+        """The allowed values in words."""
+        if self.choices:
+            return " | ".join(str(choice) for choice in self.choices)
+        if isinstance(self.default, bool):
+            return "true | false"
+        return "no value" if self.low is None or self.high is None else f"{self.low:g} to {self.high:g}"
+
+    def check(self, value: Any) -> Value:
+        """The value in the knob's type.
+
+        Raises:
+            TechniqueError: It has another type or is out of range.
+        """
+        if self.choices:
+            for choice in self.choices:
+                if value == choice and isinstance(value, bool) == isinstance(choice, bool):
+                    return choice
+        elif isinstance(self.default, bool):
+            if isinstance(value, bool):
+                return value
+        elif self._is_in_range(value):
+            return int(value) if isinstance(self.default, int) else float(value)
+        whole = not self.choices and isinstance(self.default, int) and not isinstance(self.default, bool)
+        rule = f"a whole number from {self.range}" if whole else self.range
+        raise TechniqueError(f"{self.name} must be {rule}, but got {value!r}")
+
+    def _is_in_range(self, value: Any) -> bool:
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            return False
+        if self.low is None or self.high is None or not self.low <= value <= self.high:  # NaN is in no range
+            return False
+        return isinstance(self.default, float) or value == int(value)
+
+    def parse(self, text: str) -> Value:
+        """The value that a text such as ``5``, ``rrf`` or ``true`` stands for.
+
+        Raises:
+            TechniqueError: It stands for none.
+        """
+        text = text.strip()
+        if self.choices:
+            return self.check({str(choice): choice for choice in self.choices}.get(text, text))
+        if isinstance(self.default, bool):
+            known = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+            return self.check(known.get(text.lower(), text))
+        try:
+            number = float(text)
+        except ValueError:
+            return self.check(text)
+        return self.check(int(number) if number.is_integer() else number)
+
+
+class Knobs(Parameter, Mapping[str, Value]):
+    """The knobs of one program and their values, read as ``knobs["top_k"]``.
+
+    A DSPy parameter: ``save``, ``load``, ``deepcopy`` and the teleprompters carry it along with the prompts.
+
+    Args:
+        declared: The technique's knobs, in the order in which they are shown.
+        values: Values that differ from the defaults.
+
+    Raises:
+        TechniqueError: A name is unknown or a value is not allowed.
+    """
+
+    def __init__(self, declared: Sequence[Knob], values: Mapping[str, Any] | None = None) -> None:
+        self.declared = tuple(declared)
+        self._values: dict[str, Value] = {knob.name: knob.default for knob in self.declared}
+        self.update(values or {})
+
+    def __getitem__(self, name: str) -> Value:
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __repr__(self) -> str:
+        return "Knobs(" + ", ".join(f"{name}={value!r}" for name, value in self._values.items()) + ")"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Knobs) and self.declared == other.declared and dict(self) == dict(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def knob(self, name: str) -> Knob:
+        """The declaration of a knob.
+
+        Raises:
+            TechniqueError: There is no such knob.
+        """
+        for knob in self.declared:
+            if knob.name == name:
+                return knob
+        known = ", ".join(self._values) or "none"
+        raise TechniqueError(f"unknown knob {name!r}; the knobs are: {known}")
+
+    def update(self, values: Mapping[str, Any]) -> None:
+        """Set values; all of them are checked before any is set.
+
+        Raises:
+            TechniqueError: A name is unknown or a value is not allowed.
+        """
+        checked = {name: self.knob(name).check(value) for name, value in values.items()}
+        self._values.update(checked)
+
+    def integer(self, name: str) -> int:
+        """The value of a whole-number knob."""
+        return int(self._values[name])
+
+    def number(self, name: str) -> float:
+        """The value of a number knob."""
+        return float(self._values[name])
+
+    def text(self, name: str) -> str:
+        """The value of a choice."""
+        return str(self._values[name])
+
+    def flag(self, name: str) -> bool:
+        """The value of a yes-or-no knob."""
+        return bool(self._values[name])
+
+    def dump_state(self, json_mode: bool = True) -> dict[str, Value]:
+        """The values, for DSPy's save."""
+        return dict(self._values)
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Take the values that ``dump_state`` gave.
+
+        Raises:
+            TechniqueError: A knob is missing or unknown, or a value is not allowed.
+        """
+        missing = [name for name in self._values if name not in state]
+        if missing:
+            raise TechniqueError(f"the saved knobs lack {', '.join(missing)}")
+        self.update(state)
+
+    def reset(self) -> None:
+        """Do nothing: a teleprompter that resets a program's prompts keeps its numbers."""

@@ -1,0 +1,57 @@
+"""``querywright demo``: the main job on the packaged sample, end to end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from querywright.cli.common import HomeOption, JsonOption, ThreadsOption, Workspace, err, progress
+from querywright.cli.compile import run_compile
+
+SIZES = (16, 24, 60)
+TRIALS = 24
+BUDGET = 5
+
+
+def demo(
+    save_to: Annotated[Path, typer.Option("--out", help="The artifact's folder.")] = Path(
+        "artifacts/hcqr-sample"
+    ),
+    threads: ThreadsOption = 4,
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Index the packaged sample, compile HCQR on it with the embedded models, and save the result.
+
+    Example: querywright demo
+    """
+    from querywright.data import load_sample, split_questions
+    from querywright.models.embedder import resolve_embedder
+    from querywright.optimize.search import CompileSettings
+    from querywright.retrieval.index import build_collection
+
+    workspace = Workspace.open(home)
+    sample = load_sample()
+    with progress() as update:
+        report = build_collection(
+            "sample",
+            sample.passages,
+            embedder=resolve_embedder("embedded", store=workspace.store),
+            home=workspace.home,
+            prune=True,
+            progress=lambda done, total: update("embedding", done, total),
+        )
+    err.print(f"sample: {report.count} passages, {report.embedded} embedded", highlight=False)
+    run_compile(
+        workspace,
+        "hcqr",
+        split_questions(sample.questions, sizes=SIZES),
+        retriever=workspace.retriever("sample", "embedded"),
+        reader="multiple_choice",
+        knobs={"max_passages": BUDGET},
+        settings=CompileSettings(n_trials=TRIALS, threads=threads),
+        save_to=save_to,
+        as_json=as_json,
+    )

@@ -1,0 +1,250 @@
+"""Questions and passages from files and datasets, checked as a whole before anything is spent on them.
+
+Columns that are found without a mapping, the first that has a value:
+
+* question ``id``: id, _id, qid, question_id. Without one the id is the first 16 hex digits of the SHA-256 of
+  question and options, so that it stays the same when rows move.
+* ``question``: question, query.
+* ``options``: options, choices: a list, an object of letter and text, or ``{"text": [...], "label": [...]}``;
+  or columns A, B, C ...; a mapping may name several columns as ``"opa,opb,opc"``. An empty list is no
+  options.
+* ``answer``: answer (the option's text, compared exactly and then without regard to case; else its letter or
+  its position from 0; where it may be the text of one and the letter of another, a problem); answer_idx,
+  answer_letter, answer_index, answerKey (letter or position from 0; has to agree with answer where both are
+  given); answers (a list: the answer and its aliases).
+* ``aliases``: aliases.
+* ``evidence``: evidence, gold, gold_ids, relevant: an object of passage id and label, or a list of passage
+  ids (or one id), each of which counts as ENTAILED; in multi-hop sets that means that each of them is needed.
+* passage ``id``: id, _id, doc_id, docid, pid, passage_id. ``text``: text, contents, content, body.
+  ``title``: title. ``metadata``: metadata, an object of text, numbers and truth values.
+
+Text cells (CSV, TSV) hold lists and objects as JSON, and an empty cell is a missing value. Further columns
+are ignored. Values lose outer whitespace and are otherwise kept as they are.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+from itertools import islice
+
+from querywright.data.choices import INDEX_COLUMNS, Options, read_answer, read_options
+from querywright.data.columns import Record, Table, distinct, short
+from querywright.data.fields import read_evidence, read_metadata
+from querywright.data.tables import iterate_rows
+from querywright.data.types import Passage, Question
+from querywright.errors import DataError
+
+logger = logging.getLogger(__name__)
+
+QUESTION_NAMES = ("id", "question", "options", "answer", "aliases", "evidence")
+PASSAGE_NAMES = ("id", "text", "title", "metadata")
+QUESTION_COLUMNS = {
+    "id": ("id", "_id", "qid", "question_id"),
+    "question": ("question", "query"),
+    "options": ("options", "choices"),
+    "answer": ("answer",),
+    "answer_idx": INDEX_COLUMNS,
+    "answers": ("answers",),
+    "aliases": ("aliases",),
+    "evidence": ("evidence", "gold", "gold_ids", "relevant"),
+}
+PASSAGE_COLUMNS = {
+    "id": ("id", "_id", "doc_id", "docid", "pid", "passage_id"),
+    "text": ("text", "contents", "content", "body"),
+    "title": ("title",),
+    "metadata": ("metadata",),
+}
+
+
+def read_questions(
+    source: str | os.PathLike[str],
+    *,
+    columns: Mapping[str, str] | None = None,
+    limit: int | None = None,
+    split: str | None = None,
+    multiple_choice: bool | None = None,
+) -> list[Question]:
+    """The questions of a file or dataset, all of them sound or none.
+
+    Rows without an id that ask the same question with the same options are one question: their evidence and
+    their accepted short answers are united. A repeated id that the data gives itself is a problem.
+
+    Args:
+        source: Path of a .jsonl, .json, .csv, .tsv (each also .gz) or .parquet file; ``sample``;
+            ``hf:NAME[:CONFIG]`` or a name with a slash for a dataset of the Hugging Face hub, or the path of
+            a dataset folder.
+        columns: Our names (id, question, options, answer, aliases, evidence) to theirs. Default: guessed, see
+            the head of this module.
+        limit: Read only the first so many rows, 1 or more. Default all.
+        split: Split of a dataset; needed when it has more than one.
+        multiple_choice: True: a question without options is a problem. False: options are dropped after the
+            answer was found among them (ids stay the same). Default None: as the data has it.
+
+    Returns:
+        The questions in the order of their first rows.
+
+    Raises:
+        DataError: Everything that is wrong, with file, line, column, what was found and what was expected.
+    """
+    table = Table(QUESTION_COLUMNS, columns, QUESTION_NAMES)
+    if "answer" in table.mapped:
+        kind = "answer_idx" if table.mapped["answer"] in INDEX_COLUMNS else "answer"
+        table.names |= {"answer": (), "answer_idx": (), "answers": (), kind: (table.mapped["answer"],)}
+    found: dict[str, tuple[str, bool, Question]] = {}
+    n_rows = 0
+    rows = iterate_rows(source, sample_file="questions.jsonl", split=split, problems=table.problems)
+    for row in islice(rows, check_limit(limit)):
+        n_rows += 1
+        record = table.record(row)
+        question, named = _question(record, multiple_choice)
+        if record.ok:
+            _add_question(found, question, named, record)
+    table.raise_problems(os.fspath(source), n_rows)
+    if len(found) < n_rows:
+        logger.info("%s: %d rows repeat a question and were united with it", source, n_rows - len(found))
+    return [question for _, _, question in found.values()]
+
+
+def read_passages(
+    source: str | os.PathLike[str],
+    *,
+    columns: Mapping[str, str] | None = None,
+    limit: int | None = None,
+    split: str | None = None,
+) -> list[Passage]:
+    """The passages of a file or dataset, all of them sound or none.
+
+    Rows that are the same in everything are one passage; the same id with another text is a problem.
+
+    Args:
+        source: As for :func:`read_questions`.
+        columns: Our names (id, text, title, metadata) to theirs. Default: guessed, see the module's head.
+        limit: Read only the first so many rows, 1 or more. Default all.
+        split: Split of a dataset; needed when it has more than one.
+
+    Returns:
+        The passages in the order of their first rows.
+
+    Raises:
+        DataError: Everything that is wrong, with file, line, column, what was found and what was expected.
+    """
+    table = Table(PASSAGE_COLUMNS, columns, PASSAGE_NAMES)
+    found: dict[str, tuple[str, Passage]] = {}
+    n_rows = 0
+    rows = iterate_rows(source, sample_file="cards.jsonl", split=split, problems=table.problems)
+    for row in islice(rows, check_limit(limit)):
+        n_rows += 1
+        record = table.record(row)
+        passage = _passage(record)
+        if not record.ok:
+            continue
+        place, first = found.setdefault(passage.id, (record.place, passage))
+        if first != passage:
+            record.complain(
+                record.cell("id").column, passage.id, f"another id: {place} has it with other content"
+            )
+    table.raise_problems(os.fspath(source), n_rows)
+    return [passage for _, passage in found.values()]
+
+
+def check_evidence(questions: Iterable[Question], passage_ids: Collection[str]) -> list[str]:
+    """The evidence that names passages which are not in the collection.
+
+    Args:
+        questions: Labelled questions.
+        passage_ids: Ids of the passages that can be found.
+
+    Returns:
+        One line for each question with such evidence, none when all is there.
+    """
+    known = set(passage_ids)
+    lines = []
+    for question in questions:
+        missing = [passage_id for passage_id in question.evidence if passage_id not in known]
+        if missing:
+            lines.append(
+                f"question {question.id!r}: {len(missing)} of its {len(question.evidence)} labelled passages "
+                f"are not among the {len(known)} of the collection: {short(missing)}"
+            )
+    return lines
+
+
+def check_limit(limit: int | None) -> int | None:
+    """The limit, when it is None or at least 1.
+
+    Raises:
+        DataError: It is less.
+    """
+    if limit is not None and limit < 1:
+        raise DataError(f"limit must be 1 or more, or None for all rows, but got {limit}")
+    return limit
+
+
+def _question(record: Record, multiple_choice: bool | None) -> tuple[Question, bool]:
+    """The question of a row and whether its id was given."""
+    text = record.required_text("question")
+    options = read_options(record)
+    answer = read_answer(record, options)
+    evidence = read_evidence(record)
+    if multiple_choice and options == Options():
+        record.complain(record.cell("options").column, None, "options, because multiple_choice=True")
+    texts = options.texts if options else ()
+    column, given = record.cell("id")
+    if given is None:
+        question_id = _derived_id(text, texts) if record.ok else ""
+    else:
+        question_id = record.name(given, column, "a non-empty text or whole number")
+    shown = () if multiple_choice is False else texts
+    return Question(question_id, text, shown, answer.text, answer.aliases, evidence), given is not None
+
+
+def _derived_id(question: str, options: tuple[str, ...]) -> str:
+    data = json.dumps([question, *options], ensure_ascii=False)
+    return hashlib.sha256(data.encode()).hexdigest()[:16]
+
+
+def _add_question(
+    found: dict[str, tuple[str, bool, Question]], question: Question, named: bool, record: Record
+) -> None:
+    """Keep a question, or unite it with the same one when neither has an id of its own."""
+    if question.id not in found:
+        found[question.id] = (record.place, named, question)
+        return
+    place, first_named, first = found[question.id]
+    column = record.cell("id").column
+    if named or first_named:
+        record.complain(column, question.id, f"another id: {place} has it already")
+        return
+    if first.options and None not in (first.answer, question.answer) and first.answer != question.answer:
+        record.complain("answer", question.answer, f"{first.answer!r}, as {place} says for the same question")
+        return
+    differing = [key for key, label in question.evidence.items() if first.evidence.get(key, label) != label]
+    if differing:
+        record.complain("evidence", differing, f"the labels that {place} gives them for the same question")
+        return
+    answers = distinct([*first.answers, *question.answers])
+    united = replace(
+        first,
+        answer=answers[0] if answers else None,
+        aliases=answers[1:],
+        evidence={**first.evidence, **question.evidence},
+    )
+    found[question.id] = (place, named, united)
+
+
+def _passage(record: Record) -> Passage:
+    column, given = record.cell("id")
+    passage_id = ""
+    if given is None:
+        record.required_text("id")
+    else:
+        passage_id = record.name(given, column, "a non-empty text or whole number")
+    text = record.required_text("text")
+    column, given = record.cell("title")
+    title = record.text(given, column, "text") if given is not None and given != "" else ""
+    return Passage(passage_id, text, title, read_metadata(record))

@@ -1,0 +1,112 @@
+"""Which questions are for training, for selection and for the last word; and a hash of a set of questions."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from querywright.data.types import Question
+from querywright.errors import DataError, InputError
+
+
+class Splits(NamedTuple):
+    """Three sets without a question in common.
+
+    Args:
+        train: For the teleprompters.
+        dev: For selection.
+        test: Touched once, at the end.
+    """
+
+    train: list[Question]
+    dev: list[Question]
+    test: list[Question]
+
+
+def split_questions(
+    questions: Iterable[Question],
+    *,
+    train: float = 0.3,
+    dev: float = 0.3,
+    seed: int = 0,
+    sizes: tuple[int, int, int] | None = None,
+) -> Splits:
+    """Splits questions by a hash of seed and id.
+
+    A question's place in [0, 1) is the first 53 bits of the SHA-256 of ``"{seed}:{id}"``: train is below
+    ``train``, dev below ``train + dev``, test is the rest. So a question stays in its split, whatever the
+    order and the other questions are, and a share p of n questions is met only roughly (standard deviation
+    sqrt(n p (1 - p))).
+
+    Args:
+        questions: Questions with distinct ids.
+        train: Share for training, in [0, 1]. Default 0.3.
+        dev: Share for selection, in [0, 1], together with ``train`` at most 1. Default 0.3.
+        seed: Another seed is another split. Default 0.
+        sizes: Exact numbers for train, dev and test, each 0 or more: the first so many of each split by their
+            place, so that a smaller size is a part of a larger one. Default None: all.
+
+    Returns:
+        Train, dev and test, each in the order of the places.
+
+    Raises:
+        InputError: A share or size is out of range.
+        DataError: Two questions have one id, or a split has fewer questions than ``sizes`` asks for.
+    """
+    _check_shares(train, dev)
+    placed = sorted(((_place(seed, question.id), question) for question in questions), key=_by_place)
+    counts = Counter(question.id for _, question in placed)
+    repeated = sorted(name for name, count in counts.items() if count > 1)
+    if repeated:
+        raise DataError(
+            [f"question id {name!r} occurs {counts[name]} times; expected once" for name in repeated]
+        )
+    splits = Splits([], [], [])
+    for place, question in placed:
+        splits[0 if place < train else 1 if place < train + dev else 2].append(question)
+    return splits if sizes is None else _cut(splits, sizes)
+
+
+def data_hash(questions: Iterable[Question]) -> str:
+    """SHA-256, as hex, of everything in the questions, whatever their order.
+
+    Args:
+        questions: Any number of questions.
+    """
+    lines = sorted(json.dumps(question.to_json(), sort_keys=True) for question in questions)
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+def _place(seed: int, question_id: str) -> float:
+    digest = hashlib.sha256(f"{seed}:{question_id}".encode()).digest()
+    return (int.from_bytes(digest[:8], "big") >> 11) / 2**53
+
+
+def _by_place(placed: tuple[float, Question]) -> tuple[float, str]:
+    return placed[0], placed[1].id
+
+
+def _check_shares(train: float, dev: float) -> None:
+    for name, share in (("train", train), ("dev", dev)):
+        if not 0 <= share <= 1:
+            raise InputError(f"{name} is a share from 0 to 1, but got {share}; for exact numbers give sizes=")
+    if train + dev > 1 + 1e-9:
+        raise InputError(
+            f"train + dev must be at most 1, but got {train} + {dev}; the rest is the test split"
+        )
+
+
+def _cut(splits: Splits, sizes: tuple[int, int, int]) -> Splits:
+    if min(sizes) < 0:
+        raise InputError(f"sizes (train, dev, test) must be 0 or more, but got {sizes}")
+    short = [
+        f"{name}: {size} questions asked for, but the split has {len(part)}; change its share or give more"
+        for name, part, size in zip(splits._fields, splits, sizes, strict=True)
+        if len(part) < size
+    ]
+    if short:
+        raise DataError(short)
+    return Splits(*(part[:size] for part, size in zip(splits, sizes, strict=True)))

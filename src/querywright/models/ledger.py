@@ -1,0 +1,103 @@
+"""What a run cost: LM calls, tokens, seconds and dollars, made and saved."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator, Mapping
+from contextvars import ContextVar
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Totals, additive.
+
+    Args:
+        calls: LM calls made: requests answered by the model.
+        saved: LM calls saved: answers taken from the store or from a call that was under way already.
+        retries: Attempts beyond the first.
+        failures: Requests that failed after all attempts.
+        input_tokens: Tokens read by the model in calls made.
+        output_tokens: Tokens written by the model in calls made.
+        saved_tokens: Input and output tokens of the calls saved.
+        seconds: Seconds that calls made took, summed over threads.
+        dollars: Estimated US dollars of calls made, where the price is known.
+        unpriced: Calls made whose price is not known.
+    """
+
+    calls: int = 0
+    saved: int = 0
+    retries: int = 0
+    failures: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    saved_tokens: int = 0
+    seconds: float = 0.0
+    dollars: float = 0.0
+    unpriced: int = 0
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(**{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)})
+
+    def __sub__(self, other: Cost) -> Cost:
+        return Cost(**{f.name: getattr(self, f.name) - getattr(other, f.name) for f in fields(self)})
+
+    @property
+    def asked(self) -> int:
+        """LM calls that the work needs when nothing is stored: made and saved."""
+        return self.calls + self.saved
+
+    @property
+    def tokens(self) -> int:
+        """Input and output tokens of the calls made."""
+        return self.input_tokens + self.output_tokens
+
+    def to_json(self) -> dict[str, Any]:
+        """The totals as a JSON object; seconds and dollars rounded."""
+        data = asdict(self)
+        data["seconds"], data["dollars"] = round(self.seconds, 3), round(self.dollars, 6)
+        return data
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Cost:
+        """The totals that ``to_json`` wrote."""
+        return cls(**{f.name: data.get(f.name, f.default) for f in fields(cls)})
+
+
+@dataclass(slots=True)
+class Ledger:
+    """Adds up cost from many threads; exact, because each request is entered once, where it is answered."""
+
+    _total: Cost = field(default_factory=Cost)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def add(self, cost: Cost) -> None:
+        """Enter a cost, here and in every meter that is open in this context."""
+        with self._lock:
+            self._total = self._total + cost
+        for meter in _meters.get():
+            if meter is not self:
+                with meter._lock:
+                    meter._total = meter._total + cost
+
+    @property
+    def total(self) -> Cost:
+        """Everything entered so far."""
+        with self._lock:
+            return self._total
+
+
+_meters: ContextVar[tuple[Ledger, ...]] = ContextVar("querywright_meters", default=())
+
+
+@contextlib.contextmanager
+def metered() -> Iterator[Ledger]:
+    """A ledger of what is asked inside the ``with`` block, in this thread and contexts copied from it."""
+    meter = Ledger()
+    token = _meters.set((*_meters.get(), meter))
+    try:
+        yield meter
+    finally:
+        _meters.reset(token)

@@ -1,0 +1,1 @@
+"""Passages in Chroma and what is searched: collections, fusion, retrievers."""

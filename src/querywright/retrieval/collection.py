@@ -1,0 +1,224 @@
+"""A collection on disk: what is in it, which generation is published, and how files get there whole.
+
+``collections/<name>/`` holds ``manifest.json``, which points at one generation: ``passages-N.jsonl`` (the
+truth) and ``chroma-N/`` (built from it, can be deleted). Replacing the manifest publishes a generation.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+from querywright.data.types import Passage
+from querywright.errors import CollectionError, InputError
+from querywright.home import home as working_folder
+
+SCHEMA = 1
+SPACE = "cosine"
+MANIFEST = "manifest.json"
+NAME_PATTERN = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
+LARGEST_MANIFEST = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What a published generation is.
+
+    Args:
+        schema: Version of this layout.
+        name: The collection.
+        generation: Number of the generation, from 1.
+        embedder: Id of the embedder whose vectors are in it.
+        dimension: Numbers in a vector.
+        space: Distance of Chroma's index.
+        count: Passages.
+        ties: The most passages that share one vector, 1 when all are distinct.
+        content_hash: SHA-256 over the sorted digests of the passages.
+        passages_sha256: SHA-256 of the passages file.
+        chroma_version: Version of chromadb that built the index.
+        index_files: SHA-256 of each file of the index that reading leaves alone.
+    """
+
+    schema: int
+    name: str
+    generation: int
+    embedder: str
+    dimension: int
+    space: str
+    count: int
+    ties: int
+    content_hash: str
+    passages_sha256: str
+    chroma_version: str
+    index_files: dict[str, str]
+
+    @property
+    def passages_file(self) -> str:
+        """Name of the file with the passages."""
+        return f"passages-{self.generation}.jsonl"
+
+    @property
+    def chroma_folder(self) -> str:
+        """Name of the folder with Chroma's index."""
+        return f"chroma-{self.generation}"
+
+    @property
+    def readers_lock(self) -> str:
+        """Name of the lock file that readers of the generation share."""
+        return f"readers-{self.generation}.lock"
+
+
+def collection_folder(name: str, home: Path | None = None) -> Path:
+    """The folder of a collection, whether it exists or not.
+
+    Args:
+        name: 1 to 63 of ``a-z 0-9 _ -``, the first a letter or digit.
+        home: The working folder. Default: ``querywright.home.home()``.
+
+    Raises:
+        InputError: When the name has another form.
+    """
+    if not NAME_PATTERN.fullmatch(name):
+        raise InputError(
+            "a collection's name is 1 to 63 of a-z, 0-9, _ and -, beginning with a letter or digit, "
+            f"but got {name!r}"
+        )
+    return working_folder(home).resolve() / "collections" / name
+
+
+def index_command(name: str, *, prune: bool = False) -> str:
+    """The command that builds a collection again, for messages."""
+    return f"querywright index PASSAGES --collection {name}{' --prune' if prune else ''}"
+
+
+def list_collections(home: Path | None = None) -> list[str]:
+    """Names of the published collections, sorted."""
+    folder = working_folder(home) / "collections"
+    return sorted(path.parent.name for path in folder.glob(f"*/{MANIFEST}"))
+
+
+def content_hash(passages: Iterable[Passage]) -> str:
+    """SHA-256 over the sorted digests of passages: the same set has the same hash in any order."""
+    return hashlib.sha256("\n".join(sorted(passage.digest() for passage in passages)).encode()).hexdigest()
+
+
+def read_manifest(folder: Path) -> Manifest | None:
+    """The manifest of a collection, or None when there is none.
+
+    Raises:
+        CollectionError: When it is damaged, edited or of another version.
+    """
+    path = folder / MANIFEST
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    try:
+        if len(data) > LARGEST_MANIFEST:
+            raise ValueError("it is too large")
+        content = json.loads(data)
+        if content.get("schema") != SCHEMA:
+            raise ValueError(f"its schema is {content.get('schema')!r}, this version reads {SCHEMA}")
+        digest = content.pop("sha256", None)
+        if digest != _digest(content):
+            raise ValueError("its checksum does not fit")
+        if set(content) != {field.name for field in fields(Manifest)}:
+            raise ValueError("its fields are not those of a manifest")
+        return Manifest(**content)
+    except (ValueError, AttributeError, TypeError, RecursionError) as error:
+        raise CollectionError(
+            f"the manifest of the collection {folder.name!r} is damaged ({error}); build it again from all "
+            f"its passages: {index_command(folder.name, prune=True)}"
+        ) from error
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    """Publishes a generation: from one moment to the next, the manifest is the new one."""
+    content = asdict(manifest)
+    content["sha256"] = _digest(content)
+    write_whole(folder / MANIFEST, json.dumps(content, indent=2, sort_keys=True).encode() + b"\n")
+
+
+def _digest(content: Mapping[str, object]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def write_passages(path: Path, passages: Iterable[Passage]) -> str:
+    """Writes passages as JSON lines.
+
+    Returns:
+        SHA-256 of the file.
+    """
+    lines = [
+        json.dumps(
+            {
+                "id": passage.id,
+                "title": passage.title,
+                "text": passage.text,
+                "metadata": dict(passage.metadata),
+            },
+            ensure_ascii=False,
+        )
+        for passage in passages
+    ]
+    data = "".join(f"{line}\n" for line in lines).encode()
+    write_whole(path, data)
+    return hashlib.sha256(data).hexdigest()
+
+
+def read_passages(folder: Path, manifest: Manifest) -> dict[str, Passage]:
+    """The passages of a published generation by id, in the order of their ids.
+
+    Raises:
+        CollectionError: When the file is missing or is not the one that was published.
+    """
+    path = folder / manifest.passages_file
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        data = b""
+    if hashlib.sha256(data).hexdigest() != manifest.passages_sha256:
+        raise CollectionError(
+            f"{path.name} of the collection {folder.name!r} is {'damaged' if data else 'missing'}; build it "
+            f"again from all its passages: {index_command(folder.name, prune=True)}"
+        )
+    rows = [json.loads(line) for line in data.decode().split("\n") if line]
+    return {row["id"]: Passage(row["id"], row["text"], row["title"], row["metadata"]) for row in rows}
+
+
+def file_digests(folder: Path, names: Sequence[str]) -> dict[str, str]:
+    """SHA-256 of each named file of a folder; a file that is missing has none."""
+    digests = {}
+    for name in names:
+        if (folder / name).is_file():
+            with (folder / name).open("rb") as file:
+                digests[name] = hashlib.file_digest(file, "sha256").hexdigest()
+    return digests
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Writes a file so that it is there whole or not at all."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Makes the names in a folder survive a loss of power."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

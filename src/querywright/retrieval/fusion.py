@@ -1,0 +1,198 @@
+"""Fusion: several ranked lists of hits become one.
+
+Pure functions. A passage counts once: by its id, and passages of another id whose title and text are the same
+but for case and spacing are the passage that was seen first. Ties go to the better single rank, then to the
+list that was seen first, then to the smaller id.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import zip_longest
+from typing import Any
+
+from querywright.data.types import Passage
+from querywright.errors import InputError, TechniqueError
+from querywright.retrieval.types import Hit
+
+HitLists = Sequence[Sequence[Hit]]
+
+
+def rrf(
+    lists: HitLists,
+    *,
+    weights: Sequence[float] | None = None,
+    k: float = 60,
+    rank_base: int = 1,
+    limit: int | None = None,
+) -> list[Hit]:
+    """Reciprocal rank fusion: score(p) = sum over lists of weight / (k + rank of p), absent ones adding 0.
+
+    Args:
+        lists: One ranked list a query, best first.
+        weights: One a list, 0 or more. Default 1 each.
+        k: Smoothing, 0 or more: the larger, the less the first ranks stand out. Default 60.
+        rank_base: Rank of a list's first hit: 1 as in the paper, 0 as in LangChain and RAG-Fusion's code.
+            Default 1.
+        limit: At most so many hits, 1 or more. Default all.
+
+    Returns:
+        Hits with the fused score, ranks from 1.
+
+    Raises:
+        InputError: When a weight, ``k``, ``rank_base`` or ``limit`` is out of range.
+
+    Source: Cormack, Clarke and Buettcher, SIGIR 2009, DOI 10.1145/1571941.1572114; the weights are ours.
+    """
+    used = _checked_weights(weights, len(lists))
+    if rank_base not in (0, 1) or not math.isfinite(k) or k < 0 or k + rank_base <= 0:
+        raise InputError(
+            f"rrf needs k of 0 or more and rank_base 0 or 1 with k + rank_base > 0, got {k}, {rank_base}"
+        )
+
+    def score(entry: _Entry) -> float:
+        # fsum: the same summands give the same score in whatever order the lists came.
+        return math.fsum(used[index] / (k + position + rank_base) for index, position, _ in entry.places)
+
+    return _ranked(_entries(lists), score, limit)
+
+
+def best_score(lists: HitLists, *, limit: int | None = None) -> list[Hit]:
+    """Each passage with the best score that any list gave it; sensible only where lists share one scale.
+
+    Args:
+        lists: One ranked list a query, best first.
+        limit: At most so many hits, 1 or more. Default all.
+    """
+    return _ranked(_entries(lists), lambda entry: max(score for _, _, score in entry.places), limit)
+
+
+def interleave(lists: HitLists, *, limit: int | None = None) -> list[Hit]:
+    """Round robin: first hits of all lists, then second hits, and so on; what was seen before is passed over.
+
+    A hit keeps the score it had in the list it was taken from, so scores need not fall with the rank.
+
+    Args:
+        lists: One ranked list a query, best first.
+        limit: At most so many hits, 1 or more. Default all.
+
+    Source: HCQR, arXiv 2603.19008, leaves the order open; ours gives each query its share of a small budget.
+    """
+    rounds = zip_longest(*lists)
+    return _first_seen([hit for one_round in rounds for hit in one_round if hit is not None], limit)
+
+
+def union(lists: HitLists, *, limit: int | None = None) -> list[Hit]:
+    """The lists one after another, each passage at its first place, with the score it had there.
+
+    Args:
+        lists: One ranked list a query, best first.
+        limit: At most so many hits, 1 or more. Default all.
+    """
+    return _first_seen([hit for hits in lists for hit in hits], limit)
+
+
+FUSIONS: dict[str, Callable[..., list[Hit]]] = {
+    "rrf": rrf,
+    "interleave": interleave,
+    "union": union,
+    "best_score": best_score,
+}
+
+
+def fuse(
+    name: str,
+    lists: HitLists,
+    *,
+    weights: Sequence[float] | None = None,
+    k: float = 60,
+    limit: int | None = None,
+) -> list[Hit]:
+    """Fuses by the name of a rule.
+
+    Args:
+        name: A key of ``FUSIONS``.
+        lists: One ranked list a query, best first.
+        weights: One a list, 0 or more; only ``rrf`` uses them. Default 1 each.
+        k: Smoothing of ``rrf``. Default 60.
+        limit: At most so many hits, 1 or more. Default all.
+
+    Raises:
+        TechniqueError: When no rule has the name.
+    """
+    if name not in FUSIONS:
+        raise TechniqueError(f"unknown fusion {name!r}; known: {', '.join(FUSIONS)}")
+    options: dict[str, Any] = {"weights": weights, "k": k} if name == "rrf" else {}
+    return FUSIONS[name](lists, limit=limit, **options)
+
+
+@dataclass(slots=True)
+class _Entry:
+    """A passage and where it was found: (list, position from 0, score), once a list."""
+
+    passage: Passage
+    places: list[tuple[int, int, float]] = field(default_factory=list)
+
+
+class _Seen:
+    """Tells whether a passage, or one that reads the same, was seen before."""
+
+    def __init__(self) -> None:
+        self._by_id: dict[str, _Entry] = {}
+        self._by_text: dict[str, _Entry] = {}
+
+    def entry(self, passage: Passage) -> _Entry:
+        """The entry of the passage; without places when it is new."""
+        known = self._by_id.get(passage.id)
+        if known is None:
+            known = self._by_text.setdefault(_normalised(passage), _Entry(passage))
+            self._by_id[passage.id] = known
+        return known
+
+
+def _normalised(passage: Passage) -> str:
+    return " ".join(passage.content.casefold().split())
+
+
+def _entries(lists: HitLists) -> list[_Entry]:
+    seen = _Seen()
+    found: list[_Entry] = []
+    for index, hits in enumerate(lists):
+        for position, hit in enumerate(hits):
+            entry = seen.entry(hit.passage)
+            if not entry.places:
+                found.append(entry)
+            if not entry.places or entry.places[-1][0] != index:
+                entry.places.append((index, position, hit.score))
+    return found
+
+
+def _first_seen(hits: Sequence[Hit], limit: int | None) -> list[Hit]:
+    return _ranked_in_order([(entry.passage, entry.places[0][2]) for entry in _entries([hits])], limit)
+
+
+def _ranked(entries: Sequence[_Entry], score: Callable[[_Entry], float], limit: int | None) -> list[Hit]:
+    def order(pair: tuple[float, _Entry]) -> tuple[float, int, int, str]:
+        value, entry = pair
+        return -value, min(position for _, position, _ in entry.places), entry.places[0][0], entry.passage.id
+
+    pairs = sorted(((score(entry), entry) for entry in entries), key=order)
+    return _ranked_in_order([(entry.passage, value) for value, entry in pairs], limit)
+
+
+def _ranked_in_order(pairs: Sequence[tuple[Passage, float]], limit: int | None) -> list[Hit]:
+    if limit is not None and limit < 1:
+        raise InputError(f"limit must be 1 or more, but got {limit}")
+    return [Hit(passage, score, rank) for rank, (passage, score) in enumerate(pairs[:limit], start=1)]
+
+
+def _checked_weights(weights: Sequence[float] | None, count: int) -> list[float]:
+    if weights is None:
+        return [1.0] * count
+    if len(weights) != count or not all(math.isfinite(weight) and weight >= 0 for weight in weights):
+        raise InputError(
+            f"rrf needs {count} finite weights of 0 or more, one a list, but got {list(weights)}"
+        )
+    return list(weights)

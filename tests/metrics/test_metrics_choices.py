@@ -1,0 +1,197 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from querywright.errors import DataError
+from querywright.metrics.answers import choice_accuracy, extract_option, is_invalid_choice
+
+DRUGS = ["Aspirin", "A beta blocker", "Insulin", "Aspirin with insulin"]
+GERMS = ["C. difficile", "Staphylococcus aureus", "E. coli", "Vibrio cholerae", "Giardia"]
+SHARED = Path(__file__).parents[3] / "shared" / "data"
+
+
+@pytest.mark.parametrize(
+    ("answer", "index"),
+    [
+        ("Aspirin", 0),
+        ("  aspirin. ", 0),
+        ("**Aspirin**", 0),
+        ('"A  beta\nblocker"', 1),
+        ("aspirin with INSULIN", 3),
+    ],
+)
+def test_option_text_alone(answer, index):
+    assert extract_option(answer, DRUGS) == index
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "B",
+        "b",
+        " (B) ",
+        "[B]",
+        "B.",
+        "B)",
+        "**B**",
+        "B) A beta blocker",
+        "B. a beta blocker",
+        "B: whatever",
+        "B - it slows the heart",
+        "B, because it slows the heart",
+        "B because it slows the heart",
+        "Answer: B",
+        "answer:B.",
+        "Final answer: (B) A beta blocker",
+        "**Answer:** B",
+        "The answer is B",
+        "The answer is (B).",
+        "the correct answer is: **B**, not C",
+        "The best option is B because A is wrong.",
+        "So the correct choice must be option B.",
+        '{"answer": "B"}',
+        "The answer is $\\boxed{B}$.",
+        "Option B is correct.",
+        "B is the right answer.",
+        "B, a drug that slows the heart",
+        "The answer is B, C-reactive protein does not matter",
+        "C: tempting, but no.\n\nB",
+        "It slows the heart.\n\nB",
+        "The answer is A. No, wait: the answer is B.",
+        "Answer: C\nAnswer: B\n",
+        "A) is wrong and C) is wrong.\nAnswer: B) A beta blocker",
+    ],
+)
+def test_final_letter(answer):
+    assert extract_option(answer, DRUGS) == 1
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "",
+        "   ",
+        "A drug that slows the heart",
+        "The answer is a drug that slows the heart",
+        "I do not know.",
+        "The answer is A or B",
+        "A and B",
+        "Answer: A, B",
+        "E",
+        "Answer: Z",
+        "The answer is A. No, the answer is Z.",
+        "5",
+        "B-cell therapy",
+        "The answer is B-cell therapy",
+        "Aspirin or insulin",
+        "A) Insulin",  # letter and text disagree
+        "Answer: A. Insulin",
+        "A) Aspirin\nB) A beta blocker\nC) Insulin",  # the list said again
+        "aspirins",
+        "non-insulin",
+    ],
+)
+def test_nothing_that_can_be_told(answer):
+    assert extract_option(answer, DRUGS) is None
+    assert is_invalid_choice(answer, DRUGS)
+
+
+def test_no_options():
+    assert extract_option("A", []) is None
+
+
+def test_letter_a_alone_is_a_letter_and_before_a_noun_an_article():
+    assert extract_option("A", DRUGS) == 0
+    assert extract_option("the answer is A.", DRUGS) == 0
+    assert extract_option("I would give a beta blocker, as it slows the heart.", DRUGS) == 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "index"),
+    [
+        ("E. coli", 2),  # not the letter E
+        ("The answer is E. coli", 2),
+        ("C. difficile is the cause", 0),
+        ("The answer is C. difficile", 0),
+        ("S. aureus", None),
+        ("E. histolytica", None),
+        ("Answer: E. Coli", 2),
+        ("H. Pylori is not it, Giardia is", 4),
+        ("The cause is Giardia.", 4),
+        ("E", 4),
+        ("The answer is E.", 4),
+    ],
+)
+def test_letters_inside_names(answer, index):
+    assert extract_option(answer, GERMS) == index
+
+
+@pytest.mark.parametrize(
+    ("answer", "options", "index"),
+    [
+        ("She needs aspirin with insulin now", DRUGS, 3),  # the longer text, not the two inside it
+        ("Yes, it is safe", ["yes", "no", "maybe"], 0),
+        ("Nothing is known", ["yes", "no", "maybe"], None),
+        ("maybe yes, maybe no", ["yes", "no", "maybe"], None),
+        ("about 2.5 mg", ["5", "2.5", "25"], 1),
+        ("about 2.5 mg", ["5", "3", "25"], None),
+        ("The genotype is Aa.", ["AA", "Aa", "aa"], 1),
+        ("Aa", ["AA", "Aa", "aa"], 1),
+        ("HBsAg -", ["HBsAg +", "HBsAg -"], 1),
+        ("Crohn\u2019s disease", ["Crohn's disease", "Colitis"], 0),
+        ("vitamin B", ["vitamin A", "vitamin B"], 1),
+        ("The answer is B", ["C", "A", "B"], 2),  # options that are letters are meant by their text
+        ("A drug", ["A", "B", "C"], None),
+        ("the drug", ["drug", "drug"], None),
+    ],
+)
+def test_option_text_inside_an_answer(answer, options, index):
+    assert extract_option(answer, options) == index
+
+
+def test_accuracy_counts_invalid_as_wrong():
+    assert choice_accuracy("B", DRUGS, "A beta blocker") == 1.0
+    assert choice_accuracy("C", DRUGS, "A beta blocker") == 0.0
+    assert choice_accuracy("", DRUGS, "A beta blocker") == 0.0
+    assert not is_invalid_choice("C", DRUGS)
+
+
+def test_right_answer_must_be_an_option():
+    with pytest.raises(DataError, match="'B' is not among the options"):
+        choice_accuracy("B", DRUGS, "B")
+
+
+@given(st.text(max_size=60), st.lists(st.text(max_size=8), max_size=6))
+def test_any_text_gives_an_option_or_none(answer, options):
+    index = extract_option(answer, options)
+    assert index is None or 0 <= index < len(options)
+
+
+@given(
+    st.permutations(DRUGS),
+    st.integers(0, 3),
+    st.sampled_from(["{}", "The answer is {}", "It is {}, I think"]),
+)
+def test_a_named_option_does_not_depend_on_the_order(options, index, form):
+    assert extract_option(form.format(options[index]), options) == index
+
+
+@pytest.mark.shared_data
+@pytest.mark.skipif(not SHARED.is_dir(), reason="no public question sets beside the checkout")
+@pytest.mark.parametrize("name", ["medqa", "mmlu-med", "pubmedqa"])
+def test_every_option_of_real_questions_is_recognised(name):
+    forms = ("{text}", "{letter}", "{letter}. {text}", "Answer: {letter}) {text}", "The answer is {text}")
+    wrong = []
+    for line in (SHARED / name / "questions.jsonl").read_text(encoding="utf-8").splitlines():
+        options = list(json.loads(line)["options"].values())
+        for index, text in enumerate(options):
+            for form in forms:
+                answer = form.format(text=text, letter="ABCDEFGH"[index])
+                if extract_option(answer, options) != index:
+                    wrong.append((answer, options))
+    assert wrong == []

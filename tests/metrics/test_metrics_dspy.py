@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import math
+
+import dspy
+import pytest
+
+from querywright.data.types import Label, Passage, Question
+from querywright.errors import DataError
+from querywright.metrics.dspy_metrics import METRICS
+
+CHOICE = Question(
+    "q1",
+    "Which drug?",
+    ("Aspirin", "Insulin"),
+    "Insulin",
+    evidence={"p1": Label.USEFUL, "p2": Label.NOT_USEFUL},
+).to_example()
+OPEN = Question(
+    "q2",
+    "Who?",
+    answer="Marie Curie",
+    aliases=("Curie",),
+    evidence={"p1": Label.ENTAILED, "p3": Label.USEFUL},
+).to_example()
+BARE = Question("q3", "What?").to_example()
+
+
+def prediction(answer="", ids=()):
+    return dspy.Prediction(answer=answer, passages=[Passage(key, "text") for key in ids])
+
+
+@pytest.mark.parametrize(
+    ("name", "example", "given", "value"),
+    [
+        ("accuracy", CHOICE, prediction("B"), 1.0),
+        ("accuracy", CHOICE, prediction("Aspirin"), 0.0),
+        ("accuracy", CHOICE, prediction("maybe"), 0.0),
+        ("accuracy", CHOICE, prediction(""), 0.0),
+        ("accuracy", CHOICE, prediction(None), 0.0),
+        ("accuracy", OPEN, prediction("the Marie Curie"), 1.0),
+        ("accuracy", OPEN, prediction("Pierre Curie"), 0.0),
+        ("exact_match", OPEN, prediction("Curie."), 1.0),
+        ("exact_match", OPEN, prediction(None), 0.0),
+        ("token_f1", OPEN, prediction("Pierre Curie"), 2 / 3),
+        ("token_f1", OPEN, prediction("  "), 0.0),
+        ("recall", OPEN, prediction(ids=["x", "p3"]), 0.5),
+        ("recall", OPEN, prediction(), 0.0),
+        ("recall", CHOICE, prediction(ids=["p2", "p1"]), 1.0),
+        ("exact_recovery", OPEN, prediction(ids=["x", "y", "p1"]), 1.0),
+        ("exact_recovery", CHOICE, prediction(ids=["p2"]), 0.0),
+        ("decision_useful", CHOICE, prediction(ids=["p1"]), 1.0),
+        ("decision_useful", CHOICE, prediction(ids=["p2", "x"]), 0.0),
+        ("decision_useful", CHOICE, prediction(), 0.0),
+    ],
+)
+def test_values(name, example, given, value):
+    assert METRICS[name](example, given) == pytest.approx(value)
+    assert METRICS[name](example, given, trace=[]) == pytest.approx(value)
+
+
+@pytest.mark.parametrize("name", sorted(METRICS))
+@pytest.mark.parametrize("example", [BARE, dspy.Example(question="What?").with_inputs("question")])
+def test_an_example_without_labels_cannot_be_scored(name, example):
+    value = METRICS[name](example, prediction("Curie", ["p1"]))
+    assert isinstance(value, float)
+    assert math.isnan(value)
+
+
+@pytest.mark.parametrize("name", sorted(METRICS))
+def test_an_unscored_example_is_no_success_for_a_teleprompter(name):
+    assert METRICS[name](BARE, prediction("Curie", ["p1"]), trace=[]) == 0.0
+
+
+def test_multiple_choice_without_right_answer_cannot_be_scored():
+    example = Question("q", "Which?", ("x", "y")).to_example()
+    assert math.isnan(METRICS["accuracy"](example, prediction("x")))
+
+
+def test_only_useless_evidence():
+    example = Question("q", "Which?", evidence={"p": Label.NOT_USEFUL}).to_example()
+    assert math.isnan(METRICS["recall"](example, prediction(ids=["p"])))
+    assert METRICS["decision_useful"](example, prediction(ids=["p"])) == 0.0
+
+
+def test_an_empty_answer_is_wrong_even_where_normalising_leaves_nothing_of_the_right_one():
+    example = Question("q", "Which vitamin?", answer="A").to_example()
+    assert METRICS["exact_match"](example, prediction("")) == 0.0
+    assert METRICS["token_f1"](example, prediction(None)) == 0.0
+
+
+def test_a_fault_is_not_scored():
+    with pytest.raises(AttributeError):
+        METRICS["accuracy"](OPEN, dspy.Prediction(passages=[]))
+    with pytest.raises(AttributeError):
+        METRICS["recall"](OPEN, dspy.Prediction(answer="x"))
+    wrong = dspy.Example(question="?", options=["x", "y"], answer="B")
+    with pytest.raises(DataError, match="not among the options"):
+        METRICS["accuracy"](wrong, prediction("x"))
+    odd = dspy.Example(question="?", evidence={"p": "good"})
+    with pytest.raises(DataError, match="has the label 'good'"):
+        METRICS["recall"](odd, prediction(ids=["p"]))
+
+
+def test_metrics_work_in_dspys_own_evaluation():
+    class Echo(dspy.Module):
+        def forward(self, question, options=None):
+            return prediction("Curie", ["p1"])
+
+    with dspy.context(lm=dspy.utils.DummyLM([])):
+        score = dspy.Evaluate(devset=[OPEN], metric=METRICS["accuracy"], num_threads=1)(Echo())
+    assert score.score == 100.0

@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+import math
+import random
+import warnings
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from querywright.metrics.retrieval import (
+    all_found_at_k,
+    exact_recovery_at_k,
+    ndcg_at_k,
+    precision_at_k,
+    recall_at_k,
+    reciprocal_rank,
+)
+
+AT_K = [all_found_at_k, exact_recovery_at_k, ndcg_at_k, precision_at_k, recall_at_k, reciprocal_rank]
+IDS = st.lists(st.sampled_from("abcdefgh"), max_size=10)
+
+
+@pytest.fixture(scope="module")
+def oracle():
+    """The functions of ranx on arrays of (id, score); its dictionaries take half a minute to compile."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from ranx import metrics
+    return metrics
+
+
+def test_by_hand():
+    ids, relevant = ["x", "a", "y", "b"], {"a", "b", "c"}
+    assert recall_at_k(ids, relevant, 2) == pytest.approx(1 / 3)
+    assert recall_at_k(ids, relevant, 4) == pytest.approx(2 / 3)
+    assert precision_at_k(ids, relevant, 4) == 0.5
+    assert precision_at_k(ids, relevant, 10) == 0.2  # a short list has empty places
+    assert exact_recovery_at_k(ids, relevant, 1) == 0.0
+    assert exact_recovery_at_k(ids, relevant, 2) == 1.0
+    assert reciprocal_rank(ids, relevant) == 0.5
+    assert reciprocal_rank(ids, relevant, 1) == 0.0
+    assert all_found_at_k(ids, {"a", "b"}, 3) == 0.0
+    assert all_found_at_k(ids, {"a", "b"}, 4) == 1.0
+
+
+def test_ndcg_by_hand():
+    grades = {"a": 3, "b": 1, "c": 2}
+    found = 1 / math.log2(2) + 3 / math.log2(4)  # b, x, a
+    best = 3 / math.log2(2) + 2 / math.log2(3) + 1 / math.log2(4)  # c counts though it was not found
+    assert ndcg_at_k(["b", "x", "a"], grades, 3) == pytest.approx(found / best)
+    found = 1 / math.log2(2) + 7 / math.log2(4)
+    best = 7 / math.log2(2) + 3 / math.log2(3) + 1 / math.log2(4)
+    assert ndcg_at_k(["b", "x", "a"], grades, 3, gain="exponential") == pytest.approx(found / best)
+    assert ndcg_at_k(["a"], {"a": 1, "b": 1}, 1) == 1.0  # the ideal is cut at k as well
+
+
+def test_a_repeated_id_counts_once_and_leaves_its_place():
+    assert recall_at_k(["a", "a", "b"], {"a", "b"}, 2) == 1.0
+    assert precision_at_k(["a", "a", "a"], {"a"}, 3) == pytest.approx(1 / 3)
+    assert reciprocal_rank(["x", "x", "a"], {"a"}) == 0.5
+    assert ndcg_at_k(["a", "a"], {"a": 1, "b": 1}, 2) < 1.0
+
+
+@pytest.mark.parametrize("measure", AT_K)
+def test_nothing_relevant_cannot_be_scored(measure):
+    assert math.isnan(measure(["a"], [], 3))
+    assert math.isnan(measure(["a"], {"a": 0, "b": -1}, 3))
+
+
+@pytest.mark.parametrize("measure", AT_K)
+def test_nothing_found_is_zero(measure):
+    assert measure([], ["a"], 3) == 0.0
+    assert measure(["x", "y"], ["a"], 3) == 0.0
+
+
+@pytest.mark.parametrize("measure", AT_K)
+@pytest.mark.parametrize("relevant", [["a"], []])
+def test_depth_starts_at_one(measure, relevant):
+    with pytest.raises(ValueError, match="k must be 1 or more, but got 0"):
+        measure(["a"], relevant, 0)
+
+
+def test_wrong_arguments():
+    with pytest.raises(TypeError, match="put it in a list"):
+        recall_at_k(["p"], "p1", 3)
+    with pytest.raises(ValueError, match="gain must be"):
+        ndcg_at_k(["a"], ["a"], 3, gain="log")  # type: ignore[arg-type]
+
+
+@given(IDS, st.sets(st.sampled_from("abcdefgh"), min_size=1), st.integers(1, 10))
+def test_bounds_and_growth_with_depth(ids, relevant, k):
+    for measure in AT_K:
+        assert 0.0 <= measure(ids, relevant, k) <= 1.0
+        if measure not in (precision_at_k, ndcg_at_k):
+            assert measure(ids, relevant, k) <= measure(ids, relevant, k + 1)
+    assert all_found_at_k(ids, relevant, k) == float(recall_at_k(ids, relevant, k) == 1.0)
+    assert exact_recovery_at_k(ids, relevant, k) == float(recall_at_k(ids, relevant, k) > 0.0)
+    assert ndcg_at_k(ids, relevant, k) == pytest.approx(ndcg_at_k(ids, relevant, k, gain="exponential"))
+    assert recall_at_k(ids, dict.fromkeys(relevant, 2), k) == recall_at_k(ids, relevant, k)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_agrees_with_ranx(oracle):
+    from numba.typed import List
+
+    measures = {
+        "recall": recall_at_k,
+        "precision": precision_at_k,
+        "hit_rate": exact_recovery_at_k,
+        "reciprocal_rank": reciprocal_rank,
+        "ndcg": ndcg_at_k,
+        "ndcg_burges": lambda ids, grades, k: ndcg_at_k(ids, grades, k, gain="exponential"),
+    }
+    rng = random.Random(7)
+    cases = []
+    for _ in range(100):
+        ids = [str(number) for number in rng.sample(range(30), rng.randint(1, 20))]
+        cases.append(
+            (ids, {str(number): rng.randint(1, 3) for number in rng.sample(range(30), rng.randint(1, 8))})
+        )
+    judged = List()
+    found = List()
+    for ids, grades in cases:
+        best_first = sorted(grades.items(), key=lambda item: -item[1])
+        judged.append(np.array([(float(key), float(grade)) for key, grade in best_first]))
+        found.append(np.array([(float(key), 1.0 / rank) for rank, key in enumerate(ids, 1)]))
+    for name, measure in measures.items():
+        for k in (1, 3, 10):
+            theirs = getattr(oracle, name)(judged, found, k, 1)
+            assert [measure(ids, grades, k) for ids, grades in cases] == pytest.approx(list(theirs)), (
+                name,
+                k,
+            )

@@ -1,0 +1,221 @@
+from __future__ import annotations
+
+import json
+import math
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from querywright.data.types import Passage
+from querywright.errors import InputError, TechniqueError
+from querywright.retrieval.fusion import FUSIONS, best_score, fuse, interleave, rrf, union
+from querywright.retrieval.types import Hit
+
+
+def _hits(ids: Sequence[str], scores: Sequence[float] | None = None) -> list[Hit]:
+    used = scores or [1 - position / 100 for position in range(len(ids))]
+    return [
+        Hit(Passage(id, f"text of {id}"), score, rank)
+        for rank, (id, score) in enumerate(zip(ids, used, strict=True), start=1)
+    ]
+
+
+def _ids(hits: Sequence[Hit]) -> str:
+    return " ".join(hit.passage.id for hit in hits)
+
+
+AB_BC = [_hits(["a", "b"]), _hits(["b", "c"])]
+
+
+def test_rrf_by_hand() -> None:
+    scores = {hit.passage.id: hit.score for hit in rrf(AB_BC)}
+    assert scores["b"] == pytest.approx(1 / 62 + 1 / 61)
+    assert scores["b"] == pytest.approx(0.0325225, abs=5e-8)
+    assert scores["a"] == pytest.approx(0.0163934, abs=5e-8)
+    assert scores["c"] == pytest.approx(0.0161290, abs=5e-8)
+    assert _ids(rrf(AB_BC)) == "b a c"
+    assert [hit.rank for hit in rrf(AB_BC)] == [1, 2, 3]
+
+
+def test_rrf_from_rank_0_as_langchain() -> None:
+    assert rrf(AB_BC, rank_base=0)[0].score == pytest.approx(0.0330601, abs=5e-8)
+
+
+def test_rrf_weights() -> None:
+    weighted = rrf([_hits(["a"]), _hits(["b"])], weights=[1, 3], k=1)
+    assert [(hit.passage.id, hit.score) for hit in weighted] == [("b", 1.5), ("a", 0.5)]
+    without = rrf([_hits(["a"]), _hits(["b"])], weights=[0, 1])
+    assert [(hit.passage.id, hit.score) for hit in without] == [("b", 1 / 61), ("a", 0.0)]
+
+
+def test_rrf_ties_go_to_the_better_rank_then_the_first_list_then_the_id() -> None:
+    assert _ids(rrf([_hits(["z"]), _hits(["a"])])) == "z a"
+    # p: ranks 2 and 2, q: rank 1 with half the weight and the same sum when k is 0: 1/2 + 1/2 = 1/1.
+    assert _ids(rrf([_hits(["x", "p"]), _hits(["y", "p"]), _hits(["q"])], k=0)) == "x y q p"
+
+
+def test_rrf_scores_do_not_depend_on_the_order_of_summation() -> None:
+    lists = [_hits(["a"] * 1), _hits(["x", "a"]), _hits(["x", "y", "a"]), _hits(["x", "y", "z", "a"])]
+    scores = set()
+    for seed in range(20):
+        random.Random(seed).shuffle(lists)
+        scores.add(next(hit.score for hit in rrf(lists) if hit.passage.id == "a"))
+    assert len(scores) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"weights": [1]}, "2 finite weights"),
+        ({"weights": [1, -1]}, "2 finite weights"),
+        ({"weights": [1, math.nan]}, "2 finite weights"),
+        ({"k": -1}, "k of 0 or more"),
+        ({"k": math.inf}, "k of 0 or more"),
+        ({"k": 0, "rank_base": 0}, "k \\+ rank_base > 0"),
+        ({"rank_base": 2}, "rank_base 0 or 1"),
+        ({"limit": 0}, "limit must be 1 or more, but got 0"),
+    ],
+)
+def test_rrf_refuses_values_out_of_range(options: dict[str, float], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        rrf(AB_BC, **options)  # type: ignore[arg-type]
+
+
+RANX = """
+import json, sys, warnings
+warnings.simplefilter("ignore")
+from ranx import Run, fuse
+answers = []
+for lists in json.load(sys.stdin):
+    runs = [Run({"q": scores}) for scores in lists]
+    rrf = fuse(runs=runs, norm=None, method="rrf", params={"k": 60})["q"]
+    best = fuse(runs=runs, norm=None, method="max")["q"]
+    answers.append({name: {id: float(score) for id, score in fused.items()}
+                    for name, fused in (("rrf", rrf), ("best_score", best))})
+print(json.dumps(answers))
+"""
+
+
+def test_equal_to_ranx() -> None:
+    rng = np.random.default_rng(7)
+    cases = []
+    for _ in range(30):
+        lists = []
+        for size in rng.integers(1, 15, size=rng.integers(2, 6)):
+            ids = [f"d{number:02}" for number in rng.permutation(30)[:size]]
+            lists.append(_hits(ids, sorted(rng.random(size).tolist(), reverse=True)))
+        cases.append(lists)
+    scores = [[{hit.passage.id: hit.score for hit in hits} for hits in lists] for lists in cases]
+    # Compiling ranx takes a minute; its code also runs as it stands, in a process of its own.
+    done = subprocess.run(
+        [sys.executable, "-c", RANX],
+        input=json.dumps(scores),
+        env={**os.environ, "NUMBA_DISABLE_JIT": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    for lists, expected in zip(cases, json.loads(done.stdout), strict=True):
+        for name in ("rrf", "best_score"):
+            fused = fuse(name, lists)
+            assert {hit.passage.id: hit.score for hit in fused} == pytest.approx(expected[name])
+            assert [hit.score for hit in fused] == sorted((hit.score for hit in fused), reverse=True)
+
+
+def test_best_score_ties() -> None:
+    lists = [_hits(["x", "b"], [0.9, 0.5]), _hits(["a", "c"], [0.5, 0.5])]
+    assert _ids(best_score(lists)) == "x a b c"
+
+
+def test_interleave_takes_turns() -> None:
+    lists = [_hits(["a1", "a2", "a3"]), _hits(["b1"]), _hits(["c1", "a2", "c3"])]
+    assert _ids(interleave(lists)) == "a1 b1 c1 a2 a3 c3"
+    assert _ids(interleave(lists, limit=4)) == "a1 b1 c1 a2"
+    assert interleave(lists)[1].score == 1.0
+
+
+def test_union_keeps_the_order_of_the_lists() -> None:
+    lists = [_hits(["a", "b"]), _hits(["b", "c"], [0.7, 0.6]), _hits(["d"])]
+    fused = union(lists)
+    assert [(hit.passage.id, hit.score, hit.rank) for hit in fused] == [
+        ("a", 1.0, 1),
+        ("b", 0.99, 2),
+        ("c", 0.6, 3),
+        ("d", 1.0, 4),
+    ]
+
+
+@pytest.mark.parametrize("name", FUSIONS)
+def test_passages_that_read_the_same_count_once(name: str) -> None:
+    one = Hit(Passage("one", "Take  it\nDAILY.", "Dose"), 0.9, 1)
+    two = Hit(Passage("two", "take it daily.", "dose"), 0.9, 1)
+    other = Hit(Passage("other", "take it daily.", "Another title"), 0.8, 2)
+    fused = fuse(name, [[one], [two, other]])
+    assert [hit.passage.id for hit in fused] == ["one", "other"]
+    if name == "rrf":
+        assert fused[0].score == pytest.approx(2 / 61)
+
+
+@pytest.mark.parametrize("name", FUSIONS)
+def test_a_repeated_passage_counts_at_its_best_place_of_a_list(name: str) -> None:
+    fused = fuse(name, [_hits(["a", "b", "a"])])
+    assert _ids(fused) == "a b"
+    if name == "rrf":
+        assert fused[0].score == 1 / 61
+
+
+@pytest.mark.parametrize("name", FUSIONS)
+def test_nothing_found(name: str) -> None:
+    assert fuse(name, []) == []
+    assert fuse(name, [[], []]) == []
+
+
+def test_only_rrf_uses_weights_and_k() -> None:
+    assert fuse("rrf", AB_BC, weights=[1, 0], k=1)[0].passage.id == "a"
+    assert fuse("interleave", AB_BC, weights=[0, 1], k=1) == interleave(AB_BC)
+
+
+def test_an_unknown_rule_names_the_known() -> None:
+    with pytest.raises(
+        TechniqueError, match="unknown fusion 'borda'; known: rrf, interleave, union, best_score"
+    ):
+        fuse("borda", AB_BC)
+
+
+_lists = st.lists(st.lists(st.sampled_from("abcdefgh"), unique=True, max_size=8).map(_hits), max_size=5)
+
+
+@given(_lists, st.sampled_from(sorted(FUSIONS)), st.integers(1, 10))
+def test_every_rule_keeps_each_passage_once_and_a_limit_is_a_prefix(
+    lists: list[list[Hit]], name: str, limit: int
+) -> None:
+    fused = fuse(name, lists)
+    ids = [hit.passage.id for hit in fused]
+    assert sorted(ids) == sorted({hit.passage.id for hits in lists for hit in hits})
+    assert [hit.rank for hit in fused] == list(range(1, len(ids) + 1))
+    assert fuse(name, lists, limit=limit) == fused[:limit]
+    assert fuse(name, lists) == fused
+
+
+@given(_lists, st.randoms(use_true_random=False))
+def test_rrf_scores_are_the_same_for_any_order_of_the_lists(
+    lists: list[list[Hit]], rng: random.Random
+) -> None:
+    before = {hit.passage.id: hit.score for hit in rrf(lists)}
+    rng.shuffle(lists)
+    assert {hit.passage.id: hit.score for hit in rrf(lists)} == before
+
+
+@given(_lists)
+def test_one_list_stays_as_it_is(lists: list[list[Hit]]) -> None:
+    for hits in lists:
+        for name in FUSIONS:
+            assert _ids(fuse(name, [hits])) == _ids(hits)
