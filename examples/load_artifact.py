@@ -4,6 +4,7 @@ import querywright
 
 program = querywright.load("artifacts/hcqr-sample", verify=True)
 answer = program(
-    "How should I sit before I take my blood pressure at home?", ["Lying flat", "Back supported, feet flat"]
+    "Which home blood pressure reading should be written down?",
+    ["Only the highest one", "Only the lowest one", "The average of several, seated and rested", "One after a walk"],
 )
 print(answer.answer, [passage.id for passage in answer.passages])

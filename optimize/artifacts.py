@@ -7,13 +7,18 @@ made. JSON only; nothing is ever unpickled, and no address, header or key of an 
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import fcntl
 import hashlib
 import json
+import math
 import os
+import secrets
 import shutil
-import tempfile
-from collections.abc import Mapping, Sequence
+import stat
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -31,6 +36,10 @@ _LIMITS = {
     "golden.jsonl": 16 * 2**20,
     "README.md": 2**20,
 }
+"""The files of an artifact, and bytes of each that are read at most."""
+
+_READS = 5
+"""How often reading begins again because the artifact was replaced meanwhile."""
 
 
 class Golden(BaseModel):
@@ -80,7 +89,7 @@ class Manifest(BaseModel):
     def digest(self) -> str:
         """The checksum that the manifest must have."""
         data = self.model_dump(exclude={"checksum"})
-        return hashlib.sha256(json.dumps(data, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
+        return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
 
 
 class Artifact(BaseModel):
@@ -118,35 +127,40 @@ def write_artifact(
         golden: Questions with the program's results.
         card: The text of README.md.
 
+    Returns:
+        The manifest that was written.
+
     Raises:
-        ArtifactError: The folder cannot be written; what stood there stays.
+        ArtifactError: The program cannot be saved as JSON, the folder holds other files, or it cannot be written;
+            what stood there stays.
     """
-    target = Path(path)
-    files = {
-        "program.json": _pretty(state_of(program).model_dump()),
-        "golden.jsonl": "".join(json.dumps(one.model_dump(), ensure_ascii=False) + "\n" for one in golden),
-        "README.md": card,
-    }
-    manifest = Manifest(
-        format=FORMAT,
-        technique=program.technique.NAME,
-        reader=None if program.reader is None else program.reader.NAME,
-        lm=lm,
-        embedder=embedder,
-        collection=collection,
-        fingerprint=fingerprint,
-        created=created,
-        versions=_versions(),
-        made=json.loads(json.dumps(made, allow_nan=False)),
-        files={name: hashlib.sha256(text.encode()).hexdigest() for name, text in files.items()},
-    )
-    manifest.checksum = manifest.digest()
-    files["manifest.json"] = _pretty(manifest.model_dump())
+    target = Path(path).resolve()
+    try:
+        manifest, files = _contents(
+            program,
+            Manifest(
+                format=FORMAT,
+                technique=program.technique.NAME,
+                reader=None if program.reader is None else program.reader.NAME,
+                lm=lm,
+                embedder=embedder,
+                collection=collection,
+                fingerprint=fingerprint,
+                created=created,
+                versions=_versions(),
+                made=json.loads(json.dumps(made, allow_nan=False)),
+                files={},
+            ),
+            golden,
+            card,
+        )
+    except (TypeError, ValueError) as error:
+        raise ArtifactError(f"the program cannot be saved as JSON: {error}") from error
     try:
         _replace_folder(target, files)
     except OSError as error:
         reason = {errno.ENOSPC: "the disk is full", errno.EROFS: "the file system is read-only"}.get(
-            error.errno or 0, error.strerror or str(error)
+            error.errno or 0, error.strerror or type(error).__name__
         )
         raise ArtifactError(
             f"the artifact {target.name!r} could not be written: {reason}; nothing at that place was changed. "
@@ -155,26 +169,95 @@ def write_artifact(
     return manifest
 
 
+def _contents(
+    program: RAG, manifest: Manifest, golden: Sequence[Golden], card: str
+) -> tuple[Manifest, dict[str, bytes]]:
+    """The complete manifest, and the bytes of every file."""
+    lines = (json.dumps(one.model_dump(), ensure_ascii=False) + "\n" for one in golden)
+    files = {
+        "program.json": _pretty(state_of(program).model_dump()),
+        "golden.jsonl": "".join(lines).encode(),
+        "README.md": card.encode(),
+    }
+    manifest.files = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
+    manifest.checksum = manifest.digest()
+    files["manifest.json"] = _pretty(manifest.model_dump())
+    return manifest, files
+
+
 def read_artifact(path: str | Path) -> Artifact:
-    """Read an artifact and check every byte of it.
+    """Read an artifact and check every byte of it. Nothing is written, also while another process replaces it.
 
     Raises:
         ArtifactError: It is missing, incomplete, too large, edited, or not of a form that this version reads.
     """
-    folder = Path(path)
-    _restore(folder)
-    if not folder.is_dir():
+    target = Path(path).absolute()
+    for _ in range(_READS):
+        before = _identity(target)
+        try:
+            return _checked(_read_files(target))
+        except ArtifactError:
+            if _identity(target) == before:
+                raise
+    raise ArtifactError(f"the artifact {target.name!r} is replaced again and again; try later")
+
+
+def _identity(target: Path) -> tuple[int, ...]:
+    """Changes when the artifact is replaced."""
+    found: list[int] = []
+    for folder in (target, _aside(target)):
+        with contextlib.suppress(OSError):
+            status = folder.stat()
+            found += [status.st_dev, status.st_ino, status.st_mtime_ns]
+    return tuple(found)
+
+
+def _read_files(target: Path) -> dict[str, bytes]:
+    """Every file of one and the same artifact: the one in place, else the one set aside by an ended writer."""
+    for folder in (target, _aside(target)):
+        try:
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        except OSError as error:
+            if error.errno in {errno.ENOENT, errno.ENOTDIR}:
+                continue
+            raise ArtifactError(f"the artifact {target.name!r} cannot be read: {error.strerror}") from error
+        try:
+            return {name: _read(target.name, name, descriptor) for name in _LIMITS}
+        finally:
+            os.close(descriptor)
+    raise ArtifactError(
+        f"there is no artifact at {target.name!r}; give the folder that querywright compile wrote (--out)"
+    )
+
+
+def _read(artifact: str, name: str, folder: int) -> bytes:
+    try:
+        # A link is not followed, and a pipe is not waited for.
+        descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
+        with open(descriptor, "rb") as file:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise ArtifactError(f"the artifact {artifact!r} is not whole: {name} is not a plain file")
+            data = file.read(_LIMITS[name] + 1)
+    except FileNotFoundError as error:
         raise ArtifactError(
-            f"there is no artifact at {folder.name!r}; give the folder that querywright compile wrote (--out)"
-        )
-    data = {name: _read(folder, name) for name in _LIMITS}
-    manifest = _parse(Manifest, "manifest.json", data["manifest.json"])
-    if manifest.format != FORMAT:
+            f"the artifact {artifact!r} is not whole: {name} is missing; copy the whole folder, or compile again"
+        ) from error
+    except OSError as error:
+        reason = "is a link, not a plain file" if error.errno == errno.ELOOP else f"cannot be read: {error.strerror}"
+        raise ArtifactError(f"{name} of the artifact {artifact!r} {reason}") from error
+    if len(data) > _LIMITS[name]:
+        raise ArtifactError(f"{name} has more than the {_LIMITS[name]} bytes that are read")
+    return data
+
+
+def _checked(data: Mapping[str, bytes]) -> Artifact:
+    content = _json("manifest.json", data["manifest.json"])
+    if isinstance(content, dict) and isinstance(content.get("format"), int) and content["format"] != FORMAT:
         raise ArtifactError(
-            f"manifest.json: the artifact has format {manifest.format}, this version of querywright reads "
-            f"{FORMAT}; compile again, or install the version that wrote it "
-            f"({manifest.versions.get('querywright', 'unknown')})"
+            f"manifest.json: the artifact has format {content['format']}, this version of querywright reads {FORMAT}; "
+            "compile again, or install the version of querywright that wrote it"
         )
+    manifest = _validated(Manifest, "manifest.json", content)
     if manifest.checksum != manifest.digest():
         raise ArtifactError("manifest.json was changed after it was written (field checksum); compile again")
     expected = set(_LIMITS) - {"manifest.json"}
@@ -183,52 +266,53 @@ def read_artifact(path: str | Path) -> Artifact:
     for name, digest in manifest.files.items():
         if hashlib.sha256(data[name]).hexdigest() != digest:
             raise ArtifactError(f"{name} was changed after it was written (SHA-256 differs); compile again")
-    state = _parse(ProgramState, "program.json", data["program.json"])
-    if (state.technique, state.reader) != (manifest.technique, manifest.reader):
+    state = _validated(ProgramState, "program.json", _json("program.json", data["program.json"]))
+    if (state.format, state.technique, state.reader) != (manifest.format, manifest.technique, manifest.reader):
         raise ArtifactError("program.json and manifest.json name different programs; compile again")
-    lines = data["golden.jsonl"].decode().splitlines()
-    golden = [_parse(Golden, f"golden.jsonl line {n}", line.encode()) for n, line in enumerate(lines, 1)]
+    # Only a line feed ends a line: a text may hold every other character that Python takes for a line's end.
+    lines = data["golden.jsonl"].removesuffix(b"\n").split(b"\n") if data["golden.jsonl"] else []
+    golden = [
+        _validated(Golden, f"golden.jsonl line {n}", _json(f"golden.jsonl line {n}", line))
+        for n, line in enumerate(lines, 1)
+    ]
     return Artifact(manifest=manifest, state=state, golden=golden)
 
 
-def _read(folder: Path, name: str) -> bytes:
-    file = folder / name
-    try:
-        if file.is_symlink() or not file.is_file():
-            raise ArtifactError(
-                f"the artifact {folder.name!r} is not whole: {name} is missing or not a plain file"
-            )
-        size = file.stat().st_size
-        if size > _LIMITS[name]:
-            raise ArtifactError(f"{name} has {size} bytes, more than the {_LIMITS[name]} that are read")
-        return file.read_bytes()
-    except OSError as error:
-        raise ArtifactError(
-            f"{name} of the artifact {folder.name!r} cannot be read: {error.strerror}"
-        ) from error
-
-
-def _parse(model: type[M], name: str, data: bytes) -> M:
+def _json(name: str, data: bytes) -> Any:
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        keys = [key for key, _ in pairs]
-        repeated = {key for key in keys if keys.count(key) > 1}
-        if repeated:
-            raise ArtifactError(f"{name}: the key {sorted(repeated)[0]!r} stands twice")
-        return dict(pairs)
+        content = dict(pairs)
+        if len(content) < len(pairs):
+            repeated = Counter(key for key, _ in pairs).most_common(1)[0][0]
+            raise ArtifactError(f"{name}: the key {repeated!r} stands twice; compile again")
+        return content
+
+    def number(text: str) -> float:
+        value = float(text)
+        if not math.isfinite(value):
+            raise ArtifactError(f"{name}: {text} is not a number of JSON; compile again")
+        return value
 
     try:
-        content = json.loads(data, object_pairs_hook=unique)
-        return model.model_validate(content)
+        content = json.loads(data.decode(), object_pairs_hook=unique, parse_constant=number, parse_float=number)
+        json.dumps(content, ensure_ascii=False).encode()  # JSON can name half a character, which is no text
     except (ValueError, RecursionError) as error:
-        if isinstance(error, ValidationError):
-            first = error.errors(include_url=False, include_input=False)[0]
-            where = ".".join(str(part) for part in first["loc"])
-            raise ArtifactError(f"{name}: field {where or '(whole)'}: {first['msg']}") from error
-        raise ArtifactError(f"{name} is not valid JSON ({error}); the file was cut off or edited") from error
+        raise ArtifactError(
+            f"{name} is not valid JSON ({error}); the file was cut off or edited, compile again"
+        ) from error
+    return content
 
 
-def _pretty(data: Any) -> str:
-    return json.dumps(data, ensure_ascii=False, indent=2, allow_nan=False) + "\n"
+def _validated(model: type[M], name: str, content: Any) -> M:
+    try:
+        return model.model_validate(content)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise ArtifactError(f"{name}: field {where or '(whole)'}: {first['msg']}; compile again") from error
+
+
+def _pretty(data: Any) -> bytes:
+    return (json.dumps(data, ensure_ascii=False, indent=2, allow_nan=False) + "\n").encode()
 
 
 def _versions() -> dict[str, str]:
@@ -237,48 +321,79 @@ def _versions() -> dict[str, str]:
     return {name: version(name) for name in ("querywright", "dspy", "chromadb", "optuna")}
 
 
-def _replace_folder(target: Path, files: Mapping[str, str]) -> None:
+def _replace_folder(target: Path, files: Mapping[str, bytes]) -> None:
     """Write files beside the target, then put the folder in its place."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    _restore(target)
-    _sweep(target)
-    if target.exists() and not (target / "manifest.json").is_file() and any(target.iterdir()):
-        raise ArtifactError(f"{target.name!r} exists and is no artifact; give another folder")
-    temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.new-", dir=target.parent))
+    with _only_writer(target.parent):
+        _clear_up(target)
+        _check_replaceable(target)
+        temporary = target.with_name(f".{target.name}.new-{secrets.token_hex(6)}")
+        try:
+            temporary.mkdir()
+            for name, data in files.items():
+                with (temporary / name).open("xb") as file:
+                    file.write(data)
+                    file.flush()
+                    os.fsync(file.fileno())
+            _sync(temporary)
+            _swap(temporary, target)
+        except BaseException:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
+
+
+def _swap(temporary: Path, target: Path) -> None:
+    replaced = target.exists()
+    if replaced:
+        target.rename(_aside(target))
     try:
-        for name, text in files.items():
-            with (temporary / name).open("x", encoding="utf-8", newline="\n") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-        temporary.chmod(0o755)
-        if target.exists():
-            target.rename(_aside(target))
         temporary.rename(target)
         _sync(target.parent)
-        shutil.rmtree(_aside(target), ignore_errors=True)
     except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        _restore(target)
+        shutil.rmtree(target, ignore_errors=True)
+        if replaced:
+            _aside(target).rename(target)
         raise
+    shutil.rmtree(_aside(target), ignore_errors=True)
+
+
+def _check_replaceable(target: Path) -> None:
+    """Only an artifact or an empty folder is replaced."""
+    if not target.exists():
+        return
+    others = sorted({entry.name for entry in target.iterdir()} - set(_LIMITS))
+    if others:
+        raise ArtifactError(
+            f"{target.name!r} holds files that are not of an artifact, such as {others[0]!r}; they would be lost. "
+            "Give another folder"
+        )
 
 
 def _aside(target: Path) -> Path:
     return target.with_name(f".{target.name}.old")
 
 
-def _restore(target: Path) -> None:
-    """Put back an artifact that was set aside by a process that ended before its successor was in place."""
-    if _aside(target).is_dir() and not target.exists():
-        _aside(target).rename(target)
+def _clear_up(target: Path) -> None:
+    """Put right what writers that were killed left behind."""
+    if _aside(target).is_dir():
+        if target.exists():
+            shutil.rmtree(_aside(target), ignore_errors=True)
+        else:
+            _aside(target).rename(target)
+    for left in target.parent.iterdir():
+        if left.name.startswith(f".{target.name}.new-"):
+            shutil.rmtree(left, ignore_errors=True)
 
 
-def _sweep(target: Path) -> None:
-    """Remove what processes that were killed left behind."""
-    if target.exists():
-        shutil.rmtree(_aside(target), ignore_errors=True)
-    for left in target.parent.glob(f".{target.name}.new-*"):
-        shutil.rmtree(left, ignore_errors=True)
+@contextlib.contextmanager
+def _only_writer(folder: Path) -> Iterator[None]:
+    """One writer at a time in a folder; the lock ends with its process."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _sync(folder: Path) -> None:

@@ -11,9 +11,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import dspy
+from dspy.utils.callback import BaseCallback
 
 from querywright.data.types import Question
-from querywright.models.adapter import PromptAdapter
+from querywright.errors import InputError
+from querywright.optimize.evaluate import Failures, asking
 from querywright.programs.rag import RAG
 
 Demos = Mapping[str, Sequence[Mapping[str, Any]]]
@@ -27,57 +29,112 @@ def bootstrap_sets(
     *,
     lm: dspy.LM,
     sizes: Sequence[int],
+    part: str = "",
     seed: int = 0,
+    max_failures: float = 0.05,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Demos]:
     """Sets of demonstrations that the program wrote itself on training questions where it succeeded.
 
     DSPy's ``BootstrapFewShot`` runs the program over the training questions in an order of their own for each set
     and keeps the traces that ``accept`` is content with. A set that found none, or equals an earlier one, is left
-    out.
+    out. BootstrapFewShot passes over questions that fail and forgets them; here they are counted, and what would
+    stop an evaluation stops this too.
 
     Args:
         program: The program as it stands; it is not changed.
         train: Training questions.
         accept: A DSPy metric; a trace with 1.0 is kept.
         lm: An LM made by ``resolve_lm``.
-        sizes: Demonstrations wanted in each set.
+        sizes: Demonstrations wanted in each set, each 1 or more.
+        part: Keep demonstrations of the predictors whose name begins so. Default all.
         seed: Orders the training questions.
+        max_failures: Share of the questions that may fail while a set is made. Default 0.05.
         progress: Called with how many sets are done and how many there are.
 
     Returns:
         The sets, in the order of ``sizes``.
+
+    Raises:
+        OutageError: The LM is out of reach.
+        BudgetError: The limit of calls is reached.
+        TooManyFailuresError: More questions failed than allowed.
+        InputError: A size is below 1, or a question does not fit the program.
     """
+    if any(size < 1 for size in sizes):
+        raise InputError(f"sizes of demonstration sets must be 1 or more, but got {tuple(sizes)}")
     found: list[Demos] = []
     for position, size in enumerate(sizes):
         order = list(train)
         random.Random(f"{seed}:{position}").shuffle(order)
-        teleprompter = dspy.BootstrapFewShot(
-            metric=accept,
-            metric_threshold=1.0,
-            max_bootstrapped_demos=size,
-            max_labeled_demos=0,
-            max_errors=max(1, len(order) // 10),
-        )
-        with dspy.context(lm=lm, adapter=PromptAdapter()), _quiet():
-            compiled = teleprompter.compile(
-                student=copy.deepcopy(program), trainset=[question.to_example() for question in order]
-            )
-        demos = demos_of(compiled)
-        if any(demos.values()) and demos not in found:
-            found.append(demos)
+        failures = Failures("demonstrations", len(order), max_failures)
+        demos = _bootstrap(program, order, accept, lm=lm, size=size, failures=failures)
+        kept = {name: shown for name, shown in demos.items() if name.startswith(part) and shown}
+        if kept and kept not in found:
+            found.append(kept)
         if progress is not None:
             progress(position + 1, len(sizes))
     return found
 
 
+def _bootstrap(
+    program: RAG,
+    order: Sequence[Question],
+    accept: Callable[..., float],
+    *,
+    lm: dspy.LM,
+    size: int,
+    failures: Failures,
+) -> dict[str, list[dict[str, Any]]]:
+    watch = _Watch(accept)
+    teleprompter = dspy.BootstrapFewShot(
+        metric=watch.accept,
+        metric_threshold=1.0,
+        max_bootstrapped_demos=size,
+        max_labeled_demos=0,
+        max_errors=failures.allowed + 1,
+    )
+    examples = [question.to_example() for question in order]
+    try:
+        with asking(lm), dspy.context(callbacks=[*dspy.settings.callbacks, watch]), _quiet():
+            compiled = teleprompter.compile(student=copy.deepcopy(program), trainset=examples)
+    finally:
+        for error in watch.errors:
+            failures.add("a training question", error)
+    return demos_of(compiled)
+
+
+class _Watch(BaseCallback):
+    """Sees the failures that a teleprompter swallows: of the whole program and of the metric."""
+
+    def __init__(self, accept: Callable[..., float]) -> None:
+        self._accept = accept
+        self._programs: set[str] = set()
+        self.errors: list[Exception] = []
+
+    def on_module_start(self, call_id: str, instance: Any, inputs: dict[str, Any]) -> None:
+        """Remember which calls are of the whole program."""
+        if isinstance(instance, RAG):
+            self._programs.add(call_id)
+
+    def on_module_end(self, call_id: str, outputs: Any | None, exception: BaseException | None = None) -> None:
+        """Remember what went wrong; an error inside that the program dealt with is none."""
+        if call_id in self._programs and isinstance(exception, Exception):  # an interrupt goes up by itself
+            self.errors.append(exception)
+
+    def accept(self, example: Any, prediction: Any, trace: Any = None) -> float:
+        """The metric."""
+        try:
+            return self._accept(example, prediction, trace)
+        except Exception as error:
+            self.errors.append(error)
+            raise
+
+
 def demos_of(program: dspy.Module) -> dict[str, list[dict[str, Any]]]:
     """The demonstrations of each predictor as plain data."""
     return {
-        name: [
-            {key: value for key, value in dict(demo).items() if key != "augmented"}
-            for demo in predictor.demos
-        ]
+        name: [{key: value for key, value in dict(demo).items() if key != "augmented"} for demo in predictor.demos]
         for name, predictor in program.named_predictors()
     }
 
@@ -96,7 +153,7 @@ def _quiet() -> Iterator[None]:
     """Keep the teleprompter's own progress bar and its logging of examples off the terminal."""
     logger = logging.getLogger("dspy.teleprompt")
     level = logger.level
-    logger.setLevel(logging.CRITICAL)
+    logger.setLevel(logging.CRITICAL + 1)
     try:
         with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
             yield

@@ -6,6 +6,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,13 +14,13 @@ import dspy
 from dspy.utils.exceptions import AdapterParseError, LMError
 
 from querywright.data.types import Label, Question
-from querywright.errors import BudgetError, InputError, OutageError, PromptTooLongError, QuerywrightError
+from querywright.errors import InputError, PromptTooLongError, QuerywrightError
 from querywright.metrics.answers import is_invalid_choice
 from querywright.metrics.dspy_metrics import METRICS, Metric
 from querywright.metrics.statistics import Mean, PairedTest, mean_with_interval, paired_exact_test
 from querywright.metrics.usefulness import usefulness
 from querywright.models.adapter import PromptAdapter
-from querywright.models.ledger import Cost, metered
+from querywright.models.ledger import Cost, Ledger, metered
 from querywright.optimize.pool import DeadlineError, bounded_map
 from querywright.programs.rag import RAG
 
@@ -46,7 +47,8 @@ class Row:
         queries: Role and text of each query.
         fallbacks: Names of the steps that fell back.
         seconds: From question to answer.
-        cost: LM calls and tokens of this question.
+        cost: LM calls and tokens of the program for this question, also when it failed; of a question that ran
+            into its deadline, those until then.
         failure: ``lm``, ``parse``, ``deadline``, ``prompt_too_long`` or ``bug``; None when it went well.
         message: What the failure said.
     """
@@ -68,7 +70,7 @@ class Row:
         """The row as a JSON object; NaN becomes null."""
         return {
             "id": self.id,
-            "scores": {k: None if math.isnan(v) else v for k, v in self.scores.items()},
+            "scores": {name: _finite(value) for name, value in self.scores.items()},
             "label": None if self.label is None else str(self.label),
             "answer": self.answer,
             "invalid": self.invalid,
@@ -95,7 +97,16 @@ def metrics_by_name(names: Sequence[str]) -> dict[str, Metric]:
 
 
 class TooManyFailuresError(QuerywrightError):
-    """More questions failed than the run was allowed."""
+    """More questions failed than the run was allowed.
+
+    Args:
+        message: What failed and how.
+        kinds: Failed questions by kind.
+    """
+
+    def __init__(self, message: str, kinds: Counter[str]) -> None:
+        super().__init__(message)
+        self.kinds = kinds
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,8 +164,9 @@ class Evaluation:
 
     @property
     def fallback_rate(self) -> float:
-        """Share of the questions in which some step fell back."""
-        return sum(bool(row.fallbacks) for row in self.rows) / len(self.rows) if self.rows else math.nan
+        """Share of the questions that went through in which some step fell back."""
+        through = [row for row in self.rows if row.failure is None]
+        return sum(bool(row.fallbacks) for row in through) / len(through) if through else math.nan
 
     @property
     def invalid_rate(self) -> float:
@@ -215,68 +227,123 @@ def evaluate(
         metrics: DSPy metrics by name. Default accuracy and decision_useful.
         threads: Questions under way at a time, 1 or more. Default 4.
         deadline: Seconds that one question may take, or None. Default 300.
-        max_failures: Share of the questions that may fail, 0 to 1; at least one may. Default 0.05.
+        max_failures: Share of the questions that may fail, 0 to 1; at least one may unless it is 0. Default 0.05.
         progress: Called after each question.
 
     Raises:
         OutageError: The LM is out of reach; nothing is scored.
         BudgetError: The limit of calls is reached.
         TooManyFailuresError: More questions failed than allowed.
-        InputError: A question does not fit the program.
+        InputError: A question does not fit the program, or a value is out of range.
     """
     chosen = {n: m for n, m in metrics.items() if program.reader is not None or n not in READING_METRICS}
-    allowed = max(1, math.floor(max_failures * len(questions)))
-    failed: list[str] = []
-    ended = 0
+    failures = Failures(name, len(questions), max_failures)
+    meters: dict[int, tuple[float, Ledger]] = {}
+    rows: dict[int, Row] = {}
 
-    def ask(question: Question) -> Row:
-        with dspy.context(lm=lm, adapter=PromptAdapter(), disable_history=True, trace=None):
-            return _ask(program, question, chosen)
+    def ask(position: int) -> Row:
+        with asking(lm), metered() as meter:
+            meters[position] = (time.monotonic(), meter)
+            return _ask(program, questions[position], chosen, meter)
 
-    def on_done(position: int, result: Row | BaseException) -> None:
-        nonlocal ended
-        ended += 1
-        if isinstance(result, BaseException):
-            kind = _kind(result)
-            if kind is None:
-                raise result
-            failed.append(f"{questions[position].id}: {kind}: {result}")
-            if len(failed) > allowed:
-                raise TooManyFailuresError(
-                    f"{len(failed)} of {len(questions)} questions failed in {name!r}, more than the {allowed} allowed; "
-                    "the last ones:\n" + "\n".join(failed[-3:])
-                ) from result
+    def on_done(position: int, result: Row | Exception) -> None:
+        question = questions[position]
+        if isinstance(result, Row):
+            rows[position] = result
+        else:
+            began, meter = meters[position]
+            rows[position] = Row(
+                id=question.id,
+                scores=dict.fromkeys(chosen, math.nan),
+                seconds=time.monotonic() - began,
+                cost=meter.total,
+                failure=failures.add(question.id, result),
+                message=str(result)[:500],
+            )
         if progress is not None:
-            progress(name, ended, len(questions))
+            progress(name, len(rows), len(questions))
 
     began = time.monotonic()
-    results = bounded_map(ask, questions, threads=threads, deadline=deadline, on_done=on_done)
-    rows = [
-        result
-        if isinstance(result, Row)
-        else Row(
-            id=question.id,
-            scores=dict.fromkeys(chosen, math.nan),
-            failure=_kind(result),
-            message=str(result)[:500],
-        )
-        for question, result in zip(questions, results, strict=True)
-    ]
-    return Evaluation(name, tuple(rows), time.monotonic() - began)
+    bounded_map(ask, range(len(questions)), threads=threads, deadline=deadline, on_done=on_done)
+    ordered = tuple(rows[position] for position in range(len(questions)))
+    return Evaluation(name, ordered, time.monotonic() - began)
 
 
-def _ask(program: RAG, question: Question, metrics: Mapping[str, Metric]) -> Row:
+def asking(lm: dspy.LM) -> AbstractContextManager[Any]:
+    """The DSPy settings under which programs are run here: this LM, our adapter, nothing recorded."""
+    settings: AbstractContextManager[Any] = dspy.context(
+        lm=lm, adapter=PromptAdapter(), disable_history=True, trace=None
+    )
+    return settings
+
+
+class Failures:
+    """Failed questions of a run, up to how many it may have.
+
+    Args:
+        name: What is run, for messages.
+        total: Questions in all.
+        share: Share of them that may fail, 0 to 1; at least one may unless it is 0.
+
+    Raises:
+        InputError: The share is out of range.
+    """
+
+    def __init__(self, name: str, total: int, share: float) -> None:
+        if not 0 <= share <= 1:
+            raise InputError(f"max_failures is a share from 0 to 1, but got {share}")
+        self._name = name
+        self._total = total
+        self.allowed = max(1, math.floor(share * total)) if share else 0
+        self._kinds: Counter[str] = Counter()
+        self._messages: list[str] = []
+
+    def add(self, question_id: str, error: Exception) -> str:
+        """Count a failed question and give its kind.
+
+        Raises:
+            Exception: The error itself when the whole run must stop for it.
+            TooManyFailuresError: It is one more than allowed.
+        """
+        kind = failure_kind(error)
+        if kind is None:
+            raise error
+        self._kinds[kind] += 1
+        self._messages.append(f"{question_id}: {kind}: {error}")
+        failed = len(self._messages)
+        if failed > self.allowed:
+            raise TooManyFailuresError(
+                f"{failed} of {self._total} questions failed in {self._name!r}, more than the {self.allowed} allowed; "
+                "the last ones:\n" + "\n".join(self._messages[-3:]),
+                self._kinds,
+            ) from error
+        return kind
+
+
+def failure_kind(error: Exception) -> str | None:
+    """The kind of a question's failure; None when the whole run must stop for it."""
+    if isinstance(error, PromptTooLongError):
+        return "prompt_too_long"
+    if isinstance(error, QuerywrightError):
+        return None
+    if isinstance(error, DeadlineError):
+        return "deadline"
+    if isinstance(error, AdapterParseError):
+        return "parse"
+    return "lm" if isinstance(error, LMError) else "bug"
+
+
+def _ask(program: RAG, question: Question, metrics: Mapping[str, Metric], meter: Ledger) -> Row:
     example = question.to_example()
     began = time.monotonic()
-    with metered() as meter:
-        prediction = program(question=question.question, options=list(question.options))
-    seconds = time.monotonic() - began
+    prediction = program(question=question.question, options=list(question.options))
+    seconds, cost = time.monotonic() - began, meter.total  # what a metric asks a judge is not the program's
     ids = tuple(passage.id for passage in prediction.passages)
     judged = usefulness(ids, question.evidence) if question.evidence else None
     answer = prediction.answer
     return Row(
         id=question.id,
-        scores={name: float(metric(example, prediction)) for name, metric in metrics.items()},
+        scores={name: _score(name, metric, example, prediction) for name, metric in metrics.items()},
         label=None if judged is None else judged.label,
         answer=answer,
         invalid=bool(question.options) and answer is not None and is_invalid_choice(answer, question.options),
@@ -284,23 +351,15 @@ def _ask(program: RAG, question: Question, metrics: Mapping[str, Metric]) -> Row
         queries=tuple((query.role, query.text) for query in prediction.queries),
         fallbacks=tuple(prediction.fallbacks),
         seconds=seconds,
-        cost=meter.total,
+        cost=cost,
     )
 
 
-def _kind(error: BaseException) -> str | None:
-    """The kind of a question's failure; None when the whole run must stop."""
-    if isinstance(error, (OutageError, BudgetError)) or not isinstance(error, Exception):
-        return None
-    if isinstance(error, PromptTooLongError):
-        return "prompt_too_long"
-    if isinstance(error, InputError):
-        return None
-    if isinstance(error, DeadlineError):
-        return "deadline"
-    if isinstance(error, AdapterParseError):
-        return "parse"
-    return "lm" if isinstance(error, LMError) else "bug"
+def _score(name: str, metric: Metric, example: Any, prediction: Any) -> float:
+    value = float(metric(example, prediction))
+    if math.isinf(value):
+        raise ValueError(f"the metric {name} gave {value}; what cannot be scored is NaN")
+    return value
 
 
 def _finite(value: float) -> float | None:

@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import dspy
 
-from querywright.errors import ArtifactError
-from querywright.models.adapter import PromptAdapter
+from querywright.errors import ArtifactError, CollectionError
+from querywright.models.embedder import resolve_embedder
 from querywright.models.lm import resolve_lm
 from querywright.models.store import open_store
 from querywright.optimize.artifacts import Artifact, Manifest, read_artifact
+from querywright.optimize.evaluate import asking
 from querywright.optimize.state import program_from
-from querywright.programs import RAG
+from querywright.programs import RAG, technique_class
 from querywright.retrieval.callable import as_retriever
 from querywright.retrieval.chroma import ChromaRetriever
+from querywright.retrieval.collection import (
+    NAME_PATTERN,
+    collection_folder,
+    index_command,
+    list_collections,
+    read_manifest,
+)
+
+_MODEL_NAME = re.compile(r"(?!.*//)[A-Za-z0-9][A-Za-z0-9_.-]*/[A-Za-z0-9_.:@/+-]+")
+"""A DSPy model string that names a provider and a model, and no address."""
 
 
 class LoadedProgram:
@@ -43,11 +55,13 @@ class LoadedProgram:
         Returns:
             ``answer``, ``passages`` (list of Passage, best first), ``queries``, ``fallbacks``.
         """
-        with dspy.context(lm=self.lm, adapter=PromptAdapter()):
+        with asking(self.lm):
             return self.program(question=question, options=None if options is None else list(options))
 
     def __repr__(self) -> str:
-        return f"LoadedProgram({self.manifest.technique}, lm={self.lm.model!r}, collection={self.manifest.collection!r})"
+        return (
+            f"LoadedProgram({self.manifest.technique}, lm={self.lm.model!r}, collection={self.manifest.collection!r})"
+        )
 
 
 def load(
@@ -74,30 +88,59 @@ def load(
         ModelError: The LM cannot be used.
     """
     artifact = read_artifact(path)
+    manifest = artifact.manifest
+    program_from(artifact.state)  # what is wrong with the artifact itself is said before anything is opened
     folder = None if home is None else Path(home)
-    store = open_store(folder)
-    found = _retriever(artifact.manifest, folder, store) if retriever is None else as_retriever(retriever)
+    found = _retriever(manifest, folder) if retriever is None else as_retriever(retriever)
     program = program_from(artifact.state, found)
-    name = artifact.manifest.lm if lm is None else lm
-    if isinstance(name, str):
-        name = resolve_lm("embedded" if name.startswith("embedded:") else name, store=store)
-    loaded = LoadedProgram(program, name, artifact.manifest)
+    loaded = LoadedProgram(program, lm if isinstance(lm, dspy.LM) else _lm(manifest, lm, folder), manifest)
     if verify:
         _verify(loaded, artifact)
     return loaded
 
 
-def _retriever(manifest: Manifest, home: Path | None, store: Any) -> ChromaRetriever | None:
-    if manifest.collection is None:
-        return None
-    from querywright.models.embedder import resolve_embedder
+def _lm(manifest: Manifest, name: str | None, home: Path | None) -> dspy.LM:
+    """The LM of that name, or the one that the artifact names. A name can hold an address; an artifact's may not."""
+    if name is None:
+        name = manifest.lm
+        if name.startswith("embedded:"):
+            name = "embedded"
+        elif not _MODEL_NAME.fullmatch(name):
+            raise ArtifactError(
+                f"the artifact was compiled for the LM {name!r}, which cannot be had by its name alone; give lm=..., "
+                "an LM made by resolve_lm or its name"
+            )
+    return resolve_lm(name, store=open_store(home))
 
+
+def _retriever(manifest: Manifest, home: Path | None) -> ChromaRetriever | None:
+    if manifest.collection is None:
+        if technique_class(manifest.technique).SEARCHES == "0":
+            return None
+        raise ArtifactError(
+            f"the program was compiled on a retriever of your own, which the artifact cannot hold; give retriever=... "
+            f"(technique {manifest.technique})"
+        )
+    if not NAME_PATTERN.fullmatch(manifest.collection):
+        raise ArtifactError(f"manifest.json: {manifest.collection!r} cannot be a collection's name; compile again")
+    published = read_manifest(collection_folder(manifest.collection, home))
+    if published is None:
+        known = ", ".join(list_collections(home)) or "none"
+        raise CollectionError(
+            f"the artifact needs the collection {manifest.collection!r}, but there is none (known: {known}); build it: "
+            f"{index_command(manifest.collection)}, name its working folder with home=, or give retriever=..."
+        )
     name = str(manifest.embedder)
+    if published.embedder != name:  # before a model of that name is looked for
+        raise CollectionError(
+            f"the collection {manifest.collection!r} was built with the embedder {published.embedder!r}, but the "
+            f"program was compiled with {name!r}; build the collection again with that embedder, or compile again"
+        )
     if name.startswith("path:"):
         raise ArtifactError(
             f"the collection was embedded by a model in a folder ({name}); open it yourself and give retriever=..."
         )
-    embedder = resolve_embedder(_embedder_name(name), store=store)
+    embedder = resolve_embedder(_embedder_name(name), store=open_store(home))
     retriever = ChromaRetriever(manifest.collection, embedder=embedder, home=home)
     if retriever.fingerprint != manifest.fingerprint:
         raise ArtifactError(
@@ -113,6 +156,8 @@ def _embedder_name(identifier: str) -> str:
 
 
 def _verify(loaded: LoadedProgram, artifact: Artifact) -> None:
+    if not artifact.golden:
+        raise ArtifactError("golden.jsonl is empty, so the program cannot be verified; load it without verify")
     for number, golden in enumerate(artifact.golden, 1):
         prediction = loaded(golden.question, golden.options or None)
         passages = [passage.id for passage in prediction.passages]

@@ -10,8 +10,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
+from querywright.errors import InputError
+
 T = TypeVar("T")
 R = TypeVar("R")
+
+_TICK = 0.1
+"""Seconds between two looks at the clock while nothing ends."""
 
 
 class DeadlineError(Exception):
@@ -19,36 +24,48 @@ class DeadlineError(Exception):
 
 
 @dataclass(slots=True)
-class _Job(Generic[T]):
-    position: int
-    item: T
-    began: float | None = None
-    over: bool = False
-
-
-@dataclass(slots=True)
 class _Board(Generic[T, R]):
-    """What the threads share."""
+    """What the threads share. An item has one result: that of whoever takes it off ``running``."""
 
     work: Callable[[T], R]
-    jobs: queue.SimpleQueue[_Job[T]]
-    done: queue.SimpleQueue[tuple[_Job[T], R | BaseException]]
+    items: Sequence[T]
+    waiting: queue.SimpleQueue[int] = field(default_factory=queue.SimpleQueue)
+    done: queue.SimpleQueue[tuple[int, R | BaseException]] = field(default_factory=queue.SimpleQueue)
+    running: dict[int, float] = field(default_factory=dict)
+    lock: threading.Lock = field(default_factory=threading.Lock)
     stop: threading.Event = field(default_factory=threading.Event)
 
     def run(self) -> None:
         while not self.stop.is_set():
             try:
-                job = self.jobs.get_nowait()
+                position = self.waiting.get_nowait()
             except queue.Empty:
                 return
-            job.began = time.monotonic()
+            with self.lock:
+                self.running[position] = time.monotonic()
             try:
-                result: R | BaseException = self.work(job.item)
+                result: R | BaseException = self.work(self.items[position])
             except BaseException as error:  # noqa: BLE001 - handed to the caller, who decides
                 result = error
-            self.done.put((job, result))
-            if job.over:
-                return  # a thread that took this one's place is at work already
+                if not isinstance(error, Exception):
+                    self.stop.set()
+            if not self.take(position):
+                return  # too late; a thread that took this one's place is at work already
+            self.done.put((position, result))
+
+    def take(self, position: int) -> bool:
+        """Whether the item has no result yet; from now on it has one."""
+        with self.lock:
+            return self.running.pop(position, None) is not None
+
+    def late(self, deadline: float | None) -> list[int]:
+        """Items that are over their deadline, taken."""
+        if deadline is None:
+            return []
+        now = time.monotonic()
+        with self.lock:
+            over = [position for position, began in self.running.items() if now - began > deadline]
+        return [position for position in over if self.take(position)]
 
 
 def bounded_map(
@@ -57,61 +74,61 @@ def bounded_map(
     *,
     threads: int,
     deadline: float | None = None,
-    on_done: Callable[[int, R | BaseException], None] | None = None,
-) -> list[R | BaseException]:
+    on_done: Callable[[int, R | Exception], None] | None = None,
+) -> list[R | Exception]:
     """Apply ``work`` to every item in at most ``threads`` threads at a time.
 
-    An exception is a result like any other. ``on_done`` runs in the calling thread and may raise: then nothing
-    further is started and the exception goes up. Threads are daemons, so work that hangs cannot hold up the end of
-    the process, and each runs in a copy of the caller's context.
+    An exception is a result like any other; an interrupt goes up. ``on_done`` runs in the calling thread and may
+    raise: then nothing further is started and the exception goes up. Threads are daemons, so work that hangs cannot
+    hold up the end of the process, and each runs in a copy of the caller's context.
 
     Args:
         work: Called once an item.
         items: In order.
         threads: 1 or more.
-        deadline: Seconds one item may take; then its result is a ``DeadlineError`` and another thread takes over.
+        deadline: Seconds one item may take, more than 0; then its result is a ``DeadlineError``, whatever comes of
+            it later, and another thread takes over. Default none.
         on_done: Called with position and result as each item ends.
 
     Returns:
         One result or exception an item, in their order.
+
+    Raises:
+        InputError: ``threads`` or ``deadline`` is out of range.
     """
-    board: _Board[T, R] = _Board(work, queue.SimpleQueue(), queue.SimpleQueue())
-    jobs = [_Job(position, item) for position, item in enumerate(items)]
-    for job in jobs:
-        board.jobs.put(job)
-    results: dict[int, R | BaseException] = {}
+    if threads < 1:
+        raise InputError(f"threads must be 1 or more, but got {threads}")
+    if deadline is not None and not deadline > 0:
+        raise InputError(f"deadline must be more than 0 seconds, or None for no deadline, but got {deadline}")
+    board: _Board[T, R] = _Board(work, items)
+    for position in range(len(items)):
+        board.waiting.put(position)
+    results: dict[int, R | Exception] = {}
 
     def start() -> None:
         context = contextvars.copy_context()
         threading.Thread(target=context.run, args=(board.run,), daemon=True, name="querywright-pool").start()
 
-    def finish(job: _Job[T], result: R | BaseException) -> None:
-        job.over = True
-        results[job.position] = result
+    def finish(position: int, result: R | BaseException) -> None:
+        if isinstance(result, BaseException) and not isinstance(result, Exception):
+            raise result
+        results[position] = result
         if on_done is not None:
-            on_done(job.position, result)
+            on_done(position, result)
 
     try:
-        for _ in range(min(threads, len(jobs))):
+        for _ in range(min(threads, len(items))):
             start()
-        while len(results) < len(jobs):
+        while len(results) < len(items):
             try:
-                job, result = board.done.get(timeout=0.2)
+                ended = board.done.get(timeout=_TICK)
             except queue.Empty:
-                pass
-            else:
-                if not job.over:
-                    finish(job, result)
-            for job in _late(jobs, deadline):
+                ended = None
+            if ended is not None:
+                finish(*ended)
+            for position in board.late(deadline):
                 start()
-                finish(job, DeadlineError(f"took longer than {deadline:g} seconds"))
+                finish(position, DeadlineError(f"took longer than {deadline:g} seconds"))
     finally:
         board.stop.set()
-    return [results[position] for position in range(len(jobs))]
-
-
-def _late(jobs: Sequence[_Job[T]], deadline: float | None) -> list[_Job[T]]:
-    if deadline is None:
-        return []
-    now = time.monotonic()
-    return [job for job in jobs if not job.over and job.began is not None and now - job.began > deadline]
+    return [results[position] for position in range(len(items))]

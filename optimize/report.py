@@ -13,6 +13,8 @@ from querywright.metrics.statistics import Mean
 from querywright.optimize.artifacts import Golden, Manifest, write_artifact
 from querywright.optimize.evaluate import Evaluation, evaluate
 from querywright.optimize.search import Compiled, objective_value
+from querywright.retrieval.callable import as_retriever
+from querywright.retrieval.chroma import ChromaRetriever
 
 CARD_METRICS = ("accuracy", "decision_useful")
 
@@ -38,6 +40,7 @@ def compiled_json(compiled: Compiled) -> dict[str, Any]:
             }
             for arm in compiled.arms
         ],
+        "failed_arms": dict(compiled.failed),
         "compiled": compiled.compiled.name,
         "test": [evaluation.to_json() for evaluation in compiled.test],
         "comparisons": [
@@ -99,18 +102,18 @@ def save_compiled(
         for name, part in zip(("train", "dev", "test"), splits, strict=True)
     }
     created = datetime.now(UTC).date().isoformat()
-    embedder = getattr(retriever, "embedder", None)
+    collection = retriever if isinstance(retriever, ChromaRetriever) else None
     return write_artifact(
         path,
         compiled.program,
         lm=lm.model,
-        embedder=None if embedder is None else embedder.id,
-        collection=getattr(retriever, "name", None),
-        fingerprint=getattr(retriever, "fingerprint", None),
+        embedder=None if collection is None else collection.embedder.id,
+        collection=None if collection is None else collection.name,
+        fingerprint=as_retriever(retriever).fingerprint,
         created=created,
         made=made,
         golden=golden,
-        card=card(Path(path).name, compiled, lm.model, created, made["data"]),
+        card=card(Path(path).resolve().name, compiled, lm.model, created, made["data"]),
     )
 
 
@@ -164,21 +167,20 @@ def table_rows(evaluations: Sequence[Evaluation]) -> list[dict[str, str]]:
     for one in evaluations:
         n = max(1, len(one.rows))
         row = {"arm": one.name, "n": str(len(one.rows))}
-        row.update(
-            {metric: percent(one.mean(metric)) if metric in one.metrics else "-" for metric in metrics}
-        )
+        row.update({metric: percent(one.mean(metric)) if metric in one.metrics else "-" for metric in metrics})
         row["LM calls / question"] = f"{one.cost.asked / n:.1f}"
         row["LM calls made"] = str(one.cost.calls)
         row["seconds"] = f"{one.seconds:.1f}"
-        row["fallbacks"] = f"{100 * one.fallback_rate:.0f} %"
-        invalid = one.invalid_rate
-        row["invalid"] = "-" if math.isnan(invalid) else f"{100 * invalid:.0f} %"
+        row["fallbacks"] = _share(one.fallback_rate)
+        row["invalid"] = _share(one.invalid_rate)
         failures = sum(one.failures.values())
-        row["failed"] = (
-            str(failures) if not failures else ", ".join(f"{k} {v}" for k, v in one.failures.items())
-        )
+        row["failed"] = str(failures) if not failures else ", ".join(f"{k} {v}" for k, v in one.failures.items())
         rows.append(row)
     return rows
+
+
+def _share(value: float) -> str:
+    return "-" if math.isnan(value) else f"{100 * value:.0f} %"
 
 
 def _number(value: float) -> float | None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar, get_args
 
 import dspy
 
@@ -17,11 +19,27 @@ from querywright.metrics.statistics import PairedTest, holm, verdict
 from querywright.models.ledger import Cost
 from querywright.models.lm import engine_of
 from querywright.optimize.demonstrations import Demos, bootstrap_sets, with_demos
-from querywright.optimize.evaluate import DEFAULT_METRICS, Evaluation, Progress, evaluate, metrics_by_name
+from querywright.optimize.evaluate import (
+    DEFAULT_METRICS,
+    Evaluation,
+    Progress,
+    TooManyFailuresError,
+    evaluate,
+    metrics_by_name,
+)
 from querywright.programs import RAG, OracleEvidence, make_program, make_reader, technique_class
 from querywright.programs.knobs import Knob
+from querywright.retrieval.callable import as_retriever
 
 Objective = Literal["decision_useful", "accuracy", "both"]
+
+RECOMMENDED = "no rewriting, reader with demonstrations"
+"""Name on test of plain retrieval whose reader was tuned."""
+
+T = TypeVar("T")
+
+_STEP = 0.25
+"""Between two values of a knob that is no whole number, where its range and its default allow it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +118,8 @@ class Compiled:
         costs: Cost of each stage.
         settings: How much was tried.
         n_demo_sets: Demonstration sets that were found for the technique.
+        failed: Arms that are out of the question because too many of their prompts did not fit the LM's context,
+            with what they said.
     """
 
     program: RAG
@@ -113,6 +133,7 @@ class Compiled:
     costs: Mapping[str, Cost]
     settings: CompileSettings
     n_demo_sets: int
+    failed: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -130,6 +151,7 @@ class _Run:
     arms: list[Arm] = field(default_factory=list)
     costs: dict[str, Cost] = field(default_factory=dict)
     tried: dict[str, Arm] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
 
     def program(self, technique: str, *, reads: bool, knobs: Mapping[str, Any]) -> RAG:
         return make_program(technique, self.retriever, reader=self.reader if reads else None, **knobs)
@@ -146,7 +168,17 @@ class _Run:
             progress=self.progress,
         )
 
-    def stage(self, name: str, work: Callable[[], Any]) -> Any:
+    def fits(self, name: str, work: Callable[[], T]) -> T | None:
+        """The result, or None (and the arm noted as failed) when too many prompts did not fit the LM's context."""
+        try:
+            return work()
+        except TooManyFailuresError as error:
+            if set(error.kinds) != {"prompt_too_long"}:
+                raise
+            self.failed[name] = str(error)
+            return None
+
+    def stage(self, name: str, work: Callable[[], T]) -> T:
         ledger = engine_of(self.lm).ledger
         before = ledger.total
         try:
@@ -199,18 +231,19 @@ def compile_program(
     Raises:
         InputError: The data cannot carry the objective, or a name or value is wrong.
         OutageError: The LM is out of reach; answers so far are kept, nothing is chosen.
+        BudgetError: The limit of LM calls is reached; answers so far are kept, nothing is chosen.
+        TooManyFailuresError: Too many questions failed, and not because an arm's prompts were too long.
     """
     settings = settings or CompileSettings()
     fixed = {"max_passages": 5, **(knobs or {})}
-    technique_class(technique)(None, **fixed)
-    run = _Run(technique, splits, retriever, lm, reader, fixed, settings, progress)
+    run = _Run(technique, splits, as_retriever(retriever), lm, reader, fixed, settings, progress)
     _check(run)
 
     sets = run.stage("bootstrap", lambda: _bootstrap(run))
     run.stage("search", lambda: _search(run, sets))
-    plain = run.arms[0]
-    best = max(run.arms[1:], key=lambda arm: _rank(arm, settings.objective))
-    winner = best if _rank(best, settings.objective) > _rank(plain, settings.objective) else plain
+    plain, *others = run.arms
+    best = max(others, key=lambda arm: _rank(arm, settings.objective))
+    winner = best if _beats(best, plain, settings.objective) else plain
     program = _with_arm(run, winner, sets, reads=True)
     reader_demos: Demos = {}
     if reader is not None and settings.reader_demo_sizes:
@@ -218,7 +251,9 @@ def compile_program(
     program = with_demos(program, reader_demos)
 
     compiled = with_demos(_with_arm(run, best, sets, reads=True), reader_demos)
-    test = run.stage("test", lambda: _test(run, compiled, sets))
+    # The table has the winner as "compiled" or "no rewriting", but for plain retrieval whose reader was tuned.
+    recommended = program if winner is plain and reader_demos else None
+    test = run.stage("test", lambda: _test(run, compiled, recommended))
     return Compiled(
         program=program,
         technique=technique,
@@ -231,13 +266,26 @@ def compile_program(
         costs=run.costs,
         settings=settings,
         n_demo_sets=len(sets),
+        failed=run.failed,
     )
 
 
 def _check(run: _Run) -> None:
     settings = run.settings
-    if settings.n_trials < 1:
-        raise InputError(f"n_trials must be 1 or more, but got {settings.n_trials}")
+    known = get_args(Objective)
+    if settings.objective not in known:
+        raise InputError(f"the objective must be one of {', '.join(known)}, but got {settings.objective!r}")
+    for what in ("n_trials", "threads"):
+        if getattr(settings, what) < 1:
+            raise InputError(f"{what} must be 1 or more, but got {getattr(settings, what)}")
+    if not 0 <= settings.max_failures <= 1:
+        raise InputError(f"max_failures is a share from 0 to 1, but got {settings.max_failures}")
+    technique = technique_class(run.technique)
+    if "max_passages" not in {knob.name for knob in technique.KNOBS}:
+        raise InputError(f"{run.technique} finds no passages, so there is nothing to compile; choose a technique")
+    technique(None, **run.knobs)
+    if run.reader is not None:
+        make_reader(run.reader)
     for name, part in zip(("train", "dev", "test"), run.splits, strict=True):
         if not part:
             raise InputError(f"the {name} split is empty; give more questions or another share")
@@ -259,16 +307,17 @@ def _bootstrap(run: _Run) -> list[Demos]:
         return []
     by_evidence = run.settings.objective != "accuracy"
     program = run.program(run.technique, reads=not by_evidence, knobs=run.knobs)
-    sets = bootstrap_sets(
+    return bootstrap_sets(
         program,
         run.splits.train,
         _found_deciding if by_evidence else METRICS["accuracy"],
         lm=run.lm,
         sizes=run.settings.demo_sizes,
+        part="technique",
         seed=run.settings.seed,
+        max_failures=run.settings.max_failures,
         progress=run.say("demonstrations"),
     )
-    return [{name: demos for name, demos in one.items() if name.startswith("technique")} for one in sets]
 
 
 def _found_deciding(example: Any, prediction: Any, trace: Any = None) -> float:
@@ -281,42 +330,57 @@ def _search(run: _Run, sets: Sequence[Demos]) -> None:
     """Optuna over demonstration sets and knobs; arms are appended in the order in which they were tried."""
     import optuna
 
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    plain_knobs = {"max_passages": run.knobs["max_passages"]}
-    _try(run, "no rewriting", "plain", plain_knobs, None, sets)
-    space = [
-        knob for knob in technique_class(run.technique).KNOBS if knob.search and knob.name not in run.knobs
-    ]
-    defaults: dict[str, Any] = {knob.name: knob.default for knob in space}
-    study = optuna.create_study(
-        direction="maximize", sampler=optuna.samplers.TPESampler(seed=run.settings.seed, multivariate=False)
-    )
-    for demo_set in range(-1, len(sets)):
-        study.enqueue_trial({"demonstrations": demo_set, **defaults})
-    study.optimize(
-        lambda trial: _trial(run, trial, space, sets), n_trials=max(run.settings.n_trials, 1 + len(sets))
-    )
+    _try(run, "no rewriting", "plain", {"max_passages": run.knobs["max_passages"]}, None, sets)
+    space = [knob for knob in technique_class(run.technique).KNOBS if knob.search and knob.name not in run.knobs]
+    space.sort(key=lambda knob: len(knob.when))  # a knob comes after those that it depends on
+    with _quiet_optuna():
+        study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=run.settings.seed))
+        for demo_set in range(-1, len(sets)):
+            study.enqueue_trial({"demonstrations": demo_set, **{knob.name: knob.default for knob in space}})
+        n_trials = max(run.settings.n_trials, 1 + len(sets))
+        study.optimize(lambda trial: _trial(run, trial, space, sets), n_trials=n_trials)
+
+
+@contextlib.contextmanager
+def _quiet_optuna() -> Iterator[None]:
+    """Keep Optuna's own account of trials, and of the error that ended one, off the terminal."""
+    import optuna
+
+    before = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.CRITICAL)
+    try:
+        yield
+    finally:
+        optuna.logging.set_verbosity(before)
 
 
 def _trial(run: _Run, trial: Any, space: Sequence[Knob], sets: Sequence[Demos]) -> float:
+    """The objective of an arm; NaN, which is a failed trial to Optuna, when it cannot be scored."""
     demo_set = trial.suggest_categorical("demonstrations", list(range(-1, len(sets)))) if sets else -1
+    given = dict(technique_class(run.technique)(None, **run.knobs).knobs)
     values: dict[str, Any] = {}
     for knob in space:
-        if knob.when is None or values.get(knob.when[0], run.knobs.get(knob.when[0])) in knob.when[1]:
+        if knob.acts({**given, **values}):
             values[knob.name] = suggest(trial, knob)
     name = "as written" if trial.number == 0 else f"trial {trial.number}"
-    arm = _try(run, name, run.technique, {**run.knobs, **values}, None if demo_set < 0 else demo_set, sets)
-    return objective_value(arm.dev, run.settings.objective)
+    knobs, chosen = {**run.knobs, **values}, None if demo_set < 0 else demo_set
+    if trial.number == 0:
+        arm: Arm | None = _try(run, name, run.technique, knobs, chosen, sets)
+    else:
+        arm = run.fits(name, lambda: _try(run, name, run.technique, knobs, chosen, sets))
+    return math.nan if arm is None else objective_value(arm.dev, run.settings.objective)
 
 
 def suggest(trial: Any, knob: Knob) -> Any:
-    """A knob's value in a trial."""
+    """A knob's value in a trial; whole numbers over a wide range by their logarithm."""
     if knob.choices or isinstance(knob.default, bool):
         return trial.suggest_categorical(knob.name, list(knob.choices) or [False, True])
     if isinstance(knob.default, int):
         wide = knob.low is not None and knob.high is not None and knob.low > 0 and knob.high / knob.low >= 50
         return trial.suggest_int(knob.name, int(knob.low or 0), int(knob.high or 0), log=wide)
-    return trial.suggest_float(knob.name, float(knob.low or 0.0), float(knob.high or 0.0), step=0.25)
+    low, high = float(knob.low or 0.0), float(knob.high or 0.0)
+    in_steps = all((end - low) % _STEP == 0 for end in (high, float(knob.default)))
+    return trial.suggest_float(knob.name, low, high, step=_STEP if in_steps else None)
 
 
 def _try(
@@ -357,7 +421,10 @@ def objective_value(evaluation: Evaluation, objective: Objective) -> float:
 
 
 def _rank(arm: Arm, objective: Objective) -> tuple[float, float, float]:
-    """What decides between arms: the objective, then the share of questions with a deciding passage, then cost."""
+    """What decides between arms of the technique.
+
+    The objective, then the share of questions with a deciding passage, then cost.
+    """
     value = objective_value(arm.dev, objective)
     entailed = arm.dev.label_share(Label.ENTAILED)
     return (
@@ -367,10 +434,17 @@ def _rank(arm: Arm, objective: Objective) -> tuple[float, float, float]:
     )
 
 
+def _beats(arm: Arm, plain: Arm, objective: Objective) -> bool:
+    """Only a better value is worth the technique's LM calls; no value beats any."""
+    value, other = (objective_value(one.dev, objective) for one in (arm, plain))
+    return round(value, 9) > round(other, 9) or (math.isnan(other) and not math.isnan(value))
+
+
 def _choose_reader_demos(run: _Run, program: RAG) -> Demos:
     """Demonstrations of the reader, or none when no set reads dev more accurately."""
     without = run.evaluate(program, run.splits.dev, "reader without demonstrations")
-    best, best_value = {}, without.mean("accuracy").value
+    best: Demos = {}
+    best_value = without.mean("accuracy").value
     if math.isnan(best_value):
         return {}
     sets = bootstrap_sets(
@@ -379,32 +453,30 @@ def _choose_reader_demos(run: _Run, program: RAG) -> Demos:
         METRICS["accuracy"],
         lm=run.lm,
         sizes=run.settings.reader_demo_sizes,
+        part="reader",
         seed=run.settings.seed + 1,
+        max_failures=run.settings.max_failures,
         progress=run.say("demonstrations of the reader"),
     )
-    for number, one in enumerate(sets):
-        demos = {name: shown for name, shown in one.items() if name.startswith("reader")}
-        value = (
-            run.evaluate(
-                with_demos(program, demos), run.splits.dev, f"reader with demonstration set {number}"
-            )
-            .mean("accuracy")
-            .value
-        )
+    for number, demos in enumerate(sets):
+        name, shown = f"reader with demonstration set {number}", with_demos(program, demos)
+        evaluation = run.fits(name, functools.partial(run.evaluate, shown, run.splits.dev, name))
+        value = math.nan if evaluation is None else evaluation.mean("accuracy").value
         if value > best_value:
             best, best_value = demos, value
     return best
 
 
-def _test(run: _Run, compiled: RAG, sets: Sequence[Demos]) -> list[Evaluation]:
+def _test(run: _Run, compiled: RAG, recommended: RAG | None) -> list[Evaluation]:
     budget = {"max_passages": run.knobs["max_passages"]}
-    title = run.technique
     programs: dict[str, RAG] = {}
     if run.reader is not None:
         programs["closed book"] = run.program("closed_book", reads=True, knobs={})
     programs["no rewriting"] = run.program("plain", reads=True, knobs=budget)
-    programs[f"{title} as written"] = run.program(run.technique, reads=True, knobs=run.knobs)
-    programs[f"{title} compiled"] = compiled
+    programs[f"{run.technique} as written"] = run.program(run.technique, reads=True, knobs=run.knobs)
+    programs[f"{run.technique} compiled"] = compiled
+    if recommended is not None:
+        programs[RECOMMENDED] = recommended
     oracle = _oracle(run, budget)
     if oracle is not None:
         programs["oracle evidence"] = oracle
@@ -412,6 +484,7 @@ def _test(run: _Run, compiled: RAG, sets: Sequence[Demos]) -> list[Evaluation]:
 
 
 def _oracle(run: _Run, budget: Mapping[str, Any]) -> RAG | None:
+    """The deciding passages themselves, where the retriever can give passages by id."""
     get = getattr(run.retriever, "get", None)
     if run.reader is None or get is None or not any(question.evidence for question in run.splits.test):
         return None
@@ -428,7 +501,7 @@ def _compare(test: Sequence[Evaluation], technique: str) -> list[Comparison]:
         for metric in ("decision_useful", "accuracy")
         for other in ("no rewriting", f"{technique} as written")
     ]
-    pairs.append(("accuracy", "oracle evidence", "closed book"))
+    pairs += [("accuracy", RECOMMENDED, "no rewriting"), ("accuracy", "oracle evidence", "closed book")]
     tests = [
         (metric, a, b, arms[a].against(arms[b], metric))
         for metric, a, b in pairs

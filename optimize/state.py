@@ -44,7 +44,7 @@ def state_of(program: RAG) -> ProgramState:
     """
     predictors = {}
     for name, predictor in program.named_predictors():
-        signature = predictor.signature
+        signature: Any = predictor.signature
         predictors[name] = PredictorState(
             instructions=signature.instructions,
             fields={field: _description(signature, field) for field in signature.fields},
@@ -97,9 +97,7 @@ def _apply(name: str, predictor: Any, state: PredictorState) -> None:
     for demo in state.demos:
         unknown = sorted(set(demo) - set(signature.fields))
         if unknown:
-            raise ArtifactError(
-                f"program.json: a demonstration of {name} has the unknown field {unknown[0]!r}"
-            )
+            raise ArtifactError(f"program.json: a demonstration of {name} has the unknown field {unknown[0]!r}")
     predictor.signature = signature.with_instructions(state.instructions)
     predictor.demos = [dspy.Example(**demo) for demo in state.demos]
 

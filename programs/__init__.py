@@ -47,9 +47,7 @@ def make_program(technique: str, retriever: Any = None, *, reader: str | None = 
     Raises:
         TechniqueError: A technique, reader or knob is unknown, or a knob's value is not allowed.
     """
-    return RAG(
-        technique_class(technique)(retriever, **knobs), None if reader is None else make_reader(reader)
-    )
+    return RAG(technique_class(technique)(retriever, **knobs), None if reader is None else make_reader(reader))
 
 
 __all__ = [

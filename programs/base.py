@@ -21,10 +21,6 @@ T = TypeVar("T")
 
 MAX_PASSAGES = Knob("max_passages", 5, "passages given to the reader at most", low=1, high=50, search=False)
 FUSION_CHOICES = ("interleave", "rrf", "union", "best_score")
-ASK_AGAIN = (
-    "Your last answer could not be read. Give every field of the answer in the form asked for, "
-    "and nothing else."
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,28 +158,8 @@ def checked_options(question: Any, options: Any) -> list[str]:
     return texts
 
 
-def ask(predict: dspy.Predict, **inputs: Any) -> Any:
-    """A predictor's answer; when it cannot be read, the LM is told so and asked once more.
-
-    The second request differs from the first, so that an LM at temperature 0 or a store cannot simply repeat
-    the answer that could not be read.
-
-    Args:
-        predict: The predictor.
-        inputs: Its inputs, and ``signature`` where this call has one of its own.
-
-    Raises:
-        AdapterParseError: The second answer could not be read either.
-    """
-    try:
-        return predict(**inputs)
-    except AdapterParseError:
-        signature = inputs.pop("signature", predict.signature)
-        return predict(signature=signature.append_instructions(ASK_AGAIN), **inputs)
-
-
 def attempt(step: Callable[[], T]) -> T | None:
-    """The result of an LM step, or None when its answer could not be read.
+    """The result of an LM step, or None when neither its answer nor the adapter's one repair could be read.
 
     Only an unreadable answer counts as a failure of the step: an outage, a budget stop or a bug goes up.
     """

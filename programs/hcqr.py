@@ -7,7 +7,7 @@ found.
 Where we differ from the paper's sketch: the rewriter sees the options by default, because the second query
 must name the rivals (``rewriter_sees_options``); lists are interleaved, so that a small budget does not drop
 the third query (``fusion=union`` is the paper's order); the question itself may join the queries
-(``question_weight``).
+(``search_question``).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import dspy
 
-from querywright.programs.base import FUSION_CHOICES, Plan, Technique, ask, attempt
+from querywright.programs.base import FUSION_CHOICES, Plan, Technique, attempt
 from querywright.programs.knobs import Knob
 from querywright.retrieval.types import Query
 
@@ -73,13 +73,15 @@ class HCQR(Technique):
         Knob("n_queries", 3, "queries searched, in the order support, distinguish, verify", low=1, high=3),
         Knob("top_k", 5, "passages taken from each query", low=1, high=50),
         Knob("fusion", "interleave", "how the lists become one", choices=FUSION_CHOICES),
-        Knob("rrf_k", 60, "constant of reciprocal rank fusion", low=1, high=200, when=("fusion", ("rrf",))),
+        Knob("rrf_k", 60, "constant of reciprocal rank fusion", low=1, high=200, when={"fusion": ("rrf",)}),
+        Knob("search_question", False, "whether the question itself is searched, before the queries"),
         Knob(
             "question_weight",
-            0.0,
-            "0: the question is not searched; above 0 it is, with this weight beside each query's 1 in rrf",
-            low=0,
+            1.0,
+            "weight of the question, where it is searched, beside 1 for each query",
+            low=0.25,
             high=4,
+            when={"fusion": ("rrf",), "search_question": (True,)},
         ),
         Knob("rewriter_sees_options", True, "whether the query writer sees the options"),
     )
@@ -95,7 +97,7 @@ class HCQR(Technique):
         if notes is None:
             return Plan((Query(question),), fallbacks=("hypothesis",))
         shown = list(options) if self.knobs.flag("rewriter_sees_options") else []
-        written = attempt(lambda: ask(self.write_queries, question=question, options=shown, **notes))
+        written = attempt(lambda: self.write_queries(question=question, options=shown, **notes))
         queries, fallbacks = [], []
         for role in ROLES[: self.knobs.integer("n_queries")]:
             text = "" if written is None else " ".join(str(written.get(role) or "").split())
@@ -103,16 +105,15 @@ class HCQR(Technique):
                 fallbacks.append(f"query:{role}")
                 text = _template(role, question, shown, notes)
             queries.append(Query(text, role))
-        weight = self.knobs.number("question_weight")
-        if weight > 0:
-            queries.append(Query(question, weight=weight))
+        if self.knobs.flag("search_question"):
+            queries.insert(0, Query(question, weight=self.knobs.number("question_weight")))
         return Plan(tuple(queries), notes, tuple(fallbacks))
 
     def _hypothesis(self, question: str, options: Sequence[str]) -> dict[str, Any]:
         choice: Any = Literal[tuple(options)]
         tuned: Any = self.form_hypothesis.signature
         signature = tuned.with_updated_fields("best_guess", type_=choice)
-        made = ask(self.form_hypothesis, signature=signature, question=question, options=list(options))
+        made = self.form_hypothesis(signature=signature, question=question, options=list(options))
         return {
             "best_guess": made.best_guess,
             "reasoning": made.reasoning,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from dspy.predict.parameter import Parameter
@@ -24,7 +24,7 @@ class Knob:
         low: Smallest value of a number.
         high: Largest value of a number.
         choices: The values of a choice. A bool needs none.
-        when: ``(other, values)``: the knob acts only while the knob ``other`` has one of ``values``.
+        when: ``{other: values}``: the knob acts only while each knob ``other`` has one of ``values``.
         search: Whether a study searches it. A budget, such as how many passages the reader sees, is given
             rather than searched: more is always at least as good to find, and costs. Default True.
     """
@@ -35,11 +35,15 @@ class Knob:
     low: float | None = None
     high: float | None = None
     choices: tuple[Value, ...] = ()
-    when: tuple[str, tuple[Value, ...]] | None = None
+    when: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)
     search: bool = True
 
     def __post_init__(self) -> None:
         self.check(self.default)
+
+    def acts(self, values: Mapping[str, Value]) -> bool:
+        """Whether the knob makes a difference beside these values of the others."""
+        return all(values.get(other) in allowed for other, allowed in self.when.items())
 
     @property
     def range(self) -> str:

@@ -25,15 +25,11 @@ class OracleEvidence(Technique):
     SEARCHES = "0"
     KNOBS = (MAX_PASSAGES,)
 
-    def __init__(
-        self, passages: Mapping[str, Passage], questions: Iterable[Question], **knobs: object
-    ) -> None:
+    def __init__(self, passages: Mapping[str, Passage], questions: Iterable[Question], **knobs: object) -> None:
         super().__init__(None, **knobs)
         self._evidence = {
             (q.question, tuple(option.strip() for option in q.options)): tuple(
-                passages[key]
-                for key, label in q.evidence.items()
-                if label == Label.ENTAILED and key in passages
+                passages[key] for key, label in q.evidence.items() if label == Label.ENTAILED and key in passages
             )
             for q in questions
         }

@@ -16,7 +16,7 @@ from dspy.utils.exceptions import AdapterParseError
 from querywright.data.types import Passage
 from querywright.errors import TechniqueError
 from querywright.models.adapter import show_passages
-from querywright.programs.base import ask, checked_options
+from querywright.programs.base import checked_options
 
 _HEADER = re.compile(r"\[\[ ## \w+ ## \]\]")
 
@@ -55,13 +55,7 @@ class Reader(dspy.Module):
         """The predictor's signature for one question."""
         return self.predict.signature
 
-    def settle(self, text: str, options: Sequence[str]) -> str:
-        """The answer that the LM's text stands for."""
-        return text
-
-    def forward(
-        self, question: str, options: Sequence[str] | None, passages: Sequence[Passage]
-    ) -> dspy.Prediction:
+    def forward(self, question: str, options: Sequence[str] | None, passages: Sequence[Passage]) -> dspy.Prediction:
         """Answer a question.
 
         An answer that is not in the form asked for, also when asked again, is given as the LM wrote it: what
@@ -82,20 +76,18 @@ class Reader(dspy.Module):
         choices = checked_options(question, options)
         signature = self.signature_for(question, choices)
         try:
-            answered = ask(
-                self.predict, signature=signature, passages=show_passages(passages), question=question
-            )
+            answered = self.predict(signature=signature, passages=show_passages(passages), question=question)
             text, fallbacks = str(answered.answer or ""), []
         except AdapterParseError as error:
             text, fallbacks = _as_written(error), ["reader"]
-        return dspy.Prediction(answer=self.settle(text.strip(), choices), fallbacks=fallbacks)
+        return dspy.Prediction(answer=text.strip(), fallbacks=fallbacks)
 
 
 class MultipleChoiceReader(Reader):
     """Answers with the text of one option.
 
-    The LM is given the options as the allowed values of its answer. An answer that is an option but for case,
-    spacing, quotes or a full stop is that option; any other is left as the LM wrote it.
+    The LM is given the options as the allowed values of its answer; an answer that is none of them is left as the
+    LM wrote it.
     """
 
     NAME = "multiple_choice"
@@ -112,13 +104,6 @@ class MultipleChoiceReader(Reader):
         tuned: Any = self.predict.signature
         return tuned.with_updated_fields("answer", type_=choice)
 
-    def settle(self, text: str, options: Sequence[str]) -> str:
-        """The option that the text is, or the text."""
-        if text in options:
-            return text
-        same = [option for option in options if _spelling(option) == _spelling(text)]
-        return same[0] if len(same) == 1 else text
-
 
 class ShortAnswerReader(Reader):
     """Answers in a few words; options, where a question has them, are not shown."""
@@ -127,9 +112,7 @@ class ShortAnswerReader(Reader):
     SIGNATURE = AnswerShortly
 
 
-READERS: dict[str, type[Reader]] = {
-    reader.NAME: reader for reader in (MultipleChoiceReader, ShortAnswerReader)
-}
+READERS: dict[str, type[Reader]] = {reader.NAME: reader for reader in (MultipleChoiceReader, ShortAnswerReader)}
 
 
 def make_reader(name: str) -> Reader:
@@ -151,8 +134,3 @@ def _as_written(error: AdapterParseError) -> str:
     if fields is not None:
         return str(fields.get("answer") or "")
     return _HEADER.sub("", str(error.lm_response))
-
-
-def _spelling(text: str) -> str:
-    """The text as it is compared: case, spacing, quotes around it and a full stop at its end do not count."""
-    return " ".join(text.split()).strip(" \"'.").casefold()

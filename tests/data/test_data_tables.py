@@ -216,3 +216,10 @@ def test_hub_without_network(monkeypatch, source, name, config):
     assert asked == [((name, config), {"split": "test"})]
     for part in (repr(name), "no network", "Without a network", ".jsonl"):
         assert part in problem
+
+
+def test_sample_names_the_packaged_sample_even_where_a_folder_has_that_name(tmp_path, monkeypatch):
+    (tmp_path / "sample").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert read_passages("sample") == read_passages("sample", split=None)
+    assert len(read_passages("sample")) > 1

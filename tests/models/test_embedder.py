@@ -298,9 +298,7 @@ def test_a_name_on_the_hub_is_looked_up_at_its_first_use(monkeypatch: pytest.Mon
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     embedder = resolve_embedder("querywright-tests/no-such-model")
     assert embedder.id == "st:querywright-tests/no-such-model"
-    with pytest.raises(
-        ModelError, match=r"'querywright-tests/no-such-model' cannot be loaded .* use 'embedded'"
-    ):
+    with pytest.raises(ModelError, match=r"'querywright-tests/no-such-model' cannot be loaded .* use 'embedded'"):
         embedder.encode(["a"])
 
 
@@ -320,9 +318,7 @@ def test_the_embedded_model_tells_meanings_apart(minilm: Embedder, capfd: pytest
     assert "Loading weights" not in out + err
 
 
-def test_threads_of_torch_follow_the_size_of_the_batch(
-    minilm: Embedder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_threads_of_torch_follow_the_size_of_the_batch(minilm: Embedder, monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
     monkeypatch.setattr(embedder_module, "SMALL_BATCH", 4)

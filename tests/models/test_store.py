@@ -168,9 +168,7 @@ def test_a_second_damage_does_not_overwrite_the_first(tmp_path: Path) -> None:
     ]
 
 
-def test_one_damaged_value_is_missing_and_can_be_written_again(
-    store: Store, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_one_damaged_value_is_missing_and_can_be_written_again(store: Store, caplog: pytest.LogCaptureFixture) -> None:
     store.put_many("lm", {"a": b"right", "b": b"whole"})
     with sqlite3.connect(store.path) as other:
         other.execute("UPDATE entries SET value = ? WHERE key = 'a'", (b"wrong",))

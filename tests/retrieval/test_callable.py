@@ -32,9 +32,7 @@ def test_a_function_of_query_and_k() -> None:
 
 
 def test_scores_are_kept_in_the_order_given() -> None:
-    retriever = CallableRetriever(
-        lambda query, k: [(Passage("a", "x"), 0.25), ("some text", 3), ({"text": "y"}, 1.5)]
-    )
+    retriever = CallableRetriever(lambda query, k: [(Passage("a", "x"), 0.25), ("some text", 3), ({"text": "y"}, 1.5)])
     hits = retriever.search(["q"], 9)[0]
     assert [hit.score for hit in hits] == [0.25, 3.0, 1.5]
     assert [hit.rank for hit in hits] == [1, 2, 3]
@@ -155,12 +153,10 @@ def test_fingerprints() -> None:
     assert CallableRetriever(search).fingerprint == CallableRetriever(search).fingerprint
     assert CallableRetriever(search).fingerprint != CallableRetriever(other).fingerprint
     assert (
-        CallableRetriever(search, fingerprint="1").fingerprint
-        == CallableRetriever(other, fingerprint="1").fingerprint
+        CallableRetriever(search, fingerprint="1").fingerprint == CallableRetriever(other, fingerprint="1").fingerprint
     )
     assert (
-        CallableRetriever(search, fingerprint="1").fingerprint
-        != CallableRetriever(search, fingerprint="2").fingerprint
+        CallableRetriever(search, fingerprint="1").fingerprint != CallableRetriever(search, fingerprint="2").fingerprint
     )
 
 

@@ -117,9 +117,7 @@ def test_a_smaller_k_is_a_prefix(retriever: ChromaRetriever) -> None:
 
 def test_one_batch_and_one_call_for_all_queries(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = HashModel()
-    retriever = ChromaRetriever(
-        "books", embedder=Embedder("hash:32", lambda: model, dimension=DIMENSION), home=home
-    )
+    retriever = ChromaRetriever("books", embedder=Embedder("hash:32", lambda: model, dimension=DIMENSION), home=home)
     model.calls.clear()
     calls: list[int] = []
     query = retriever._index._table.query
@@ -156,9 +154,7 @@ def test_no_queries(retriever: ChromaRetriever) -> None:
         (lambda r: r.get(["p001", "nope", "neither"]), "not in the collection 'books': 'nope', 'neither'"),
     ],
 )
-def test_bad_requests(
-    retriever: ChromaRetriever, search: Callable[[ChromaRetriever], object], message: str
-) -> None:
+def test_bad_requests(retriever: ChromaRetriever, search: Callable[[ChromaRetriever], object], message: str) -> None:
     with pytest.raises(InputError, match=message):
         search(retriever)
 
@@ -182,9 +178,7 @@ def test_vectors_of_any_length(retriever: ChromaRetriever) -> None:
         ({"n": -1}, lambda passage: False),
     ],
 )
-def test_a_filter_over_metadata_is_exact(
-    home: Path, where: dict[str, object], keep: Callable[[Passage], bool]
-) -> None:
+def test_a_filter_over_metadata_is_exact(home: Path, where: dict[str, object], keep: Callable[[Passage], bool]) -> None:
     kept = [passage for passage in PASSAGES if keep(passage)]
     retriever = ChromaRetriever("books", embedder=_embedder(home), home=home, where=where)
     for query in ("one query", "another"):
@@ -205,9 +199,7 @@ def test_equal_passages_come_in_the_order_of_their_ids(tmp_path: Path) -> None:
     build_collection("twins", passages, embedder=embedder, home=tmp_path)
     retriever = ChromaRetriever("twins", embedder=embedder, home=tmp_path)
     for k in range(1, 6):
-        assert _ids(retriever.search(["the same words"], k)[0]) == [
-            f"twin-{letter}" for letter in "abcde"[:k]
-        ]
+        assert _ids(retriever.search(["the same words"], k)[0]) == [f"twin-{letter}" for letter in "abcde"[:k]]
     open_store(tmp_path).close()
 
 

@@ -184,9 +184,7 @@ def test_only_rrf_uses_weights_and_k() -> None:
 
 
 def test_an_unknown_rule_names_the_known() -> None:
-    with pytest.raises(
-        TechniqueError, match="unknown fusion 'borda'; known: rrf, interleave, union, best_score"
-    ):
+    with pytest.raises(TechniqueError, match="unknown fusion 'borda'; known: rrf, interleave, union, best_score"):
         fuse("borda", AB_BC)
 
 
@@ -206,9 +204,7 @@ def test_every_rule_keeps_each_passage_once_and_a_limit_is_a_prefix(
 
 
 @given(_lists, st.randoms(use_true_random=False))
-def test_rrf_scores_are_the_same_for_any_order_of_the_lists(
-    lists: list[list[Hit]], rng: random.Random
-) -> None:
+def test_rrf_scores_are_the_same_for_any_order_of_the_lists(lists: list[list[Hit]], rng: random.Random) -> None:
     before = {hit.passage.id: hit.score for hit in rrf(lists)}
     rng.shuffle(lists)
     assert {hit.passage.id: hit.score for hit in rrf(lists)} == before

@@ -42,9 +42,7 @@ class HashModel:
 
     def encode(self, texts: Sequence[str], **options: object) -> Vectors:
         seeds = [int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") for text in texts]
-        return np.stack(
-            [np.random.default_rng(seed).normal(size=DIMENSION).astype(np.float32) for seed in seeds]
-        )
+        return np.stack([np.random.default_rng(seed).normal(size=DIMENSION).astype(np.float32) for seed in seeds])
 
 
 class Builder:
@@ -64,9 +62,7 @@ class Builder:
     def check(self, passages: Sequence[Passage]) -> None:
         """That exactly these passages are in it, and each is found by its own text."""
         retriever = self.open()
-        assert sorted(retriever.passages(), key=lambda one: one.id) == sorted(
-            passages, key=lambda one: one.id
-        )
+        assert sorted(retriever.passages(), key=lambda one: one.id) == sorted(passages, key=lambda one: one.id)
         found = retriever.search([passage.content for passage in passages], 1)
         assert [hits[0].passage.content for hits in found] == [passage.content for passage in passages]
         assert min(hits[0].score for hits in found) > 0.9999
@@ -290,7 +286,8 @@ class Slow(HashModel):
 if stop_at != "embedding":
     setattr(index, stop_at, stop)
 home = Path(sys.argv[1])
-passages = [Passage(f"p{number:04}", f"{sys.argv[3]} {number}", metadata={"n": number}) for number in range(2500)]
+word = sys.argv[3]
+passages = [Passage(f"p{number:04}", f"{word} {number}", metadata={"n": number}) for number in range(2500)]
 embedder = Embedder("hash:16", Slow, dimension=16, store=open_store(home))
 index.build_collection("books", passages, embedder=embedder, home=home)
 """
@@ -314,9 +311,7 @@ def _stopped(home: Path, stop_at: str, word: str = "text") -> subprocess.Popen[s
     ("stop_at", "embedded"),
     [("embedding", 2048), ("write_index", 2500), ("_lost", 2500), ("write_manifest", 2500)],
 )
-def test_kill_9_at_any_point_then_building_again_completes(
-    builder: Builder, stop_at: str, embedded: int
-) -> None:
+def test_kill_9_at_any_point_then_building_again_completes(builder: Builder, stop_at: str, embedded: int) -> None:
     builder.build(_passages(20, "old"))
     worker = _stopped(builder.home, stop_at)
     worker.kill()
@@ -356,9 +351,7 @@ def test_a_second_builder_is_refused_at_once_and_told_who_builds(builder: Builde
     assert builder.build(_passages(5)).count == 5
 
 
-def test_a_damaged_index_is_built_again_without_embedding(
-    builder: Builder, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_damaged_index_is_built_again_without_embedding(builder: Builder, caplog: pytest.LogCaptureFixture) -> None:
     builder.build(_passages(30))
     for damage in range(4):
         chroma = next(builder.folder.glob("chroma-*"))
@@ -378,6 +371,17 @@ def test_a_damaged_index_is_built_again_without_embedding(
         builder.check(_passages(30))
 
 
+def test_damage_under_an_open_reader_is_noticed_by_the_builder(builder: Builder) -> None:
+    builder.build(_passages(30))
+    reader = builder.open()
+    segment = next(builder.folder.glob("chroma-1/*/data_level0.bin"))
+    os.truncate(segment, 1000)
+
+    assert builder.build(_passages(30)).generation == 2
+    assert reader.count == 30
+    builder.check(_passages(30))
+
+
 def test_a_lost_store_costs_embedding_only(builder: Builder) -> None:
     builder.build(_passages(30))
     open_store(builder.home).close()
@@ -392,9 +396,7 @@ def test_damaged_passages_are_not_dropped_in_silence(builder: Builder) -> None:
     truth = builder.folder / "passages-1.jsonl"
     truth.write_text(truth.read_text().replace("text 7", "tEXT 7"))
 
-    with pytest.raises(
-        CollectionError, match=r"passages-1.jsonl of the collection 'books' is damaged.*--prune"
-    ):
+    with pytest.raises(CollectionError, match=r"passages-1.jsonl of the collection 'books' is damaged.*--prune"):
         builder.build(_passages(3))
     assert builder.build(_passages(30)).rebuilt is True
     builder.check(_passages(30))
@@ -424,9 +426,7 @@ def test_a_manifest_of_another_version_is_refused(builder: Builder) -> None:
         builder.open()
 
 
-def test_an_index_that_loses_passages_is_never_published(
-    builder: Builder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_index_that_loses_passages_is_never_published(builder: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
     builder.build(_passages(30, "old"))
     write = index_module.write_index
     attempts: list[Path] = []

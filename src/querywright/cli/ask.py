@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,134 +10,192 @@ import typer
 
 from querywright.cli.common import (
     ApiBaseOption,
-    EmbedderOption,
     HomeOption,
     JsonOption,
     KeyOption,
     KnobOption,
     Workspace,
+    check_reader,
     knob_values,
-    out,
+    lm_failures,
     pairs,
-    print_json,
 )
+from querywright.cli.show import print_json, say
 from querywright.errors import InputError
+
+Asked = Callable[[str, list[str] | None], Any]
 
 
 def ask(
-    question: Annotated[str, typer.Argument(help="The question.")],
+    question: Annotated[str, typer.Argument(metavar="QUESTION", help="The question.")],
     option: Annotated[
         list[str] | None,
-        typer.Option("--option", help="An option to choose from. Repeatable.", show_default=False),
+        typer.Option("--option", metavar="TEXT", help="An option to choose from. Repeatable.", show_default=False),
     ] = None,
     artifact: Annotated[
-        Path | None, typer.Option("--artifact", help="A compiled program.", show_default=False)
+        Path | None,
+        typer.Option("--artifact", metavar="FOLDER", help="A compiled program.", show_default=False),
     ] = None,
     technique: Annotated[
-        str | None, typer.Option("--technique", help="Or a technique.", show_default=False)
+        str | None,
+        typer.Option("--technique", metavar="NAME", help="Or a technique as it is written.", show_default=False),
     ] = None,
     collection: Annotated[
-        str | None, typer.Option("--collection", help="And a collection.", show_default=False)
+        str | None,
+        typer.Option("--collection", metavar="NAME", help="What the technique searches.", show_default=False),
     ] = None,
     knob: KnobOption = None,
-    reader: Annotated[str, typer.Option("--reader", help="auto, multiple_choice or short_answer.")] = "auto",
-    verify: Annotated[
-        bool, typer.Option("--verify", help="Replay the artifact's golden answers first.")
-    ] = False,
-    trace: Annotated[
-        bool, typer.Option("--trace", help="Show the queries and what they were written from.")
-    ] = False,
+    reader: Annotated[
+        str | None,
+        typer.Option(
+            "--reader",
+            metavar="NAME",
+            help="auto, multiple_choice, short_answer or none. Default: auto.",
+            show_default=False,
+        ),
+    ] = None,
+    verify: Annotated[bool, typer.Option("--verify", help="Replay the artifact's golden answers first.")] = False,
+    trace: Annotated[bool, typer.Option("--trace", help="Show the queries and what they were written from.")] = False,
     lm: Annotated[
         str | None,
-        typer.Option("--lm", help="LM; default: the artifact's own, or embedded.", show_default=False),
+        typer.Option("--lm", metavar="NAME", help="LM. Default: the artifact's own, or embedded.", show_default=False),
     ] = None,
     api_base: ApiBaseOption = None,
     api_key_env: KeyOption = None,
-    embedder: EmbedderOption = "embedded",
+    embedder: Annotated[
+        str | None,
+        typer.Option(
+            "--embedder", metavar="NAME", help="As the collection was built. Default: embedded.", show_default=False
+        ),
+    ] = None,
     home: HomeOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Ask a compiled program, or a technique over a collection.
 
-    Example: querywright ask --artifact artifacts/hcqr-sample "Which test ...?" --option "..." --option "..."
+    Example: querywright ask "Which test?" --artifact artifacts/hcqr-sample --option HbA1c --option ECG
     """
     options = list(option or ())
-    program: Any
+    _check(question, options)
     if artifact is not None:
-        if technique is not None or knob:
-            raise InputError("an artifact brings its technique and knobs; leave out --technique and --knob")
-        from querywright.optimize.load import load
-
-        given = None
-        if lm is not None or api_base is not None:
-            given = Workspace.open(home, lm or "embedded", api_base=api_base, api_key_env=api_key_env).lm
-        program = load(artifact, lm=given, home=home, verify=verify)
-        if program.manifest.reader == "multiple_choice" and not options:
-            raise InputError("this artifact chooses between options; give at least two with --option")
+        clashing = {
+            "--technique": technique, "--collection": collection, "--knob": knob, "--reader": reader,
+            "--embedder": embedder,
+        }  # fmt: skip
+        given = [name for name, value in clashing.items() if value]
+        if given:
+            raise InputError(
+                f"an artifact brings its own technique, knobs, reader and collection; leave out {', '.join(given)}"
+            )
+        program = _compiled(artifact, options, lm, api_base, api_key_env, home, verify)
     else:
-        program = _plain_program(
-            technique,
-            collection,
-            options,
-            reader,
-            knob,
-            Workspace.open(home, lm or "embedded", api_base=api_base, api_key_env=api_key_env),
-            embedder,
-        )
-    prediction = program(question, options or None)
+        if verify:
+            raise InputError("--verify replays an artifact's golden answers; name one with --artifact")
+        if technique is None:
+            raise InputError("name what is asked: --artifact FOLDER, or --technique NAME with --collection NAME")
+        make = _technique(technique, collection, options, reader or "auto", knob)
+        workspace = Workspace.open(home, lm or "embedded", api_base=api_base, api_key_env=api_key_env)
+        program = make(workspace, embedder or "embedded")
+    with lm_failures():
+        prediction = program(question, options or None)
     if as_json:
-        print_json(
-            {
-                "answer": prediction.answer,
-                "passages": [{"id": p.id, "title": p.title, "text": p.text} for p in prediction.passages],
-                "queries": [{"role": q.role, "text": q.text} for q in prediction.queries],
-                "notes": dict(prediction.notes),
-                "fallbacks": list(prediction.fallbacks),
-            }
-        )
-        return
-    out.print(f"answer: {prediction.answer or '(none)'}", style="bold", highlight=False, markup=False)
-    if trace:
-        for name, value in prediction.notes.items():
-            out.print(f"  {name}: {value}", highlight=False, markup=False)
-        for query in prediction.queries:
-            out.print(f"  query ({query.role}): {query.text}", highlight=False, markup=False)
-    for number, passage in enumerate(prediction.passages, 1):
-        out.print(f"[{number}] {passage.id}  {passage.title}", style="cyan", highlight=False, markup=False)
-        out.print(f"    {passage.text}", highlight=False, markup=False)
-    if prediction.fallbacks:
-        out.print(
-            f"fell back: {', '.join(prediction.fallbacks)}", style="yellow", highlight=False, markup=False
-        )
+        print_json(_as_data(prediction))
+    else:
+        _show(prediction, trace)
 
 
-def _plain_program(
-    technique: str | None,
-    collection: str | None,
+def _check(question: str, options: list[str]) -> None:
+    if not question.strip():
+        raise InputError("the question is empty; write it in quotes after ask")
+    if len(options) == 1:
+        raise InputError(
+            f"only one --option is given: {options[0]!r}; give at least two, or none for a question without options"
+        )
+    texts = [text.strip() for text in options]
+    if not all(texts):
+        raise InputError("an --option is empty; give each its text")
+    twice = [text for text in dict.fromkeys(texts) if texts.count(text) > 1]
+    if twice:
+        raise InputError(f"the --option {twice[0]!r} is given twice; options must differ")
+
+
+def _compiled(
+    artifact: Path,
     options: list[str],
-    reader: str,
-    knob: list[str] | None,
-    workspace: Workspace,
-    embedder: str,
-) -> Any:
+    lm: str | None,
+    api_base: str | None,
+    api_key_env: str | None,
+    home: Path | None,
+    verify: bool,
+) -> Asked:
+    """The artifact's program; an address or a key alone is for the LM that the artifact names."""
+    from querywright.optimize.artifacts import read_artifact
+    from querywright.optimize.load import load
+
+    manifest = read_artifact(artifact).manifest
+    if manifest.reader == "multiple_choice" and not options:
+        raise InputError("this artifact chooses between options; give at least two with --option")
+    given = None
+    if lm is not None or api_base is not None or api_key_env is not None:
+        name = lm or ("embedded" if manifest.lm.startswith("embedded:") else manifest.lm)
+        given = Workspace.open(home, name, api_base=api_base, api_key_env=api_key_env).lm
+    with lm_failures():
+        return load(artifact, lm=given, home=home, verify=verify)
+
+
+def _technique(
+    technique: str, collection: str | None, options: list[str], reader: str, knob: list[str] | None
+) -> Callable[[Workspace, str], Asked]:
+    """What makes the program once the working folder is open; everything given is checked before."""
     import dspy
 
     from querywright.models.adapter import PromptAdapter
     from querywright.programs import make_program, technique_class
 
-    if technique is None:
-        raise InputError("give --artifact PATH, or --technique NAME with --collection NAME")
+    check_reader(reader)
+    kind = technique_class(technique)
     knobs = knob_values(technique, pairs(knob, "--knob"))
-    retriever = None
-    if technique_class(technique).SEARCHES != "0":
-        if collection is None:
-            raise InputError(f"{technique} searches; name a collection with --collection")
-        retriever = workspace.retriever(collection, embedder)
+    if kind.SEARCHES != "0" and collection is None:
+        raise InputError(f"{technique} searches; name a collection with --collection")
+    if not options and (kind.NEEDS_OPTIONS or reader == "multiple_choice"):
+        what = technique if kind.NEEDS_OPTIONS else "the reader multiple_choice"
+        raise InputError(f"{what} compares options; give at least two with --option")
     chosen = reader if reader != "auto" else ("multiple_choice" if options else "short_answer")
-    program = make_program(technique, retriever, reader=chosen, **knobs)
 
-    def call(question: str, given: list[str] | None) -> Any:
-        with dspy.context(lm=workspace.lm, adapter=PromptAdapter()):
-            return program(question=question, options=given)
+    def make(workspace: Workspace, embedder: str) -> Asked:
+        searches = kind.SEARCHES != "0" and collection is not None
+        retriever = workspace.retriever(str(collection), embedder) if searches else None
+        program = make_program(technique, retriever, reader=None if chosen == "none" else chosen, **knobs)
 
-    return call
+        def call(question: str, given: list[str] | None) -> Any:
+            with dspy.context(lm=workspace.lm, adapter=PromptAdapter()):
+                return program(question=question, options=given)
+
+        return call
+
+    return make
+
+
+def _as_data(prediction: Any) -> dict[str, Any]:
+    return {
+        "answer": prediction.answer,
+        "passages": [{"id": p.id, "title": p.title, "text": p.text} for p in prediction.passages],
+        "queries": [{"role": q.role, "text": q.text} for q in prediction.queries],
+        "notes": dict(prediction.notes),
+        "fallbacks": list(prediction.fallbacks),
+    }
+
+
+def _show(prediction: Any, trace: bool) -> None:
+    if prediction.answer is not None:
+        say(f"answer: {prediction.answer or '(none)'}", style="bold")
+    if trace:
+        for name, value in prediction.notes.items():
+            say(f"{name}: {'; '.join(map(str, value)) if isinstance(value, list) else value}", indent=2)
+        for query in prediction.queries:
+            say(f"query ({query.role}): {query.text}", indent=2)
+    for number, passage in enumerate(prediction.passages, 1):
+        say(f"[{number}] {passage.id}  {passage.title}".rstrip(), style="cyan")
+        say(passage.text, indent=4)
+    if prediction.fallbacks:
+        say(f"fell back: {', '.join(prediction.fallbacks)}", style="yellow")

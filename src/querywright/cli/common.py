@@ -1,21 +1,19 @@
-"""What the commands share: options, the working folder, progress, tables and errors."""
+"""What the commands share: options, the working folder, and checks that are made before anything is spent."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
-from querywright.errors import InputError
+from querywright.errors import ArtifactError, InputError, OutageError, QuerywrightError
 
 if TYPE_CHECKING:
     import dspy
@@ -25,45 +23,66 @@ if TYPE_CHECKING:
     from querywright.models.store import Store
     from querywright.retrieval.chroma import ChromaRetriever
 
-out = Console()
-err = Console(stderr=True)
+PROBE_BYTES = 1 << 20
+_VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]{0,39}")
 
+QuestionsArgument = Annotated[
+    str, typer.Argument(metavar="QUESTIONS", help="A file of labelled questions, hf:NAME, or sample.")
+]
 HomeOption = Annotated[
     Path | None,
     typer.Option(
-        "--home", help="Working folder. Default: $QUERYWRIGHT_HOME, or .querywright here.", show_default=False
+        "--home",
+        metavar="FOLDER",
+        help="Working folder. Default: $QUERYWRIGHT_HOME, or .querywright here.",
+        show_default=False,
     ),
 ]
 LMOption = Annotated[
-    str, typer.Option("--lm", help="embedded, gguf:PATH, or a DSPy model string (openai/...).")
+    str,
+    typer.Option("--lm", metavar="NAME", help="embedded, gguf:PATH, or a DSPy model string (openai/...)."),
 ]
 ApiBaseOption = Annotated[
-    str | None, typer.Option("--api-base", help="Address of an OpenAI-compatible server.", show_default=False)
+    str | None,
+    typer.Option("--api-base", metavar="URL", help="Address of an OpenAI-compatible server.", show_default=False),
 ]
 KeyOption = Annotated[
     str | None,
-    typer.Option("--api-key-env", help="Environment variable that holds the key.", show_default=False),
+    typer.Option("--api-key-env", metavar="NAME", help="Environment variable that holds the key.", show_default=False),
 ]
 EmbedderOption = Annotated[
-    str, typer.Option("--embedder", help="embedded, or a sentence-transformers name or path.")
+    str,
+    typer.Option("--embedder", metavar="NAME", help="embedded, or a sentence-transformers name or path."),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")]
 ColumnOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--column", help="OURS=THEIRS: the data's name of a column. Repeatable.", show_default=False
+        "--column",
+        metavar="OURS=THEIRS",
+        help="The data's name of a column, such as text=contents. Repeatable.",
+        show_default=False,
     ),
 ]
 LimitOption = Annotated[
-    int | None, typer.Option("--limit", help="Read the first so many rows.", show_default=False)
+    int | None,
+    typer.Option("--limit", metavar="N", min=1, help="Read the first N rows.", show_default=False),
+]
+SplitOption = Annotated[
+    str | None, typer.Option("--split", metavar="NAME", help="Split of a dataset.", show_default=False)
 ]
 KnobOption = Annotated[
     list[str] | None,
-    typer.Option("--knob", help="NAME=VALUE, such as max_passages=10. Repeatable.", show_default=False),
+    typer.Option("--knob", metavar="NAME=VALUE", help="Such as max_passages=10. Repeatable.", show_default=False),
 ]
-ThreadsOption = Annotated[int, typer.Option("--threads", min=1, help="Questions under way at a time.")]
+ReaderOption = Annotated[
+    str,
+    typer.Option("--reader", metavar="NAME", help="auto, multiple_choice, short_answer or none."),
+]
+ThreadsOption = Annotated[int, typer.Option("--threads", metavar="N", min=1, help="Questions under way at a time.")]
 CallsOption = Annotated[
-    int | None, typer.Option("--max-calls", min=1, help="Stop after so many LM calls.", show_default=False)
+    int | None,
+    typer.Option("--max-calls", metavar="N", min=1, help="Stop after N LM calls.", show_default=False),
 ]
 
 
@@ -87,34 +106,65 @@ class Workspace:
         max_calls: int | None = None,
     ) -> Workspace:
         """Open the working folder and make the LM ready."""
+        key = api_key(api_key_env)
         from querywright.home import home as working_folder
-        from querywright.models.guard import Limits
         from querywright.models.ledger import Ledger
-        from querywright.models.lm import resolve_lm
         from querywright.models.store import open_store
 
         folder = working_folder(home)
         # The re-encoded model and everything else that a library of ours writes goes to the same folder.
         os.environ["QUERYWRIGHT_HOME"] = str(folder.resolve())
         store, ledger = open_store(folder), Ledger()
-        key = None
-        if api_key_env is not None:
-            key = os.environ.get(api_key_env)
-            if not key:
-                raise InputError(f"the environment variable {api_key_env} is not set; put the key there")
-        made = resolve_lm(
-            lm, store=store, ledger=ledger, limits=Limits(max_calls=max_calls), api_base=api_base, api_key=key
-        )
+        made = _lm(store, ledger, lm, api_base, key, max_calls)
         return cls(folder, store, ledger, made)
+
+    def another_lm(self, lm: str, *, api_base: str | None, api_key_env: str | None, max_calls: int | None) -> dspy.LM:
+        """A second LM with the same store and ledger, and a limit of calls of its own."""
+        return _lm(self.store, self.ledger, lm, api_base, api_key(api_key_env), max_calls)
+
+    def cost_line(self) -> str:
+        """What all LM calls of the command cost."""
+        total = self.ledger.total
+        dollars = f"; {total.dollars:.4f} US dollars estimated" if total.dollars else ""
+        return (
+            f"LM calls: {total.calls} made, {total.saved} saved; {total.tokens} tokens; "
+            f"{total.seconds:.0f} LM seconds{dollars}"
+        )
 
     def retriever(self, collection: str, embedder: str) -> ChromaRetriever:
         """Open a collection."""
         from querywright.models.embedder import resolve_embedder
         from querywright.retrieval.chroma import ChromaRetriever
 
-        return ChromaRetriever(
-            collection, embedder=resolve_embedder(embedder, store=self.store), home=self.home
+        return ChromaRetriever(collection, embedder=resolve_embedder(embedder, store=self.store), home=self.home)
+
+
+def _lm(store: Store, ledger: Ledger, lm: str, api_base: str | None, key: str | None, max_calls: int | None) -> dspy.LM:
+    from querywright.models.guard import Limits
+    from querywright.models.lm import resolve_lm
+
+    if (api_base or key) and (lm == "embedded" or lm.startswith("gguf:")):
+        raise InputError(
+            f"the LM {lm!r} runs in this process and has no address and no key; with --api-base or --api-key-env "
+            "name a remote one, such as --lm openai/MODEL"
         )
+    return resolve_lm(
+        lm, store=store, ledger=ledger, limits=Limits(max_calls=max_calls), api_base=api_base, api_key=key
+    )
+
+
+def api_key(variable: str | None) -> str | None:
+    """The key in an environment variable, or None when none is named."""
+    if variable is None:
+        return None
+    key = os.environ.get(variable, "").strip()
+    if not key:
+        named = repr(variable) if _VARIABLE.fullmatch(variable) else "that was given"  # it may be the key itself
+        raise InputError(
+            f"the environment variable {named} is not set or empty; --api-key-env takes the name of a variable: "
+            "put the key into one (export NAME=...) and give its name"
+        )
+    return key
 
 
 def pairs(values: Sequence[str] | None, option: str) -> dict[str, str]:
@@ -122,9 +172,12 @@ def pairs(values: Sequence[str] | None, option: str) -> dict[str, str]:
     found: dict[str, str] = {}
     for value in values or ():
         name, separator, rest = value.partition("=")
-        if not separator or not name.strip():
+        name = name.strip()
+        if not separator or not name or not rest.strip():
             raise InputError(f"{option} takes NAME=VALUE, but got {value!r}")
-        found[name.strip()] = rest.strip()
+        if name in found:
+            raise InputError(f"{option} {name} is given twice: {found[name]!r} and {rest.strip()!r}")
+        found[name] = rest.strip()
     return found
 
 
@@ -143,50 +196,75 @@ def knob_values(technique: str, given: Mapping[str, str], *, strict: bool = True
     return {name: knobs.knob(name).parse(text) for name, text in given.items() if strict or name in knobs}
 
 
-def reader_for(questions: Sequence[Question], reader: str) -> str:
-    """The reader of that name; ``auto`` reads options where every question has them."""
+def check_reader(reader: str) -> None:
+    """Raise when there is no such reader."""
+    from querywright.programs import READERS
+
+    known = ["auto", *READERS, "none"]
+    if reader not in known:
+        raise InputError(f"unknown reader {reader!r}; the readers are: {', '.join(known)}")
+
+
+def reader_for(questions: Sequence[Question], reader: str) -> str | None:
+    """The reader of that name; ``auto`` chooses between options where every question has them."""
+    if reader == "none":
+        return None
     if reader != "auto":
         return reader
     return "multiple_choice" if all(question.options for question in questions) else "short_answer"
 
 
-def show_table(title: str, rows: Sequence[Mapping[str, str]], *, notes: Sequence[str] = ()) -> None:
-    """A table, one mapping a row, its columns in the order of the first."""
-    table = Table(title=title, title_justify="left", title_style="bold")
-    for column in rows[0] if rows else ():
-        table.add_column(column, justify="left" if column in {"arm", "technique"} else "right")
-    for row in rows:
-        table.add_row(*row.values())
-    out.print(table)
-    for note in notes:
-        out.print(note, highlight=False, markup=False)
+def check_folder(target: Path, option: str) -> None:
+    """Raise when an artifact could not be written there, before anything is spent.
+
+    Args:
+        target: The artifact's folder; it need not be there.
+        option: The option that named it.
+    """
+    if target.is_dir():
+        if not (target / "manifest.json").is_file() and any(target.iterdir()):
+            raise ArtifactError(f"{target.name!r} exists and is no artifact; give another folder with {option}")
+    elif target.exists() or target.is_symlink():
+        raise ArtifactError(f"{target.name!r} is a file, but an artifact is a folder; give another {option}")
+    _probe(target.absolute().parent, target.name, option)
 
 
-def print_json(data: Any) -> None:
-    """Data as JSON on standard output, and nothing else there."""
-    sys.stdout.write(json.dumps(data, ensure_ascii=False, indent=2, allow_nan=False) + "\n")
+def check_file(target: Path, option: str) -> None:
+    """Raise when a file could not be written there, before anything is spent."""
+    if target.is_dir():
+        raise InputError(f"{target.name!r} is a folder; give a file with {option}")
+    if not target.absolute().parent.is_dir():
+        raise InputError(f"there is no folder {os.fspath(target.parent)!r} for {option} {target.name}; make it first")
+    if target.exists() and not os.access(target, os.W_OK):
+        raise InputError(f"{target.name!r} cannot be written; give another file with {option}")
+    if target.is_file() or not target.exists():  # a device or a pipe has no room of its own
+        _probe(target.absolute().parent, target.name, option)
+
+
+def _probe(folder: Path, name: str, option: str) -> None:
+    """Write and remove a megabyte in the folder, or in the nearest one above it that is there."""
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(bytes(PROBE_BYTES))
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise InputError(
+            f"{name!r} cannot be written into {folder.name or os.fspath(folder)!r}: {error.strerror}; "
+            f"give another place with {option}, or make it writable or make room. Nothing was asked yet"
+        ) from error
 
 
 @contextlib.contextmanager
-def progress() -> Iterator[Callable[[str, int, int], None]]:
-    """A progress line a piece of work, on standard error; only a line at its end where that is no terminal."""
-    if not err.is_terminal:
+def lm_failures() -> Iterator[None]:
+    """Give an LM's failure that nothing caught as the end of the run, without a traceback."""
+    from dspy.utils.exceptions import LMError
 
-        def note(what: str, done: int, total: int) -> None:
-            if done == total:
-                err.print(f"{what}: {done} of {total}", highlight=False, markup=False)
-
-        yield note
-        return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=err, transient=True) as bars:
-        tasks: dict[str, Any] = {}
-
-        def update(what: str, done: int, total: int) -> None:
-            if what not in tasks:
-                tasks[what] = bars.add_task(what, total=total)
-            bars.update(tasks[what], completed=done, total=total, visible=done < total)
-
-        yield update
+    try:
+        yield
+    except QuerywrightError:
+        raise
+    except LMError as error:
+        raise OutageError(f"the LM did not answer: {error}; answers received so far are kept") from error

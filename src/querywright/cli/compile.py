@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -18,29 +20,40 @@ from querywright.cli.common import (
     KnobOption,
     LimitOption,
     LMOption,
+    QuestionsArgument,
+    ReaderOption,
+    SplitOption,
     ThreadsOption,
     Workspace,
+    check_folder,
+    check_reader,
     knob_values,
-    out,
+    lm_failures,
     pairs,
-    print_json,
-    progress,
     reader_for,
-    show_table,
 )
-from querywright.errors import InputError
+from querywright.cli.show import print_json, progress, say, show_table
+from querywright.errors import ArtifactError, InputError
+
+if TYPE_CHECKING:
+    from querywright.data.splits import Splits
+    from querywright.optimize.search import Arm, Compiled
+
+OBJECTIVES = ("decision_useful", "accuracy", "both")
+SHOWN_ARMS = 8
 
 
 def compile_command(
-    technique: Annotated[str, typer.Argument(help="The technique, as querywright techniques lists it.")],
-    questions: Annotated[str, typer.Argument(help="A file of labelled questions, hf:NAME, or sample.")],
-    collection: Annotated[str, typer.Option("--collection", help="The collection that is searched.")],
-    save_to: Annotated[Path, typer.Option("--out", help="The artifact's folder.")],
+    technique: Annotated[str, typer.Argument(metavar="TECHNIQUE", help="A name that querywright techniques lists.")],
+    questions: QuestionsArgument,
+    collection: Annotated[str, typer.Option("--collection", metavar="NAME", help="The collection that is searched.")],
+    save_to: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where the artifact is written.")],
     sizes: Annotated[
         str | None,
         typer.Option(
             "--sizes",
-            help="Questions in train,dev,test, such as 20,40,80. Default: 30 %, 30 %, 40 %.",
+            metavar="N,N,N",
+            help="Questions in train,dev,test, such as 20,40,80. Default: 30 %, 30 %, 40 % of all.",
             show_default=False,
         ),
     ] = None,
@@ -48,20 +61,19 @@ def compile_command(
         str,
         typer.Option(
             "--objective",
-            help="decision_useful, accuracy, both; auto: the first with evidence, else accuracy.",
+            metavar="NAME",
+            help="decision_useful, accuracy, both; auto: the first where evidence is labelled, else accuracy.",
         ),
     ] = "auto",
-    trials: Annotated[int, typer.Option("--trials", min=1, help="Trials of the search.")] = 30,
-    seed: Annotated[int, typer.Option("--seed", help="Of the split, the demonstrations and the search.")] = 0,
+    trials: Annotated[int, typer.Option("--trials", metavar="N", min=1, help="Trials of the search.")] = 30,
+    seed: Annotated[
+        int, typer.Option("--seed", metavar="N", help="Of the split, the demonstrations and the search.")
+    ] = 0,
     knob: KnobOption = None,
-    reader: Annotated[
-        str, typer.Option("--reader", help="auto, multiple_choice, short_answer or none.")
-    ] = "auto",
+    reader: ReaderOption = "auto",
     column: ColumnOption = None,
     limit: LimitOption = None,
-    split: Annotated[
-        str | None, typer.Option("--split", help="Split of a dataset.", show_default=False)
-    ] = None,
+    split: SplitOption = None,
     lm: LMOption = "embedded",
     api_base: ApiBaseOption = None,
     api_key_env: KeyOption = None,
@@ -75,29 +87,37 @@ def compile_command(
 
     A knob given here is fixed and not searched; max_passages is the budget of every arm (default 5).
 
-    Example: querywright compile hcqr questions.jsonl --collection textbooks --out artifacts/hcqr-textbooks
+    Example: querywright compile hcqr questions.jsonl --collection mine --out artifacts/mine
     """
     from querywright.data import read_questions, split_questions
     from querywright.optimize.search import CompileSettings
     from querywright.programs import technique_class
 
-    technique_class(technique)
-    asked = read_questions(questions, columns=pairs(column, "--column"), limit=limit, split=split)
-    splits = split_questions(asked, seed=seed, sizes=_sizes(sizes))
+    needs_options = technique_class(technique).NEEDS_OPTIONS or reader == "multiple_choice"
+    knobs = knob_values(technique, pairs(knob, "--knob"))
+    check_reader(reader)
+    counts = _sizes(sizes)
+    if objective not in {"auto", *OBJECTIVES}:
+        raise InputError(f"the objective must be auto, {', '.join(OBJECTIVES)}, but got {objective!r}")
+    check_folder(save_to, "--out")
+    asked = read_questions(
+        questions,
+        columns=pairs(column, "--column"),
+        limit=limit,
+        split=split,
+        multiple_choice=True if needs_options else None,
+    )
+    splits = split_questions(asked, seed=seed, sizes=counts)
     if objective == "auto":
         objective = "decision_useful" if any(q.evidence for q in splits.dev) else "accuracy"
-    if objective not in {"decision_useful", "accuracy", "both"}:
-        raise InputError(
-            f"the objective must be decision_useful, accuracy, both or auto, but got {objective!r}"
-        )
     workspace = Workspace.open(home, lm, api_base=api_base, api_key_env=api_key_env, max_calls=max_calls)
     run_compile(
         workspace,
         technique,
         splits,
         retriever=workspace.retriever(collection, embedder),
-        reader=None if reader == "none" else reader_for(asked, reader),
-        knobs=knob_values(technique, pairs(knob, "--knob")),
+        reader=reader_for(asked, reader),
+        knobs=knobs,
         settings=CompileSettings(objective=objective, n_trials=trials, seed=seed, threads=threads),  # type: ignore[arg-type]
         save_to=save_to,
         as_json=as_json,
@@ -107,20 +127,21 @@ def compile_command(
 def run_compile(
     workspace: Workspace,
     technique: str,
-    splits: Any,
+    splits: Splits,
     *,
     retriever: Any,
     reader: str | None,
-    knobs: dict[str, Any],
+    knobs: Mapping[str, Any],
     settings: Any,
     save_to: Path,
     as_json: bool,
 ) -> None:
-    """Compile, save and show."""
+    """Compile, save and show; what was found is also shown when it could not be saved."""
     from querywright.optimize.report import compiled_json, save_compiled
     from querywright.optimize.search import compile_program
 
-    with progress() as update:
+    failed: ArtifactError | None = None
+    with progress() as update, lm_failures():
         compiled = compile_program(
             technique,
             splits,
@@ -131,65 +152,88 @@ def run_compile(
             settings=settings,
             progress=update,
         )
-        save_compiled(
-            save_to, compiled, splits, lm=workspace.lm, retriever=retriever, threads=settings.threads
-        )
+        try:
+            save_compiled(save_to, compiled, splits, lm=workspace.lm, retriever=retriever, threads=settings.threads)
+        except ArtifactError as error:
+            failed = error
     if as_json:
-        print_json({**compiled_json(compiled), "artifact": save_to.name})
-        return
-    show_compiled(compiled, splits, workspace, save_to)
+        print_json({**compiled_json(compiled), "artifact": None if failed else save_to.name})
+    else:
+        show_compiled(compiled, splits, workspace)
+        if failed is None:
+            say(f"artifact: {save_to}")
+    if failed is not None:
+        raise failed
 
 
-def show_compiled(compiled: Any, splits: Any, workspace: Workspace, save_to: Path) -> None:
+def show_compiled(compiled: Compiled, splits: Splits, workspace: Workspace) -> None:
     """The tables and verdicts of a compilation."""
     from querywright.data.types import Label
     from querywright.optimize.report import table_rows
     from querywright.optimize.search import objective_value
 
     objective = compiled.settings.objective
+    best = sorted(compiled.arms, key=lambda arm: -objective_value(arm.dev, objective))[:SHOWN_ARMS]
     arms = [
         {
             "arm": arm.name,
-            objective: f"{100 * objective_value(arm.dev, objective):.1f}",
-            "ENTAILED": f"{100 * arm.dev.label_share(Label.ENTAILED):.1f}",
-            "demonstrations": "-" if arm.demo_set is None else f"set {arm.demo_set}",
-            "knobs": ", ".join(f"{k}={v}" for k, v in arm.knobs.items() if k != "max_passages"),
+            objective: _per_cent(objective_value(arm.dev, objective)),
+            "ENTAILED": _per_cent(arm.dev.label_share(Label.ENTAILED)),
+            "demos": "-" if arm.demo_set is None else f"set {arm.demo_set}",
+            "knobs": _changed_knobs(compiled.technique, arm),
         }
-        for arm in sorted(compiled.arms, key=lambda arm: -objective_value(arm.dev, objective))[:8]
+        for arm in best
     ]
-    shown = f"best {len(arms)} of {len(compiled.arms)} arms"
-    show_table(f"dev, {len(splits.dev)} questions, per cent: {shown}", arms)
+    show_table(
+        f"dev, {len(splits.dev)} questions, per cent: best {len(arms)} of {len(compiled.arms)} arms, with the knobs "
+        "that differ from their defaults",
+        arms,
+    )
     budget = compiled.program.technique.knobs["max_passages"]
+    demonstrated = "none" if compiled.compiled.demo_set is None else "yes"
     notes = [
-        f"test, met once: mean in per cent with its 95 % interval; every arm shows at most {budget} passages; LM "
+        f"met once; mean in per cent with its 95 % interval; every arm shows at most {budget} passages; LM "
         f"{workspace.lm.model}; usefulness from labelled evidence; p-values Holm-corrected",
         *(one.sentence for one in compiled.comparisons),
-        f"recommended: {compiled.recommended} (chosen on dev); demonstrations: technique "
-        f"{'none' if compiled.compiled.demo_set is None else 'yes'}, reader {'yes' if compiled.reader_demos else 'none'}",
+        f"recommended: {compiled.recommended} (chosen on dev); demonstrations: technique {demonstrated}, "
+        f"reader {'yes' if compiled.reader_demos else 'none'}",
     ]
     if compiled.recommended == "no rewriting":
         notes.append(
             f"{compiled.technique} was not better than no rewriting on dev, so plain retrieval is what was saved; "
             "a stronger LM may change that: --lm openai/..."
         )
-    show_table(f"test, {len(splits.test)} questions", table_rows(compiled.test), notes=notes)
-    stages = "; ".join(
-        f"{stage} {cost.calls} made, {cost.saved} saved" for stage, cost in compiled.costs.items()
+    show_table(
+        f"test, {len(splits.test)} questions",
+        table_rows(compiled.test),
+        notes=notes,
+        breaks=("LM calls / question",),
     )
-    total = workspace.ledger.total
-    out.print(
-        f"LM calls: {stages}. In all {total.calls} made, {total.saved} saved, {total.tokens} tokens, "
-        f"{total.seconds:.0f} LM seconds.",
-        highlight=False,
-    )
-    out.print(f"artifact: {save_to}", highlight=False, markup=False)
+    stages = "; ".join(f"{stage} {cost.calls} made, {cost.saved} saved" for stage, cost in compiled.costs.items())
+    say(f"LM calls by stage: {stages}")
+    say(workspace.cost_line())
+
+
+def _per_cent(value: float) -> str:
+    return "-" if value != value else f"{100 * value:.1f}"
+
+
+def _changed_knobs(technique: str, arm: Arm) -> str:
+    """The knobs of an arm that are not at their defaults; the budget, equal in all arms, is left out."""
+    from querywright.programs import technique_class
+
+    name = "plain" if arm.name == "no rewriting" else technique
+    defaults = {knob.name: knob.default for knob in technique_class(name).KNOBS}
+    changed = [f"{key}={value}" for key, value in arm.knobs.items() if value != defaults[key]]
+    return " ".join(one for one in changed if not one.startswith("max_passages=")) or "-"
 
 
 def _sizes(text: str | None) -> tuple[int, int, int] | None:
     if text is None:
         return None
-    parts = text.split(",")
-    if len(parts) != 3 or not all(part.strip().isdigit() for part in parts):
+    if not re.fullmatch(r"\s*[0-9]+\s*(,\s*[0-9]+\s*){2}", text):
         raise InputError(f"--sizes takes three whole numbers such as 20,40,80, but got {text!r}")
-    train, dev, test = (int(part) for part in parts)
+    train, dev, test = (int(part) for part in text.split(","))
+    if min(train, dev, test) < 1:
+        raise InputError(f"--sizes takes numbers of 1 or more, but got {text!r}: train, dev and test are all needed")
     return train, dev, test

@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
-from querywright.cli.common import HomeOption, JsonOption, ThreadsOption, Workspace, err, progress
+from querywright.cli.common import HomeOption, JsonOption, ThreadsOption, Workspace, check_folder
 from querywright.cli.compile import run_compile
+from querywright.cli.show import note, progress
 
 SIZES = (16, 24, 60)
 TRIALS = 24
@@ -16,7 +17,7 @@ BUDGET = 5
 
 
 def demo(
-    save_to: Annotated[Path, typer.Option("--out", help="The artifact's folder.")] = Path(
+    save_to: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where the artifact is written.")] = Path(
         "artifacts/hcqr-sample"
     ),
     threads: ThreadsOption = 4,
@@ -32,6 +33,7 @@ def demo(
     from querywright.optimize.search import CompileSettings
     from querywright.retrieval.index import build_collection
 
+    check_folder(save_to, "--out")
     workspace = Workspace.open(home)
     sample = load_sample()
     with progress() as update:
@@ -43,7 +45,7 @@ def demo(
             prune=True,
             progress=lambda done, total: update("embedding", done, total),
         )
-    err.print(f"sample: {report.count} passages, {report.embedded} embedded", highlight=False)
+    note(f"sample: {report.count} passages, {report.embedded} embedded")
     run_compile(
         workspace,
         "hcqr",

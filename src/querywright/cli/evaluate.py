@@ -1,10 +1,11 @@
-"""``querywright evaluate``: techniques on labelled questions, side by side."""
+"""``querywright evaluate``: techniques and artifacts on labelled questions, side by side."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -19,39 +20,56 @@ from querywright.cli.common import (
     KnobOption,
     LimitOption,
     LMOption,
+    QuestionsArgument,
+    ReaderOption,
+    SplitOption,
     ThreadsOption,
     Workspace,
-    err,
-    knob_values,
-    out,
+    check_file,
+    lm_failures,
     pairs,
-    print_json,
-    progress,
-    reader_for,
-    show_table,
 )
+from querywright.cli.plan import Plan, make_plan, planned_programs, planned_questions, settle
+from querywright.cli.show import note, print_json, progress, say, show_table
 from querywright.errors import InputError
+
+if TYPE_CHECKING:
+    from querywright.data.types import Question
+    from querywright.optimize.evaluate import Evaluation
+    from querywright.retrieval.chroma import ChromaRetriever
+
+BASELINE = "plain"
+SHOWN_WARNINGS = 3
 
 
 def evaluate_command(
-    questions: Annotated[str, typer.Argument(help="A file of questions, hf:NAME, or sample.")],
+    questions: QuestionsArgument,
     collection: Annotated[
-        str | None, typer.Option("--collection", help="The collection that is searched.", show_default=False)
+        str | None,
+        typer.Option(
+            "--collection", metavar="NAME", help="The collection that is searched.", show_default=False
+        ),
     ] = None,
     technique: Annotated[
         list[str] | None,
         typer.Option(
-            "--technique", help="Repeatable. Default: closed_book, plain and hcqr.", show_default=False
+            "--technique",
+            metavar="NAME",
+            help="Repeatable. Default: closed_book, plain and, where there are options, hcqr.",
+            show_default=False,
         ),
     ] = None,
     artifact: Annotated[
         list[Path] | None,
-        typer.Option("--artifact", help="A compiled program. Repeatable.", show_default=False),
+        typer.Option(
+            "--artifact", metavar="FOLDER", help="A compiled program. Repeatable.", show_default=False
+        ),
     ] = None,
     metric: Annotated[
         list[str] | None,
         typer.Option(
             "--metric",
+            metavar="NAME",
             help="Repeatable. Default: accuracy, and by evidence where it is labelled.",
             show_default=False,
         ),
@@ -59,169 +77,195 @@ def evaluate_command(
     judge_lm: Annotated[
         str | None,
         typer.Option(
-            "--judge-lm", help="An LM that judges usefulness; uncalibrated, and said so.", show_default=False
+            "--judge-lm", metavar="NAME", help="An LM that judges usefulness; not calibrated, and said so.",
+            show_default=False,
+        ),
+    ] = None,
+    judge_api_base: Annotated[
+        str | None,
+        typer.Option(
+            "--judge-api-base", metavar="URL", help="Address of the judge's server.", show_default=False
+        ),
+    ] = None,
+    judge_api_key_env: Annotated[
+        str | None,
+        typer.Option(
+            "--judge-api-key-env", metavar="NAME", help="Environment variable that holds the judge's key.",
+            show_default=False,
         ),
     ] = None,
     knob: KnobOption = None,
-    reader: Annotated[
-        str, typer.Option("--reader", help="auto, multiple_choice, short_answer or none.")
-    ] = "auto",
+    reader: ReaderOption = "auto",
     column: ColumnOption = None,
     limit: LimitOption = None,
-    split: Annotated[
-        str | None, typer.Option("--split", help="Split of a dataset.", show_default=False)
-    ] = None,
+    split: SplitOption = None,
     lm: LMOption = "embedded",
     api_base: ApiBaseOption = None,
     api_key_env: KeyOption = None,
     max_calls: CallsOption = None,
     max_failures: Annotated[
-        float, typer.Option("--max-failures", min=0.0, max=1.0, help="Share of questions that may fail.")
+        float,
+        typer.Option(
+            "--max-failures", metavar="SHARE", min=0.0, max=1.0, help="Share of questions that may fail, 0 to 1."
+        ),
     ] = 0.05,
     threads: ThreadsOption = 4,
     embedder: EmbedderOption = "embedded",
     rows: Annotated[
         Path | None,
-        typer.Option("--rows", help="Write every question's result here, JSON lines.", show_default=False),
+        typer.Option(
+            "--rows", metavar="FILE", help="Write every question's result here, JSON lines.", show_default=False
+        ),
     ] = None,
     home: HomeOption = None,
     as_json: JsonOption = False,
-) -> None:
-    """Evaluate techniques and artifacts on the same questions; the first arm is what the others are held against.
+) -> None:  # fmt: skip
+    """Evaluate techniques and artifacts on the same questions, each held against plain (else the first).
 
-    Example: querywright evaluate questions.jsonl --collection textbooks --technique plain --technique hcqr --limit 40
+    Example: querywright evaluate questions.jsonl --collection textbooks --limit 40
     """
-    from querywright.data import read_questions
-    from querywright.data.reading import check_evidence
-    from querywright.metrics.statistics import holm
-    from querywright.optimize.evaluate import Evaluation, evaluate, metrics_by_name
-    from querywright.optimize.report import table_rows
-    from querywright.programs import RAG, make_program, technique_class
+    from querywright.optimize.evaluate import evaluate
 
-    asked = read_questions(questions, columns=pairs(column, "--column"), limit=limit, split=split)
-    names = list(technique or ()) or ([] if artifact else ["closed_book", "plain", "hcqr"])
-    for name in names:
-        technique_class(name)
-    knobs = pairs(knob, "--knob")
-    unused = [
-        key for key in knobs if not any(key in {k.name for k in technique_class(n).KNOBS} for n in names)
-    ]
-    if unused:
-        raise InputError(f"no technique here has the knob {unused[0]!r}")
-    labelled = any(question.evidence for question in asked)
-    chosen = metrics_by_name(metric or (["accuracy", *(["decision_useful", "recall"] if labelled else [])]))
-    reading = None if reader == "none" else reader_for(asked, reader)
+    if rows is not None:
+        check_file(rows, "--rows")
+    plan = make_plan(technique, artifact, reader, pairs(knob, "--knob"), metric)
+    asked = planned_questions(plan, questions, pairs(column, "--column"), limit, split)
+    settle(plan, asked, judged=judge_lm is not None)
+    if plan.searches and collection is None:
+        raise InputError(f"{plan.searches[0]} searches; name a collection with --collection")
 
     workspace = Workspace.open(home, lm, api_base=api_base, api_key_env=api_key_env, max_calls=max_calls)
-    retriever = None
-    if any(technique_class(name).SEARCHES != "0" for name in names):
-        if collection is None:
-            raise InputError("these techniques search; name a collection with --collection")
-        retriever = workspace.retriever(collection, embedder)
-        missing = check_evidence(asked, {passage.id for passage in retriever.passages()})
-        for line in missing[:3]:
-            err.print(f"warning: {line}", style="yellow", highlight=False, markup=False)
-    notes = (
-        [f"LM {workspace.lm.model}; {len(asked)} questions; usefulness from labelled evidence"]
-        if labelled
-        else [f"LM {workspace.lm.model}; {len(asked)} questions; no labelled evidence"]
-    )
+    metrics: dict[str, Any] = dict(plan.metrics)
     if judge_lm is not None:
-        chosen["judged_useful"] = _judge(workspace, judge_lm, home)
-        notes.append(f"judged_useful: judge {judge_lm}, not calibrated against people")
-    programs: dict[str, tuple[RAG, Any]] = {
-        name: (
-            make_program(name, retriever, reader=reading, **knob_values(name, knobs, strict=False)),
-            workspace.lm,
+        same = (judge_lm, judge_api_base or api_base, judge_api_key_env or api_key_env) == (lm, api_base, api_key_env)
+        judge = (
+            workspace.lm
+            if same
+            else workspace.another_lm(
+                judge_lm, api_base=judge_api_base, api_key_env=judge_api_key_env, max_calls=max_calls
+            )
         )
-        for name in names
-    }
-    for path in artifact or ():
-        from querywright.optimize.load import load
-
-        loaded = load(path, home=home, lm=workspace.lm)
-        programs[path.name] = (loaded.program, workspace.lm)
+        metrics["judged_useful"] = _judged(judge)
+        plan.notes.append(f"judged_useful: labels by the judge {judge.model}, not calibrated against people")
+    retriever = None
+    if collection is not None and (plan.searches or plan.artifacts):
+        retriever = workspace.retriever(collection, embedder)
+        _warn_of_missing_evidence(asked, retriever)
+    programs = planned_programs(plan, retriever, workspace, home)
     found: list[Evaluation] = []
-    with progress() as update:
-        for name, (program, model) in programs.items():
+    with progress() as update, lm_failures():
+        for name, program in programs.items():
             found.append(
                 evaluate(
                     program,
                     asked,
-                    lm=model,
+                    lm=workspace.lm,
                     name=name,
-                    metrics=chosen,
+                    metrics=metrics,
                     threads=threads,
                     max_failures=max_failures,
                     progress=update,
                 )
             )
+    _report(questions, asked, found, plan, workspace, metrics, as_json)
     if rows is not None:
         _write_rows(rows, found)
-    comparisons = _comparisons(found, holm)
-    if as_json:
-        print_json({"arms": [one.to_json() for one in found], "comparisons": comparisons, "notes": notes})
-        return
-    show_table(
-        f"{questions}: {len(asked)} questions",
-        table_rows(found),
-        notes=[*notes, *(c["sentence"] for c in comparisons)],
-    )
-    if rows is not None:
-        out.print(f"every question's result: {rows}", highlight=False, markup=False)
+        note(f"every question's result: {rows}")
 
 
-def _comparisons(found: list[Any], holm: Any) -> list[dict[str, Any]]:
-    """Each arm against the first, Holm-corrected within a metric."""
-    from dataclasses import replace
-
-    from querywright.metrics.statistics import verdict
-
-    result: list[dict[str, Any]] = []
-    for metric in dict.fromkeys(name for one in found for name in one.metrics):
-        if len(found) < 2 or metric not in found[0].metrics:
-            continue
-        tests = [(one, one.against(found[0], metric)) for one in found[1:] if metric in one.metrics]
-        for (one, test), p in zip(tests, holm([test.p_two_sided for _, test in tests]), strict=True):
-            corrected = replace(test, p_two_sided=p)
-            sentence = f"{metric}: {verdict(corrected, a=one.name, b=found[0].name)}"
-            result.append(
-                {
-                    "metric": metric,
-                    "arm": one.name,
-                    "other": found[0].name,
-                    "wins": test.wins,
-                    "losses": test.losses,
-                    "ties": test.ties,
-                    "p_holm": p,
-                    "sentence": sentence,
-                }
-            )
-    return result
-
-
-def _judge(workspace: Workspace, name: str, home: Path | None) -> Any:
+def _judged(lm: Any) -> Callable[..., float]:
     import dspy
 
     from querywright.metrics.judge import UsefulnessJudge, judged_metric
     from querywright.models.adapter import PromptAdapter
-    from querywright.models.lm import resolve_lm
 
-    model = resolve_lm(name, store=workspace.store, ledger=workspace.ledger)
     metric = judged_metric(UsefulnessJudge())
 
     def judged(example: Any, prediction: Any, trace: Any = None) -> float:
-        with dspy.context(lm=model, adapter=PromptAdapter()):
+        with dspy.context(lm=lm, adapter=PromptAdapter()):
             return metric(example, prediction, trace)
 
     return judged
 
 
-def _write_rows(path: Path, found: list[Any]) -> None:
+def _warn_of_missing_evidence(asked: Sequence[Question], retriever: ChromaRetriever) -> None:
+    from querywright.data.reading import check_evidence
+
+    missing = check_evidence(asked, {passage.id for passage in retriever.passages()})
+    for line in missing[:SHOWN_WARNINGS]:
+        note(f"warning: {line}", style="yellow")
+    if len(missing) > SHOWN_WARNINGS:
+        note(f"warning: and {len(missing) - SHOWN_WARNINGS} questions more", style="yellow")
+
+
+def _report(
+    source: str,
+    asked: Sequence[Question],
+    found: Sequence[Evaluation],
+    plan: Plan,
+    workspace: Workspace,
+    metrics: Mapping[str, Any],
+    as_json: bool,
+) -> None:
+    from querywright.optimize.report import table_rows
+
+    unscored = [name for name in metrics if not any(name in one.metrics for one in found)]
+    notes = [
+        f"LM {workspace.lm.model}; mean in per cent with its 95 % interval",
+        *plan.notes,
+        *(f"{name}: no question could be scored" for name in unscored),
+    ]
+    comparisons = _comparisons(found)
+    if as_json:
+        print_json({"arms": [one.to_json() for one in found], "comparisons": comparisons, "notes": notes})
+        return
+    show_table(
+        f"{source}: {len(asked)} questions",
+        table_rows(found),
+        notes=["; ".join(notes), *(one["sentence"] for one in comparisons)],
+        breaks=("LM calls / question",),
+    )
+    say(workspace.cost_line())
+
+
+def _comparisons(found: Sequence[Evaluation]) -> list[dict[str, Any]]:
+    """Each arm against plain, or against the first where plain is none of them; Holm-corrected within a metric."""
+    from dataclasses import replace
+
+    from querywright.metrics.statistics import holm, verdict
+
+    base = next((one for one in found if one.name == BASELINE), found[0])
+    result: list[dict[str, Any]] = []
+    for metric in base.metrics:
+        tests = [(one, one.against(base, metric)) for one in found if one is not base and metric in one.metrics]
+        for (one, test), p in zip(tests, holm([test.p_two_sided for _, test in tests]), strict=True):
+            sentence = verdict(replace(test, p_two_sided=p), a=one.name, b=base.name)
+            result.append(
+                {
+                    "metric": metric,
+                    "arm": one.name,
+                    "other": base.name,
+                    "wins": test.wins,
+                    "losses": test.losses,
+                    "ties": test.ties,
+                    "difference": test.difference,
+                    "low": test.low,
+                    "high": test.high,
+                    "p_holm": p,
+                    "sentence": f"{metric}: {sentence}",
+                }
+            )
+    return result
+
+
+def _write_rows(path: Path, found: Sequence[Evaluation]) -> None:
     try:
-        with path.open("w", encoding="utf-8") as file:
+        with path.open("w", encoding="utf-8", errors="replace") as file:
             for one in found:
                 for row in one.rows:
                     file.write(json.dumps({"arm": one.name, **row.to_json()}, ensure_ascii=False) + "\n")
     except OSError as error:
-        raise InputError(f"{path.name} could not be written: {error.strerror}") from error
+        raise InputError(
+            f"{path.name!r} could not be written: {error.strerror}; the results above stand, and the same command "
+            "with another --rows asks nothing again"
+        ) from error

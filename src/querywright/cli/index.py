@@ -13,27 +13,22 @@ from querywright.cli.common import (
     HomeOption,
     JsonOption,
     LimitOption,
-    err,
-    out,
+    SplitOption,
     pairs,
-    print_json,
-    progress,
 )
+from querywright.cli.show import note, print_json, progress, say
 
 
 def index(
-    collection: Annotated[str, typer.Argument(help="Name of the collection.")],
+    collection: Annotated[str, typer.Argument(metavar="COLLECTION", help="Name of the collection.")],
     source: Annotated[
-        str, typer.Argument(help="A .jsonl, .csv, .tsv, .json or .parquet file, hf:NAME, or sample.")
+        str,
+        typer.Argument(metavar="PASSAGES", help="A .jsonl, .csv, .tsv, .json or .parquet file, hf:NAME, or sample."),
     ],
     column: ColumnOption = None,
     limit: LimitOption = None,
-    split: Annotated[
-        str | None, typer.Option("--split", help="Split of a dataset.", show_default=False)
-    ] = None,
-    prune: Annotated[
-        bool, typer.Option("--prune", help="Remove passages that are not in the source.")
-    ] = False,
+    split: SplitOption = None,
+    prune: Annotated[bool, typer.Option("--prune", help="Remove passages that are not in the source.")] = False,
     embedder: EmbedderOption = "embedded",
     home: HomeOption = None,
     as_json: JsonOption = False,
@@ -46,10 +41,12 @@ def index(
     from querywright.home import home as working_folder
     from querywright.models.embedder import resolve_embedder
     from querywright.models.store import open_store
+    from querywright.retrieval.collection import collection_folder
     from querywright.retrieval.index import build_collection
 
-    passages = read_passages(source, columns=pairs(column, "--column"), limit=limit, split=split)
     folder = working_folder(home)
+    collection_folder(collection, folder)
+    passages = read_passages(source, columns=pairs(column, "--column"), limit=limit, split=split)
     with progress() as update:
         report = build_collection(
             collection,
@@ -61,14 +58,13 @@ def index(
         )
     if as_json:
         print_json(asdict(report))
-        return
-    state = "built" if report.rebuilt else "unchanged"
-    out.print(
-        f"{report.name}: {report.count} passages, {state}; {report.added} added, {report.changed} changed, "
-        f"{report.removed} removed; {report.embedded} embedded, {report.cached} taken from the store; "
-        f"{report.seconds:.1f} s",
-        highlight=False,
-    )
-    if report.count > len(passages) and not prune:
-        others = report.count - len(passages)
-        err.print(f"{others} passages of earlier sources stay; --prune removes them", highlight=False)
+    else:
+        state = "built" if report.rebuilt else "unchanged"
+        say(
+            f"{report.name}: {report.count} passages, {state}; {report.added} added, {report.changed} changed, "
+            f"{report.removed} removed; {report.embedded} embedded, {report.cached} taken from the store; "
+            f"{report.seconds:.1f} s"
+        )
+    others = report.count - len(passages)
+    if others > 0 and not prune:
+        note(f"{others} passages of earlier sources stay; --prune removes them")

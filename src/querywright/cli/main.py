@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
+import errno
+import io
+import os
+import signal
 import sys
-from typing import Annotated
+import threading
+import time
+from collections.abc import Sequence
+from typing import Annotated, Any
 
-import click
 import typer
 
 from querywright import __version__
 from querywright.cli.ask import ask
-from querywright.cli.common import err
 from querywright.cli.compile import compile_command
 from querywright.cli.demo import demo
 from querywright.cli.evaluate import evaluate_command
 from querywright.cli.index import index
+from querywright.cli.show import err, note
 from querywright.cli.techniques import techniques
-from querywright.errors import BudgetError, InputError, QuerywrightError
+from querywright.errors import BudgetError, InputError, OutageError, QuerywrightError
+
+WRONG_INPUT, STOPPED, INTERRUPTED = 2, 3, 130
+INTERRUPTED_LINE = "stopped; what was answered so far is kept: the same command goes on from there"
+GRACE_SECONDS = 2.0
+LAST_ANSWERS_SECONDS = 60.0
+_NO_ROOM_OR_RIGHT = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM}
 
 app = typer.Typer(
     name="querywright",
@@ -52,28 +64,110 @@ def _root(
 
 
 def main() -> None:
-    """Run the command line; a user's mistake is one message and an exit status, never a traceback."""
+    """Run the command line and end the process with its exit status."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    _watch_for_interrupt()
+    status = run()
+    if status in (STOPPED, INTERRUPTED):
+        _end(status)
+    sys.exit(status)
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; a user's mistake is one message and an exit status, never a traceback.
+
+    Args:
+        arguments: What follows the program's name; None for those of this process.
+
+    Returns:
+        The exit status.
+    """
     try:
-        app(standalone_mode=False)
-    except click.ClickException as error:
-        error.show()
-        sys.exit(error.exit_code)
-    except (click.Abort, KeyboardInterrupt):
-        _say("stopped; what was answered so far is kept: the same command goes on from there")
-        sys.exit(130)
+        given = None if arguments is None else list(arguments)
+        ended: Any = app(given, prog_name="querywright", standalone_mode=False)
+    except _usage_error() as error:
+        _show_usage_error(error)
+        return WRONG_INPUT
+    except (typer.Abort, KeyboardInterrupt):
+        ended = INTERRUPTED
     except InputError as error:
-        _say(f"error: {error}")
-        sys.exit(2)
+        return _fail(f"error: {error}", WRONG_INPUT)
     except BudgetError as error:
-        _say(f"stopped: {error}")
-        sys.exit(3)
+        _let_answers_arrive()
+        return _fail(f"stopped: {error}", STOPPED)
+    except OutageError as error:
+        return _fail(f"failed: {' '.join(str(error).split())}", STOPPED)
     except QuerywrightError as error:
-        _say(f"failed: {error}")
-        sys.exit(3)
+        return _fail(f"failed: {error}", STOPPED)
+    except OSError as error:
+        if error.errno not in _NO_ROOM_OR_RIGHT:
+            raise
+        return _fail(
+            f"failed: {error.strerror}: {error.filename or 'a file of the working folder'}; make room or make it "
+            "writable; what was answered so far is kept",
+            STOPPED,
+        )
+    if ended == INTERRUPTED:
+        note(INTERRUPTED_LINE, style="bold red")
+    return ended if isinstance(ended, int) else 0
 
 
-def _say(text: str) -> None:
-    err.print(text, style="bold red", highlight=False, markup=False, soft_wrap=True)
+def _fail(text: str, status: int) -> int:
+    note(text, style="bold red")
+    return status
+
+
+def _let_answers_arrive() -> None:
+    """Wait for LM calls that are under way and paid for: what they answer is kept for the next run."""
+    deadline = time.monotonic() + LAST_ANSWERS_SECONDS
+    for thread in threading.enumerate():
+        if thread.name == "querywright-pool":
+            thread.join(max(0.0, deadline - time.monotonic()))
+
+
+def _usage_error() -> type[Exception]:
+    """The class of wrong usage: typer brings its own click or uses the installed one, by version."""
+    base = typer.BadParameter.__base__
+    return base if base is not None and issubclass(base, Exception) else typer.BadParameter
+
+
+def _show_usage_error(error: Any) -> None:
+    context = error.ctx
+    message = error.format_message()
+    if context is not None:
+        usage = context.command.get_usage(context)
+        note(usage if isinstance(usage, str) and usage.strip() else f"Usage: {context.command_path} ...")
+    if message.strip():
+        note(f"error: {message}", style="bold red")
+    if context is not None and message.strip():
+        note(f"{context.command_path} --help says more")
+
+
+def _watch_for_interrupt() -> None:
+    """End the process soon after Ctrl-C, also while a library keeps the main thread from noticing it."""
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+
+    def wait() -> None:
+        while signal.SIGINT not in os.read(reading, 1):
+            pass
+        time.sleep(GRACE_SECONDS)
+        if err.is_terminal:
+            err.show_cursor(True)
+        note(INTERRUPTED_LINE, style="bold red")
+        _end(INTERRUPTED)
+
+    threading.Thread(target=wait, daemon=True, name="querywright-interrupt").start()
+
+
+def _end(status: int) -> None:
+    """End at once: threads may still be inside a model, which an orderly end would wait for or take down with it."""
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(status)
 
 
 if __name__ == "__main__":

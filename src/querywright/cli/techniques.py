@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated, Any
 
 import typer
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
 
-from querywright.cli.common import JsonOption, out, print_json, show_table
+from querywright.cli.common import JsonOption
+from querywright.cli.show import out, print_json, say
 
 
 def techniques(
     as_json: JsonOption = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print the table of the README.")] = False,
 ) -> None:
-    """List the techniques with paper, LM stages, searches and knobs.
+    """List the techniques with source, LM stages, searches and knobs.
 
-    Example: querywright techniques --json
+    Example: querywright techniques
     """
     rows = technique_rows()
     if as_json:
         print_json(rows)
     elif markdown:
-        out.print(markdown_table(rows), end="", highlight=False, markup=False, soft_wrap=True)
+        sys.stdout.write(markdown_table(rows))
     else:
-        shown = [{**row, "knobs": "\n".join(_knob(knob) for knob in row["knobs"])} for row in rows]
-        show_table("techniques", [{key: str(value) for key, value in row.items()} for row in shown])
+        for row in rows:
+            _show(row)
 
 
 def technique_rows() -> list[dict[str, Any]]:
@@ -52,11 +57,20 @@ def markdown_table(rows: list[dict[str, Any]]) -> str:
     lines = ["| technique | what | source | LM stages | searches | knobs (default) |", "| --- " * 6 + "|"]
     for row in rows:
         knobs = ", ".join(f"`{knob['name']}` ({knob['default']})" for knob in row["knobs"]) or "-"
-        lines.append(
-            f"| `{row['technique']}` | {row['title']} | {row['source']} | {row['LM stages']} | {row['searches']} | {knobs} |"
-        )
+        facts = f"{row['title']} | {row['source']} | {row['LM stages']} | {row['searches']}"
+        lines.append(f"| `{row['technique']}` | {facts} | {knobs} |")
     return "\n".join(lines) + "\n"
 
 
-def _knob(knob: dict[str, Any]) -> str:
-    return f"{knob['name']} = {knob['default']} ({knob['range']}): {knob['help']}"
+def _show(row: dict[str, Any]) -> None:
+    """A technique on a line, what it costs on the next, then a line a knob."""
+    say(f"{row['technique']}  {row['title']}", style="bold")
+    say(f"{row['source']}; LM stages: {row['LM stages']}; searches: {row['searches']}", indent=2, style="dim")
+    knobs = Table.grid(padding=(0, 2, 0, 0))
+    knobs.add_column(no_wrap=True)
+    knobs.add_column(ratio=1)
+    for knob in row["knobs"]:
+        knobs.add_row(Text(f"{knob['name']} = {knob['default']}"), Text(f"{knob['help']} ({knob['range']})"))
+    if row["knobs"]:
+        out.print(Padding(knobs, (0, 0, 0, 2), expand=False))
+    out.print()

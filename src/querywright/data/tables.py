@@ -70,6 +70,8 @@ def _suffix(name: str) -> tuple[str, bool]:
 def _dataset_name(source: str | os.PathLike[str]) -> tuple[str, str | None] | None:
     """Name and configuration when the source is a dataset, None when it is a file or the sample."""
     name = os.fspath(source)
+    if source == SAMPLE:
+        return None  # also where a folder of that name stands here: ./sample names the folder
     if isinstance(source, str) and name.startswith(HUB_PREFIX):
         dataset, _, config = name.removeprefix(HUB_PREFIX).partition(":")
         if not dataset:

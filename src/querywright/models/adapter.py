@@ -1,8 +1,8 @@
 """How a DSPy signature becomes a prompt, and an answer becomes fields: short prompts, JSON answers.
 
 A signature's instructions and its fields' descriptions are all that the model is told beside the inputs. What an
-input says is data: it stands under its field's name and cannot open a field of its own, because answers are JSON
-and lines of an input that look like a field's name are indented.
+input says is data: it stands under its field's name and cannot open a field of its own, because answers are JSON,
+lines of an input that look like a field's name are indented, and JSON of an input cannot pass for an answer.
 """
 
 from __future__ import annotations
@@ -10,19 +10,30 @@ from __future__ import annotations
 import json
 import re
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, get_args, get_origin
 
 import dspy
+import json_repair
 from dspy.adapters.json_adapter import JSONAdapter
+from dspy.adapters.utils import apply_output_field_defaults, parse_value
+from dspy.utils.exceptions import AdapterParseError
 
 from querywright.data.types import Passage
+from querywright.models.answers import JSON_REQUEST
+from querywright.models.guard import GuardedEngine
+from querywright.models.ledger import Cost
 
 _MARKER = re.compile(r"\[\[\s*##|<\|")
+_LINE_END = re.compile("\r\n|[\r\v\f\x1c\x1d\x1e\x85\u2028\u2029]")
+_UNSEEN = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")
+_KINDS = {bool: "true or false", int: "a whole number", float: "a number"}
 
 
 class PromptAdapter(JSONAdapter):
     """Writes prompts and reads JSON answers.
+
+    An answer that cannot be read is asked for once more, with what was wrong; a second one raises.
 
     Args:
         list_choices: Name the values of a choice in the prompt. An LM that decides choices by likelihood does
@@ -32,48 +43,60 @@ class PromptAdapter(JSONAdapter):
     def __init__(self, *, list_choices: bool = True) -> None:
         super().__init__(use_native_function_calling=False)
         self.list_choices = list_choices
+        self._note = ""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> PromptAdapter:
         return self
 
     def __call__(
-        self, lm: Any, lm_kwargs: dict[str, Any], signature: Any, demos: list[dict[str, Any]], inputs: dict[str, Any]
+        self,
+        lm: Any,
+        lm_kwargs: dict[str, Any],
+        signature: Any,
+        demos: list[dict[str, Any]],
+        inputs: dict[str, Any],
     ) -> list[dict[str, Any]]:
-        """Ask the LM and return one mapping of output fields a completion."""
-        if self.list_choices and _decides_by_likelihood(lm):
-            return PromptAdapter(list_choices=False)(lm, lm_kwargs, signature, demos, inputs)
-        return list(super().__call__(lm, lm_kwargs, signature, demos, inputs))
+        """Ask the LM and return one mapping of output fields a completion.
+
+        Raises:
+            AdapterParseError: Neither the answer nor its repair could be read.
+        """
+        first = self._variant(lm)
+        try:
+            return list(JSONAdapter.__call__(first, lm, dict(lm_kwargs), signature, demos, inputs))
+        except AdapterParseError as error:
+            again = first._repairing(lm, signature, error)
+        return list(JSONAdapter.__call__(again, lm, dict(lm_kwargs), signature, demos, inputs))
 
     async def acall(
-        self, lm: Any, lm_kwargs: dict[str, Any], signature: Any, demos: list[dict[str, Any]], inputs: dict[str, Any]
+        self,
+        lm: Any,
+        lm_kwargs: dict[str, Any],
+        signature: Any,
+        demos: list[dict[str, Any]],
+        inputs: dict[str, Any],
     ) -> list[dict[str, Any]]:
-        """Ask the LM asynchronously."""
-        if self.list_choices and _decides_by_likelihood(lm):
-            return await PromptAdapter(list_choices=False).acall(lm, lm_kwargs, signature, demos, inputs)
-        return list(await super().acall(lm, lm_kwargs, signature, demos, inputs))
+        """Ask the LM asynchronously.
+
+        Raises:
+            AdapterParseError: Neither the answer nor its repair could be read.
+        """
+        first = self._variant(lm)
+        try:
+            return list(await JSONAdapter.acall(first, lm, dict(lm_kwargs), signature, demos, inputs))
+        except AdapterParseError as error:
+            again = first._repairing(lm, signature, error)
+        return list(await JSONAdapter.acall(again, lm, dict(lm_kwargs), signature, demos, inputs))
 
     def format_system_message(self, signature: Any) -> str:
         """The instructions, then one line an output field."""
         lines = [textwrap.dedent(signature.instructions).strip()]
         if self.list_choices:
-            lines.append("\nAnswer with one JSON object with these fields:")
+            lines.append(f"\n{JSON_REQUEST} with these fields:")
         else:
             lines.append("\nFields of the answer:")
         lines.extend(self._field_line(name, field) for name, field in signature.output_fields.items())
         return "\n".join(lines)
-
-    def _field_line(self, name: str, field: Any) -> str:
-        description = (field.json_schema_extra or {}).get("desc") or ""
-        if description == f"${{{name}}}":
-            description = ""
-        form = ""
-        if get_origin(field.annotation) is Literal:
-            if self.list_choices:
-                form = "one of " + " | ".join(json.dumps(v, ensure_ascii=False) for v in get_args(field.annotation))
-        elif get_origin(field.annotation) is list:
-            form = "list of texts"
-        parts = ", ".join(part for part in (description, form) if part)
-        return f"- {name}: {parts}" if parts else f"- {name}"
 
     def format_user_message_content(
         self,
@@ -84,31 +107,91 @@ class PromptAdapter(JSONAdapter):
         main_request: bool = False,
     ) -> str:
         """The inputs, each under its field's name; empty ones are left out."""
-        names = list(signature.input_fields)
         parts = [prefix] if prefix else []
-        for name in names:
-            text = _text(inputs.get(name))
+        for name in signature.input_fields:
+            text = _framed(_text(inputs.get(name)), signature)
             if text:
-                separator = "\n" if "\n" in text else " "
-                parts.append(f"{name}:{separator}{_framed(text, names)}")
+                parts.append(f"{name}:\n{text}" if "\n" in text else f"{name}: {text.lstrip()}")
         if suffix:
             parts.append(suffix)
-        return "\n\n".join(parts)
+        if main_request and self._note:
+            parts.append(self._note)
+        return "\n\n".join(parts) or "(nothing is given)"
 
     def format_assistant_message_content(
         self, signature: Any, outputs: Mapping[str, Any], missing_field_message: str | None = None
     ) -> str:
         """The answer of a demonstration, in the form that is asked for."""
         values = {name: outputs.get(name, missing_field_message) for name in signature.output_fields}
-        return json.dumps(values, ensure_ascii=False)
+        return json.dumps(values, ensure_ascii=False, default=str)
+
+    def parse(self, signature: Any, completion: str) -> dict[str, Any]:
+        """The output fields of an answer.
+
+        Raises:
+            AdapterParseError: There is no JSON object with the fields, more than one, or a value of another type.
+        """
+        names = list(signature.output_fields)
+        found = [value for value in _objects(completion) if set(names) & set(value)]
+        if any(value != found[0] for value in found):
+            raise _unreadable(signature, completion, "The answer holds more than one JSON object.")
+        whole = found[0] if found else _repaired(signature, completion)
+        given = {name: whole[name] for name in names if name in whole}
+        try:
+            fields = {
+                name: _read(name, value, signature.output_fields[name].annotation) for name, value in given.items()
+            }
+        except ValueError as error:
+            raise _unreadable(signature, completion, str(error), given) from error
+        fields = apply_output_field_defaults(signature, fields)
+        missing = [name for name in names if name not in fields]
+        if missing:
+            raise _unreadable(signature, completion, f"The answer lacks {', '.join(missing)}.", given)
+        return {name: fields[name] for name in names}
+
+    def _field_line(self, name: str, field: Any) -> str:
+        description = (field.json_schema_extra or {}).get("desc") or ""
+        if description == f"${{{name}}}":
+            description = ""
+        parts = ", ".join(part for part in (description, self._form(field.annotation)) if part)
+        return f"- {name}: {parts}" if parts else f"- {name}"
+
+    def _form(self, annotation: Any) -> str:
+        if get_origin(annotation) is Literal:
+            values = " | ".join(json.dumps(value, ensure_ascii=False) for value in get_args(annotation))
+            return f"one of {values}" if self.list_choices else ""
+        if get_origin(annotation) is list:
+            return "list of texts" if get_args(annotation) == (str,) else "list"
+        return _KINDS.get(annotation, "") if self.list_choices else ""
+
+    def _variant(self, lm: Any) -> PromptAdapter:
+        """This adapter, or one that leaves choices out for an LM that decides them by likelihood."""
+        if self.list_choices and isinstance(lm, dspy.LM) and getattr(lm.engine, "decides_by_likelihood", False):
+            return PromptAdapter(list_choices=False)
+        return self
+
+    def _repairing(self, lm: Any, signature: Any, error: AdapterParseError) -> PromptAdapter:
+        """An adapter that asks once more, in another prompt; the repair is entered in the LM's ledger."""
+        engine = getattr(lm, "engine", None)
+        if isinstance(engine, GuardedEngine):
+            engine.ledger.add(Cost(repairs=1))
+        names = ", ".join(json.dumps(name) for name in signature.output_fields)
+        wrong = error.message.partition("\n\n")[0]
+        repairing = PromptAdapter(list_choices=self.list_choices)
+        repairing._note = (
+            f"Your last answer could not be read. {wrong} Answer with only the JSON object, nothing before or "
+            f"after it, with these fields: {names}."
+        )
+        return repairing
 
 
 def show_passages(passages: Sequence[Passage]) -> str:
-    """Passages as a reader sees them: numbered, best first, each on lines of its own."""
-    return "\n".join(
-        f"[{number}] {passage.title}: {_one_line(passage.text)}" if passage.title else f"[{number}] {_one_line(passage.text)}"
-        for number, passage in enumerate(passages, 1)
-    )
+    """Passages as a reader sees them: numbered, best first, each on a line of its own."""
+    lines = []
+    for number, passage in enumerate(passages, 1):
+        title = f"{_one_line(passage.title)}: " if passage.title else ""
+        lines.append(f"[{number}] {title}{_one_line(passage.text)}")
+    return "\n".join(lines)
 
 
 def _one_line(text: str) -> str:
@@ -119,19 +202,78 @@ def _text(value: Any) -> str:
     if value is None:
         return ""
     if isinstance(value, str):
-        return value.strip()
+        return value
     if isinstance(value, (list, tuple)):
         return "\n".join(f"- {_one_line(str(item))}" for item in value)
     return json.dumps(value, ensure_ascii=False, default=str)
 
 
-def _framed(text: str, names: Sequence[str]) -> str:
-    """The text with nothing in it that could be taken for the frame of the prompt."""
-    text = _MARKER.sub(lambda match: match.group()[0] + " " + match.group()[1:], text)
-    opening = re.compile(rf"^(?=(?:{'|'.join(map(re.escape, names))})\s*:)", re.MULTILINE)
-    first, newline, rest = text.partition("\n")
-    return first + newline + opening.sub("  ", rest)
+def _framed(text: str, signature: Any) -> str:
+    """The text with nothing in it that could be taken for the frame of the prompt, or for an answer to it."""
+    text = _UNSEEN.sub("", _LINE_END.sub("\n", text)).strip()
+    text = text.encode("utf-8", "replace").decode()  # lone surrogates, which no LM can be sent
+    text = _MARKER.sub(lambda match: f"{match.group()[0]} {match.group()[1:]}", text)
+    key = re.compile(rf"""(["'])({_any_of(signature.output_fields)})\1(\s*:)""", re.IGNORECASE)
+    text = key.sub(r"(\2)\3", text)
+    if "\n" in text:
+        opening = re.compile(rf"^(?=(?:{_any_of(signature.fields)})\s*:)", re.MULTILINE | re.IGNORECASE)
+        text = opening.sub("  ", text)
+    return text
 
 
-def _decides_by_likelihood(lm: Any) -> bool:
-    return isinstance(lm, dspy.LM) and bool(getattr(lm.engine, "decides_by_likelihood", False))
+def _any_of(names: Mapping[str, Any]) -> str:
+    return "|".join(map(re.escape, names))
+
+
+def _objects(text: str) -> Iterator[dict[str, Any]]:
+    """The JSON objects of a text, those inside others left out."""
+    decoder = json.JSONDecoder()
+    start = text.find("{")
+    while start >= 0:
+        try:
+            value, end = decoder.raw_decode(text, start)
+        except RecursionError:
+            return
+        except ValueError:
+            end = start + 1
+        else:
+            yield value
+        start = text.find("{", end)
+
+
+def _repaired(signature: Any, completion: str) -> dict[str, Any]:
+    """The object of an answer that is nearly JSON."""
+    begins = completion.find("{")
+    try:
+        value = json_repair.loads(completion[begins:]) if begins >= 0 else None
+    except ValueError:  # nested too deep
+        value = None
+    if not isinstance(value, dict):
+        raise _unreadable(signature, completion, "The answer is no JSON object.")
+    return value
+
+
+def _read(name: str, value: Any, annotation: Any) -> Any:
+    """A value of the field's type; a choice may differ in case, spaces and a final full stop."""
+    if annotation is str and value is None:
+        return ""
+    if annotation is str and not isinstance(value, (str, int, float)):
+        raise ValueError(f"The field {name} is no text.")
+    if get_origin(annotation) is Literal and isinstance(value, str):
+        alike = [choice for choice in get_args(annotation) if _plain(str(choice)) == _plain(value)]
+        value = alike[0] if len(alike) == 1 and value not in get_args(annotation) else value
+    try:
+        return parse_value(value, annotation)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"The field {name} has a value that is not allowed there.") from error
+
+
+def _plain(text: str) -> str:
+    return _one_line(text).rstrip(".").casefold()
+
+
+def _unreadable(
+    signature: Any, completion: str, message: str, given: dict[str, Any] | None = None
+) -> AdapterParseError:
+    parsed: Any = given
+    return AdapterParseError("PromptAdapter", signature, completion, message, parsed)

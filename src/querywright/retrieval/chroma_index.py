@@ -164,8 +164,7 @@ class ChromaIndex:
             raise InputError(f"Chroma refused the search (where={where!r}): {error}") from error
         except ChromaError as error:
             raise CollectionError(
-                f"the index of the collection {self.name!r} cannot be read ({error}); "
-                f"run {index_command(self.name)}"
+                f"the index of the collection {self.name!r} cannot be read ({error}); run {index_command(self.name)}"
             ) from error
 
 

@@ -85,15 +85,14 @@ def collection_folder(name: str, home: Path | None = None) -> Path:
     """
     if not NAME_PATTERN.fullmatch(name):
         raise InputError(
-            "a collection's name is 1 to 63 of a-z, 0-9, _ and -, beginning with a letter or digit, "
-            f"but got {name!r}"
+            f"a collection's name is 1 to 63 of a-z, 0-9, _ and -, beginning with a letter or digit, but got {name!r}"
         )
     return working_folder(home).resolve() / "collections" / name
 
 
 def index_command(name: str, *, prune: bool = False) -> str:
     """The command that builds a collection again, for messages."""
-    return f"querywright index PASSAGES --collection {name}{' --prune' if prune else ''}"
+    return f"querywright index {name} SOURCE{' --prune' if prune else ''}"
 
 
 def list_collections(home: Path | None = None) -> list[str]:

@@ -48,9 +48,7 @@ def rrf(
     """
     used = _checked_weights(weights, len(lists))
     if rank_base not in (0, 1) or not math.isfinite(k) or k < 0 or k + rank_base <= 0:
-        raise InputError(
-            f"rrf needs k of 0 or more and rank_base 0 or 1 with k + rank_base > 0, got {k}, {rank_base}"
-        )
+        raise InputError(f"rrf needs k of 0 or more and rank_base 0 or 1 with k + rank_base > 0, got {k}, {rank_base}")
 
     def score(entry: _Entry) -> float:
         # fsum: the same summands give the same score in whatever order the lists came.
@@ -192,7 +190,5 @@ def _checked_weights(weights: Sequence[float] | None, count: int) -> list[float]
     if weights is None:
         return [1.0] * count
     if len(weights) != count or not all(math.isfinite(weight) and weight >= 0 for weight in weights):
-        raise InputError(
-            f"rrf needs {count} finite weights of 0 or more, one a list, but got {list(weights)}"
-        )
+        raise InputError(f"rrf needs {count} finite weights of 0 or more, one a list, but got {list(weights)}")
     return list(weights)

@@ -144,9 +144,7 @@ def build_collection(
         )
 
 
-def _published(
-    folder: Path, given: Mapping[str, Passage], prune: bool
-) -> tuple[Manifest | None, dict[str, Passage]]:
+def _published(folder: Path, given: Mapping[str, Passage], prune: bool) -> tuple[Manifest | None, dict[str, Passage]]:
     """What is published. Damage is an error only where passages that are not given would be lost."""
     try:
         manifest = read_manifest(folder)

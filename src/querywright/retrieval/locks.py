@@ -35,8 +35,7 @@ def building(path: Path, name: str) -> Iterator[None]:
         except BlockingIOError:
             holder = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip() or "unknown"
             raise CollectionError(
-                f"the collection {name!r} is being built by process {holder}; "
-                "wait until it is done and try again"
+                f"the collection {name!r} is being built by process {holder}; wait until it is done and try again"
             ) from None
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
@@ -61,9 +60,7 @@ def opening(path: Path) -> Iterator[None]:
         deadline = time.monotonic() + OPENING_SECONDS
         while not _locked(descriptor, fcntl.LOCK_EX):
             if time.monotonic() > deadline:
-                raise CollectionError(
-                    f"another process has been opening {path.parent.name} for a minute; end it first"
-                )
+                raise CollectionError(f"another process has been opening {path.parent.name} for a minute; end it first")
             time.sleep(0.005)
         yield
     finally:

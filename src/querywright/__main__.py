@@ -1,0 +1,7 @@
+"""``python -m querywright``: the command line."""
+
+from __future__ import annotations
+
+from querywright.cli.main import main
+
+main()

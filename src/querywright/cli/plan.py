@@ -1,0 +1,168 @@
+"""What ``querywright evaluate`` runs: arms, reader and metrics, settled before anything is spent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from querywright.cli.common import Workspace, check_reader, knob_values, reader_for
+from querywright.errors import InputError
+
+if TYPE_CHECKING:
+    from querywright.data.types import Question
+    from querywright.optimize.artifacts import Manifest
+    from querywright.programs import RAG
+    from querywright.retrieval.chroma import ChromaRetriever
+
+DEFAULT_TECHNIQUES = ("closed_book", "plain", "hcqr")
+
+
+@dataclass(slots=True)
+class Plan:
+    """What is evaluated, as far as it is known before the questions are read.
+
+    Args:
+        names: The techniques.
+        given: Whether the user named them.
+        artifacts: Folder and manifest of each artifact, by the name of its arm.
+        asked_reader: The reader that was asked for; it may be ``auto`` or ``none``.
+        knobs: Texts by knob.
+        metrics: Metrics by name; empty until the questions tell which can be scored.
+        reader: The techniques' reader, once the questions are known.
+        notes: What is said below the table.
+    """
+
+    names: list[str]
+    given: bool
+    artifacts: dict[str, tuple[Path, Manifest]]
+    asked_reader: str
+    knobs: Mapping[str, str]
+    metrics: Mapping[str, Any]
+    reader: str | None = None
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def searches(self) -> list[str]:
+        """The techniques that search the collection."""
+        from querywright.programs import technique_class
+
+        return [name for name in self.names if technique_class(name).SEARCHES != "0"]
+
+    @property
+    def needs_options(self) -> list[str]:
+        """The arms that were asked for and cannot do without options."""
+        from querywright.programs import technique_class
+
+        needing = [name for name in self.names if self.given and technique_class(name).NEEDS_OPTIONS]
+        for name, (_, manifest) in self.artifacts.items():
+            if manifest.reader == "multiple_choice" or technique_class(manifest.technique).NEEDS_OPTIONS:
+                needing.append(name)
+        return needing + (["the reader multiple_choice"] if self.asked_reader == "multiple_choice" else [])
+
+
+def make_plan(
+    technique: list[str] | None,
+    artifact: list[Path] | None,
+    reader: str,
+    knobs: Mapping[str, str],
+    metric: list[str] | None,
+) -> Plan:
+    """Check everything that was named."""
+    from querywright.optimize.artifacts import read_artifact
+    from querywright.optimize.evaluate import metrics_by_name
+    from querywright.programs import technique_class
+
+    names = list(dict.fromkeys(technique or (() if artifact else DEFAULT_TECHNIQUES)))
+    if reader == "none" and not technique:
+        names = [name for name in names if name != "closed_book"]
+    declared = {name: [knob.name for knob in technique_class(name).KNOBS] for name in names}
+    for key in knobs:
+        if not any(key in known for known in declared.values()):
+            known = "; ".join(f"{name}: {', '.join(own) or 'none'}" for name, own in declared.items())
+            raise InputError(
+                f"no technique here has the knob {key!r}; the knobs are: {known or 'none, in an artifact'}"
+            )
+    for name in names:
+        knob_values(name, knobs, strict=False)
+    check_reader(reader)
+    compiled: dict[str, tuple[Path, Manifest]] = {}
+    for path in artifact or ():
+        name = path.name if path.name not in {*names, *compiled, ""} else str(path)
+        compiled[name] = (path, read_artifact(path).manifest)
+    return Plan(
+        names=names,
+        given=bool(technique),
+        artifacts=compiled,
+        asked_reader=reader,
+        knobs=knobs,
+        metrics=metrics_by_name(metric or []),
+    )
+
+
+def planned_questions(
+    plan: Plan, source: str, columns: Mapping[str, str], limit: int | None, split: str | None
+) -> list[Question]:
+    """Read the questions; where an arm that was named compares options, every one must have some."""
+    from querywright.data import read_questions
+    from querywright.errors import DataError
+
+    needing = plan.needs_options
+    try:
+        return read_questions(
+            source, columns=columns, limit=limit, split=split, multiple_choice=True if needing else None
+        )
+    except DataError as error:
+        if not any("multiple_choice=True" in problem for problem in error.problems):
+            raise
+        raise DataError([f"{', '.join(needing)}: every question needs options", *error.problems]) from error
+
+
+def settle(plan: Plan, asked: Sequence[Question], *, judged: bool) -> None:
+    """Reader, techniques and metrics that follow from the questions."""
+    from querywright.optimize.evaluate import READING_METRICS, metrics_by_name
+    from querywright.programs import technique_class
+
+    if not plan.given and not all(question.options for question in asked):
+        left_out = [name for name in plan.names if technique_class(name).NEEDS_OPTIONS]
+        plan.names = [name for name in plan.names if name not in left_out]
+        if left_out:
+            plan.notes.append(f"left out: {', '.join(left_out)}, because not every question has options")
+    plan.reader = reader_for(asked, plan.asked_reader)
+    labelled = any(question.evidence for question in asked)
+    answered = any(question.answer for question in asked)
+    if not plan.metrics:
+        names = ["accuracy"] if plan.reader is not None or plan.artifacts else []
+        plan.metrics = metrics_by_name([*names, *(["decision_useful", "recall"] if labelled else [])])
+    possible = [
+        name
+        for name in plan.metrics
+        if (answered and (plan.reader or plan.artifacts) if name in READING_METRICS else labelled)
+    ]
+    if not possible and not judged:
+        raise InputError(
+            f"nothing can be scored: {', '.join(plan.metrics) or 'no metric'} would need questions with "
+            "an answer (and a reader) or with labelled evidence; give such questions, or --judge-lm"
+        )
+    plan.notes.append("usefulness from labelled evidence" if labelled else "no labelled evidence")
+
+
+def planned_programs(
+    plan: Plan, retriever: ChromaRetriever | None, workspace: Workspace, home: Path | None
+) -> dict[str, RAG]:
+    """The programs by the names of their arms."""
+    from querywright.optimize.load import load
+    from querywright.programs import make_program
+
+    programs = {
+        name: make_program(name, retriever, reader=plan.reader, **knob_values(name, plan.knobs, strict=False))
+        for name in plan.names
+    }
+    for name, (path, manifest) in plan.artifacts.items():
+        open_already = retriever is not None and retriever.fingerprint == manifest.fingerprint
+        loaded = load(path, home=home, lm=workspace.lm, retriever=retriever if open_already else None)
+        programs[name] = loaded.program
+        if manifest.lm != workspace.lm.model:
+            plan.notes.append(f"{name} was compiled for the LM {manifest.lm}")
+    return programs

@@ -1,0 +1,151 @@
+"""What the commands print: lines, tables and JSON on standard output, progress and errors on standard error."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import re
+import sys
+import textwrap
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.cells import cell_len
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+out = Console()
+err = Console(stderr=True)
+
+Rows = Sequence[Mapping[str, str]]
+
+TEXT_COLUMNS = ("arm", "technique", "knobs")
+"""Columns of words: set to the left, and wrapped at spaces where room is short. All others are numbers."""
+
+NARROWEST_TEXT = 26
+SHORTEST_HEAD = 10
+GAP = 2  # the padding and the divider
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def clean(text: str) -> str:
+    """The text without control characters, so that nothing in it can steer a terminal; tabs and lines stay."""
+    return _CONTROL.sub("", text.replace("\r\n", "\n"))
+
+
+def say(text: str, *, style: str = "", indent: int = 0) -> None:
+    """A line on standard output, wrapped at spaces; nothing in it is taken for markup."""
+    for line in Text(clean(text), style=style).wrap(out, max(NARROWEST_TEXT, out.width - indent)):
+        line.rstrip()
+        out.print(Text(" " * indent).append_text(line), soft_wrap=True)
+
+
+def note(text: str, *, style: str = "") -> None:
+    """A line on standard error, never wrapped by us; nothing in it is taken for markup."""
+    err.print(Text(clean(text), style=style), soft_wrap=True)
+
+
+def show_table(title: str, rows: Rows, *, notes: Sequence[str] = (), breaks: Collection[str] = ()) -> None:
+    """A table, one mapping a row, its columns in the order of the first.
+
+    Where it is wider than the terminal it becomes several tables with the same first column; a number is never cut
+    or wrapped.
+
+    Args:
+        title: Stands above it.
+        rows: Texts by column.
+        notes: Lines below it.
+        breaks: Columns at which a table that does not fit is divided first.
+    """
+    say(title, style="bold")
+    for columns in fit(rows, out.width, breaks):
+        out.print(_table(rows, columns))
+        out.print()
+    for line in notes:
+        say(line)
+
+
+def fit(rows: Rows, width: int, breaks: Collection[str] = ()) -> list[list[str]]:
+    """The columns of each table, so that every one of them fits into ``width``; the first column is in all."""
+    names = list(rows[0]) if rows else []
+    sizes = {name: _size(rows, name) for name in names}
+    if sum(sizes.values()) + GAP * (len(names) - 1) <= width:
+        return [names] if names else []
+    tables: list[list[str]] = [names[:1]]
+    for name in names[1:]:
+        taken = sum(sizes[other] + GAP for other in tables[-1])
+        if len(tables[-1]) > 1 and (name in breaks or taken + sizes[name] > width):
+            tables.append(names[:1])
+        tables[-1].append(name)
+    return tables
+
+
+def _size(rows: Rows, name: str) -> int:
+    widest = max(cell_len(clean(row[name])) for row in rows)
+    if name in TEXT_COLUMNS:
+        return max(len(name), min(widest, NARROWEST_TEXT))
+    return max(widest, min(len(name), SHORTEST_HEAD), *(len(word) for word in name.split()))
+
+
+def _table(rows: Rows, columns: Sequence[str]) -> Table:
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
+    for name in columns:
+        size = _size(rows, name)
+        if name in TEXT_COLUMNS:
+            table.add_column(Text(name), min_width=size, overflow="fold")
+        else:
+            head = "\n".join(textwrap.wrap(name, size))
+            table.add_column(Text(head), justify="right", min_width=size, no_wrap=True, vertical="top")
+    for row in rows:
+        table.add_row(*(Text(clean(row[name])) for name in columns))
+    return table
+
+
+def print_json(data: Any) -> None:
+    """Data as JSON on standard output, and nothing else there; a number that is none becomes null."""
+    text = json.dumps(_finite(data), ensure_ascii=False, indent=2, allow_nan=False) + "\n"
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        text = json.dumps(_finite(data), indent=2, allow_nan=False) + "\n"
+    sys.stdout.write(text)
+
+
+def _finite(data: Any) -> Any:
+    if isinstance(data, float):
+        return data if math.isfinite(data) else None
+    if isinstance(data, Mapping):
+        return {str(key): _finite(value) for key, value in data.items()}
+    if isinstance(data, (list, tuple)):
+        return [_finite(value) for value in data]
+    return data
+
+
+@contextlib.contextmanager
+def progress() -> Iterator[Callable[[str, int, int], None]]:
+    """A progress line a piece of work, on standard error; only a line at its end where that is no terminal."""
+    if not err.is_terminal:
+
+        def ended(what: str, done: int, total: int) -> None:
+            if done == total:
+                note(f"{what}: {done} of {total}")
+
+        yield ended
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    described = TextColumn("{task.description}", markup=False)
+    with Progress(
+        described, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=err, transient=True
+    ) as bars:
+        tasks: dict[str, Any] = {}
+
+        def update(what: str, done: int, total: int) -> None:
+            if what not in tasks:
+                tasks[what] = bars.add_task(clean(what), total=total)
+            bars.update(tasks[what], completed=done, total=total, visible=done < total)
+
+        yield update

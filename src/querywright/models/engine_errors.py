@@ -1,0 +1,68 @@
+"""Errors of LM engines in a form that DSPy passes on unchanged, and the removal of keys from their texts."""
+
+from __future__ import annotations
+
+import re
+
+from dspy.utils.exceptions import ContextWindowExceededError, LMConfigurationError, LMError
+
+from querywright.errors import BudgetError, ModelError, OutageError, PromptTooLongError, QuerywrightError
+
+_SECRET = re.compile(
+    r"(?i)\b(?:sk|pk|rk|gsk|xai|hf|key|token)[-_][A-Za-z0-9_\-]{8,}"  # keys by their usual prefixes
+    r"|\bAIza[A-Za-z0-9_\-]{20,}"
+    r"|(?<=bearer )[^\s\"',]+"
+    r"|(?<=://)[^/\s:@]+:[^/\s@]+(?=@)"  # user:password in a URL
+)
+
+
+class LMOutageError(OutageError, LMError):
+    """The outage in a form that DSPy passes on unchanged."""
+
+
+class LMBudgetError(BudgetError, LMError):
+    """The budget stop in a form that DSPy passes on unchanged."""
+
+
+class LMModelError(ModelError, LMConfigurationError):
+    """A model that cannot be used, in a form that DSPy passes on unchanged."""
+
+
+class LMStoreError(QuerywrightError, LMError):
+    """A store that cannot be used, in a form that DSPy passes on unchanged."""
+
+
+class LMPromptTooLongError(PromptTooLongError, ContextWindowExceededError):
+    """The prompt is too long, in a form that DSPy passes on unchanged.
+
+    Args:
+        n_tokens: Tokens of the prompt.
+        n_context: Tokens that the model was given.
+        n_answer: Tokens kept free for the answer.
+    """
+
+    def __init__(self, n_tokens: int, n_context: int, n_answer: int) -> None:
+        text = str(PromptTooLongError(n_tokens, n_context, n_answer))
+        ContextWindowExceededError.__init__(self, message=text)
+        self.n_tokens, self.n_context, self.n_answer = n_tokens, n_context, n_answer
+
+
+def redact(text: str, secrets: tuple[str, ...] = ()) -> str:
+    """The text with keys and passwords replaced by ``***``.
+
+    Args:
+        text: Any text, such as a service's error message.
+        secrets: Strings to remove whatever they look like; what looks like a key is removed in any case.
+    """
+    for secret in secrets:
+        if secret:
+            text = text.replace(secret, "***")
+    return _SECRET.sub("***", text)
+
+
+def redacted(error: LMError, secrets: tuple[str, ...] = ()) -> LMError:
+    """The error without keys in its message, and without the errors it came from, which would show them."""
+    error.message = redact(error.message, secrets)
+    error.args = tuple(redact(a, secrets) if isinstance(a, str) else a for a in error.args)
+    error.__cause__ = error.__context__ = None
+    return error

@@ -1,0 +1,207 @@
+"""A llama.cpp server in this process, and one chat with it.
+
+Each chat holds one of the server's slots, so that its steps find the prompt where the last one left it. Slots do
+not share their memory of keys and values: with a shared one the answers depend on what else is asked at the time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import re
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dspy.utils.exceptions import LMInvalidRequestError, LMProviderError
+
+from querywright.models.engine_errors import LMPromptTooLongError
+from querywright.models.schema_fields import Form
+from querywright.models.vocabulary import Piece, Vocabulary, read_vocabulary
+
+_SIMILAR = 64  # characters that prompts must share for one more step of likeness
+
+
+class Llama:
+    """A loaded model.
+
+    Args:
+        server: The ``xllamacpp.Server``.
+        context: Tokens of context of one chat.
+        parallel: Chats at the same time.
+        vocabulary: The model's tokens.
+    """
+
+    def __init__(self, server: Any, context: int, parallel: int, vocabulary: Vocabulary) -> None:
+        self._server = server
+        self._context = context
+        self._slots = _Slots(parallel)
+        self._split = vocabulary.split
+        longest_first = sorted(filter(None, vocabulary.control), key=len, reverse=True)
+        self._control = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
+
+    @contextlib.contextmanager
+    def chat(self, messages: Sequence[Mapping[str, str]], sampling: Mapping[str, Any]) -> Iterator[Chat]:
+        """A chat that holds a slot while the ``with`` block lasts; waits for one when all are taken."""
+        framed = [{"role": m["role"], "content": self.broken_up(m["content"])} for m in messages]
+        with self._slots.taken("\n".join(message["content"] for message in framed)) as slot:
+            yield Chat(self, slot, framed, sampling)
+
+    def broken_up(self, text: str) -> str:
+        """The text with a space inside each control token: the same to a reader, plain text to the model."""
+        return self._control.sub(lambda match: f"{match.group()[0]} {match.group()[1:]}", text)
+
+    def spelled(self, text: str) -> tuple[str, int]:
+        """A grammar that allows this text alone, in the model's own tokens where they are known, and its room.
+
+        A grammar cannot name a token that ends inside a character, so characters of several tokens are spelled.
+        """
+        pieces = [Piece(text, None)] if self._split is None else self._split(text)
+        parts = [_gbnf_string(piece.text) if piece.token is None else f"<[{piece.token}]>" for piece in pieces]
+        if any(piece.token is None for piece in pieces):
+            return "root ::= " + " ".join(parts), len(text.encode()) + 1  # and the end token
+        return "root ::= " + " ".join(parts), len(parts)
+
+    def ask(self, **options: Any) -> dict[str, Any]:
+        """One answer of the server, never one that the end of the context cut off."""
+        answer: dict[str, Any] = self._server.handle_chat_completions({"cache_prompt": True, **options})
+        room = int(options["max_tokens"])
+        error = answer.get("error")
+        if error:
+            if error.get("type") == "exceed_context_size_error":
+                raise LMPromptTooLongError(int(error["n_prompt_tokens"]), self._context, room)
+            raise LMInvalidRequestError(str(error.get("message", error)))
+        usage = answer["usage"]
+        if answer["choices"][0]["finish_reason"] == "length" and usage["completion_tokens"] < room:
+            raise LMPromptTooLongError(int(usage["prompt_tokens"]), self._context, room)
+        return answer
+
+
+class Chat:
+    """One request on its way: what is written of its answer so far, and the tokens it took.
+
+    Args:
+        llama: The model.
+        slot: The slot that this chat holds.
+        messages: Framed messages.
+        sampling: Temperature, seed and the like.
+    """
+
+    def __init__(
+        self, llama: Llama, slot: int, messages: Sequence[Mapping[str, str]], sampling: Mapping[str, Any]
+    ) -> None:
+        self.written = ""
+        self.input_tokens = 0
+        self.output_tokens = 0
+        self.value_tokens = 0
+        self._llama = llama
+        self._slot = slot
+        self._sampling = dict(sampling)
+        self._messages = list(messages)
+        if self._messages and self._messages[-1]["role"] == "assistant":
+            self.written = self._messages.pop()["content"]
+
+    def write(self, max_tokens: int, *, json_object: bool = False) -> tuple[str, str]:
+        """Any text, or any JSON object; and why it ended."""
+        options: dict[str, Any] = {"response_format": {"type": "json_object"}} if json_object else {}
+        text, answer = self._step("", max_tokens=max_tokens, **self._sampling, **options)
+        return text, str(answer["choices"][0]["finish_reason"])
+
+    def write_value(self, form: Form, max_tokens: int) -> str:
+        """The JSON of one value, perhaps cut off by ``max_tokens``."""
+        grammar = "%llguidance {}\n" + form.grammar
+        text, answer = self._step(form.opening, max_tokens=max_tokens, grammar=grammar, **self._sampling)
+        self.value_tokens += int(answer["usage"]["completion_tokens"])
+        return form.opening + text
+
+    def likelihood(self, value: str, opening: str = "") -> float:
+        """Mean log-probability a token of a value, as the continuation of what is written and the opening."""
+        grammar, length = self._llama.spelled(value)
+        _, answer = self._step(
+            opening,
+            grammar=grammar,
+            max_tokens=length,
+            logprobs=True,
+            top_logprobs=1,
+            temperature=0.0,
+        )
+        # The end token has no bytes. It is left out: it says how well a text may end here, not what stands there.
+        tokens = [token for token in answer["choices"][0]["logprobs"]["content"] if token["bytes"]]
+        if bytes(byte for token in tokens for byte in token["bytes"]) != value.encode():
+            raise LMProviderError(f"the model gave no log-probability for {value!r}")
+        return float(sum(token["logprob"] for token in tokens) / len(tokens))
+
+    def _step(self, opening: str, **options: Any) -> tuple[str, dict[str, Any]]:
+        begun = self._llama.broken_up(self.written + opening)
+        messages = [*self._messages, {"role": "assistant", "content": begun}] if begun else self._messages
+        answer = self._llama.ask(messages=messages, id_slot=self._slot, **options)
+        self.output_tokens += int(answer["usage"]["completion_tokens"])
+        self.input_tokens = self.input_tokens or int(answer["usage"]["prompt_tokens"])
+        # The server repeats what was begun.
+        return (answer["choices"][0]["message"]["content"] or "").removeprefix(begun), answer
+
+
+class _Slots:
+    """Lends the slots of a server; of the free ones, the one whose last prompt is most like the next."""
+
+    def __init__(self, number: int) -> None:
+        self._free = dict.fromkeys(range(number), "")  # in the order in which they became free
+        self._changed = threading.Condition()
+
+    @contextlib.contextmanager
+    def taken(self, prompt: str) -> Iterator[int]:
+        with self._changed:
+            self._changed.wait_for(lambda: self._free)
+            slot = max(self._free, key=lambda free: _common(self._free[free], prompt) // _SIMILAR)
+            del self._free[slot]
+        try:
+            yield slot
+        finally:
+            with self._changed:
+                self._free[slot] = prompt
+                self._changed.notify()
+
+
+def start_llama(path: Path, *, context: int, parallel: int, threads: int, poll: int) -> Llama:
+    """Load a GGUF file.
+
+    Args:
+        path: The file.
+        context: Tokens of context of one chat.
+        parallel: Chats at the same time.
+        threads: Threads of the whole.
+        poll: Per cent of the time that an idle thread spins.
+
+    Raises:
+        RuntimeError: llama.cpp cannot load the file.
+    """
+    # Threads that spin at the end of each step starve each other on a busy machine: measured ten times slower.
+    os.environ.setdefault("GOMP_SPINCOUNT", "100")
+    xllamacpp: Any = importlib.import_module("xllamacpp")
+
+    vocabulary = read_vocabulary(path)  # reads the whole header, and so finds a damaged one first
+    params = xllamacpp.CommonParams()
+    params.model.path = str(path)
+    params.n_parallel = parallel
+    params.kv_unified = False
+    params.n_ctx = context * parallel
+    params.n_gpu_layers = 0
+    params.cache_ram_mib = 0  # otherwise up to 8 GiB of prompts are kept
+    params.cache_idle_slots = False
+    params.verbosity = -1
+    for cpu in (params.cpuparams, params.cpuparams_batch):
+        cpu.n_threads, cpu.poll = threads, poll
+    return Llama(xllamacpp.Server(params), context, parallel, vocabulary)
+
+
+def _common(one: str, other: str) -> int:
+    """How many characters two texts share at their beginning."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((position for position, (a, b) in pairs if a != b), min(len(one), len(other)))
+
+
+def _gbnf_string(value: str) -> str:
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\r", "\\r")
+    return f'"{escaped}"'

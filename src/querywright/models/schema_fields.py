@@ -1,0 +1,157 @@
+"""The fields of a JSON schema as a small model fills them: choices, and grammars with limits.
+
+A value has a limit of characters and items wherever the schema names none, so that a model that does not know
+when to stop still ends its value whole.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import json_repair
+
+Schema = Mapping[str, Any]
+
+_MOST_NUMBERS = 11  # an integer between bounds with at most so many values is decided like a choice
+_NUMBERS = {"integer": r"/-?(0|[1-9][0-9]{0,8})/", "number": r"/-?(0|[1-9][0-9]{0,8})(\.[0-9]{1,4})?/"}
+_LARGEST = 1_000_000_000  # of a number inside a list or an object that has no bounds
+_NOTES = {"title", "description", "default"}
+
+
+def resolved(field: Schema, root: Schema) -> Schema:
+    """The field with a reference to one of the schema's definitions followed."""
+    if "$ref" not in field:
+        return field
+    name = str(field["$ref"]).rsplit("/", 1)[-1]
+    return {**root["$defs"][name], **{key: value for key, value in field.items() if key != "$ref"}}
+
+
+def choices(field: Schema, root: Schema) -> list[Any] | None:
+    """The values that a field can take, or None when they are not given."""
+    field = resolved(field, root)
+    if "enum" in field:
+        return list(field["enum"])
+    if "const" in field:
+        return [field["const"]]
+    if "anyOf" in field:
+        branches = [choices(branch, root) for branch in field["anyOf"]]
+        known = [branch for branch in branches if branch is not None]
+        return [value for branch in known for value in branch] if len(known) == len(branches) else None
+    kind = field.get("type")
+    if kind == "boolean":
+        return [True, False]
+    if kind == "null":
+        return [None]
+    low, high = field.get("minimum"), field.get("maximum")
+    if kind == "integer" and low is not None and high is not None and high - low < _MOST_NUMBERS:
+        return list(range(int(low), int(high) + 1))
+    return None
+
+
+class Form:
+    """How one value is written: how it begins, the grammar of the rest, and how it is read.
+
+    Args:
+        field: The field's schema.
+        root: The schema it stands in.
+        max_chars: Characters of a text that the schema does not limit.
+        max_items: Items of a list that the schema does not limit.
+    """
+
+    def __init__(self, field: Schema, root: Schema, max_chars: int, max_items: int) -> None:
+        self._field = field = resolved(field, root)
+        items = resolved(field.get("items", {}), root)
+        self._kind = str(field.get("type", "value"))
+        self._limit: int | None = None
+        # The opening quote belongs to the beginning: a small model that is left after a colon and a space goes
+        # astray.
+        self.opening = ""
+        if self._kind == "string":
+            self._limit = int(field.get("maxLength", max_chars))
+            self.opening = '"'
+            self.grammar = f'start: TEXT "\\""\n{_text_rule(self._limit)}'
+        elif self._kind == "array" and items.get("type") == "string" and "enum" not in items:
+            self._kind = "texts"
+            self._limit = int(items.get("maxLength", max_chars))
+            most = max(int(field.get("maxItems", max_items)), 1)
+            least = min(max(int(field.get("minItems", 1)), 1), most)
+            self.opening = '["'
+            more = f'("\\", \\"" TEXT){{{least - 1},{most - 1}}}' if most > 1 else ""
+            self.grammar = f'start: TEXT {more} "\\"]"\n{_text_rule(self._limit)}'
+        elif self._kind in _NUMBERS:
+            self.grammar = f"start: NUMBER\nNUMBER: {_NUMBERS[self._kind]}"
+        else:
+            limited = _limited({**field, "$defs": root.get("$defs", {})}, max_chars, max_items)
+            self.grammar = "start: %json " + json.dumps({**limited, "x-guidance": {"whitespace_flexible": False}})
+
+    def read(self, text: str) -> tuple[Any, bool]:
+        """The value of a text, and whether the text was whole; of a text that was cut off, what can be had."""
+        try:
+            value, whole = json.loads(text), True
+        except ValueError:
+            value, whole = self._salvaged(text), False
+        return self._tidied(value), whole
+
+    def _salvaged(self, text: str) -> Any:
+        if self._kind == "string":
+            return text.strip().removeprefix('"')
+        if self._kind == "texts":
+            whole = re.findall(r'"([^"]*)"(?=[,\]])', text)
+            return whole or [text.removeprefix(self.opening)]
+        try:
+            repaired = json_repair.loads(text)
+        except ValueError:  # nested too deep
+            return None
+        return None if repaired == "" else repaired
+
+    def _tidied(self, value: Any) -> Any:
+        if self._kind in _NUMBERS and isinstance(value, (int, float)):
+            low, high = self._field.get("minimum", value), self._field.get("maximum", value)
+            return min(max(value, low), high)
+        if self._limit is not None and isinstance(value, str):
+            return _ended(value, self._limit)
+        if self._limit is not None and isinstance(value, list):
+            return [_ended(item, self._limit) for item in value]
+        return value
+
+
+def _text_rule(limit: int) -> str:
+    return r'TEXT: /[^"\\\x00-\x1f]{1,' + str(limit) + "}/"
+
+
+def _ended(text: str, limit: int) -> str:
+    """The text, without the piece of a word at its end when its limit cut it."""
+    if len(text) >= limit and " " in text.strip():
+        text = text[: text.rstrip().rindex(" ")] if not text.endswith(" ") else text
+    return text.strip()
+
+
+def _limited(schema: Any, max_chars: int, max_items: int) -> Any:
+    """The schema with limits wherever it has none, and without its notes."""
+    if isinstance(schema, Sequence) and not isinstance(schema, str):
+        return [_limited(part, max_chars, max_items) for part in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    limited = {}
+    for key, value in schema.items():
+        if key in {"enum", "const", "required"}:
+            limited[key] = value
+        elif key in {"properties", "$defs"}:
+            limited[key] = {name: _limited(part, max_chars, max_items) for name, part in value.items()}
+        elif key not in _NOTES:
+            limited[key] = _limited(value, max_chars, max_items)
+    if schema.get("type") == "string" and "enum" not in schema:
+        limited.setdefault("maxLength", max_chars)
+    if schema.get("type") == "array":
+        limited.setdefault("maxItems", max_items)
+    if "properties" in schema:
+        limited.setdefault("additionalProperties", False)
+    if schema.get("type") in _NUMBERS:
+        limited.setdefault("minimum", -_LARGEST)
+        limited.setdefault("maximum", _LARGEST)
+        if schema["type"] == "number":
+            limited.setdefault("multipleOf", 0.0001)
+    return limited

@@ -1,0 +1,252 @@
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from querywright.cli import show
+from querywright.cli.main import run
+from querywright.models.embedder import EMBEDDED_DIMENSION
+
+TOPICS = {
+    "juice": "Fast sugar such as juice or glucose tablets comes first when blood sugar is very low.",
+    "feet": "Look at both feet every evening and show any new sore to the care team soon.",
+    "cuff": "A cuff that is too small makes the pressure read too high; measure the arm first.",
+    "salt": "Bread and ready meals bring most of the salt; fresh food brings little of it.",
+    "walk": "A walk of thirty minutes on most days lowers blood pressure a little.",
+    "lenses": "The eye clinic looks at the retina once a year, also when sight is good.",
+}
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a command left behind."""
+
+    status: int
+    out: str
+    err: str
+
+    @property
+    def data(self) -> Any:
+        return json.loads(self.out)
+
+
+class WordModel:
+    """Texts as bags of hashed words: near when they share words."""
+
+    def encode(self, texts: list[str], **_: Any) -> np.ndarray:
+        rows = np.full((len(texts), EMBEDDED_DIMENSION), 0.01, dtype=np.float32)
+        for row, text in zip(rows, texts, strict=True):
+            for word in re.findall(r"\w+", text.lower()):
+                row[int(hashlib.sha256(word.encode()).hexdigest(), 16) % EMBEDDED_DIMENSION] += 1
+        return rows
+
+
+class ScriptedServer(ThreadingHTTPServer):
+    """An OpenAI-compatible server that fills in the fields which the prompt names."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.requests: list[dict[str, Any]] = []
+        self.headers: list[dict[str, str]] = []
+        self.status = 200
+        self.delay = 0.0
+        self.reply: Callable[[dict[str, Any]], str] = fill_in
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}/v1"
+
+    @property
+    def lm(self) -> list[str]:
+        return ["--lm", "openai/scripted", "--api-base", self.address, "--api-key-env", "SCRIPTED_KEY"]
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: ScriptedServer
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.requests.append(body)
+        self.server.headers.append(dict(self.headers))
+        time.sleep(self.server.delay)
+        if self.server.status != 200:
+            key = self.headers.get("Authorization", "")
+            answer: dict[str, Any] = {"error": {"message": f"refused {key}", "type": "x", "code": "x"}}
+        else:
+            message = {"role": "assistant", "content": self.server.reply(body)}
+            answer = {
+                "id": "1", "object": "chat.completion", "created": 1, "model": "scripted",
+                "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
+                "usage": {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15},
+            }  # fmt: skip
+        data = json.dumps(answer).encode()
+        self.send_response(self.server.status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+def prompt(body: dict[str, Any], role: str) -> str:
+    """What was sent under a role, in one text."""
+    texts = []
+    for message in body["messages"]:
+        if message["role"] == role:
+            content = message["content"]
+            texts.append(content if isinstance(content, str) else "".join(part["text"] for part in content))
+    return "\n".join(texts)
+
+
+def fill_in(body: dict[str, Any]) -> str:
+    """An answer in the form asked for: the choice that the passages mention first, else the first one."""
+    asked = prompt(body, "user").lower()
+    answer: dict[str, Any] = {}
+    for name, form in re.findall(r"^- (\w+):? ?(.*)$", prompt(body, "system"), re.MULTILINE):
+        if "one of " in form:
+            choices = json.loads("[" + form.partition("one of ")[2].replace(" | ", ",") + "]")
+            said = asked.partition("passages:")[2].partition("question:")[0]
+            places = {one: said.find(one.lower()) for one in choices}
+            answer[name] = min((one for one in choices if places[one] >= 0), key=places.__getitem__, default=choices[0])
+        else:
+            words = " ".join(asked.split()[-8:])
+            answer[name] = [words] if "list of texts" in form else words
+    return json.dumps(answer)
+
+
+@pytest.fixture
+def server() -> Iterator[ScriptedServer]:
+    scripted = ScriptedServer()
+    thread = threading.Thread(target=scripted.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+    thread.start()
+    yield scripted
+    scripted.shutdown()
+    scripted.server_close()
+    thread.join()
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder of the test's own, an embedder without a model, and a key."""
+    folder = tmp_path / "home"
+    monkeypatch.setenv("QUERYWRIGHT_HOME", str(folder))
+    monkeypatch.setenv("SCRIPTED_KEY", "sk-never-to-be-printed-1234567890")
+    monkeypatch.chdir(tmp_path)
+
+    # Embedders keep their names, stores and checks; only the model behind them is a small one.
+    monkeypatch.setattr("querywright.models.embedder._loader", lambda *_: WordModel)
+    return folder
+
+
+@pytest.fixture
+def cli(home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+    """Runs a command in this process."""
+
+    def call(*arguments: object, width: int = 80) -> Result:
+        monkeypatch.setattr(show.out, "width", width)
+        capsys.readouterr()
+        status = run([str(argument) for argument in arguments])
+        printed = capsys.readouterr()
+        return Result(status, printed.out, printed.err)
+
+    return call
+
+
+def write_lines(path: Path, rows: list[Any]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def passages(tmp_path: Path) -> Path:
+    return write_lines(
+        tmp_path / "passages.jsonl",
+        [{"id": f"p-{topic}", "title": topic, "text": text} for topic, text in TOPICS.items()],
+    )
+
+
+def question_rows(copies: int = 3) -> list[dict[str, Any]]:
+    """Questions whose words are those of one passage; the right option is that passage's topic."""
+    names = list(TOPICS)
+    return [
+        {
+            "id": f"q-{topic}-{copy}",
+            "question": f"Number {copy}: what is said about {' '.join(text.split()[:7])}?",
+            "options": [names[place - 1], names[place - 2], topic],
+            "answer": topic,
+            "evidence": {f"p-{topic}": "ENTAILED"},
+        }
+        for copy in range(copies)
+        for place, (topic, text) in enumerate(TOPICS.items())
+    ]
+
+
+@pytest.fixture
+def questions(tmp_path: Path) -> Path:
+    return write_lines(tmp_path / "questions.jsonl", question_rows())
+
+
+@pytest.fixture
+def collection(cli: Callable[..., Result], passages: Path) -> str:
+    assert cli("index", "tiny", passages).status == 0
+    return "tiny"
+
+
+@pytest.fixture
+def rows() -> list[dict[str, Any]]:
+    """The questions as plain data."""
+    return question_rows()
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[[str, list[Any]], Path]:
+    """Writes JSON lines into a file of that name."""
+    return lambda name, data: write_lines(tmp_path / name, data)
+
+
+@pytest.fixture
+def outside() -> Callable[..., Result]:
+    """Runs a command in a process of its own, as a user does."""
+
+    def call(*arguments: object, timeout: float = 120, **environment: str) -> Result:
+        done = subprocess.run(
+            [sys.executable, "-m", "querywright", *map(str, arguments)],
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            env={**os.environ, **environment},
+            check=False,
+        )
+        return Result(done.returncode, done.stdout, done.stderr)
+
+    return call
+
+
+@pytest.fixture
+def artifact(cli: Callable[..., Result], questions: Path, collection: str, server: ScriptedServer) -> Path:
+    """A program compiled with the scripted LM."""
+    made = cli(
+        "compile", "hcqr", questions, "--collection", collection, "--out", "artifacts/made",
+        "--sizes", "3,4,4", "--trials", "2", "--threads", "2", "--json", *server.lm,
+    )  # fmt: skip
+    assert made.status == 0, made.err
+    return Path("artifacts/made")

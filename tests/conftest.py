@@ -1,0 +1,40 @@
+"""Every test has a working folder of its own and no network; the embedded model is re-encoded once a session."""
+
+from __future__ import annotations
+
+import runpy
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def model_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("models")
+
+
+@pytest.fixture(autouse=True)
+def working_folder(tmp_path: Path, model_files: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "home"
+    folder.mkdir()
+    (folder / "models").symlink_to(model_files)
+    monkeypatch.setenv("QUERYWRIGHT_HOME", str(folder))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    return folder
+
+
+@pytest.fixture
+def chat_server() -> Iterator[Callable[..., Any]]:
+    """Starts OpenAI-compatible servers that answer from a script: see ``scripted_server.py``."""
+    server_class = runpy.run_path(str(Path(__file__).with_name("scripted_server.py")))["ScriptedServer"]
+    servers: list[Any] = []
+
+    def start(*steps: Any) -> Any:
+        servers.append(server_class(steps))
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        server.close()

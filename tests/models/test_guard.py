@@ -1,0 +1,483 @@
+from __future__ import annotations
+
+import asyncio
+import copy
+import json
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import dspy
+import pytest
+from dspy import lm15
+from dspy.utils.exceptions import (
+    ContextWindowExceededError,
+    LMAuthError,
+    LMError,
+    LMProviderError,
+    LMRateLimitError,
+    LMServerError,
+    LMTimeoutError,
+    LMUnexpectedError,
+)
+
+from querywright.errors import BudgetError, InputError, ModelError, OutageError, PromptTooLongError, QuerywrightError
+from querywright.models.engine_errors import LMModelError, LMPromptTooLongError, redact
+from querywright.models.gate import Gate
+from querywright.models.guard import JSON_REQUEST, AsyncGuardedEngine, GuardedEngine, Limits, text_response
+from querywright.models.ledger import Cost, metered
+from querywright.models.store import Store
+
+
+class FakeEngine:
+    """Does its steps in turn, the last one again and again: raises an error, or answers with a text."""
+
+    def __init__(self, *steps, deterministic=False, finish="stop", seconds=0.0):
+        self.steps = steps or ("yes",)
+        self.deterministic = deterministic
+        self.finish = finish
+        self.seconds = seconds
+        self.asked = 0
+        self._lock = threading.Lock()
+
+    def complete(self, request):
+        with self._lock:
+            step = self.steps[min(self.asked, len(self.steps) - 1)]
+            self.asked += 1
+        time.sleep(self.seconds)
+        if isinstance(step, BaseException):
+            raise step
+        return text_response(step, self.finish, request.model, 10, 2)
+
+
+def request(text="hello", system=None, **config):
+    return lm15.Request(model="m", messages=(lm15.Message.user(text),), system=system, config=lm15.Config(**config))
+
+
+def guard(*steps, store=None, limits=None, deterministic=False, finish="stop", seconds=0.0, **options):
+    engine = FakeEngine(*steps, deterministic=deterministic, finish=finish, seconds=seconds)
+    options = {"identity": "fake", "sleep": lambda _: None, **options}
+    return GuardedEngine(engine, store=store, limits=limits, **options)
+
+
+@pytest.fixture
+def store(working_folder):
+    store = Store(working_folder / "answers.sqlite")
+    yield store
+    store.close()
+
+
+def test_an_answer_is_stored_and_used_for_the_same_request_only(store):
+    engine = guard("one", "two", "three", store=store)
+
+    assert [engine.complete(request()).text for _ in range(3)] == ["one"] * 3
+    assert engine.complete(request("other")).text == "two"
+    assert engine.complete(request(max_tokens=5)).text == "three"
+    assert engine.ledger.total.calls == 3
+    assert (engine.ledger.total.saved, engine.ledger.total.saved_tokens) == (2, 24)
+
+
+def test_a_stored_answer_is_the_answer(store):
+    first = guard("höflich\n한국어", store=store).complete(request())
+    again = guard("another", store=store).complete(request())
+    assert again == first
+
+
+def test_another_model_has_other_answers(store):
+    assert guard("one", store=store).complete(request()).text == "one"
+    assert guard("two", store=store, identity="other").complete(request()).text == "two"
+
+
+def test_another_process_uses_the_stored_answer(store):
+    engine = guard("one", store=store)
+    engine.complete(request())
+    script = f"""
+from dspy import lm15
+from pathlib import Path
+from querywright.models.guard import GuardedEngine
+from querywright.models.store import Store
+engine = GuardedEngine(None, identity="fake", store=Store(Path({str(store.path)!r})))
+print(engine.complete(lm15.Request(model="m", messages=(lm15.Message.user("hello"),))).text)
+print(engine.ledger.total.saved)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout.split() == ["one", "1"], done.stderr
+
+
+def test_a_draw_is_never_stored_and_a_seeded_sample_is(store):
+    engine = guard("a", "b", "c", "d", store=store)
+    draws = [engine.complete(request(temperature=0.7)).text for _ in range(2)]
+    seeded = [engine.complete(request(temperature=0.7, seed=3)).text for _ in range(2)]
+    assert (draws, seeded) == (["a", "b"], ["c", "c"])
+    assert store.count("lm") == 1
+
+
+def test_an_engine_with_a_seed_of_its_own_makes_no_draws(store):
+    engine = guard("a", "b", store=store, deterministic=True)
+    assert [engine.complete(request(temperature=0.7)).text for _ in range(2)] == ["a", "a"]
+
+
+def test_what_a_stored_text_cannot_hold_is_asked_for_each_time(store):
+    tool = lm15.FunctionTool(name="look", parameters={"type": "object", "properties": {}})
+    engine = guard(store=store)
+    for each in (request(logprobs=0), lm15.Request(model="m", messages=(lm15.Message.user("x"),), tools=(tool,))):
+        engine.complete(each)
+        engine.complete(each)
+    assert engine.ledger.total.calls == 4
+
+
+@pytest.mark.parametrize(
+    ("text", "finish", "config", "system", "kept"),
+    [
+        ("yes", "stop", {}, None, True),
+        ("  ", "stop", {}, None, False),
+        ("yes", "length", {}, None, False),
+        ("yes", "content_filter", {}, None, False),
+        ("yes", "stop", {"response_format": {"type": "json_object"}}, None, False),
+        ('{"a": 1}', "stop", {"response_format": {"type": "json_object"}}, None, True),
+        ("yes", "stop", {}, f"Judge.\n\n{JSON_REQUEST} with these fields:\n- a", False),
+        ('```json\n{"a": {"b": 1}}\n```', "stop", {}, f"{JSON_REQUEST} with these fields:", True),
+        ('{"a": 1', "stop", {}, f"{JSON_REQUEST} with these fields:", False),
+        ('{"a": 1} or {"a": 2}', "stop", {}, f"{JSON_REQUEST} with these fields:", False),
+    ],
+)
+def test_only_whole_answers_are_kept(store, text, finish, config, system, kept):
+    guard(text, store=store, finish=finish).complete(request(system=system, **config))
+    assert store.count("lm") == int(kept)
+
+
+def test_a_deterministic_engine_has_no_better_answer(store):
+    engine = guard("", "x", store=store, deterministic=True, finish="length")
+    assert [engine.complete(request()).text for _ in range(2)] == ["", ""]
+
+
+def test_a_stored_answer_that_cannot_be_read_is_asked_for_again(store, caplog):
+    engine = guard("fresh", store=store)
+    store.put("lm", engine.key(request()), json.dumps({"text": "old", "finish_reason": "unheard of"}).encode())
+    assert engine.complete(request()).text == "fresh"
+    assert "could not be read" in caplog.text
+
+
+def test_equal_requests_under_way_make_one_call():
+    engine = guard("one", "two", seconds=0.3)
+    with ThreadPoolExecutor(16) as pool:
+        answers = [response.text for response in pool.map(engine.complete, [request()] * 16)]
+    assert answers == ["one"] * 16
+    assert (engine.ledger.total.calls, engine.ledger.total.saved, engine.inner.asked) == (1, 15, 1)
+
+
+def test_nothing_is_asked_twice_however_the_threads_meet(store):
+    engine = guard(store=store)
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(lambda number: engine.complete(request(str(number // 16))), range(1600)))
+    assert engine.inner.asked == 100
+    assert (engine.ledger.total.calls, engine.ledger.total.saved) == (100, 1500)
+
+
+def test_the_failure_of_one_call_reaches_all_who_wait_for_it():
+    engine = guard(LMServerError("down"), "late", seconds=0.3, limits=Limits(max_attempts=1))
+
+    def one(_):
+        with pytest.raises(LMServerError) as caught:
+            engine.complete(request())
+        return caught.value
+
+    with ThreadPoolExecutor(8) as pool:
+        errors = list(pool.map(one, range(8)))
+    assert all(error is errors[0] for error in errors)
+    assert (engine.inner.asked, engine.ledger.total.failures) == (1, 1)
+    assert engine.complete(request()).text == "late"  # nobody waits for a call that is over
+
+
+def test_an_interrupted_call_does_not_interrupt_those_who_wait():
+    engine = guard(KeyboardInterrupt(), seconds=0.3)
+    seen = []
+
+    def one():
+        try:
+            engine.complete(request())
+        except (KeyboardInterrupt, LMUnexpectedError) as error:
+            seen.append(type(error))
+
+    threads = [threading.Thread(target=one) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(kind.__name__ for kind in seen) == ["KeyboardInterrupt", "LMUnexpectedError", "LMUnexpectedError"]
+
+
+def test_transient_failures_are_tried_again_with_growing_waits():
+    waits = []
+    engine = guard(LMServerError("a"), LMTimeoutError("b"), LMProviderError("c"), "yes", sleep=waits.append)
+
+    assert engine.complete(request()).text == "yes"
+    assert all(0 <= wait <= 2**number for number, wait in enumerate(waits))
+    assert len(waits) == 3
+    total = engine.ledger.total
+    assert (total.calls, total.retries, total.failures, total.unpriced) == (1, 3, 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("retry_after", "low", "high"),
+    [(0.0, 0, 1), (5.0, 5, 6), (60.0, 8, 8), (86400.0, 8, 8), (float("nan"), 8, 8), (-3.0, 0, 1)],
+)
+def test_a_server_may_ask_for_a_wait_but_not_for_a_long_one(retry_after, low, high):
+    waits = []
+    error = LMRateLimitError("slow down", retry_after=retry_after)
+    guard(error, "yes", sleep=waits.append, limits=Limits(max_wait=8.0)).complete(request())
+    assert low <= waits[0] <= high
+
+
+def test_waits_are_jittered():
+    waits = []
+    engine = guard(LMServerError("a"), sleep=waits.append, limits=Limits(max_attempts=30, backoff=1.0, max_wait=1.0))
+    with pytest.raises(LMServerError):
+        engine.complete(request())
+    assert len(set(waits)) == 29
+
+
+@pytest.mark.parametrize("error", [LMAuthError("key"), dspy.utils.exceptions.LMBillingError("money")])
+def test_what_cannot_be_cured_opens_the_breaker_at_once(error):
+    engine = guard(error)
+    with pytest.raises(type(error)):
+        engine.complete(request())
+    with pytest.raises(OutageError, match="1 request in a row to fake failed"):
+        engine.complete(request("other"))
+    assert engine.inner.asked == 1
+
+
+def test_requests_in_a_row_open_the_breaker_and_a_success_resets_it():
+    down = LMServerError("down")
+    engine = guard(down, down, "yes", down, down, down, limits=Limits(max_attempts=1, outage_after=3))
+    for number in range(6):
+        if number == 2:
+            assert engine.complete(request("2")).text == "yes"
+        else:
+            with pytest.raises(LMServerError):
+                engine.complete(request(str(number)))
+    with pytest.raises(OutageError, match=r"3 requests in a row.*The last failure: down"):
+        engine.complete(request("6"))
+    assert engine.inner.asked == 6
+
+
+def test_requests_at_fault_do_not_open_the_breaker():
+    engine = guard(dspy.utils.exceptions.LMInvalidRequestError("bad"), limits=Limits(outage_after=1))
+    for _ in range(3):
+        with pytest.raises(dspy.utils.exceptions.LMInvalidRequestError):
+            engine.complete(request())
+    assert engine.ledger.total.failures == 3
+
+
+def test_after_a_while_one_request_finds_out_whether_the_model_is_back():
+    now = [0.0]
+    down = LMServerError("down")
+    limits = Limits(max_attempts=1, outage_after=1, cooldown=30.0)
+    engine = guard(down, down, "yes", limits=limits, clock=lambda: now[0])
+
+    def outcome(text):
+        try:
+            return engine.complete(request(text)).text
+        except LMError as error:
+            return type(error).__name__
+
+    seen = []
+    for seconds in (0, 29, 30, 31, 59, 60, 61):
+        now[0] = float(seconds)
+        seen.append(outcome(str(seconds)))
+    assert seen == ["LMServerError", "LMOutageError", "LMServerError", *["LMOutageError"] * 2, "yes", "yes"]
+
+
+def test_of_many_threads_one_finds_out():
+    now = [0.0]
+    gate = Gate("fake", Limits(outage_after=1, cooldown=5.0), lambda: now[0])
+    gate.failed(LMServerError("down"), transient=True)
+    now[0] = 6.0
+
+    def admitted(_):
+        try:
+            gate.admit()
+        except OutageError:
+            return False
+        return True
+
+    with ThreadPoolExecutor(16) as pool:
+        assert sum(pool.map(admitted, range(64))) == 1
+
+
+def test_the_limit_of_calls_is_exact_under_threads():
+    engine = guard(limits=Limits(max_calls=50))
+
+    def answered(number):
+        try:
+            return engine.complete(request(str(number))).text
+        except BudgetError as error:
+            return str(error)
+
+    with ThreadPoolExecutor(16) as pool:
+        seen = list(pool.map(answered, range(200)))
+    assert (seen.count("yes"), engine.inner.asked, engine.ledger.total.calls) == (50, 50, 50)
+    assert set(seen) - {"yes"} == {
+        "the limit of 50 LM calls is reached; answers received so far are kept. Raise --max-calls to go on"
+    }
+
+
+def test_retries_count_and_stored_answers_do_not(store):
+    engine = guard(LMServerError("a"), "yes", store=store, limits=Limits(max_calls=2))
+    for _ in range(5):
+        assert engine.complete(request()).text == "yes"
+    with pytest.raises(BudgetError):
+        engine.complete(request("other"))
+    assert (engine.inner.asked, engine.ledger.total.retries) == (2, 1)
+
+
+def test_prices_and_tokens_are_added_up():
+    engine = guard(price=lambda asked, answer: 0.25 if asked.messages[0].text == "dear" else None)
+    with metered() as meter:
+        engine.complete(request("dear"))
+        engine.complete(request("unknown"))
+    total = engine.ledger.total
+    assert meter.total == total
+    assert total == Cost(calls=2, input_tokens=20, output_tokens=4, dollars=0.25, unpriced=1, seconds=total.seconds)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (LMPromptTooLongError(5000, 4096, 100), PromptTooLongError),
+        (LMModelError("broken file"), ModelError),
+        (LMAuthError("no"), LMAuthError),
+    ],
+)
+def test_errors_reach_the_caller_of_a_program_unchanged(error, kind):
+    lm = dspy.LM("m", engine=guard(error), cache=False, num_retries=0)
+    with dspy.context(lm=lm), pytest.raises(kind) as caught:
+        dspy.Predict("question -> answer")(question="?")
+    assert caught.value is error
+
+
+def test_stops_reach_the_caller_of_a_program_as_our_errors():
+    for limits, kind in ((Limits(max_calls=0), BudgetError), (Limits(outage_after=1, max_attempts=1), OutageError)):
+        lm = dspy.LM("m", engine=guard(LMServerError("down"), limits=limits), cache=False, num_retries=0)
+        predict = dspy.Predict("question -> answer")
+        with dspy.context(lm=lm):
+            if kind is OutageError:
+                with pytest.raises(LMServerError):
+                    predict(question="0?")
+            with pytest.raises(kind) as caught:
+                predict(question="1?")
+        assert isinstance(caught.value, QuerywrightError)
+
+
+def test_a_prompt_that_is_too_long_says_both_sizes():
+    error = LMPromptTooLongError(5000, 4096, 100)
+    assert isinstance(error, ContextWindowExceededError)
+    assert (error.n_tokens, error.n_context, error.n_answer) == (5000, 4096, 100)
+    assert "5000 tokens" in str(error)
+    assert "4096" in error.message
+
+
+def test_errors_of_engines_become_dspys():
+    engine = guard(lm15.RateLimitError("slow"), ZeroDivisionError("bug"), limits=Limits(max_attempts=1))
+    with pytest.raises(LMRateLimitError):
+        engine.complete(request())
+    with pytest.raises(LMUnexpectedError, match="bug"):
+        engine.complete(request())
+    assert engine.ledger.total.failures == 2
+
+
+def test_a_store_that_cannot_be_used_is_an_error_of_ours(store, monkeypatch):
+    engine = guard(store=store)
+
+    def full(*_):
+        raise QuerywrightError("the store cannot be used; free some space")
+
+    monkeypatch.setattr(store, "put", full)
+    lm = dspy.LM("m", engine=engine, cache=False, num_retries=0)
+    with dspy.context(lm=lm), pytest.raises(QuerywrightError, match="free some space"):
+        dspy.Predict("question -> answer")(question="?")
+
+
+def test_errors_do_not_show_keys():
+    cause = RuntimeError("key was my-very-own-key")
+    error = LMServerError("bad key my-very-own-key, Bearer abcdefgh12345")
+    error.__cause__ = error.__context__ = cause
+    engine = guard(error, secrets=("my-very-own-key",), limits=Limits(max_attempts=1, outage_after=1))
+    with pytest.raises(LMServerError) as caught:
+        engine.complete(request())
+    assert str(caught.value) == caught.value.message == "bad key ***, Bearer ***"
+    assert caught.value.__cause__ is None
+    assert caught.value.__context__ is None
+    with pytest.raises(OutageError) as outage:
+        engine.complete(request())
+    assert "my-very-own-key" not in str(outage.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "sk-proj-0123456789abcdef",
+        "Authorization: Bearer abc.def-ghi",
+        "http://user:secret@host:80/v1",
+        "AIzaSyA1234567890abcdefghijk",
+        "hf_ABCDEFGHIJKLMNOP",
+    ],
+)
+def test_what_looks_like_a_key_is_removed(text):
+    shown = redact(f"before {text} after")
+    assert "***" in shown
+    assert shown.startswith("before ")
+    assert shown.endswith(" after")
+    assert not any(secret in shown for secret in ("0123456789", "abc.def", "user:secret", "A1234567", "ABCDEFGH"))
+
+
+def test_ordinary_text_is_left_alone():
+    text = "the model's token limit is 4096; see https://host/v1?x=1 at 10:30 for task-based keys"
+    assert redact(text, ("",)) == text
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"max_attempts": 0}, "max_attempts must be 1 or more, but got 0"),
+        ({"outage_after": 0}, "outage_after must be 1"),
+        ({"backoff": -1.0}, "backoff must be 0 or more"),
+        ({"max_wait": float("nan")}, "max_wait must be 0 or more, but got nan"),
+        ({"max_calls": -1}, "max_calls must be 0 or more"),
+    ],
+)
+def test_limits_out_of_range_are_refused(values, message):
+    with pytest.raises(InputError, match=message):
+        Limits(**values)
+
+
+def test_copies_share_the_engine():
+    engine = guard()
+    lm = dspy.LM("m", engine=engine, async_engine=AsyncGuardedEngine(engine), cache=False)
+    assert copy.deepcopy(engine) is engine
+    assert copy.deepcopy(lm).engine is engine
+
+
+def test_the_asynchronous_face_asks_and_streams():
+    engine = AsyncGuardedEngine(guard("one", "two", seconds=0.1))
+
+    async def main():
+        both = await asyncio.gather(engine.complete(request()), engine.complete(request()))
+        events = [event async for event in engine.stream(request("other"))]
+        await engine.aclose()
+        return [response.text for response in both], len(events)
+
+    texts, n_events = asyncio.run(main())
+    assert texts == ["one", "one"]
+    assert n_events >= 3
+    assert engine.engine.ledger.total.calls == 2
+    assert len(list(engine.engine.stream(request()))) == n_events
+
+
+def test_the_state_of_a_remote_model_must_be_given_again():
+    state = guard().dump_state()
+    assert state == {"identity": "fake", "inner": None}
+    with pytest.raises(ValueError, match=r"the LM 'fake' must be given by the application: resolve_lm\(\.\.\.\)"):
+        GuardedEngine.load_state(state)

@@ -1,0 +1,217 @@
+"""A small world with a known best way to search it, an LM that answers from a script, and a store in memory's place."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import dspy
+import pytest
+from dspy import lm15
+
+from querywright.data.splits import Splits
+from querywright.data.types import Label, Passage, Question
+from querywright.models.guard import GuardedEngine, Limits
+from querywright.models.ledger import Ledger
+from querywright.models.store import Store
+from querywright.programs import make_program
+from querywright.retrieval.types import Hit
+
+KEY = "key"
+"""The word in a query that leads to the deciding passage, where rewriting wins."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One request to the LM: what it is for, the number of its question, and its prompt."""
+
+    step: str
+    number: int
+    prompt: str
+    options: tuple[str, ...]
+
+
+@dataclass
+class ScriptedEngine:
+    """Writes a key word into every query, and answers rightly when the deciding passage is shown.
+
+    Args:
+        before: Called with how many requests came before this one, and the request; it may raise.
+        write: Makes the answer from the request, instead of the script.
+    """
+
+    before: Callable[[int, Asked], None] = lambda n, asked: None
+    write: Callable[[Asked], str] | None = None
+    asked: list[Asked] = field(default_factory=list)
+    supports_response_schema = True
+    supported_params = frozenset({"temperature", "max_tokens", "response_format"})
+
+    def __post_init__(self) -> None:
+        self._lock = threading.Lock()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> ScriptedEngine:
+        return self
+
+    def complete(self, request: lm15.Request) -> lm15.Response:
+        asked = read_request(request)
+        with self._lock:
+            n = len(self.asked)
+            self.asked.append(asked)
+        self.before(n, asked)
+        text = (self.write or scripted_answer)(asked)
+        return lm15.Response(
+            id=None,
+            model=request.model,
+            message=lm15.Message.assistant([lm15.TextPart(text)]),
+            finish_reason="stop",
+            usage=lm15.Usage(input_tokens=len(asked.prompt.split()), output_tokens=len(text.split())),
+        )
+
+    def close(self) -> None:
+        pass
+
+
+def read_request(request: lm15.Request) -> Asked:
+    form = request.config.response_format or {}
+    properties = form.get("json_schema", form).get("schema", {}).get("properties", {})
+    step = "queries" if "support" in properties else "hypothesis" if "best_guess" in properties else "reader"
+    system = request.system if isinstance(request.system, str) else "".join(p.text for p in request.system or ())
+    last = request.messages[-1].text or ""
+    number = int(re.findall(r"number (\d+)", last)[-1])
+    options = properties.get("best_guess", properties.get("answer", {})).get("enum", ())
+    return Asked(step, number, "\n".join([system, *(m.text or "" for m in request.messages)]), tuple(options))
+
+
+def scripted_answer(asked: Asked) -> str:
+    n = asked.number
+    if asked.step == "hypothesis":
+        guess = asked.options[0]
+        values: dict[str, Any] = {"reasoning": "r", "confirming_evidence": ["c"], "discriminating_features": ["d"]}
+        return json.dumps({**values, "best_guess": guess})
+    if asked.step == "queries":
+        return json.dumps({"support": f"{KEY} of {n}", "distinguish": f"other of {n}", "verify": f"another of {n}"})
+    last = asked.prompt.rsplit("passages:", 1)[-1]
+    right = f"right {n}" if f"Decides {n}." in last else f"wrong {n}"
+    return json.dumps({"answer": right if not asked.options or right in asked.options else asked.options[0]})
+
+
+class World:
+    """Questions with one deciding passage each, and a retriever whose finds depend on the words of the query.
+
+    Args:
+        winner: Which query finds the deciding passage first: ``rewriting`` (one with the key word), ``plain`` (the
+            question), ``both``, or ``deep`` (one with the key word, but only third).
+    """
+
+    def __init__(self, winner: str = "rewriting", size: int = 18) -> None:
+        self.winner = winner
+        self.questions = [
+            Question(
+                f"q{n}",
+                f"What of number {n}?",
+                (f"wrong {n}", f"right {n}") if n % 2 else (f"right {n}", f"wrong {n}"),
+                f"right {n}",
+                evidence={f"decides-{n}": Label.ENTAILED},
+            )
+            for n in range(size)
+        ]
+        self.deciding = {n: Passage(f"decides-{n}", f"Decides {n}.") for n in range(size)}
+        self.others = [Passage(f"other-{n}", f"Nothing {n} to do with it.") for n in range(30)]
+        self.searches: list[tuple[str, int]] = []
+        third = size // 3
+        self.splits = Splits(self.questions[:third], self.questions[third : 2 * third], self.questions[2 * third :])
+
+    @property
+    def fingerprint(self) -> str:
+        return f"world {self.winner}"
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> World:
+        return self
+
+    def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
+        self.searches += [(query, k) for query in queries]
+        return [[Hit(p, 1 / rank, rank) for rank, p in enumerate(self.find(query)[:k], start=1)] for query in queries]
+
+    def find(self, query: str) -> list[Passage]:
+        n = int(re.findall(r"\d+", query)[0])
+        found = [self.others[(n * 7 + len(query) + step) % len(self.others)] for step in range(10)]
+        finds = (KEY in query and self.winner != "plain") or ("What of" in query and self.winner in {"plain", "both"})
+        if finds:
+            found.insert(2 if self.winner == "deep" else 0, self.deciding[n])
+        return found
+
+    def get(self, ids: Sequence[str]) -> list[Passage]:
+        return [self.deciding[int(id.removeprefix("decides-"))] for id in ids]
+
+    def __contains__(self, id: object) -> bool:
+        return str(id).startswith("decides-")
+
+    def program(self, technique: str = "hcqr", reader: str | None = "multiple_choice", **knobs: Any) -> Any:
+        return make_program(technique, self, reader=reader, **({"max_passages": 3} | knobs))
+
+
+@pytest.fixture(scope="session")
+def make_world() -> type[World]:
+    return World
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+@pytest.fixture(scope="session")
+def make_engine() -> type[ScriptedEngine]:
+    return ScriptedEngine
+
+
+@pytest.fixture(scope="session")
+def scripted() -> Callable[[Asked], str]:
+    """The answer of the script to a request."""
+    return scripted_answer
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Any:
+    opened = Store(tmp_path / "home" / "store.sqlite")
+    yield opened
+    opened.close()
+
+
+@pytest.fixture(scope="session")
+def make_lm() -> Callable[..., dspy.LM]:
+    """An LM over a scripted engine: ``lm.engine.inner.asked`` holds its requests, ``lm.engine.ledger`` its cost."""
+
+    def make(
+        engine: ScriptedEngine | None = None, *, store: Any = None, max_calls: int | None = None, **limits: Any
+    ) -> dspy.LM:
+        guarded = GuardedEngine(
+            engine or ScriptedEngine(),
+            identity="scripted",
+            store=store,
+            ledger=Ledger(),
+            limits=Limits(max_calls=max_calls, **{"max_attempts": 1, **limits}),
+            sleep=lambda seconds: None,
+        )
+        return dspy.LM("scripted/model", engine=guarded, cache=False, num_retries=0)
+
+    return make
+
+
+@pytest.fixture
+def no_connection(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Refuses every connection, and fails the test that tried one."""
+    tried: list[Any] = []
+
+    def connect(self: Any, address: Any) -> None:
+        tried.append(address)
+        raise OSError(f"no connection to {address} in this test")
+
+    monkeypatch.setattr("socket.socket.connect", connect)
+    yield
+    assert tried == []

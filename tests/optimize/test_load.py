@@ -1,0 +1,357 @@
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shutil
+import socket
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from querywright.data.types import Passage
+from querywright.errors import ArtifactError, CollectionError, InputError, ModelError
+from querywright.models.embedder import Embedder, Vectors
+from querywright.models.store import open_store
+from querywright.optimize.artifacts import read_artifact, write_artifact
+from querywright.optimize.load import load
+from querywright.optimize.report import save_compiled
+from querywright.optimize.search import CompileSettings, compile_program
+from querywright.programs import make_program
+from querywright.retrieval.chroma import ChromaRetriever
+from querywright.retrieval.collection import collection_folder
+from querywright.retrieval.index import build_collection
+
+load_module = sys.modules[load.__module__]  # the package gives its name to the function
+
+CANARY = "canary-3f9a1c"
+
+
+class NumberModel:
+    """Texts about one number lie close together, but for questions, which lie anywhere."""
+
+    def encode(self, texts: Sequence[str], **options: object) -> Vectors:
+        return np.stack([self._vector(text) for text in texts])
+
+    def _vector(self, text: str) -> Vectors:
+        number = re.findall(r"\d+", text)[0]
+        weight = 0 if text.startswith("What of") else 1 if text.startswith("Nothing") else 4
+        vector = weight * _random(f"number {number}") + _random(text)
+        return vector / np.linalg.norm(vector)
+
+
+def _random(text: str) -> Vectors:
+    seed = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
+    return np.random.default_rng(seed).normal(size=32).astype(np.float32)
+
+
+def number_embedder(home: Path, name: str = "numbers") -> Embedder:
+    return Embedder(f"st:{name}", NumberModel, dimension=32, store=open_store(home))
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory, make_world):
+    home = tmp_path_factory.mktemp("home")
+    world = make_world()
+    passages = [*world.deciding.values(), *world.others]
+    build_collection("cards", passages, embedder=number_embedder(home), home=home)
+    yield home
+    open_store(home).close()
+
+
+@pytest.fixture(scope="module")
+def saved(home, tmp_path_factory, make_world, make_lm):
+    """HCQR compiled on the collection, and saved."""
+    splits, lm = make_world().splits, make_lm()
+    lm.kwargs.update(api_base=f"http://{CANARY}", extra_headers={"x": CANARY}, organization=CANARY)
+    retriever = ChromaRetriever("cards", embedder=number_embedder(home), home=home)
+    compiled = compile_program(
+        "hcqr",
+        splits,
+        retriever=retriever,
+        lm=make_lm(),
+        knobs={"max_passages": 1},
+        settings=CompileSettings(n_trials=5, demo_sizes=(1,), threads=2),
+    )
+    folder = tmp_path_factory.mktemp("saved") / "hcqr"
+    save_compiled(folder, compiled, splits, lm=lm, retriever=retriever, threads=2)
+    return folder
+
+
+@pytest.fixture
+def artifact(saved, tmp_path):
+    """A copy that a test may change."""
+    return Path(shutil.copytree(saved, tmp_path / "artifact"))
+
+
+@pytest.fixture
+def resolved(monkeypatch, home):
+    """Embedders and LMs that are looked for by name: the embedders are ours, the LMs are counted only."""
+    names = []
+
+    def embedder(name, **settings):
+        names.append(name)
+        return number_embedder(home, name)
+
+    def lm(name, **settings):
+        names.append(name)
+        raise ModelError(f"no {name} in this test")
+
+    monkeypatch.setattr(load_module, "resolve_embedder", embedder)
+    monkeypatch.setattr(load_module, "resolve_lm", lm)
+    return names
+
+
+def rewrite(folder, **changes):
+    """The artifact of the folder, written again by our own hand with other facts."""
+    read = read_artifact(folder)
+    program = make_program(
+        read.state.technique, lambda query, k: [], reader=read.state.reader, **changes.pop("knobs", read.state.knobs)
+    )
+    facts = read.manifest.model_dump(include={"lm", "embedder", "collection", "fingerprint", "created", "made"})
+    write_artifact(
+        folder, changes.pop("program", program), **{**facts, "golden": read.golden, "card": "# card\n", **changes}
+    )
+
+
+def test_a_loaded_program_answers(saved, home, resolved, make_lm, no_connection):
+    loaded = load(saved, lm=make_lm(), home=home)
+    prediction = loaded("What of number 4?", ["wrong 4", "right 4"])
+    assert prediction.answer == "right 4"
+    assert [passage.id for passage in prediction.passages] == ["decides-4"]
+    assert resolved == ["numbers"]
+    assert "lm='scripted/model', collection='cards'" in repr(loaded)
+
+
+def test_what_is_loaded_is_what_was_saved(saved, home, resolved, make_lm):
+    loaded = load(saved, lm=make_lm(), home=home)
+    state = read_artifact(saved).state
+    assert dict(loaded.program.technique.knobs) == state.knobs
+    assert loaded.manifest.fingerprint == loaded.program.technique.retriever.fingerprint
+    assert loaded.manifest.embedder == "st:numbers"
+    assert (loaded.manifest.technique, loaded.manifest.lm) == ("hcqr", "scripted/model")
+
+
+def test_a_users_mistake_is_said(saved, home, resolved, make_lm):
+    loaded = load(saved, lm=make_lm(), home=home)
+    with pytest.raises(InputError, match="options"):
+        loaded("What of number 4?")
+
+
+def test_sixteen_threads_answer_as_one(saved, home, resolved, make_lm, world):
+    loaded = load(saved, lm=make_lm(), home=home)
+
+    def ask(question):
+        prediction = loaded(question.question, question.options)
+        return prediction.answer, [passage.id for passage in prediction.passages]
+
+    serial = [ask(question) for question in world.questions]
+    with ThreadPoolExecutor(16) as pool:
+        assert list(pool.map(ask, world.questions * 8)) == serial * 8
+    assert loaded.lm.history == []
+
+
+def test_verify_asks_the_golden_questions(saved, home, resolved, make_lm, make_engine):
+    golden = read_artifact(saved).golden
+    assert [one.answer for one in golden] == [f"right {n}" for n in (6, 7, 8)]
+    engine = make_engine()
+    load(saved, lm=make_lm(engine), home=home, verify=True)
+    assert {asked.number for asked in engine.asked if asked.step == "reader"} == {6, 7, 8}
+
+
+def test_verify_notices_another_lm(saved, home, resolved, make_lm, make_engine):
+    other = make_engine(write=lambda asked: json.dumps({"answer": f"wrong {asked.number}"}))
+    with pytest.raises(ArtifactError, match=r"golden.jsonl line 1: the program now answers 'wrong 6', but .*'right 6'"):
+        load(saved, lm=make_lm(other), home=home, verify=True)
+
+
+def test_verify_notices_other_passages(saved, home, resolved, make_lm):
+    def other(query, k):
+        return [Passage("else", "Decides 6. Decides 7. Decides 8.")]
+
+    with pytest.raises(ArtifactError, match=r"golden.jsonl line 1: the program now finds \['else'\], but found"):
+        load(saved, lm=make_lm(), retriever=other, verify=True)
+
+
+@pytest.mark.parametrize(("key", "value"), [("answer", "wrong 6"), ("passages", ["decides-9"])])
+def test_verify_notices_a_golden_answer_that_was_edited(key, value, artifact, home, resolved, make_lm):
+    golden = read_artifact(artifact).golden
+    rewrite(artifact, golden=[golden[0].model_copy(update={key: value}), *golden[1:]])
+    with pytest.raises(ArtifactError, match=r"golden.jsonl line 1"):
+        load(artifact, lm=make_lm(), home=home, verify=True)
+
+
+def test_verify_needs_golden_answers(artifact, home, resolved, make_lm):
+    rewrite(artifact, golden=[])
+    assert load(artifact, lm=make_lm(), home=home)
+    with pytest.raises(ArtifactError, match=r"golden.jsonl is empty"):
+        load(artifact, lm=make_lm(), home=home, verify=True)
+
+
+def test_a_retriever_of_ones_own_needs_no_working_folder(saved, make_lm, world, tmp_path, resolved):
+    loaded = load(saved, lm=make_lm(), retriever=world, home=tmp_path / "none")
+    assert loaded("What of number 4?", ["wrong 4", "right 4"]).passages
+    assert not (tmp_path / "none").exists()
+    assert resolved == []
+
+
+# Everything that is wrong is said before anything is asked.
+
+
+@pytest.fixture
+def refused(home, resolved, make_lm, make_engine, no_connection):
+    """Loads what must be refused; nothing may be asked, and no model looked for unless it is said."""
+
+    def refuse(error, message, path, *, looked_for=(), **given):
+        engine = make_engine()
+        with pytest.raises(error, match=message):
+            load(path, **{"lm": make_lm(engine), "home": home, **given})
+        assert engine.asked == []
+        assert resolved == list(looked_for)
+
+    return refuse
+
+
+def test_a_damaged_artifact_is_refused(artifact, refused):
+    (artifact / "program.json").write_text("{}")
+    refused(ArtifactError, "program.json was changed", artifact)
+
+
+def test_a_collection_that_is_missing_is_refused(artifact, refused, tmp_path):
+    refused(
+        CollectionError,
+        r"needs the collection 'cards', but there is none \(known: none\); build it: querywright index",
+        artifact,
+        home=tmp_path / "other",
+    )
+
+
+def test_another_embedder_is_refused_before_it_is_looked_for(artifact, refused):
+    rewrite(artifact, embedder="st:someone/elses-model")
+    refused(CollectionError, "built with the embedder 'st:numbers'.*compiled with 'st:someone/elses-model'", artifact)
+
+
+def test_an_embedder_in_a_folder_must_be_given(artifact, refused, tmp_path, make_world):
+    home = tmp_path / "other"
+    embedder = Embedder("path:mine@12345678", NumberModel, dimension=32, store=open_store(home))
+    build_collection("cards", list(make_world().deciding.values()), embedder=embedder, home=home)
+    open_store(home).close()
+    rewrite(artifact, embedder="path:mine@12345678")
+    refused(ArtifactError, "give retriever=", artifact, home=home)
+
+
+def test_a_collection_that_changed_is_refused(artifact, refused, home, tmp_path):
+    other = tmp_path / "other"
+    shutil.copytree(home, other)
+    build_collection("cards", [Passage("new", "New 99.")], embedder=number_embedder(other), home=other)
+    open_store(other).close()
+    refused(
+        ArtifactError,
+        "'cards' is not the one the program was compiled on: its fingerprint.*index the original",
+        artifact,
+        home=other,
+        looked_for=["numbers"],
+    )
+
+
+def test_a_collection_that_is_damaged_is_refused(artifact, refused, home, tmp_path):
+    other = tmp_path / "other"
+    shutil.copytree(home, other)
+    manifest = collection_folder("cards", other) / "manifest.json"
+    manifest.write_text(manifest.read_text()[:-20])
+    refused(CollectionError, "damaged", artifact, home=other)
+
+
+@pytest.mark.parametrize("name", ["../../etc", "/etc", "a/b", "", "A"])
+def test_a_name_that_is_no_collections_is_refused(name, artifact, refused):
+    rewrite(artifact, collection=name)
+    refused(ArtifactError, "cannot be a collection's name", artifact)
+
+
+def test_an_unknown_technique_is_refused_before_the_collection_is_opened(artifact, refused, monkeypatch):
+    from querywright.programs import TECHNIQUES
+
+    monkeypatch.delitem(TECHNIQUES, read_artifact(artifact).state.technique)
+    refused(ArtifactError, "unknown technique", artifact)
+
+
+def test_a_program_compiled_on_ones_own_retriever_needs_it_again(artifact, refused, make_lm, world):
+    rewrite(artifact, collection=None, embedder=None)
+    refused(ArtifactError, "retriever of your own.*retriever=", artifact)
+    assert load(artifact, lm=make_lm(), retriever=world)
+
+
+def test_closed_book_needs_no_retriever(artifact, make_lm, resolved):
+    program = make_program("closed_book", reader="multiple_choice")
+    rewrite(artifact, program=program, collection=None, embedder=None)
+    loaded = load(artifact, lm=make_lm())
+    assert loaded("What of number 4?", ["wrong 4", "right 4"]).answer == "wrong 4"
+    assert resolved == []
+
+
+# The LM: by the application, or by a name that holds no address.
+
+
+@pytest.mark.parametrize(
+    ("recorded", "looked_for"),
+    [
+        ("embedded:SmolLM2-135M-Instruct", "embedded"),
+        ("openai/gpt-4o-mini", "openai/gpt-4o-mini"),
+        ("openrouter/meta-llama/llama-3:free@2", "openrouter/meta-llama/llama-3:free@2"),
+    ],
+)
+def test_the_lm_that_the_artifact_names_is_looked_for(recorded, looked_for, artifact, world, resolved):
+    rewrite(artifact, lm=recorded)
+    with pytest.raises(ModelError, match="in this test"):
+        load(artifact, retriever=world)
+    assert resolved == [looked_for]
+
+
+@pytest.mark.parametrize(
+    "recorded",
+    [
+        "gguf:/etc/model.gguf",
+        "gguf:m/m.gguf",
+        "huggingface/https://evil.example",
+        "openai//evil",
+        "no-provider",
+        "a/b c",
+    ],
+)
+def test_an_lm_that_cannot_be_had_by_its_name_must_be_given(recorded, artifact, world, resolved, make_lm):
+    rewrite(artifact, lm=recorded)
+    with pytest.raises(ArtifactError, match="give lm="):
+        load(artifact, retriever=world)
+    assert resolved == []
+    assert load(artifact, retriever=world, lm=make_lm())
+
+
+def test_the_application_names_any_lm(artifact, world, resolved):
+    with pytest.raises(ModelError):
+        load(artifact, retriever=world, lm="gguf:/models/mine.gguf")
+    assert resolved == ["gguf:/models/mine.gguf"]
+
+
+def test_nothing_private_is_saved(saved, home):
+    text = "".join(file.read_text() for file in saved.iterdir())
+    for private in (
+        CANARY,
+        str(home),
+        str(saved.parent),
+        str(Path.cwd()),
+        str(Path.home()) + "/",
+        socket.gethostname(),
+    ):
+        assert private not in text
+    assert "api_" not in text
+    assert "headers" not in text
+
+
+def test_keys_in_the_environment_are_not_saved(artifact, monkeypatch, world, make_lm):
+    monkeypatch.setenv("OPENAI_API_KEY", f"sk-{CANARY}")
+    rewrite(artifact, lm=make_lm().model)
+    assert CANARY not in "".join(file.read_text() for file in artifact.iterdir())

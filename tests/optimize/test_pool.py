@@ -1,0 +1,185 @@
+from __future__ import annotations
+
+import contextvars
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+
+import pytest
+
+from querywright.errors import InputError
+from querywright.optimize.pool import DeadlineError, bounded_map
+
+
+def test_results_stand_in_the_order_of_the_items():
+    def work(n: int) -> int:
+        time.sleep(0.002 * (9 - n))
+        return n * n
+
+    assert bounded_map(work, range(10), threads=4) == [n * n for n in range(10)]
+
+
+def test_no_items_no_threads():
+    assert bounded_map(lambda n: n, [], threads=3) == []
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_at_most_so_many_threads_work_at_a_time(threads):
+    lock, now, most = threading.Lock(), 0, 0
+
+    def work(n: int) -> None:
+        nonlocal now, most
+        with lock:
+            now += 1
+            most = max(most, now)
+        time.sleep(0.005)
+        with lock:
+            now -= 1
+
+    bounded_map(work, range(24), threads=threads)
+    assert most == threads
+
+
+def test_every_item_is_worked_on_once_also_when_each_takes_no_time():
+    # A thread that ends an item must go on to the next one, however fast the caller takes the result.
+    seen: Counter[int] = Counter()
+
+    def work(n: int) -> int:
+        seen.update([n])
+        return n
+
+    for _ in range(30):
+        assert bounded_map(work, range(200), threads=2) == list(range(200))
+    assert seen == dict.fromkeys(range(200), 30)
+
+
+def test_an_exception_is_a_result():
+    def work(n: int) -> int:
+        if n == 1:
+            raise ValueError("no one")
+        return n
+
+    first, second, third = bounded_map(work, [0, 1, 2], threads=2)
+    assert (first, third) == (0, 2)
+    assert isinstance(second, ValueError)
+
+
+def test_a_hung_item_is_late_and_the_others_go_on():
+    release = threading.Event()
+    began = time.monotonic()
+    try:
+        results = bounded_map(
+            lambda n: release.wait(30) if n == 0 else n, range(8), threads=1, deadline=0.3, on_done=None
+        )
+    finally:
+        release.set()
+    assert time.monotonic() - began < 5
+    assert isinstance(results[0], DeadlineError)
+    assert "0.3 seconds" in str(results[0])
+    assert results[1:] == list(range(1, 8))
+
+
+def test_what_a_late_item_gives_later_is_ignored_and_its_thread_takes_no_further_item():
+    ended: list[tuple[int, object]] = []
+    workers: dict[int, int] = {}
+
+    def work(n: int) -> int:
+        workers[n] = threading.get_ident()
+        time.sleep(0.5 if n == 0 else 0.02)
+        return n
+
+    results = bounded_map(
+        work, range(40), threads=1, deadline=0.2, on_done=lambda position, result: ended.append((position, result))
+    )
+    assert isinstance(results[0], DeadlineError)
+    assert results[1:] == list(range(1, 40))
+    assert sorted(position for position, _ in ended) == list(range(40))
+    assert workers[0] not in {workers[n] for n in range(1, 40)}
+
+
+def test_hung_work_does_not_hold_up_the_end_of_the_process():
+    code = (
+        "import time\n"
+        "from querywright.optimize.pool import bounded_map\n"
+        "print(bounded_map(lambda n: time.sleep(60) if n else n, [0, 1], threads=2, deadline=0.2))\n"
+    )
+    began = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=50, check=True)
+    assert "DeadlineError" in done.stdout
+    assert time.monotonic() - began < 30
+
+
+def test_on_done_runs_in_the_calling_thread_and_what_it_raises_stops_everything():
+    started: list[int] = []
+    caller = threading.get_ident()
+
+    def work(n: int) -> int:
+        started.append(n)
+        time.sleep(0.01)
+        return n
+
+    def on_done(position: int, result: object) -> None:
+        assert threading.get_ident() == caller
+        if position == 3:
+            raise RuntimeError("enough")
+
+    with pytest.raises(RuntimeError, match="enough"):
+        bounded_map(work, range(500), threads=2, on_done=on_done)
+    time.sleep(0.1)
+    count = len(started)
+    assert count < 20
+    time.sleep(0.1)
+    assert len(started) == count
+
+
+def test_an_interrupt_of_the_caller_stops_everything():
+    started: list[int] = []
+
+    def work(n: int) -> None:
+        started.append(n)
+        time.sleep(0.01)
+
+    def on_done(position: int, result: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        bounded_map(work, range(500), threads=2, on_done=on_done)
+    time.sleep(0.1)
+    assert len(started) < 20
+
+
+def test_an_interrupt_inside_the_work_goes_up_and_nothing_more_is_started():
+    started: list[int] = []
+
+    def work(n: int) -> None:
+        started.append(n)
+        if n == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        bounded_map(work, range(50), threads=1)
+    assert started == [0, 1, 2]
+
+
+def test_threads_see_the_callers_context_and_keep_their_changes_to_themselves():
+    setting = contextvars.ContextVar("setting", default="none")
+    token = setting.set("the caller's")
+
+    def work(n: int) -> str:
+        seen = setting.get()
+        setting.set(f"changed by {n}")
+        return seen
+
+    try:
+        assert bounded_map(work, [0, 1], threads=2)[0] == "the caller's"
+        assert setting.get() == "the caller's"
+    finally:
+        setting.reset(token)
+
+
+@pytest.mark.parametrize(("name", "value"), [("threads", 0), ("deadline", 0.0), ("deadline", float("nan"))])
+def test_values_out_of_range_are_refused(name, value):
+    with pytest.raises(InputError, match=name):
+        bounded_map(lambda n: n, [1], **{"threads": 1, name: value})

@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+from dspy.utils.exceptions import LMServerError
+
+from querywright.data.splits import data_hash
+from querywright.data.types import Label
+from querywright.metrics.statistics import Mean
+from querywright.models.ledger import Cost
+from querywright.optimize.artifacts import read_artifact
+from querywright.optimize.evaluate import Evaluation, Row
+from querywright.optimize.report import card, compiled_json, percent, save_compiled, table_rows
+from querywright.optimize.search import CompileSettings, compile_program
+
+
+@pytest.fixture(scope="module")
+def compiled(make_world, make_lm):
+    world = make_world()
+    settings = CompileSettings(n_trials=4, demo_sizes=(1,), threads=2)
+    return compile_program(
+        "hcqr", world.splits, retriever=world, lm=make_lm(), knobs={"max_passages": 3}, settings=settings
+    )
+
+
+@pytest.mark.parametrize(
+    ("mean", "text"),
+    [
+        (Mean(0.5, 0.2541, 0.7459, 12, 0), "50.0 [25, 75]"),
+        (Mean(1.0, 0.75, 1.0, 12, 3), "100.0 [75, 100] (3 unscored)"),
+        (Mean(0.3333, math.nan, math.nan, 1, 0), "33.3"),
+        (Mean(math.nan, math.nan, math.nan, 0, 9), "-"),
+    ],
+)
+def test_a_mean_in_per_cent(mean, text):
+    assert percent(mean) == text
+
+
+def rows(*scores, **same):
+    return tuple(Row(f"q{n}", score, **same) for n, score in enumerate(scores))
+
+
+def test_a_table_has_a_row_an_arm_and_the_columns_that_some_arm_has_a_value_for():
+    read = Evaluation(
+        "plain",
+        rows({"accuracy": 1.0, "f1": math.nan}, {"accuracy": 0.0, "f1": math.nan}, answer="x", cost=Cost(1, 2)),
+        1.24,
+    )
+    failed = Row("q1", {"decision_useful": math.nan}, failure="lm")
+    found = Evaluation("found", (Row("q0", {"decision_useful": 1.0}, fallbacks=("hypothesis",)), failed), 0.0)
+    one, other = table_rows([read, found])
+    assert one == {
+        "arm": "plain",
+        "n": "2",
+        "accuracy": "50.0 [9, 91]",
+        "decision_useful": "-",
+        "LM calls / question": "3.0",
+        "LM calls made": "2",
+        "seconds": "1.2",
+        "fallbacks": "0 %",
+        "invalid": "0 %",
+        "failed": "0",
+    }
+    assert list(other) == list(one)
+    assert other["accuracy"] == "-"
+    assert other["decision_useful"].endswith("(1 unscored)")
+    assert (other["fallbacks"], other["invalid"], other["failed"]) == ("100 %", "-", "lm 1")
+
+
+def test_a_table_of_nothing_scored():
+    failed = (Row("q0", {"accuracy": math.nan}, failure="bug"),)
+    (row,) = table_rows([Evaluation("x", failed, 0.0)])
+    assert (row["fallbacks"], row["invalid"], row["failed"]) == ("-", "-", "bug 1")
+    assert table_rows([]) == []
+
+
+def test_everything_found_is_json(compiled):
+    data = json.loads(json.dumps(compiled_json(compiled), allow_nan=False))
+    assert data["technique"] == "hcqr"
+    assert data["recommended"] == compiled.recommended == "as written"
+    assert [arm["arm"] for arm in data["arms"]][:2] == ["no rewriting", "as written"]
+    assert data["arms"][0]["objective"] == 0.0
+    assert data["arms"][1]["dev"]["metrics"]["decision_useful"]["value"] == 1.0
+    assert [one["arm"] for one in data["test"]] == [one.name for one in compiled.test]
+    first = data["comparisons"][0]
+    assert (first["wins"], first["losses"], first["ties"]) == (6, 0, 0)
+    assert first["p_holm"] == compiled.comparisons[0].test.p_two_sided
+    assert set(data["cost"]) == {"bootstrap", "search", "reader", "test"}
+    assert "rows" not in data["test"][0]
+
+
+def test_the_card_says_what_was_chosen_and_what_came_of_it(compiled):
+    text = card("mine", compiled, "scripted/model", "2026-01-02", {"dev": {"n": 6}, "test": {"n": 6}})
+    assert text.startswith("# mine\n")
+    assert "for the LM `scripted/model`" in text
+    assert "**as written**" in text
+    assert "Questions: dev 6, test 6" in text
+    assert "| max_passages | 3 |" in text
+    assert "| no rewriting | 6 | 0.0 [0, 39] | 0.0 [0, 39] |" in text
+    assert "| hcqr compiled | 6 | 100.0 [61, 100] | 100.0 [61, 100] |" in text
+    assert all(f"- {one.sentence}\n" in text for one in compiled.comparisons)
+    assert 'querywright.load("mine")' in text
+
+
+def test_what_is_saved_says_how_it_was_made_and_what_it_answers(compiled, world, make_lm, tmp_path):
+    lm = make_lm()
+    manifest = save_compiled(tmp_path / "x" / ".." / "mine", compiled, world.splits, lm=lm, retriever=world, threads=2)
+    read = read_artifact(tmp_path / "mine")
+    assert read.manifest == manifest
+    assert (manifest.technique, manifest.reader, manifest.lm) == ("hcqr", "multiple_choice", "scripted/model")
+    assert (manifest.collection, manifest.embedder) == (None, None)
+    assert manifest.fingerprint == world.fingerprint
+    made = manifest.made
+    assert made["data"] == {
+        name: {"n": 6, "sha256": data_hash(part)}
+        for name, part in zip(("train", "dev", "test"), world.splits, strict=True)
+    }
+    assert made["recommended"] == "as written"
+    assert [(one.question, one.answer, one.passages[0]) for one in read.golden] == [
+        (f"What of number {n}?", f"right {n}", f"decides-{n}") for n in (6, 7, 8)
+    ]
+    assert (tmp_path / "mine" / "README.md").read_text().startswith("# mine\n")
+
+
+def test_golden_answers_are_only_those_that_were_given(compiled, world, make_lm, make_engine, tmp_path):
+    def before(n, asked):
+        if asked.number == 7:
+            raise LMServerError("down")
+
+    lm = make_lm(make_engine(before=before))
+    save_compiled(tmp_path / "mine", compiled, world.splits, lm=lm, retriever=world, threads=1)
+    assert [one.answer for one in read_artifact(tmp_path / "mine").golden] == ["right 6", "right 8"]
+
+
+def test_labels_of_an_evaluation_stand_in_its_summary():
+    scored = Evaluation("x", rows({"decision_useful": 1.0}, label=Label.USEFUL), 0.0)
+    assert scored.to_json()["labels"] == {"ENTAILED": 0.0, "USEFUL": 1.0, "NOT_USEFUL": 0.0}

@@ -1,0 +1,501 @@
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+
+import optuna
+import pytest
+from dspy.utils.exceptions import LMServerError
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from querywright.data.splits import Splits
+from querywright.data.types import Label
+from querywright.errors import BudgetError, InputError, OutageError
+from querywright.models.engine_errors import LMPromptTooLongError
+from querywright.optimize import search
+from querywright.optimize.artifacts import state_of
+from querywright.optimize.evaluate import Evaluation, Row, TooManyFailuresError
+from querywright.optimize.report import compiled_json
+from querywright.optimize.search import CompileSettings, compile_program, objective_value, suggest
+from querywright.programs.knobs import Knob
+
+QUICK = CompileSettings(n_trials=6, demo_sizes=(1,), threads=2)
+
+
+@pytest.fixture
+def compiled_in(make_lm):
+    """Compiles HCQR in a world with a budget of three passages."""
+
+    def run(world, engine=None, *, lm=None, settings=QUICK, knobs=None, reader="multiple_choice", **given):
+        return compile_program(
+            "hcqr",
+            given.pop("splits", world.splits),
+            retriever=world,
+            lm=lm or make_lm(engine),
+            reader=reader,
+            knobs={"max_passages": 3} | (knobs or {}),
+            settings=settings,
+            **given,
+        )
+
+    return run
+
+
+def outcome(compiled):
+    """Everything that was found, without times and without what was made and what was saved."""
+    data = compiled_json(compiled)
+    data["cost"] = None
+    for evaluation in [*(arm["dev"] for arm in data["arms"]), *data["test"]]:
+        cost = evaluation.pop("cost")
+        evaluation["asked"] = cost["calls"] + cost["saved"]
+        evaluation["seconds"] = None
+    return json.dumps(data, sort_keys=True), state_of(compiled.program)
+
+
+def values_of(compiled, objective="decision_useful"):
+    return [objective_value(arm.dev, objective) for arm in compiled.arms]
+
+
+@pytest.mark.parametrize(
+    ("winner", "recommended", "plain"), [("rewriting", "as written", 0.0), ("plain", "no rewriting", 1.0)]
+)
+def test_the_arm_that_finds_what_decides_is_recommended(winner, recommended, plain, make_world, compiled_in):
+    compiled = compiled_in(make_world(winner))
+    assert compiled.recommended == recommended
+    assert compiled.arms[0].name == "no rewriting"
+    assert values_of(compiled)[0] == plain
+    test = {one.name: one.mean("decision_useful").value for one in compiled.test}
+    assert test["no rewriting"] == plain
+    if recommended == "no rewriting":
+        assert compiled.program.technique.NAME == "plain"
+    else:
+        assert compiled.program.technique.NAME == "hcqr"
+        assert test["hcqr compiled"] == 1.0
+
+
+def test_a_setting_of_the_knobs_that_wins_is_found(make_world, compiled_in):
+    # The third hit of the first query decides: one rank of each of three queries misses it.
+    world = make_world("deep")
+    compiled = compiled_in(world, settings=replace(QUICK, n_trials=24))
+    as_written = next(arm for arm in compiled.arms if arm.name == "as written")
+    assert objective_value(as_written.dev, "decision_useful") == 0.0
+    assert objective_value(compiled.compiled.dev, "decision_useful") == 1.0
+    assert compiled.recommended == compiled.compiled.name != "as written"
+    knobs = compiled.program.technique.knobs
+    assert knobs.integer("n_queries") == 1 or knobs.text("fusion") in {"union", "best_score", "rrf"}
+
+
+@pytest.mark.parametrize("winner", ["rewriting", "plain", "both", "deep"])
+@pytest.mark.parametrize("objective", ["decision_useful", "accuracy", "both"])
+def test_what_is_recommended_is_as_good_on_dev_as_every_arm(winner, objective, make_world, compiled_in):
+    compiled = compiled_in(make_world(winner, size=9), settings=replace(QUICK, objective=objective))
+    values = values_of(compiled, objective)
+    chosen = next(arm for arm in compiled.arms if arm.name == compiled.recommended)
+    assert objective_value(chosen.dev, objective) == max(values)
+    assert objective_value(compiled.compiled.dev, objective) == max(values[1:])
+
+
+def test_a_tie_goes_to_no_rewriting(make_world, compiled_in):
+    compiled = compiled_in(make_world("both"))
+    assert objective_value(compiled.compiled.dev, "decision_useful") == values_of(compiled)[0] == 1.0
+    assert compiled.recommended == "no rewriting"
+
+
+def test_between_arms_of_the_technique_a_tie_goes_to_what_decides_and_then_to_the_cheaper():
+    def arm(name, label, calls):
+        row = Row("q", {"decision_useful": 1.0}, label=label, cost=search.Cost(calls=calls))
+        return search.Arm(name, {}, None, Evaluation(name, (row,), 0.0))
+
+    arms = [arm("useful", Label.USEFUL, 1), arm("dear", Label.ENTAILED, 3), arm("cheap", Label.ENTAILED, 2)]
+    assert max(arms, key=lambda one: search._rank(one, "decision_useful")).name == "cheap"
+
+
+def test_an_arm_without_a_value_is_never_recommended():
+    def arm(value):
+        return search.Arm("x", {}, None, Evaluation("x", (Row("q", {"accuracy": value}),), 0.0))
+
+    assert not search._beats(arm(math.nan), arm(0.0), "accuracy")
+    assert not search._beats(arm(math.nan), arm(math.nan), "accuracy")
+    assert search._beats(arm(0.0), arm(math.nan), "accuracy")
+
+
+def test_objectives_are_the_mean_usefulness_the_accuracy_and_their_mean():
+    rows = (
+        Row("a", {"decision_useful": 1.0, "accuracy": 0.0}),
+        Row("b", {"decision_useful": 1.0, "accuracy": 1.0}),
+        Row("c", {"decision_useful": math.nan, "accuracy": math.nan}, failure="lm"),
+    )
+    evaluation = Evaluation("x", rows, 0.0)
+    assert objective_value(evaluation, "decision_useful") == 1.0
+    assert objective_value(evaluation, "accuracy") == 0.5
+    assert objective_value(evaluation, "both") == 0.75
+
+
+def test_searching_for_usefulness_reads_no_answer(world, make_engine, compiled_in):
+    engine = make_engine()
+    compiled = compiled_in(world, engine, settings=replace(QUICK, reader_demo_sizes=()))
+    test_numbers = {int(q.id[1:]) for q in world.splits.test}
+    assert {asked.number for asked in engine.asked if asked.step == "reader"} == test_numbers
+    assert all("accuracy" not in arm.dev.metrics for arm in compiled.arms)
+    assert not compiled.reader_demos
+
+
+def test_knobs_that_are_given_are_not_searched(world, compiled_in):
+    compiled = compiled_in(
+        world, knobs={"fusion": "union", "top_k": 4, "n_queries": 2}, settings=replace(QUICK, n_trials=12)
+    )
+    for arm in compiled.arms[1:]:
+        assert (arm.knobs["fusion"], arm.knobs["top_k"], arm.knobs["n_queries"]) == ("union", 4, 2)
+        assert arm.knobs["max_passages"] == 3
+        assert arm.knobs["rrf_k"] == 60  # it does not act under union
+    assert compiled.arms[0].knobs["max_passages"] == 3
+
+
+def test_without_demonstrations_only_knobs_are_searched(world, compiled_in):
+    compiled = compiled_in(world, settings=replace(QUICK, demo_sizes=(), reader_demo_sizes=()))
+    assert compiled.n_demo_sets == 0
+    assert {arm.demo_set for arm in compiled.arms} == {None}
+    assert "bootstrap" in compiled.costs
+
+
+def test_the_reader_keeps_demonstrations_only_where_they_read_better(world, make_engine, scripted, compiled_in):
+    def stubborn(asked):  # the reader is right only when a demonstration shows it how
+        from_script = json.loads(scripted(asked))
+        if asked.step == "reader" and asked.number >= 6 and asked.prompt.count("passages:") < 2:
+            from_script["answer"] = f"wrong {asked.number}"
+        return json.dumps(from_script)
+
+    helped = compiled_in(world, make_engine(write=stubborn))
+    assert helped.reader_demos
+    assert [bool(p.demos) for name, p in helped.program.named_predictors() if name.startswith("reader")] == [True]
+    compiled = next(one for one in helped.test if one.name == "hcqr compiled")
+    assert compiled.mean("accuracy").value == 1.0
+    assert not compiled_in(world).reader_demos
+
+
+def test_plain_retrieval_with_a_tuned_reader_meets_test_as_well(make_world, make_engine, scripted, compiled_in):
+    def stubborn(asked):
+        if asked.step != "reader" or asked.number < 6 or asked.prompt.count("passages:") > 1:
+            return scripted(asked)
+        return json.dumps({"answer": f"wrong {asked.number}"})
+
+    compiled = compiled_in(make_world("plain"), make_engine(write=stubborn))
+    assert compiled.recommended == "no rewriting"
+    assert compiled.reader_demos
+    test = {one.name: one.mean("accuracy").value for one in compiled.test}
+    assert test[search.RECOMMENDED] == 1.0
+    assert test["no rewriting"] == 0.0
+    assert (search.RECOMMENDED, "no rewriting") in {(one.arm, one.other) for one in compiled.comparisons}
+
+
+def test_an_arm_whose_prompts_do_not_fit_is_out_and_the_search_goes_on(world, make_engine, compiled_in):
+    def before(n, asked):
+        if asked.step == "queries" and asked.prompt.count("best_guess:") > 1:  # a demonstration is shown
+            raise LMPromptTooLongError(5000, 4096, 100)
+
+    compiled = compiled_in(world, make_engine(before=before))
+    assert compiled.recommended == "as written"
+    assert {arm.demo_set for arm in compiled.arms} == {None}
+    assert "trial 1" in compiled.failed
+    assert "prompt_too_long" in compiled.failed["trial 1"]
+    assert compiled_json(compiled)["failed_arms"] == compiled.failed
+
+
+def test_other_failures_of_an_arm_stop_the_compilation(world, make_engine, compiled_in):
+    def before(n, asked):
+        if asked.step == "queries" and asked.prompt.count("best_guess:") > 1:
+            raise LMServerError("not this time")
+
+    with pytest.raises((TooManyFailuresError, OutageError)):
+        compiled_in(world, make_engine(before=before))
+
+
+def test_prompts_of_the_technique_as_written_that_do_not_fit_stop_it(world, make_engine, compiled_in):
+    def before(n, asked):
+        if asked.step == "queries" and asked.number >= 6:
+            raise LMPromptTooLongError(5000, 4096, 100)
+
+    with pytest.raises(TooManyFailuresError, match="as written"):
+        compiled_in(world, make_engine(before=before))
+
+
+def test_test_is_met_once_and_only_after_everything_is_chosen(world, make_engine, compiled_in, monkeypatch):
+    seen = []
+    real = search.evaluate
+
+    def spy(program, questions, **settings):
+        seen.append((settings["name"], [q.id for q in questions]))
+        return real(program, questions, **settings)
+
+    monkeypatch.setattr(search, "evaluate", spy)
+    engine = make_engine()
+    compiled_in(world, engine)
+    dev, test = ([q.id for q in part] for part in (world.splits.dev, world.splits.test))
+    first = next(n for n, (_, ids) in enumerate(seen) if ids == test)
+    assert all(ids == dev for _, ids in seen[:first])
+    assert [name for name, ids in seen[first:]] == [
+        "closed book",
+        "no rewriting",
+        "hcqr as written",
+        "hcqr compiled",
+        "oracle evidence",
+    ]
+    assert all(ids == test for _, ids in seen[first:])
+    numbers = [asked.number for asked in engine.asked]
+    tested = {int(id[1:]) for id in test}
+    start = next(n for n, number in enumerate(numbers) if number in tested)
+    assert set(numbers[start:]) <= tested
+
+
+def test_train_dev_and_test_stay_apart(world, make_engine, compiled_in):
+    engine = make_engine()
+    compiled = compiled_in(world, engine)
+    train = {int(q.id[1:]) for q in world.splits.train}
+    for _, predictor in compiled.program.named_predictors():
+        for demo in predictor.demos:
+            assert int(demo.question.removeprefix("What of number ").rstrip("?")) in train
+
+
+def test_the_planned_comparisons_are_corrected_together_and_losses_are_shown(make_world, compiled_in):
+    compiled = compiled_in(make_world("plain", size=30))
+    planned = {(one.metric, one.arm, one.other): one for one in compiled.comparisons}
+    assert list(planned) == [
+        ("decision_useful", "hcqr compiled", "no rewriting"),
+        ("decision_useful", "hcqr compiled", "hcqr as written"),
+        ("accuracy", "hcqr compiled", "no rewriting"),
+        ("accuracy", "hcqr compiled", "hcqr as written"),
+        ("accuracy", "oracle evidence", "closed book"),
+    ]
+    arms = {one.name: one for one in compiled.test}
+    raw = [arms[arm].against(arms[other], metric).p_two_sided for metric, arm, other in planned]
+    assert [one.test.p_two_sided for one in compiled.comparisons] == pytest.approx(search.holm(raw))
+    lost = planned["decision_useful", "hcqr compiled", "no rewriting"]
+    if arms["hcqr compiled"].mean("decision_useful").value < 1.0:
+        assert lost.test.losses > 0
+        assert "hcqr compiled" in lost.sentence
+    assert planned["accuracy", "oracle evidence", "closed book"].test.wins == 10
+    assert "oracle evidence beats closed book" in planned["accuracy", "oracle evidence", "closed book"].sentence
+
+
+def test_a_loss_is_said_as_plainly_as_a_win(make_world, compiled_in):
+    # The question is not searched, so nothing of the technique can find what plain retrieval finds.
+    compiled = compiled_in(make_world("plain", size=30), knobs={"search_question": False})
+    first = compiled.comparisons[0]
+    assert (first.test.wins, first.test.losses) == (0, 10)
+    assert first.sentence.startswith("decision_useful: hcqr compiled is worse than no rewriting: 0 wins, 10 losses")
+
+
+def test_retrieval_alone_can_be_compiled(world, make_engine, compiled_in):
+    engine = make_engine()
+    compiled = compiled_in(world, engine, reader=None)
+    assert compiled.program.reader is None
+    assert [one.name for one in compiled.test] == ["no rewriting", "hcqr as written", "hcqr compiled"]
+    assert {one.metric for one in compiled.comparisons} == {"decision_useful"}
+    assert not [asked for asked in engine.asked if asked.step == "reader"]
+
+
+def test_a_function_can_be_searched(world, make_lm):
+    compiled = compile_program(
+        "hcqr",
+        world.splits,
+        retriever=lambda query, k: world.find(query)[:k],
+        lm=make_lm(),
+        knobs={"max_passages": 3},
+        settings=QUICK,
+    )
+    assert compiled.recommended == "as written"
+    assert "oracle evidence" not in {one.name for one in compiled.test}
+
+
+def test_a_technique_without_an_lm_can_be_compiled(world, make_lm):
+    compiled = compile_program(
+        "plain", world.splits, retriever=world, lm=make_lm(), knobs={"max_passages": 3}, settings=QUICK
+    )
+    assert compiled.recommended == "no rewriting"
+    assert compiled.costs["bootstrap"].asked == compiled.costs["search"].asked == 0
+
+
+def test_the_same_seed_gives_the_same_result_whatever_the_threads(make_world, compiled_in):
+    def run(threads, seed):
+        return outcome(compiled_in(make_world("deep"), settings=replace(QUICK, threads=threads, seed=seed)))
+
+    assert run(1, 5) == run(8, 5) == run(1, 5)
+    assert len({run(2, seed)[0] for seed in range(3)}) > 1
+
+
+def test_a_second_run_asks_nothing(world, make_lm, make_engine, store, compiled_in):
+    first, second = make_engine(), make_engine()
+    one = compiled_in(world, lm=make_lm(first, store=store))
+    other = compiled_in(world, lm=make_lm(second, store=store))
+    assert first.asked
+    assert second.asked == []
+    assert outcome(one) == outcome(other)
+    assert sum(cost.calls for cost in other.costs.values()) == 0
+    assert sum(cost.saved for cost in other.costs.values()) == sum(cost.asked for cost in one.costs.values())
+
+
+@pytest.mark.parametrize("k", [0, 1, 7, 20, 33, 45, 51])
+def test_interrupted_and_run_again_equals_undisturbed_and_asks_nothing_twice(
+    k, make_world, make_lm, make_engine, store, compiled_in
+):
+    world = make_world("deep", size=12)
+    settings = replace(QUICK, threads=1)
+    undisturbed = make_engine()
+    expected = outcome(compiled_in(world, undisturbed, settings=settings))
+    needed = len({(asked.step, asked.prompt) for asked in undisturbed.asked})
+    assert k < needed
+
+    def before(n, asked):
+        if n == k:
+            raise KeyboardInterrupt
+
+    cut, rest = make_engine(before=before), make_engine()
+    with pytest.raises(KeyboardInterrupt):
+        compiled_in(world, lm=make_lm(cut, store=store), settings=settings)
+    assert len(cut.asked) == k + 1
+    assert outcome(compiled_in(world, lm=make_lm(rest, store=store), settings=settings)) == expected
+    answered = [*cut.asked[:-1], *rest.asked]
+    assert len(answered) == len({(asked.step, asked.prompt) for asked in answered}) == needed
+
+
+def test_a_limit_of_calls_stops_it_and_a_higher_one_goes_on(world, make_lm, make_engine, store, compiled_in):
+    expected = outcome(compiled_in(world, make_engine()))
+    small, large = make_engine(), make_engine()
+    with pytest.raises(BudgetError, match="25"):
+        compiled_in(world, lm=make_lm(small, store=store, max_calls=25))
+    assert len(small.asked) == 25
+    assert outcome(compiled_in(world, lm=make_lm(large, store=store, max_calls=1000))) == expected
+    answered = [*small.asked, *large.asked]
+    assert len(answered) == len({(asked.step, asked.prompt) for asked in answered})
+
+
+@pytest.mark.parametrize("k", [0, 10, 50])
+def test_an_outage_stops_it_and_nothing_is_chosen(k, world, make_lm, make_engine, store, compiled_in):
+    def before(n, asked):
+        if n >= k:
+            raise LMServerError("gone")
+
+    engine = make_engine(before=before)
+    with pytest.raises((OutageError, TooManyFailuresError)):
+        compiled_in(world, lm=make_lm(engine, store=store))
+    assert len(engine.asked) <= k + 5 + QUICK.threads
+
+
+def test_nothing_is_printed_also_not_when_it_is_interrupted(world, make_engine, compiled_in, capfd):
+    def before(n, asked):
+        if n == 40:
+            raise KeyboardInterrupt
+
+    verbosity = optuna.logging.get_verbosity()
+    with pytest.raises(KeyboardInterrupt):
+        compiled_in(world, make_engine(before=before))
+    compiled_in(world)
+    assert capfd.readouterr() == ("", "")
+    assert optuna.logging.get_verbosity() == verbosity
+
+
+def test_costs_of_the_stages_are_the_ledgers(world, make_lm, compiled_in):
+    lm = make_lm()
+    compiled = compiled_in(world, lm=lm)
+    assert list(compiled.costs) == ["bootstrap", "search", "reader", "test"]
+    total = sum(compiled.costs.values(), search.Cost())
+    assert total.calls == lm.engine.ledger.total.calls
+    assert total.tokens == lm.engine.ledger.total.tokens
+
+
+def test_progress_names_what_is_done(world, compiled_in):
+    told = []
+    compiled_in(world, progress=lambda *what: told.append(what))
+    assert ("demonstrations", 1, 1) in told
+    assert ("demonstrations of the reader", 1, 1) in told
+    assert ("no rewriting", 6, 6) in told
+    assert told[-1] == ("oracle evidence", 6, 6)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"settings": replace(QUICK, n_trials=0)}, "n_trials must be 1 or more, but got 0"),
+        ({"settings": replace(QUICK, objective="speed")}, "one of decision_useful, accuracy, both, but got 'speed'"),
+        ({"settings": replace(QUICK, objective="accuracy"), "reader": None}, "accuracy needs a reader"),
+        ({"settings": replace(QUICK, demo_sizes=(0,))}, "1 or more"),
+        ({"settings": replace(QUICK, threads=0)}, "threads"),
+        ({"settings": replace(QUICK, max_failures=2.0)}, "max_failures"),
+        ({"knobs": {"no_such": 1}}, "no_such"),
+        ({"knobs": {"max_passages": 0}}, "max_passages"),
+        ({"reader": "essay"}, "unknown reader 'essay'"),
+    ],
+)
+def test_what_cannot_be_compiled_is_refused_before_anything_is_asked(change, message, world, make_engine, compiled_in):
+    engine = make_engine()
+    with pytest.raises(InputError, match=message):
+        compiled_in(world, engine, **change)
+    assert engine.asked == []
+
+
+@pytest.mark.parametrize("part", ["train", "dev", "test"])
+def test_an_empty_split_is_refused(part, world, compiled_in):
+    splits = world.splits._replace(**{part: []})
+    with pytest.raises(InputError, match=f"the {part} split is empty"):
+        compiled_in(world, splits=splits)
+
+
+@pytest.mark.parametrize(("objective", "lacks"), [("decision_useful", "evidence"), ("accuracy", "answer")])
+def test_data_that_cannot_carry_the_objective_are_refused(objective, lacks, world, compiled_in):
+    bare = [replace(q, evidence={}, answer=None) for q in world.questions]
+    splits = Splits(bare[:6], bare[6:12], bare[12:])
+    with pytest.raises(InputError, match=lacks):
+        compiled_in(world, splits=splits, settings=replace(QUICK, objective=objective))
+
+
+@pytest.mark.parametrize(
+    ("technique", "message"), [("closed_book", "nothing to compile"), ("magic", "unknown technique")]
+)
+def test_a_technique_that_cannot_be_compiled_is_refused(technique, message, world, make_lm):
+    with pytest.raises(InputError, match=message):
+        compile_program(technique, world.splits, retriever=world, lm=make_lm())
+
+
+KNOBS = [
+    Knob("yes", False, "x"),
+    Knob("way", "a", "x", choices=("a", "b", "c")),
+    Knob("few", 3, "x", low=1, high=7),
+    Knob("many", 5, "x", low=1, high=500),
+    Knob("from_zero", 0, "x", low=0, high=100),
+    Knob("weight", 1.0, "x", low=0.25, high=4),
+    Knob("share", 0.3, "x", low=0.1, high=0.9),
+    Knob("below", -0.5, "x", low=-1, high=0),
+]
+
+
+@pytest.mark.parametrize("knob", KNOBS, ids=lambda knob: knob.name)
+@given(seed=st.integers(0, 10_000))
+@settings(max_examples=10, deadline=None)
+def test_suggestions_are_allowed_values_and_the_default_is_one_of_them(knob, seed):
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=seed))
+    study.enqueue_trial({knob.name: knob.default})
+    first = suggest(study.ask(), knob)
+    assert first == knob.default
+    assert type(first) is type(knob.default)
+    value = suggest(study.ask(), knob)
+    assert knob.check(value) == value
+
+
+def test_knobs_that_do_not_act_are_not_suggested(world, compiled_in, monkeypatch):
+    suggested = []
+    real = search.suggest
+
+    def spy(trial, knob):
+        value = real(trial, knob)
+        suggested.append((trial.number, knob.name, value))
+        return value
+
+    monkeypatch.setattr(search, "suggest", spy)
+    compiled_in(world, settings=replace(QUICK, n_trials=20))
+    by_trial = {number: {name: v for n, name, v in suggested if n == number} for number in range(20)}
+    assert {"rrf_k" in values for values in by_trial.values()} == {True, False}
+    for values in by_trial.values():
+        assert ("rrf_k" in values) == (values["fusion"] == "rrf")

@@ -1,0 +1,164 @@
+"""An LM and a retriever that answer from a script and remember what they were asked."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import dspy
+import pytest
+from dspy import lm15
+
+from querywright.data.types import Passage
+from querywright.models.adapter import PromptAdapter
+from querywright.retrieval.types import Hit
+
+PLANT = "Zyzzyva"
+"""Stands in every text that the scripted LM writes of its own accord, and nowhere else."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One request to the scripted LM."""
+
+    system: str
+    messages: tuple[tuple[str, str], ...]
+    properties: Mapping[str, Any]
+
+    @property
+    def text(self) -> str:
+        return "\n".join([self.system, *(content for _, content in self.messages)])
+
+
+Step = str | Mapping[str, Any] | lm15.ThinkingPart | Callable[[Asked], str]
+
+
+class ScriptedEngine:
+    """Answers with the steps in turn, the last one again and again.
+
+    A step is the text of an answer, a mapping of fields to values (what it lacks is filled in), thoughts without
+    a text, or a function of the request.
+    """
+
+    supports_response_schema = True
+    supported_params = frozenset({"temperature", "max_tokens", "response_format"})
+
+    def __init__(self, steps: Sequence[Step]) -> None:
+        self.steps = steps or ({},)
+        self.asked: list[Asked] = []
+        self.written: list[str] = []
+        self._lock = threading.Lock()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> ScriptedEngine:
+        return self
+
+    def complete(self, request: lm15.Request) -> lm15.Response:
+        asked = _asked(request)
+        with self._lock:
+            step = self.steps[min(len(self.asked), len(self.steps) - 1)]
+            self.asked.append(asked)
+        part = step if isinstance(step, lm15.ThinkingPart) else lm15.TextPart(_answer(step, asked))
+        with self._lock:
+            self.written.append(part.text)
+        return lm15.Response(
+            id=None,
+            model=request.model,
+            message=lm15.Message.assistant([part]),
+            finish_reason="stop",
+            usage=lm15.Usage(input_tokens=1, output_tokens=1),
+        )
+
+    def stream(self, request: lm15.Request) -> Any:
+        return iter(lm15.response_to_events(self.complete(request)))
+
+    def close(self) -> None:
+        pass
+
+
+class ScriptedRetriever:
+    """Finds passages in an order that depends on the query alone. It does not say how it is to be copied."""
+
+    def __init__(self, passages: Sequence[Passage]) -> None:
+        self.passages = list(passages)
+        self.searches: list[tuple[tuple[str, ...], int]] = []
+
+    @property
+    def fingerprint(self) -> str:
+        return f"scripted {len(self.passages)}"
+
+    def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
+        self.searches.append((tuple(queries), k))
+        return [self._one(query)[:k] for query in queries]
+
+    def _one(self, query: str) -> list[Hit]:
+        scored = sorted(((_number(query, p.id), p) for p in self.passages), key=lambda pair: -pair[0])
+        return [Hit(passage, score, rank) for rank, (score, passage) in enumerate(scored, start=1)]
+
+
+@pytest.fixture
+def plant() -> str:
+    return PLANT
+
+
+@pytest.fixture
+def scripted() -> Callable[..., dspy.LM]:
+    """Makes an LM that answers with some steps; ``lm.engine.asked`` holds what it was asked."""
+    return lambda *steps: dspy.LM("scripted", engine=ScriptedEngine(steps), cache=False, num_retries=0)
+
+
+@pytest.fixture
+def asking() -> Callable[..., Any]:
+    """A context in which programs ask an LM, under querywright's adapter or another."""
+    return lambda lm, adapter=None: dspy.context(lm=lm, adapter=adapter or PromptAdapter())
+
+
+@pytest.fixture
+def passages() -> list[Passage]:
+    return [Passage(f"p{n:02}", f"Fact number {n} of the handbook.", f"Title {n}") for n in range(60)]
+
+
+@pytest.fixture
+def retriever(passages: list[Passage]) -> ScriptedRetriever:
+    return ScriptedRetriever(passages)
+
+
+@pytest.fixture
+def nothing() -> ScriptedRetriever:
+    """A retriever that finds nothing."""
+    return ScriptedRetriever([])
+
+
+def _asked(request: lm15.Request) -> Asked:
+    system = request.system
+    joined = system if isinstance(system, str) else "".join(part.text for part in system or ())
+    form = request.config.response_format or {}
+    schema = form.get("json_schema", form).get("schema", {})
+    messages = tuple((message.role, message.text or "") for message in request.messages)
+    return Asked(joined, messages, schema.get("properties", {}))
+
+
+def _answer(step: str | Mapping[str, Any] | Callable[[Asked], str], asked: Asked) -> str:
+    if isinstance(step, str):
+        return step
+    if callable(step):
+        return step(asked)
+    mark = f"{PLANT} {hashlib.sha256(asked.text.encode('utf-8', 'replace')).hexdigest()[:8]}"
+    values = {name: step.get(name, _filled(name, spec, mark)) for name, spec in asked.properties.items()}
+    return json.dumps(values, ensure_ascii=False)
+
+
+def _filled(name: str, spec: Mapping[str, Any], mark: str) -> Any:
+    if "enum" in spec:
+        return spec["enum"][int(mark[-4:], 16) % len(spec["enum"])]
+    if spec.get("type") == "array":
+        return [f"{mark} {name} {n}" for n in range(3)]
+    return {"integer": 1, "number": 0.5, "boolean": True}.get(spec.get("type", ""), f"{mark} {name}")
+
+
+def _number(*parts: str) -> float:
+    digest = hashlib.sha256("\0".join(parts).encode("utf-8", "replace")).digest()
+    return int.from_bytes(digest[:6]) / 2**48

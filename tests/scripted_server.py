@@ -1,0 +1,128 @@
+"""An OpenAI-compatible chat server on 127.0.0.1 that answers from a script, faults included."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+INPUT_TOKENS, OUTPUT_TOKENS = 11, 7
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What the server does with one request.
+
+    Args:
+        status: HTTP status.
+        body: JSON, or bytes sent as they are.
+        headers: Headers beside the usual ones.
+        hang: Send nothing until the server is closed.
+        drop: Close the connection without an answer.
+    """
+
+    status: int = 200
+    body: Any = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    hang: bool = False
+    drop: bool = False
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = 128
+
+
+class ScriptedServer:
+    """Answers with the steps in turn, the last one again and again.
+
+    A step is the text of an answer, a mapping that becomes ``Reply(**step)``, or a function from the request's
+    body to one of them. A mapping with ``answer`` is an answer with ``finish_reason`` or ``usage`` of its own.
+    """
+
+    def __init__(self, steps: Sequence[Any]) -> None:
+        self.bodies: list[dict[str, Any]] = []
+        self.headers: list[dict[str, str]] = []
+        self._steps = steps or ("{}",)
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+        self._server = _Server(("127.0.0.1", 0), self._handler())
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
+        self._thread.start()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._server.server_port}/v1"
+
+    @property
+    def count(self) -> int:
+        with self._lock:
+            return len(self.bodies)
+
+    def close(self) -> None:
+        self._closed.set()
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def _next(self, body: dict[str, Any], headers: dict[str, str]) -> Reply:
+        with self._lock:
+            step = self._steps[min(len(self.bodies), len(self._steps) - 1)]
+            self.bodies.append(body)
+            self.headers.append(headers)
+        if callable(step):
+            step = step(body)
+        if isinstance(step, str):
+            step = {"answer": step}
+        if "answer" in step:
+            return Reply(body=_answer(body["model"], **step))
+        return Reply(**step)
+
+    def _handler(self) -> type[BaseHTTPRequestHandler]:
+        script = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                reply = script._next(body, dict(self.headers))
+                if reply.hang:
+                    script._closed.wait(30)
+                if reply.hang or reply.drop:
+                    with contextlib.suppress(OSError):
+                        self.connection.shutdown(socket.SHUT_RDWR)
+                    return
+                data = reply.body if isinstance(reply.body, bytes) else json.dumps(reply.body or {}).encode()
+                with contextlib.suppress(OSError):
+                    self.send_response(reply.status)
+                    self.send_header("Content-Type", "application/json")
+                    self.send_header("Content-Length", str(len(data)))
+                    for name, value in reply.headers.items():
+                        self.send_header(name, value)
+                    self.end_headers()
+                    self.wfile.write(data)
+
+            def log_message(self, *args: Any) -> None:
+                pass
+
+        return Handler
+
+
+def _answer(model: str, answer: str, finish_reason: str = "stop") -> dict[str, Any]:
+    return {
+        "id": "chatcmpl-1",
+        "object": "chat.completion",
+        "created": 1,
+        "model": model,
+        "choices": [{"index": 0, "message": {"role": "assistant", "content": answer}, "finish_reason": finish_reason}],
+        "usage": {
+            "prompt_tokens": INPUT_TOKENS,
+            "completion_tokens": OUTPUT_TOKENS,
+            "total_tokens": INPUT_TOKENS + OUTPUT_TOKENS,
+        },
+    }
