@@ -233,9 +233,9 @@ def test_answers_do_not_depend_on_threads_order_or_engine(engine):
     serial = [engine.complete(case).text for case in CASES]
     with ThreadPoolExecutor(16) as pool:
         at_once = list(pool.map(lambda case: engine.complete(case).text, reversed(CASES)))[::-1]
-    fresh = EmbeddedEngine(settings=EmbeddedSettings(context=1024, max_chars=40, parallel=1))
+    fresh = EmbeddedEngine(settings=EmbeddedSettings(context=1024, max_chars=40))
     assert serial == at_once
-    assert serial == [fresh.complete(case).text for case in CASES]
+    assert serial[::-1] == [fresh.complete(case).text for case in reversed(CASES)]
     assert len(set(serial)) == len(CASES)
     fresh.close()
 
@@ -249,15 +249,21 @@ def test_samples_depend_on_their_seed(engine):
     assert sample() == sample(seed=0)
 
 
-def test_each_request_reads_its_prompt_once(engine, monkeypatch):
+@pytest.mark.parametrize("parallel", [1, 3])
+def test_each_request_reads_its_prompt_once(parallel, monkeypatch):
+    engine = EmbeddedEngine(settings=EmbeddedSettings(context=512, parallel=parallel))
     llama = engine._loaded()
-    steps = []
+    read, under_way, most = [], [], []
     ask = llama.ask
 
     def noted(**options):
+        under_way.append(options["id_slot"])
+        most.append(len(under_way))
+        assert len(set(under_way)) == len(under_way)
         answer = ask(**options)
+        under_way.remove(options["id_slot"])
         usage = answer["usage"]
-        steps.append(usage["prompt_tokens"] - usage["prompt_tokens_details"]["cached_tokens"])
+        read.append(usage["prompt_tokens"] - usage["prompt_tokens_details"]["cached_tokens"])
         return answer
 
     monkeypatch.setattr(llama, "ask", noted)
@@ -265,8 +271,10 @@ def test_each_request_reads_its_prompt_once(engine, monkeypatch):
     cases = [request(object_of(a={"enum": ["sit", "run", "eat", "go"]}), f"{n} {long}", max_tokens=9) for n in range(4)]
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(engine.complete, cases))
-    assert len(steps) == 16
-    assert sum(step > 20 for step in steps) == 4
+    engine.close()
+    assert len(read) == 16
+    assert sum(tokens > 20 for tokens in read) == 4
+    assert max(most) == parallel
 
 
 def test_a_prompt_that_is_too_long_is_refused_at_once_with_both_sizes(engine):

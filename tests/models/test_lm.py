@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import copy
 import json
+import subprocess
+import sys
 
 import dspy
 import pytest
@@ -61,6 +63,12 @@ def test_what_changes_an_answer_is_part_of_the_identity_and_nothing_else():
 def test_names_that_mean_nothing_are_refused_with_a_remedy(name, message):
     with pytest.raises(ModelError, match=message):
         resolve_lm(name)
+
+
+def test_a_provider_that_nobody_knows_is_refused():
+    script = "from querywright.models.lm import resolve_lm; resolve_lm('nobody/x')"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
+    assert "ModelError: unknown LM 'nobody/x': no provider is named 'nobody'" in done.stderr
 
 
 def test_a_file_that_is_no_gguf_file_is_refused(tmp_path):

@@ -163,10 +163,12 @@ def test_verify_asks_the_golden_questions(saved, home, resolved, make_lm, make_e
     assert {asked.number for asked in engine.asked if asked.step == "reader"} == {6, 7, 8}
 
 
-def test_verify_notices_another_lm(saved, home, resolved, make_lm, make_engine):
-    other = make_engine(write=lambda asked: json.dumps({"answer": f"wrong {asked.number}"}))
+def test_verify_notices_another_lm(saved, home, resolved, make_lm, make_engine, scripted):
+    def write(asked):
+        return scripted(asked) if asked.step != "reader" else json.dumps({"answer": f"wrong {asked.number}"})
+
     with pytest.raises(ArtifactError, match=r"golden.jsonl line 1: the program now answers 'wrong 6', but .*'right 6'"):
-        load(saved, lm=make_lm(other), home=home, verify=True)
+        load(saved, lm=make_lm(make_engine(write=write)), home=home, verify=True)
 
 
 def test_verify_notices_other_passages(saved, home, resolved, make_lm):

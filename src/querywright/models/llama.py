@@ -1,16 +1,20 @@
 """A llama.cpp server in this process, and one chat with it.
 
-Each chat holds one of the server's slots, so that its steps find the prompt where the last one left it. Slots do
-not share their memory of keys and values: with a shared one the answers depend on what else is asked at the time.
+Each chat holds one of the server's slots, so that its steps find the prompt where the last one left it. Equal
+requests get equal answers, to the last digit, from a server with one slot: what else is asked, or was asked before,
+does not change how the numbers of a chat are added up.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import importlib
 import os
+import queue
 import re
-import threading
+import time
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,7 +25,7 @@ from querywright.models.engine_errors import LMPromptTooLongError
 from querywright.models.schema_fields import Form
 from querywright.models.vocabulary import Piece, Vocabulary, read_vocabulary
 
-_SIMILAR = 64  # characters that prompts must share for one more step of likeness
+_LAST_WAIT = 30.0  # seconds that the end of the process waits for chats under way
 
 
 class Llama:
@@ -37,7 +41,10 @@ class Llama:
     def __init__(self, server: Any, context: int, parallel: int, vocabulary: Vocabulary) -> None:
         self._server = server
         self._context = context
-        self._slots = _Slots(parallel)
+        self.parallel = parallel
+        self.slots: queue.LifoQueue[int] = queue.LifoQueue()
+        for slot in range(parallel):
+            self.slots.put(slot)
         self._split = vocabulary.split
         longest_first = sorted(filter(None, vocabulary.control), key=len, reverse=True)
         self._control = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
@@ -46,8 +53,11 @@ class Llama:
     def chat(self, messages: Sequence[Mapping[str, str]], sampling: Mapping[str, Any]) -> Iterator[Chat]:
         """A chat that holds a slot while the ``with`` block lasts; waits for one when all are taken."""
         framed = [{"role": m["role"], "content": self.broken_up(m["content"])} for m in messages]
-        with self._slots.taken("\n".join(message["content"] for message in framed)) as slot:
+        slot = self.slots.get()
+        try:
             yield Chat(self, slot, framed, sampling)
+        finally:
+            self.slots.put(slot)
 
     def broken_up(self, text: str) -> str:
         """The text with a space inside each control token: the same to a reader, plain text to the model."""
@@ -66,7 +76,7 @@ class Llama:
 
     def ask(self, **options: Any) -> dict[str, Any]:
         """One answer of the server, never one that the end of the context cut off."""
-        answer: dict[str, Any] = self._server.handle_chat_completions({"cache_prompt": True, **options})
+        answer: dict[str, Any] = self._server.handle_chat_completions(options)
         room = int(options["max_tokens"])
         error = answer.get("error")
         if error:
@@ -136,32 +146,12 @@ class Chat:
     def _step(self, opening: str, **options: Any) -> tuple[str, dict[str, Any]]:
         begun = self._llama.broken_up(self.written + opening)
         messages = [*self._messages, {"role": "assistant", "content": begun}] if begun else self._messages
-        answer = self._llama.ask(messages=messages, id_slot=self._slot, **options)
+        # The first step reads the whole prompt: a part left by another chat would change how it is added up.
+        answer = self._llama.ask(messages=messages, id_slot=self._slot, cache_prompt=self.input_tokens > 0, **options)
         self.output_tokens += int(answer["usage"]["completion_tokens"])
         self.input_tokens = self.input_tokens or int(answer["usage"]["prompt_tokens"])
         # The server repeats what was begun.
         return (answer["choices"][0]["message"]["content"] or "").removeprefix(begun), answer
-
-
-class _Slots:
-    """Lends the slots of a server; of the free ones, the one whose last prompt is most like the next."""
-
-    def __init__(self, number: int) -> None:
-        self._free = dict.fromkeys(range(number), "")  # in the order in which they became free
-        self._changed = threading.Condition()
-
-    @contextlib.contextmanager
-    def taken(self, prompt: str) -> Iterator[int]:
-        with self._changed:
-            self._changed.wait_for(lambda: self._free)
-            slot = max(self._free, key=lambda free: _common(self._free[free], prompt) // _SIMILAR)
-            del self._free[slot]
-        try:
-            yield slot
-        finally:
-            with self._changed:
-                self._free[slot] = prompt
-                self._changed.notify()
 
 
 def start_llama(path: Path, *, context: int, parallel: int, threads: int, poll: int) -> Llama:
@@ -193,13 +183,20 @@ def start_llama(path: Path, *, context: int, parallel: int, threads: int, poll: 
     params.verbosity = -1
     for cpu in (params.cpuparams, params.cpuparams_batch):
         cpu.n_threads, cpu.poll = threads, poll
-    return Llama(xllamacpp.Server(params), context, parallel, vocabulary)
+    llama = Llama(xllamacpp.Server(params), context, parallel, vocabulary)
+    atexit.register(_drain, weakref.ref(llama), os.getpid())
+    return llama
 
 
-def _common(one: str, other: str) -> int:
-    """How many characters two texts share at their beginning."""
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((position for position, (a, b) in pairs if a != b), min(len(one), len(other)))
+def _drain(reference: weakref.ref[Llama], pid: int) -> None:
+    """Wait for the chats under way when the process ends: to free a model in use would crash it."""
+    llama = reference()
+    if llama is None or pid != os.getpid():
+        return
+    deadline = time.monotonic() + _LAST_WAIT
+    with contextlib.suppress(queue.Empty):
+        for _ in range(llama.parallel):
+            llama.slots.get(timeout=max(0.0, deadline - time.monotonic()))
 
 
 def _gbnf_string(value: str) -> str:

@@ -164,6 +164,11 @@ class _RemoteEngine:
                 self._use(dspy.LM(name, **_ONCE, **client))
         except (DSPyError, ImportError, ValueError) as error:
             raise ModelError(f"the LM {name!r} cannot be used: {redact(str(error), secrets)}") from None
+        if not self.supported_params:
+            raise ModelError(
+                f"unknown LM {name!r}: no provider is named {name.partition('/')[0]!r}; an OpenAI-compatible server "
+                "of your own is openai/MODEL with api_base"
+            )
 
     def _use(self, lm: dspy.LM) -> None:
         self._lm = lm

@@ -63,6 +63,20 @@ def write_index(
     Returns:
         SHA-256 of each file of the index that reading leaves alone, by its path in the directory.
     """
+    from chromadb.errors import ChromaError
+
+    try:
+        return _write_index(path, ids, vectors, metadata)
+    except (ChromaError, OSError) as error:
+        raise CollectionError(
+            f"the index could not be written: {error}; what was published before stays. Make room, or see that the "
+            "working folder can be written, and index again: vectors embedded so far are kept"
+        ) from error
+
+
+def _write_index(
+    path: Path, ids: Sequence[str], vectors: Vectors, metadata: Sequence[Mapping[str, Any]]
+) -> dict[str, str]:
     client = _client(path)
     try:
         hnsw = {

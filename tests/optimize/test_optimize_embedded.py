@@ -1,0 +1,78 @@
+"""The whole way with the models that querywright ships with: compile, save, load and verify in another process."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+from querywright.data import load_sample, split_questions
+from querywright.models.embedder import resolve_embedder
+from querywright.models.lm import engine_of, resolve_lm
+from querywright.models.store import open_store
+from querywright.optimize.report import save_compiled
+from querywright.optimize.search import CompileSettings, compile_program
+from querywright.retrieval.chroma import ChromaRetriever
+from querywright.retrieval.index import build_collection
+
+ELSEWHERE = """
+import json, sys
+import querywright
+from querywright.models.lm import engine_of
+loaded = querywright.load(sys.argv[1], verify=True)
+prediction = loaded(sys.argv[2], json.loads(sys.argv[3]))
+print(json.dumps([prediction.answer, [p.id for p in prediction.passages], engine_of(loaded.lm).ledger.total.calls]))
+"""
+
+
+def test_compiled_saved_loaded_and_verified_in_another_process(working_folder, tmp_path):
+    sample = load_sample()
+    splits = split_questions(sample.questions, sizes=(2, 3, 3))
+    needed = {key for part in splits for question in part for key in question.evidence}
+    passages = [passage for n, passage in enumerate(sample.passages) if passage.id in needed or n % 8 == 0]
+    embedder = resolve_embedder("embedded", store=open_store())
+    build_collection("cards", passages, embedder=embedder)
+    retriever = ChromaRetriever("cards", embedder=embedder)
+    lm = resolve_lm("embedded", store=open_store())
+    settings = CompileSettings(n_trials=2, demo_sizes=(1,), reader_demo_sizes=(), threads=2)
+
+    def compiled():
+        return compile_program(
+            "hcqr",
+            splits,
+            retriever=retriever,
+            lm=lm,
+            knobs={"max_passages": 3, "rewriter_sees_options": True},
+            settings=settings,
+        )
+
+    first = compiled()
+    asked = engine_of(lm).ledger.total.calls
+    again = compiled()
+    assert asked > 0
+    assert engine_of(lm).ledger.total.calls == asked
+    assert [arm.knobs for arm in again.arms] == [arm.knobs for arm in first.arms]
+    assert {one.name for one in first.test} >= {"closed book", "no rewriting", "hcqr compiled", "oracle evidence"}
+    assert all(not one.failures for one in first.test)
+
+    save_compiled(tmp_path / "artifact", first, splits, lm=lm, retriever=retriever, threads=2, n_golden=1)
+    (working_folder / "store.sqlite").rename(tmp_path / "store.sqlite")  # so that the answers are made anew
+    question = splits.test[0]
+    done = subprocess.run(
+        [sys.executable, "-c", ELSEWHERE, str(tmp_path / "artifact"), question.question, json.dumps(question.options)],
+        env={**os.environ, "OPENAI_API_KEY": ""},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    answer, ids, calls = json.loads(done.stdout.splitlines()[-1])
+    row = next(r for one in first.test if one.name == recommended_row(first) for r in one.rows if r.id == question.id)
+    assert (answer, ids) == (row.answer, list(row.passages))
+    assert calls > 0
+
+
+def recommended_row(compiled):
+    return "no rewriting" if compiled.recommended == "no rewriting" else "hcqr compiled"
