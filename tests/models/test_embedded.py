@@ -23,11 +23,12 @@ from querywright.models.engine_errors import LMModelError
 from querywright.models.lm import engine_of, resolve_lm
 
 QUESTION = "What should I do before I check my blood pressure?"
+SETTINGS = EmbeddedSettings(context=1024, max_chars=40, max_items=3)
 
 
 @pytest.fixture(scope="module")
 def engine():
-    engine = EmbeddedEngine(settings=EmbeddedSettings(context=1024, max_chars=40))
+    engine = EmbeddedEngine(settings=SETTINGS)
     yield engine
     engine.close()
 
@@ -233,7 +234,7 @@ def test_answers_do_not_depend_on_threads_order_or_engine(engine):
     serial = [engine.complete(case).text for case in CASES]
     with ThreadPoolExecutor(16) as pool:
         at_once = list(pool.map(lambda case: engine.complete(case).text, reversed(CASES)))[::-1]
-    fresh = EmbeddedEngine(settings=EmbeddedSettings(context=1024, max_chars=40))
+    fresh = EmbeddedEngine(settings=SETTINGS)
     assert serial == at_once
     assert serial[::-1] == [fresh.complete(case).text for case in reversed(CASES)]
     assert len(set(serial)) == len(CASES)
@@ -286,16 +287,19 @@ def test_a_prompt_that_is_too_long_is_refused_at_once_with_both_sizes(engine):
     assert time.monotonic() - began < 5
 
 
-def test_an_answer_is_never_cut_by_the_end_of_the_context(engine):
-    long = "word " * 960
+def test_an_answer_is_never_cut_by_the_end_of_the_context():
+    engine = EmbeddedEngine(settings=EmbeddedSettings(context=256))
+    long = "word " * 200
+    many = {"type": "array", "items": {"type": "string"}, "minItems": 40, "maxItems": 40}
     with pytest.raises(PromptTooLongError) as caught:
-        engine.complete(request(text=long, max_tokens=500))
-    assert 960 < caught.value.n_tokens < 1024
-    options = ["y" * 300, "z" * 300]
+        engine.complete(request(object_of(answer=many), long, max_tokens=500))
+    assert 200 < caught.value.n_tokens < 256
+    options = ["y n " * 40, "n y " * 40]
     with pytest.raises(PromptTooLongError):
         engine.complete(request(object_of(answer={"enum": options}), long))
     # What fits is answered, whatever room was asked for.
     assert filled(engine, long, max_tokens=500, answer={"enum": ["yes", "no"]})["answer"] in {"yes", "no"}
+    engine.close()
 
 
 def test_the_error_of_a_long_prompt_reaches_the_caller_of_a_program():
@@ -334,7 +338,7 @@ def test_a_program_is_answered_and_counted():
         score: int = dspy.OutputField()
         facts: list[str] = dspy.OutputField()
 
-    lm = resolve_lm(settings=EmbeddedSettings(context=1024, max_chars=30))
+    lm = resolve_lm(settings=SETTINGS)
     with dspy.context(lm=lm, adapter=PromptAdapter()):
         out = dspy.Predict(Choose)(question=QUESTION)
     assert out.answer in {"sit", "run"}
@@ -383,7 +387,7 @@ def test_a_damaged_file_is_an_error_and_no_crash(engine, tmp_path, model_files, 
 def test_another_gguf_file_is_used_by_its_path(engine, model_files):
     engine._loaded()
     path = next(model_files.glob("*.gguf"))
-    other = EmbeddedEngine(path, EmbeddedSettings(context=1024, max_chars=40))
+    other = EmbeddedEngine(path, SETTINGS)
     assert other.complete(CASES[0]).text == engine.complete(CASES[0]).text
     assert other.identity.startswith(f"gguf:{path.name}@")
     other.close()
@@ -413,7 +417,7 @@ ask = lambda n: engine.complete(lm15.Request(model="m", messages=(lm15.Message.u
                                              config=lm15.Config(max_tokens=n))).text
 assert ask(3)
 if "busy" in sys.argv:
-    threading.Thread(target=ask, args=(400,), daemon=True).start()
+    threading.Thread(target=ask, args=(150,), daemon=True).start()
     time.sleep(0.3)
 if "error" in sys.argv:
     raise SystemExit(7)

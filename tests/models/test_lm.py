@@ -44,7 +44,7 @@ def test_what_changes_an_answer_is_part_of_the_identity_and_nothing_else():
         return engine_of(resolve_lm(settings=EmbeddedSettings(**settings))).identity
 
     assert identity() == identity(threads=1, poll=50, parallel=1)
-    different = [{}, {"context": 512}, {"seed": 1}, {"max_chars": 10}, {"max_items": 2}]
+    different = [{}, {"context": 512}, {"seed": 1}, {"max_chars": 11}, {"max_items": 7}]
     assert len({identity(**settings) for settings in different}) == len(different)
 
 
