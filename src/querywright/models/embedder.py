@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from querywright.errors import InputError, ModelError
 from querywright.models.joined import JoinedCalls
+from querywright.models.openmp import limit_spinning
 from querywright.models.store import Store, open_store
 
 Vectors = NDArray[np.float32]
@@ -230,6 +231,7 @@ def _loader(source: str, name: str, device: str | None) -> Callable[[], Any]:
     """A function that loads a sentence-transformers model without a word on the screen."""
 
     def load() -> Any:
+        limit_spinning()
         from sentence_transformers import SentenceTransformer
 
         try:

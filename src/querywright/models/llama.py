@@ -10,7 +10,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import importlib
-import os
 import queue
 import re
 import time
@@ -22,6 +21,7 @@ from typing import Any
 from dspy.utils.exceptions import LMInvalidRequestError, LMProviderError
 
 from querywright.models.engine_errors import LMPromptTooLongError
+from querywright.models.openmp import limit_spinning
 from querywright.models.schema_fields import Form
 from querywright.models.vocabulary import Piece, Vocabulary, read_vocabulary
 
@@ -167,8 +167,7 @@ def start_llama(path: Path, *, context: int, parallel: int, threads: int, poll: 
     Raises:
         RuntimeError: llama.cpp cannot load the file.
     """
-    # Threads that spin at the end of each step starve each other on a busy machine: measured ten times slower.
-    os.environ.setdefault("GOMP_SPINCOUNT", "100")
+    limit_spinning()
     xllamacpp: Any = importlib.import_module("xllamacpp")
 
     vocabulary = read_vocabulary(path)  # reads the whole header, and so finds a damaged one first
