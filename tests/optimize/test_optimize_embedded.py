@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 
 from querywright.data import load_sample, split_questions
+from querywright.models.embedded import EmbeddedSettings
 from querywright.models.embedder import resolve_embedder
 from querywright.models.lm import engine_of, resolve_lm
 from querywright.models.store import open_store
@@ -19,8 +21,10 @@ from querywright.retrieval.index import build_collection
 ELSEWHERE = """
 import json, sys
 import querywright
+from querywright.models.embedded import EmbeddedSettings
 from querywright.models.lm import engine_of
-loaded = querywright.load(sys.argv[1], verify=True)
+lm = querywright.resolve_lm("embedded", settings=EmbeddedSettings(max_chars=30, max_items=1))
+loaded = querywright.load(sys.argv[1], lm=lm, verify=True)
 prediction = loaded(sys.argv[2], json.loads(sys.argv[3]))
 print(json.dumps([prediction.answer, [p.id for p in prediction.passages], engine_of(loaded.lm).ledger.total.calls]))
 """
@@ -34,7 +38,8 @@ def test_compiled_saved_loaded_and_verified_in_another_process(working_folder, t
     embedder = resolve_embedder("embedded", store=open_store())
     build_collection("cards", passages, embedder=embedder)
     retriever = ChromaRetriever("cards", embedder=embedder)
-    lm = resolve_lm("embedded", store=open_store())
+    short = EmbeddedSettings(max_chars=30, max_items=1)
+    lm = resolve_lm("embedded", store=open_store(), settings=short)
     settings = CompileSettings(n_trials=2, demo_sizes=(1,), reader_demo_sizes=(), threads=2)
 
     def compiled():
@@ -57,11 +62,13 @@ def test_compiled_saved_loaded_and_verified_in_another_process(working_folder, t
     assert all(not one.failures for one in first.test)
 
     save_compiled(tmp_path / "artifact", first, splits, lm=lm, retriever=retriever, threads=2, n_golden=1)
-    (working_folder / "store.sqlite").rename(tmp_path / "store.sqlite")  # so that the answers are made anew
+    elsewhere = tmp_path / "elsewhere"  # without the store, so that the answers are made anew
+    shutil.copytree(working_folder / "collections", elsewhere / "collections")
+    (elsewhere / "models").symlink_to(working_folder / "models")
     question = splits.test[0]
     done = subprocess.run(
         [sys.executable, "-c", ELSEWHERE, str(tmp_path / "artifact"), question.question, json.dumps(question.options)],
-        env={**os.environ, "OPENAI_API_KEY": ""},
+        env={**os.environ, "QUERYWRIGHT_HOME": str(elsewhere)},
         capture_output=True,
         text=True,
         timeout=300,

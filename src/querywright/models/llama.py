@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import importlib
+import os
 import queue
 import re
 import time

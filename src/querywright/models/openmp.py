@@ -1,7 +1,7 @@
 """Threads that wait without spinning.
 
-torch and llama.cpp share one OpenMP runtime in a process. Its threads spin at the end of each step, and on a machine that
-has other work to do they then starve each other: measured from ten to more than a hundred times slower.
+torch and llama.cpp share one OpenMP runtime in a process. Its threads spin at the end of each step, and on a machine
+that has other work to do they then starve each other: measured from ten to more than a hundred times slower.
 """
 
 from __future__ import annotations
