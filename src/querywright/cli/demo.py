@@ -11,9 +11,9 @@ from querywright.cli.common import HomeOption, JsonOption, ThreadsOption, Worksp
 from querywright.cli.compile import run_compile
 from querywright.cli.show import note, progress
 
-SIZES = (16, 24, 48)
+SIZES = (10, 18, 40)
 TRIALS = 24
-BUDGET = 5
+BUDGET = 3
 
 
 def demo(
