@@ -36,7 +36,7 @@ lint: $(STAMP) ## Style, types and floors
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy -p querywright
-	$(BIN)/pyright
+	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports
 
 format: $(STAMP) ## Rewrite the code in the project's style

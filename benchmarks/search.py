@@ -41,9 +41,7 @@ def main() -> None:
         one = seconds(lambda: retriever.search(queries[:1], 5), rounds)
         four = seconds(lambda: retriever.search(queries, 5), rounds)
         apart = seconds(lambda: [retriever.search([query], 5) for query in queries], rounds)
-    print(
-        f"four queries in one search: {four / one:.2f} times one query; one by one: {apart / one:.2f} times"
-    )
+    print(f"four queries in one search: {four / one:.2f} times one query; one by one: {apart / one:.2f} times")
 
 
 if __name__ == "__main__":

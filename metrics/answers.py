@@ -152,11 +152,7 @@ _ANNOUNCED = (
     r"(?:\b(?:answer|choice|option)\b[\"']?(?:\s+(?:is|would\s+be|should\s+be|must\s+be)\b|\s*[:=])\s*[:=]?\s*"
     r"(?:(?:option|choice|letter)\s+)?|\\boxed\s*\{\s*(?:\\text\s*\{)?)" + _LETTER
 )
-_JUDGED = (
-    r"(?:^\s*|\b(?:option|choice|answer)\s+)"
-    + _LETTER
-    + r"[)\]\"']*\s+is\s+(?:the\s+)?(?:correct|right|best)\b"
-)
+_JUDGED = r"(?:^\s*|\b(?:option|choice|answer)\s+)" + _LETTER + r"[)\]\"']*\s+is\s+(?:the\s+)?(?:correct|right|best)\b"
 # What may follow a letter: closing marks, the end of the line, a stop, a dash, a reason; no other word.
 _STOP = (
     r"(?:[)\]}][)\]}\"'.:,]*|[\"'*]+[.:,]?(?!\w)|[.](?![.\w])|[:;!,](?!\w)|[ \t]+-(?=\s)"

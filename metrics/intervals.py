@@ -38,9 +38,7 @@ def wilson_interval(share: float, n: int, *, confidence: float = 0.95) -> tuple[
     return low, high
 
 
-def bootstrap_interval(
-    values: Sequence[float], *, confidence: float = 0.95, seed: int = 0
-) -> tuple[float, float]:
+def bootstrap_interval(values: Sequence[float], *, confidence: float = 0.95, seed: int = 0) -> tuple[float, float]:
     """Percentile bootstrap interval of the mean, from 10,000 resamples.
 
     Args:

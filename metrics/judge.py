@@ -85,14 +85,10 @@ class UsefulnessJudge(dspy.Module):
                 f"the question {question!r} has no right answer to show to the judge; "
                 "give its answer, or judge without it: UsefulnessJudge(gold=False)"
             )
-        return self.label(
-            options=[_plain(option) for option in options], right_answer=_plain(right_answer), **shown
-        )
+        return self.label(options=[_plain(option) for option in options], right_answer=_plain(right_answer), **shown)
 
 
-def judge_passages(
-    judge: UsefulnessJudge, question: Question, passages: Sequence[Passage]
-) -> list[Label | None]:
+def judge_passages(judge: UsefulnessJudge, question: Question, passages: Sequence[Passage]) -> list[Label | None]:
     """The judge's label of each passage, one call a passage, in order.
 
     Args:

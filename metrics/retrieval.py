@@ -167,9 +167,7 @@ def _check_depth(k: int | None) -> None:
 def _grades(relevant: Relevant) -> dict[str, float]:
     """Grade of each relevant id; all of them are above 0."""
     if isinstance(relevant, str):
-        raise TypeError(
-            f"relevant must be a collection of ids, but got the text {relevant!r}; put it in a list"
-        )
+        raise TypeError(f"relevant must be a collection of ids, but got the text {relevant!r}; put it in a list")
     if isinstance(relevant, Mapping):
         return {key: float(grade) for key, grade in relevant.items() if grade > 0}
     return dict.fromkeys(relevant, 1.0)

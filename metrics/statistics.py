@@ -90,9 +90,7 @@ def mean_with_interval(values: Sequence[float], *, confidence: float = 0.95, see
     return Mean(value, low, high, n, unscored)
 
 
-def paired_exact_test(
-    a: Sequence[float], b: Sequence[float], *, confidence: float = 0.95, seed: int = 0
-) -> PairedTest:
+def paired_exact_test(a: Sequence[float], b: Sequence[float], *, confidence: float = 0.95, seed: int = 0) -> PairedTest:
     """Is ``a`` better than ``b`` on the same questions?
 
     0/1 values: the exact binomial test on the questions where the two differ (exact McNemar); one-sided
@@ -156,9 +154,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
     if wrong:
         raise ValueError(f"a p-value must lie in [0, 1], but got {wrong[0]}")
     adjusted = [math.nan] * len(p_values)
-    order = sorted(
-        (index for index, p in enumerate(p_values) if not math.isnan(p)), key=lambda i: p_values[i]
-    )
+    order = sorted((index for index, p in enumerate(p_values) if not math.isnan(p)), key=lambda i: p_values[i])
     largest = 0.0
     for place, index in enumerate(order):
         largest = max(largest, min(1.0, (len(order) - place) * p_values[index]))

@@ -422,9 +422,9 @@ def test_check_evidence():
 
 # --- round trip ---
 
-TEXT = st.text(
-    st.characters(exclude_categories=("Cs",), exclude_characters="\0"), min_size=1, max_size=12
-).filter(lambda text: text == text.strip())
+TEXT = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"), min_size=1, max_size=12).filter(
+    lambda text: text == text.strip()
+)
 
 
 @st.composite

@@ -19,9 +19,7 @@ def split_of(splits: Splits) -> dict[str, str]:
     return {question.id: name for name, part in splits._asdict().items() for question in part}
 
 
-IDS = st.lists(
-    st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=8), unique=True, max_size=30
-)
+IDS = st.lists(st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=8), unique=True, max_size=30)
 
 
 @settings(max_examples=60, deadline=None)

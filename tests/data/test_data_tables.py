@@ -50,9 +50,7 @@ def test_every_format_gives_the_same(tmp_path):
 
     expected = expected_questions(tmp_path)
     assert [question.answer for question in expected] == ['say "c"', None, "é"]
-    (tmp_path / "q.JSONL").write_text(
-        "\ufeff" + LINES.replace("\n", "\r\n\r\n"), encoding="utf-8", newline=""
-    )
+    (tmp_path / "q.JSONL").write_text("\ufeff" + LINES.replace("\n", "\r\n\r\n"), encoding="utf-8", newline="")
     (tmp_path / "q.json").write_text(json.dumps(ROWS, indent=1))
     (tmp_path / "q.jsonl.gz").write_bytes(gzip.compress(LINES.encode()))
     for name, delimiter in (("q.csv", ","), ("q.tsv", "\t"), ("q.csv.gz", ",")):

@@ -82,9 +82,7 @@ def is_given_away(question: Question) -> bool:
 
 def is_longest(question: Question) -> bool:
     """Whether the right option has more characters than every other one."""
-    return all(
-        len(question.answer or "") > len(option) for option in question.options if option != question.answer
-    )
+    return all(len(question.answer or "") > len(option) for option in question.options if option != question.answer)
 
 
 def topic(card_id: str) -> str:
@@ -204,9 +202,7 @@ def test_the_right_option_is_seldom_the_longest(sample):
 
 def test_topics_have_siblings_that_do_not_decide(sample):
     sizes = Counter(topic(passage.id) for passage in sample.passages)
-    lonely = names(
-        sample.questions, lambda q: any(sizes[topic(card_id)] - 1 < MIN_SIBLINGS for card_id in entailed(q))
-    )
+    lonely = names(sample.questions, lambda q: any(sizes[topic(card_id)] - 1 < MIN_SIBLINGS for card_id in entailed(q)))
     assert len(lonely) <= (1 - MIN_SIBLING_SHARE) * len(sample.questions), lonely
 
 
@@ -251,9 +247,7 @@ def test_content_words():
 
 
 def test_give_aways_are_seen():
-    assert is_given_away(
-        question_of("My ankles swell at night", "Swelling of ankles", "Cough at night", "Rash")
-    )
+    assert is_given_away(question_of("My ankles swell at night", "Swelling of ankles", "Cough at night", "Rash"))
     assert not is_given_away(question_of("My ankles swell", "Swelling", "Swollen ankles", "Rash"))
     assert not is_given_away(question_of("My ankles swell", "Fluid", "Cough", "Rash"))
     assert is_longest(question_of("?", "longer", "long"))

@@ -9,9 +9,7 @@ from hypothesis import strategies as st
 
 from querywright.metrics.answers import exact_match, normalize_answer, token_f1
 
-WORDS = st.lists(st.sampled_from(["red", "blue", "green", "the", "a", "x-ray", "U.S."]), max_size=6).map(
-    " ".join
-)
+WORDS = st.lists(st.sampled_from(["red", "blue", "green", "the", "a", "x-ray", "U.S."]), max_size=6).map(" ".join)
 
 
 @pytest.mark.parametrize(

@@ -25,9 +25,7 @@ QUESTION = Question(
     evidence={"secret-id": Label.USEFUL},
 )
 PASSAGES = [
-    Passage(
-        "p1", "Insulin lowers glucose.", "Hormones", {"technique": "PLANTED-HCQR", "query": "PLANTED-QUERY"}
-    ),
+    Passage("p1", "Insulin lowers glucose.", "Hormones", {"technique": "PLANTED-HCQR", "query": "PLANTED-QUERY"}),
     Passage("p2", "Aspirin thins the blood."),
     Passage("p3", "Glucose is a sugar."),
 ]
@@ -134,9 +132,7 @@ def test_metric():
         assert metric(QUESTION.to_example(), given) == 0.0
         assert math.isnan(metric(QUESTION.to_example(), given))
         assert metric(QUESTION.to_example(), given, trace=[]) == 0.0
-        assert math.isnan(
-            metric(Question("q", "Open?").to_example(), given)
-        )  # no answer to show, no call made
+        assert math.isnan(metric(Question("q", "Open?").to_example(), given))  # no answer to show, no call made
         assert metric(QUESTION.to_example(), dspy.Prediction(passages=[])) == 0.0
 
 

@@ -117,9 +117,7 @@ def test_agrees_with_ranx(oracle):
     cases = []
     for _ in range(100):
         ids = [str(number) for number in rng.sample(range(30), rng.randint(1, 20))]
-        cases.append(
-            (ids, {str(number): rng.randint(1, 3) for number in rng.sample(range(30), rng.randint(1, 8))})
-        )
+        cases.append((ids, {str(number): rng.randint(1, 3) for number in rng.sample(range(30), rng.randint(1, 8))}))
     judged = List()
     found = List()
     for ids, grades in cases:

@@ -212,9 +212,7 @@ def test_holm_by_hand():
 def test_holm_never_lowers_a_value_or_changes_the_order(p_values):
     adjusted = holm(p_values)
     for before, after in zip(p_values, adjusted, strict=True):
-        assert (
-            before <= after <= min(1.0, before * len(p_values)) or after == max(adjusted) or before <= after
-        )
+        assert before <= after <= min(1.0, before * len(p_values)) or after == max(adjusted) or before <= after
         assert before <= after <= 1.0
     order = sorted(range(len(p_values)), key=p_values.__getitem__)
     assert [adjusted[index] for index in order] == sorted(adjusted)

@@ -25,9 +25,7 @@ def test_labels_in_order_and_unnamed_passages_do_not_help():
 
 
 def test_unknown_label_is_named():
-    with pytest.raises(
-        DataError, match="passage 'p' has the label 'entailed'; a label is one of ENTAILED, USEFUL"
-    ):
+    with pytest.raises(DataError, match="passage 'p' has the label 'entailed'; a label is one of ENTAILED, USEFUL"):
         passage_labels(["p"], {"p": "entailed"})
 
 

@@ -100,9 +100,7 @@ class Record:
     def complain(self, column: str, found: object, expected: str) -> None:
         """Keep a problem of this row."""
         self.ok = False
-        self.table.problems.append(
-            f'{self.place}, column "{column}": found {short(found)}; expected {expected}'
-        )
+        self.table.problems.append(f'{self.place}, column "{column}": found {short(found)}; expected {expected}')
 
     def cell(self, field: str) -> Cell:
         """The first of the field's columns that has a value in this row."""

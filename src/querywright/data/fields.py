@@ -41,13 +41,9 @@ def read_metadata(record: Record) -> dict[str, Scalar]:
     for key, item in value.items():
         name = record.text(key, column, "a non-empty key")
         if isinstance(item, str):
-            metadata[name] = (
-                record.text(item, column, f"a non-empty text for {name!r}") if item.strip() else ""
-            )
+            metadata[name] = record.text(item, column, f"a non-empty text for {name!r}") if item.strip() else ""
         elif is_whole(item) or isinstance(item, bool) or (isinstance(item, float) and math.isfinite(item)):
             metadata[name] = item
         elif item is not None:
-            record.complain(
-                column, {key: item}, "a flat value (text, finite number or truth value) for each key"
-            )
+            record.complain(column, {key: item}, "a flat value (text, finite number or truth value) for each key")
     return metadata

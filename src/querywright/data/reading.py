@@ -145,9 +145,7 @@ def read_passages(
             continue
         place, first = found.setdefault(passage.id, (record.place, passage))
         if first != passage:
-            record.complain(
-                record.cell("id").column, passage.id, f"another id: {place} has it with other content"
-            )
+            record.complain(record.cell("id").column, passage.id, f"another id: {place} has it with other content")
     table.raise_problems(os.fspath(source), n_rows)
     return [passage for _, passage in found.values()]
 

@@ -61,9 +61,7 @@ def split_questions(
     counts = Counter(question.id for _, question in placed)
     repeated = sorted(name for name, count in counts.items() if count > 1)
     if repeated:
-        raise DataError(
-            [f"question id {name!r} occurs {counts[name]} times; expected once" for name in repeated]
-        )
+        raise DataError([f"question id {name!r} occurs {counts[name]} times; expected once" for name in repeated])
     splits = Splits([], [], [])
     for place, question in placed:
         splits[0 if place < train else 1 if place < train + dev else 2].append(question)
@@ -94,9 +92,7 @@ def _check_shares(train: float, dev: float) -> None:
         if not 0 <= share <= 1:
             raise InputError(f"{name} is a share from 0 to 1, but got {share}; for exact numbers give sizes=")
     if train + dev > 1 + 1e-9:
-        raise InputError(
-            f"train + dev must be at most 1, but got {train} + {dev}; the rest is the test split"
-        )
+        raise InputError(f"train + dev must be at most 1, but got {train} + {dev}; the rest is the test split")
 
 
 def _cut(splits: Splits, sizes: tuple[int, int, int]) -> Splits:

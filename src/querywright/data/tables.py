@@ -134,9 +134,7 @@ def _json_line_rows(stream: BinaryIO, name: str, problems: list[str]) -> Iterato
         if isinstance(value, dict):
             yield Row(place, value)
         else:
-            problems.append(
-                f"{place}: found {type(value).__name__}; expected a JSON object with named columns"
-            )
+            problems.append(f"{place}: found {type(value).__name__}; expected a JSON object with named columns")
 
 
 def _json_rows(stream: BinaryIO, name: str, problems: list[str]) -> Iterator[Row]:
@@ -191,9 +189,7 @@ def _parquet_rows(path: Path, name: str, problems: list[str]) -> Iterator[Row]:
                     number += 1
                     yield Row(f"{name} row {number}", values)
     except pyarrow.ArrowException as error:
-        problems.append(
-            f"{name} after row {number}: is no readable Parquet file ({str(error).splitlines()[0]})"
-        )
+        problems.append(f"{name} after row {number}: is no readable Parquet file ({str(error).splitlines()[0]})")
 
 
 def _dataset_rows(name: str, config: str | None, split: str | None) -> Iterator[Row]:
