@@ -7,36 +7,23 @@ made. JSON only; nothing is ever unpickled, and no address, header or key of an 
 
 from __future__ import annotations
 
-import contextlib
 import errno
-import fcntl
 import hashlib
 import json
 import math
-import os
-import secrets
-import shutil
-import stat
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 
 from querywright.errors import ArtifactError
+from querywright.optimize.folders import LIMITS, identity, read_files, replace_folder
 from querywright.optimize.state import FORMAT, ProgramState, state_of
 from querywright.programs import RAG
 
 M = TypeVar("M", bound=BaseModel)
-
-_LIMITS = {
-    "manifest.json": 4 * 2**20,
-    "program.json": 16 * 2**20,
-    "golden.jsonl": 16 * 2**20,
-    "README.md": 2**20,
-}
-"""The files of an artifact, and bytes of each that are read at most."""
 
 _READS = 5
 """How often reading begins again because the artifact was replaced meanwhile."""
@@ -157,7 +144,7 @@ def write_artifact(
     except (TypeError, ValueError) as error:
         raise ArtifactError(f"the program cannot be saved as JSON: {error}") from error
     try:
-        _replace_folder(target, files)
+        replace_folder(target, files)
     except OSError as error:
         reason = {errno.ENOSPC: "the disk is full", errno.EROFS: "the file system is read-only"}.get(
             error.errno or 0, error.strerror or type(error).__name__
@@ -193,61 +180,13 @@ def read_artifact(path: str | Path) -> Artifact:
     """
     target = Path(path).absolute()
     for _ in range(_READS):
-        before = _identity(target)
+        before = identity(target)
         try:
-            return _checked(_read_files(target))
+            return _checked(read_files(target))
         except ArtifactError:
-            if _identity(target) == before:
+            if identity(target) == before:
                 raise
     raise ArtifactError(f"the artifact {target.name!r} is replaced again and again; try later")
-
-
-def _identity(target: Path) -> tuple[int, ...]:
-    """Changes when the artifact is replaced."""
-    found: list[int] = []
-    for folder in (target, _aside(target)):
-        with contextlib.suppress(OSError):
-            status = folder.stat()
-            found += [status.st_dev, status.st_ino, status.st_mtime_ns]
-    return tuple(found)
-
-
-def _read_files(target: Path) -> dict[str, bytes]:
-    """Every file of one and the same artifact: the one in place, else the one set aside by an ended writer."""
-    for folder in (target, _aside(target)):
-        try:
-            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        except OSError as error:
-            if error.errno in {errno.ENOENT, errno.ENOTDIR}:
-                continue
-            raise ArtifactError(f"the artifact {target.name!r} cannot be read: {error.strerror}") from error
-        try:
-            return {name: _read(target.name, name, descriptor) for name in _LIMITS}
-        finally:
-            os.close(descriptor)
-    raise ArtifactError(
-        f"there is no artifact at {target.name!r}; give the folder that querywright compile wrote (--out)"
-    )
-
-
-def _read(artifact: str, name: str, folder: int) -> bytes:
-    try:
-        # A link is not followed, and a pipe is not waited for.
-        descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
-        with open(descriptor, "rb") as file:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise ArtifactError(f"the artifact {artifact!r} is not whole: {name} is not a plain file")
-            data = file.read(_LIMITS[name] + 1)
-    except FileNotFoundError as error:
-        raise ArtifactError(
-            f"the artifact {artifact!r} is not whole: {name} is missing; copy the whole folder, or compile again"
-        ) from error
-    except OSError as error:
-        reason = "is a link, not a plain file" if error.errno == errno.ELOOP else f"cannot be read: {error.strerror}"
-        raise ArtifactError(f"{name} of the artifact {artifact!r} {reason}") from error
-    if len(data) > _LIMITS[name]:
-        raise ArtifactError(f"{name} has more than the {_LIMITS[name]} bytes that are read")
-    return data
 
 
 def _checked(data: Mapping[str, bytes]) -> Artifact:
@@ -260,7 +199,7 @@ def _checked(data: Mapping[str, bytes]) -> Artifact:
     manifest = _validated(Manifest, "manifest.json", content)
     if manifest.checksum != manifest.digest():
         raise ArtifactError("manifest.json was changed after it was written (field checksum); compile again")
-    expected = set(_LIMITS) - {"manifest.json"}
+    expected = set(LIMITS) - {"manifest.json"}
     if set(manifest.files) != expected:
         raise ArtifactError(f"manifest.json: the field files must name {sorted(expected)}")
     for name, digest in manifest.files.items():
@@ -319,86 +258,3 @@ def _versions() -> dict[str, str]:
     from importlib.metadata import version
 
     return {name: version(name) for name in ("querywright", "dspy", "chromadb", "optuna")}
-
-
-def _replace_folder(target: Path, files: Mapping[str, bytes]) -> None:
-    """Write files beside the target, then put the folder in its place."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with _only_writer(target.parent):
-        _clear_up(target)
-        _check_replaceable(target)
-        temporary = target.with_name(f".{target.name}.new-{secrets.token_hex(6)}")
-        try:
-            temporary.mkdir()
-            for name, data in files.items():
-                with (temporary / name).open("xb") as file:
-                    file.write(data)
-                    file.flush()
-                    os.fsync(file.fileno())
-            _sync(temporary)
-            _swap(temporary, target)
-        except BaseException:
-            shutil.rmtree(temporary, ignore_errors=True)
-            raise
-
-
-def _swap(temporary: Path, target: Path) -> None:
-    replaced = target.exists()
-    if replaced:
-        target.rename(_aside(target))
-    try:
-        temporary.rename(target)
-        _sync(target.parent)
-    except BaseException:
-        shutil.rmtree(target, ignore_errors=True)
-        if replaced:
-            _aside(target).rename(target)
-        raise
-    shutil.rmtree(_aside(target), ignore_errors=True)
-
-
-def _check_replaceable(target: Path) -> None:
-    """Only an artifact or an empty folder is replaced."""
-    if not target.exists():
-        return
-    others = sorted({entry.name for entry in target.iterdir()} - set(_LIMITS))
-    if others:
-        raise ArtifactError(
-            f"{target.name!r} holds files that are not of an artifact, such as {others[0]!r}; they would be lost. "
-            "Give another folder"
-        )
-
-
-def _aside(target: Path) -> Path:
-    return target.with_name(f".{target.name}.old")
-
-
-def _clear_up(target: Path) -> None:
-    """Put right what writers that were killed left behind."""
-    if _aside(target).is_dir():
-        if target.exists():
-            shutil.rmtree(_aside(target), ignore_errors=True)
-        else:
-            _aside(target).rename(target)
-    for left in target.parent.iterdir():
-        if left.name.startswith(f".{target.name}.new-"):
-            shutil.rmtree(left, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def _only_writer(folder: Path) -> Iterator[None]:
-    """One writer at a time in a folder; the lock ends with its process."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -15,7 +15,8 @@ from dspy.utils.callback import BaseCallback
 
 from querywright.data.types import Question
 from querywright.errors import InputError
-from querywright.optimize.evaluate import Failures, asking
+from querywright.optimize.evaluate import asking
+from querywright.optimize.failures import Failures
 from querywright.programs.rag import RAG
 
 Demos = Mapping[str, Sequence[Mapping[str, Any]]]

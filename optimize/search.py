@@ -5,192 +5,26 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeVar, get_args
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, get_args
 
 import dspy
 
 from querywright.data.splits import Splits
-from querywright.data.types import Label, Question
+from querywright.data.types import Label
 from querywright.errors import InputError
 from querywright.metrics.dspy_metrics import METRICS
-from querywright.metrics.statistics import PairedTest, holm, verdict
-from querywright.models.ledger import Cost
-from querywright.models.lm import engine_of
 from querywright.optimize.demonstrations import Demos, bootstrap_sets, with_demos
-from querywright.optimize.evaluate import (
-    DEFAULT_METRICS,
-    Evaluation,
-    Progress,
-    TooManyFailuresError,
-    evaluate,
-    metrics_by_name,
-)
-from querywright.programs import RAG, OracleEvidence, make_program, make_reader, technique_class
+from querywright.optimize.evaluate import Progress
+from querywright.optimize.final import compare, final_test
+from querywright.optimize.results import Arm, Comparison, Compiled, CompileSettings, Objective, objective_value
+from querywright.optimize.run import Run
+from querywright.programs import RAG, make_reader, technique_class
 from querywright.programs.knobs import Knob
 from querywright.retrieval.callable import as_retriever
 
-Objective = Literal["decision_useful", "accuracy", "both"]
-
-RECOMMENDED = "no rewriting, reader with demonstrations"
-"""Name on test of plain retrieval whose reader was tuned."""
-
-T = TypeVar("T")
-
 _STEP = 0.25
 """Between two values of a knob that is no whole number, where its range and its default allow it."""
-
-
-@dataclass(frozen=True, slots=True)
-class CompileSettings:
-    """How much is tried.
-
-    Args:
-        objective: What the technique is tuned for on dev: ``decision_useful`` (needs labelled evidence; no answer
-            is read while searching), ``accuracy``, or ``both`` (their mean).
-        n_trials: Trials of the search over knobs and demonstration sets, 1 or more. Default 30.
-        demo_sizes: Demonstrations in each set that the teleprompter is asked for. Default 1 and 2.
-        reader_demo_sizes: The same for the reader, whose sets are tuned for accuracy. Default 1.
-        seed: Of the order of training questions and of the sampler. Default 0.
-        threads: Questions under way at a time. Default 4.
-        max_failures: Share of the questions of an arm that may fail. Default 0.05.
-    """
-
-    objective: Objective = "decision_useful"
-    n_trials: int = 30
-    demo_sizes: tuple[int, ...] = (1, 2)
-    reader_demo_sizes: tuple[int, ...] = (1,)
-    seed: int = 0
-    threads: int = 4
-    max_failures: float = 0.05
-
-
-@dataclass(frozen=True, slots=True)
-class Arm:
-    """A program that stood for selection.
-
-    Args:
-        name: ``no rewriting``, ``as written`` or ``trial N``.
-        knobs: The values of its knobs.
-        demo_set: Which demonstration set it uses, or None.
-        dev: Its results on dev.
-    """
-
-    name: str
-    knobs: Mapping[str, Any]
-    demo_set: int | None
-    dev: Evaluation
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """Two arms on test.
-
-    Args:
-        metric: What is compared.
-        arm: The first arm.
-        other: The second arm.
-        test: The paired test; its two-sided p is Holm-corrected over the compilation's planned comparisons.
-        sentence: What it shows.
-    """
-
-    metric: str
-    arm: str
-    other: str
-    test: PairedTest
-    sentence: str
-
-
-@dataclass(frozen=True, slots=True)
-class Compiled:
-    """What a compilation found.
-
-    Args:
-        program: The recommended program: the winner on dev.
-        technique: The technique that was compiled.
-        recommended: Name of the arm that won on dev.
-        arms: All arms, in the order in which they were tried.
-        compiled: The best arm of the technique itself, on dev.
-        reader_demos: Whether demonstrations for the reader were chosen.
-        test: Results on test of every program in the final table.
-        comparisons: The planned comparisons on test.
-        costs: Cost of each stage.
-        settings: How much was tried.
-        n_demo_sets: Demonstration sets that were found for the technique.
-        failed: Arms that are out of the question because too many of their prompts did not fit the LM's context,
-            with what they said.
-    """
-
-    program: RAG
-    technique: str
-    recommended: str
-    arms: tuple[Arm, ...]
-    compiled: Arm
-    reader_demos: bool
-    test: tuple[Evaluation, ...]
-    comparisons: tuple[Comparison, ...]
-    costs: Mapping[str, Cost]
-    settings: CompileSettings
-    n_demo_sets: int
-    failed: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
-class _Run:
-    """The state of one compilation."""
-
-    technique: str
-    splits: Splits
-    retriever: Any
-    lm: dspy.LM
-    reader: str | None
-    knobs: Mapping[str, Any]
-    settings: CompileSettings
-    progress: Progress | None
-    arms: list[Arm] = field(default_factory=list)
-    costs: dict[str, Cost] = field(default_factory=dict)
-    tried: dict[str, Arm] = field(default_factory=dict)
-    failed: dict[str, str] = field(default_factory=dict)
-
-    def program(self, technique: str, *, reads: bool, knobs: Mapping[str, Any]) -> RAG:
-        return make_program(technique, self.retriever, reader=self.reader if reads else None, **knobs)
-
-    def evaluate(self, program: RAG, questions: Sequence[Question], name: str) -> Evaluation:
-        return evaluate(
-            program,
-            questions,
-            lm=self.lm,
-            name=name,
-            metrics=DEFAULT_METRICS,
-            threads=self.settings.threads,
-            max_failures=self.settings.max_failures,
-            progress=self.progress,
-        )
-
-    def fits(self, name: str, work: Callable[[], T]) -> T | None:
-        """The result, or None (and the arm noted as failed) when too many prompts did not fit the LM's context."""
-        try:
-            return work()
-        except TooManyFailuresError as error:
-            if set(error.kinds) != {"prompt_too_long"}:
-                raise
-            self.failed[name] = str(error)
-            return None
-
-    def stage(self, name: str, work: Callable[[], T]) -> T:
-        ledger = engine_of(self.lm).ledger
-        before = ledger.total
-        try:
-            return work()
-        finally:
-            self.costs[name] = self.costs.get(name, Cost()) + (ledger.total - before)
-
-    def say(self, what: str) -> Callable[[int, int], None] | None:
-        if self.progress is None:
-            return None
-        progress = self.progress
-        return lambda done, total: progress(what, done, total)
 
 
 def compile_program(
@@ -236,7 +70,7 @@ def compile_program(
     """
     settings = settings or CompileSettings()
     fixed = {"max_passages": 5, **(knobs or {})}
-    run = _Run(technique, splits, as_retriever(retriever), lm, reader, fixed, settings, progress)
+    run = Run(technique, splits, as_retriever(retriever), lm, reader, fixed, settings, progress)
     _check(run)
 
     sets = run.stage("bootstrap", lambda: _bootstrap(run))
@@ -253,7 +87,7 @@ def compile_program(
     compiled = with_demos(_with_arm(run, best, sets, reads=True), reader_demos)
     # The table has the winner as "compiled" or "no rewriting", but for plain retrieval whose reader was tuned.
     recommended = program if winner is plain and reader_demos else None
-    test = run.stage("test", lambda: _test(run, compiled, recommended))
+    test = run.stage("test", lambda: final_test(run, compiled, recommended))
     return Compiled(
         program=program,
         technique=technique,
@@ -262,7 +96,7 @@ def compile_program(
         compiled=best,
         reader_demos=bool(reader_demos),
         test=tuple(test),
-        comparisons=tuple(_compare(test, technique)),
+        comparisons=tuple(compare(test, technique)),
         costs=run.costs,
         settings=settings,
         n_demo_sets=len(sets),
@@ -270,7 +104,7 @@ def compile_program(
     )
 
 
-def _check(run: _Run) -> None:
+def _check(run: Run) -> None:
     settings = run.settings
     known = get_args(Objective)
     if settings.objective not in known:
@@ -301,7 +135,7 @@ def _check(run: _Run) -> None:
             raise InputError(f"the objective {settings.objective} needs answers, but no dev question has one")
 
 
-def _bootstrap(run: _Run) -> list[Demos]:
+def _bootstrap(run: Run) -> list[Demos]:
     """Demonstration sets of the technique; a trace is kept when it found or led to what decides."""
     if not technique_class(run.technique).LM_STAGES:
         return []
@@ -326,7 +160,7 @@ def _found_deciding(example: Any, prediction: Any, trace: Any = None) -> float:
     return float(any(evidence.get(passage.id) == Label.ENTAILED for passage in prediction.passages))
 
 
-def _search(run: _Run, sets: Sequence[Demos]) -> None:
+def _search(run: Run, sets: Sequence[Demos]) -> None:
     """Optuna over demonstration sets and knobs; arms are appended in the order in which they were tried."""
     import optuna
 
@@ -354,7 +188,7 @@ def _quiet_optuna() -> Iterator[None]:
         optuna.logging.set_verbosity(before)
 
 
-def _trial(run: _Run, trial: Any, space: Sequence[Knob], sets: Sequence[Demos]) -> float:
+def _trial(run: Run, trial: Any, space: Sequence[Knob], sets: Sequence[Demos]) -> float:
     """The objective of an arm; NaN, which is a failed trial to Optuna, when it cannot be scored."""
     demo_set = trial.suggest_categorical("demonstrations", list(range(-1, len(sets)))) if sets else -1
     given = dict(technique_class(run.technique)(None, **run.knobs).knobs)
@@ -384,7 +218,7 @@ def suggest(trial: Any, knob: Knob) -> Any:
 
 
 def _try(
-    run: _Run,
+    run: Run,
     name: str,
     technique: str,
     knobs: Mapping[str, Any],
@@ -406,18 +240,10 @@ def _try(
     return arm
 
 
-def _with_arm(run: _Run, arm: Arm, sets: Sequence[Demos], *, reads: bool) -> RAG:
+def _with_arm(run: Run, arm: Arm, sets: Sequence[Demos], *, reads: bool) -> RAG:
     technique = "plain" if arm.name == "no rewriting" else run.technique
     program = run.program(technique, reads=reads, knobs=arm.knobs)
     return program if arm.demo_set is None else with_demos(program, sets[arm.demo_set])
-
-
-def objective_value(evaluation: Evaluation, objective: Objective) -> float:
-    """The value that the search maximises, in [0, 1]; NaN when nothing could be scored."""
-    if objective == "both":
-        values = [evaluation.mean(metric).value for metric in ("decision_useful", "accuracy")]
-        return sum(values) / 2
-    return evaluation.mean(objective).value
 
 
 def _rank(arm: Arm, objective: Objective) -> tuple[float, float, float]:
@@ -440,7 +266,7 @@ def _beats(arm: Arm, plain: Arm, objective: Objective) -> bool:
     return round(value, 9) > round(other, 9) or (math.isnan(other) and not math.isnan(value))
 
 
-def _choose_reader_demos(run: _Run, program: RAG) -> Demos:
+def _choose_reader_demos(run: Run, program: RAG) -> Demos:
     """Demonstrations of the reader, or none when no set reads dev more accurately."""
     without = run.evaluate(program, run.splits.dev, "reader without demonstrations")
     best: Demos = {}
@@ -467,54 +293,6 @@ def _choose_reader_demos(run: _Run, program: RAG) -> Demos:
     return best
 
 
-def _test(run: _Run, compiled: RAG, recommended: RAG | None) -> list[Evaluation]:
-    budget = {"max_passages": run.knobs["max_passages"]}
-    programs: dict[str, RAG] = {}
-    if run.reader is not None:
-        programs["closed book"] = run.program("closed_book", reads=True, knobs={})
-    programs["no rewriting"] = run.program("plain", reads=True, knobs=budget)
-    programs[f"{run.technique} as written"] = run.program(run.technique, reads=True, knobs=run.knobs)
-    programs[f"{run.technique} compiled"] = compiled
-    if recommended is not None:
-        programs[RECOMMENDED] = recommended
-    oracle = _oracle(run, budget)
-    if oracle is not None:
-        programs["oracle evidence"] = oracle
-    return [run.evaluate(program, run.splits.test, name) for name, program in programs.items()]
-
-
-def _oracle(run: _Run, budget: Mapping[str, Any]) -> RAG | None:
-    """The deciding passages themselves, where the retriever can give passages by id."""
-    get = getattr(run.retriever, "get", None)
-    if run.reader is None or get is None or not any(question.evidence for question in run.splits.test):
-        return None
-    ids = sorted({key for question in run.splits.test for key in question.evidence})
-    passages = {passage.id: passage for passage in get([key for key in ids if key in run.retriever])}
-    return RAG(OracleEvidence(passages, run.splits.test, **budget), make_reader(run.reader))
-
-
-def _compare(test: Sequence[Evaluation], technique: str) -> list[Comparison]:
-    """The planned comparisons, Holm-corrected together, whichever way they fall."""
-    arms = {evaluation.name: evaluation for evaluation in test}
-    pairs = [
-        (metric, f"{technique} compiled", other)
-        for metric in ("decision_useful", "accuracy")
-        for other in ("no rewriting", f"{technique} as written")
-    ]
-    pairs += [("accuracy", RECOMMENDED, "no rewriting"), ("accuracy", "oracle evidence", "closed book")]
-    tests = [
-        (metric, a, b, arms[a].against(arms[b], metric))
-        for metric, a, b in pairs
-        if a in arms and b in arms and metric in arms[a].metrics
-    ]
-    corrected = holm([test.p_two_sided for *_, test in tests])
-    comparisons = []
-    for (metric, a, b, raw), p in zip(tests, corrected, strict=True):
-        result = replace(raw, p_two_sided=p)
-        comparisons.append(Comparison(metric, a, b, result, f"{metric}: {verdict(result, a=a, b=b)}"))
-    return comparisons
-
-
 __all__ = [
     "Arm",
     "Comparison",
@@ -522,7 +300,6 @@ __all__ = [
     "Compiled",
     "Objective",
     "compile_program",
-    "metrics_by_name",
     "objective_value",
     "suggest",
 ]

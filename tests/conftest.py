@@ -16,9 +16,10 @@ def model_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def working_folder(tmp_path: Path, model_files: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = tmp_path / "home"
-    folder.mkdir()
+def working_folder(
+    tmp_path_factory: pytest.TempPathFactory, model_files: Path, monkeypatch: pytest.MonkeyPatch
+) -> Path:
+    folder = tmp_path_factory.mktemp("working-folder")
     (folder / "models").symlink_to(model_files)
     monkeypatch.setenv("QUERYWRIGHT_HOME", str(folder))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")

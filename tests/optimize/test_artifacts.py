@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from querywright.errors import ArtifactError
 from querywright.models.adapter import PromptAdapter
-from querywright.optimize import artifacts
+from querywright.optimize import folders
 from querywright.optimize.artifacts import Golden, read_artifact, write_artifact
 from querywright.optimize.state import ProgramState, program_from, state_of
 from querywright.programs import READERS, TECHNIQUES, make_program
@@ -246,7 +246,7 @@ def test_a_file_that_is_no_file_is_named(name, damage, artifact, place):
 
 @pytest.mark.parametrize("name", FILES)
 def test_a_huge_file_is_not_read(name, artifact, monkeypatch):
-    monkeypatch.setitem(artifacts._LIMITS, name, 20)
+    monkeypatch.setitem(folders.LIMITS, name, 20)
     with (artifact / name).open("ab") as file:
         file.truncate(10 * 2**30)  # takes no room on the disk
     began = time.monotonic()

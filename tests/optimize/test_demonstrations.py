@@ -9,9 +9,10 @@ from dspy.utils.exceptions import LMServerError
 from querywright.data.types import Question
 from querywright.errors import BudgetError, InputError, OutageError
 from querywright.models.engine_errors import LMPromptTooLongError
-from querywright.optimize.artifacts import state_of
 from querywright.optimize.demonstrations import bootstrap_sets, demos_of, with_demos
-from querywright.optimize.evaluate import TooManyFailuresError, evaluate
+from querywright.optimize.evaluate import evaluate
+from querywright.optimize.failures import TooManyFailuresError
+from querywright.optimize.state import state_of
 
 
 def accept_all(example, prediction, trace=None):

@@ -14,7 +14,8 @@ from querywright.errors import BudgetError, InputError, OutageError, Querywright
 from querywright.metrics.dspy_metrics import METRICS
 from querywright.models.engine_errors import LMPromptTooLongError
 from querywright.models.ledger import Cost
-from querywright.optimize.evaluate import Evaluation, Row, TooManyFailuresError, evaluate, metrics_by_name
+from querywright.optimize.evaluate import Evaluation, Row, evaluate, metrics_by_name
+from querywright.optimize.failures import TooManyFailuresError
 from querywright.programs import RAG, PlainRetrieval
 
 

@@ -32,9 +32,9 @@ print(json.dumps([prediction.answer, [p.id for p in prediction.passages], engine
 
 def test_compiled_saved_loaded_and_verified_in_another_process(working_folder, tmp_path):
     sample = load_sample()
-    splits = split_questions(sample.questions, sizes=(2, 3, 3))
+    splits = split_questions(sample.questions, sizes=(2, 2, 2))
     needed = {key for part in splits for question in part for key in question.evidence}
-    passages = [passage for n, passage in enumerate(sample.passages) if passage.id in needed or n % 8 == 0]
+    passages = [passage for n, passage in enumerate(sample.passages) if passage.id in needed or n % 16 == 0]
     embedder = resolve_embedder("embedded", store=open_store())
     build_collection("cards", passages, embedder=embedder)
     retriever = ChromaRetriever("cards", embedder=embedder)
@@ -48,7 +48,7 @@ def test_compiled_saved_loaded_and_verified_in_another_process(working_folder, t
             splits,
             retriever=retriever,
             lm=lm,
-            knobs={"max_passages": 3, "rewriter_sees_options": True},
+            knobs={"max_passages": 2, "rewriter_sees_options": True},
             settings=settings,
         )
 

@@ -13,12 +13,16 @@ from hypothesis import strategies as st
 from querywright.data.splits import Splits
 from querywright.data.types import Label
 from querywright.errors import BudgetError, InputError, OutageError
+from querywright.metrics.statistics import holm
 from querywright.models.engine_errors import LMPromptTooLongError
-from querywright.optimize import search
-from querywright.optimize.artifacts import state_of
-from querywright.optimize.evaluate import Evaluation, Row, TooManyFailuresError
+from querywright.models.ledger import Cost
+from querywright.optimize import run, search
+from querywright.optimize.evaluate import Evaluation, Row
+from querywright.optimize.failures import TooManyFailuresError
+from querywright.optimize.final import RECOMMENDED
 from querywright.optimize.report import compiled_json
-from querywright.optimize.search import CompileSettings, compile_program, objective_value, suggest
+from querywright.optimize.search import Arm, CompileSettings, compile_program, objective_value, suggest
+from querywright.optimize.state import state_of
 from querywright.programs.knobs import Knob
 
 QUICK = CompileSettings(n_trials=6, demo_sizes=(1,), threads=2)
@@ -28,7 +32,7 @@ QUICK = CompileSettings(n_trials=6, demo_sizes=(1,), threads=2)
 def compiled_in(make_lm):
     """Compiles HCQR in a world with a budget of three passages."""
 
-    def run(world, engine=None, *, lm=None, settings=QUICK, knobs=None, reader="multiple_choice", **given):
+    def compile_once(world, engine=None, *, lm=None, settings=QUICK, knobs=None, reader="multiple_choice", **given):
         return compile_program(
             "hcqr",
             given.pop("splits", world.splits),
@@ -40,7 +44,7 @@ def compiled_in(make_lm):
             **given,
         )
 
-    return run
+    return compile_once
 
 
 def outcome(compiled):
@@ -105,8 +109,8 @@ def test_a_tie_goes_to_no_rewriting(make_world, compiled_in):
 
 def test_between_arms_of_the_technique_a_tie_goes_to_what_decides_and_then_to_the_cheaper():
     def arm(name, label, calls):
-        row = Row("q", {"decision_useful": 1.0}, label=label, cost=search.Cost(calls=calls))
-        return search.Arm(name, {}, None, Evaluation(name, (row,), 0.0))
+        row = Row("q", {"decision_useful": 1.0}, label=label, cost=Cost(calls=calls))
+        return Arm(name, {}, None, Evaluation(name, (row,), 0.0))
 
     arms = [arm("useful", Label.USEFUL, 1), arm("dear", Label.ENTAILED, 3), arm("cheap", Label.ENTAILED, 2)]
     assert max(arms, key=lambda one: search._rank(one, "decision_useful")).name == "cheap"
@@ -114,7 +118,7 @@ def test_between_arms_of_the_technique_a_tie_goes_to_what_decides_and_then_to_th
 
 def test_an_arm_without_a_value_is_never_recommended():
     def arm(value):
-        return search.Arm("x", {}, None, Evaluation("x", (Row("q", {"accuracy": value}),), 0.0))
+        return Arm("x", {}, None, Evaluation("x", (Row("q", {"accuracy": value}),), 0.0))
 
     assert not search._beats(arm(math.nan), arm(0.0), "accuracy")
     assert not search._beats(arm(math.nan), arm(math.nan), "accuracy")
@@ -185,9 +189,9 @@ def test_plain_retrieval_with_a_tuned_reader_meets_test_as_well(make_world, make
     assert compiled.recommended == "no rewriting"
     assert compiled.reader_demos
     test = {one.name: one.mean("accuracy").value for one in compiled.test}
-    assert test[search.RECOMMENDED] == 1.0
+    assert test[RECOMMENDED] == 1.0
     assert test["no rewriting"] == 0.0
-    assert (search.RECOMMENDED, "no rewriting") in {(one.arm, one.other) for one in compiled.comparisons}
+    assert (RECOMMENDED, "no rewriting") in {(one.arm, one.other) for one in compiled.comparisons}
 
 
 def test_an_arm_whose_prompts_do_not_fit_is_out_and_the_search_goes_on(world, make_engine, compiled_in):
@@ -223,13 +227,13 @@ def test_prompts_of_the_technique_as_written_that_do_not_fit_stop_it(world, make
 
 def test_test_is_met_once_and_only_after_everything_is_chosen(world, make_engine, compiled_in, monkeypatch):
     seen = []
-    real = search.evaluate
+    real = run.evaluate
 
     def spy(program, questions, **settings):
         seen.append((settings["name"], [q.id for q in questions]))
         return real(program, questions, **settings)
 
-    monkeypatch.setattr(search, "evaluate", spy)
+    monkeypatch.setattr(run, "evaluate", spy)
     engine = make_engine()
     compiled_in(world, engine)
     dev, test = ([q.id for q in part] for part in (world.splits.dev, world.splits.test))
@@ -270,7 +274,7 @@ def test_the_planned_comparisons_are_corrected_together_and_losses_are_shown(mak
     ]
     arms = {one.name: one for one in compiled.test}
     raw = [arms[arm].against(arms[other], metric).p_two_sided for metric, arm, other in planned]
-    assert [one.test.p_two_sided for one in compiled.comparisons] == pytest.approx(search.holm(raw))
+    assert [one.test.p_two_sided for one in compiled.comparisons] == pytest.approx(holm(raw))
     lost = planned["decision_useful", "hcqr compiled", "no rewriting"]
     if arms["hcqr compiled"].mean("decision_useful").value < 1.0:
         assert lost.test.losses > 0
@@ -318,11 +322,11 @@ def test_a_technique_without_an_lm_can_be_compiled(world, make_lm):
 
 
 def test_the_same_seed_gives_the_same_result_whatever_the_threads(make_world, compiled_in):
-    def run(threads, seed):
+    def compile_once(threads, seed):
         return outcome(compiled_in(make_world("deep"), settings=replace(QUICK, threads=threads, seed=seed)))
 
-    assert run(1, 5) == run(8, 5) == run(1, 5)
-    assert len({run(2, seed)[0] for seed in range(3)}) > 1
+    assert compile_once(1, 5) == compile_once(8, 5) == compile_once(1, 5)
+    assert len({compile_once(2, seed)[0] for seed in range(3)}) > 1
 
 
 def test_a_second_run_asks_nothing(world, make_lm, make_engine, store, compiled_in):
@@ -400,7 +404,7 @@ def test_costs_of_the_stages_are_the_ledgers(world, make_lm, compiled_in):
     lm = make_lm()
     compiled = compiled_in(world, lm=lm)
     assert list(compiled.costs) == ["bootstrap", "search", "reader", "test"]
-    total = sum(compiled.costs.values(), search.Cost())
+    total = sum(compiled.costs.values(), Cost())
     assert total.calls == lm.engine.ledger.total.calls
     assert total.tokens == lm.engine.ledger.total.tokens
 

@@ -1,0 +1,154 @@
+"""The folder of an artifact: replaced whole or not at all, and read whole while it is replaced."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import secrets
+import shutil
+import stat
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from querywright.errors import ArtifactError
+
+LIMITS = {
+    "manifest.json": 4 * 2**20,
+    "program.json": 16 * 2**20,
+    "golden.jsonl": 16 * 2**20,
+    "README.md": 2**20,
+}
+"""The files of an artifact, and bytes of each that are read at most."""
+
+
+def identity(target: Path) -> tuple[int, ...]:
+    """Changes when the artifact is replaced."""
+    found: list[int] = []
+    for folder in (target, _aside(target)):
+        with contextlib.suppress(OSError):
+            status = folder.stat()
+            found += [status.st_dev, status.st_ino, status.st_mtime_ns]
+    return tuple(found)
+
+
+def read_files(target: Path) -> dict[str, bytes]:
+    """Every file of one and the same artifact: the one in place, else the one set aside by an ended writer."""
+    for folder in (target, _aside(target)):
+        try:
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        except OSError as error:
+            if error.errno in {errno.ENOENT, errno.ENOTDIR}:
+                continue
+            raise ArtifactError(f"the artifact {target.name!r} cannot be read: {error.strerror}") from error
+        try:
+            return {name: _read(target.name, name, descriptor) for name in LIMITS}
+        finally:
+            os.close(descriptor)
+    raise ArtifactError(
+        f"there is no artifact at {target.name!r}; give the folder that querywright compile wrote (--out)"
+    )
+
+
+def _read(artifact: str, name: str, folder: int) -> bytes:
+    try:
+        # A link is not followed, and a pipe is not waited for.
+        descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
+        with open(descriptor, "rb") as file:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise ArtifactError(f"the artifact {artifact!r} is not whole: {name} is not a plain file")
+            data = file.read(LIMITS[name] + 1)
+    except FileNotFoundError as error:
+        raise ArtifactError(
+            f"the artifact {artifact!r} is not whole: {name} is missing; copy the whole folder, or compile again"
+        ) from error
+    except OSError as error:
+        reason = "is a link, not a plain file" if error.errno == errno.ELOOP else f"cannot be read: {error.strerror}"
+        raise ArtifactError(f"{name} of the artifact {artifact!r} {reason}") from error
+    if len(data) > LIMITS[name]:
+        raise ArtifactError(f"{name} has more than the {LIMITS[name]} bytes that are read")
+    return data
+
+
+def replace_folder(target: Path, files: Mapping[str, bytes]) -> None:
+    """Write files beside the target, then put the folder in its place."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with _only_writer(target.parent):
+        _clear_up(target)
+        _check_replaceable(target)
+        temporary = target.with_name(f".{target.name}.new-{secrets.token_hex(6)}")
+        try:
+            temporary.mkdir()
+            for name, data in files.items():
+                with (temporary / name).open("xb") as file:
+                    file.write(data)
+                    file.flush()
+                    os.fsync(file.fileno())
+            _sync(temporary)
+            _swap(temporary, target)
+        except BaseException:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
+
+
+def _swap(temporary: Path, target: Path) -> None:
+    replaced = target.exists()
+    if replaced:
+        target.rename(_aside(target))
+    try:
+        temporary.rename(target)
+        _sync(target.parent)
+    except BaseException:
+        shutil.rmtree(target, ignore_errors=True)
+        if replaced:
+            _aside(target).rename(target)
+        raise
+    shutil.rmtree(_aside(target), ignore_errors=True)
+
+
+def _check_replaceable(target: Path) -> None:
+    """Only an artifact or an empty folder is replaced."""
+    if not target.exists():
+        return
+    others = sorted({entry.name for entry in target.iterdir()} - set(LIMITS))
+    if others:
+        raise ArtifactError(
+            f"{target.name!r} holds files that are not of an artifact, such as {others[0]!r}; they would be lost. "
+            "Give another folder"
+        )
+
+
+def _aside(target: Path) -> Path:
+    return target.with_name(f".{target.name}.old")
+
+
+def _clear_up(target: Path) -> None:
+    """Put right what writers that were killed left behind."""
+    if _aside(target).is_dir():
+        if target.exists():
+            shutil.rmtree(_aside(target), ignore_errors=True)
+        else:
+            _aside(target).rename(target)
+    for left in target.parent.iterdir():
+        if left.name.startswith(f".{target.name}.new-"):
+            shutil.rmtree(left, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _only_writer(folder: Path) -> Iterator[None]:
+    """One writer at a time in a folder; the lock ends with its process."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

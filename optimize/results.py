@@ -1,0 +1,116 @@
+"""What a compilation is given and what it finds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from querywright.metrics.statistics import PairedTest
+from querywright.models.ledger import Cost
+from querywright.optimize.evaluate import Evaluation
+from querywright.programs import RAG
+
+Objective = Literal["decision_useful", "accuracy", "both"]
+
+
+@dataclass(frozen=True, slots=True)
+class CompileSettings:
+    """How much is tried.
+
+    Args:
+        objective: What the technique is tuned for on dev: ``decision_useful`` (needs labelled evidence; no answer
+            is read while searching), ``accuracy``, or ``both`` (their mean).
+        n_trials: Trials of the search over knobs and demonstration sets, 1 or more. Default 30.
+        demo_sizes: Demonstrations in each set that the teleprompter is asked for. Default 1 and 2.
+        reader_demo_sizes: The same for the reader, whose sets are tuned for accuracy. Default 1.
+        seed: Of the order of training questions and of the sampler. Default 0.
+        threads: Questions under way at a time. Default 4.
+        max_failures: Share of the questions of an arm that may fail. Default 0.05.
+    """
+
+    objective: Objective = "decision_useful"
+    n_trials: int = 30
+    demo_sizes: tuple[int, ...] = (1, 2)
+    reader_demo_sizes: tuple[int, ...] = (1,)
+    seed: int = 0
+    threads: int = 4
+    max_failures: float = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """A program that stood for selection.
+
+    Args:
+        name: ``no rewriting``, ``as written`` or ``trial N``.
+        knobs: The values of its knobs.
+        demo_set: Which demonstration set it uses, or None.
+        dev: Its results on dev.
+    """
+
+    name: str
+    knobs: Mapping[str, Any]
+    demo_set: int | None
+    dev: Evaluation
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Two arms on test.
+
+    Args:
+        metric: What is compared.
+        arm: The first arm.
+        other: The second arm.
+        test: The paired test; its two-sided p is Holm-corrected over the compilation's planned comparisons.
+        sentence: What it shows.
+    """
+
+    metric: str
+    arm: str
+    other: str
+    test: PairedTest
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """What a compilation found.
+
+    Args:
+        program: The recommended program: the winner on dev.
+        technique: The technique that was compiled.
+        recommended: Name of the arm that won on dev.
+        arms: All arms, in the order in which they were tried.
+        compiled: The best arm of the technique itself, on dev.
+        reader_demos: Whether demonstrations for the reader were chosen.
+        test: Results on test of every program in the final table.
+        comparisons: The planned comparisons on test.
+        costs: Cost of each stage.
+        settings: How much was tried.
+        n_demo_sets: Demonstration sets that were found for the technique.
+        failed: Arms that are out of the question because too many of their prompts did not fit the LM's context,
+            with what they said.
+    """
+
+    program: RAG
+    technique: str
+    recommended: str
+    arms: tuple[Arm, ...]
+    compiled: Arm
+    reader_demos: bool
+    test: tuple[Evaluation, ...]
+    comparisons: tuple[Comparison, ...]
+    costs: Mapping[str, Cost]
+    settings: CompileSettings
+    n_demo_sets: int
+    failed: Mapping[str, str] = field(default_factory=dict)
+
+
+def objective_value(evaluation: Evaluation, objective: Objective) -> float:
+    """The value that the search maximises, in [0, 1]; NaN when nothing could be scored."""
+    if objective == "both":
+        values = [evaluation.mean(metric).value for metric in ("decision_useful", "accuracy")]
+        return sum(values) / 2
+    return evaluation.mean(objective).value
