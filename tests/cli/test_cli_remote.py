@@ -305,7 +305,7 @@ def test_what_was_found_is_shown_when_it_cannot_be_saved(cli, collection, questi
     def full(target, files):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(artifacts, "_replace_folder", full)
+    monkeypatch.setattr(artifacts, "replace_folder", full)
     done = cli(
         "compile", "hcqr", questions, "--collection", collection, "--out", "artifacts/x",
         "--sizes", "2,2,2", "--trials", "1", "--json", *server.lm,
