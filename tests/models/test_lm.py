@@ -150,3 +150,14 @@ def test_a_copy_asks_the_same_engine():
     lm = resolve_lm()
     assert engine_of(lm.copy(temperature=0.7)) is engine_of(lm)
     assert engine_of(copy.deepcopy(lm)) is engine_of(lm)
+
+
+def test_a_model_of_ones_own_may_write_longer_texts_than_the_embedded_one():
+    embedded = engine_of(resolve_lm("embedded")).inner.settings
+    own = engine_of(resolve_lm(f"gguf:{embedded_module._packaged_file()}")).inner.settings
+    assert own.max_chars > embedded.max_chars
+    assert own.max_items > embedded.max_items
+    given = engine_of(
+        resolve_lm(f"gguf:{embedded_module._packaged_file()}", settings=EmbeddedSettings(max_chars=7))
+    ).inner.settings
+    assert given.max_chars == 7

@@ -25,6 +25,9 @@ _MAX_TOKENS_REASONING = 16_000  # the least that DSPy allows a model that reason
 _KEY_NAME = re.compile(r"(?i)(_key|apikey|token|secret|password)$")
 _SHORTEST_KEY = 8
 
+_LARGER_MODEL = EmbeddedSettings(max_chars=400, max_items=5)
+"""For a GGUF file of the user's own. The short texts of the default are for the smallest model, which only rambles."""
+
 
 def resolve_lm(
     name: str = "embedded",
@@ -47,7 +50,8 @@ def resolve_lm(
         store: Where answers are kept, or None to keep none.
         ledger: Where cost is entered; a new one when not given.
         limits: Attempts, waits and the limit of calls.
-        settings: How a model in this process runs.
+        settings: How a model in this process runs. Default: ``EmbeddedSettings()``, with room for longer texts where
+            the model is a file of one's own.
         api_base: Address of an OpenAI-compatible server; otherwise the one in the provider's environment
             variable (``OPENAI_API_BASE`` or ``OPENAI_BASE_URL``), or the provider's own.
         api_key: Key of the service; otherwise DSPy reads the service's environment variable. Never written
@@ -65,7 +69,7 @@ def resolve_lm(
     """
     if name == "embedded" or name.startswith("gguf:"):
         path = None if name == "embedded" else Path(name.removeprefix("gguf:")).expanduser()
-        engine = EmbeddedEngine(path, settings)
+        engine = EmbeddedEngine(path, settings or (EmbeddedSettings() if path is None else _LARGER_MODEL))
         guarded = GuardedEngine(engine, identity=engine.answers_identity, store=store, ledger=ledger, limits=limits)
         model = EMBEDDED_ID if path is None else engine.identity
     else:
