@@ -10,6 +10,7 @@ from typing import Any
 import dspy
 
 from querywright.errors import ArtifactError, CollectionError
+from querywright.models.embedded import EMBEDDED_ID
 from querywright.models.embedder import resolve_embedder
 from querywright.models.lm import resolve_lm
 from querywright.models.store import open_store
@@ -103,8 +104,13 @@ def _lm(manifest: Manifest, name: str | None, home: Path | None) -> dspy.LM:
     """The LM of that name, or the one that the artifact names. A name can hold an address; an artifact's may not."""
     if name is None:
         name = manifest.lm
-        if name.startswith("embedded:"):
+        if name == EMBEDDED_ID:
             name = "embedded"
+        elif name.startswith("embedded:"):
+            raise ArtifactError(
+                f"the artifact was compiled for the LM {name!r}, but the embedded LM here is {EMBEDDED_ID!r}; compile "
+                "again, or give lm=..."
+            )
         elif not _MODEL_NAME.fullmatch(name):
             raise ArtifactError(
                 f"the artifact was compiled for the LM {name!r}, which cannot be had by its name alone; give lm=..., "

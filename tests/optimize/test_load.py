@@ -357,3 +357,11 @@ def test_keys_in_the_environment_are_not_saved(artifact, monkeypatch, world, mak
     monkeypatch.setenv("OPENAI_API_KEY", f"sk-{CANARY}")
     rewrite(artifact, lm=make_lm().model)
     assert CANARY not in "".join(file.read_text() for file in artifact.iterdir())
+
+
+def test_another_embedded_lm_than_the_artifact_names_is_refused(saved, home):
+    from querywright.optimize.load import _lm
+
+    manifest = read_artifact(saved).manifest.model_copy(update={"lm": "embedded:Another-1B"})
+    with pytest.raises(ArtifactError, match=r"'embedded:Another-1B', but the embedded LM here is 'embedded:SmolLM2"):
+        _lm(manifest, None, home)

@@ -33,7 +33,7 @@ from querywright.cli.common import (
     reader_for,
 )
 from querywright.cli.show import print_json, progress, say, show_table
-from querywright.errors import ArtifactError, InputError
+from querywright.errors import InputError, QuerywrightError
 
 if TYPE_CHECKING:
     from querywright.data.splits import Splits
@@ -140,7 +140,7 @@ def run_compile(
     from querywright.optimize.report import compiled_json, save_compiled
     from querywright.optimize.search import compile_program
 
-    failed: ArtifactError | None = None
+    failed: QuerywrightError | None = None
     with progress() as update, lm_failures():
         compiled = compile_program(
             technique,
@@ -154,7 +154,7 @@ def run_compile(
         )
         try:
             save_compiled(save_to, compiled, splits, lm=workspace.lm, retriever=retriever, threads=settings.threads)
-        except ArtifactError as error:
+        except QuerywrightError as error:
             failed = error
     if as_json:
         print_json({**compiled_json(compiled), "artifact": None if failed else save_to.name})
