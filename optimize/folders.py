@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from querywright.errors import ArtifactError
+from querywright.retrieval.collection import sync_folder
 
 LIMITS = {
     "manifest.json": 4 * 2**20,
@@ -85,7 +86,7 @@ def replace_folder(target: Path, files: Mapping[str, bytes]) -> None:
                     file.write(data)
                     file.flush()
                     os.fsync(file.fileno())
-            _sync(temporary)
+            sync_folder(temporary)
             _swap(temporary, target)
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)
@@ -98,7 +99,7 @@ def _swap(temporary: Path, target: Path) -> None:
         target.rename(_aside(target))
     try:
         temporary.rename(target)
-        _sync(target.parent)
+        sync_folder(target.parent)
     except BaseException:
         shutil.rmtree(target, ignore_errors=True)
         if replaced:
@@ -142,13 +143,5 @@ def _only_writer(folder: Path) -> Iterator[None]:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
-    finally:
-        os.close(descriptor)
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
     finally:
         os.close(descriptor)
