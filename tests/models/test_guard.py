@@ -476,6 +476,22 @@ def test_the_asynchronous_face_asks_and_streams():
     assert len(list(engine.engine.stream(request()))) == n_events
 
 
+def test_an_event_loop_has_more_requests_under_way_than_threads_of_its_own():
+    together = threading.Barrier(20)  # breaks unless twenty requests are under way at the same time
+
+    class Waiting:
+        def complete(self, asked):
+            together.wait(timeout=30)
+            return text_response("done", "stop", asked.model, 1, 1)
+
+    engine = AsyncGuardedEngine(GuardedEngine(Waiting(), identity="waiting"))
+
+    async def main():
+        return await asyncio.gather(*(engine.complete(request(f"question {n}")) for n in range(20)))
+
+    assert [answer.text for answer in asyncio.run(main())] == ["done"] * 20
+
+
 def test_the_state_of_a_remote_model_must_be_given_again():
     state = guard().dump_state()
     assert state == {"identity": "fake", "inner": None}

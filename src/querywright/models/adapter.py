@@ -88,6 +88,13 @@ class PromptAdapter(JSONAdapter):
             again = first._repairing(lm, signature, error)
         return list(await JSONAdapter.acall(again, lm, dict(lm_kwargs), signature, demos, inputs))
 
+    def _prepare_response_format(self, lm: Any, lm_kwargs: dict[str, Any], signature: Any) -> None:
+        """Ask for the fields by schema; an LM that fills one in by grammar is told how long a value may get."""
+        super()._prepare_response_format(lm, lm_kwargs, signature)
+        schema_of = getattr(lm_kwargs.get("response_format"), "model_json_schema", None)
+        if not self.list_choices and schema_of is not None:
+            _limit(schema_of()["properties"], signature)  # the form keeps this very mapping
+
     def format_system_message(self, signature: Any) -> str:
         """The instructions, then one line an output field."""
         lines = [textwrap.dedent(signature.instructions).strip()]
@@ -183,6 +190,18 @@ class PromptAdapter(JSONAdapter):
             f"after it, with these fields: {names}."
         )
         return repairing
+
+
+def _limit(properties: dict[str, Any], signature: Any) -> None:
+    """Enter what the fields say of their length: ``max_length`` of a text, ``count`` and ``max_chars`` of a list."""
+    for name, field in signature.output_fields.items():
+        extra = field.json_schema_extra or {}
+        if "count" in extra:
+            properties[name].update(minItems=extra["count"], maxItems=extra["count"])
+            properties[name]["items"] = {**properties[name]["items"], "maxLength": extra["max_chars"]}
+        for limit in field.metadata:
+            if getattr(limit, "max_length", None) is not None:
+                properties[name]["maxLength"] = limit.max_length
 
 
 def show_passages(passages: Sequence[Passage]) -> str:

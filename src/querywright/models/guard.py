@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import hashlib
 import itertools
 import json
@@ -12,7 +13,7 @@ import random
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
@@ -33,6 +34,9 @@ from querywright.models.store import Store
 __all__ = ["JSON_REQUEST", "AsyncGuardedEngine", "GuardedEngine", "Limits", "text_response"]
 
 logger = logging.getLogger(__name__)
+
+MOST_REQUESTS = 64
+"""Requests of an event loop that are under way at the same time at most."""
 
 
 class GuardedEngine:
@@ -248,13 +252,17 @@ class AsyncGuardedEngine:
 
     def __init__(self, engine: GuardedEngine) -> None:
         self.engine = engine
+        # The event loop's own threads are few (six on two cores) and would make requests wait for each other.
+        self._threads = ThreadPoolExecutor(MOST_REQUESTS, thread_name_prefix="querywright-lm")
 
     def __deepcopy__(self, memo: dict[int, Any]) -> AsyncGuardedEngine:
         return self
 
     async def complete(self, request: Request) -> Response:
         """The answer to a request."""
-        return await asyncio.to_thread(self.engine.complete, request)
+        context = contextvars.copy_context()
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, lambda: context.run(self.engine.complete, request))
 
     async def stream(self, request: Request) -> AsyncIterator[Any]:
         """The answer as events, once it is complete."""
@@ -264,6 +272,7 @@ class AsyncGuardedEngine:
     async def aclose(self) -> None:
         """Close the engine inside."""
         await asyncio.to_thread(self.engine.close)
+        self._threads.shutdown(wait=False)
 
     def dump_state(self) -> dict[str, Any]:
         """What the synchronous engine dumps."""

@@ -90,6 +90,15 @@ class Llama:
         return answer
 
 
+# Makes a run of tokens less likely the longer the run it would repeat (DRY, "don't repeat yourself").
+_NO_LOOPS: dict[str, Any] = {
+    "dry_multiplier": 0.8,
+    "dry_base": 1.75,
+    "dry_allowed_length": 3,
+    "dry_penalty_last_n": 64,
+}
+
+
 class Chat:
     """One request on its way: what is written of its answer so far, and the tokens it took.
 
@@ -123,7 +132,8 @@ class Chat:
     def write_value(self, form: Form, max_tokens: int) -> str:
         """The JSON of one value, perhaps cut off by ``max_tokens``."""
         grammar = "%llguidance {}\n" + form.grammar
-        text, answer = self._step(form.opening, max_tokens=max_tokens, grammar=grammar, **self._sampling)
+        sampling = {**self._sampling, **_NO_LOOPS} if form.may_loop else self._sampling
+        text, answer = self._step(form.opening, max_tokens=max_tokens, grammar=grammar, **sampling)
         self.value_tokens += int(answer["usage"]["completion_tokens"])
         return form.opening + text
 

@@ -18,6 +18,7 @@ Schema = Mapping[str, Any]
 _MOST_NUMBERS = 11  # an integer between bounds with at most so many values is decided like a choice
 _NUMBERS = {"integer": r"/-?(0|[1-9][0-9]{0,8})/", "number": r"/-?(0|[1-9][0-9]{0,8})(\.[0-9]{1,4})?/"}
 _LARGEST = 1_000_000_000  # of a number inside a list or an object that has no bounds
+_LONG_TEXT = 200  # characters
 _NOTES = {"title", "description", "default"}
 
 
@@ -86,6 +87,11 @@ class Form:
         else:
             limited = _limited({**field, "$defs": root.get("$defs", {})}, max_chars, max_items)
             self.grammar = "start: %json " + json.dumps({**limited, "x-guidance": {"whitespace_flexible": False}})
+
+    @property
+    def may_loop(self) -> bool:
+        """Whether a small model is likely to write the same again and again: the items of a list, a long text."""
+        return self._kind == "texts" or (self._limit or 0) >= _LONG_TEXT
 
     def read(self, text: str) -> tuple[Any, bool]:
         """The value of a text, and whether the text was whole; of a text that was cut off, what can be had."""
