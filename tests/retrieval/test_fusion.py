@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from querywright.data.types import Passage
 from querywright.errors import InputError, TechniqueError
-from querywright.retrieval.fusion import FUSIONS, best_score, fuse, interleave, rrf, union
+from querywright.retrieval.fusion import FUSIONS, best_score, fuse, interleave, rrf, shares, union
 from querywright.retrieval.types import Hit
 
 
@@ -192,14 +192,17 @@ _lists = st.lists(st.lists(st.sampled_from("abcdefgh"), unique=True, max_size=8)
 
 
 @given(_lists, st.sampled_from(sorted(FUSIONS)), st.integers(1, 10))
-def test_every_rule_keeps_each_passage_once_and_a_limit_is_a_prefix(
-    lists: list[list[Hit]], name: str, limit: int
-) -> None:
+def test_every_rule_keeps_each_passage_once_up_to_a_limit(lists: list[list[Hit]], name: str, limit: int) -> None:
     fused = fuse(name, lists)
     ids = [hit.passage.id for hit in fused]
     assert sorted(ids) == sorted({hit.passage.id for hits in lists for hit in hits})
     assert [hit.rank for hit in fused] == list(range(1, len(ids) + 1))
-    assert fuse(name, lists, limit=limit) == fused[:limit]
+    cut = fuse(name, lists, limit=limit)
+    if name == "shares":  # with a limit each list has its share of it
+        assert {hit.passage.id for hit in cut} <= set(ids)
+        assert len(cut) == min(limit, len(ids))
+    else:
+        assert cut == fused[:limit]
     assert fuse(name, lists) == fused
 
 
@@ -215,3 +218,25 @@ def test_one_list_stays_as_it_is(lists: list[list[Hit]]) -> None:
     for hits in lists:
         for name in FUSIONS:
             assert _ids(fuse(name, [hits])) == _ids(hits)
+
+
+@pytest.mark.parametrize(
+    ("lists", "limit", "expected"),
+    [
+        (["abcde", "vwxyz"], 4, "a b v w"),
+        (["abcde", "vwxyz"], 5, "a b c v w"),
+        (["a", "vwxyz"], 4, "a v w x"),
+        (["abcde", "v"], 4, "a b c v"),
+        (["abcde", "cbv"], 4, "a b c v"),
+        (["ab", "ab", "c"], 3, "a b c"),
+        (["abc", "abc"], 4, "a b c"),
+        (["ab", "cd"], 10, "a b c d"),
+        (["ab", "cd"], None, "a b c d"),
+        ([], 3, ""),
+        (["", ""], 3, ""),
+    ],
+)
+def test_shares(lists: list[str], limit: int | None, expected: str) -> None:
+    fused = shares([_hits(list(ids)) for ids in lists], limit=limit)
+    assert _ids(fused) == expected
+    assert [hit.rank for hit in fused] == list(range(1, len(fused) + 1))

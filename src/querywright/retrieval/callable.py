@@ -9,11 +9,11 @@ import hashlib
 import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from querywright.data.types import Passage, Scalar
 from querywright.errors import InputError
-from querywright.retrieval.types import Hit, Retriever
+from querywright.retrieval.types import Hit, Kind, Retriever, check_queries
 
 TEXT_KEYS = ("text", "page_content", "content", "long_text")
 ID_KEYS = ("id", "id_", "node_id", "doc_id")
@@ -39,6 +39,8 @@ class CallableRetriever:
         InputError: When ``fn`` cannot be called.
     """
 
+    kind: ClassVar[Kind] = "foreign"
+
     def __init__(self, fn: Any, *, fingerprint: str | None = None) -> None:
         self._call = _caller(fn)
         self._name = _name(fn)
@@ -60,10 +62,7 @@ class CallableRetriever:
         Raises:
             InputError: When ``k`` is below 1, or what comes back cannot be read.
         """
-        if isinstance(queries, str):
-            raise InputError(f"search takes a list of queries, but got one text: {queries[:60]!r}; write [query]")
-        if k < 1:
-            raise InputError(f"k must be 1 or more, but got {k}")
+        check_queries(queries, k)
         return [self._hits(self._call(query, k), k) for query in queries]
 
     def __copy__(self) -> CallableRetriever:

@@ -6,14 +6,14 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from querywright.data.types import Passage
 from querywright.errors import CollectionError, InputError
-from querywright.models.embedder import Embedder, TextEmbedder, with_store
+from querywright.models.embedder import Embedder, TextEmbedder, Vectors, with_store
 from querywright.retrieval.chroma_index import SharedIndex, check_answers, missed, open_published
 from querywright.retrieval.collection import (
     Manifest,
@@ -23,7 +23,7 @@ from querywright.retrieval.collection import (
     read_manifest,
     read_passages,
 )
-from querywright.retrieval.types import Hit
+from querywright.retrieval.types import Hit, Kind, check_queries
 
 CHECKED_AT_OPENING = 16
 REOPENINGS = 5
@@ -46,6 +46,8 @@ class ChromaRetriever:
     Raises:
         CollectionError: When the collection is missing, damaged or was built with another embedder.
     """
+
+    kind: ClassVar[Kind] = "dense"
 
     def __init__(
         self,
@@ -86,11 +88,25 @@ class ChromaRetriever:
         Raises:
             InputError: When ``queries`` is a single text or ``k`` is below 1.
         """
-        if isinstance(queries, str):
-            raise InputError(f"search takes a list of queries, but got one text: {queries[:60]!r}; write [query]")
-        _check_k(k)
+        check_queries(queries, k)
+        return self.search_vectors(self.embed(queries), k) if queries else []
+
+    def embed(self, texts: Sequence[str]) -> Vectors:
+        """The vectors by which ``search`` looks for some texts, in one batch.
+
+        Args:
+            texts: Any number of texts.
+
+        Returns:
+            float32 of shape (n, dimension), one row a text, each of length 1.
+
+        Raises:
+            InputError: When ``texts`` is a single text.
+        """
+        if isinstance(texts, str):
+            raise InputError(f"embed takes a list of texts, but got one text: {texts[:60]!r}; write [text]")
         self._index.check_process()
-        return self.search_vectors(self.embedder.encode(queries), k) if queries else []
+        return self.embedder.encode(texts) if texts else np.empty((0, self.manifest.dimension), dtype=np.float32)
 
     def search_vectors(self, vectors: ArrayLike, k: int) -> list[list[Hit]]:
         """The nearest passages of each vector.
@@ -102,7 +118,7 @@ class ChromaRetriever:
         Raises:
             InputError: When the vectors have another shape or ``k`` is below 1.
         """
-        _check_k(k)
+        check_queries((), k)
         rows = np.asarray(vectors, dtype=np.float32)
         if rows.size == 0:
             return []
@@ -223,11 +239,6 @@ def check_index(index: SharedIndex, manifest: Manifest, passages: Mapping[str, P
 def sample(ids: Sequence[str], size: int) -> list[str]:
     """At most ``size`` of some ids, evenly spread."""
     return [ids[number * len(ids) // size] for number in range(size)] if len(ids) > size else list(ids)
-
-
-def _check_k(k: int) -> None:
-    if k < 1:
-        raise InputError(f"k must be 1 or more, but got {k}")
 
 
 def _all_of(where: Mapping[str, Any] | None) -> dict[str, Any] | None:

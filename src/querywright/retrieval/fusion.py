@@ -7,9 +7,11 @@ list that was seen first, then to the smaller id.
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import zip_longest
 from typing import Any
 
@@ -18,6 +20,7 @@ from querywright.errors import InputError, TechniqueError
 from querywright.retrieval.types import Hit
 
 HitLists = Sequence[Sequence[Hit]]
+READINGS_KEPT = 16_384
 
 
 def rrf(
@@ -92,11 +95,40 @@ def union(lists: HitLists, *, limit: int | None = None) -> list[Hit]:
     return _first_seen([hit for hits in lists for hit in hits], limit)
 
 
+def shares(lists: HitLists, *, limit: int | None = None) -> list[Hit]:
+    """List by list, each with an equal share of the limit; what a list leaves over goes to the others.
+
+    Shares that do not divide go to the first lists. A passage that an earlier list has chosen does not count against
+    a later one's share. A hit keeps the score it had in its list, so scores need not fall with the rank.
+
+    Args:
+        lists: One ranked list a query, best first.
+        limit: At most so many hits, 1 or more. Default all.
+
+    Source: the order of LangChain's step-back example, question first; the equal shares are ours.
+    """
+    most = sum(len(hits) for hits in lists) if limit is None else limit
+    quotas = [most // len(lists) + (index < most % len(lists)) for index in range(len(lists))]
+    seen = _Seen()
+    entries = [[seen.entry(hit.passage) for hit in hits] for hits in lists]
+    chosen: list[dict[int, Hit]] = [{} for _ in lists]
+    taken: set[int] = set()
+    for room in (quotas, [most] * len(lists)):  # its own share first, then what the others left over
+        for index, hits in enumerate(lists):
+            for position, (entry, hit) in enumerate(zip(entries[index], hits, strict=True)):
+                if len(chosen[index]) < room[index] and len(taken) < most and id(entry) not in taken:
+                    taken.add(id(entry))
+                    chosen[index][position] = Hit(entry.passage, hit.score, hit.rank)
+    picked = [mine[position] for mine in chosen for position in sorted(mine)]
+    return _ranked_in_order([(hit.passage, hit.score) for hit in picked], limit)
+
+
 FUSIONS: dict[str, Callable[..., list[Hit]]] = {
     "rrf": rrf,
     "interleave": interleave,
     "union": union,
     "best_score": best_score,
+    "shares": shares,
 }
 
 
@@ -139,19 +171,22 @@ class _Seen:
 
     def __init__(self) -> None:
         self._by_id: dict[str, _Entry] = {}
-        self._by_text: dict[str, _Entry] = {}
+        self._by_text: dict[bytes, _Entry] = {}
 
     def entry(self, passage: Passage) -> _Entry:
         """The entry of the passage; without places when it is new."""
         known = self._by_id.get(passage.id)
         if known is None:
-            known = self._by_text.setdefault(_normalised(passage), _Entry(passage))
+            known = self._by_text.setdefault(_reading(passage.title, passage.text), _Entry(passage))
             self._by_id[passage.id] = known
         return known
 
 
-def _normalised(passage: Passage) -> str:
-    return " ".join(passage.content.casefold().split())
+@lru_cache(maxsize=READINGS_KEPT)
+def _reading(title: str, text: str) -> bytes:
+    """The same for passages whose title and text are the same but for case and spacing; kept, for it costs most."""
+    words = f"{title}\n{text}".casefold().split()
+    return hashlib.blake2b(" ".join(words).encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
 def _entries(lists: HitLists) -> list[_Entry]:

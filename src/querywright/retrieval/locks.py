@@ -15,6 +15,7 @@ from pathlib import Path
 from querywright.errors import CollectionError
 
 OPENING_SECONDS = 60.0
+BUILDING_SECONDS = 600.0
 
 
 @contextmanager
@@ -55,12 +56,28 @@ def opening(path: Path) -> Iterator[None]:
     Raises:
         CollectionError: When others hold it for longer than a minute.
     """
+    with waiting(path, f"another process has been opening {path.parent.name}", OPENING_SECONDS):
+        yield
+
+
+@contextmanager
+def waiting(path: Path, what: str, seconds: float = BUILDING_SECONDS) -> Iterator[None]:
+    """Lets one process or thread at a time do something, the others after it.
+
+    Args:
+        path: The lock file.
+        what: What keeps others waiting, for the message.
+        seconds: How long one waits at most. Default 600.
+
+    Raises:
+        CollectionError: When others hold it for longer.
+    """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
-        deadline = time.monotonic() + OPENING_SECONDS
+        deadline = time.monotonic() + seconds
         while not _locked(descriptor, fcntl.LOCK_EX):
             if time.monotonic() > deadline:
-                raise CollectionError(f"another process has been opening {path.parent.name} for a minute; end it first")
+                raise CollectionError(f"{what} for {seconds:.0f} seconds; end it first")
             time.sleep(0.005)
         yield
     finally:

@@ -4,9 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
+
+from numpy.typing import ArrayLike
 
 from querywright.data.types import Passage
+from querywright.errors import InputError
+from querywright.models.embedder import Vectors
+
+Kind = Literal["dense", "lexical", "hybrid", "foreign"]
+"""What a retriever goes by: ``dense`` the nearness of vectors, ``lexical`` shared words, ``hybrid`` several of
+these, ``foreign`` what is not ours and may be anything. Every retriever of ours has it as the class attribute
+``kind``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,3 +60,38 @@ class Retriever(Protocol):
     def fingerprint(self) -> str:
         """A hash that changes when the answers of ``search`` may change."""
         ...
+
+
+@runtime_checkable
+class VectorRetriever(Retriever, Protocol):
+    """A retriever that can also be asked by vector."""
+
+    def embed(self, texts: Sequence[str]) -> Vectors:
+        """The vectors by which ``search`` would look for some texts: one row a text, in their order."""
+        ...
+
+    def search_vectors(self, vectors: ArrayLike, k: int) -> list[list[Hit]]:
+        """At most ``k`` hits for each row, best first, one list a row in their order."""
+        ...
+
+
+def kind_of(retriever: object) -> Kind:
+    """What a retriever goes by; ``foreign`` for one that does not say."""
+    kind: Kind = getattr(retriever, "kind", "foreign")
+    return kind
+
+
+def check_queries(queries: Sequence[str], k: int) -> None:
+    """Look at what a retriever was asked.
+
+    Args:
+        queries: Must be a sequence of texts, and not one text.
+        k: Must be 1 or more.
+
+    Raises:
+        InputError: When it is not.
+    """
+    if isinstance(queries, str):
+        raise InputError(f"search takes a list of queries, but got one text: {queries[:60]!r}; write [query]")
+    if k < 1:
+        raise InputError(f"k must be 1 or more, but got {k}")

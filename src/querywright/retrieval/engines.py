@@ -1,0 +1,99 @@
+"""Retrievers over a collection by the name of their engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeAlias, get_args
+
+from querywright.errors import InputError
+from querywright.models.embedder import Progress, TextEmbedder
+from querywright.retrieval.bm25 import BM25Retriever
+from querywright.retrieval.chroma import ChromaRetriever
+from querywright.retrieval.hybrid import HybridRetriever
+
+Engine = Literal["dense", "bm25", "hybrid"]
+ENGINES: tuple[Engine, ...] = get_args(Engine)
+"""``dense``: nearness of vectors. ``bm25``: shared words, without an embedder. ``hybrid``: both, fused."""
+
+CollectionRetriever: TypeAlias = ChromaRetriever | BM25Retriever | HybridRetriever
+
+
+def check_engine(engine: str) -> Engine:
+    """The engine of that name.
+
+    Raises:
+        InputError: When there is none.
+    """
+    for known in ENGINES:
+        if known == engine:
+            return known
+    raise InputError(f"unknown engine {engine!r}; the engines are: {', '.join(ENGINES)}")
+
+
+def open_retriever(
+    name: str,
+    *,
+    engine: str = "dense",
+    embedder: TextEmbedder | None = None,
+    home: Path | None = None,
+    where: Mapping[str, Any] | None = None,
+    progress: Progress | None = None,
+) -> CollectionRetriever:
+    """Open a published collection.
+
+    Args:
+        name: The collection.
+        engine: ``dense``, ``bm25``, or ``hybrid`` (dense first, then BM25, equal weights). Default ``dense``.
+        embedder: The one that the collection was built with; ``bm25`` does without.
+        home: The working folder. Default: ``querywright.home.home()``.
+        where: A filter over metadata. Default: every passage.
+        progress: Called with (passages read, passages in all) while a BM25 index is built. Default None.
+
+    Raises:
+        InputError: When there is no such engine, or it needs an embedder and none is given.
+        CollectionError: When the collection is missing, damaged or was built with another embedder.
+    """
+    if check_engine(engine) == "bm25":
+        return BM25Retriever(name, home=home, where=where, progress=progress)
+    if embedder is None:
+        raise InputError(f"the engine {engine} needs the embedder that the collection was built with; give embedder=")
+    dense = ChromaRetriever(name, embedder=embedder, home=home, where=where)
+    if engine == "dense":
+        return dense
+    return HybridRetriever([dense, BM25Retriever.beside(dense, home=home, progress=progress)])
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """What ``open_retriever`` needs to open a retriever again.
+
+    Args:
+        engine: Name of the engine; None for a retriever that it cannot open.
+        collection: Name of the collection, or None.
+        embedder: Id of the embedder, or None where there is none.
+    """
+
+    engine: Engine | None = None
+    collection: str | None = None
+    embedder: str | None = None
+
+
+def opened(retriever: object) -> Opened:
+    """How a retriever is opened again; all None for one that is not of ours.
+
+    Settings other than the usual ones are not told here: the fingerprint gives them away.
+
+    Args:
+        retriever: Any retriever.
+    """
+    if isinstance(retriever, ChromaRetriever):
+        return Opened("dense", retriever.name, retriever.embedder.id)
+    if isinstance(retriever, BM25Retriever):
+        return Opened("bm25", retriever.name)
+    if isinstance(retriever, HybridRetriever):
+        match [opened(part) for part in retriever.retrievers]:
+            case [Opened("dense", one, embedder), Opened("bm25", other)] if one == other:
+                return Opened("hybrid", one, embedder)
+    return Opened()

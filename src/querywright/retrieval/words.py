@@ -1,0 +1,73 @@
+"""The words of a text, for search by words.
+
+Words are runs of letters, digits and marks, without regard to case or width. Scripts that put no space between
+words (Chinese, Japanese, Korean, where endings cling to words, and those of South East Asia) are cut into pairs of
+neighbouring characters.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from functools import cache
+
+TOKENISER = "words-1"
+"""Names what this module does; another cut of words needs another name, so that old indexes are built again."""
+
+# Kana with their long mark, CJK ideographs with their iteration marks, Hangul, Thai, Lao, Myanmar, Khmer.
+_SPACELESS = (
+    "\u3005-\u3007\u3041-\u3096\u309d-\u309f\u30a1-\u30fa\u30fc-\u30ff\u31f0-\u31ff"
+    "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U000323af"
+    "\u1100-\u11ff\u3131-\u318e\uac00-\ud7a3"
+    "\u0e01-\u0e3a\u0e40-\u0e4e\u0e81-\u0ece\u1000-\u103f\u1050-\u108f\u1780-\u17d3"
+)
+_INSIDE = dict.fromkeys(map(ord, "\u00ad\u200c\u200d\u2060"), None) | {ord("_"): " "}
+"""Characters that are not seen and part no word, and the underscore, which does."""
+
+
+def terms(text: str) -> list[str]:
+    """The words of a passage, in their order, repeated ones repeated.
+
+    A run of a script without spaces gives each pair of neighbours and each character, so that a query of one
+    character finds it.
+
+    Args:
+        text: Any text.
+    """
+    return _terms(text, singles=True)
+
+
+def query_terms(text: str) -> list[str]:
+    """The words of a query: those of ``terms``, but a single character only where it stands alone.
+
+    Args:
+        text: Any text.
+    """
+    return _terms(text, singles=False)
+
+
+def _terms(text: str, *, singles: bool) -> list[str]:
+    word, part = _patterns()
+    if text.isascii():
+        return re.findall("[a-z0-9]+", text.lower())
+    found: list[str] = []
+    plain = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text.translate(_INSIDE)).casefold())
+    for run in word.findall(plain):
+        if run.isascii():
+            found.append(run)
+            continue
+        for piece, spaceless in ((match.group(), match.group(1)) for match in part.finditer(run)):
+            if not spaceless:
+                found.append(piece)
+                continue
+            found.extend(piece[place : place + 2] for place in range(len(piece) - 1))
+            if singles or len(piece) == 1:
+                found.extend(piece)
+    return found
+
+
+@cache
+def _patterns() -> tuple[re.Pattern[str], re.Pattern[str]]:
+    """What finds words, and what parts a word into pieces with (group 1) and without scripts that have no spaces."""
+    marks = "".join(char for char in map(chr, range(0x300, 0x20000)) if unicodedata.category(char)[0] == "M")
+    return re.compile(rf"\w[\w{marks}]*"), re.compile(f"([{_SPACELESS}]+)|[^{_SPACELESS}]+")
