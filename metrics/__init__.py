@@ -15,7 +15,7 @@ from querywright.metrics.answers import (
     normalize_answer,
     token_f1,
 )
-from querywright.metrics.dspy_metrics import METRICS
+from querywright.metrics.dspy_metrics import METRICS, metric_named
 from querywright.metrics.intervals import bootstrap_interval, wilson_interval
 from querywright.metrics.retrieval import (
     all_found_at_k,
@@ -64,6 +64,7 @@ __all__ = [
     "judged_metric",
     "judged_usefulness",
     "mean_with_interval",
+    "metric_named",
     "minimum_detectable",
     "ndcg_at_k",
     "normalize_answer",

@@ -14,6 +14,7 @@ from functools import wraps
 from typing import Any
 
 from querywright.data.types import Label
+from querywright.errors import InputError
 from querywright.metrics import answers, retrieval, usefulness
 
 Metric = Callable[..., float]
@@ -81,6 +82,33 @@ METRICS: dict[str, Metric] = {
     "exact_recovery": exact_recovery,
     "decision_useful": decision_useful,
 }
+
+
+RANKED: dict[str, Callable[..., float]] = {
+    "recall": retrieval.recall_at_k,
+    "full_recall": retrieval.all_found_at_k,
+    "exact_recovery": retrieval.exact_recovery_at_k,
+    "precision": retrieval.precision_at_k,
+    "mrr": retrieval.reciprocal_rank,
+    "ndcg": retrieval.ndcg_at_k,
+}
+"""Measures of the first k passages, named ``recall@5`` and so on; ``full_recall`` is 1.0 if all evidence is there."""
+
+
+def metric_named(name: str) -> Metric:
+    """The metric of a name in ``METRICS``, or of one in ``RANKED`` with ``@`` and a depth from 1 to 1000.
+
+    Raises:
+        InputError: There is no such metric.
+    """
+    if name in METRICS:
+        return METRICS[name]
+    measure, _, depth = name.partition("@")
+    if measure in RANKED and depth.isascii() and depth.isdigit() and 1 <= int(depth) <= 1000:
+        at_k, k = RANKED[measure], int(depth)
+        return _metric(lambda example, prediction: at_k(_ids(prediction), _helpful(example), k))
+    known = ", ".join([*METRICS, *(f"{measure}@K" for measure in RANKED)])
+    raise InputError(f"unknown metric {name!r}; the metrics are: {known} (K from 1 to 1000)")
 
 
 def _compare(score: Callable[[str, list[str]], float], example: Any, prediction: Any) -> float:

@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from querywright.errors import TechniqueError
-from querywright.programs.base import Plan, Technique
+from querywright.programs.base import Finding, Found, Plan, Technique
+from querywright.programs.decomposition import Decomposition
+from querywright.programs.filter import Filter
 from querywright.programs.hcqr import HCQR
+from querywright.programs.hyde import HyDE
+from querywright.programs.ircot import IRCoT
 from querywright.programs.knobs import Knob, Knobs
+from querywright.programs.multi_query import MultiQuery
 from querywright.programs.oracle import OracleEvidence
 from querywright.programs.plain import ClosedBook, PlainRetrieval
+from querywright.programs.qa_rag import QARAG
+from querywright.programs.query2doc import Query2Doc
 from querywright.programs.rag import RAG
+from querywright.programs.rag_fusion import RAGFusion
 from querywright.programs.readers import READERS, MultipleChoiceReader, Reader, ShortAnswerReader, make_reader
+from querywright.programs.rerank import Rerank
+from querywright.programs.rewrite import RewriteRetrieveRead
+from querywright.programs.step_back import StepBackRetrieval
+from querywright.programs.steps import Record
+
+if TYPE_CHECKING:
+    from querywright.retrieval.rerank import Reranker
 
 TECHNIQUES: dict[str, type[Technique]] = {
     technique.NAME: technique
@@ -19,6 +34,17 @@ TECHNIQUES: dict[str, type[Technique]] = {
         ClosedBook,
         PlainRetrieval,
         HCQR,
+        MultiQuery,
+        RAGFusion,
+        StepBackRetrieval,
+        HyDE,
+        Decomposition,
+        IRCoT,
+        Query2Doc,
+        RewriteRetrieveRead,
+        QARAG,
+        Rerank,
+        Filter,
     )
 }
 """The only list of techniques: the command line, the README's table and the contract tests read it."""
@@ -35,35 +61,58 @@ def technique_class(name: str) -> type[Technique]:
     return TECHNIQUES[name]
 
 
-def make_program(technique: str, retriever: Any = None, *, reader: str | None = None, **knobs: Any) -> RAG:
+def make_program(
+    technique: str,
+    retriever: Any = None,
+    *,
+    reader: str | None = None,
+    reranker: Reranker | None = None,
+    **knobs: Any,
+) -> RAG:
     """A program by names.
 
     Args:
         technique: A name in ``TECHNIQUES``.
         retriever: What is searched; not needed for ``closed_book``.
         reader: ``multiple_choice``, ``short_answer``, or None for a program that only retrieves.
+        reranker: A cross-encoder for a technique that reranks. Default None: it reranks with the LM.
         knobs: Values of the technique's knobs that differ from their defaults.
 
     Raises:
         TechniqueError: A technique, reader or knob is unknown, or a knob's value is not allowed.
     """
-    return RAG(technique_class(technique)(retriever, **knobs), None if reader is None else make_reader(reader))
+    finds = technique_class(technique)(retriever, reranker=reranker, **knobs)
+    return RAG(finds, None if reader is None else make_reader(reader))
 
 
 __all__ = [
     "HCQR",
+    "QARAG",
     "RAG",
     "READERS",
     "TECHNIQUES",
     "ClosedBook",
+    "Decomposition",
+    "Filter",
+    "Finding",
+    "Found",
+    "HyDE",
+    "IRCoT",
     "Knob",
     "Knobs",
+    "MultiQuery",
     "MultipleChoiceReader",
     "OracleEvidence",
     "PlainRetrieval",
     "Plan",
+    "Query2Doc",
+    "RAGFusion",
     "Reader",
+    "Record",
+    "Rerank",
+    "RewriteRetrieveRead",
     "ShortAnswerReader",
+    "StepBackRetrieval",
     "Technique",
     "make_program",
     "make_reader",

@@ -1,73 +1,153 @@
-"""What every technique has in common: a plan of queries, one search, fusion, and a cut."""
+"""What every technique has in common: a plan of queries, one search, fusion, a cut, and a gate before it all."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 import dspy
-from dspy.utils.exceptions import AdapterParseError
+from dspy.utils.exceptions import LMError
 
 from querywright.data.types import Passage
-from querywright.errors import TechniqueError
+from querywright.errors import BudgetError, OutageError, PromptTooLongError, QuerywrightError, TechniqueError
 from querywright.programs.knobs import Knob, Knobs
+from querywright.programs.steps import Ask, Call, Record, Step, Together, drive, drive_async
 from querywright.retrieval.callable import as_retriever
 from querywright.retrieval.fusion import fuse
-from querywright.retrieval.types import Query
+from querywright.retrieval.types import Hit, Query
+
+if TYPE_CHECKING:
+    from querywright.retrieval.rerank import Reranker
 
 T = TypeVar("T")
 
 MAX_PASSAGES = Knob("max_passages", 5, "passages given to the reader at most", low=1, high=50, search=False)
 FUSION_CHOICES = ("interleave", "rrf", "union", "best_score")
+RRF_K = Knob("rrf_k", 60, "constant of reciprocal rank fusion", low=1, high=200, when={"fusion": ("rrf",)})
+
+GATE = (
+    Knob(
+        "gate",
+        "off",
+        "when the question is translated: always (off), or only if the best passage scores low or leads by little",
+        choices=("off", "score", "margin"),
+    ),
+    Knob("gate_score", 0.5, "score from which the first search counts as certain", low=0, high=1,
+         when={"gate": ("score",)}),
+    Knob("gate_margin", 0.1, "lead of the best score over the mean of the first ten that counts as certain",
+         low=0, high=1, when={"gate": ("margin",)}),
+)  # fmt: skip
+"""Knobs of every technique that asks an LM."""
+
+GATE_DEPTH = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The queries of a technique, and what happened while they were written.
+    """The queries of a technique.
 
     Args:
         queries: In the order in which fusion sees them. Empty: nothing is searched.
-        notes: What only the retriever's side may know (a hypothesis, a rewrite); shown by a trace, never to a
-            reader.
         fallbacks: Names of the steps that fell back to something plainer.
     """
 
     queries: tuple[Query, ...]
-    notes: Mapping[str, Any] | None = None
     fallbacks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A sub-question and what was read in answer to it: the only words of an LM that a reader may be shown.
+
+    Args:
+        question: The sub-question.
+        answer: Its answer.
+    """
+
+    question: str
+    answer: str
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a technique found.
+
+    Args:
+        passages: Unique, best first, at most ``max_passages``.
+        queries: What was searched for.
+        fallbacks: Names of the steps that fell back.
+        findings: Sub-answers for the reader.
+    """
+
+    passages: Sequence[Passage]
+    queries: Sequence[Query]
+    fallbacks: Sequence[str] = ()
+    findings: Sequence[Finding] = ()
 
 
 class Technique(dspy.Module):
     """A way from a question to passages.
 
     A technique declares ``NAME``, ``TITLE``, ``PAPER``, ``LM_STAGES``, ``SEARCHES`` and ``KNOBS`` and writes
-    ``plan``; searching, fusing and cutting happen here. ``max_passages`` must be among the knobs of a
-    technique that searches; ``top_k`` (else ``max_passages``), ``fusion`` (else interleave) and ``rrf_k``
-    (else 60) are read where they are declared.
+    ``plan``; searching, fusing and cutting happen here. One that searches more than once writes ``find`` instead,
+    one that treats what was found in a way of its own writes ``retrieve``. All three are coroutines that await
+    ``ask``, ``search`` and ``together`` and nothing else, which makes ``forward`` and ``aforward`` the same program.
+
+    ``max_passages`` must be among the knobs of a technique that searches; ``top_k`` (else ``max_passages``),
+    ``fusion`` (else ``FUSION``) and ``rrf_k`` (else 60) are read where they are declared. A technique that asks an
+    LM has the knobs of the gate as well.
 
     Args:
         retriever: A querywright retriever, or anything that ``as_retriever`` understands. Copies share it.
+        reranker: Scores passages, for a technique that reranks (``USES_RERANKER``). Copies share it.
         knobs: Values of knobs that differ from their defaults.
+
+    Raises:
+        TechniqueError: A knob is unknown or has a value that is not allowed, or the retriever cannot do what the
+            technique needs.
     """
 
     NAME: ClassVar[str]
     TITLE: ClassVar[str]
     PAPER: ClassVar[str]
     LM_STAGES: ClassVar[int] = 0
+    """LM calls one after another, at most, with the knobs at their defaults; calls side by side count once."""
     SEARCHES: ClassVar[str] = "1"
     KNOBS: ClassVar[tuple[Knob, ...]] = (MAX_PASSAGES,)
     NEEDS_OPTIONS: ClassVar[bool] = False
+    NEEDS_VECTORS: ClassVar[bool] = False
+    """Whether it searches with vectors of its own, which only a dense retriever can."""
+    USES_RERANKER: ClassVar[bool] = False
+    FUSION: ClassVar[str] = "interleave"
+    """How lists become one, for a technique without a knob for it."""
+    ITERATIVE: ClassVar[bool] = False
+    """Whether what is searched depends on what was found."""
 
-    def __init__(self, retriever: Any = None, **knobs: Any) -> None:
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if cls.LM_STAGES and GATE[0] not in cls.KNOBS:
+            cls.KNOBS = (*cls.KNOBS, *GATE)
+
+    def __init__(self, retriever: Any = None, *, reranker: Reranker | None = None, **knobs: Any) -> None:
         super().__init__()
         self.retriever = None if retriever is None else as_retriever(retriever)
+        if self.retriever is not None and self.NEEDS_VECTORS and not hasattr(self.retriever, "search_vectors"):
+            kind = getattr(self.retriever, "kind", type(self.retriever).__name__)
+            raise TechniqueError(
+                f"{self.NAME} searches with vectors, which a {kind} retriever cannot; give a dense one, or use "
+                "query2doc, which searches with text"
+            )
+        if reranker is not None and not self.USES_RERANKER:
+            raise TechniqueError(f"{self.NAME} does not rerank; leave the reranker out, or use rerank")
+        self.reranker = reranker
         self.knobs = Knobs(self.KNOBS, knobs)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        if self.retriever is not None:
-            memo[id(self.retriever)] = self.retriever
+        for shared in (self.retriever, self.reranker):
+            if shared is not None:
+                memo[id(shared)] = shared
         other = type(self).__new__(type(self))
         memo[id(self)] = other
         other.__setstate__(copy.deepcopy(self.__getstate__(), memo))
@@ -79,9 +159,75 @@ class Technique(dspy.Module):
         other.knobs.update(values)
         return other
 
-    def plan(self, question: str, options: Sequence[str]) -> Plan:
+    # What a technique writes.
+
+    async def plan(self, question: str, options: Sequence[str]) -> Plan:
         """The queries for a question; ``options`` is empty when the question has none."""
-        raise NotImplementedError(f"{type(self).__name__} must write plan() or its own forward()")
+        raise NotImplementedError(f"{type(self).__name__} must write plan(), find() or its own forward()")
+
+    async def find(self, question: str, options: Sequence[str]) -> Found:
+        """The passages for a question: plan, search once, fuse and cut."""
+        plan = await self.plan(question, options)
+        passages = await self.retrieve(question, plan.queries) if plan.queries else []
+        return Found(passages, plan.queries, plan.fallbacks)
+
+    async def retrieve(self, question: str, queries: Sequence[Query]) -> list[Passage]:
+        """The passages for the queries of a plan."""
+        return self.fused(queries, await self.search([query.text for query in queries], self.depth))
+
+    # What a technique is given.
+
+    @property
+    def max_passages(self) -> int:
+        """Passages given to the reader at most."""
+        return self.knobs.integer("max_passages")
+
+    @property
+    def searched(self) -> Any:
+        """The retriever.
+
+        Raises:
+            TechniqueError: There is none.
+        """
+        if self.retriever is None:
+            raise TechniqueError(f"{self.NAME} searches, but was made without a retriever; give one")
+        return self.retriever
+
+    @property
+    def depth(self) -> int:
+        """Hits asked for each query: ``top_k``, else ``max_passages``."""
+        return self.knobs.integer("top_k") if "top_k" in self.knobs else self.max_passages
+
+    def ask(self, predictor: dspy.Predict, **inputs: Any) -> Step[dspy.Prediction | None]:
+        """An LM step; awaited, it gives the prediction, or None when the answer could not be read.
+
+        Args:
+            predictor: One of the technique's own.
+            inputs: Its inputs; ``signature`` and ``config`` as DSPy takes them.
+        """
+        name = next((key for key, value in vars(self).items() if value is predictor), "lm")
+        return Ask(name, predictor, **inputs)
+
+    def search(self, texts: Sequence[str], k: int) -> Step[list[list[Hit]]]:
+        """A search; awaited, it gives at most ``k`` hits a text, best first, from one call of the retriever."""
+        retriever, asked = self.searched, list(texts)
+        return Call(lambda: retriever.search(asked, k), lambda lists, stage: _search_record(asked, lists, stage))
+
+    def together(self, steps: Sequence[Step[T]]) -> Step[list[T]]:
+        """Steps side by side; awaited, it gives their results in order."""
+        return Together(steps)
+
+    def fused(self, queries: Sequence[Query], lists: Sequence[Sequence[Hit]]) -> list[Passage]:
+        """The lists as one, cut to ``max_passages``."""
+        if len(lists) == 1:
+            hits = fuse("union", lists, limit=self.max_passages)
+        else:
+            rule = self.knobs.text("fusion") if "fusion" in self.knobs else self.FUSION
+            k = self.knobs.integer("rrf_k") if "rrf_k" in self.knobs else 60
+            hits = fuse(rule, lists, weights=[query.weight for query in queries], k=k, limit=self.max_passages)
+        return [hit.passage for hit in hits]
+
+    # What a caller calls.
 
     def forward(self, question: str, options: Sequence[str] | None = None) -> dspy.Prediction:
         """Find passages for a question.
@@ -92,42 +238,76 @@ class Technique(dspy.Module):
 
         Returns:
             A prediction with ``passages`` (list of Passage, unique, best first, at most ``max_passages``),
-            ``queries`` (list of Query), ``notes`` (mapping) and ``fallbacks`` (list of names).
+            ``queries`` (list of Query), ``fallbacks`` (list of names), ``findings`` (list of Finding) and ``steps``
+            (list of Record: all that was asked and searched; for traces, never for a reader).
 
         Raises:
             TechniqueError: The question is blank, its options are not two or more distinct texts, or it has
                 none and the technique compares options.
         """
+        log: list[Record] = []
+        return _prediction(drive(self._work(question, options, log), log), log)
+
+    async def aforward(self, question: str, options: Sequence[str] | None = None) -> dspy.Prediction:
+        """``forward`` in an event loop: LM calls side by side wait together."""
+        log: list[Record] = []
+        return _prediction(await drive_async(self._work(question, options, log), log), log)
+
+    def _work(
+        self, question: str, options: Sequence[str] | None, log: list[Record]
+    ) -> Coroutine[Step[Any], Any, Found]:
         choices = checked_options(question, options)
         if self.NEEDS_OPTIONS and not choices:
             raise TechniqueError(
                 f"{self.NAME} compares options, but the question has none: {question[:80]!r}; "
                 "give options, or use another technique"
             )
-        plan = self.plan(question, choices)
-        return dspy.Prediction(
-            passages=self.retrieve(plan.queries),
-            queries=list(plan.queries),
-            notes=dict(plan.notes or {}),
-            fallbacks=list(plan.fallbacks),
-        )
+        gated = self.LM_STAGES and self.knobs.text("gate") != "off"
+        return self._gated(question, choices, log) if gated else self.find(question, choices)
 
-    def retrieve(self, queries: Sequence[Query]) -> list[Passage]:
-        """Search all queries in one call, fuse their lists and cut."""
-        if not queries:
-            return []
-        if self.retriever is None:
-            raise TechniqueError(f"{self.NAME} searches, but was made without a retriever; give one")
-        limit = self.knobs.integer("max_passages")
-        depth = self.knobs.integer("top_k") if "top_k" in self.knobs else limit
-        lists = self.retriever.search([query.text for query in queries], depth)
-        if len(lists) == 1:
-            hits = fuse("union", lists, limit=limit)
-        else:
-            rule = self.knobs.text("fusion") if "fusion" in self.knobs else "interleave"
-            k = self.knobs.integer("rrf_k") if "rrf_k" in self.knobs else 60
-            hits = fuse(rule, lists, weights=[query.weight for query in queries], k=k, limit=limit)
-        return [hit.passage for hit in hits]
+    async def _gated(self, question: str, options: Sequence[str], log: list[Record]) -> Found:
+        """What plain retrieval finds where it looks certain or the LM fails, else what the technique finds."""
+        query = Query(question)
+        (hits,) = await self.search([question], max(GATE_DEPTH, self.max_passages))
+        plain = Found([hit.passage for hit in fuse("union", [hits], limit=self.max_passages)], [query])
+        rule = self.knobs.text("gate")
+        value, least = _certainty(rule, hits[:GATE_DEPTH]), self.knobs.number(f"gate_{rule}")
+        certain = value >= least
+        verdict = "pass the question through" if certain else "translate"
+        log.append(Record("gate", rule, 1, {rule: round(value, 4), "at least": least}, verdict))
+        if certain:
+            return plain
+        try:
+            return await self.find(question, options)
+        except (OutageError, BudgetError):
+            raise
+        except LMError as error:
+            if isinstance(error, QuerywrightError) and not isinstance(error, PromptTooLongError):
+                raise
+            return Found(plain.passages, plain.queries, ("lm",))
+
+
+def _certainty(rule: str, hits: Sequence[Hit]) -> float:
+    """The best score, or its lead over the mean of all; nothing found is not certain."""
+    if not hits:
+        return -1.0
+    best = hits[0].score
+    return best if rule == "score" else best - sum(hit.score for hit in hits) / len(hits)
+
+
+def _search_record(texts: Sequence[str], lists: Sequence[Sequence[Hit]], stage: int) -> Record:
+    found = {text: [hit.passage.id for hit in hits] for text, hits in zip(texts, lists, strict=True)}
+    return Record("search", "passages", stage, {"queries": list(texts)}, found)
+
+
+def _prediction(found: Found, log: list[Record]) -> dspy.Prediction:
+    return dspy.Prediction(
+        passages=list(found.passages),
+        queries=list(found.queries),
+        fallbacks=list(found.fallbacks),
+        findings=list(found.findings),
+        steps=log,
+    )
 
 
 def checked_options(question: Any, options: Any) -> list[str]:
@@ -156,14 +336,3 @@ def checked_options(question: Any, options: Any) -> list[str]:
             "leave them out for a question without options"
         )
     return texts
-
-
-def attempt(step: Callable[[], T]) -> T | None:
-    """The result of an LM step, or None when neither its answer nor the adapter's one repair could be read.
-
-    Only an unreadable answer counts as a failure of the step: an outage, a budget stop or a bug goes up.
-    """
-    try:
-        return step()
-    except AdapterParseError:
-        return None

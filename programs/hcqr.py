@@ -17,13 +17,12 @@ from typing import Any, Literal
 
 import dspy
 
-from querywright.programs.base import FUSION_CHOICES, Plan, Technique, attempt
+from querywright.programs.base import FUSION_CHOICES, RRF_K, Plan, Technique
 from querywright.programs.knobs import Knob
+from querywright.programs.written import one_line
 from querywright.retrieval.types import Query
 
 ROLES = ("support", "distinguish", "verify")
-_NOTHING = frozenset({"", "none", "null", "n/a"})
-"""What an LM writes in the place of a query that it leaves out."""
 
 
 class FormHypothesis(dspy.Signature):
@@ -73,7 +72,7 @@ class HCQR(Technique):
         Knob("n_queries", 3, "queries searched, in the order support, distinguish, verify", low=1, high=3),
         Knob("top_k", 5, "passages taken from each query", low=1, high=50),
         Knob("fusion", "interleave", "how the lists become one", choices=FUSION_CHOICES),
-        Knob("rrf_k", 60, "constant of reciprocal rank fusion", low=1, high=200, when={"fusion": ("rrf",)}),
+        RRF_K,
         Knob("search_question", False, "whether the question itself is searched, before the queries"),
         Knob(
             "question_weight",
@@ -91,43 +90,35 @@ class HCQR(Technique):
         self.form_hypothesis = dspy.Predict(FormHypothesis)
         self.write_queries = dspy.Predict(WriteQueries)
 
-    def plan(self, question: str, options: Sequence[str]) -> Plan:
+    async def plan(self, question: str, options: Sequence[str]) -> Plan:
         """Hypothesis, then queries; each step that cannot be read falls back to something plainer."""
-        notes = attempt(lambda: self._hypothesis(question, options))
-        if notes is None:
-            return Plan((Query(question),), fallbacks=("hypothesis",))
-        shown = list(options) if self.knobs.flag("rewriter_sees_options") else []
-        written = attempt(lambda: self.write_queries(question=question, options=shown, **notes))
-        queries, fallbacks = [], []
-        for role in ROLES[: self.knobs.integer("n_queries")]:
-            text = "" if written is None else " ".join(str(written.get(role) or "").split())
-            if text.lower() in _NOTHING:
-                fallbacks.append(f"query:{role}")
-                text = _template(role, question, shown, notes)
-            queries.append(Query(text, role))
-        if self.knobs.flag("search_question"):
-            queries.insert(0, Query(question, weight=self.knobs.number("question_weight")))
-        return Plan(tuple(queries), notes, tuple(fallbacks))
-
-    def _hypothesis(self, question: str, options: Sequence[str]) -> dict[str, Any]:
         choice: Any = Literal[tuple(options)]
         tuned: Any = self.form_hypothesis.signature
         signature = tuned.with_updated_fields("best_guess", type_=choice)
-        made = self.form_hypothesis(signature=signature, question=question, options=list(options))
-        return {
-            "best_guess": made.best_guess,
-            "reasoning": made.reasoning,
-            "confirming_evidence": list(made.confirming_evidence),
-            "discriminating_features": list(made.discriminating_features),
-        }
+        made = await self.ask(self.form_hypothesis, signature=signature, question=question, options=list(options))
+        if made is None:
+            return Plan((Query(question),), fallbacks=("hypothesis",))
+        hypothesis = {key: made[key] for key in tuned.output_fields}
+        shown = list(options) if self.knobs.flag("rewriter_sees_options") else []
+        written = await self.ask(self.write_queries, question=question, options=shown, **hypothesis)
+        queries, fallbacks = [], []
+        for role in ROLES[: self.knobs.integer("n_queries")]:
+            text = "" if written is None else one_line(written.get(role))
+            if not text:
+                fallbacks.append(f"query:{role}")
+                text = _template(role, question, shown, hypothesis)
+            queries.append(Query(text, role))
+        if self.knobs.flag("search_question"):
+            queries.insert(0, Query(question, weight=self.knobs.number("question_weight")))
+        return Plan(tuple(queries), tuple(fallbacks))
 
 
-def _template(role: str, question: str, shown: Sequence[str], notes: Mapping[str, Any]) -> str:
+def _template(role: str, question: str, shown: Sequence[str], hypothesis: Mapping[str, Any]) -> str:
     """The query that stands in for one that was not written; it names only options that the writer saw."""
-    guess, features = notes["best_guess"], " ".join(notes["discriminating_features"])
+    guess, features = hypothesis["best_guess"], " ".join(hypothesis["discriminating_features"])
     rivals = [option for option in shown if option != guess]
     if role == "support":
-        words = " ".join([guess, *notes["confirming_evidence"][:1]])
+        words = " ".join([guess, *hypothesis["confirming_evidence"][:1]])
     elif role == "distinguish":
         words = " versus ".join([guess, *rivals]) if rivals else f"{guess} {features}"
     else:

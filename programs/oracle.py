@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-
-import dspy
+from typing import Any
 
 from querywright.data.types import Label, Passage, Question
-from querywright.programs.base import MAX_PASSAGES, Technique, checked_options
+from querywright.programs.base import MAX_PASSAGES, Found, Technique
 
 
 class OracleEvidence(Technique):
@@ -25,7 +24,7 @@ class OracleEvidence(Technique):
     SEARCHES = "0"
     KNOBS = (MAX_PASSAGES,)
 
-    def __init__(self, passages: Mapping[str, Passage], questions: Iterable[Question], **knobs: object) -> None:
+    def __init__(self, passages: Mapping[str, Passage], questions: Iterable[Question], **knobs: Any) -> None:
         super().__init__(None, **knobs)
         self._evidence = {
             (q.question, tuple(option.strip() for option in q.options)): tuple(
@@ -34,9 +33,7 @@ class OracleEvidence(Technique):
             for q in questions
         }
 
-    def forward(self, question: str, options: Sequence[str] | None = None) -> dspy.Prediction:
+    async def find(self, question: str, options: Sequence[str]) -> Found:
         """The labelled passages of a question."""
-        found = self._evidence.get((question, tuple(checked_options(question, options))), ())
-        return dspy.Prediction(
-            passages=list(found[: self.knobs.integer("max_passages")]), queries=[], notes={}, fallbacks=[]
-        )
+        found = self._evidence.get((question, tuple(options)), ())
+        return Found(found[: self.max_passages], ())

@@ -18,7 +18,7 @@ class ClosedBook(Technique):
     SEARCHES = "0"
     KNOBS = ()
 
-    def plan(self, question: str, options: Sequence[str]) -> Plan:
+    async def plan(self, question: str, options: Sequence[str]) -> Plan:
         """No query."""
         return Plan(())
 
@@ -35,7 +35,7 @@ class PlainRetrieval(Technique):
         Knob("query_with_options", False, "append the options to the query"),
     )
 
-    def plan(self, question: str, options: Sequence[str]) -> Plan:
+    async def plan(self, question: str, options: Sequence[str]) -> Plan:
         """The question, with its options when asked for."""
         with_options = self.knobs.flag("query_with_options") and options
         return Plan((Query(" ".join([question, *options]) if with_options else question),))

@@ -8,6 +8,7 @@ import dspy
 
 from querywright.programs.base import Technique
 from querywright.programs.readers import Reader
+from querywright.programs.steps import Use, drive, drive_async
 
 
 class RAG(dspy.Module):
@@ -32,23 +33,33 @@ class RAG(dspy.Module):
 
         Returns:
             A prediction with ``answer`` (text, as the reader gives it; None without a reader), ``passages``
-            (list of Passage, best first), ``queries`` (list of Query), ``notes`` (mapping, for traces) and
-            ``fallbacks`` (names of the steps that fell back).
+            (list of Passage, best first), ``queries`` (list of Query), ``fallbacks`` (names of the steps that fell
+            back), ``findings`` (list of Finding) and ``steps`` (list of Record, for traces).
 
         Raises:
             TechniqueError: The question is blank, or its options are not what technique and reader need.
         """
-        found = self.technique(question=question, options=options)
+        return drive(self._work(question, options), [])
+
+    async def aforward(self, question: str, options: Sequence[str] | None = None) -> dspy.Prediction:
+        """``forward`` in an event loop."""
+        return await drive_async(self._work(question, options), [])
+
+    async def _work(self, question: str, options: Sequence[str] | None) -> dspy.Prediction:
+        found = await Use(self.technique, question=question, options=options)
         answer, fallbacks = None, list(found.fallbacks)
         if self.reader is not None:
-            # The reader is given the passages and nothing else of what was found or written to find them.
-            read = self.reader(question=question, options=options, passages=found.passages)
+            # The reader is given the passages, and sub-answers meant for it; nothing else that was written.
+            read = await Use(
+                self.reader, question=question, options=options, passages=found.passages, findings=found.findings
+            )
             answer = read.answer
             fallbacks += read.fallbacks
         return dspy.Prediction(
             answer=answer,
             passages=found.passages,
             queries=found.queries,
-            notes=found.notes,
             fallbacks=fallbacks,
+            findings=found.findings,
+            steps=found.steps,
         )

@@ -16,7 +16,8 @@ from dspy.utils.exceptions import AdapterParseError
 from querywright.data.types import Passage
 from querywright.errors import TechniqueError
 from querywright.models.adapter import show_passages
-from querywright.programs.base import checked_options
+from querywright.programs.base import Finding, checked_options
+from querywright.programs.steps import Use, drive, drive_async
 
 _HEADER = re.compile(r"\[\[ ## \w+ ## \]\]")
 
@@ -55,7 +56,13 @@ class Reader(dspy.Module):
         """The predictor's signature for one question."""
         return self.predict.signature
 
-    def forward(self, question: str, options: Sequence[str] | None, passages: Sequence[Passage]) -> dspy.Prediction:
+    def forward(
+        self,
+        question: str,
+        options: Sequence[str] | None,
+        passages: Sequence[Passage],
+        findings: Sequence[Finding] = (),
+    ) -> dspy.Prediction:
         """Answer a question.
 
         An answer that is not in the form asked for, also when asked again, is given as the LM wrote it: what
@@ -65,6 +72,7 @@ class Reader(dspy.Module):
             question: The question as it was asked.
             options: Option texts, or None.
             passages: Best first; empty for a closed-book answer.
+            findings: Sub-questions that a technique has read answers to, in their order. Default none.
 
         Returns:
             A prediction with ``answer`` (text; empty when there was nothing that could be one) and
@@ -73,10 +81,32 @@ class Reader(dspy.Module):
         Raises:
             TechniqueError: The question is blank, or its options are not what the reader needs.
         """
-        choices = checked_options(question, options)
-        signature = self.signature_for(question, choices)
+        return drive(self._work(question, options, passages, findings), [])
+
+    async def aforward(
+        self,
+        question: str,
+        options: Sequence[str] | None,
+        passages: Sequence[Passage],
+        findings: Sequence[Finding] = (),
+    ) -> dspy.Prediction:
+        """``forward`` in an event loop."""
+        return await drive_async(self._work(question, options, passages, findings), [])
+
+    async def _work(
+        self,
+        question: str,
+        options: Sequence[str] | None,
+        passages: Sequence[Passage],
+        findings: Sequence[Finding],
+    ) -> dspy.Prediction:
+        signature = self.signature_for(question, checked_options(question, options))
+        inputs: dict[str, Any] = {"passages": show_passages(passages), "question": question}
+        if findings:
+            signature = signature.insert(1, "sub_answers", dspy.InputField(), list[str])
+            inputs["sub_answers"] = [f"{finding.question} {finding.answer}" for finding in findings]
         try:
-            answered = self.predict(signature=signature, passages=show_passages(passages), question=question)
+            answered = await Use(self.predict, signature=signature, **inputs)
             text, fallbacks = str(answered.answer or ""), []
         except AdapterParseError as error:
             text, fallbacks = _as_written(error), ["reader"]

@@ -6,8 +6,8 @@ import dspy
 import pytest
 
 from querywright.data.types import Label, Passage, Question
-from querywright.errors import DataError
-from querywright.metrics.dspy_metrics import METRICS
+from querywright.errors import DataError, InputError
+from querywright.metrics.dspy_metrics import METRICS, metric_named
 
 CHOICE = Question(
     "q1",
@@ -110,3 +110,38 @@ def test_metrics_work_in_dspys_own_evaluation():
     with dspy.context(lm=dspy.utils.DummyLM([])):
         score = dspy.Evaluate(devset=[OPEN], metric=METRICS["accuracy"], num_threads=1)(Echo())
     assert score.score == 100.0
+
+
+@pytest.mark.parametrize(
+    ("name", "ids", "value"),
+    [
+        ("recall@1", ["p3", "p1"], 0.5),
+        ("recall@2", ["p3", "p1"], 1.0),
+        ("full_recall@1", ["p3", "p1"], 0.0),
+        ("full_recall@2", ["p3", "p1"], 1.0),
+        ("exact_recovery@1", ["x", "p1"], 0.0),
+        ("exact_recovery@2", ["x", "p1"], 1.0),
+        ("precision@4", ["x", "p1"], 0.25),
+        ("mrr@3", ["x", "p1", "p3"], 0.5),
+        ("mrr@1", ["x", "p1", "p3"], 0.0),
+        ("ndcg@2", ["x", "p1"], (1 / math.log2(3)) / (1 + 1 / math.log2(3))),
+    ],
+)
+def test_a_measure_of_the_first_k_passages_is_named_with_its_depth(name, ids, value):
+    metric = metric_named(name)
+
+    assert metric(OPEN, prediction(ids=ids)) == pytest.approx(value)
+    assert math.isnan(metric(BARE, prediction(ids=ids)))
+    assert metric(BARE, prediction(ids=ids), trace=[]) == 0.0
+
+
+def test_a_metric_is_found_by_its_name():
+    assert metric_named("accuracy") is METRICS["accuracy"]
+
+
+@pytest.mark.parametrize(
+    "name", ["recall@", "recall@0", "recall@x", "recall@1001", "accuracy@5", "@5", "bleu", "recall@²"]
+)
+def test_a_metric_that_is_none_is_refused(name):
+    with pytest.raises(InputError, match=f"unknown metric '{name}'; the metrics are: accuracy.*recall@K.*1 to 1000"):
+        metric_named(name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import threading
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import dspy
+import numpy as np
 import pytest
 from dspy import lm15
 
@@ -28,6 +30,7 @@ class Asked:
     system: str
     messages: tuple[tuple[str, str], ...]
     properties: Mapping[str, Any]
+    sampling: tuple[float | None, int | None] = (None, None)
 
     @property
     def text(self) -> str:
@@ -45,7 +48,7 @@ class ScriptedEngine:
     """
 
     supports_response_schema = True
-    supported_params = frozenset({"temperature", "max_tokens", "response_format"})
+    supported_params = frozenset({"temperature", "max_tokens", "response_format", "seed"})
 
     def __init__(self, steps: Sequence[Step]) -> None:
         self.steps = steps or ({},)
@@ -79,8 +82,23 @@ class ScriptedEngine:
         pass
 
 
+class AsyncScriptedEngine:
+    """The asynchronous face of a ``ScriptedEngine``."""
+
+    def __init__(self, engine: ScriptedEngine) -> None:
+        self.engine = engine
+
+    async def complete(self, request: lm15.Request) -> lm15.Response:
+        return await asyncio.to_thread(self.engine.complete, request)
+
+    async def aclose(self) -> None:
+        pass
+
+
 class ScriptedRetriever:
     """Finds passages in an order that depends on the query alone. It does not say how it is to be copied."""
+
+    kind = "dense"
 
     def __init__(self, passages: Sequence[Passage]) -> None:
         self.passages = list(passages)
@@ -94,8 +112,14 @@ class ScriptedRetriever:
         self.searches.append((tuple(queries), k))
         return [self._one(query)[:k] for query in queries]
 
+    def embed(self, texts: Sequence[str]) -> np.ndarray:
+        return np.array([[_number(text, axis) + 0.01 for axis in "abcd"] for text in texts], dtype=np.float32)
+
+    def search_vectors(self, vectors: np.ndarray, k: int) -> list[list[Hit]]:
+        return self.search([f"vector {np.round(row, 5).tolist()}" for row in vectors], k)
+
     def _one(self, query: str) -> list[Hit]:
-        scored = sorted(((_number(query, p.id), p) for p in self.passages), key=lambda pair: -pair[0])
+        scored = sorted(((_number(query, p.id) ** 3, p) for p in self.passages), key=lambda pair: -pair[0])
         return [Hit(passage, score, rank) for rank, (score, passage) in enumerate(scored, start=1)]
 
 
@@ -107,7 +131,12 @@ def plant() -> str:
 @pytest.fixture
 def scripted() -> Callable[..., dspy.LM]:
     """Makes an LM that answers with some steps; ``lm.engine.asked`` holds what it was asked."""
-    return lambda *steps: dspy.LM("scripted", engine=ScriptedEngine(steps), cache=False, num_retries=0)
+
+    def make(*steps: Step) -> dspy.LM:
+        engine = ScriptedEngine(steps)
+        return dspy.LM("scripted", engine=engine, async_engine=AsyncScriptedEngine(engine), cache=False, num_retries=0)
+
+    return make
 
 
 @pytest.fixture
@@ -138,7 +167,8 @@ def _asked(request: lm15.Request) -> Asked:
     form = request.config.response_format or {}
     schema = form.get("json_schema", form).get("schema", {})
     messages = tuple((message.role, message.text or "") for message in request.messages)
-    return Asked(joined, messages, schema.get("properties", {}))
+    sampling = (request.config.temperature, request.config.seed)
+    return Asked(joined, messages, schema.get("properties", {}), sampling)
 
 
 def _answer(step: str | Mapping[str, Any] | Callable[[Asked], str], asked: Asked) -> str:
@@ -146,7 +176,8 @@ def _answer(step: str | Mapping[str, Any] | Callable[[Asked], str], asked: Asked
         return step
     if callable(step):
         return step(asked)
-    mark = f"{PLANT} {hashlib.sha256(asked.text.encode('utf-8', 'replace')).hexdigest()[:8]}"
+    seen = f"{asked.text}{asked.sampling[1] or ''}"
+    mark = f"{PLANT} {hashlib.sha256(seen.encode('utf-8', 'replace')).hexdigest()[:8]}"
     values = {name: step.get(name, _filled(name, spec, mark)) for name, spec in asked.properties.items()}
     return json.dumps(values, ensure_ascii=False)
 

@@ -44,7 +44,7 @@ def test_three_queries_in_the_papers_order(run):
     out, asked = run()
 
     assert [(q.role, q.text, q.weight) for q in out.queries] == [(role, text, 1.0) for role, text in QUERIES.items()]
-    assert out.notes == HYPOTHESIS
+    assert out.steps[0].made == HYPOTHESIS
     assert out.fallbacks == []
     assert len(asked) == 2
 
@@ -142,14 +142,14 @@ def test_without_a_hypothesis_the_question_is_the_only_query(run, retriever):
     assert [(q.role, q.text) for q in out.queries] == [("original", QUESTION)]
     assert [p.id for p in out.passages] == ids(retriever, QUESTION, 5)
     assert out.fallbacks == ["hypothesis"]
-    assert out.notes == {}
+    assert [(step.kind, step.made is None) for step in out.steps] == [("lm", True), ("search", False)]
     assert len(asked) == 2  # once, and once more; no query is written without a hypothesis
 
 
 @pytest.mark.parametrize("guess", ["Glucagon", "A", ""])
 def test_a_guess_that_is_no_option_is_asked_for_again(run, guess):
     out, asked = run({**GOOD, "best_guess": guess}, GOOD)
-    assert out.notes["best_guess"] == "Oral glucose"
+    assert out.steps[0].made["best_guess"] == "Oral glucose"
     assert out.fallbacks == []
     assert len(asked) == 3
 
@@ -168,7 +168,7 @@ def test_queries_that_cannot_be_read_are_built_from_the_hypothesis(run):
     ]
     assert [q.role for q in out.queries] == ["support", "distinguish", "verify"]
     assert out.fallbacks == ["query:support", "query:distinguish", "query:verify"]
-    assert out.notes == HYPOTHESIS
+    assert out.steps[0].made == HYPOTHESIS
     assert len(asked) == 3
 
 
@@ -228,7 +228,7 @@ def test_it_needs_options(run):
 def test_space_around_options_does_not_keep_the_guess_from_matching(run):
     out, _ = run(options=[" Oral glucose ", "Insulin\n", "Aspirin"])
 
-    assert out.notes["best_guess"] == "Oral glucose"
+    assert out.steps[0].made["best_guess"] == "Oral glucose"
     assert out.fallbacks == []
 
 
@@ -256,7 +256,7 @@ def test_it_works_under_dspys_own_adapters(run, adapter, step):
     out, asked = run(step, adapter=adapter)
 
     assert [q.text for q in out.queries] == list(QUERIES.values())
-    assert out.notes == HYPOTHESIS
+    assert out.steps[0].made == HYPOTHESIS
     assert out.fallbacks == []
     assert len(asked) == 2
 

@@ -85,14 +85,14 @@ def test_plain_may_search_the_options_too(retriever):
 def test_closed_book_finds_nothing_and_needs_no_retriever():
     out = ClosedBook()(question=QUESTION, options=OPTIONS)
 
-    assert (out.passages, out.queries, out.notes, out.fallbacks) == ([], [], {}, [])
+    assert (out.passages, out.queries, out.steps, out.fallbacks) == ([], [], [], [])
 
 
 def test_a_technique_may_leave_knobs_undeclared(retriever):
     class Pair(Technique):
         NAME = "pair"
 
-        def plan(self, question, options):
+        async def plan(self, question, options):
             return Plan((Query("one"), Query("two")))
 
     out = Pair(retriever, max_passages=4)(question=QUESTION)
@@ -125,7 +125,7 @@ def test_rag_gives_everything_that_technique_and_reader_give(retriever, scripted
     assert out.answer in OPTIONS
     assert len(out.passages) == 4
     assert [q.role for q in out.queries] == ["support", "distinguish", "verify"]
-    assert out.notes["best_guess"] in OPTIONS
+    assert out.steps[0].made["best_guess"] in OPTIONS
     assert out.fallbacks == []
 
 
@@ -153,7 +153,7 @@ def test_oracle_gives_the_passages_that_entail():
 
     out = oracle(question=QUESTION, options=OPTIONS)
     assert [p.id for p in out.passages] == ["c", "b"]
-    assert (out.queries, out.notes, out.fallbacks) == ([], {}, [])
+    assert (out.queries, out.steps, out.fallbacks) == ([], [], [])
     assert [p.id for p in oracle.with_knobs(max_passages=1)(question=QUESTION, options=OPTIONS).passages] == ["c"]
 
 

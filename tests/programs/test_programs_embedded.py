@@ -37,7 +37,7 @@ def test_hcqr_over_chroma_with_the_embedded_models(tmp_path):
     assert out.fallbacks == []
     assert [query.role for query in out.queries] == ["support", "distinguish", "verify"]
     assert all(query.text for query in out.queries)
-    assert out.notes["best_guess"] in OPTIONS
+    assert out.steps[0].made["best_guess"] in OPTIONS
     assert out.answer in OPTIONS
     assert "sugar" in [passage.id for passage in out.passages]
     assert 2 <= len(out.passages) <= 3

@@ -17,13 +17,20 @@ def shown(name, predictor):
     return "\n".join([f"== {name}", signature.instructions, *inputs, *outputs, ""])
 
 
-def test_every_prompt_reads_as_it_is_pinned():
+def all_prompts():
+    """The prompts of every technique and reader."""
     modules = {name: technique() for name, technique in TECHNIQUES.items()}
     modules |= {name: make_reader(name) for name in READERS}
-    prompts = [
+    return "\n".join(
         shown(f"{name}.{attribute}", predictor)
         for name, module in modules.items()
         for attribute, predictor in module.named_predictors()
-    ]
+    )
 
-    assert "\n".join(prompts) == PINNED.read_text(encoding="utf-8")
+
+def test_every_prompt_reads_as_it_is_pinned():
+    assert all_prompts() == PINNED.read_text(encoding="utf-8"), "read what changed, then run: make table"
+
+
+if __name__ == "__main__":
+    PINNED.write_text(all_prompts(), encoding="utf-8")

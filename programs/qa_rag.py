@@ -1,0 +1,81 @@
+"""QA-RAG: two tracks, one searched with the question and one with a hypothetical answer, each reranked.
+
+Kim and Min 2024, arXiv 2402.01717. As in the authors' code, twelve passages a track and six to the reader, half of them
+from each. Where we differ: any LM writes the answer, not one that was fine-tuned for it; the two halves alternate, so
+that a smaller budget holds the best of both; a place that a passage found by both leaves free goes to the next best.
+``track=answer`` is the weaker form that QB-RAG compares itself with: the answer alone, not reranked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import dspy
+
+from querywright.programs.base import Found
+from querywright.programs.grading import Reranking
+from querywright.programs.knobs import Knob
+from querywright.programs.written import one_line
+from querywright.retrieval.fusion import fuse
+from querywright.retrieval.types import Hit, Query
+
+
+class AnswerFromMemory(dspy.Signature):
+    """Answer the question from what you know, as an expert would, in one or two full sentences.
+    Name the specific facts. Where you are not sure, give the most likely answer.
+    """
+
+    question: str = dspy.InputField()
+    answer: str = dspy.OutputField(desc="1 or 2 sentences", max_length=300)
+
+
+class QARAG(Reranking):
+    """Searches the question and a hypothetical answer, and gives half of the passages to each.
+
+    When no answer can be read, the question has all of them (fallback ``answer``). The passages are reranked for the
+    question; the answer is hidden from the reader.
+    """
+
+    NAME = "qa_rag"
+    TITLE = "QA-RAG"
+    PAPER = "arXiv 2402.01717"
+    LM_STAGES = 2
+    SEARCHES = "2"
+    KNOBS = (
+        Knob("max_passages", 6, "passages given to the reader at most", low=1, high=50, search=False),
+        Knob("top_k", 12, "passages taken from each track", low=1, high=50),
+        Knob("track", "both", "what is searched: question and hypothetical answer, or the answer alone",
+             choices=("both", "answer")),
+        Knob("rerank", True, "whether the passages of each track are reranked", when={"track": ("both",)}),
+    )  # fmt: skip
+
+    def __init__(self, retriever: Any = None, **knobs: Any) -> None:
+        super().__init__(retriever, **knobs)
+        self.answer_from_memory = dspy.Predict(AnswerFromMemory)
+
+    async def find(self, question: str, options: Sequence[str]) -> Found:
+        """The tracks, reranked and put together."""
+        both = self.knobs.text("track") == "both"
+        written = await self.ask(self.answer_from_memory, question=question)
+        answer = "" if written is None else one_line(written.answer)
+        queries = [Query(question)] if both or not answer else []
+        fallbacks: tuple[str, ...] = ("answer",)
+        if answer:
+            queries.append(Query(answer, "hypothetical_answer"))
+            fallbacks = ()
+        tracks = await self.search([query.text for query in queries], self.depth)
+        if both and self.knobs.flag("rerank"):
+            tracks, more = await self._reranked_tracks(question, tracks)
+            fallbacks += more
+        hits = fuse("interleave", tracks, limit=self.max_passages)
+        return Found([hit.passage for hit in hits], queries, fallbacks)
+
+    async def _reranked_tracks(
+        self, question: str, tracks: Sequence[Sequence[Hit]]
+    ) -> tuple[list[list[Hit]], tuple[str, ...]]:
+        """Each track in its new order; a passage that both found is judged once."""
+        pool = list({hit.passage.id: hit for track in tracks for hit in track}.values())
+        ranked, fallbacks = await self.reranked(question, pool)
+        scores = {hit.passage.id: hit.score for hit in ranked}
+        return [sorted(track, key=lambda hit: -scores[hit.passage.id]) for track in tracks], fallbacks

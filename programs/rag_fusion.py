@@ -1,0 +1,73 @@
+"""RAG-Fusion: several related queries beside the question, their lists fused by reciprocal rank.
+
+Raudaschl 2023; Rackauckas 2024, arXiv 2402.03367. As in the author's demo the question is searched with four queries.
+Where we differ: ranks begin at 1, as in the fusion's own paper, where both public codes begin at 0; the queries ask
+from different angles, because mere rewordings find the same again; the reader does not see them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import dspy
+
+from querywright.programs.base import MAX_PASSAGES, Plan, Technique
+from querywright.programs.knobs import Knob
+from querywright.programs.written import query_texts, with_count
+from querywright.retrieval.types import Query
+
+
+class RelatedQueries(dspy.Signature):
+    """Write search queries that look at the question from different sides.
+    One narrower, one broader, one with the terms of an expert, one on a related point. Do not just reword it.
+    """
+
+    question: str = dspy.InputField()
+    queries: list[str] = dspy.OutputField()
+
+
+class RAGFusion(Technique):
+    """Searches the question and related queries and fuses what they find by reciprocal rank.
+
+    When no query can be read, the question is the only one (fallback ``queries``).
+    """
+
+    NAME = "rag_fusion"
+    TITLE = "RAG-Fusion"
+    PAPER = "arXiv 2402.03367"
+    LM_STAGES = 1
+    SEARCHES = "4 (+1)"
+    FUSION = "rrf"
+    KNOBS = (
+        MAX_PASSAGES,
+        Knob("n_queries", 4, "related queries asked for", low=1, high=8),
+        Knob("top_k", 5, "passages taken from each query", low=1, high=50),
+        Knob("rrf_k", 60, "constant of reciprocal rank fusion", low=1, high=200),
+        Knob("search_question", True, "whether the question itself is searched"),
+        Knob(
+            "question_weight",
+            1.0,
+            "weight of the question, where it is searched, beside 1 for each query",
+            low=0.25,
+            high=4,
+            when={"search_question": (True,)},
+        ),
+    )
+
+    def __init__(self, retriever: Any = None, **knobs: Any) -> None:
+        super().__init__(retriever, **knobs)
+        self.write_queries = dspy.Predict(RelatedQueries)
+
+    async def plan(self, question: str, options: Sequence[str]) -> Plan:
+        """The question, where it is searched, and related queries."""
+        count = self.knobs.integer("n_queries")
+        signature = with_count(self.write_queries, "queries", count, f"{count} short search queries")
+        written = await self.ask(self.write_queries, signature=signature, question=question)
+        texts = [] if written is None else query_texts(written.queries, count, besides=[question])
+        if not texts:
+            return Plan((Query(question),), ("queries",))
+        own = []
+        if self.knobs.flag("search_question"):
+            own.append(Query(question, weight=self.knobs.number("question_weight")))
+        return Plan((*own, *(Query(text, "related") for text in texts)))

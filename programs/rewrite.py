@@ -1,0 +1,83 @@
+"""Rewrite-Retrieve-Read with a frozen rewriter: think about what to look up, then search with queries of one's own.
+
+Ma et al. 2023, arXiv 2305.14283. The rewriter writes several queries or none: none means that the reader answers from
+what it knows. The reader is given the question as it was asked. Where we differ: no demonstrations by default, a
+teleprompter chooses them; lists are interleaved, so that a small budget holds the best of each query
+(``fusion=union`` joins them one after another, as the original does); options are a list of their own beside the
+question.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import dspy
+
+from querywright.programs.base import FUSION_CHOICES, MAX_PASSAGES, RRF_K, Plan, Technique
+from querywright.programs.knobs import Knob
+from querywright.programs.written import query_texts
+from querywright.retrieval.types import Query
+
+
+class RewriteQuestion(dspy.Signature):
+    """Think about what must be looked up to answer the question, then write search queries for it.
+    Each query names one thing to look up.
+    """
+
+    question: str = dspy.InputField()
+    options: list[str] = dspy.InputField()
+    thought: str = dspy.OutputField()
+    queries: list[str] = dspy.OutputField(desc="names and key words")
+
+
+class RewriteRetrieveRead(Technique):
+    """Searches the queries of a rewriter, or nothing where it writes none.
+
+    ``rewriter`` is a predictor of its own: set its ``lm`` for another model than the reader's. An answer that cannot
+    be read is no decision to search nothing: then the question is the only query (fallback ``rewrite``).
+    """
+
+    NAME = "rrr"
+    TITLE = "Rewrite-Retrieve-Read (frozen rewriter)"
+    PAPER = "arXiv 2305.14283"
+    LM_STAGES = 1
+    SEARCHES = "0 to 3"
+    KNOBS = (
+        MAX_PASSAGES,
+        Knob("n_queries", 3, "queries at most", low=1, high=8),
+        Knob("top_k", 5, "passages taken from each query", low=1, high=50),
+        Knob("fusion", "interleave", "how the lists become one", choices=FUSION_CHOICES),
+        RRF_K,
+        Knob("may_skip", True, "whether the rewriter may write no query; else the question is searched then"),
+        Knob("rewriter_sees_options", True, "whether the rewriter sees the options"),
+    )
+
+    def __init__(self, retriever: Any = None, **knobs: Any) -> None:
+        super().__init__(retriever, **knobs)
+        self.rewriter = dspy.Predict(RewriteQuestion)
+
+    async def plan(self, question: str, options: Sequence[str]) -> Plan:
+        """The rewriter's queries; none where it wants none."""
+        limit, may_skip = self.knobs.integer("n_queries"), self.knobs.flag("may_skip")
+        shown = list(options) if self.knobs.flag("rewriter_sees_options") else []
+        written = await self.ask(
+            self.rewriter, signature=self._asking(limit, may_skip), question=question, options=shown
+        )
+        if written is None:
+            return Plan((Query(question),), ("rewrite",))
+        # The original separates queries by semicolons, and so do models within an item of a list.
+        texts = query_texts("\n".join(written.queries), limit)
+        if not texts and not may_skip:
+            return Plan((Query(question),))
+        return Plan(tuple(Query(text, "rewrite") for text in texts))
+
+    def _asking(self, limit: int, may_skip: bool) -> Any:
+        """The rewriter's signature, tuned instructions and all, and how many queries it may write.
+
+        A small model takes a number that stands beside a field for the field's value, so it stands here.
+        """
+        tuned: Any = self.rewriter.signature
+        number = "one query" if limit == 1 else f"at most {limit} queries"
+        none = ", or none if nothing has to be looked up" if may_skip else ""
+        return tuned.with_instructions(f"{tuned.instructions}\nWrite {number}{none}.")

@@ -1,0 +1,261 @@
+"""Steps: what a technique awaits, run by a driver that waits in threads or in an event loop.
+
+A technique is written once, as a coroutine that awaits steps (``ask``, ``search`` and the like). ``drive`` runs it
+from ``forward`` and ``drive_async`` from ``aforward``. Each step leaves a record, which is what a trace shows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+import dspy
+from dspy.utils.exceptions import AdapterParseError
+
+T = TypeVar("T")
+
+MOST_THREADS = 32
+"""Calls of one question that run side by side at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What one step did.
+
+    Args:
+        kind: ``lm``, ``search``, ``rerank`` or ``gate``.
+        name: Which predictor, or what was done.
+        stage: Steps with the same number ran side by side; from 1.
+        given: What went in, as far as a person wants to read it.
+        made: What came out; None for an LM's answer that could not be read.
+    """
+
+    kind: str
+    name: str
+    stage: int
+    given: Mapping[str, Any] = field(default_factory=dict)
+    made: Any = None
+
+
+class Step(Generic[T]):
+    """Something that takes time. ``await`` gives its result."""
+
+    def run(self) -> T:
+        """Do it in this thread."""
+        raise NotImplementedError
+
+    async def run_async(self) -> T:
+        """Do it without holding up the event loop."""
+        raise NotImplementedError
+
+    def records(self, result: T, stage: int) -> list[Record]:
+        """What a trace says of it."""
+        return []
+
+    def __await__(self) -> Generator[Step[T], T, T]:
+        return (yield self)
+
+
+class Call(Step[T]):
+    """A function that is no LM call: a search, an embedding, a reranker.
+
+    Args:
+        work: What is called.
+        record: Makes the record from its result and the stage. Default: none is kept.
+    """
+
+    def __init__(self, work: Callable[[], T], record: Callable[[T, int], Record] | None = None) -> None:
+        self._work = work
+        self._record = record
+
+    def run(self) -> T:
+        """Call it."""
+        return self._work()
+
+    async def run_async(self) -> T:
+        """Call it in a thread."""
+        return await asyncio.to_thread(self._work)
+
+    def records(self, result: T, stage: int) -> list[Record]:
+        """The record, where one is kept."""
+        return [] if self._record is None else [self._record(result, stage)]
+
+
+class Use(Step[Any]):
+    """Another module.
+
+    Args:
+        module: What is called.
+        inputs: What it is given.
+    """
+
+    def __init__(self, module: dspy.Module, **inputs: Any) -> None:
+        self._module = module
+        self._inputs = inputs
+
+    def run(self) -> Any:
+        """Call the module."""
+        return self._module(**self._inputs)
+
+    async def run_async(self) -> Any:
+        """Call the module asynchronously."""
+        return await self._module.acall(**self._inputs)
+
+
+class Ask(Step["dspy.Prediction | None"]):
+    """One LM step: a prediction, or None when neither the answer nor the adapter's one repair could be read.
+
+    Only an unreadable answer is None: an outage, a budget stop or a bug goes up.
+
+    Args:
+        name: The predictor's name, for traces.
+        predictor: What is asked.
+        inputs: Its inputs; ``signature`` and ``config`` are DSPy's own.
+    """
+
+    def __init__(self, name: str, predictor: dspy.Predict, **inputs: Any) -> None:
+        self._name = name
+        self._predictor = predictor
+        self._inputs = inputs
+
+    def run(self) -> dspy.Prediction | None:
+        """Ask."""
+        try:
+            return self._predictor(**self._inputs)
+        except AdapterParseError:
+            return None
+
+    async def run_async(self) -> dspy.Prediction | None:
+        """Ask asynchronously."""
+        try:
+            made: dspy.Prediction = await self._predictor.acall(**self._inputs)
+        except AdapterParseError:
+            return None
+        return made
+
+    def records(self, result: dspy.Prediction | None, stage: int) -> list[Record]:
+        """Inputs and outputs."""
+        given = {key: value for key, value in self._inputs.items() if key not in {"signature", "config"}}
+        return [Record("lm", self._name, stage, given, None if result is None else result.toDict())]
+
+
+class Together(Step["list[T]"]):
+    """Steps that do not need each other, side by side; results in their order.
+
+    Args:
+        steps: Any number of steps.
+    """
+
+    def __init__(self, steps: Sequence[Step[T]]) -> None:
+        self._steps = tuple(steps)
+
+    def run(self) -> list[T]:
+        """Each in a thread of its own, the first in this one."""
+        if len(self._steps) < 2:
+            return [step.run() for step in self._steps]
+        traces: list[list[Any]] = [[] for _ in self._steps]
+        contexts = [contextvars.copy_context() for _ in self._steps]
+        with ThreadPoolExecutor(min(len(self._steps), MOST_THREADS)) as pool:
+            runs = zip(contexts, self._steps, traces, strict=True)
+            futures = [pool.submit(context.run, _traced, step, trace) for context, step, trace in runs]
+            try:
+                results = [future.result() for future in futures]
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+        _add_to_trace(traces)
+        return results
+
+    async def run_async(self) -> list[T]:
+        """All in the event loop."""
+        traces: list[list[Any]] = [[] for _ in self._steps]
+        runs = (_traced_async(step, trace) for step, trace in zip(self._steps, traces, strict=True))
+        results = list(await asyncio.gather(*runs))
+        _add_to_trace(traces)
+        return results
+
+    def records(self, result: list[T], stage: int) -> list[Record]:
+        """Those of all of them."""
+        return [
+            record
+            for step, one in zip(self._steps, result, strict=True)
+            for record in step.records(one, stage)
+        ]  # fmt: skip
+
+
+def drive(work: Coroutine[Step[Any], Any, T], log: list[Record]) -> T:
+    """Run a coroutine of steps in this thread.
+
+    Args:
+        work: What awaits steps and nothing else.
+        log: Takes the record of each step.
+    """
+    stage = 0
+    try:
+        step = work.send(None)
+        while True:
+            stage += 1
+            try:
+                result = step.run()
+            except BaseException as error:  # noqa: BLE001 - the technique decides what to do with it
+                step = work.throw(error)
+            else:
+                log.extend(step.records(result, stage))
+                step = work.send(result)
+    except StopIteration as stop:
+        value: T = stop.value
+        return value
+    finally:
+        work.close()
+
+
+async def drive_async(work: Coroutine[Step[Any], Any, T], log: list[Record]) -> T:
+    """Run a coroutine of steps in the event loop.
+
+    Args:
+        work: What awaits steps and nothing else.
+        log: Takes the record of each step.
+    """
+    stage = 0
+    try:
+        step = work.send(None)
+        while True:
+            stage += 1
+            try:
+                result = await step.run_async()
+            except BaseException as error:  # noqa: BLE001 - the technique decides what to do with it
+                step = work.throw(error)
+            else:
+                log.extend(step.records(result, stage))
+                step = work.send(result)
+    except StopIteration as stop:
+        value: T = stop.value
+        return value
+    finally:
+        work.close()
+
+
+# A teleprompter reads the trace in order, so each of several calls at a time writes one of its own.
+
+
+def _traced(step: Step[T], trace: list[Any]) -> T:
+    if dspy.settings.trace is None:
+        return step.run()
+    with dspy.context(trace=trace):
+        return step.run()
+
+
+async def _traced_async(step: Step[T], trace: list[Any]) -> T:
+    if dspy.settings.trace is None:
+        return await step.run_async()
+    with dspy.context(trace=trace):
+        return await step.run_async()
+
+
+def _add_to_trace(traces: Sequence[Sequence[Any]]) -> None:
+    if dspy.settings.trace is not None:
+        dspy.settings.trace.extend(entry for trace in traces for entry in trace)

@@ -1,0 +1,68 @@
+"""What an LM wrote, made fit to be searched: one clean line a query, nothing twice, at most so many."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+import dspy
+
+LONGEST_QUERY = 120
+"""Characters of a query that a model is held to where its answers are written by a grammar."""
+
+_MARK = re.compile(
+    r"^\s*(?:(?:[-*\u2022>]|\(?\d{1,2}[.):](?!\d)|(?:query|question|q)\s*\d{0,2}\s*[:.)])\s*)+", re.IGNORECASE
+)
+_QUOTES = "\"'`\u2018\u2019\u201c\u201d\u00ab\u00bb\u300c\u300d"
+_NOTHING = frozenset({"", "none", "null", "n/a", "no query", "-"})
+
+
+def one_line(value: Any) -> str:
+    """A text without line breaks, a list's number or bullet before it, and quotes around it.
+
+    Args:
+        value: What stands in an answer's field; empty when it stands for nothing, such as ``none``.
+    """
+    text = " ".join(str(value if value is not None else "").split())
+    text = _MARK.sub("", text)
+    if len(text) > 1 and text[0] in _QUOTES and text[-1] in _QUOTES:
+        text = text[1:-1].strip()
+    return "" if text.casefold().rstrip(".") in _NOTHING else text
+
+
+def query_texts(written: Any, limit: int, *, besides: Iterable[str] = ()) -> list[str]:
+    """The queries of an answer, in their order.
+
+    Args:
+        written: The value of an answer's field: a list of texts, or one text with a query a line or between
+            semicolons.
+        limit: Queries at most, 0 or more.
+        besides: Texts that are searched anyway and are not repeated.
+    """
+    lines = re.split(r"[\n;]", written) if isinstance(written, str) else list(written or ())
+    seen = {_plain(text) for text in besides}
+    kept: list[str] = []
+    for line in lines:
+        text = one_line(line)
+        if text and _plain(text) not in seen and len(kept) < limit:
+            seen.add(_plain(text))
+            kept.append(text)
+    return kept
+
+
+def with_count(predictor: dspy.Predict, field: str, count: int, desc: str) -> Any:
+    """The predictor's signature, tuned instructions and all, asking for so many items in a list field.
+
+    Args:
+        predictor: Whose signature it is.
+        field: A list of texts among its outputs.
+        count: Items, 1 or more.
+        desc: What the prompt says of the field.
+    """
+    tuned: Any = predictor.signature
+    return tuned.with_updated_fields(field, desc=desc, count=count, max_chars=LONGEST_QUERY)
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.split()).casefold().rstrip(".?!\u3002\uff1f\uff01")

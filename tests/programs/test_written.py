@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+import dspy
+import pytest
+
+from querywright.programs.written import one_line, query_texts, with_count
+
+
+@pytest.mark.parametrize(
+    ("written", "text"),
+    [
+        ("what helps", "what helps"),
+        ("1. what helps", "what helps"),
+        ("2) what helps", "what helps"),
+        ("(3) what helps", "what helps"),
+        ("- what helps", "what helps"),
+        ("\u2022 what helps", "what helps"),
+        ("* 4: what helps", "what helps"),
+        ("Query 2: what helps", "what helps"),
+        ("Q1. what helps", "what helps"),
+        ('"what helps"', "what helps"),
+        ("\u201cwhat helps\u201d", "what helps"),
+        ("1. 'what\n helps'", "what helps"),
+        ("'t Hooft's prize", "'t Hooft's prize"),
+        ("2023 flu season", "2023 flu season"),
+        ("1.5 mg of insulin", "1.5 mg of insulin"),
+        ("3-methylbutanal", "3-methylbutanal"),
+        ("questionnaire design", "questionnaire design"),
+        ("\u4f4e\u8840\u7cd6\u600e\u4e48\u529e", "\u4f4e\u8840\u7cd6\u600e\u4e48\u529e"),
+        ("None", ""),
+        ("n/a.", ""),
+        ("-", ""),
+        ("", ""),
+        (None, ""),
+        (7, "7"),
+    ],
+)
+def test_a_line_loses_its_number_and_its_quotes_and_nothing_else(written, text):
+    assert one_line(written) == text
+
+
+@pytest.mark.parametrize(
+    ("written", "limit", "texts"),
+    [
+        (["1. one", "2. two", "3. three"], 2, ["one", "two"]),
+        (["one", "One?", "ONE.", "two"], 5, ["one", "two"]),
+        ("one\ntwo; three\n\n", 5, ["one", "two", "three"]),
+        ("None", 5, []),
+        (["", None, "none", " two "], 5, ["two"]),
+        (["the question", "another"], 5, ["another"]),
+        ([], 5, []),
+        (None, 5, []),
+        (["one"], 0, []),
+    ],
+)
+def test_queries_are_unique_and_at_most_so_many(written, limit, texts):
+    assert query_texts(written, limit, besides=["The question?"]) == texts
+
+
+def test_a_count_keeps_what_was_tuned():
+    class Ask(dspy.Signature):
+        """Ask."""
+
+        question: str = dspy.InputField()
+        queries: list[str] = dspy.OutputField()
+
+    predictor = dspy.Predict(Ask)
+    predictor.signature = predictor.signature.with_instructions("Tuned.")
+
+    signature = with_count(predictor, "queries", 3, "three of them")
+
+    assert signature.instructions == "Tuned."
+    extra = signature.output_fields["queries"].json_schema_extra
+    assert (extra["desc"], extra["count"]) == ("three of them", 3)
+    assert "count" not in predictor.signature.output_fields["queries"].json_schema_extra
