@@ -22,6 +22,7 @@ from querywright.errors import ArtifactError
 from querywright.optimize.folders import LIMITS, identity, read_files, replace_folder
 from querywright.optimize.state import FORMAT, ProgramState, state_of
 from querywright.programs import RAG
+from querywright.retrieval.engines import Engine
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -49,7 +50,9 @@ class Manifest(BaseModel):
         reader: Its reader.
         lm: Id of the LM that it was compiled for.
         embedder: Id of the embedder of its collection, or None without one.
-        collection: Name of its collection.
+        collection: Name of its collection, or None for a retriever of the user's own.
+        engine: How the collection is searched; None without one.
+        reranker: Id of its reranker, or None without one.
         fingerprint: Fingerprint of the retriever.
         created: Day, ISO 8601.
         versions: Versions of querywright and of the libraries that decide its behaviour.
@@ -66,6 +69,8 @@ class Manifest(BaseModel):
     lm: str
     embedder: str | None
     collection: str | None
+    engine: Engine | None
+    reranker: str | None
     fingerprint: str | None
     created: str
     versions: dict[str, str]
@@ -94,6 +99,8 @@ def write_artifact(
     lm: str,
     embedder: str | None,
     collection: str | None,
+    engine: Engine | None,
+    reranker: str | None,
     fingerprint: str | None,
     created: str,
     made: Mapping[str, Any],
@@ -108,6 +115,8 @@ def write_artifact(
         lm: Id of the LM.
         embedder: Id of the embedder.
         collection: Name of the collection.
+        engine: How the collection is searched; None for a retriever of the user's own.
+        reranker: Id of the reranker.
         fingerprint: Fingerprint of the retriever.
         created: Day, ISO 8601.
         made: How it was made, as plain data.
@@ -132,6 +141,8 @@ def write_artifact(
                 lm=lm,
                 embedder=embedder,
                 collection=collection,
+                engine=engine,
+                reranker=reranker,
                 fingerprint=fingerprint,
                 created=created,
                 versions=_versions(),

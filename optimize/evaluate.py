@@ -15,7 +15,7 @@ import dspy
 from querywright.data.types import Label, Question
 from querywright.errors import InputError
 from querywright.metrics.answers import is_invalid_choice
-from querywright.metrics.dspy_metrics import METRICS, Metric
+from querywright.metrics.dspy_metrics import METRICS, Metric, metric_named
 from querywright.metrics.statistics import Mean, PairedTest, mean_with_interval, paired_exact_test
 from querywright.metrics.usefulness import usefulness
 from querywright.models.adapter import PromptAdapter
@@ -90,10 +90,7 @@ def metrics_by_name(names: Sequence[str]) -> dict[str, Metric]:
     Raises:
         InputError: There is no such metric.
     """
-    unknown = [name for name in names if name not in METRICS]
-    if unknown:
-        raise InputError(f"unknown metric {unknown[0]!r}; the metrics are: {', '.join(METRICS)}")
-    return {name: METRICS[name] for name in names}
+    return {name: metric_named(name) for name in names}
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +158,15 @@ class Evaluation:
         answered = [row for row in self.rows if row.answer is not None]
         return sum(row.invalid for row in answered) / len(answered) if answered else math.nan
 
+    def latency(self, quantile: float) -> float:
+        """Seconds from question to answer that so many of the questions that went through needed at most.
+
+        Args:
+            quantile: In (0, 1], such as 0.5 or 0.95: the smallest time that this share did not exceed.
+        """
+        seconds = sorted(row.seconds for row in self.rows if row.failure is None)
+        return seconds[max(0, math.ceil(quantile * len(seconds)) - 1)] if seconds else math.nan
+
     def to_json(self, *, rows: bool = False) -> dict[str, Any]:
         """A summary as a JSON object, with every row on request."""
         data: dict[str, Any] = {
@@ -173,6 +179,7 @@ class Evaluation:
             "failures": dict(self.failures),
             "cost": self.cost.to_json(),
             "seconds": round(self.seconds, 3),
+            "latency": {"p50": _finite(self.latency(0.5)), "p95": _finite(self.latency(0.95))},
         }
         if rows:
             data["rows"] = [row.to_json() for row in self.rows]

@@ -11,7 +11,7 @@ import dspy
 
 from querywright.errors import ArtifactError, CollectionError
 from querywright.models.embedded import EMBEDDED_ID
-from querywright.models.embedder import resolve_embedder
+from querywright.models.embedder import Embedder, resolve_embedder
 from querywright.models.lm import resolve_lm
 from querywright.models.store import open_store
 from querywright.optimize.artifacts import Artifact, Manifest, read_artifact
@@ -19,7 +19,6 @@ from querywright.optimize.evaluate import asking
 from querywright.optimize.state import program_from
 from querywright.programs import RAG, technique_class
 from querywright.retrieval.callable import as_retriever
-from querywright.retrieval.chroma import ChromaRetriever
 from querywright.retrieval.collection import (
     NAME_PATTERN,
     collection_folder,
@@ -27,9 +26,15 @@ from querywright.retrieval.collection import (
     list_collections,
     read_manifest,
 )
+from querywright.retrieval.collection import Manifest as Collection
+from querywright.retrieval.engines import CollectionRetriever, open_retriever
+from querywright.retrieval.rerank import HUB_PREFIX, Reranker, resolve_reranker
 
 _MODEL_NAME = re.compile(r"(?!.*//)[A-Za-z0-9][A-Za-z0-9_.-]*/[A-Za-z0-9_.:@/+-]+")
 """A DSPy model string that names a provider and a model, and no address."""
+
+_HUB_MODEL = re.compile(r"ce:[A-Za-z0-9][A-Za-z0-9_.-]*(/[A-Za-z0-9][A-Za-z0-9_.-]*)?")
+"""A reranker that can be had by its name alone."""
 
 
 class LoadedProgram:
@@ -70,6 +75,7 @@ def load(
     *,
     lm: dspy.LM | str | None = None,
     retriever: Any = None,
+    reranker: Reranker | str | None = None,
     home: str | Path | None = None,
     verify: bool = False,
 ) -> LoadedProgram:
@@ -80,20 +86,23 @@ def load(
         lm: An LM, or its name; None for the one that the artifact was compiled for. A remote LM takes its key from
             its environment variable; an artifact never names an address.
         retriever: What to search instead of the artifact's own collection: a retriever or any callable.
+        reranker: A reranker, or the name or folder of a cross-encoder, instead of the artifact's own.
         home: The working folder that holds the collection. Default ``$QUERYWRIGHT_HOME`` or ``.querywright``.
         verify: Ask the golden questions and compare with what the program answered when it was saved.
 
     Raises:
         ArtifactError: The artifact is missing, damaged or edited, or does not give its golden answers.
         CollectionError: The collection is missing, damaged or was built with another embedder.
-        ModelError: The LM cannot be used.
+        ModelError: The LM or the reranker cannot be used.
     """
     artifact = read_artifact(path)
     manifest = artifact.manifest
     program_from(artifact.state)  # what is wrong with the artifact itself is said before anything is opened
+    if reranker is not None and not technique_class(manifest.technique).USES_RERANKER:
+        raise ArtifactError(f"the artifact's technique {manifest.technique} does not rerank; leave the reranker out")
     folder = None if home is None else Path(home)
     found = _retriever(manifest, folder) if retriever is None else as_retriever(retriever)
-    program = program_from(artifact.state, found)
+    program = program_from(artifact.state, found, _reranker(manifest, reranker))
     loaded = LoadedProgram(program, lm if isinstance(lm, dspy.LM) else _lm(manifest, lm, folder), manifest)
     if verify:
         _verify(loaded, artifact)
@@ -119,8 +128,35 @@ def _lm(manifest: Manifest, name: str | None, home: Path | None) -> dspy.LM:
     return resolve_lm(name, store=open_store(home))
 
 
-def _retriever(manifest: Manifest, home: Path | None) -> ChromaRetriever | None:
-    if manifest.collection is None:
+def _reranker(manifest: Manifest, given: Reranker | str | None) -> Reranker | None:
+    """The reranker that was given, or the one that the artifact names; its model is loaded."""
+    if isinstance(given, str):
+        given = _ready(given)
+    if given is not None or manifest.reranker is None:
+        return given
+    # A folder of that name here would be another model: its id differs.
+    found = _ready(manifest.reranker) if _HUB_MODEL.fullmatch(manifest.reranker) else None
+    if found is None or found.id != manifest.reranker:
+        raise ArtifactError(
+            f"the program was compiled with the reranker {manifest.reranker!r}, which cannot be had by its name alone; "
+            "give reranker=..., a reranker or the folder of a cross-encoder"
+        )
+    return found
+
+
+def _ready(name: str) -> Reranker:
+    reranker = resolve_reranker(name.removeprefix(HUB_PREFIX))
+    reranker.load()
+    return reranker
+
+
+def _retriever(manifest: Manifest, home: Path | None) -> CollectionRetriever | None:
+    if (manifest.collection is None) != (manifest.engine is None):
+        raise ArtifactError(
+            f"manifest.json: the collection {manifest.collection!r} and the engine {manifest.engine!r} do not go "
+            "together; compile again"
+        )
+    if manifest.collection is None or manifest.engine is None:
         if technique_class(manifest.technique).SEARCHES == "0":
             return None
         raise ArtifactError(
@@ -136,6 +172,22 @@ def _retriever(manifest: Manifest, home: Path | None) -> ChromaRetriever | None:
             f"the artifact needs the collection {manifest.collection!r}, but there is none (known: {known}); build it: "
             f"{index_command(manifest.collection)}, name its working folder with home=, or give retriever=..."
         )
+    retriever = open_retriever(
+        manifest.collection, engine=manifest.engine, embedder=_embedder(manifest, published, home), home=home
+    )
+    if retriever.fingerprint != manifest.fingerprint:
+        raise ArtifactError(
+            f"the collection {manifest.collection!r} is not the one the program was compiled on: its fingerprint is "
+            f"{retriever.fingerprint[:12]}, the artifact names {str(manifest.fingerprint)[:12]}; index the original "
+            "passages again, compile again, or give retriever=..."
+        )
+    return retriever
+
+
+def _embedder(manifest: Manifest, published: Collection, home: Path | None) -> Embedder | None:
+    """The embedder that the artifact names; None for an engine that needs none."""
+    if manifest.engine == "bm25":
+        return None
     name = str(manifest.embedder)
     if published.embedder != name:  # before a model of that name is looked for
         raise CollectionError(
@@ -146,15 +198,7 @@ def _retriever(manifest: Manifest, home: Path | None) -> ChromaRetriever | None:
         raise ArtifactError(
             f"the collection was embedded by a model in a folder ({name}); open it yourself and give retriever=..."
         )
-    embedder = resolve_embedder(_embedder_name(name), store=open_store(home))
-    retriever = ChromaRetriever(manifest.collection, embedder=embedder, home=home)
-    if retriever.fingerprint != manifest.fingerprint:
-        raise ArtifactError(
-            f"the collection {manifest.collection!r} is not the one the program was compiled on: its fingerprint is "
-            f"{retriever.fingerprint[:12]}, the artifact names {str(manifest.fingerprint)[:12]}; index the original "
-            "passages again, compile again, or give retriever=..."
-        )
-    return retriever
+    return resolve_embedder(_embedder_name(name), store=open_store(home))
 
 
 def _embedder_name(identifier: str) -> str:

@@ -12,9 +12,10 @@ from querywright.data.splits import Splits, data_hash
 from querywright.metrics.statistics import Mean
 from querywright.optimize.artifacts import Golden, Manifest, write_artifact
 from querywright.optimize.evaluate import Evaluation, evaluate
+from querywright.optimize.final import conclude
 from querywright.optimize.search import Compiled, objective_value
 from querywright.retrieval.callable import as_retriever
-from querywright.retrieval.chroma import ChromaRetriever
+from querywright.retrieval.engines import opened
 
 CARD_METRICS = ("accuracy", "decision_useful")
 
@@ -22,9 +23,12 @@ CARD_METRICS = ("accuracy", "decision_useful")
 def compiled_json(compiled: Compiled) -> dict[str, Any]:
     """Everything that a compilation found, without single questions, as a JSON object."""
     settings = compiled.settings
+    verdict, sentence = conclude(compiled)
     return {
         "technique": compiled.technique,
         "recommended": compiled.recommended,
+        "verdict": verdict,
+        "verdict_sentence": sentence,
         "objective": settings.objective,
         "seed": settings.seed,
         "n_trials": settings.n_trials,
@@ -42,9 +46,11 @@ def compiled_json(compiled: Compiled) -> dict[str, Any]:
         ],
         "failed_arms": dict(compiled.failed),
         "compiled": compiled.compiled.name,
+        "reader_check": len(compiled.reader_check),
         "test": [evaluation.to_json() for evaluation in compiled.test],
         "comparisons": [
             {
+                "family": one.family,
                 "metric": one.metric,
                 "arm": one.arm,
                 "other": one.other,
@@ -99,16 +105,20 @@ def save_compiled(
     made = compiled_json(compiled)
     made["data"] = {
         name: {"n": len(part), "sha256": data_hash(part)}
-        for name, part in zip(("train", "dev", "test"), splits, strict=True)
+        for name, part in {**splits._asdict(), "reader_check": compiled.reader_check}.items()
+        if part
     }
     created = datetime.now(UTC).date().isoformat()
-    collection = retriever if isinstance(retriever, ChromaRetriever) else None
+    source = opened(retriever)
+    reranker = compiled.program.technique.reranker
     return write_artifact(
         path,
         compiled.program,
         lm=lm.model,
-        embedder=None if collection is None else collection.embedder.id,
-        collection=None if collection is None else collection.name,
+        embedder=source.embedder,
+        collection=source.collection,
+        engine=source.engine,
+        reranker=None if reranker is None else reranker.id,
         fingerprint=as_retriever(retriever).fingerprint,
         created=created,
         made=made,
@@ -121,15 +131,18 @@ def card(name: str, compiled: Compiled, lm: str, created: str, data: Mapping[str
     """The README.md of an artifact."""
     program = compiled.program
     knobs = "\n".join(f"| {key} | {value} |" for key, value in program.technique.knobs.items())
-    sizes = ", ".join(f"{part} {of['n']}" for part, of in data.items())
+    sizes = ", ".join(f"{part.replace('_', ' ')} {of['n']}" for part, of in data.items())
     test = "\n".join(
         f"| {row.name} | {len(row.rows)} | " + " | ".join(percent(row.mean(m)) for m in CARD_METRICS) + " |"
         for row in compiled.test
     )
     verdicts = "\n".join(f"- {one.sentence}" for one in compiled.comparisons)
+    _, verdict = conclude(compiled)
     return f"""# {name}
 
 {program.technique.TITLE}, compiled by querywright on {created} for the LM `{lm}`.
+
+**{verdict}.**
 
 Chosen on dev from {len(compiled.arms)} arms by {compiled.settings.objective}: **{compiled.recommended}**.
 Questions: {sizes}. Demonstrations of the reader: {"chosen" if compiled.reader_demos else "none"}.
@@ -138,7 +151,7 @@ Questions: {sizes}. Demonstrations of the reader: {"chosen" if compiled.reader_d
 | --- | --- |
 {knobs}
 
-On test, met once; mean and 95 % interval:
+On test, met once, every arm with the same reader unless its name says otherwise; mean and 95 % interval:
 
 | arm | n | {" | ".join(CARD_METRICS)} |
 | --- | --- | --- | --- |
@@ -146,7 +159,7 @@ On test, met once; mean and 95 % interval:
 
 {verdicts}
 
-Load it with `querywright.load("{name}")`.
+Load it with `querywright.load("path/to/{name}")`: the path of this folder, as your program sees it.
 """
 
 
@@ -171,12 +184,17 @@ def table_rows(evaluations: Sequence[Evaluation]) -> list[dict[str, str]]:
         row["LM calls / question"] = f"{one.cost.asked / n:.1f}"
         row["LM calls made"] = str(one.cost.calls)
         row["seconds"] = f"{one.seconds:.1f}"
+        row["p50 / p95 s"] = " / ".join(_seconds(one.latency(quantile)) for quantile in (0.5, 0.95))
         row["fallbacks"] = _share(one.fallback_rate)
         row["invalid"] = _share(one.invalid_rate)
         failures = sum(one.failures.values())
         row["failed"] = str(failures) if not failures else ", ".join(f"{k} {v}" for k, v in one.failures.items())
         rows.append(row)
     return rows
+
+
+def _seconds(value: float) -> str:
+    return "-" if math.isnan(value) else f"{value:.1f}"
 
 
 def _share(value: float) -> str:

@@ -6,12 +6,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from querywright.data.types import Question
 from querywright.metrics.statistics import PairedTest
 from querywright.models.ledger import Cost
 from querywright.optimize.evaluate import Evaluation
 from querywright.programs import RAG
 
+NO_REWRITING = "no rewriting"
+"""The arm that searches with the question as it was asked."""
+
 Objective = Literal["decision_useful", "accuracy", "both"]
+
+OBJECTIVE_METRICS: Mapping[Objective, tuple[str, ...]] = {
+    "decision_useful": ("decision_useful",),
+    "accuracy": ("accuracy",),
+    "both": ("decision_useful", "accuracy"),
+}
+"""The metrics whose means an objective is the mean of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +71,15 @@ class Comparison:
     """Two arms on test.
 
     Args:
+        family: ``technique`` or ``reader check``.
         metric: What is compared.
         arm: The first arm.
         other: The second arm.
-        test: The paired test; its two-sided p is Holm-corrected over the compilation's planned comparisons.
+        test: The paired test; its two-sided p is Holm-corrected over the planned comparisons of its family.
         sentence: What it shows.
     """
 
+    family: str
     metric: str
     arm: str
     other: str
@@ -92,6 +105,7 @@ class Compiled:
         n_demo_sets: Demonstration sets that were found for the technique.
         failed: Arms that are out of the question because too many of their prompts did not fit the LM's context,
             with what they said.
+        reader_check: Further questions that only closed book and oracle evidence met.
     """
 
     program: RAG
@@ -106,11 +120,10 @@ class Compiled:
     settings: CompileSettings
     n_demo_sets: int
     failed: Mapping[str, str] = field(default_factory=dict)
+    reader_check: tuple[Question, ...] = ()
 
 
 def objective_value(evaluation: Evaluation, objective: Objective) -> float:
     """The value that the search maximises, in [0, 1]; NaN when nothing could be scored."""
-    if objective == "both":
-        values = [evaluation.mean(metric).value for metric in ("decision_useful", "accuracy")]
-        return sum(values) / 2
-    return evaluation.mean(objective).value
+    values = [evaluation.mean(metric).value for metric in OBJECTIVE_METRICS[objective]]
+    return sum(values) / len(values)

@@ -10,12 +10,14 @@ import dspy
 
 from querywright.data.splits import Splits
 from querywright.data.types import Question
+from querywright.errors import InputError
 from querywright.models.ledger import Cost
 from querywright.models.lm import engine_of
 from querywright.optimize.evaluate import DEFAULT_METRICS, Evaluation, Progress, evaluate
 from querywright.optimize.failures import TooManyFailuresError
-from querywright.optimize.results import Arm, CompileSettings
-from querywright.programs import RAG, make_program
+from querywright.optimize.results import OBJECTIVE_METRICS, Arm, CompileSettings
+from querywright.programs import RAG, make_program, make_reader, technique_class
+from querywright.retrieval.rerank import Reranker
 
 T = TypeVar("T")
 
@@ -32,6 +34,8 @@ class Run:
     knobs: Mapping[str, Any]
     settings: CompileSettings
     progress: Progress | None
+    reader_check: Sequence[Question] = ()
+    reranker: Reranker | None = None
     arms: list[Arm] = field(default_factory=list)
     costs: dict[str, Cost] = field(default_factory=dict)
     tried: dict[str, Arm] = field(default_factory=dict)
@@ -39,7 +43,10 @@ class Run:
 
     def program(self, technique: str, *, reads: bool, knobs: Mapping[str, Any]) -> RAG:
         """A program of this compilation; ``reads`` says whether it has the reader."""
-        return make_program(technique, self.retriever, reader=self.reader if reads else None, **knobs)
+        reranker = self.reranker if technique_class(technique).USES_RERANKER else None
+        return make_program(
+            technique, self.retriever, reader=self.reader if reads else None, reranker=reranker, **knobs
+        )
 
     def evaluate(self, program: RAG, questions: Sequence[Question], name: str) -> Evaluation:
         """A program's results on questions, under the compilation's settings."""
@@ -79,3 +86,48 @@ class Run:
             return None
         progress = self.progress
         return lambda done, total: progress(what, done, total)
+
+
+def check(run: Run) -> None:
+    """Refuse what cannot be compiled, before anything is asked.
+
+    Raises:
+        InputError: The data cannot carry the objective, or a name or value is wrong.
+    """
+    settings = run.settings
+    if settings.objective not in OBJECTIVE_METRICS:
+        known = ", ".join(OBJECTIVE_METRICS)
+        raise InputError(f"the objective must be one of {known}, but got {settings.objective!r}")
+    for what in ("n_trials", "threads"):
+        if getattr(settings, what) < 1:
+            raise InputError(f"{what} must be 1 or more, but got {getattr(settings, what)}")
+    if not 0 <= settings.max_failures <= 1:
+        raise InputError(f"max_failures is a share from 0 to 1, but got {settings.max_failures}")
+    technique = technique_class(run.technique)
+    if "max_passages" not in {knob.name for knob in technique.KNOBS}:
+        raise InputError(f"{run.technique} finds no passages, so there is nothing to compile; choose a technique")
+    technique(None, reranker=run.reranker, **run.knobs)
+    if run.reader is not None:
+        make_reader(run.reader)
+    for name, part in zip(("train", "dev", "test"), run.splits, strict=True):
+        if not part:
+            raise InputError(f"the {name} split is empty; give more questions or another share")
+    in_splits = {question.id for part in run.splits for question in part}
+    shared = sorted({question.id for question in run.reader_check} & in_splits)
+    if shared:
+        raise InputError(
+            f"a question of reader_check must not stand in train, dev or test, but these do: {', '.join(shared)}; "
+            "leave them out"
+        )
+    if run.reader_check and run.reader is None:
+        raise InputError("reader_check needs a reader; give one, or no reader_check")
+    if settings.objective != "accuracy" and not any(question.evidence for question in run.splits.dev):
+        raise InputError(
+            f"the objective {settings.objective} needs labelled evidence, but no dev question has any; "
+            "use the objective accuracy"
+        )
+    if settings.objective != "decision_useful":
+        if run.reader is None:
+            raise InputError(f"the objective {settings.objective} needs a reader")
+        if not any(question.answer for question in run.splits.dev):
+            raise InputError(f"the objective {settings.objective} needs answers, but no dev question has one")

@@ -6,22 +6,31 @@ import contextlib
 import functools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, get_args
+from typing import Any
 
 import dspy
 
 from querywright.data.splits import Splits
-from querywright.data.types import Label
-from querywright.errors import InputError
+from querywright.data.types import Label, Question
 from querywright.metrics.dspy_metrics import METRICS
 from querywright.optimize.demonstrations import Demos, bootstrap_sets, with_demos
 from querywright.optimize.evaluate import Progress
 from querywright.optimize.final import compare, final_test
-from querywright.optimize.results import Arm, Comparison, Compiled, CompileSettings, Objective, objective_value
-from querywright.optimize.run import Run
-from querywright.programs import RAG, make_reader, technique_class
+from querywright.optimize.results import (
+    NO_REWRITING,
+    Arm,
+    Comparison,
+    Compiled,
+    CompileSettings,
+    Objective,
+    objective_value,
+)
+from querywright.optimize.run import Run, check
+from querywright.optimize.selection import beats, best_of
+from querywright.programs import RAG, technique_class
 from querywright.programs.knobs import Knob
 from querywright.retrieval.callable import as_retriever
+from querywright.retrieval.rerank import Reranker
 
 _STEP = 0.25
 """Between two values of a knob that is no whole number, where its range and its default allow it."""
@@ -36,6 +45,8 @@ def compile_program(
     reader: str | None = "multiple_choice",
     knobs: Mapping[str, Any] | None = None,
     settings: CompileSettings | None = None,
+    reader_check: Sequence[Question] = (),
+    reranker: Reranker | None = None,
     progress: Progress | None = None,
 ) -> Compiled:
     """Tune a technique on labelled questions and hold it against no rewriting.
@@ -43,7 +54,8 @@ def compile_program(
     Three stages. A DSPy teleprompter bootstraps demonstration sets for the technique's predictors on train. Optuna
     searches knobs and demonstration sets together on dev, the technique as written and no rewriting among the
     arms; the reader's demonstrations are then chosen on dev by accuracy, "none" among them. The winner meets test
-    once, beside closed book, no rewriting, the technique as written and, with labelled evidence, the oracle.
+    once, beside closed book, no rewriting, the technique as written and, with labelled evidence, the oracle; all
+    with the same reader. Two arms are always compared on the questions that both scored.
 
     Everything that an LM answered is kept in the LM's store, and every choice follows from the seed: an
     interrupted compilation that is started again asks only for what is missing and ends where an undisturbed one
@@ -57,82 +69,53 @@ def compile_program(
         reader: ``multiple_choice``, ``short_answer``, or None to tune retrieval alone.
         knobs: Values that are fixed and not searched; ``max_passages`` is the budget of every arm. Default 5.
         settings: How much is tried.
+        reader_check: Further labelled questions, met by closed book and oracle evidence alone: whether the reader
+            reads takes more questions to show than whether the technique finds. Default none.
+        reranker: Scores passages, for a technique that reranks. Default None: the technique's own way.
         progress: Called as work proceeds.
 
     Returns:
         The recommended program and everything it was chosen from.
 
     Raises:
-        InputError: The data cannot carry the objective, or a name or value is wrong.
+        InputError: The data cannot carry the objective, a question of the reader check stands in a split, or a
+            name or value is wrong.
         OutageError: The LM is out of reach; answers so far are kept, nothing is chosen.
         BudgetError: The limit of LM calls is reached; answers so far are kept, nothing is chosen.
         TooManyFailuresError: Too many questions failed, and not because an arm's prompts were too long.
     """
     settings = settings or CompileSettings()
     fixed = {"max_passages": 5, **(knobs or {})}
-    run = Run(technique, splits, as_retriever(retriever), lm, reader, fixed, settings, progress)
-    _check(run)
+    run = Run(technique, splits, as_retriever(retriever), lm, reader, fixed, settings, progress, reader_check, reranker)
+    check(run)
 
     sets = run.stage("bootstrap", lambda: _bootstrap(run))
     run.stage("search", lambda: _search(run, sets))
     plain, *others = run.arms
-    best = max(others, key=lambda arm: _rank(arm, settings.objective))
-    winner = best if _beats(best, plain, settings.objective) else plain
-    program = _with_arm(run, winner, sets, reads=True)
+    best = best_of(others, settings.objective)
+    winner = best if beats(best, plain, settings.objective) else plain
+    program = _with_arm(run, winner, sets)
     reader_demos: Demos = {}
     if reader is not None and settings.reader_demo_sizes:
         reader_demos = run.stage("reader", lambda: _choose_reader_demos(run, program))
-    program = with_demos(program, reader_demos)
 
-    compiled = with_demos(_with_arm(run, best, sets, reads=True), reader_demos)
-    # The table has the winner as "compiled" or "no rewriting", but for plain retrieval whose reader was tuned.
-    recommended = program if winner is plain and reader_demos else None
-    test = run.stage("test", lambda: final_test(run, compiled, recommended))
+    recommended = NO_REWRITING if winner is plain else f"{technique} compiled"
+    test = final_test(run, _with_arm(run, best, sets), recommended, reader_demos)
     return Compiled(
-        program=program,
+        program=with_demos(program, reader_demos),
         technique=technique,
         recommended=winner.name,
         arms=tuple(run.arms),
         compiled=best,
         reader_demos=bool(reader_demos),
         test=tuple(test),
-        comparisons=tuple(compare(test, technique)),
+        comparisons=tuple(compare(test, technique, recommended)),
         costs=run.costs,
         settings=settings,
         n_demo_sets=len(sets),
         failed=run.failed,
+        reader_check=tuple(reader_check),
     )
-
-
-def _check(run: Run) -> None:
-    settings = run.settings
-    known = get_args(Objective)
-    if settings.objective not in known:
-        raise InputError(f"the objective must be one of {', '.join(known)}, but got {settings.objective!r}")
-    for what in ("n_trials", "threads"):
-        if getattr(settings, what) < 1:
-            raise InputError(f"{what} must be 1 or more, but got {getattr(settings, what)}")
-    if not 0 <= settings.max_failures <= 1:
-        raise InputError(f"max_failures is a share from 0 to 1, but got {settings.max_failures}")
-    technique = technique_class(run.technique)
-    if "max_passages" not in {knob.name for knob in technique.KNOBS}:
-        raise InputError(f"{run.technique} finds no passages, so there is nothing to compile; choose a technique")
-    technique(None, **run.knobs)
-    if run.reader is not None:
-        make_reader(run.reader)
-    for name, part in zip(("train", "dev", "test"), run.splits, strict=True):
-        if not part:
-            raise InputError(f"the {name} split is empty; give more questions or another share")
-    if settings.objective != "accuracy" and not any(question.evidence for question in run.splits.dev):
-        raise InputError(
-            f"the objective {settings.objective} needs labelled evidence, but no dev question has any; "
-            "use the objective accuracy"
-        )
-    if settings.objective != "decision_useful":
-        if run.reader is None:
-            raise InputError(f"the objective {settings.objective} needs a reader")
-        if not any(question.answer for question in run.splits.dev):
-            raise InputError(f"the objective {settings.objective} needs answers, but no dev question has one")
 
 
 def _bootstrap(run: Run) -> list[Demos]:
@@ -164,7 +147,7 @@ def _search(run: Run, sets: Sequence[Demos]) -> None:
     """Optuna over demonstration sets and knobs; arms are appended in the order in which they were tried."""
     import optuna
 
-    _try(run, "no rewriting", "plain", {"max_passages": run.knobs["max_passages"]}, None, sets)
+    _try(run, NO_REWRITING, "plain", {"max_passages": run.knobs["max_passages"]}, None, sets)
     space = [knob for knob in technique_class(run.technique).KNOBS if knob.search and knob.name not in run.knobs]
     space.sort(key=lambda knob: len(knob.when))  # a knob comes after those that it depends on
     with _quiet_optuna():
@@ -240,38 +223,22 @@ def _try(
     return arm
 
 
-def _with_arm(run: Run, arm: Arm, sets: Sequence[Demos], *, reads: bool) -> RAG:
-    technique = "plain" if arm.name == "no rewriting" else run.technique
-    program = run.program(technique, reads=reads, knobs=arm.knobs)
+def _with_arm(run: Run, arm: Arm, sets: Sequence[Demos]) -> RAG:
+    """The program of an arm, with a reader as it is written."""
+    technique = "plain" if arm.name == NO_REWRITING else run.technique
+    program = run.program(technique, reads=True, knobs=arm.knobs)
     return program if arm.demo_set is None else with_demos(program, sets[arm.demo_set])
-
-
-def _rank(arm: Arm, objective: Objective) -> tuple[float, float, float]:
-    """What decides between arms of the technique.
-
-    The objective, then the share of questions with a deciding passage, then cost.
-    """
-    value = objective_value(arm.dev, objective)
-    entailed = arm.dev.label_share(Label.ENTAILED)
-    return (
-        -math.inf if math.isnan(value) else round(value, 9),
-        0.0 if math.isnan(entailed) else round(entailed, 9),
-        -float(arm.dev.cost.asked),
-    )
-
-
-def _beats(arm: Arm, plain: Arm, objective: Objective) -> bool:
-    """Only a better value is worth the technique's LM calls; no value beats any."""
-    value, other = (objective_value(one.dev, objective) for one in (arm, plain))
-    return round(value, 9) > round(other, 9) or (math.isnan(other) and not math.isnan(value))
 
 
 def _choose_reader_demos(run: Run, program: RAG) -> Demos:
     """Demonstrations of the reader, or none when no set reads dev more accurately."""
-    without = run.evaluate(program, run.splits.dev, "reader without demonstrations")
-    best: Demos = {}
-    best_value = without.mean("accuracy").value
-    if math.isnan(best_value):
+
+    def read(name: str, demos: Demos) -> Arm:
+        evaluation = run.evaluate(with_demos(program, demos), run.splits.dev, name)
+        return Arm(name, dict(program.technique.knobs), None, evaluation)
+
+    without = read("reader without demonstrations", {})
+    if math.isnan(objective_value(without.dev, "accuracy")):
         return {}
     sets = bootstrap_sets(
         program,
@@ -284,13 +251,10 @@ def _choose_reader_demos(run: Run, program: RAG) -> Demos:
         max_failures=run.settings.max_failures,
         progress=run.say("demonstrations of the reader"),
     )
-    for number, demos in enumerate(sets):
-        name, shown = f"reader with demonstration set {number}", with_demos(program, demos)
-        evaluation = run.fits(name, functools.partial(run.evaluate, shown, run.splits.dev, name))
-        value = math.nan if evaluation is None else evaluation.mean("accuracy").value
-        if value > best_value:
-            best, best_value = demos, value
-    return best
+    named = {f"reader with demonstration set {number}": demos for number, demos in enumerate(sets)}
+    tried = [run.fits(name, functools.partial(read, name, named[name])) for name in named]
+    best = best_of([without, *(arm for arm in tried if arm is not None)], "accuracy")
+    return named[best.name] if beats(best, without, "accuracy") else {}
 
 
 __all__ = [

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from querywright.errors import ArtifactError, TechniqueError
 from querywright.programs import RAG, make_reader, technique_class
+from querywright.retrieval.rerank import Reranker
 
 FORMAT = 1
 
@@ -59,14 +60,19 @@ def state_of(program: RAG) -> ProgramState:
     )
 
 
-def program_from(state: ProgramState, retriever: Any = None) -> RAG:
+def program_from(state: ProgramState, retriever: Any = None, reranker: Reranker | None = None) -> RAG:
     """The program that a state describes.
+
+    Args:
+        state: What was tuned.
+        retriever: What is searched.
+        reranker: Scores passages, for a technique that reranks.
 
     Raises:
         ArtifactError: The state names a technique, reader, knob, predictor or field that there is not.
     """
     try:
-        technique = technique_class(state.technique)(retriever)
+        technique = technique_class(state.technique)(retriever, reranker=reranker)
         missing = sorted(set(technique.knobs) - set(state.knobs))
         if missing:
             raise ArtifactError(f"program.json: the knobs lack {', '.join(missing)}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from querywright.data.types import Label, Passage, Question
 from querywright.models.guard import GuardedEngine, Limits
 from querywright.models.ledger import Ledger
 from querywright.models.store import Store
+from querywright.optimize.artifacts import Golden, Manifest, write_artifact
 from querywright.programs import make_program
 from querywright.retrieval.types import Hit
 
@@ -34,6 +35,7 @@ class Asked:
     number: int
     prompt: str
     options: tuple[str, ...]
+    properties: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass
@@ -49,7 +51,7 @@ class ScriptedEngine:
     write: Callable[[Asked], str] | None = None
     asked: list[Asked] = field(default_factory=list)
     supports_response_schema = True
-    supported_params = frozenset({"temperature", "max_tokens", "response_format"})
+    supported_params = frozenset({"temperature", "max_tokens", "response_format", "seed"})
 
     def __post_init__(self) -> None:
         self._lock = threading.Lock()
@@ -82,9 +84,11 @@ def read_request(request: lm15.Request) -> Asked:
     step = "queries" if "support" in properties else "hypothesis" if "best_guess" in properties else "reader"
     system = request.system if isinstance(request.system, str) else "".join(p.text for p in request.system or ())
     last = request.messages[-1].text or ""
-    number = int(re.findall(r"number (\d+)", last)[-1])
+    number = int(re.findall(r"(?:number|of) (\d+)", last)[-1])
     options = properties.get("best_guess", properties.get("answer", {})).get("enum", ())
-    return Asked(step, number, "\n".join([system, *(m.text or "" for m in request.messages)]), tuple(options))
+    return Asked(
+        step, number, "\n".join([system, *(m.text or "" for m in request.messages)]), tuple(options), properties
+    )
 
 
 def scripted_answer(asked: Asked) -> str:
@@ -201,6 +205,43 @@ def make_lm() -> Callable[..., dspy.LM]:
         return dspy.LM("scripted/model", engine=guarded, cache=False, num_retries=0)
 
     return make
+
+
+@pytest.fixture(scope="session")
+def write() -> Callable[..., Manifest]:
+    """Writes a program, HCQR as it comes if none is given, as an artifact."""
+
+    def write_to(path: Path, program: Any = None, **changes: Any) -> Manifest:
+        given = {
+            "lm": "scripted/model",
+            "embedder": None,
+            "engine": None,
+            "reranker": None,
+            "collection": None,
+            "fingerprint": "f",
+            "created": "2026-01-02",
+            "made": {"dev": {"value": 0.25, "n": 4}},
+            "golden": [Golden(question="What of number 1?", options=["a", "b"], answer="a", passages=["p"])],
+            "card": "# card\n",
+        }
+        program = program or make_program("hcqr", lambda query, k: [], reader="multiple_choice")
+        return write_artifact(path, program, **(given | changes))
+
+    return write_to
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """An empty folder."""
+    (tmp_path / "place").mkdir()
+    return tmp_path / "place"
+
+
+@pytest.fixture
+def artifact(place: Path, write: Callable[..., Manifest]) -> Path:
+    """An artifact, alone in that folder."""
+    write(place / "a")
+    return place / "a"
 
 
 @pytest.fixture

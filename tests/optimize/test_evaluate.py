@@ -93,10 +93,10 @@ def test_a_failure_is_typed_counted_and_no_score(kind, error, world, make_lm, ma
 
 def test_a_bug_in_a_program_is_a_failure_of_its_own_kind(world, make_lm):
     class Broken(PlainRetrieval):
-        def plan(self, question, options):
+        async def plan(self, question, options):
             if "number 3?" in question:
                 raise KeyError("a slip")
-            return super().plan(question, options)
+            return await super().plan(question, options)
 
     program = RAG(Broken(world, max_passages=3), world.program().reader)
     result = evaluate(program, world.questions, lm=make_lm(), name="broken")
@@ -297,3 +297,13 @@ def test_metrics_are_chosen_by_name():
     assert list(metrics_by_name(["recall", "accuracy"])) == ["recall", "accuracy"]
     with pytest.raises(InputError, match=r"unknown metric 'acuracy'.*accuracy"):
         metrics_by_name(["acuracy"])
+
+
+def test_latency_is_of_the_questions_that_went_through():
+    rows = [Row(id=str(n), scores={}, seconds=float(n)) for n in range(1, 21)]
+    rows.append(Row(id="late", scores={}, seconds=500.0, failure="deadline"))
+    result = Evaluation("arm", tuple(rows), 1.0)
+
+    assert (result.latency(0.5), result.latency(0.95), result.latency(1.0)) == (10.0, 19.0, 20.0)
+    assert result.to_json()["latency"] == {"p50": 10.0, "p95": 19.0}
+    assert math.isnan(Evaluation("none", (rows[-1],), 1.0).latency(0.5))

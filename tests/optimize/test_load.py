@@ -24,11 +24,14 @@ from querywright.optimize.search import CompileSettings, compile_program
 from querywright.programs import make_program
 from querywright.retrieval.chroma import ChromaRetriever
 from querywright.retrieval.collection import collection_folder
+from querywright.retrieval.engines import open_retriever
 from querywright.retrieval.index import build_collection
+from querywright.retrieval.types import kind_of
 
 load_module = sys.modules[load.__module__]  # the package gives its name to the function
 
 CANARY = "canary-3f9a1c"
+FACTS = {"lm", "embedder", "collection", "engine", "reranker", "fingerprint", "created", "made"}
 
 
 class NumberModel:
@@ -112,7 +115,7 @@ def rewrite(folder, **changes):
     program = make_program(
         read.state.technique, lambda query, k: [], reader=read.state.reader, **changes.pop("knobs", read.state.knobs)
     )
-    facts = read.manifest.model_dump(include={"lm", "embedder", "collection", "fingerprint", "created", "made"})
+    facts = read.manifest.model_dump(include=FACTS)
     write_artifact(
         folder, changes.pop("program", program), **{**facts, "golden": read.golden, "card": "# card\n", **changes}
     )
@@ -282,17 +285,146 @@ def test_an_unknown_technique_is_refused_before_the_collection_is_opened(artifac
 
 
 def test_a_program_compiled_on_ones_own_retriever_needs_it_again(artifact, refused, make_lm, world):
-    rewrite(artifact, collection=None, embedder=None)
+    rewrite(artifact, collection=None, engine=None, embedder=None)
     refused(ArtifactError, "retriever of your own.*retriever=", artifact)
     assert load(artifact, lm=make_lm(), retriever=world)
 
 
 def test_closed_book_needs_no_retriever(artifact, make_lm, resolved):
     program = make_program("closed_book", reader="multiple_choice")
-    rewrite(artifact, program=program, collection=None, embedder=None)
+    rewrite(artifact, program=program, collection=None, engine=None, embedder=None)
     loaded = load(artifact, lm=make_lm())
     assert loaded("What of number 4?", ["wrong 4", "right 4"]).answer == "wrong 4"
     assert resolved == []
+
+
+# The engine: the artifact names it, and the collection is opened with it.
+
+
+@pytest.mark.parametrize("engine", ["bm25", "hybrid"])
+def test_the_engine_that_the_artifact_names_is_opened(
+    engine, tmp_path, home, resolved, make_world, make_lm, make_engine, no_connection
+):
+    splits = make_world().splits
+    retriever = open_retriever("cards", engine=engine, embedder=number_embedder(home), home=home)
+    settings = CompileSettings(n_trials=2, demo_sizes=(1,), reader_demo_sizes=(), threads=2)
+    compiled = compile_program("plain", splits, retriever=retriever, lm=make_lm(), settings=settings)
+    save_compiled(tmp_path / "saved", compiled, splits, lm=make_lm(), retriever=retriever, threads=2)
+    manifest = read_artifact(tmp_path / "saved").manifest
+    embedder = None if engine == "bm25" else "st:numbers"
+    assert (manifest.engine, manifest.collection, manifest.embedder) == (engine, "cards", embedder)
+    assert (manifest.reranker, manifest.fingerprint) == (None, retriever.fingerprint)
+
+    loaded = load(tmp_path / "saved", lm=make_lm(make_engine()), home=home, verify=True)
+    found = loaded.program.technique.retriever
+    assert (kind_of(found), found.fingerprint) == ("lexical" if engine == "bm25" else engine, retriever.fingerprint)
+    assert resolved == ([] if engine == "bm25" else ["numbers"])
+    question = "What of number 4?"
+    expected = [hit.passage.id for hit in retriever.search([question], 5)[0]]
+    assert [passage.id for passage in loaded(question, ["wrong 4", "right 4"]).passages] == expected
+
+
+def test_another_engine_is_another_fingerprint(artifact, refused):
+    rewrite(artifact, engine="bm25", embedder=None)
+    refused(ArtifactError, "'cards' is not the one the program was compiled on: its fingerprint", artifact)
+
+
+@pytest.mark.parametrize("changes", [{"engine": None}, {"collection": None}])
+def test_an_engine_without_a_collection_is_refused(changes, artifact, refused):
+    rewrite(artifact, **changes)
+    refused(ArtifactError, r"manifest\.json: the collection .* and the engine .* do not go together", artifact)
+
+
+@pytest.mark.parametrize("field", ["engine", "reranker"])
+def test_a_manifest_without_the_field_is_refused(field, artifact, refused):
+    content = json.loads((artifact / "manifest.json").read_text())
+    del content[field]
+    (artifact / "manifest.json").write_text(json.dumps(content))
+    refused(ArtifactError, rf"manifest\.json: field {field}: Field required; compile again", artifact)
+
+
+def test_an_unknown_engine_is_refused(artifact, refused):
+    content = json.loads((artifact / "manifest.json").read_text())
+    (artifact / "manifest.json").write_text(json.dumps({**content, "engine": "elastic"}))
+    refused(ArtifactError, r"manifest\.json: field engine: .*'dense', 'bm25' or 'hybrid'", artifact)
+
+
+# The reranker: by the application, or by the name of a hub model.
+
+
+class Alphabet:
+    """Passages by their ids, the last first."""
+
+    id = "ce:some/alphabet"
+    loaded = 0
+
+    def load(self):
+        self.loaded += 1
+
+    def score(self, query, passages):
+        order = sorted(passage.id for passage in passages)
+        return [float(order.index(passage.id)) for passage in passages]
+
+
+@pytest.fixture
+def reranked(artifact, home):
+    """The artifact of a program that reranks."""
+
+    def write(reranker):
+        retriever = ChromaRetriever("cards", embedder=number_embedder(home), home=home)
+        program = make_program("rerank", retriever, reader="multiple_choice", reranker=Alphabet())
+        rewrite(artifact, program=program, knobs={}, reranker=reranker, golden=[])
+        return artifact
+
+    return write
+
+
+@pytest.fixture
+def hub(monkeypatch):
+    """The reranker that every name leads to."""
+    found = Alphabet()
+    monkeypatch.setattr(load_module, "resolve_reranker", lambda name: found)
+    return found
+
+
+def test_the_reranker_that_the_artifact_names_is_loaded(reranked, hub, home, resolved, make_lm):
+    loaded = load(reranked(hub.id), lm=make_lm(), home=home)
+    assert loaded.program.technique.reranker is hub
+    assert hub.loaded == 1
+    ids = [passage.id for passage in loaded("What of number 4?", ["wrong 4", "right 4"]).passages]
+    assert ids == sorted(ids, reverse=True)
+
+
+def test_a_reranker_can_be_given(reranked, hub, home, resolved, make_lm):
+    own = Alphabet()
+    path = reranked("path:mine@12345678")
+    assert load(path, lm=make_lm(), home=home, reranker=own).program.technique.reranker is own
+    assert load(path, lm=make_lm(), home=home, reranker="a/folder").program.technique.reranker is hub
+    assert (own.loaded, hub.loaded) == (0, 1)
+
+
+def test_none_named_is_none(reranked, hub, home, resolved, make_lm):
+    assert load(reranked(None), lm=make_lm(), home=home).program.technique.reranker is None
+
+
+@pytest.mark.parametrize(
+    "name", ["path:mine@12345678", "ce:../../etc", "ce:/etc", "ce:a/b/c", "ce:some/alphabet#64", "x"]
+)
+def test_a_reranker_that_cannot_be_had_by_its_name_must_be_given(name, reranked, hub, home, resolved, make_lm):
+    with pytest.raises(ArtifactError, match="cannot be had by its name alone; give reranker="):
+        load(reranked(name), lm=make_lm(), home=home)
+    assert hub.loaded == 0
+
+
+def test_a_folder_of_the_name_is_not_taken_for_the_hub_model(reranked, hub, home, resolved, make_lm, monkeypatch):
+    path = reranked(hub.id)
+    monkeypatch.setattr(hub, "id", "path:alphabet@12345678", raising=False)
+    with pytest.raises(ArtifactError, match="compiled with the reranker 'ce:some/alphabet'"):
+        load(path, lm=make_lm(), home=home)
+
+
+def test_a_reranker_for_a_program_that_does_not_rerank_is_refused(artifact, refused):
+    refused(ArtifactError, "does not rerank; leave the reranker out", artifact, reranker=Alphabet())
 
 
 # The LM: by the application, or by a name that holds no address.

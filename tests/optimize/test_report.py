@@ -2,16 +2,20 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from dspy.utils.exceptions import LMServerError
 
+from querywright.cli.compile import show_compiled
 from querywright.data.splits import data_hash
 from querywright.data.types import Label
 from querywright.metrics.statistics import Mean
 from querywright.models.ledger import Cost
 from querywright.optimize.artifacts import read_artifact
 from querywright.optimize.evaluate import Evaluation, Row
+from querywright.optimize.final import conclude
 from querywright.optimize.report import card, compiled_json, percent, save_compiled, table_rows
 from querywright.optimize.search import CompileSettings, compile_program
 
@@ -59,6 +63,7 @@ def test_a_table_has_a_row_an_arm_and_the_columns_that_some_arm_has_a_value_for(
         "LM calls / question": "3.0",
         "LM calls made": "2",
         "seconds": "1.2",
+        "p50 / p95 s": "0.0 / 0.0",
         "fallbacks": "0 %",
         "invalid": "0 %",
         "failed": "0",
@@ -72,7 +77,7 @@ def test_a_table_has_a_row_an_arm_and_the_columns_that_some_arm_has_a_value_for(
 def test_a_table_of_nothing_scored():
     failed = (Row("q0", {"accuracy": math.nan}, failure="bug"),)
     (row,) = table_rows([Evaluation("x", failed, 0.0)])
-    assert (row["fallbacks"], row["invalid"], row["failed"]) == ("-", "-", "bug 1")
+    assert (row["fallbacks"], row["invalid"], row["failed"], row["p50 / p95 s"]) == ("-", "-", "bug 1", "- / -")
     assert table_rows([]) == []
 
 
@@ -84,10 +89,13 @@ def test_everything_found_is_json(compiled):
     assert data["arms"][0]["objective"] == 0.0
     assert data["arms"][1]["dev"]["metrics"]["decision_useful"]["value"] == 1.0
     assert [one["arm"] for one in data["test"]] == [one.name for one in compiled.test]
+    assert data["verdict"] == "no gain shown"
+    assert data["verdict_sentence"].startswith("Chosen on dev; test does not show a gain over no rewriting (")
+    assert data["reader_check"] == 0
     first = data["comparisons"][0]
     assert (first["wins"], first["losses"], first["ties"]) == (6, 0, 0)
     assert first["p_holm"] == compiled.comparisons[0].test.p_two_sided
-    assert set(data["cost"]) == {"bootstrap", "search", "reader", "test"}
+    assert set(data["cost"]) == {"bootstrap", "search", "reader", "reader check", "test"}
     assert "rows" not in data["test"][0]
 
 
@@ -101,7 +109,44 @@ def test_the_card_says_what_was_chosen_and_what_came_of_it(compiled):
     assert "| no rewriting | 6 | 0.0 [0, 39] | 0.0 [0, 39] |" in text
     assert "| hcqr compiled | 6 | 100.0 [61, 100] | 100.0 [61, 100] |" in text
     assert all(f"- {one.sentence}\n" in text for one in compiled.comparisons)
-    assert 'querywright.load("mine")' in text
+    assert f"**{conclude(compiled)[1]}.**\n" in text
+    assert 'querywright.load("path/to/mine")`: the path of this folder' in text
+
+
+def test_the_terminal_says_what_came_of_it(compiled, world, make_lm, capsys):
+    workspace = SimpleNamespace(lm=make_lm(), cost_line=lambda: "cost")
+    further = tuple(world.questions[:5])
+    show_compiled(replace(compiled, reader_check=further), world.splits, workspace)
+    text = " ".join(capsys.readouterr().out.split())
+    assert f"{conclude(compiled)[1]}; a stronger LM may change that" in text
+    assert "closed book and oracle evidence met 5 further questions" in text
+    assert all(one.sentence in text for one in compiled.comparisons)
+    first, *others = compiled.comparisons
+    sure = replace(first, test=replace(first.test, p_two_sided=0.01))
+    show_compiled(replace(compiled, comparisons=(sure, *others)), world.splits, workspace)
+    text = " ".join(capsys.readouterr().out.split())
+    assert "Chosen on dev; test shows a gain over no rewriting (decision_useful: 6 won, 0 lost of 6, p = 0.01)" in text
+    assert "a stronger LM" not in text
+    show_compiled(replace(compiled, recommended="no rewriting"), world.splits, workspace)
+    text = " ".join(capsys.readouterr().out.split())
+    assert "hcqr was not better than no rewriting on dev (decision_useful: 100.0 against 0.0 per cent)" in text
+    assert "further questions" not in text
+
+
+def test_further_questions_of_the_reader_check_are_named_with_the_data(world, make_world, make_lm, tmp_path):
+    further = make_world(size=30).questions[18:]
+    settings = CompileSettings(n_trials=1, demo_sizes=(), reader_demo_sizes=(), threads=2)
+    lm = make_lm()
+    compiled = compile_program(
+        "hcqr", world.splits, retriever=make_world(size=30), lm=lm, settings=settings, reader_check=further
+    )
+    made = save_compiled(tmp_path / "a", compiled, world.splits, lm=lm, retriever=world, threads=2).made
+    assert list(made["data"]) == ["train", "dev", "test", "reader_check"]
+    assert made["data"]["reader_check"] == {"n": 12, "sha256": data_hash(further)}
+    text = (tmp_path / "a" / "README.md").read_text()
+    assert "Questions: train 6, dev 6, test 6, reader check 12." in text
+    assert "| closed book | 18 |" in text
+    assert "| hcqr compiled | 6 |" in text
 
 
 def test_what_is_saved_says_how_it_was_made_and_what_it_answers(compiled, world, make_lm, tmp_path):

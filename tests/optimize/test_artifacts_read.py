@@ -1,0 +1,181 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+
+import dspy
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from querywright.models.adapter import PromptAdapter
+from querywright.optimize.artifacts import Golden, read_artifact
+from querywright.optimize.state import ProgramState, program_from, state_of
+from querywright.programs import READERS, TECHNIQUES, make_program
+
+GOLDEN = Golden(question="What of number 1?\u2028And\x85now?", options=["a", "b"], answer="a", passages=["p"])
+
+
+def nothing(query, k):
+    return []
+
+
+def prompts(program):
+    """What each predictor would send for fixed inputs."""
+    adapter = PromptAdapter()
+    return {
+        name: adapter.format(p.signature, p.demos, {field: f"<{field}>" for field in p.signature.input_fields})
+        for name, p in program.named_predictors()
+    }
+
+
+def values_of(knob):
+    if knob.choices or isinstance(knob.default, bool):
+        return st.sampled_from(knob.choices or (False, True))
+    kind = st.integers if isinstance(knob.default, int) else st.floats
+    return kind(knob.low, knob.high)
+
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
+
+
+PLAIN = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False, allow_infinity=False) | TEXT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
+    max_leaves=5,
+)
+
+
+def knobs_of(technique):
+    return st.fixed_dictionaries({knob.name: values_of(knob) for knob in TECHNIQUES[technique].KNOBS})
+
+
+def prompt_of(fields):
+    """Instructions, a field with its description, and demonstrations of a predictor."""
+    demo = st.dictionaries(st.sampled_from(fields), PLAIN)
+    return st.tuples(TEXT.filter(str.strip), st.sampled_from(fields), TEXT, st.lists(demo, max_size=2))
+
+
+def tune(program, prompts):
+    for name, predictor in program.named_predictors():
+        instructions, field, description, demos = prompts[name]
+        signature = predictor.signature.with_instructions(instructions)
+        predictor.signature = signature.with_updated_fields(field, desc=description)
+        predictor.demos = [dspy.Example(**demo) for demo in demos]
+
+
+READ_AGAIN = """
+import json, sys
+from pathlib import Path
+from querywright.models.adapter import PromptAdapter
+from querywright.optimize.artifacts import read_artifact
+from querywright.optimize.state import program_from
+for folder in sorted(Path(sys.argv[1]).iterdir()):
+    program = program_from(read_artifact(folder).state)
+    adapter = PromptAdapter()
+    prompts = {
+        name: adapter.format(p.signature, p.demos, {field: f"<{field}>" for field in p.signature.input_fields})
+        for name, p in program.named_predictors()
+    }
+    reader = None if program.reader is None else program.reader.NAME
+    print(json.dumps([folder.name, program.technique.NAME, reader, dict(program.technique.knobs), prompts]))
+"""
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """Artifacts of every technique, written by the test below, with what a new process must find in them."""
+    return tmp_path_factory.mktemp("written"), {}
+
+
+@pytest.mark.parametrize("technique", TECHNIQUES)
+@given(data=st.data())
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_what_was_tuned_is_what_is_read(technique, data, written, write):
+    reader = data.draw(st.sampled_from([None, *READERS]))
+    program = make_program(technique, None, reader=reader, **data.draw(knobs_of(technique)))
+    fields = {name: list(predictor.signature.fields) for name, predictor in program.named_predictors()}
+    tune(program, data.draw(st.fixed_dictionaries({name: prompt_of(own) for name, own in fields.items()})))
+    folder, expected = written
+    name = f"{len(expected):04}"
+    write(folder / name, program, golden=[GOLDEN])
+    artifact = read_artifact(folder / name)
+    again = program_from(artifact.state)
+    assert dict(again.technique.knobs) == dict(program.technique.knobs)
+    assert [type(v) for v in again.technique.knobs.values()] == [type(v) for v in program.technique.knobs.values()]
+    assert prompts(again) == prompts(program)
+    assert state_of(again) == state_of(program)
+    assert artifact.golden == [GOLDEN]
+    expected[name] = [name, technique, reader, dict(program.technique.knobs), prompts(program)]
+
+
+def test_what_was_tuned_is_what_another_process_reads(written):
+    folder, expected = written
+    assert len(expected) >= len(TECHNIQUES)
+    done = subprocess.run(
+        [sys.executable, "-c", READ_AGAIN, str(folder)], capture_output=True, text=True, timeout=100, check=True
+    )
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert found == [json.loads(json.dumps(one)) for one in expected.values()]
+
+
+def test_reading_writes_nothing(place, write):
+    write(place / "a")
+    (place / "a").rename(place / ".a.old")
+    assert read_artifact(place / "a")
+    assert [entry.name for entry in place.iterdir()] == [".a.old"]
+
+
+def test_readers_beside_a_writer_always_see_a_whole_artifact(place, write):
+    target = place / "a"
+    write(target, made={"n": 0})
+    stop = threading.Event()
+
+    def rewrite():
+        n = 0
+        while not stop.is_set():
+            n += 1
+            write(target, made={"n": n})
+
+    writer = threading.Thread(target=rewrite)
+    writer.start()
+    try:
+        seen = [read_artifact(target).manifest.made["n"] for _ in range(150)]
+    finally:
+        stop.set()
+        writer.join()
+    assert seen == sorted(seen)
+    assert len(set(seen)) > 3
+
+
+WATCHED = """
+import pickle, sys
+import dspy
+from querywright.optimize.artifacts import read_artifact
+from querywright.optimize.state import program_from
+program_from(read_artifact(sys.argv[1]).state, lambda query, k: [])  # what is imported late is imported now
+events = []
+sys.addaudithook(lambda event, args: events.append(event) if event.split(".")[0] in WATCH else None)
+WATCH = {"pickle", "marshal", "exec", "compile", "import", "socket", "subprocess", "os.system", "ctypes"}
+dspy.Module.load = dspy.Module.load_state = dspy.Predict.load_state = None
+program_from(read_artifact(sys.argv[1]).state, lambda query, k: [])
+print(sorted(set(events)))
+pickle.loads(pickle.dumps(dspy.Example))
+print("pickle.find_class" in events)
+"""
+
+
+def test_nothing_is_unpickled_run_imported_or_connected_to(artifact):
+    done = subprocess.run(
+        [sys.executable, "-c", WATCHED, str(artifact)], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.splitlines() == ["[]", "True"]
+
+
+def test_states_are_equal_only_when_everything_is():
+    one = state_of(make_program("hcqr", nothing, reader="multiple_choice"))
+    assert isinstance(one, ProgramState)
+    assert one != state_of(make_program("hcqr", nothing, reader="multiple_choice", top_k=7))
+    assert one != state_of(make_program("hcqr", nothing, reader="short_answer"))

@@ -1,0 +1,85 @@
+"""Compiling works on every technique: tuned, saved, and loaded as the same program."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from querywright.optimize.load import load
+from querywright.optimize.report import save_compiled
+from querywright.optimize.results import NO_REWRITING, CompileSettings
+from querywright.optimize.search import compile_program
+from querywright.programs import TECHNIQUES
+
+SETTINGS = CompileSettings(n_trials=4, demo_sizes=(1,), reader_demo_sizes=(1,))
+COMPILED = [name for name in TECHNIQUES if name not in {"closed_book", "plain"}]
+
+
+@pytest.fixture
+def dense_world(make_world):
+    """The world, searched by vectors too: a vector says of which question a text is, and if it has the key word."""
+
+    class DenseWorld(make_world):
+        kind = "dense"
+
+        def embed(self, texts):
+            numbers = [int("".join(c for c in text if c.isdigit())) for text in texts]
+            own = np.eye(len(self.questions))[numbers]
+            return np.hstack([own, [["key" in text] for text in texts]])
+
+        def search_vectors(self, vectors, k):
+            rows = np.asarray(vectors)
+            return self.search([f"{'key' * bool(row[-1])} of {row[:-1].argmax()}" for row in rows], k)
+
+    return DenseWorld()
+
+
+def written(make_answer):
+    """An LM for any technique: its texts and queries hold the key word and the number of the question."""
+
+    def write(asked):
+        if asked.step == "reader" and "answer" in asked.properties and asked.options:
+            return make_answer(asked)
+        text = f"key of {asked.number}"
+        return json.dumps(
+            {
+                name: spec["enum"][0] if "enum" in spec else [text] if spec.get("type") == "array" else text
+                for name, spec in asked.properties.items()
+            }
+        )
+
+    return write
+
+
+@pytest.mark.parametrize("name", COMPILED)
+def test_it_is_tuned_saved_and_loaded(name, dense_world, make_engine, make_lm, scripted, tmp_path):
+    lm = make_lm(make_engine(write=written(scripted)))
+    compiled = compile_program(
+        name,
+        dense_world.splits,
+        retriever=dense_world,
+        lm=lm,
+        knobs={"max_passages": 3},
+        settings=SETTINGS,
+    )
+
+    arms = [arm.name for arm in compiled.arms]
+    assert arms[:2] == [NO_REWRITING, "as written"]
+    assert len(arms) >= 3
+    assert compiled.failed == {}
+    assert not any(arm.dev.failures for arm in compiled.arms)
+    best = max(arm.dev.mean("decision_useful").value for arm in compiled.arms)
+    assert next(arm for arm in compiled.arms if arm.name == compiled.recommended).dev.mean(
+        "decision_useful"
+    ).value == pytest.approx(best)
+    shown = {one.name for one in compiled.test}
+    assert {"closed book", NO_REWRITING, f"{name} as written", f"{name} compiled", "oracle evidence"} <= shown
+
+    save_compiled(tmp_path / name, compiled, dense_world.splits, lm=lm, retriever=dense_world, threads=2)
+    loaded = load(tmp_path / name, lm=lm, retriever=dense_world, verify=True)
+    question = dense_world.questions[-1]
+    answer = loaded(question.question, list(question.options))
+    assert answer.answer in question.options
+    assert loaded.program.dump_state() == compiled.program.dump_state()
