@@ -9,7 +9,7 @@ export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint format bench clean
+.PHONY: help install demo test lint table format bench clean
 
 help: ## Show what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -40,12 +40,17 @@ lint: $(STAMP) ## Style, types and floors
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports
 
+table: $(STAMP) ## Write the README's table of techniques and pin the prompts, after a technique changed
+	$(BIN)/python tests/test_readme.py
+	$(BIN)/python tests/programs/test_prompts.py
+
 format: $(STAMP) ## Rewrite the code in the project's style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 bench: $(STAMP) ## Run the benchmarks
 	$(BIN)/python benchmarks/search.py
+	$(BIN)/python benchmarks/techniques.py --home $(QUERYWRIGHT_HOME)/bench
 
 clean: ## Remove build products and tool caches; .querywright, with its stored answers, and .venv stay
 	rm -rf build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage

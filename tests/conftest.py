@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import runpy
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _interrupts_reach_processes() -> None:
+    """A test run started in the background inherits that Ctrl-C is ignored, and so would every process it starts."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

@@ -55,7 +55,7 @@ def test_the_makefile_has_what_it_names():
 def test_its_table_is_that_of_the_command_line():
     shown = re.search(r"<!-- techniques -->\n(.*?)<!-- /techniques -->", README, re.DOTALL)
     assert shown is not None, "the markers <!-- techniques --> and <!-- /techniques --> are missing"
-    assert shown.group(1).strip() == markdown_table(technique_rows()).strip(), "run querywright techniques --markdown"
+    assert shown.group(1).strip() == markdown_table(technique_rows()).strip(), "run: make table"
 
 
 def test_its_command_lines_parse():
@@ -93,3 +93,9 @@ def test_its_python_uses_public_names():
 def test_its_links_lead_somewhere():
     for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", README):
         assert (ROOT / target).exists(), target
+
+
+if __name__ == "__main__":
+    table = f"<!-- techniques -->\n{markdown_table(technique_rows())}<!-- /techniques -->"
+    written = re.sub(r"<!-- techniques -->.*?<!-- /techniques -->", lambda _: table, README, flags=re.DOTALL)
+    (ROOT / "README.md").write_text(written, encoding="utf-8")

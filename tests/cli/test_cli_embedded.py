@@ -60,6 +60,8 @@ def place(tmp_path_factory):
             lm="embedded:SmolLM2-135M-Instruct",
             embedder=embedder.id,
             collection="sample",
+            engine="dense",
+            reranker=None,
             fingerprint=retriever.fingerprint,
             created="2026-01-01",
             made={},

@@ -23,12 +23,19 @@ def test_ask_a_technique(cli, collection, server):
     assert asked.status == 0, asked.err
     lines = asked.out.splitlines()
     assert lines[0] == "answer: feet"
-    assert any(line.startswith("  best_guess: ") for line in lines)
-    assert [line.split("(")[1].split(")")[0] for line in lines if line.startswith("  query (")] == [
+    assert [line for line in lines if line[:1].isdigit()] == [
+        "1. lm: form_hypothesis",
+        "2. lm: write_queries",
+        "3. search: passages",
+    ]
+    assert any(line.startswith("   best_guess: ") for line in lines)
+    assert [line.split(":")[0].strip() for line in lines if line.startswith(("   sup", "   dis", "   ver"))] == [
+        "discriminating_features",
         "support",
         "distinguish",
         "verify",
     ]
+    assert "-> p-" in " ".join(asked.out.split())
     assert sum(line.startswith("[") for line in lines) == 2
     assert len(server.requests) == 3  # hypothesis, queries, answer
     assert all(sent["Authorization"] == f"Bearer {KEY}" for sent in server.headers)
@@ -38,9 +45,12 @@ def test_ask_a_technique(cli, collection, server):
 def test_ask_as_json_prints_only_json(cli, collection, server):
     asked = cli("ask", FEET, "--technique", "plain", "--collection", collection, "--json", *server.lm)
     assert asked.status == 0
-    assert set(asked.data) == {"answer", "passages", "queries", "notes", "fallbacks"}
+    assert set(asked.data) == {"answer", "passages", "queries", "fallbacks", "findings", "steps"}
     assert asked.data["passages"][0]["id"] == "p-feet"
     assert asked.data["queries"] == [{"role": "original", "text": FEET}]
+    (step,) = asked.data["steps"]
+    assert (step["kind"], step["stage"], step["given"]) == ("search", 1, {"queries": [FEET]})
+    assert step["made"] == {FEET: [passage["id"] for passage in asked.data["passages"]]}
 
 
 def test_ask_without_a_reader_asks_no_lm(cli, collection, server):
@@ -60,7 +70,7 @@ def test_nothing_in_a_text_reaches_the_terminal_as_markup_or_control(cli, write,
     )  # fmt: skip
     assert asked.status == 0, asked.err
     assert asked.out.startswith("answer: [/]\n")  # the passage names it
-    assert "query (original): Is [/nothing] [blue]lost[/blue]?" in asked.out
+    assert "   Is [/nothing] [blue]lost[/blue]? -> odd" in asked.out
     assert "[1] odd  [bold]title[/]\n" in asked.out
     flat = " ".join(asked.out.split())
     assert "A [red]red[/red] word, [/] and [31mESC[0m and" in flat
@@ -120,7 +130,7 @@ def test_the_table_is_whole_at_every_width(cli, collection, questions, server, w
     assert all(len(line) <= width for line in done.out.splitlines())
     assert "…" not in done.out
     rows = [line for line in done.out.splitlines() if line.startswith("closed_book ")]
-    assert len(rows) == (1 if width == 160 else 2)
+    assert len(rows) == {80: 3, 100: 2, 160: 1}[width]
     whole = "  ".join(rows)
     assert "0.0 [0, 56]" in whole
     assert whole.count("0 %") == 2

@@ -14,13 +14,18 @@ from querywright.cli.common import (
     JsonOption,
     KeyOption,
     KnobOption,
+    RerankerOption,
     Workspace,
+    check_engine,
     check_reader,
+    check_reranker,
     knob_values,
     lm_failures,
+    open_reranker,
     pairs,
 )
 from querywright.cli.show import print_json, say
+from querywright.cli.trace import show_steps, steps_data
 from querywright.errors import InputError
 
 Asked = Callable[[str, list[str] | None], Any]
@@ -55,7 +60,7 @@ def ask(
         ),
     ] = None,
     verify: Annotated[bool, typer.Option("--verify", help="Replay the artifact's golden answers first.")] = False,
-    trace: Annotated[bool, typer.Option("--trace", help="Show the queries and what they were written from.")] = False,
+    trace: Annotated[bool, typer.Option("--trace", help="Show what was asked and searched, step by step.")] = False,
     lm: Annotated[
         str | None,
         typer.Option("--lm", metavar="NAME", help="LM. Default: the artifact's own, or embedded.", show_default=False),
@@ -68,6 +73,13 @@ def ask(
             "--embedder", metavar="NAME", help="As the collection was built. Default: embedded.", show_default=False
         ),
     ] = None,
+    engine: Annotated[
+        str | None,
+        typer.Option(
+            "--engine", metavar="NAME", help="dense, bm25, or hybrid (both). Default: dense.", show_default=False
+        ),
+    ] = None,
+    reranker: RerankerOption = None,
     home: HomeOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -80,22 +92,24 @@ def ask(
     if artifact is not None:
         clashing = {
             "--technique": technique, "--collection": collection, "--knob": knob, "--reader": reader,
-            "--embedder": embedder,
+            "--embedder": embedder, "--engine": engine,
         }  # fmt: skip
         given = [name for name, value in clashing.items() if value]
         if given:
             raise InputError(
                 f"an artifact brings its own technique, knobs, reader and collection; leave out {', '.join(given)}"
             )
-        program = _compiled(artifact, options, lm, api_base, api_key_env, home, verify)
+        program = _compiled(artifact, options, lm, api_base, api_key_env, home, verify, reranker)
     else:
         if verify:
             raise InputError("--verify replays an artifact's golden answers; name one with --artifact")
         if technique is None:
             raise InputError("name what is asked: --artifact FOLDER, or --technique NAME with --collection NAME")
+        check_engine(engine or "dense")
+        check_reranker(technique, reranker)
         make = _technique(technique, collection, options, reader or "auto", knob)
         workspace = Workspace.open(home, lm or "embedded", api_base=api_base, api_key_env=api_key_env)
-        program = make(workspace, embedder or "embedded")
+        program = make(workspace, embedder or "embedded", engine or "dense", reranker)
     with lm_failures():
         prediction = program(question, options or None)
     if as_json:
@@ -127,6 +141,7 @@ def _compiled(
     api_key_env: str | None,
     home: Path | None,
     verify: bool,
+    reranker: str | None,
 ) -> Asked:
     """The artifact's program; an address or a key alone is for the LM that the artifact names."""
     from querywright.optimize.artifacts import read_artifact
@@ -140,12 +155,12 @@ def _compiled(
         name = lm or ("embedded" if manifest.lm.startswith("embedded:") else manifest.lm)
         given = Workspace.open(home, name, api_base=api_base, api_key_env=api_key_env).lm
     with lm_failures():
-        return load(artifact, lm=given, home=home, verify=verify)
+        return load(artifact, lm=given, reranker=reranker, home=home, verify=verify)
 
 
 def _technique(
     technique: str, collection: str | None, options: list[str], reader: str, knob: list[str] | None
-) -> Callable[[Workspace, str], Asked]:
+) -> Callable[[Workspace, str, str, str | None], Asked]:
     """What makes the program once the working folder is open; everything given is checked before."""
     import dspy
 
@@ -162,10 +177,16 @@ def _technique(
         raise InputError(f"{what} compares options; give at least two with --option")
     chosen = reader if reader != "auto" else ("multiple_choice" if options else "short_answer")
 
-    def make(workspace: Workspace, embedder: str) -> Asked:
+    def make(workspace: Workspace, embedder: str, engine: str, reranker: str | None) -> Asked:
         searches = kind.SEARCHES != "0" and collection is not None
-        retriever = workspace.retriever(str(collection), embedder) if searches else None
-        program = make_program(technique, retriever, reader=None if chosen == "none" else chosen, **knobs)
+        retriever = workspace.retriever(str(collection), embedder, engine) if searches else None
+        program = make_program(
+            technique,
+            retriever,
+            reader=None if chosen == "none" else chosen,
+            reranker=open_reranker(reranker),
+            **knobs,
+        )
 
         def call(question: str, given: list[str] | None) -> Any:
             with dspy.context(lm=workspace.lm, adapter=PromptAdapter()):
@@ -181,8 +202,9 @@ def _as_data(prediction: Any) -> dict[str, Any]:
         "answer": prediction.answer,
         "passages": [{"id": p.id, "title": p.title, "text": p.text} for p in prediction.passages],
         "queries": [{"role": q.role, "text": q.text} for q in prediction.queries],
-        "notes": dict(prediction.notes),
         "fallbacks": list(prediction.fallbacks),
+        "findings": [{"question": f.question, "answer": f.answer} for f in prediction.findings],
+        "steps": steps_data(prediction.steps),
     }
 
 
@@ -190,10 +212,7 @@ def _show(prediction: Any, trace: bool) -> None:
     if prediction.answer is not None:
         say(f"answer: {prediction.answer or '(none)'}", style="bold")
     if trace:
-        for name, value in prediction.notes.items():
-            say(f"{name}: {'; '.join(map(str, value)) if isinstance(value, list) else value}", indent=2)
-        for query in prediction.queries:
-            say(f"query ({query.role}): {query.text}", indent=2)
+        show_steps(prediction.steps)
     for number, passage in enumerate(prediction.passages, 1):
         say(f"[{number}] {passage.id}  {passage.title}".rstrip(), style="cyan")
         say(passage.text, indent=4)

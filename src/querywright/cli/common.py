@@ -6,13 +6,15 @@ import contextlib
 import os
 import re
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from querywright.cli.show import note
 from querywright.errors import ArtifactError, InputError, OutageError, QuerywrightError
 
 if TYPE_CHECKING:
@@ -21,8 +23,10 @@ if TYPE_CHECKING:
     from querywright.data.types import Question
     from querywright.models.ledger import Ledger
     from querywright.models.store import Store
-    from querywright.retrieval.chroma import ChromaRetriever
+    from querywright.retrieval.engines import CollectionRetriever
+    from querywright.retrieval.rerank import CrossEncoderReranker
 
+SLOW_SECONDS = 2.0
 PROBE_BYTES = 1 << 20
 _VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]{0,39}")
 
@@ -53,6 +57,19 @@ KeyOption = Annotated[
 EmbedderOption = Annotated[
     str,
     typer.Option("--embedder", metavar="NAME", help="embedded, or a sentence-transformers name or path."),
+]
+EngineOption = Annotated[
+    str,
+    typer.Option("--engine", metavar="NAME", help="dense, bm25, or hybrid (both)."),
+]
+RerankerOption = Annotated[
+    str | None,
+    typer.Option(
+        "--reranker",
+        metavar="NAME",
+        help="A cross-encoder's name or path, for techniques that rerank.",
+        show_default=False,
+    ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")]
 ColumnOption = Annotated[
@@ -131,12 +148,68 @@ class Workspace:
             f"{total.seconds:.0f} LM seconds{dollars}"
         )
 
-    def retriever(self, collection: str, embedder: str) -> ChromaRetriever:
+    def retriever(self, collection: str, embedder: str, engine: str = "dense") -> CollectionRetriever:
         """Open a collection."""
         from querywright.models.embedder import resolve_embedder
-        from querywright.retrieval.chroma import ChromaRetriever
+        from querywright.retrieval.engines import open_retriever
 
-        return ChromaRetriever(collection, embedder=resolve_embedder(embedder, store=self.store), home=self.home)
+        return open_retriever(
+            collection,
+            engine=engine,
+            embedder=None if engine == "bm25" else resolve_embedder(embedder, store=self.store),
+            home=self.home,
+            progress=_when_slow(f"the BM25 index of {collection}"),
+        )
+
+
+def _when_slow(what: str) -> Callable[[int, int], None]:
+    """Progress that is silent for work of less than two seconds, and then says twice at most what is going on."""
+    begin, said = time.monotonic(), False
+
+    def update(done: int, total: int) -> None:
+        nonlocal said
+        seconds = time.monotonic() - begin
+        if seconds < SLOW_SECONDS:
+            return
+        if done == total:
+            note(f"{what}: built in {seconds:.0f} s, and kept")
+        elif not said:
+            note(f"{what}: building, {done} of {total} passages")
+            said = True
+
+    return update
+
+
+def check_engine(engine: str) -> None:
+    """Raise when there is no such engine."""
+    from querywright.retrieval.engines import check_engine as check
+
+    check(engine)
+
+
+def check_reranker(technique: str, reranker: str | None) -> None:
+    """Raise when a reranker is named that the technique would not ask, or that there cannot be."""
+    from querywright.programs import technique_class
+
+    reranks = technique_class(technique).USES_RERANKER
+    if reranker is None:
+        return
+    if not reranks:
+        raise InputError(f"{technique} does not rerank; leave --reranker out, or use a technique that does")
+    from querywright.retrieval.rerank import resolve_reranker
+
+    resolve_reranker(reranker)
+
+
+def open_reranker(name: str | None) -> CrossEncoderReranker | None:
+    """Load the reranker of that name, if one is named, so that a missing model is told before anything is spent."""
+    if name is None:
+        return None
+    from querywright.retrieval.rerank import resolve_reranker
+
+    reranker = resolve_reranker(name)
+    reranker.load()
+    return reranker
 
 
 def _lm(store: Store, ledger: Ledger, lm: str, api_base: str | None, key: str | None, max_calls: int | None) -> dspy.LM:

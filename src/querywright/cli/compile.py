@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +14,7 @@ from querywright.cli.common import (
     CallsOption,
     ColumnOption,
     EmbedderOption,
+    EngineOption,
     HomeOption,
     JsonOption,
     KeyOption,
@@ -22,13 +23,17 @@ from querywright.cli.common import (
     LMOption,
     QuestionsArgument,
     ReaderOption,
+    RerankerOption,
     SplitOption,
     ThreadsOption,
     Workspace,
+    check_engine,
     check_folder,
     check_reader,
+    check_reranker,
     knob_values,
     lm_failures,
+    open_reranker,
     pairs,
     reader_for,
 )
@@ -37,7 +42,9 @@ from querywright.errors import InputError, QuerywrightError
 
 if TYPE_CHECKING:
     from querywright.data.splits import Splits
+    from querywright.data.types import Question
     from querywright.optimize.search import Arm, Compiled
+    from querywright.retrieval.rerank import Reranker
 
 OBJECTIVES = ("decision_useful", "accuracy", "both")
 SHOWN_ARMS = 8
@@ -80,6 +87,8 @@ def compile_command(
     max_calls: CallsOption = None,
     threads: ThreadsOption = 4,
     embedder: EmbedderOption = "embedded",
+    engine: EngineOption = "dense",
+    reranker: RerankerOption = None,
     home: HomeOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -96,6 +105,8 @@ def compile_command(
     needs_options = technique_class(technique).NEEDS_OPTIONS or reader == "multiple_choice"
     knobs = knob_values(technique, pairs(knob, "--knob"))
     check_reader(reader)
+    check_engine(engine)
+    check_reranker(technique, reranker)
     counts = _sizes(sizes)
     if objective not in {"auto", *OBJECTIVES}:
         raise InputError(f"the objective must be auto, {', '.join(OBJECTIVES)}, but got {objective!r}")
@@ -115,7 +126,8 @@ def compile_command(
         workspace,
         technique,
         splits,
-        retriever=workspace.retriever(collection, embedder),
+        retriever=workspace.retriever(collection, embedder, engine),
+        reranker=open_reranker(reranker),
         reader=reader_for(asked, reader),
         knobs=knobs,
         settings=CompileSettings(objective=objective, n_trials=trials, seed=seed, threads=threads),  # type: ignore[arg-type]
@@ -135,6 +147,8 @@ def run_compile(
     settings: Any,
     save_to: Path,
     as_json: bool,
+    reader_check: Sequence[Question] = (),
+    reranker: Reranker | None = None,
 ) -> None:
     """Compile, save and show; what was found is also shown when it could not be saved."""
     from querywright.optimize.report import compiled_json, save_compiled
@@ -150,6 +164,8 @@ def run_compile(
             reader=reader,
             knobs=knobs,
             settings=settings,
+            reader_check=reader_check,
+            reranker=reranker,
             progress=update,
         )
         try:
@@ -169,6 +185,7 @@ def run_compile(
 def show_compiled(compiled: Compiled, splits: Splits, workspace: Workspace) -> None:
     """The tables and verdicts of a compilation."""
     from querywright.data.types import Label
+    from querywright.optimize.final import conclude
     from querywright.optimize.report import table_rows
     from querywright.optimize.search import objective_value
 
@@ -191,18 +208,18 @@ def show_compiled(compiled: Compiled, splits: Splits, workspace: Workspace) -> N
     )
     budget = compiled.program.technique.knobs["max_passages"]
     demonstrated = "none" if compiled.compiled.demo_set is None else "yes"
+    verdict, sentence = conclude(compiled)
     notes = [
-        f"met once; mean in per cent with its 95 % interval; every arm shows at most {budget} passages; LM "
-        f"{workspace.lm.model}; usefulness from labelled evidence; p-values Holm-corrected",
+        f"met once; mean in per cent with its 95 % interval; every arm shows at most {budget} passages and has the "
+        f"same reader, unless its name says otherwise; LM {workspace.lm.model}; usefulness from labelled evidence; "
+        "p-values Holm-corrected, the reader check's by itself",
         *(one.sentence for one in compiled.comparisons),
         f"recommended: {compiled.recommended} (chosen on dev); demonstrations: technique {demonstrated}, "
         f"reader {'yes' if compiled.reader_demos else 'none'}",
+        sentence if verdict == "gain" else f"{sentence}; a stronger LM may change that: --lm openai/...",
     ]
-    if compiled.recommended == "no rewriting":
-        notes.append(
-            f"{compiled.technique} was not better than no rewriting on dev, so plain retrieval is what was saved; "
-            "a stronger LM may change that: --lm openai/..."
-        )
+    if compiled.reader_check:
+        notes.insert(1, f"closed book and oracle evidence met {len(compiled.reader_check)} further questions")
     show_table(
         f"test, {len(splits.test)} questions",
         table_rows(compiled.test),

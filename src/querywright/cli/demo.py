@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,9 +12,15 @@ from querywright.cli.common import HomeOption, JsonOption, ThreadsOption, Worksp
 from querywright.cli.compile import run_compile
 from querywright.cli.show import note, progress
 
+if TYPE_CHECKING:
+    from querywright.data.splits import Splits
+    from querywright.data.types import Question
+
 SIZES = (10, 18, 40)
 TRIALS = 24
 BUDGET = 3
+READER_CHECK = 60
+"""Further questions for closed book and oracle evidence."""
 
 
 def demo(
@@ -46,14 +53,24 @@ def demo(
             progress=lambda done, total: update("embedding", done, total),
         )
     note(f"sample: {report.count} passages, {report.embedded} embedded")
+    splits = split_questions(sample.questions, sizes=SIZES)
     run_compile(
         workspace,
         "hcqr",
-        split_questions(sample.questions, sizes=SIZES),
+        splits,
         retriever=workspace.retriever("sample", "embedded"),
         reader="multiple_choice",
         knobs={"max_passages": BUDGET},
         settings=CompileSettings(n_trials=TRIALS, threads=threads),
         save_to=save_to,
         as_json=as_json,
+        reader_check=left_over(sample.questions, splits)[:READER_CHECK],
     )
+
+
+def left_over(questions: Sequence[Question], splits: Splits) -> list[Question]:
+    """The questions that stand in none of the splits, in the order of their hashes."""
+    from querywright.data import split_questions
+
+    used = {question.id for part in splits for question in part}
+    return [question for part in split_questions(questions) for question in part if question.id not in used]

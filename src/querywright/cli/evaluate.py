@@ -14,6 +14,7 @@ from querywright.cli.common import (
     CallsOption,
     ColumnOption,
     EmbedderOption,
+    EngineOption,
     HomeOption,
     JsonOption,
     KeyOption,
@@ -22,11 +23,14 @@ from querywright.cli.common import (
     LMOption,
     QuestionsArgument,
     ReaderOption,
+    RerankerOption,
     SplitOption,
     ThreadsOption,
     Workspace,
+    check_engine,
     check_file,
     lm_failures,
+    open_reranker,
     pairs,
 )
 from querywright.cli.plan import Plan, make_plan, planned_programs, planned_questions, settle
@@ -36,7 +40,7 @@ from querywright.errors import InputError
 if TYPE_CHECKING:
     from querywright.data.types import Question
     from querywright.optimize.evaluate import Evaluation
-    from querywright.retrieval.chroma import ChromaRetriever
+    from querywright.retrieval.engines import CollectionRetriever
 
 BASELINE = "plain"
 SHOWN_WARNINGS = 3
@@ -111,6 +115,8 @@ def evaluate_command(
     ] = 0.05,
     threads: ThreadsOption = 4,
     embedder: EmbedderOption = "embedded",
+    engine: EngineOption = "dense",
+    reranker: RerankerOption = None,
     rows: Annotated[
         Path | None,
         typer.Option(
@@ -128,11 +134,14 @@ def evaluate_command(
 
     if rows is not None:
         check_file(rows, "--rows")
+    check_engine(engine)
     plan = make_plan(technique, artifact, reader, pairs(knob, "--knob"), metric)
     asked = planned_questions(plan, questions, pairs(column, "--column"), limit, split)
     settle(plan, asked, judged=judge_lm is not None)
     if plan.searches and collection is None:
         raise InputError(f"{plan.searches[0]} searches; name a collection with --collection")
+    if reranker is not None and not plan.reranks:
+        raise InputError("nothing here reranks; leave --reranker out, or name a technique that does")
 
     workspace = Workspace.open(home, lm, api_base=api_base, api_key_env=api_key_env, max_calls=max_calls)
     metrics: dict[str, Any] = dict(plan.metrics)
@@ -149,9 +158,9 @@ def evaluate_command(
         plan.notes.append(f"judged_useful: labels by the judge {judge.model}, not calibrated against people")
     retriever = None
     if collection is not None and (plan.searches or plan.artifacts):
-        retriever = workspace.retriever(collection, embedder)
+        retriever = workspace.retriever(collection, embedder, engine)
         _warn_of_missing_evidence(asked, retriever)
-    programs = planned_programs(plan, retriever, workspace, home)
+    programs = planned_programs(plan, retriever, workspace, home, open_reranker(reranker))
     found: list[Evaluation] = []
     with progress() as update, lm_failures():
         for name, program in programs.items():
@@ -188,7 +197,7 @@ def _judged(lm: Any) -> Callable[..., float]:
     return judged
 
 
-def _warn_of_missing_evidence(asked: Sequence[Question], retriever: ChromaRetriever) -> None:
+def _warn_of_missing_evidence(asked: Sequence[Question], retriever: CollectionRetriever) -> None:
     from querywright.data.reading import check_evidence
 
     missing = check_evidence(asked, {passage.id for passage in retriever.passages()})

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from querywright.data.types import Question
     from querywright.optimize.artifacts import Manifest
     from querywright.programs import RAG
-    from querywright.retrieval.chroma import ChromaRetriever
+    from querywright.retrieval.engines import CollectionRetriever
+    from querywright.retrieval.rerank import Reranker
 
 DEFAULT_TECHNIQUES = ("closed_book", "plain", "hcqr")
 
@@ -49,6 +50,14 @@ class Plan:
         from querywright.programs import technique_class
 
         return [name for name in self.names if technique_class(name).SEARCHES != "0"]
+
+    @property
+    def reranks(self) -> bool:
+        """Whether some arm takes a reranker."""
+        from querywright.programs import technique_class
+
+        techniques = [*self.names, *(manifest.technique for _, manifest in self.artifacts.values())]
+        return any(technique_class(name).USES_RERANKER for name in techniques)
 
     @property
     def needs_options(self) -> list[str]:
@@ -149,19 +158,29 @@ def settle(plan: Plan, asked: Sequence[Question], *, judged: bool) -> None:
 
 
 def planned_programs(
-    plan: Plan, retriever: ChromaRetriever | None, workspace: Workspace, home: Path | None
+    plan: Plan,
+    retriever: CollectionRetriever | None,
+    workspace: Workspace,
+    home: Path | None,
+    reranker: Reranker | None = None,
 ) -> dict[str, RAG]:
-    """The programs by the names of their arms."""
+    """The programs by the names of their arms; an artifact brings its own reranker where none is given."""
     from querywright.optimize.load import load
-    from querywright.programs import make_program
+    from querywright.programs import make_program, technique_class
+
+    def own(technique: str) -> Reranker | None:
+        return reranker if technique_class(technique).USES_RERANKER else None
 
     programs = {
-        name: make_program(name, retriever, reader=plan.reader, **knob_values(name, plan.knobs, strict=False))
+        name: make_program(
+            name, retriever, reader=plan.reader, reranker=own(name), **knob_values(name, plan.knobs, strict=False)
+        )
         for name in plan.names
     }
     for name, (path, manifest) in plan.artifacts.items():
         open_already = retriever is not None and retriever.fingerprint == manifest.fingerprint
-        loaded = load(path, home=home, lm=workspace.lm, retriever=retriever if open_already else None)
+        found = retriever if open_already else None
+        loaded = load(path, home=home, lm=workspace.lm, retriever=found, reranker=own(manifest.technique))
         programs[name] = loaded.program
         if manifest.lm != workspace.lm.model:
             plan.notes.append(f"{name} was compiled for the LM {manifest.lm}")

@@ -1,0 +1,46 @@
+"""What the demo gives to a compilation; the compilation itself is not run here."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from querywright.cli import demo as module
+from querywright.cli.common import Workspace
+from querywright.data import load_sample, split_questions
+from querywright.data.types import Question
+
+
+@pytest.fixture
+def given(monkeypatch, tmp_path):
+    """What ``run_compile`` is given."""
+    seen = {}
+    workspace = SimpleNamespace(store=None, home=tmp_path, retriever=lambda *names: names)
+    report = SimpleNamespace(count=200, embedded=0)
+    monkeypatch.setattr(Workspace, "open", lambda *args, **options: workspace)
+    monkeypatch.setattr("querywright.models.embedder.resolve_embedder", lambda *args, **options: None)
+    monkeypatch.setattr("querywright.retrieval.index.build_collection", lambda *args, **options: report)
+    monkeypatch.setattr(module, "run_compile", lambda *args, **options: seen.update(options, splits=args[2]))
+    module.demo(save_to=tmp_path / "artifact", threads=2)
+    return seen
+
+
+def test_the_reader_is_checked_on_questions_that_no_other_stage_sees(given):
+    used = {question.id for part in given["splits"] for question in part}
+    check = [question.id for question in given["reader_check"]]
+    assert [len(part) for part in given["splits"]] == list(module.SIZES)
+    assert len(set(check)) == len(check) == module.READER_CHECK == 60
+    assert not used & set(check)
+    assert set(check) <= {question.id for question in load_sample().questions}
+
+
+def test_what_is_left_over_stands_in_the_order_of_the_hashes_and_not_of_the_file():
+    questions = [Question(f"q{n}", "?") for n in range(40)]
+    splits = split_questions(questions, sizes=(3, 4, 5))
+    left = module.left_over(questions, splits)
+    assert left == module.left_over(questions[::-1], splits)
+    assert left != sorted(left, key=questions.index)
+    assert {one.id for one in left} == {one.id for one in questions} - {one.id for part in splits for one in part}
+    every = [one for part in split_questions(questions) for one in part]
+    assert left == [one for one in every if one in left]
