@@ -1,0 +1,400 @@
+"""Every technique against an LM of fixed latency, and the same work done with other libraries: ratios of one run.
+
+Usage: python benchmarks/techniques.py [--latency 0.2] [--questions 100] [--concurrency 32] [--json]
+
+What a run costs is set beside its critical path: LM stages one after another x latency x questions / concurrency,
+with the stages that were really taken. A ratio of 1 would mean that nothing but the LM takes time and that no thread
+is ever idle. No run can be faster than two bounds: ``floor`` is the ratio if only the LM took time (100 questions
+are four rounds of 32, not 3.125), ``busy`` the ratio if only the processors' work did (CPU time of a cold run over
+the number of processors). ``cold`` embeds every query anew, ``cached`` is a second run whose vectors are known. What
+a cold run took beyond its floor is told apart in seconds of the wall: embedding and searching (waits for the
+processor and for others included, summed over the threads and divided by their number) and the rest, which is
+querywright's, DSPy's and the client's own work; it can fall below 0, because a thread that has no question in the
+last round can have waited longer before.
+
+Aims at 0.2 s: 2.0 cold, 1.35 cached; at 1 s: 1.25 cold. Run it on a machine that has nothing else to do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import heapq
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import dspy
+from loopback import Counts, Loopback, sentence
+from measured import Material, OneByOne, TimedEmbedder, TimedRetriever, material
+from peers import MAX_PASSAGES, PEERS, WORDINGS, Setting
+
+from querywright.data.types import Question
+from querywright.models.embedder import EMBEDDED_PACKAGE, Embedder, TextEmbedder, resolve_embedder
+from querywright.models.lm import resolve_lm
+from querywright.optimize.evaluate import evaluate
+from querywright.optimize.pool import bounded_map
+from querywright.programs import RAG, TECHNIQUES, make_program
+from querywright.retrieval.index import build_collection
+
+HOTPOTQA = Path(__file__).resolve().parents[2] / "shared" / "data" / "hotpotqa"
+PARTS = ("techniques", "libraries", "embedding")
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What all runs share.
+
+    Args:
+        server: The LM.
+        lm: The LM as querywright asks it.
+        material: Passages and questions; the first question only warms up.
+        retriever: Over the passages.
+        embedder: The retriever's.
+        concurrency: Questions under way at a time.
+    """
+
+    server: Loopback
+    lm: dspy.LM
+    material: Material
+    retriever: TimedRetriever
+    embedder: TimedEmbedder
+    concurrency: int
+
+    @property
+    def questions(self) -> tuple[Question, ...]:
+        """All but the first."""
+        return self.material.questions[1:]
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one run over the questions took.
+
+    Args:
+        wall: Seconds.
+        calls: LM calls a question.
+        embedded: Texts embedded a question.
+        searched: Queries searched a question.
+        embedding: Seconds of the wall in which a thread embeds or waits for it, on average over the threads.
+        searching: The same of the index.
+        cpu: Seconds of CPU of this process.
+        failures: Questions that failed.
+    """
+
+    wall: float
+    calls: float
+    embedded: float
+    searched: float
+    embedding: float
+    searching: float
+    cpu: float
+    failures: int = 0
+
+
+@dataclass(frozen=True)
+class Result:
+    """A technique or a library, cold and with embeddings cached.
+
+    Args:
+        name: What was run.
+        stages: LM stages a question, as taken.
+        path: Seconds of the critical path.
+        floor: Ratio of a run in which only the LM takes time.
+        cold: The first run.
+        cached: The second run, with the vectors of the first.
+    """
+
+    name: str
+    stages: float
+    path: float
+    floor: float
+    cold: Run
+    cached: Run
+
+    def ratio(self, run: Run) -> float | None:
+        """Wall time over critical path; None where no LM is asked."""
+        return run.wall / self.path if self.path else None
+
+    def busy(self, run: Run) -> float | None:
+        """What the ratio would be if all processors did nothing but this process's work, and the LM took no time."""
+        return run.cpu / (os.cpu_count() or 1) / self.path if self.path else None
+
+    def rest(self, run: Run) -> float:
+        """Seconds of the wall that are neither the LM's, as its floor has it, nor embedding, nor searching."""
+        return run.wall - self.path * self.floor - run.embedding - run.searching
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything, ratios included."""
+        runs = {
+            name: {**asdict(run), "ratio": self.ratio(run), "busy": self.busy(run), "rest": self.rest(run)}
+            for name, run in (("cold", self.cold), ("cached", self.cached))
+        }
+        return {"name": self.name, "stages": self.stages, "path": self.path, "floor": self.floor, **runs}
+
+
+@contextmanager
+def bench(
+    *, latency: float, questions: int, concurrency: int, passages: int, data: Path | None, embedder: TextEmbedder,
+    home: Path | None = None, model: str = "openai/bench",
+) -> Iterator[Bench]:  # fmt: skip
+    """The server and a collection, in a folder of its own where none is given, for as long as the block lasts."""
+    made = material(data, passages, questions + 1)
+    with tempfile.TemporaryDirectory() as folder, Loopback(latency) as server:
+        home = Path(folder) if home is None else home
+        say(f"embedding {made.source}")
+        build_collection("bench", made.passages, embedder=embedder, home=home, prune=True)
+        timed = TimedEmbedder(embedder)
+        retriever = TimedRetriever("bench", embedder=timed, home=home)
+        lm = resolve_lm(model, api_base=server.url, api_key="x")
+        yield Bench(server, lm, made, retriever, timed, concurrency)
+        lm.engine.close()
+
+
+class Watched:
+    """A program that notes the LM stages of each question."""
+
+    def __init__(self, program: RAG) -> None:
+        self.reader = program.reader
+        self.stages: dict[str, int] = {}
+        self._program = program
+
+    def __call__(self, question: str, options: Sequence[str]) -> dspy.Prediction:
+        """What the program finds; it is given the options if it needs them."""
+        needed = options if self._program.technique.NEEDS_OPTIONS else None
+        prediction: dspy.Prediction = self._program(question=question, options=needed)
+        taken = {step.stage for step in prediction.steps if step.kind == "lm"}
+        self.stages[question] = len(taken) + (self.reader is not None)
+        return prediction
+
+
+def run_technique(bench: Bench, name: str, *, reader: str | None = None, **knobs: Any) -> Result:
+    """A technique over all questions, twice."""
+    watched = Watched(make_program(name, bench.retriever, reader=reader, **knobs))
+    program: Any = watched
+
+    def run(questions: Sequence[Question]) -> int:
+        threads = bench.concurrency
+        return sum(evaluate(program, questions, lm=bench.lm, name=name, threads=threads).failures.values())
+
+    run(bench.material.questions[:1])
+    watched.stages.clear()
+    cold = _timed(bench, bench.embedder, lambda: run(bench.questions))
+    stages = [watched.stages.get(question.question, 0) for question in bench.questions]
+    cached = _timed(bench, bench.embedder, lambda: run(bench.questions), cached=True)
+    return _result(bench, name, stages, cold, cached)
+
+
+def run_library(bench: Bench, name: str, embedder: TimedEmbedder) -> Result:
+    """The work of four queries and a short answer by another library, twice.
+
+    Raises:
+        ImportError: The library is not installed.
+    """
+
+    def search(queries: list[str]) -> list[list[str]]:
+        lists = bench.retriever.search_vectors(embedder.encode(queries), MAX_PASSAGES)
+        return [[hit.passage.content for hit in hits] for hits in lists]
+
+    answers = PEERS[name](Setting(bench.server.url, search, bench.concurrency))
+
+    def run(questions: Sequence[Question]) -> int:
+        return sum(not answer for answer in answers([question.question for question in questions]))
+
+    _use_torch_threads(os.cpu_count() or 1)  # as torch has it; querywright sets it for the whole process
+    run(bench.material.questions[:1])
+    cold = _timed(bench, embedder, lambda: run(bench.questions))
+    cached = _timed(bench, embedder, lambda: run(bench.questions), cached=True)
+    return _result(bench, name, [2] * len(bench.questions), cold, cached)
+
+
+def _timed(bench: Bench, embedder: TimedEmbedder, work: Callable[[], int], *, cached: bool = False) -> Run:
+    bench.server.forget()
+    embedder.cached = cached
+    clocks = embedder.clock, bench.retriever.clock
+    before = [(clock.seconds, clock.items) for clock in clocks]
+    cpu, began = time.process_time(), time.perf_counter()
+    failures = work()
+    wall, cpu = time.perf_counter() - began, time.process_time() - cpu
+    (embedding, embedded), (searching, searched) = (
+        (clock.seconds - seconds, clock.items - items) for clock, (seconds, items) in zip(clocks, before, strict=True)
+    )
+    count = len(bench.questions)
+    threads = min(bench.concurrency, count)
+    return Run(
+        wall=wall,
+        calls=bench.server.counts().calls / count,
+        embedded=embedded / count,
+        searched=searched / count,
+        embedding=embedding / threads,
+        searching=searching / threads,
+        cpu=cpu,
+        failures=failures,
+    )
+
+
+def _result(bench: Bench, name: str, stages: Sequence[int], cold: Run, cached: Run) -> Result:
+    threads = min(bench.concurrency, len(stages))
+    ends = [0] * threads
+    for taken in stages:
+        heapq.heapreplace(ends, ends[0] + taken)
+    path = sum(stages) / threads
+    floor = max(ends) / path if path else 1.0
+    return Result(name, statistics.mean(stages), path * bench.server.latency, floor, cold, cached)
+
+
+def embedding_ratio(embedder: Embedder, *, threads: int, texts: int = 1024, rounds: int = 3) -> float:
+    """Texts a second embedded four at a time by many threads, over those of one large ``encode``; the median.
+
+    Args:
+        embedder: Without a store, so that each text is embedded each time.
+        threads: That embed at the same time.
+        texts: Distinct ones, a multiple of 4.
+        rounds: Of both, in turn.
+    """
+    lines = [sentence(number) for number in range(texts)]
+    fours = [lines[start : start + 4] for start in range(0, texts, 4)]
+    ratios = []
+    for number in range(rounds + 1):
+        large = _seconds(lambda: embedder.encode(lines))
+        apart = _seconds(lambda: bounded_map(embedder.encode, fours, threads=threads))
+        if number:  # the first round warms up
+            ratios.append(large / apart)
+    return statistics.median(ratios)
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+def _use_torch_threads(count: int) -> None:
+    import torch
+
+    torch.set_num_threads(count)
+
+
+def _one_by_one() -> TimedEmbedder:
+    """The embedded model as other libraries use it."""
+    import importlib.util
+
+    from sentence_transformers import SentenceTransformer
+
+    spec = importlib.util.find_spec(EMBEDDED_PACKAGE)
+    assert spec is not None
+    assert spec.origin is not None
+    return TimedEmbedder(OneByOne("plain", SentenceTransformer(str(Path(spec.origin).parent / "model"))))
+
+
+HEAD = (
+    f"{'':32}{'LM':>6}{'LM':>6}{'path':>7}{'cold':>14}{'cached':>14}{'cold: s of the wall':>24}{'CPU':>7}\n"
+    f"{'':32}{'stages':>6}{'calls':>6}{'s':>7}{'s':>7}{'ratio':>7}{'s':>7}{'ratio':>7}"
+    f"{'embed':>8}{'search':>8}{'rest':>8}{'ms/q':>7}{'floor':>7}{'busy':>7}"
+)
+
+
+def line(result: Result, count: int) -> str:
+    """A row of the table under ``HEAD``."""
+    cold, cached = result.cold, result.cached
+    ratios = [result.ratio(cold), result.ratio(cached), result.floor if result.path else None, result.busy(cold)]
+    one, two, floor, busy = (f"{'-' if ratio is None else format(ratio, '.2f'):>7}" for ratio in ratios)
+    failed = cold.failures + cached.failures
+    return (
+        f"{result.name:32}{result.stages:6.2f}{cold.calls:6.1f}{result.path:7.2f}{cold.wall:7.2f}{one}"
+        f"{cached.wall:7.2f}{two}{cold.embedding:8.2f}{cold.searching:8.2f}{result.rest(cold):8.2f}"
+        f"{1000 * cold.cpu / count:7.1f}{floor}{busy}" + (f"  {failed} FAILED" if failed else "")
+    )
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("--latency", type=float, default=0.2, help="seconds of an LM call (0.2)")
+    made.add_argument("--questions", type=int, default=100, help="3 or more (100)")
+    made.add_argument("--concurrency", type=int, default=32, help="questions under way at a time (32)")
+    made.add_argument("--passages", type=int, default=2000, help="of the collection (2000)")
+    made.add_argument("--data", type=Path, default=HOTPOTQA, help=f"corpus.jsonl and questions.jsonl ({HOTPOTQA})")
+    made.add_argument("--home", type=Path, help="keeps the collection for the next run (a folder that is removed)")
+    made.add_argument("--model", default="openai/bench", help="how the LM is called; openai/gpt-4o-mini gets a schema")
+    made.add_argument("--reader", choices=("short_answer", "multiple_choice"), help="one more LM stage (none)")
+    made.add_argument("--technique", action="append", choices=list(TECHNIQUES), help="only this one; may be repeated")
+    made.add_argument("--part", action="append", choices=PARTS, help="only this one; may be repeated")
+    made.add_argument("--json", action="store_true", help="print JSON")
+    return made
+
+
+def main() -> None:
+    options = parser().parse_args()
+    parts = options.part or (["techniques"] if options.technique else PARTS)
+    embedder = resolve_embedder("embedded")
+    report: dict[str, Any] = {
+        "options": {key: value for key, value in vars(options).items() if key not in {"data", "home"}}
+    }
+    report["machine"] = {"processors": os.cpu_count(), "load": os.getloadavg()[0]}
+    say(f"{os.cpu_count()} processors, load {os.getloadavg()[0]:.1f} before the run")
+    with bench(
+        latency=options.latency, questions=options.questions, concurrency=options.concurrency,
+        passages=options.passages, data=options.data, embedder=embedder, home=options.home, model=options.model,
+    ) as ready:  # fmt: skip
+        ready.server.forget()
+        overhead = ready.server.overhead(options.concurrency)
+        counts = ready.server.counts()
+        report |= {"material": ready.material.source, "server": {"overhead": overhead, **asdict(counts)}}
+        show = print if not options.json else say
+        show(_heading(options, ready, overhead, counts))
+        if "techniques" in parts:
+            report["techniques"] = []
+            show(f"\nTechniques, {'with ' + options.reader if options.reader else 'no reader'}\n{HEAD}")
+            for name in options.technique or TECHNIQUES:
+                result = run_technique(ready, name, reader=options.reader)
+                report["techniques"].append(result.to_json())
+                show(line(result, len(ready.questions)))
+        if "libraries" in parts:
+            report["libraries"] = []
+            show(f"\nThe same work, {WORDINGS + 1} queries and a short answer\n{HEAD}")
+            for result in _libraries(ready, show):
+                report["libraries"].append(result.to_json())
+                show(line(result, len(ready.questions)))
+    if "embedding" in parts:
+        report["embedding_ratio"] = embedding_ratio(embedder, threads=options.concurrency)
+        show(
+            f"\nTexts a second embedded by {options.concurrency} threads, four at a time, over those of one large "
+            f"call: {report['embedding_ratio']:.2f} (aim: at least 0.8)"
+        )
+    if options.json:
+        print(json.dumps(report, indent=2))
+
+
+def _libraries(ready: Bench, show: Callable[[str], None]) -> Iterator[Result]:
+    ours = run_technique(ready, "multi_query", reader="short_answer", n_queries=WORDINGS)
+    yield Result("querywright multi_query", ours.stages, ours.path, ours.floor, ours.cold, ours.cached)
+    embedder = _one_by_one()
+    for name in PEERS:
+        try:
+            yield run_library(ready, name, embedder)
+        except ImportError as error:
+            show(f"{name:33} skipped, not installed ({error}): pip install -c constraints.txt --group bench")
+
+
+def _heading(options: argparse.Namespace, ready: Bench, overhead: float, counts: Counts) -> str:
+    return (
+        f"{len(ready.questions)} questions, {ready.concurrency} at a time, LM latency {ready.server.latency:g} s, "
+        f"{ready.material.source}, {os.cpu_count()} processors\n"
+        f"loopback server, {ready.concurrency} calls at a time: {1000 * overhead:.1f} ms a call above its latency, "
+        f"{1000 * counts.cpu / counts.calls:.2f} ms of CPU a call"
+    )
+
+
+if __name__ == "__main__":
+    main()

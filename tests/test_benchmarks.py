@@ -1,0 +1,172 @@
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+import urllib.request
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
+NAMES = ("loopback", "measured", "peers", "techniques")
+
+
+@pytest.fixture
+def benchmarks(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import loopback
+    import measured
+    import techniques
+
+    yield SimpleNamespace(loopback=loopback, measured=measured, techniques=techniques)
+    for name in NAMES:
+        sys.modules.pop(name, None)
+
+
+class Hashed:
+    """An embedder whose vectors depend on the text and mean nothing."""
+
+    id, dimension = "hashed", 8
+
+    def encode(self, texts: Sequence[str], /) -> NDArray[np.float32]:
+        rows = [np.frombuffer(hashlib.sha256(text.encode()).digest()[:8], np.uint8) for text in texts]
+        vectors = np.array(rows, dtype=np.float32) - 127.5
+        return np.asarray(vectors / np.linalg.norm(vectors, axis=1, keepdims=True), dtype=np.float32)
+
+
+def body(prompt: str, schema: object = None, system: str = "Be brief.") -> dict[str, object]:
+    asked: dict[str, object] = {
+        "messages": [{"role": "system", "content": system}, {"role": "user", "content": prompt}]
+    }  # fmt: skip
+    if schema is not None:
+        asked["response_format"] = {"type": "json_schema", "json_schema": {"schema": schema}}
+    return asked
+
+
+SCHEMA = {
+    "$defs": {"Grade": {"enum": ["good", "bad"], "type": "string"}},
+    "type": "object",
+    "properties": {
+        "grade": {"$ref": "#/$defs/Grade"},
+        "verdict": {"const": "keep"},
+        "queries": {"type": "array", "items": {"type": "string", "maxLength": 20}, "minItems": 4, "maxItems": 4},
+        "maybe": {"anyOf": [{"type": "null"}, {"type": "integer", "minimum": 3, "maximum": 3}]},
+        "sure": {"type": "boolean"},
+        "inner": {"type": "object", "properties": {"text": {"type": "string"}}},
+    },
+}
+
+
+def test_a_schema_is_filled_in(benchmarks: SimpleNamespace) -> None:
+    made = json.loads(benchmarks.loopback.write(body("question: Who built it?", SCHEMA)))
+    assert list(made) == list(SCHEMA["properties"])
+    assert made["grade"] in {"good", "bad"}
+    assert made["verdict"] == "keep"
+    assert len(set(made["queries"])) == 4
+    assert all(0 < len(query) <= 20 for query in made["queries"])
+    assert made["maybe"] == 3
+    assert isinstance(made["sure"], bool)
+    assert made["inner"]["text"]
+
+
+def test_answers_depend_on_the_prompt_and_samples_on_the_draw(benchmarks: SimpleNamespace) -> None:
+    write = benchmarks.loopback.write
+    one, other = body("question: Who built it?", SCHEMA), body("question: Who burnt it?", SCHEMA)
+    assert write(one) == write(one, 1)
+    queries = [set(json.loads(write(asked))["queries"]) for asked in (one, other)]
+    assert not queries[0] & queries[1]
+    sampled = {**one, "temperature": 0.7}
+    assert write(sampled) == write(sampled)
+    assert write(sampled) != write(sampled, 1)
+    assert write({**sampled, "seed": 1}) != write({**sampled, "seed": 2})
+
+
+def test_prompts_without_a_schema_get_the_form_they_ask_for(benchmarks: SimpleNamespace) -> None:
+    write = benchmarks.loopback.write
+    system = (
+        "Judge.\n\nAnswer with one JSON object with these fields:\n"
+        '- verdict: of the passage, one of "keep" | "drop it"\n'
+        "- queries: 1 to 5 queries, list of texts\n- thought"
+    )
+    made = json.loads(write(body("question: Who built it?", system=system)))
+    assert made["verdict"] in {"keep", "drop it"}
+    assert len(made["queries"]) == 5
+    assert isinstance(made["thought"], str)
+    marked = write(body("Respond with `[[ ## answer ## ]]`, and then ending with `[[ ## completed ## ]]`."))
+    assert marked.startswith("[[ ## answer ## ]]\n")
+    assert marked.endswith("[[ ## completed ## ]]")
+    assert len(write(body("Generate 3 search queries, one on each line")).splitlines()) == 3
+
+
+def test_the_server_answers_and_counts(benchmarks: SimpleNamespace) -> None:
+    with benchmarks.loopback.Loopback(0.01) as server:
+        asked = json.dumps({**body("question: Who built it?", SCHEMA), "model": "bench"}).encode()
+        request = urllib.request.Request(f"{server.url}/chat/completions", asked)
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            made = json.load(answer)
+        assert json.loads(made["choices"][0]["message"]["content"])["verdict"] == "keep"
+        assert made["usage"]["total_tokens"] == made["usage"]["prompt_tokens"] + made["usage"]["completion_tokens"]
+        server.overhead(4, rounds=2)
+        counts = server.counts()
+        assert counts.calls == 9
+        assert 1 <= counts.most <= 4
+        server.forget()
+        assert server.counts().calls == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "reader", "stages", "calls", "texts"),
+    [
+        ("multi_query", "short_answer", 2, 2, 4),
+        ("hcqr", None, 2, 2, 3),
+        ("hyde", None, 1, 8, 9),
+        ("plain", None, 0, 0, 1),
+    ],
+)
+def test_a_technique_runs_through_the_benchmark(
+    benchmarks: SimpleNamespace, name: str, reader: str | None, stages: int, calls: int, texts: int
+) -> None:
+    with benchmarks.techniques.bench(
+        latency=0.01, questions=4, concurrency=3, passages=12, data=None, embedder=Hashed()
+    ) as ready:
+        result = benchmarks.techniques.run_technique(ready, name, reader=reader)
+    assert result.stages == stages
+    assert result.path == pytest.approx(stages * 4 / 3 * 0.01)
+    assert result.floor == pytest.approx(1.5 if stages else 1)  # two rounds of three questions at a time
+    for run in (result.cold, result.cached):
+        assert run.failures == 0
+        assert run.calls == calls
+        assert run.embedded == texts
+        assert run.searched == (1 if name == "hyde" else texts)
+    assert set(result.to_json()) == {"name", "stages", "path", "floor", "cold", "cached"}
+    assert (result.ratio(result.cold) is None) == (stages == 0)
+    assert result.name in benchmarks.techniques.line(result, 4)
+
+
+def test_made_up_material_is_the_same_each_time_and_has_its_evidence(benchmarks: SimpleNamespace) -> None:
+    made = benchmarks.measured.material(None, 2000, 101)
+    assert made == benchmarks.measured.material(None, 2000, 101)
+    assert len({passage.text for passage in made.passages}) == 2000
+    assert len({question.question for question in made.questions}) == 101
+    ids = {passage.id for passage in made.passages}
+    for question in made.questions:
+        assert set(question.evidence) <= ids
+        assert question.answer in question.options
+        assert 2 <= len(set(question.options)) == len(question.options) <= 4
+
+
+@pytest.mark.shared_data
+def test_public_questions_bring_their_passages(benchmarks: SimpleNamespace) -> None:
+    folder = benchmarks.techniques.HOTPOTQA
+    if not folder.is_dir():
+        pytest.skip("the public question sets are not beside the checkout")
+    made = benchmarks.measured.material(folder, 300, 101)
+    assert "HotpotQA" in made.source
+    ids = {passage.id for passage in made.passages}
+    assert len(ids) == 300
+    assert all(set(question.evidence) <= ids for question in made.questions)
