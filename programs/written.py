@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Any
 
 import dspy
@@ -60,8 +61,12 @@ def with_count(predictor: dspy.Predict, field: str, count: int, desc: str) -> An
         count: Items, 1 or more.
         desc: What the prompt says of the field.
     """
-    tuned: Any = predictor.signature
-    return tuned.with_updated_fields(field, desc=desc, count=count, max_chars=LONGEST_QUERY)
+    return _with_count(predictor.signature, field, count, desc)
+
+
+@lru_cache(maxsize=256)
+def _with_count(signature: Any, field: str, count: int, desc: str) -> Any:
+    return signature.with_updated_fields(field, desc=desc, count=count, max_chars=LONGEST_QUERY)
 
 
 def _plain(text: str) -> str:

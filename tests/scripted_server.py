@@ -113,16 +113,19 @@ class ScriptedServer:
         return Handler
 
 
-def _answer(model: str, answer: str, finish_reason: str = "stop") -> dict[str, Any]:
+def _answer(
+    model: str, answer: str, finish_reason: str = "stop", usage: Mapping[str, int] | None = None
+) -> dict[str, Any]:
+    counted = {
+        "prompt_tokens": INPUT_TOKENS,
+        "completion_tokens": OUTPUT_TOKENS,
+        "total_tokens": INPUT_TOKENS + OUTPUT_TOKENS,
+    }
     return {
         "id": "chatcmpl-1",
         "object": "chat.completion",
         "created": 1,
         "model": model,
         "choices": [{"index": 0, "message": {"role": "assistant", "content": answer}, "finish_reason": finish_reason}],
-        "usage": {
-            "prompt_tokens": INPUT_TOKENS,
-            "completion_tokens": OUTPUT_TOKENS,
-            "total_tokens": INPUT_TOKENS + OUTPUT_TOKENS,
-        },
+        "usage": counted if usage is None else usage,
     }

@@ -161,6 +161,7 @@ class _RemoteEngine:
     """One attempt at a remote model, through DSPy's own client or else through LiteLLM."""
 
     def __init__(self, name: str, client: dict[str, Any], secrets: tuple[str, ...]) -> None:
+        self._unpriced: set[str] = set()
         try:
             try:
                 self._use(dspy.LM(name, engine="lm15", **_ONCE, **client))
@@ -188,9 +189,15 @@ class _RemoteEngine:
         """Estimated US dollars of a response, or None when the price is not known."""
         from dspy.clients.costs import estimate_cost
 
+        if response.model in self._unpriced:  # to look through the whole list of prices again costs milliseconds
+            return None
         provider, _, model = self._lm.model.partition("/")
         dollars, _ = estimate_cost(response, provider=provider, requested_model=model, request=request)
-        return None if dollars is None else float(dollars)
+        if dollars is not None:
+            return float(dollars)
+        if response.usage.input_tokens is not None and response.usage.output_tokens is not None:
+            self._unpriced.add(response.model)  # the model has no price; it was not this response that lacked usage
+        return None
 
     def close(self) -> None:
         """Close the connections."""
