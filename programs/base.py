@@ -34,7 +34,7 @@ GATE = (
         "when the question is translated: always (off), or only if the best passage scores low or leads by little",
         choices=("off", "score", "margin"),
     ),
-    Knob("gate_score", 0.5, "score from which the first search counts as certain", low=0, high=1,
+    Knob("gate_score", 0.55, "score from which the first search counts as certain", low=0, high=1,
          when={"gate": ("score",)}),
     Knob("gate_margin", 0.1, "lead of the best score over the mean of the first ten that counts as certain",
          low=0, high=1, when={"gate": ("margin",)}),
