@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from querywright.data.types import Question
+from querywright.errors import InputError
 from querywright.metrics.statistics import PairedTest, holm, verdict
 from querywright.optimize.demonstrations import Demos, with_demos
 from querywright.optimize.evaluate import Evaluation
@@ -70,7 +71,10 @@ def _oracle(run: Run, questions: Sequence[Question], budget: Mapping[str, Any]) 
     ids = sorted({key for question in questions for key in question.evidence})
     if run.reader is None or get is None or not ids:
         return None
-    passages = {passage.id: passage for passage in get([key for key in ids if key in run.retriever])}
+    try:
+        passages = {passage.id: passage for passage in get([key for key in ids if key in run.retriever])}
+    except (InputError, TypeError):  # it cannot tell what it holds
+        return None
     return RAG(OracleEvidence(passages, questions, **budget), make_reader(run.reader))
 
 

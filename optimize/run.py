@@ -112,12 +112,15 @@ def check(run: Run) -> None:
     for name, part in zip(("train", "dev", "test"), run.splits, strict=True):
         if not part:
             raise InputError(f"the {name} split is empty; give more questions or another share")
-    in_splits = {question.id for part in run.splits for question in part}
-    shared = sorted({question.id for question in run.reader_check} & in_splits)
+    seen = {mark for part in run.splits for question in part for mark in _marks(question)}
+    shared = []
+    for question in run.reader_check:
+        shared += [question.id] if seen & _marks(question) else []
+        seen |= _marks(question)
     if shared:
         raise InputError(
-            f"a question of reader_check must not stand in train, dev or test, but these do: {', '.join(shared)}; "
-            "leave them out"
+            "a question of reader_check must not stand in train, dev or test, nor twice, by id or text, but these do: "
+            f"{', '.join(sorted(shared))}; leave them out"
         )
     if run.reader_check and run.reader is None:
         raise InputError("reader_check needs a reader; give one, or no reader_check")
@@ -131,3 +134,9 @@ def check(run: Run) -> None:
             raise InputError(f"the objective {settings.objective} needs a reader")
         if not any(question.answer for question in run.splits.dev):
             raise InputError(f"the objective {settings.objective} needs answers, but no dev question has one")
+
+
+def _marks(question: Question) -> set[tuple[str, ...]]:
+    """What makes a question the same as another: its id, or its text and options."""
+    text = " ".join(question.question.casefold().split())
+    return {("id", question.id), ("text", text, *sorted(question.options))}

@@ -12,7 +12,7 @@ from querywright.errors import ArtifactError, TechniqueError
 from querywright.programs import RAG, make_reader, technique_class
 from querywright.retrieval.rerank import Reranker
 
-FORMAT = 1
+FORMAT = 2
 
 
 class PredictorState(BaseModel):

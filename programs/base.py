@@ -11,12 +11,13 @@ import dspy
 from dspy.utils.exceptions import LMError
 
 from querywright.data.types import Passage
-from querywright.errors import BudgetError, OutageError, PromptTooLongError, QuerywrightError, TechniqueError
+from querywright.errors import InputError, PromptTooLongError, QuerywrightError, TechniqueError
+from querywright.models.gate import INCURABLE
 from querywright.programs.knobs import Knob, Knobs
 from querywright.programs.steps import Ask, Call, Record, Step, Together, drive, drive_async
 from querywright.retrieval.callable import as_retriever
 from querywright.retrieval.fusion import fuse
-from querywright.retrieval.types import Hit, Query
+from querywright.retrieval.types import Hit, Query, VectorRetriever, kind_of
 
 if TYPE_CHECKING:
     from querywright.retrieval.rerank import Reranker
@@ -127,27 +128,27 @@ class Technique(dspy.Module):
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        if cls.LM_STAGES and GATE[0] not in cls.KNOBS:
-            cls.KNOBS = (*cls.KNOBS, *GATE)
+        own = tuple(knob for knob in cls.KNOBS if knob not in GATE)
+        _check_knobs(cls.__name__, own)
+        cls.KNOBS = (*own, *GATE) if cls.LM_STAGES else own
 
     def __init__(self, retriever: Any = None, *, reranker: Reranker | None = None, **knobs: Any) -> None:
         super().__init__()
         self.retriever = None if retriever is None else as_retriever(retriever)
-        if self.retriever is not None and self.NEEDS_VECTORS and not hasattr(self.retriever, "search_vectors"):
-            kind = getattr(self.retriever, "kind", type(self.retriever).__name__)
+        if self.retriever is not None and self.NEEDS_VECTORS and not isinstance(self.retriever, VectorRetriever):
             raise TechniqueError(
-                f"{self.NAME} searches with vectors, which a {kind} retriever cannot; give a dense one, or use "
-                "query2doc, which searches with text"
+                f"{self.NAME} searches with vectors, which a {kind_of(self.retriever)} retriever cannot; give a dense "
+                "one, or use query2doc, which searches with text"
             )
         if reranker is not None and not self.USES_RERANKER:
             raise TechniqueError(f"{self.NAME} does not rerank; leave the reranker out, or use rerank")
-        self.reranker = reranker
+        self._reranker = None if reranker is None else _Shared(_checked_reranker(reranker))
         self.knobs = Knobs(self.KNOBS, knobs)
+        self._check_gate()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        for shared in (self.retriever, self.reranker):
-            if shared is not None:
-                memo[id(shared)] = shared
+        if self.retriever is not None:
+            memo[id(self.retriever)] = self.retriever
         other = type(self).__new__(type(self))
         memo[id(self)] = other
         other.__setstate__(copy.deepcopy(self.__getstate__(), memo))
@@ -157,7 +158,12 @@ class Technique(dspy.Module):
         """A copy with other knob values; prompts are copied, the retriever is shared."""
         other = copy.deepcopy(self)
         other.knobs.update(values)
+        other._check_gate()
         return other
+
+    def tunable(self) -> list[Knob]:
+        """The knobs that a study may search here; no gate where scores say nothing of certainty."""
+        return [knob for knob in self.KNOBS if knob.search and (knob not in GATE or self._can_be_gated)]
 
     # What a technique writes.
 
@@ -181,6 +187,11 @@ class Technique(dspy.Module):
     def max_passages(self) -> int:
         """Passages given to the reader at most."""
         return self.knobs.integer("max_passages")
+
+    @property
+    def reranker(self) -> Any:
+        """What scores passages, or None."""
+        return None if self._reranker is None else self._reranker.held
 
     @property
     def searched(self) -> Any:
@@ -211,7 +222,17 @@ class Technique(dspy.Module):
     def search(self, texts: Sequence[str], k: int) -> Step[list[list[Hit]]]:
         """A search; awaited, it gives at most ``k`` hits a text, best first, from one call of the retriever."""
         retriever, asked = self.searched, list(texts)
-        return Call(lambda: retriever.search(asked, k), lambda lists, stage: _search_record(asked, lists, stage))
+
+        def search() -> list[list[Hit]]:
+            lists: list[list[Hit]] = retriever.search(asked, k)
+            if len(lists) != len(asked):
+                raise InputError(
+                    f"the retriever {retriever!r} gave {len(lists)} lists for {len(asked)} queries; search must give "
+                    "one a query, in their order"
+                )
+            return lists
+
+        return Call(search, lambda lists, stage: _search_record(asked, lists, stage))
 
     def together(self, steps: Sequence[Step[T]]) -> Step[list[T]]:
         """Steps side by side; awaited, it gives their results in order."""
@@ -246,45 +267,101 @@ class Technique(dspy.Module):
                 none and the technique compares options.
         """
         log: list[Record] = []
-        return _prediction(drive(self._work(question, options, log), log), log)
+        return _prediction(drive(self._work(question, options), log), log)
 
     async def aforward(self, question: str, options: Sequence[str] | None = None) -> dspy.Prediction:
         """``forward`` in an event loop: LM calls side by side wait together."""
         log: list[Record] = []
-        return _prediction(await drive_async(self._work(question, options, log), log), log)
+        return _prediction(await drive_async(self._work(question, options), log), log)
 
-    def _work(
-        self, question: str, options: Sequence[str] | None, log: list[Record]
-    ) -> Coroutine[Step[Any], Any, Found]:
+    def _work(self, question: str, options: Sequence[str] | None) -> Coroutine[Step[Any], Any, Found]:
         choices = checked_options(question, options)
         if self.NEEDS_OPTIONS and not choices:
             raise TechniqueError(
                 f"{self.NAME} compares options, but the question has none: {question[:80]!r}; "
                 "give options, or use another technique"
             )
-        gated = self.LM_STAGES and self.knobs.text("gate") != "off"
-        return self._gated(question, choices, log) if gated else self.find(question, choices)
+        self._check_gate()
+        return self._gated(question, choices) if self._is_gated else self.find(question, choices)
 
-    async def _gated(self, question: str, options: Sequence[str], log: list[Record]) -> Found:
+    async def _gated(self, question: str, options: Sequence[str]) -> Found:
         """What plain retrieval finds where it looks certain or the LM fails, else what the technique finds."""
         query = Query(question)
         (hits,) = await self.search([question], max(GATE_DEPTH, self.max_passages))
-        plain = Found([hit.passage for hit in fuse("union", [hits], limit=self.max_passages)], [query])
+        best = fuse("union", [hits[: self.max_passages]])  # what plain retrieval would have found
+        plain = Found([hit.passage for hit in best], [query])
         rule = self.knobs.text("gate")
         value, least = _certainty(rule, hits[:GATE_DEPTH]), self.knobs.number(f"gate_{rule}")
-        certain = value >= least
-        verdict = "pass the question through" if certain else "translate"
-        log.append(Record("gate", rule, 1, {rule: round(value, 4), "at least": least}, verdict))
-        if certain:
+        verdict = "pass the question through" if value >= least else "translate"
+        given = {rule: round(value, 4), "at least": least}
+        await Call(lambda: verdict, lambda made, stage: Record("gate", rule, stage, given, made))
+        if value >= least:
             return plain
         try:
             return await self.find(question, options)
-        except (OutageError, BudgetError):
-            raise
         except LMError as error:
-            if isinstance(error, QuerywrightError) and not isinstance(error, PromptTooLongError):
+            ours = isinstance(error, QuerywrightError) and not isinstance(error, PromptTooLongError)
+            if ours or isinstance(error, INCURABLE):  # an outage, a spent budget, a wrong key: no question goes better
                 raise
+            failure = f"{type(error).__name__}: {error}"
+            await Call(lambda: failure, lambda made, stage: Record("gate", "the LM failed", stage, {}, made))
             return Found(plain.passages, plain.queries, ("lm",))
+
+    @property
+    def _is_gated(self) -> bool:
+        return bool(self.LM_STAGES) and self.knobs.text("gate") != "off"
+
+    @property
+    def _can_be_gated(self) -> bool:
+        return self.retriever is None or kind_of(self.retriever) == "dense"
+
+    def _check_gate(self) -> None:
+        if self._is_gated and not self._can_be_gated:
+            raise TechniqueError(
+                f"the gate={self.knobs.text('gate')} of {self.NAME} looks at cosine similarities, which a "
+                f"{kind_of(self.retriever)} retriever does not give; set gate=off, or give a dense retriever (one of "
+                'your own says so by an attribute kind = "dense")'
+            )
+
+
+def _check_knobs(name: str, knobs: Sequence[Knob]) -> None:
+    """Whether the knobs of a technique, the gate's left out, can be what they say."""
+    before: set[str] = {knob.name for knob in GATE}
+    for knob in knobs:
+        if knob.name in before:
+            raise TechniqueError(f"{name} has two knobs {knob.name!r}, the gate's counted; give one another name")
+        missing = [other for other in knob.when if other not in before]
+        if missing:
+            raise TechniqueError(
+                f"the knob {knob.name!r} of {name} acts only beside {missing[0]!r}, which is not declared before it; "
+                f"declare {missing[0]!r} first, or a {knob.name!r} without when="
+            )
+        before.add(knob.name)
+
+
+class _Shared:
+    """Keeps an object out of DSPy's sight, which would tune what it finds inside, and the same in every copy."""
+
+    __slots__ = ("held",)
+
+    def __init__(self, held: Any) -> None:
+        self.held = held
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Shared:
+        return self
+
+
+def _checked_reranker(reranker: Any) -> Any:
+    """The reranker, when it can be named in an artifact."""
+    name = getattr(reranker, "id", None)
+    if not isinstance(name, str) or not name.strip() or name.startswith(("/", "~")) or "\\" in name:
+        raise TechniqueError(
+            f"a reranker needs an id that names it wherever it runs, and no path, but {type(reranker).__name__} has "
+            f"{name!r}"
+        )
+    if not callable(getattr(reranker, "score", None)):
+        raise TechniqueError(f"a reranker needs score(query, passages), which {type(reranker).__name__} has not")
+    return reranker
 
 
 def _certainty(rule: str, hits: Sequence[Hit]) -> float:

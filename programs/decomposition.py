@@ -22,7 +22,7 @@ from querywright.models.adapter import show_passages
 from querywright.programs.base import FUSION_CHOICES, RRF_K, Finding, Found, Technique
 from querywright.programs.knobs import Knob
 from querywright.programs.steps import Step
-from querywright.programs.written import one_line, query_texts, with_count
+from querywright.programs.written import plain_line, query_texts, with_count
 from querywright.retrieval.types import Hit, Query
 
 Walk = tuple[list[Query], list[list[Hit]], list[str]]
@@ -162,7 +162,7 @@ def _plain(text: str) -> str:
 
 
 def _written(made: dspy.Prediction | None) -> str:
-    return "" if made is None else one_line(made.sub_answer)
+    return "" if made is None else plain_line(made.sub_answer)
 
 
 def _pairs(subs: Sequence[str], answers: Sequence[str]) -> list[Finding]:

@@ -17,7 +17,7 @@ from querywright.data.types import Passage
 from querywright.programs.base import MAX_PASSAGES, Plan, Technique
 from querywright.programs.knobs import Knob
 from querywright.programs.steps import Call, Record
-from querywright.programs.written import one_line
+from querywright.programs.written import plain_line
 from querywright.retrieval.types import Query
 
 
@@ -58,7 +58,7 @@ class HyDE(Technique):
             self.ask(self.write_document, question=question, config=self._sampling(number))
             for number in range(self.knobs.integer("n_documents"))
         ]
-        written = [None if one is None else one_line(one.passage) for one in await self.together(asked)]
+        written = [None if one is None else plain_line(one.passage) for one in await self.together(asked)]
         fallbacks = tuple(f"document:{number}" for number, text in enumerate(written, 1) if not text)
         queries = [Query(text, "hypothetical_document") for text in written if text]
         if self.knobs.flag("search_question") or not queries:

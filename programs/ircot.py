@@ -55,7 +55,7 @@ class IRCoT(Technique):
     """Searches with the question, then with each sentence of the reasoning, and collects what is found.
 
     A sentence that cannot be read, or is empty, ends the loop (fallback ``sentence:2`` for the second). Passages
-    are in the order in which they were collected.
+    are in the order in which they were collected; where the reader is given fewer, the searches take turns.
 
     For another language, a subclass replaces ``STOP``, ``REASONING`` and, in the prompt, the words that say that the
     answer is reached.
@@ -68,7 +68,8 @@ class IRCoT(Technique):
     SEARCHES = "1 to max_steps + 1"
     ITERATIVE = True
     KNOBS = (
-        Knob("max_passages", 15, "passages collected at most; the loop ends there", low=1, high=50, search=False),
+        Knob("max_passages", 15, "passages given to the reader at most", low=1, high=50, search=False),
+        Knob("collect", 15, "passages collected at most; the loop ends there", low=1, high=50),
         Knob("top_k", 4, "passages taken from each search", low=1, high=50),
         Knob("max_steps", 8, "sentences of reasoning at most", low=1, high=10),
     )
@@ -96,7 +97,7 @@ class IRCoT(Technique):
         fallbacks: list[str] = []
         for number in range(1, self.knobs.integer("max_steps") + 1):
             collected = self._collected(lists)
-            if len(collected) >= self.max_passages:
+            if len(collected) >= self.knobs.integer("collect"):
                 break
             sentence = await self._next_sentence(question, collected, sentences)
             if not sentence:
@@ -108,7 +109,10 @@ class IRCoT(Technique):
             if text not in [query.text for query in queries]:
                 queries.append(Query(text, "sentence"))
                 lists += await self.search([text], self.depth)
-        return Found([hit.passage for hit in self._collected(lists)], queries, fallbacks)
+        hits = self._collected(lists)
+        if len(hits) > self.max_passages:  # each search has its share of a budget that is smaller than what was found
+            hits = fuse("interleave", lists, limit=self.max_passages)
+        return Found([hit.passage for hit in hits], queries, fallbacks)
 
     async def _next_sentence(self, question: str, collected: Sequence[Hit], sentences: Sequence[str]) -> str:
         passages = [
@@ -123,7 +127,7 @@ class IRCoT(Technique):
         return "" if made is None else first_sentence(made.next_sentence)
 
     def _collected(self, lists: Sequence[Sequence[Hit]]) -> list[Hit]:
-        return fuse("union", lists, limit=self.max_passages)
+        return fuse("union", lists, limit=self.knobs.integer("collect"))
 
     def _query_text(self, question: str, sentences: Sequence[str]) -> str:
         """The last sentence that tells a fact, else the question."""

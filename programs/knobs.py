@@ -39,6 +39,9 @@ class Knob:
     search: bool = True
 
     def __post_init__(self) -> None:
+        number = isinstance(self.default, (int, float)) and not isinstance(self.default, bool) and not self.choices
+        if number and (self.low is None or self.high is None):
+            raise TechniqueError(f"{self.name} is a number and needs low= and high=")
         self.check(self.default)
 
     def acts(self, values: Mapping[str, Value]) -> bool:

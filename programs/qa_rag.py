@@ -16,7 +16,7 @@ import dspy
 from querywright.programs.base import Found
 from querywright.programs.grading import Reranking
 from querywright.programs.knobs import Knob
-from querywright.programs.written import one_line
+from querywright.programs.written import plain_line
 from querywright.retrieval.fusion import fuse
 from querywright.retrieval.types import Hit, Query
 
@@ -58,7 +58,7 @@ class QARAG(Reranking):
         """The tracks, reranked and put together."""
         both = self.knobs.text("track") == "both"
         written = await self.ask(self.answer_from_memory, question=question)
-        answer = "" if written is None else one_line(written.answer)
+        answer = "" if written is None else plain_line(written.answer)
         queries = [Query(question)] if both or not answer else []
         fallbacks: tuple[str, ...] = ("answer",)
         if answer:

@@ -15,7 +15,7 @@ import dspy
 
 from querywright.programs.base import MAX_PASSAGES, Plan, Technique
 from querywright.programs.knobs import Knob
-from querywright.programs.written import one_line
+from querywright.programs.written import plain_line
 from querywright.retrieval.types import Query, kind_of
 
 LEXICAL_REPEATS = 5
@@ -53,7 +53,7 @@ class Query2Doc(Technique):
     async def plan(self, question: str, options: Sequence[str]) -> Plan:
         """The question, as often as the retriever needs it, and the passage."""
         written = await self.ask(self.write_passage, question=question)
-        passage = "" if written is None else one_line(written.passage)
+        passage = "" if written is None else plain_line(written.passage)
         if not passage:
             return Plan((Query(question),), ("passage",))
         text = "\n".join([" ".join([question] * self._repeats), passage])

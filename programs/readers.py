@@ -28,6 +28,7 @@ class ChooseOption(dspy.Signature):
     """
 
     passages: str = dspy.InputField()
+    sub_answers: list[str] = dspy.InputField()
     question: str = dspy.InputField()
     answer: str = dspy.OutputField(desc="the right option")
 
@@ -38,6 +39,7 @@ class AnswerShortly(dspy.Signature):
     """
 
     passages: str = dspy.InputField()
+    sub_answers: list[str] = dspy.InputField()
     question: str = dspy.InputField()
     answer: str = dspy.OutputField(desc="a name, a number, yes, no or a few words")
 
@@ -101,12 +103,12 @@ class Reader(dspy.Module):
         findings: Sequence[Finding],
     ) -> dspy.Prediction:
         signature = self.signature_for(question, checked_options(question, options))
-        inputs: dict[str, Any] = {"passages": show_passages(passages), "question": question}
-        if findings:
-            signature = signature.insert(1, "sub_answers", dspy.InputField(), list[str])
-            inputs["sub_answers"] = [f"{finding.question} {finding.answer}" for finding in findings]
+        sub_answers = [f"{finding.question} {finding.answer}" for finding in findings]
+        shown = show_passages(passages)
         try:
-            answered = await Use(self.predict, signature=signature, **inputs)
+            answered = await Use(
+                self.predict, signature=signature, passages=shown, sub_answers=sub_answers, question=question
+            )
             text, fallbacks = str(answered.answer or ""), []
         except AdapterParseError as error:
             text, fallbacks = _as_written(error), ["reader"]

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import threading
 from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -154,27 +155,54 @@ class Together(Step["list[T]"]):
         self._steps = tuple(steps)
 
     def run(self) -> list[T]:
-        """Each in a thread of its own, the first in this one."""
-        if len(self._steps) < 2:
-            return [step.run() for step in self._steps]
+        """In this thread and others; once one has failed no further one is begun.
+
+        The others end with the process: a call that hangs holds up neither it nor Ctrl-C.
+        """
         traces: list[list[Any]] = [[] for _ in self._steps]
         contexts = [contextvars.copy_context() for _ in self._steps]
-        with ThreadPoolExecutor(min(len(self._steps), MOST_THREADS)) as pool:
-            runs = zip(contexts, self._steps, traces, strict=True)
-            futures = [pool.submit(context.run, _traced, step, trace) for context, step, trace in runs]
-            try:
-                results = [future.result() for future in futures]
-            except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)
-                raise
+        futures: list[Future[T]] = [Future() for _ in self._steps]
+        todo = iter(range(len(self._steps)))
+        stopped, lock = threading.Event(), threading.Lock()
+
+        def work() -> None:
+            while not stopped.is_set():
+                with lock:
+                    place = next(todo, None)
+                if place is None:
+                    return
+                try:
+                    result = contexts[place].run(_traced, self._steps[place], traces[place])
+                except BaseException as error:  # noqa: BLE001 - it is raised where the result is asked for
+                    stopped.set()
+                    futures[place].set_exception(error)
+                else:
+                    futures[place].set_result(result)
+
+        for _ in range(min(len(self._steps), MOST_THREADS) - 1):
+            threading.Thread(target=work, daemon=True).start()
+        try:
+            work()
+            done, _ = wait(futures, return_when=FIRST_EXCEPTION)
+            failed = [future for future in futures if future in done and future.exception() is not None]
+            results = [future.result() for future in failed or futures]
+        finally:
+            stopped.set()
         _add_to_trace(traces)
         return results
 
     async def run_async(self) -> list[T]:
-        """All in the event loop."""
+        """All in the event loop; when one fails the others are cancelled."""
         traces: list[list[Any]] = [[] for _ in self._steps]
-        runs = (_traced_async(step, trace) for step, trace in zip(self._steps, traces, strict=True))
-        results = list(await asyncio.gather(*runs))
+        runs = [_traced_async(step, trace) for step, trace in zip(self._steps, traces, strict=True)]
+        tasks = [asyncio.ensure_future(run) for run in runs]
+        try:
+            results = list(await asyncio.gather(*tasks))
+        except BaseException:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            raise
         _add_to_trace(traces)
         return results
 

@@ -13,23 +13,31 @@ LONGEST_QUERY = 120
 """Characters of a query that a model is held to where its answers are written by a grammar."""
 
 _MARK = re.compile(
-    r"^\s*(?:(?:[-*\u2022>]|\(?\d{1,2}[.):](?!\d)|(?:query|question|q)\s*\d{0,2}\s*[:.)])\s*)+", re.IGNORECASE
+    r"^(?:(?:[-*\u2022>]\s+|\(?\d{1,2}[.):\u3001\uff0e\uff09\uff1a](?!\d)|"
+    r"(?:query|question)\s*\d{0,2}\s*[:.)]|q\d{1,2}\s*[:.)])\s*)+",
+    re.IGNORECASE,
 )
 _QUOTES = "\"'`\u2018\u2019\u201c\u201d\u00ab\u00bb\u300c\u300d"
+_OPENING = '"\u201c\u00ab\u300c\u300e'
 _NOTHING = frozenset({"", "none", "null", "n/a", "no query", "-"})
 
 
-def one_line(value: Any) -> str:
-    """A text without line breaks, a list's number or bullet before it, and quotes around it.
+def plain_line(value: Any) -> str:
+    """A text without line breaks and without quotes around the whole of it; numbers and signs stay.
 
     Args:
         value: What stands in an answer's field; empty when it stands for nothing, such as ``none``.
     """
     text = " ".join(str(value if value is not None else "").split())
-    text = _MARK.sub("", text)
-    if len(text) > 1 and text[0] in _QUOTES and text[-1] in _QUOTES:
-        text = text[1:-1].strip()
+    inside = text[1:-1].strip()
+    quoted = len(text) > 1 and text[0] in _QUOTES and text[-1] in _QUOTES
+    text = inside if quoted and not any(quote in inside for quote in _OPENING) else text
     return "" if text.casefold().rstrip(".") in _NOTHING else text
+
+
+def one_line(value: Any) -> str:
+    """``plain_line`` of a query or a sentence, without a list's number or bullet before it."""
+    return plain_line(_MARK.sub("", plain_line(value)))
 
 
 def query_texts(written: Any, limit: int, *, besides: Iterable[str] = ()) -> list[str]:
@@ -61,11 +69,13 @@ def with_count(predictor: dspy.Predict, field: str, count: int, desc: str) -> An
         count: Items, 1 or more.
         desc: What the prompt says of the field.
     """
-    return _with_count(predictor.signature, field, count, desc)
+    tuned: Any = predictor.signature
+    return _with_count(tuned, tuned.instructions, field, count, desc)
 
 
 @lru_cache(maxsize=256)
-def _with_count(signature: Any, field: str, count: int, desc: str) -> Any:
+def _with_count(signature: Any, instructions: str, field: str, count: int, desc: str) -> Any:
+    # The instructions are looked at because they can be changed in place.
     return signature.with_updated_fields(field, desc=desc, count=count, max_chars=LONGEST_QUERY)
 
 

@@ -358,7 +358,7 @@ def test_further_questions_check_the_reader_and_nothing_else(make_world, make_en
 def test_further_questions_that_another_stage_sees_are_refused(number, world, make_engine, compiled_in):
     engine = make_engine()
     further = [Question("new", "What of number 40?", ("a", "b"), "a"), world.questions[number]]
-    with pytest.raises(InputError, match=f"must not stand in train, dev or test, but these do: q{number};"):
+    with pytest.raises(InputError, match=f"nor twice, by id or text, but these do: q{number};"):
         compiled_in(world, engine, reader_check=further)
     with pytest.raises(InputError, match="reader_check needs a reader"):
         compiled_in(world, engine, reader_check=further[:1], reader=None)

@@ -84,11 +84,13 @@ def test_declares_what_tables_and_studies_read(name):
     assert technique.LM_STAGES >= 0
     names = [knob.name for knob in technique.KNOBS]
     assert len(set(names)) == len(names)
+    assert name == "closed_book" or "max_passages" in names, "MAX_PASSAGES must be among KNOBS"
     for position, knob in enumerate(technique.KNOBS):
         assert knob.help
         assert knob.check(knob.default) == knob.default
         for other, values in knob.when.items():  # a study suggests knobs in this order
-            parent = next(k for k in technique.KNOBS[:position] if k.name == other)
+            parent = next((k for k in technique.KNOBS[:position] if k.name == other), None)
+            assert parent is not None, f"{knob.name} depends on {other}, which is not declared before it"
             assert all(parent.check(value) == value for value in values)
 
 
@@ -120,8 +122,9 @@ def test_smaller_budgets_give_fewer_of_the_same_passages(name, retriever, script
         many = technique(question=QUESTIONS[0], options=OPTIONS).passages
         few = technique.with_knobs(max_passages=2)(question=QUESTIONS[0], options=OPTIONS).passages
 
-    assert {p.id for p in few} <= {p.id for p in many}
-    assert many[0] == few[0]
+    hint = "a smaller budget must not change what is searched: does fusion by ranks need a knob top_k?"
+    assert {p.id for p in few} <= {p.id for p in many}, hint
+    assert many[0] == few[0], hint
     assert len(few) == 2 < len(many)
 
 
@@ -195,8 +198,9 @@ def test_declares_how_many_lm_calls_follow_each_other(name, retriever, scripted,
     stages = {step.stage for step in asked_by(out)}
     assert len(lm.engine.asked) == len(asked_by(out))
     assert stages
-    assert len(stages) <= TECHNIQUES[name].LM_STAGES
-    assert TECHNIQUES[name].ITERATIVE or len(stages) == TECHNIQUES[name].LM_STAGES
+    assert len(stages) <= TECHNIQUES[name].LM_STAGES, "LM_STAGES is less than the LM calls that follow each other"
+    exact = len(stages) == TECHNIQUES[name].LM_STAGES
+    assert TECHNIQUES[name].ITERATIVE or exact, "LM_STAGES is more than the LM calls that follow each other"
 
 
 def test_a_technique_that_leaks_is_seen(retriever, scripted, asking, plant):
@@ -369,7 +373,10 @@ def test_an_lm_that_answers_badly_is_asked_once_more_and_then_replaced(name, ans
         out = technique(question=QUESTIONS[0], options=OPTIONS)
 
     assert len(lm.engine.asked) <= 2 * len(asked_by(out))
-    assert bool(out.fallbacks) == (technique.LM_STAGES > 0)
+    asks = technique.LM_STAGES > 0
+    assert bool(out.fallbacks) == asks, (
+        "an answer with nothing usable in it needs a named fallback; an LM needs LM_STAGES"
+    )
     assert bool(out.passages) == (name != "closed_book")
     assert all(query.text.strip() for query in out.queries)
 
@@ -390,6 +397,27 @@ def test_one_bad_answer_is_repaired(name, broken, retriever, scripted, asking):
         assert second.system == first.system
         # The same prompt could meet the same answer, or the stored one.
         assert second.messages[-1][1].startswith(first.messages[-1][1])
+
+
+@pytest.mark.parametrize("name", ASKING)
+def test_more_items_than_asked_for_are_cut(name, retriever, scripted, asking):
+    def many(asked):
+        values = {
+            field: spec["enum"][0] if "enum" in spec else "a text of its own"
+            for field, spec in asked.properties.items()
+        }
+        lists = [field for field, spec in asked.properties.items() if spec.get("type") == "array"]
+        return json.dumps(values | {field: [f"{field} number {n} of many" for n in range(20)] for field in lists})
+
+    counts = [knob for knob in TECHNIQUES[name].KNOBS if knob.name.startswith("n_")]
+    for knob in counts:
+        for value in (knob.low, knob.default):
+            with asking(scripted(many)):
+                out = TECHNIQUES[name](retriever, **{knob.name: value})(question=QUESTIONS[0], options=OPTIONS)
+            own = [query for query in out.queries if query.role != "original"]
+            assert len(own) <= value, f"{knob.name}={value}, but {len(own)} queries were searched"
+    with asking(scripted(many)):
+        assert len(TECHNIQUES[name](retriever)(question=QUESTIONS[0], options=OPTIONS).queries) <= 17
 
 
 @every_technique

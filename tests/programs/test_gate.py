@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from dspy.utils.exceptions import LMRateLimitError
+from dspy.utils.exceptions import LMAuthError, LMRateLimitError
 
-from querywright.errors import BudgetError, OutageError
+from querywright.data.types import Passage
+from querywright.errors import BudgetError, OutageError, TechniqueError
 from querywright.models.engine_errors import LMBudgetError, LMOutageError, LMPromptTooLongError
 from querywright.programs import TECHNIQUES, PlainRetrieval
+from querywright.retrieval.types import Hit
 
 QUESTION = "Which drug is the right one?"
 OPTIONS = ["Aspirin", "Insulin", "Warfarin"]
@@ -69,8 +71,47 @@ def test_an_lm_that_fails_behind_the_gate_falls_open_and_is_counted(name, error,
         out = technique(question=QUESTION, options=OPTIONS)
 
     assert out.fallbacks == ["lm"]
+    assert out.steps[-1].name == "the LM failed"
+    assert type(error).__name__ in out.steps[-1].made
     plain = PlainRetrieval(retriever, max_passages=technique.max_passages)(question=QUESTION)
     assert [p.id for p in out.passages] == [p.id for p in plain.passages]
+
+
+@every_asking
+def test_a_wrong_key_is_no_reason_to_go_on(name, retriever, scripted, asking):
+    technique = TECHNIQUES[name](retriever, gate="score", gate_score=1.0)
+    with asking(scripted(failing(LMAuthError(message="wrong key")))), pytest.raises(LMAuthError):
+        technique(question=QUESTION, options=OPTIONS)
+
+
+@every_asking
+@pytest.mark.parametrize("kind", ["lexical", "hybrid", "foreign"])
+def test_only_scores_that_are_cosines_are_looked_at(name, kind, retriever):
+    if TECHNIQUES[name].NEEDS_VECTORS:
+        pytest.skip("it needs a dense retriever anyway")
+    retriever.kind = kind
+    with pytest.raises(TechniqueError, match=f"cosine similarities, which a {kind} retriever does not give"):
+        TECHNIQUES[name](retriever, gate="score")
+    technique = TECHNIQUES[name](retriever)
+    with pytest.raises(TechniqueError, match="set gate=off"):
+        technique.with_knobs(gate="margin")
+    assert not any(knob.name.startswith("gate") for knob in technique.tunable())
+    retriever.kind = "dense"
+    assert any(knob.name.startswith("gate") for knob in technique.tunable())
+
+
+def test_what_is_passed_through_is_what_plain_retrieval_finds_also_of_passages_that_read_the_same(scripted, asking):
+    same = [Passage(f"p{n}", "the same text" if n < 4 else f"text {n}") for n in range(12)]
+
+    class Repeating:
+        fingerprint, kind = "repeating", "dense"
+
+        def search(self, queries, k):
+            return [[Hit(p, 1 - n / 100, n + 1) for n, p in enumerate(same[:k])] for _ in queries]
+
+    with asking(scripted()):
+        gated = TECHNIQUES["multi_query"](Repeating(), gate="score", gate_score=0.1)(question=QUESTION)
+    assert [p.id for p in gated.passages] == [p.id for p in PlainRetrieval(Repeating())(question=QUESTION).passages]
 
 
 @every_asking

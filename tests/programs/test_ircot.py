@@ -179,7 +179,7 @@ def test_a_sentence_that_is_missing_ends_the_loop(run, retriever, nothing, befor
 
 def test_it_ends_after_max_steps(run, retriever):
     facts = [f"Fact {word} is known." for word in ("one", "two", "three", "four")]
-    out, asked = run(*facts, max_steps=3, max_passages=50)
+    out, asked = run(*facts, max_steps=3, collect=50)
 
     assert searched(retriever) == [QUESTION, *facts[:3]]
     assert (len(asked), out.fallbacks) == (3, [])
@@ -187,17 +187,26 @@ def test_it_ends_after_max_steps(run, retriever):
 
 @pytest.mark.parametrize(("cap", "calls"), [(3, 0), (4, 0), (5, 1), (9, 2)])
 def test_it_ends_when_no_more_passages_may_be_collected(run, retriever, cap, calls):
-    out, asked = run(max_passages=cap)
+    out, asked = run(collect=cap)
 
     assert len(asked) == calls
     assert out.passages == collected(retriever, [QUESTION, *CHAIN[:calls]], cap)
     assert len(out.passages) == cap
 
 
+def test_a_smaller_budget_of_the_reader_ends_nothing_and_is_shared_by_the_searches(run, retriever):
+    out, asked = run(max_passages=5)
+
+    assert len(asked) == 3
+    first, second, third = retriever.search([QUESTION, *CHAIN[:2]], 4)
+    turns = [first[0], second[0], third[0], first[1], second[1], third[1], first[2]]
+    assert [p.id for p in out.passages] == list(dict.fromkeys(hit.passage.id for hit in turns))[:5]
+
+
 def test_a_passage_that_reads_the_same_is_collected_once(scripted, asking, retriever):
     retriever.passages += [Passage(f"copy {p.id}", p.text.upper(), p.title) for p in retriever.passages]
     with asking(scripted(play(*CHAIN))):
-        out = IRCoT(retriever, top_k=50, max_passages=50)(question=QUESTION)
+        out = IRCoT(retriever, top_k=50, max_passages=50, collect=50)(question=QUESTION)
 
     assert len({passage.text.casefold() for passage in out.passages}) == len(out.passages)
 

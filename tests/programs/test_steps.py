@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
 import time
 
 import dspy
 import pytest
 
-from querywright.programs.steps import Call, Record, Together, drive, drive_async
+from querywright.programs.steps import Call, Record, Step, Together, drive, drive_async
 
 BOTH = pytest.mark.parametrize(
     "run", [drive, lambda work, log: asyncio.run(drive_async(work, log))], ids=["threads", "event loop"]
@@ -125,3 +127,52 @@ def test_what_is_left_of_a_coroutine_is_closed(run):
     with pytest.raises(LookupError):
         run(work(), [])
     assert closed == [True]
+
+
+def test_a_step_that_hangs_holds_up_neither_the_error_of_another_nor_the_process(tmp_path):
+    script = (
+        "import time\n"
+        "from querywright.programs.steps import Call, Together\n"
+        "def fails():\n"
+        "    raise LookupError('gone')\n"
+        "try:\n"
+        "    Together([Call(fails), Call(lambda: time.sleep(600)), Call(lambda: time.sleep(600))]).run()\n"
+        "except LookupError:\n"
+        "    print('seen')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout == "seen\n", done.stderr
+
+
+def test_in_an_event_loop_the_others_end_when_one_fails():
+    ended = []
+
+    class Slow(Step):
+        async def run_async(self):
+            try:
+                await asyncio.sleep(600)
+            finally:
+                ended.append(True)
+
+    async def work():
+        try:
+            await Together([Slow(), Call(fails), Slow()])
+        except LookupError:
+            return list(ended)
+
+    assert asyncio.run(drive_async(work(), [])) == [True, True]
+
+
+def test_of_two_errors_the_first_step_s_is_raised_and_no_further_step_begins():
+    begun = []
+
+    def fails_as(number):
+        def work():
+            begun.append(number)
+            raise LookupError(str(number))
+
+        return work
+
+    with pytest.raises(LookupError):
+        Together([Call(fails_as(number)) for number in range(200)]).run()
+    assert len(begun) <= 33  # those that were under way in their threads

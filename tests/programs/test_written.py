@@ -3,7 +3,7 @@ from __future__ import annotations
 import dspy
 import pytest
 
-from querywright.programs.written import one_line, query_texts, with_count
+from querywright.programs.written import one_line, plain_line, query_texts, with_count
 
 
 @pytest.mark.parametrize(
@@ -27,6 +27,12 @@ from querywright.programs.written import one_line, query_texts, with_count
         ("3-methylbutanal", "3-methylbutanal"),
         ("questionnaire design", "questionnaire design"),
         ("\u4f4e\u8840\u7cd6\u600e\u4e48\u529e", "\u4f4e\u8840\u7cd6\u600e\u4e48\u529e"),
+        ("-40 \u00b0C in winter", "-40 \u00b0C in winter"),
+        (">90 % of patients", ">90 % of patients"),
+        ("12.", ""),
+        ("Q. Tarantino films", "Q. Tarantino films"),
+        ("1\u3001\u5317\u4eac\u7684\u9996\u90fd", "\u5317\u4eac\u7684\u9996\u90fd"),
+        ('"Heroes" by "Bowie"', '"Heroes" by "Bowie"'),
         ("None", ""),
         ("n/a.", ""),
         ("-", ""),
@@ -37,6 +43,22 @@ from querywright.programs.written import one_line, query_texts, with_count
 )
 def test_a_line_loses_its_number_and_its_quotes_and_nothing_else(written, text):
     assert one_line(written) == text
+
+
+@pytest.mark.parametrize(
+    ("written", "text"),
+    [
+        ("10. Dezember 1815", "10. Dezember 1815"),
+        ("None", ""),
+        ("7.", "7."),
+        ("- 5\n degrees", "- 5 degrees"),
+        ('"Ohio"', "Ohio"),
+        ('"Heroes" by "Bowie"', '"Heroes" by "Bowie"'),
+        (None, ""),
+    ],
+)
+def test_a_text_that_is_no_query_loses_only_line_breaks_and_outer_quotes(written, text):
+    assert plain_line(written) == text
 
 
 @pytest.mark.parametrize(
@@ -73,3 +95,17 @@ def test_a_count_keeps_what_was_tuned():
     extra = signature.output_fields["queries"].json_schema_extra
     assert (extra["desc"], extra["count"]) == ("three of them", 3)
     assert "count" not in predictor.signature.output_fields["queries"].json_schema_extra
+
+
+def test_instructions_that_were_changed_in_place_are_seen():
+    class Ask(dspy.Signature):
+        """Ask."""
+
+        question: str = dspy.InputField()
+        queries: list[str] = dspy.OutputField()
+
+    predictor = dspy.Predict(Ask)
+    with_count(predictor, "queries", 3, "three of them")
+    predictor.signature.instructions = "Ask anew."
+
+    assert with_count(predictor, "queries", 3, "three of them").instructions == "Ask anew."

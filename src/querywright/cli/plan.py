@@ -177,6 +177,15 @@ def planned_programs(
         )
         for name in plan.names
     }
+    for metric in plan.metrics:
+        depth = metric.partition("@")[2]
+        short = [
+            f"{name} ({program.technique.max_passages})"
+            for name, program in programs.items()
+            if depth and program.technique.KNOBS and program.technique.max_passages < int(depth)
+        ]
+        if short:
+            plan.notes.append(f"{metric}: fewer are found by {', '.join(short)}; see --knob max_passages={depth}")
     for name, (path, manifest) in plan.artifacts.items():
         open_already = retriever is not None and retriever.fingerprint == manifest.fingerprint
         found = retriever if open_already else None

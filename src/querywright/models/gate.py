@@ -12,7 +12,8 @@ from dspy.utils.exceptions import LMAuthError, LMBillingError, LMConfigurationEr
 from querywright.errors import InputError
 from querywright.models.engine_errors import LMBudgetError, LMOutageError
 
-_INCURABLE = (LMAuthError, LMBillingError, LMUnsupportedModelError, LMConfigurationError)
+INCURABLE = (LMAuthError, LMBillingError, LMUnsupportedModelError, LMConfigurationError)
+"""Failures that no waiting mends."""
 _SHOWN = 300  # characters of the last failure in an outage's message
 
 
@@ -100,7 +101,7 @@ class Gate:
             error: The last failure, free of keys.
             transient: Whether the service failed; a request that is at fault itself says nothing about it.
         """
-        incurable = isinstance(error, _INCURABLE)
+        incurable = isinstance(error, INCURABLE)
         if not (incurable or transient):
             return
         with self._lock:
