@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from querywright.data.splits import Splits
     from querywright.data.types import Question
 
-SIZES = (10, 18, 40)
+SIZES = (10, 16, 32)
 TRIALS = 24
 BUDGET = 3
-READER_CHECK = 60
+READER_CHECK = 28
 """Further questions for closed book and oracle evidence."""
 
 
