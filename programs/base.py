@@ -34,13 +34,15 @@ GATE = (
         "off",
         "when the question is translated: always (off), or only if the best passage scores low or leads by little",
         choices=("off", "score", "margin"),
+        search=False,
     ),
     Knob("gate_score", 0.55, "score from which the first search counts as certain", low=0, high=1,
          when={"gate": ("score",)}),
     Knob("gate_margin", 0.1, "lead of the best score over the mean of the first ten that counts as certain",
          low=0, high=1, when={"gate": ("margin",)}),
 )  # fmt: skip
-"""Knobs of every technique that asks an LM."""
+"""Knobs of every technique that asks an LM. A study searches a threshold where the gate is given: to search the gate as
+well would only find plain retrieval by another name."""
 
 GATE_DEPTH = 10
 
@@ -160,10 +162,6 @@ class Technique(dspy.Module):
         other.knobs.update(values)
         other._check_gate()
         return other
-
-    def tunable(self) -> list[Knob]:
-        """The knobs that a study may search here; no gate where scores say nothing of certainty."""
-        return [knob for knob in self.KNOBS if knob.search and (knob not in GATE or self._can_be_gated)]
 
     # What a technique writes.
 
@@ -311,12 +309,8 @@ class Technique(dspy.Module):
     def _is_gated(self) -> bool:
         return bool(self.LM_STAGES) and self.knobs.text("gate") != "off"
 
-    @property
-    def _can_be_gated(self) -> bool:
-        return self.retriever is None or kind_of(self.retriever) == "dense"
-
     def _check_gate(self) -> None:
-        if self._is_gated and not self._can_be_gated:
+        if self._is_gated and self.retriever is not None and kind_of(self.retriever) != "dense":
             raise TechniqueError(
                 f"the gate={self.knobs.text('gate')} of {self.NAME} looks at cosine similarities, which a "
                 f"{kind_of(self.retriever)} retriever does not give; set gate=off, or give a dense retriever (one of "

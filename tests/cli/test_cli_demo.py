@@ -30,7 +30,7 @@ def test_the_reader_is_checked_on_questions_that_no_other_stage_sees(given):
     used = {question.id for part in given["splits"] for question in part}
     check = [question.id for question in given["reader_check"]]
     assert [len(part) for part in given["splits"]] == list(module.SIZES)
-    assert len(set(check)) == len(check) == module.READER_CHECK == 28
+    assert len(set(check)) == len(check) == module.READER_CHECK == 60
     assert not used & set(check)
     assert set(check) <= {question.id for question in load_sample().questions}
 

@@ -21,7 +21,7 @@ def compiled_in(make_lm):
             world.splits,
             retriever=world,
             lm=make_lm(),
-            knobs={"max_passages": 3, "search_question": False, "gate": "off"},
+            knobs={"max_passages": 3, "search_question": False},
             settings=replace(SETTINGS, **changes),
         )
 

@@ -39,7 +39,7 @@ def compiled_in(make_lm):
             retriever=world,
             lm=lm or make_lm(engine),
             reader=reader,
-            knobs={"max_passages": 3, "gate": "off"} | (knobs or {}),
+            knobs={"max_passages": 3} | (knobs or {}),
             settings=settings,
             **given,
         )

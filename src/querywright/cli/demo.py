@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from querywright.data.splits import Splits
     from querywright.data.types import Question
 
-SIZES = (10, 16, 32)
+SIZES = (10, 18, 40)
 TRIALS = 24
 BUDGET = 3
-READER_CHECK = 28
+READER_CHECK = 60
 """Further questions for closed book and oracle evidence."""
 
 
@@ -61,7 +61,7 @@ def demo(
         retriever=workspace.retriever("sample", "embedded"),
         reader="multiple_choice",
         knobs={"max_passages": BUDGET},
-        settings=CompileSettings(n_trials=TRIALS, threads=threads),
+        settings=CompileSettings(n_trials=TRIALS, reader_demo_sizes=(), threads=threads),
         save_to=save_to,
         as_json=as_json,
         reader_check=left_over(sample.questions, splits)[:READER_CHECK],
