@@ -26,6 +26,8 @@ T = TypeVar("T")
 
 MAX_PASSAGES = Knob("max_passages", 5, "passages given to the reader at most", low=1, high=50, search=False)
 FUSION_CHOICES = ("interleave", "rrf", "union", "best_score")
+FUSION = Knob("fusion", "interleave", "how the lists become one", choices=FUSION_CHOICES)
+TOP_K = Knob("top_k", 5, "passages taken from each query", low=1, high=50)
 RRF_K = Knob("rrf_k", 60, "constant of reciprocal rank fusion", low=1, high=200, when={"fusion": ("rrf",)})
 
 GATE = (
@@ -99,7 +101,7 @@ class Technique(dspy.Module):
     ``ask``, ``search`` and ``together`` and nothing else, which makes ``forward`` and ``aforward`` the same program.
 
     ``max_passages`` must be among the knobs of a technique that searches; ``top_k`` (else ``max_passages``),
-    ``fusion`` (else ``FUSION``) and ``rrf_k`` (else 60) are read where they are declared. A technique that asks an
+    ``fusion`` (else ``FUSION_RULE``) and ``rrf_k`` (else 60) are read where they are declared. A technique that asks an
     LM has the knobs of the gate as well.
 
     Args:
@@ -123,7 +125,7 @@ class Technique(dspy.Module):
     NEEDS_VECTORS: ClassVar[bool] = False
     """Whether it searches with vectors of its own, which only a dense retriever can."""
     USES_RERANKER: ClassVar[bool] = False
-    FUSION: ClassVar[str] = "interleave"
+    FUSION_RULE: ClassVar[str] = "interleave"
     """How lists become one, for a technique without a knob for it."""
     ITERATIVE: ClassVar[bool] = False
     """Whether what is searched depends on what was found."""
@@ -241,7 +243,7 @@ class Technique(dspy.Module):
         if len(lists) == 1:
             hits = fuse("union", lists, limit=self.max_passages)
         else:
-            rule = self.knobs.text("fusion") if "fusion" in self.knobs else self.FUSION
+            rule = self.knobs.text("fusion") if "fusion" in self.knobs else self.FUSION_RULE
             k = self.knobs.integer("rrf_k") if "rrf_k" in self.knobs else 60
             hits = fuse(rule, lists, weights=[query.weight for query in queries], k=k, limit=self.max_passages)
         return [hit.passage for hit in hits]

@@ -19,7 +19,7 @@ from typing import Any
 import dspy
 
 from querywright.models.adapter import show_passages
-from querywright.programs.base import FUSION_CHOICES, RRF_K, Finding, Found, Technique
+from querywright.programs.base import FUSION, RRF_K, Finding, Found, Technique
 from querywright.programs.knobs import Knob
 from querywright.programs.steps import Step
 from querywright.programs.written import plain_line, query_texts, with_count
@@ -73,7 +73,7 @@ class Decomposition(Technique):
         Knob("n_sub_questions", 3, "sub-questions at most; the question itself is searched besides", low=1, high=6),
         # As HCQR: fifteen passages are left of four lists of five that overlap.
         Knob("top_k", 5, "passages taken from each query, and read for each sub-answer", low=1, high=50),
-        Knob("fusion", "interleave", "how the lists become one", choices=FUSION_CHOICES),
+        FUSION,
         RRF_K,
         Knob(
             "query_with_answer",

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import dspy
 
-from querywright.programs.base import FUSION_CHOICES, RRF_K, Plan, Technique
+from querywright.programs.base import FUSION, RRF_K, TOP_K, Plan, Technique
 from querywright.programs.knobs import Knob
 from querywright.programs.written import one_line
 from querywright.retrieval.types import Query
@@ -70,8 +70,8 @@ class HCQR(Technique):
     KNOBS = (
         Knob("max_passages", 15, "passages given to the reader at most", low=1, high=50, search=False),
         Knob("n_queries", 3, "queries searched, in the order support, distinguish, verify", low=1, high=3),
-        Knob("top_k", 5, "passages taken from each query", low=1, high=50),
-        Knob("fusion", "interleave", "how the lists become one", choices=FUSION_CHOICES),
+        TOP_K,
+        FUSION,
         RRF_K,
         Knob("search_question", False, "whether the question itself is searched, before the queries"),
         Knob(

@@ -13,7 +13,7 @@ from typing import Any
 
 import dspy
 
-from querywright.programs.base import FUSION_CHOICES, MAX_PASSAGES, RRF_K, Plan, Technique
+from querywright.programs.base import FUSION, MAX_PASSAGES, RRF_K, TOP_K, Plan, Technique
 from querywright.programs.knobs import Knob
 from querywright.programs.written import query_texts, with_count
 from querywright.retrieval.types import Query
@@ -42,8 +42,8 @@ class MultiQuery(Technique):
     KNOBS = (
         MAX_PASSAGES,
         Knob("n_queries", 3, "paraphrases asked for", low=1, high=8),
-        Knob("top_k", 5, "passages taken from each query", low=1, high=50),
-        Knob("fusion", "interleave", "how the lists become one", choices=FUSION_CHOICES),
+        TOP_K,
+        FUSION,
         RRF_K,
         Knob("search_question", True, "whether the question itself is searched, before the paraphrases"),
     )

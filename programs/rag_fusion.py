@@ -12,7 +12,7 @@ from typing import Any
 
 import dspy
 
-from querywright.programs.base import MAX_PASSAGES, Plan, Technique
+from querywright.programs.base import MAX_PASSAGES, TOP_K, Plan, Technique
 from querywright.programs.knobs import Knob
 from querywright.programs.written import query_texts, with_count
 from querywright.retrieval.types import Query
@@ -38,11 +38,11 @@ class RAGFusion(Technique):
     PAPER = "arXiv 2402.03367"
     LM_STAGES = 1
     SEARCHES = "4 (+1)"
-    FUSION = "rrf"
+    FUSION_RULE = "rrf"
     KNOBS = (
         MAX_PASSAGES,
         Knob("n_queries", 4, "related queries asked for", low=1, high=8),
-        Knob("top_k", 5, "passages taken from each query", low=1, high=50),
+        TOP_K,
         Knob("rrf_k", 60, "constant of reciprocal rank fusion", low=1, high=200),
         Knob("search_question", True, "whether the question itself is searched"),
         Knob(

@@ -14,7 +14,7 @@ from typing import Any
 
 import dspy
 
-from querywright.programs.base import FUSION_CHOICES, MAX_PASSAGES, RRF_K, Plan, Technique
+from querywright.programs.base import FUSION, MAX_PASSAGES, RRF_K, TOP_K, Plan, Technique
 from querywright.programs.knobs import Knob
 from querywright.programs.written import query_texts
 from querywright.retrieval.types import Query
@@ -46,8 +46,8 @@ class RewriteRetrieveRead(Technique):
     KNOBS = (
         MAX_PASSAGES,
         Knob("n_queries", 3, "queries at most", low=1, high=8),
-        Knob("top_k", 5, "passages taken from each query", low=1, high=50),
-        Knob("fusion", "interleave", "how the lists become one", choices=FUSION_CHOICES),
+        TOP_K,
+        FUSION,
         RRF_K,
         Knob("may_skip", True, "whether the rewriter may write no query; else the question is searched then"),
         Knob("rewriter_sees_options", True, "whether the rewriter sees the options"),

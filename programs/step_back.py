@@ -12,7 +12,7 @@ from typing import Any
 
 import dspy
 
-from querywright.programs.base import FUSION_CHOICES, MAX_PASSAGES, Plan, Technique
+from querywright.programs.base import FUSION_CHOICES, MAX_PASSAGES, TOP_K, Plan, Technique
 from querywright.programs.knobs import Knob
 from querywright.programs.written import one_line
 from querywright.retrieval.types import Query
@@ -38,7 +38,7 @@ class StepBackRetrieval(Technique):
     SEARCHES = "2"
     KNOBS = (
         MAX_PASSAGES,
-        Knob("top_k", 5, "passages taken from each query", low=1, high=50),
+        TOP_K,
         Knob("fusion", "shares", "how the lists become one", choices=("shares", *FUSION_CHOICES)),
     )
 
