@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -26,6 +26,7 @@ from querywright.retrieval.collection import (
     read_passages,
 )
 from querywright.retrieval.filters import matcher
+from querywright.retrieval.held import HeldPassages
 from querywright.retrieval.locks import share
 from querywright.retrieval.types import Hit, Kind, check_queries
 from querywright.retrieval.words import TOKENISER, query_terms
@@ -34,7 +35,7 @@ K1, B = 1.5, 0.75
 REOPENINGS = 5
 
 
-class BM25Retriever:
+class BM25Retriever(HeldPassages):
     """Searches a collection by shared words; no embedder and no model is needed.
 
     Title and text of a passage count alike. The index is built at the first opening and kept beside the
@@ -143,30 +144,6 @@ class BM25Retriever:
         """
         check_queries(queries, k)
         return [self._hits(self._index.scores(query_terms(query)), k) for query in queries]
-
-    def passages(self) -> Iterator[Passage]:
-        """All passages of the collection, by id."""
-        return iter(self._rows)
-
-    def get(self, ids: Sequence[str]) -> list[Passage]:
-        """The passages of some ids, in their order.
-
-        Raises:
-            InputError: When an id is not in the collection; the message names all of them.
-        """
-        unknown = [id for id in ids if id not in self._passages]
-        if unknown:
-            raise InputError(f"not in the collection {self.name!r}: {', '.join(map(repr, unknown[:20]))}")
-        return [self._passages[id] for id in ids]
-
-    def __contains__(self, id: object) -> bool:
-        return id in self._passages
-
-    def __copy__(self) -> BM25Retriever:
-        return self
-
-    def __deepcopy__(self, memo: dict[int, object]) -> BM25Retriever:
-        return self
 
     def __repr__(self) -> str:
         return f"BM25Retriever({self.name!r}, k1={self.k1:g}, b={self.b:g}, count={self.count})"

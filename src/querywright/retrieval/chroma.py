@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -23,13 +23,14 @@ from querywright.retrieval.collection import (
     read_manifest,
     read_passages,
 )
+from querywright.retrieval.held import HeldPassages
 from querywright.retrieval.types import Hit, Kind, check_queries
 
 CHECKED_AT_OPENING = 16
 REOPENINGS = 5
 
 
-class ChromaRetriever:
+class ChromaRetriever(HeldPassages):
     """Searches a collection by cosine similarity of vectors.
 
     Opening checks that the collection is whole and was built with this embedder. The passages are held in
@@ -139,30 +140,6 @@ class ChromaRetriever:
                 f"the index of the collection {self.name!r} knows {error}, which is no passage of it; "
                 f"run {index_command(self.name)}"
             ) from error
-
-    def passages(self) -> Iterator[Passage]:
-        """All passages of the collection, by id."""
-        return iter(self._passages.values())
-
-    def get(self, ids: Sequence[str]) -> list[Passage]:
-        """The passages of some ids, in their order.
-
-        Raises:
-            InputError: When an id is not in the collection; the message names all of them.
-        """
-        unknown = [id for id in ids if id not in self._passages]
-        if unknown:
-            raise InputError(f"not in the collection {self.name!r}: {', '.join(map(repr, unknown[:20]))}")
-        return [self._passages[id] for id in ids]
-
-    def __contains__(self, id: object) -> bool:
-        return id in self._passages
-
-    def __copy__(self) -> ChromaRetriever:
-        return self
-
-    def __deepcopy__(self, memo: dict[int, object]) -> ChromaRetriever:
-        return self
 
     def __repr__(self) -> str:
         return f"ChromaRetriever({self.name!r}, embedder={self.embedder.id!r}, count={self.count})"

@@ -1,0 +1,43 @@
+"""What every retriever over a collection has in common: its passages, and that a copy is the same object."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Self
+
+from querywright.data.types import Passage
+from querywright.errors import InputError
+
+
+class HeldPassages:
+    """The passages of a collection, held in memory.
+
+    A subclass sets ``name`` and ``_passages``, which has them by id in the order of their ids.
+    """
+
+    name: str
+    _passages: Mapping[str, Passage]
+
+    def passages(self) -> Iterator[Passage]:
+        """All passages of the collection, by id."""
+        return iter(self._passages.values())
+
+    def get(self, ids: Sequence[str]) -> list[Passage]:
+        """The passages of some ids, in their order.
+
+        Raises:
+            InputError: When an id is not in the collection; the message names all of them.
+        """
+        unknown = [id for id in ids if id not in self._passages]
+        if unknown:
+            raise InputError(f"not in the collection {self.name!r}: {', '.join(map(repr, unknown[:20]))}")
+        return [self._passages[id] for id in ids]
+
+    def __contains__(self, id: object) -> bool:
+        return id in self._passages
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, object]) -> Self:
+        return self
