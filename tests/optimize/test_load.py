@@ -278,9 +278,11 @@ def test_a_name_that_is_no_collections_is_refused(name, artifact, refused):
 
 
 def test_an_unknown_technique_is_refused_before_the_collection_is_opened(artifact, refused, monkeypatch):
-    from querywright.programs import TECHNIQUES
+    import querywright.programs
 
-    monkeypatch.delitem(TECHNIQUES, read_artifact(artifact).state.technique)
+    known = dict(querywright.programs.TECHNIQUES)
+    del known[read_artifact(artifact).state.technique]
+    monkeypatch.setattr(querywright.programs, "TECHNIQUES", known)
     refused(ArtifactError, "unknown technique", artifact)
 
 
