@@ -289,7 +289,7 @@ def test_reset_keeps_the_knobs(name, retriever):
 @every_technique
 def test_threads_give_what_one_after_another_gives(name, retriever, scripted, asking):
     program = make_program(name, retriever, reader="multiple_choice")
-    questions = [f"What helps in case {n}?" for n in range(48)]
+    questions = [f"What helps in case {n}?" for n in range(20)]
     lm = scripted()
 
     def run(question):
