@@ -222,23 +222,17 @@ def drive(work: Coroutine[Step[Any], Any, T], log: list[Record]) -> T:
         work: What awaits steps and nothing else.
         log: Takes the record of each step.
     """
-    stage = 0
+
+    async def now(step: Step[Any]) -> Any:
+        return step.run()
+
+    driven = _driven(work, log, now)
     try:
-        step = work.send(None)
-        while True:
-            stage += 1
-            try:
-                result = step.run()
-            except BaseException as error:  # noqa: BLE001 - the technique decides what to do with it
-                step = work.throw(error)
-            else:
-                log.extend(step.records(result, stage))
-                step = work.send(result)
+        driven.send(None)  # nothing in it waits, so it ends here
     except StopIteration as stop:
         value: T = stop.value
         return value
-    finally:
-        work.close()
+    raise RuntimeError("a technique awaited something that is no step")
 
 
 async def drive_async(work: Coroutine[Step[Any], Any, T], log: list[Record]) -> T:
@@ -248,13 +242,20 @@ async def drive_async(work: Coroutine[Step[Any], Any, T], log: list[Record]) -> 
         work: What awaits steps and nothing else.
         log: Takes the record of each step.
     """
+    return await _driven(work, log, lambda step: step.run_async())
+
+
+async def _driven(
+    work: Coroutine[Step[Any], Any, T], log: list[Record], take: Callable[[Step[Any]], Coroutine[Any, Any, Any]]
+) -> T:
+    """Give a coroutine what its steps give, or the error of one that fails."""
     stage = 0
     try:
         step = work.send(None)
         while True:
             stage += 1
             try:
-                result = await step.run_async()
+                result = await take(step)
             except BaseException as error:  # noqa: BLE001 - the technique decides what to do with it
                 step = work.throw(error)
             else:
