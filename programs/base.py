@@ -13,8 +13,10 @@ from dspy.utils.exceptions import LMError
 from querywright.data.types import Passage
 from querywright.errors import InputError, PromptTooLongError, QuerywrightError, TechniqueError
 from querywright.models.gate import INCURABLE
+from querywright.programs.gate import GATE, GATE_DEPTH, certainty
 from querywright.programs.knobs import Knob, Knobs
-from querywright.programs.steps import Ask, Call, Record, Step, Together, drive, drive_async
+from querywright.programs.steps import Ask, Call, Note, Record, Step, Together, drive, drive_async
+from querywright.programs.written import query_texts, with_count
 from querywright.retrieval.callable import as_retriever
 from querywright.retrieval.fusion import fuse
 from querywright.retrieval.types import Hit, Query, VectorRetriever, kind_of
@@ -29,24 +31,6 @@ FUSION_CHOICES = ("interleave", "rrf", "union", "best_score")
 FUSION = Knob("fusion", "interleave", "how the lists become one", choices=FUSION_CHOICES)
 TOP_K = Knob("top_k", 5, "passages taken from each query", low=1, high=50)
 RRF_K = Knob("rrf_k", 60, "constant of reciprocal rank fusion", low=1, high=200, when={"fusion": ("rrf",)})
-
-GATE = (
-    Knob(
-        "gate",
-        "off",
-        "when the question is translated: always (off), or only if the best passage scores low or leads by little",
-        choices=("off", "score", "margin"),
-        search=False,
-    ),
-    Knob("gate_score", 0.55, "score from which the first search counts as certain", low=0, high=1,
-         when={"gate": ("score",)}),
-    Knob("gate_margin", 0.1, "lead of the best score over the mean of the first ten that counts as certain",
-         low=0, high=1, when={"gate": ("margin",)}),
-)  # fmt: skip
-"""Knobs of every technique that asks an LM. A study searches a threshold where the gate is given: to search the gate as
-well would only find plain retrieval by another name."""
-
-GATE_DEPTH = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +203,26 @@ class Technique(dspy.Module):
         name = next((key for key, value in vars(self).items() if value is predictor), "lm")
         return Ask(name, predictor, **inputs)
 
+    async def ask_texts(
+        self, predictor: dspy.Predict, field: str, count: int, desc: str, *, question: str, **inputs: Any
+    ) -> list[str]:
+        """Ask for a list of texts to search with.
+
+        Args:
+            predictor: One of the technique's own.
+            field: The list among its outputs.
+            count: Texts asked for, 1 or more, and kept at most.
+            desc: What the prompt says of the list.
+            question: The question; a text that only repeats it is dropped.
+            inputs: Other inputs.
+
+        Returns:
+            Each text once, on one line; none when the answer could not be read.
+        """
+        signature = with_count(predictor, field, count, desc)
+        made = await self.ask(predictor, signature=signature, question=question, **inputs)
+        return [] if made is None else query_texts(getattr(made, field), count, besides=[question])
+
     def search(self, texts: Sequence[str], k: int) -> Step[list[list[Hit]]]:
         """A search; awaited, it gives at most ``k`` hits a text, best first, from one call of the retriever."""
         retriever, asked = self.searched, list(texts)
@@ -291,10 +295,10 @@ class Technique(dspy.Module):
         best = fuse("union", [hits[: self.max_passages]])  # what plain retrieval would have found
         plain = Found([hit.passage for hit in best], [query])
         rule = self.knobs.text("gate")
-        value, least = _certainty(rule, hits[:GATE_DEPTH]), self.knobs.number(f"gate_{rule}")
+        value, least = certainty(rule, hits[:GATE_DEPTH]), self.knobs.number(f"gate_{rule}")
         verdict = "pass the question through" if value >= least else "translate"
         given = {rule: round(value, 4), "at least": least}
-        await Call(lambda: verdict, lambda made, stage: Record("gate", rule, stage, given, made))
+        await Note("gate", rule, given, verdict)
         if value >= least:
             return plain
         try:
@@ -303,8 +307,7 @@ class Technique(dspy.Module):
             ours = isinstance(error, QuerywrightError) and not isinstance(error, PromptTooLongError)
             if ours or isinstance(error, INCURABLE):  # an outage, a spent budget, a wrong key: no question goes better
                 raise
-            failure = f"{type(error).__name__}: {error}"
-            await Call(lambda: failure, lambda made, stage: Record("gate", "the LM failed", stage, {}, made))
+            await Note("gate", "the LM failed", {}, f"{type(error).__name__}: {error}")
             return Found(plain.passages, plain.queries, ("lm",))
 
     @property
@@ -358,14 +361,6 @@ def _checked_reranker(reranker: Any) -> Any:
     if not callable(getattr(reranker, "score", None)):
         raise TechniqueError(f"a reranker needs score(query, passages), which {type(reranker).__name__} has not")
     return reranker
-
-
-def _certainty(rule: str, hits: Sequence[Hit]) -> float:
-    """The best score, or its lead over the mean of all; nothing found is not certain."""
-    if not hits:
-        return -1.0
-    best = hits[0].score
-    return best if rule == "score" else best - sum(hit.score for hit in hits) / len(hits)
 
 
 def _search_record(texts: Sequence[str], lists: Sequence[Sequence[Hit]], stage: int) -> Record:

@@ -22,7 +22,7 @@ from querywright.models.adapter import show_passages
 from querywright.programs.base import FUSION, RRF_K, Finding, Found, Technique
 from querywright.programs.knobs import Knob
 from querywright.programs.steps import Step
-from querywright.programs.written import plain_line, query_texts, with_count
+from querywright.programs.written import folded, plain_line
 from querywright.retrieval.types import Hit, Query
 
 Walk = tuple[list[Query], list[list[Hit]], list[str]]
@@ -109,9 +109,7 @@ class Decomposition(Technique):
     async def _sub_questions(self, question: str) -> list[str]:
         count = self.knobs.integer("n_sub_questions")
         desc = f"up to {count} simpler questions, easiest first" if count > 1 else "one simpler question"
-        signature = with_count(self.list_sub_questions, "sub_questions", count, desc)
-        made = await self.ask(self.list_sub_questions, signature=signature, question=question)
-        texts = [] if made is None else query_texts(made.sub_questions, count, besides=[question])
+        texts = await self.ask_texts(self.list_sub_questions, "sub_questions", count, desc, question=question)
         return [text for text in texts if not _repeats(text, question)]
 
     async def _in_turn(self, question: str, subs: Sequence[str]) -> Walk:
@@ -154,11 +152,7 @@ class Decomposition(Technique):
 
 def _repeats(sub_question: str, question: str) -> bool:
     """Whether it is the question again, or what it begins with: small LMs copy, and stop where they must."""
-    return _plain(question).startswith(_plain(sub_question))
-
-
-def _plain(text: str) -> str:
-    return " ".join(text.split()).casefold().rstrip(".?!\u3002\uff1f\uff01 ")
+    return folded(question).startswith(folded(sub_question))
 
 
 def _written(made: dspy.Prediction | None) -> str:

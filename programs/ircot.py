@@ -21,7 +21,7 @@ import dspy
 from querywright.models.adapter import show_passages
 from querywright.programs.base import Found, Technique
 from querywright.programs.knobs import Knob
-from querywright.programs.written import one_line
+from querywright.programs.written import folded, one_line
 from querywright.retrieval.fusion import fuse
 from querywright.retrieval.types import Hit, Query
 
@@ -102,7 +102,7 @@ class IRCoT(Technique):
             sentence = await self._next_sentence(question, collected, sentences)
             if not sentence:
                 fallbacks.append(f"sentence:{number}")
-            if not sentence or self.STOP.search(sentence) or _plain(sentence) in map(_plain, sentences):
+            if not sentence or self.STOP.search(sentence) or folded(sentence) in map(folded, sentences):
                 break
             sentences.append(sentence)
             text = self._query_text(question, sentences)
@@ -165,7 +165,3 @@ def _ends_sentence(line: str, match: re.Match[str]) -> bool:
 def _first_words(text: str, count: int) -> str:
     words = text.split()
     return text if len(words) <= count else " ".join(words[:count])
-
-
-def _plain(sentence: str) -> str:
-    return " ".join(sentence.split()).casefold().rstrip(".!?\u3002")

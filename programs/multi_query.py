@@ -15,7 +15,6 @@ import dspy
 
 from querywright.programs.base import FUSION, MAX_PASSAGES, RRF_K, TOP_K, Plan, Technique
 from querywright.programs.knobs import Knob
-from querywright.programs.written import query_texts, with_count
 from querywright.retrieval.types import Query
 
 
@@ -55,9 +54,9 @@ class MultiQuery(Technique):
     async def plan(self, question: str, options: Sequence[str]) -> Plan:
         """The question, where it is searched, and its paraphrases."""
         count = self.knobs.integer("n_queries")
-        signature = with_count(self.paraphrase, "queries", count, f"{count} different wordings")
-        written = await self.ask(self.paraphrase, signature=signature, question=question)
-        texts = [] if written is None else query_texts(written.queries, count, besides=[question])
+        texts = await self.ask_texts(
+            self.paraphrase, "queries", count, f"{count} different wordings", question=question
+        )
         if not texts:
             return Plan((Query(question),), ("queries",))
         own = [Query(question)] if self.knobs.flag("search_question") else []

@@ -14,7 +14,6 @@ import dspy
 
 from querywright.programs.base import MAX_PASSAGES, TOP_K, Plan, Technique
 from querywright.programs.knobs import Knob
-from querywright.programs.written import query_texts, with_count
 from querywright.retrieval.types import Query
 
 
@@ -62,9 +61,9 @@ class RAGFusion(Technique):
     async def plan(self, question: str, options: Sequence[str]) -> Plan:
         """The question, where it is searched, and related queries."""
         count = self.knobs.integer("n_queries")
-        signature = with_count(self.write_queries, "queries", count, f"{count} short search queries")
-        written = await self.ask(self.write_queries, signature=signature, question=question)
-        texts = [] if written is None else query_texts(written.queries, count, besides=[question])
+        texts = await self.ask_texts(
+            self.write_queries, "queries", count, f"{count} short search queries", question=question
+        )
         if not texts:
             return Plan((Query(question),), ("queries",))
         own = []

@@ -86,6 +86,31 @@ class Call(Step[T]):
         return [] if self._record is None else [self._record(result, stage)]
 
 
+class Note(Step[None]):
+    """Nothing to be done; only a record.
+
+    Args:
+        kind: What kind of step it tells of.
+        name: What was decided.
+        given: What the decision rests on.
+        made: The decision.
+    """
+
+    def __init__(self, kind: str, name: str, given: Mapping[str, Any], made: str) -> None:
+        self._fields = (kind, name, given, made)
+
+    def run(self) -> None:
+        """Do nothing."""
+
+    async def run_async(self) -> None:
+        """Do nothing."""
+
+    def records(self, result: None, stage: int) -> list[Record]:
+        """The record."""
+        kind, name, given, made = self._fields
+        return [Record(kind, name, stage, given, made)]
+
+
 class Use(Step[Any]):
     """Another module.
 

@@ -50,12 +50,12 @@ def query_texts(written: Any, limit: int, *, besides: Iterable[str] = ()) -> lis
         besides: Texts that are searched anyway and are not repeated.
     """
     lines = re.split(r"[\n;]", written) if isinstance(written, str) else list(written or ())
-    seen = {_plain(text) for text in besides}
+    seen = {folded(text) for text in besides}
     kept: list[str] = []
     for line in lines:
         text = one_line(line)
-        if text and _plain(text) not in seen and len(kept) < limit:
-            seen.add(_plain(text))
+        if text and folded(text) not in seen and len(kept) < limit:
+            seen.add(folded(text))
             kept.append(text)
     return kept
 
@@ -79,5 +79,6 @@ def _with_count(signature: Any, instructions: str, field: str, count: int, desc:
     return signature.with_updated_fields(field, desc=desc, count=count, max_chars=LONGEST_QUERY)
 
 
-def _plain(text: str) -> str:
-    return " ".join(text.split()).casefold().rstrip(".?!\u3002\uff1f\uff01")
+def folded(text: str) -> str:
+    """The text as it is compared with others: without capitals, spaces and final marks that make no difference."""
+    return " ".join(text.split()).casefold().rstrip(".?!\u3002\uff1f\uff01 ")

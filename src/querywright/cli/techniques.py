@@ -54,7 +54,7 @@ def technique_rows() -> list[dict[str, Any]]:
 
 def markdown_table(rows: list[dict[str, Any]]) -> str:
     """The techniques as a Markdown table; the gate, which is the same in every row, stands below it."""
-    from querywright.programs.base import GATE
+    from querywright.programs.gate import GATE
 
     of_the_gate = {knob.name for knob in GATE}
     lines = ["| technique | what | source | LM stages | searches | knobs (default) |", "| --- " * 6 + "|"]

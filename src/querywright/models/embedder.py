@@ -190,7 +190,7 @@ def resolve_embedder(name: str = "embedded", *, store: Store | None = None, devi
         return Embedder(EMBEDDED_ID, load, dimension=EMBEDDED_DIMENSION, store=store)
     path = Path(name).expanduser()
     if name.strip() and any((path / file).is_file() for file in ("modules.json", "config.json")):
-        return Embedder(_folder_id(path), _loader(str(path), name, device), store=store)
+        return Embedder(folder_id(path), _loader(str(path), name, device), store=store)
     if not name.strip() or path.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
         raise ModelError(f"there is no folder of a sentence-transformers model at {name!r}; use its path or 'embedded'")
     return Embedder(f"st:{name}", _loader(name, name, device), store=store)
@@ -235,7 +235,7 @@ def _loader(source: str, name: str, device: str | None) -> Callable[[], Any]:
         from sentence_transformers import SentenceTransformer
 
         try:
-            with _no_progress_bar():
+            with no_progress_bar():
                 return SentenceTransformer(source, device=device, trust_remote_code=False)
         except (OSError, ValueError, RuntimeError, KeyError, TypeError, AttributeError, ImportError) as error:
             reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
@@ -247,7 +247,7 @@ def _loader(source: str, name: str, device: str | None) -> Callable[[], Any]:
     return load
 
 
-def _folder_id(folder: Path) -> str:
+def folder_id(folder: Path) -> str:
     """``path:<name>@<digest of its files>``: the same model has the same id wherever it lies."""
     digest = hashlib.sha256()
     for path in sorted(folder.rglob("*")):
@@ -266,7 +266,7 @@ def _use_threads(count: int) -> None:
 
 
 @contextmanager
-def _no_progress_bar() -> Iterator[None]:
+def no_progress_bar() -> Iterator[None]:
     """Keeps transformers from drawing a bar while weights load."""
     from transformers.utils import logging
 

@@ -13,16 +13,14 @@ from typing import Any, ClassVar
 import numpy as np
 
 from querywright.data.types import Passage
-from querywright.errors import CollectionError, InputError
+from querywright.errors import InputError
 from querywright.models.embedder import Progress
 from querywright.retrieval.bm25_index import METHOD, Scores, open_index
 from querywright.retrieval.chroma import ChromaRetriever
 from querywright.retrieval.collection import (
     Manifest,
     collection_folder,
-    index_command,
-    list_collections,
-    read_manifest,
+    open_published,
     read_passages,
 )
 from querywright.retrieval.filters import matcher
@@ -32,7 +30,6 @@ from querywright.retrieval.types import Hit, Kind, check_queries
 from querywright.retrieval.words import TOKENISER, query_terms
 
 K1, B = 1.5, 0.75
-REOPENINGS = 5
 
 
 class BM25Retriever(HeldPassages):
@@ -75,7 +72,8 @@ class BM25Retriever(HeldPassages):
         _check_settings(k1, b)
         matcher(where)
         folder = collection_folder(name, home)
-        self._fill(folder, *_read(folder, home), where, k1, b, progress)
+        manifest, passages = open_published(folder, home, lambda manifest: _read(folder, manifest))
+        self._fill(folder, manifest, passages, where, k1, b, progress)
 
     @classmethod
     def beside(
@@ -159,25 +157,15 @@ class BM25Retriever(HeldPassages):
         return [Hit(self._rows[row], float(scores[row]), rank) for rank, row in enumerate(best, start=1)]
 
 
-def _read(folder: Path, home: Path | None) -> tuple[Manifest, dict[str, Passage]]:
-    """What is published; looks again when a builder replaces it in between."""
-    for _ in range(REOPENINGS):
-        manifest = read_manifest(folder)
-        if manifest is None:
-            known = ", ".join(list_collections(home)) or "none"
-            raise CollectionError(
-                f"there is no collection {folder.name!r} (known: {known}); build it: {index_command(folder.name)}"
-            )
-        descriptor = share(folder / manifest.readers_lock)
-        if descriptor is None:
-            continue
-        try:
-            return manifest, read_passages(folder, manifest)
-        finally:
-            os.close(descriptor)
-    raise CollectionError(
-        f"the readers' lock of the collection {folder.name!r} is missing; run {index_command(folder.name)}"
-    )
+def _read(folder: Path, manifest: Manifest) -> tuple[Manifest, dict[str, Passage]] | None:
+    """The passages of a generation, or None when it is gone."""
+    descriptor = share(folder / manifest.readers_lock)
+    if descriptor is None:
+        return None
+    try:
+        return manifest, read_passages(folder, manifest)
+    finally:
+        os.close(descriptor)
 
 
 def _check_settings(k1: float, b: float) -> None:

@@ -14,20 +14,18 @@ from numpy.typing import ArrayLike
 from querywright.data.types import Passage
 from querywright.errors import CollectionError, InputError
 from querywright.models.embedder import Embedder, TextEmbedder, Vectors, with_store
-from querywright.retrieval.chroma_index import SharedIndex, check_answers, missed, open_published
+from querywright.retrieval.chroma_index import SharedIndex, check_answers, missed, open_shared
 from querywright.retrieval.collection import (
     Manifest,
     collection_folder,
     index_command,
-    list_collections,
-    read_manifest,
+    open_published,
     read_passages,
 )
 from querywright.retrieval.held import HeldPassages
 from querywright.retrieval.types import Hit, Kind, check_queries
 
 CHECKED_AT_OPENING = 16
-REOPENINGS = 5
 
 
 class ChromaRetriever(HeldPassages):
@@ -62,7 +60,9 @@ class ChromaRetriever(HeldPassages):
         self.embedder = embedder
         self.where = _all_of(where)
         folder = collection_folder(name, home)
-        self.manifest, self._passages, self._index = _open(folder, embedder, home)
+        self.manifest, self._passages, self._index = open_published(
+            folder, home, lambda manifest: _open(folder, manifest, embedder, home)
+        )
 
     @property
     def count(self) -> int:
@@ -145,24 +145,17 @@ class ChromaRetriever(HeldPassages):
         return f"ChromaRetriever({self.name!r}, embedder={self.embedder.id!r}, count={self.count})"
 
 
-def _open(folder: Path, embedder: TextEmbedder, home: Path | None) -> tuple[Manifest, dict[str, Passage], SharedIndex]:
-    """Opens what is published; looks again when a builder replaces it in between."""
-    for _ in range(REOPENINGS):
-        manifest = read_manifest(folder)
-        if manifest is None:
-            known = ", ".join(list_collections(home)) or "none"
-            raise CollectionError(
-                f"there is no collection {folder.name!r} (known: {known}); build it: {index_command(folder.name)}"
-            )
-        check_embedder(manifest, embedder)
-        index = open_published(folder, manifest)
-        if index is not None:
-            passages = read_passages(folder, manifest)
-            check_index(index, manifest, passages, with_store(embedder, home))
-            return manifest, passages, index
-    raise CollectionError(
-        f"the readers' lock of the collection {folder.name!r} is missing; run {index_command(folder.name)}"
-    )
+def _open(
+    folder: Path, manifest: Manifest, embedder: TextEmbedder, home: Path | None
+) -> tuple[Manifest, dict[str, Passage], SharedIndex] | None:
+    """A generation, checked, or None when it is gone."""
+    check_embedder(manifest, embedder)
+    index = open_shared(folder, manifest)
+    if index is None:
+        return None
+    passages = read_passages(folder, manifest)
+    check_index(index, manifest, passages, with_store(embedder, home))
+    return manifest, passages, index
 
 
 def check_embedder(manifest: Manifest, embedder: TextEmbedder) -> None:

@@ -208,7 +208,7 @@ _open: weakref.WeakValueDictionary[Path, SharedIndex] = weakref.WeakValueDiction
 _open_lock = threading.Lock()
 
 
-def open_published(folder: Path, manifest: Manifest) -> SharedIndex | None:
+def open_shared(folder: Path, manifest: Manifest) -> SharedIndex | None:
     """Opens the published generation of a collection, or returns the one this process has open.
 
     Returns:

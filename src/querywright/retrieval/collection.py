@@ -10,9 +10,10 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import TypeVar
 
 from querywright.data.types import Passage
 from querywright.errors import CollectionError, InputError
@@ -23,6 +24,9 @@ SPACE = "cosine"
 MANIFEST = "manifest.json"
 NAME_PATTERN = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 LARGEST_MANIFEST = 1_000_000
+REOPENINGS = 5
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +138,32 @@ def read_manifest(folder: Path) -> Manifest | None:
             f"the manifest of the collection {folder.name!r} is damaged ({error}); build it again from all "
             f"its passages: {index_command(folder.name, prune=True)}"
         ) from error
+
+
+def open_published(folder: Path, home: Path | None, use: Callable[[Manifest], T | None]) -> T:
+    """What is made of the published generation; looks again when a builder replaces it in between.
+
+    Args:
+        folder: The collection's.
+        home: The working folder, whose collections are named where there is none of this name.
+        use: Gives None when the generation is gone.
+
+    Raises:
+        CollectionError: When there is no such collection, or its generation stays away.
+    """
+    for _ in range(REOPENINGS):
+        manifest = read_manifest(folder)
+        if manifest is None:
+            known = ", ".join(list_collections(home)) or "none"
+            raise CollectionError(
+                f"there is no collection {folder.name!r} (known: {known}); build it: {index_command(folder.name)}"
+            )
+        made = use(manifest)
+        if made is not None:
+            return made
+    raise CollectionError(
+        f"the readers' lock of the collection {folder.name!r} is missing; run {index_command(folder.name)}"
+    )
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:

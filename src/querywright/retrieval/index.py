@@ -26,7 +26,7 @@ from querywright.retrieval.chroma_index import (
     check_files,
     chroma_version,
     missed,
-    open_published,
+    open_shared,
     write_index,
 )
 from querywright.retrieval.collection import (
@@ -173,7 +173,7 @@ def _is_current(
     try:
         check_embedder(manifest, embedder)
         check_files(folder / manifest.chroma_folder, manifest)
-        index = open_published(folder, manifest)
+        index = open_shared(folder, manifest)
         if index is None:
             return False
         check_index(index, manifest, passages, embedder)

@@ -15,7 +15,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from querywright.data.types import Passage
 from querywright.errors import InputError, ModelError
-from querywright.models.embedder import _folder_id, _no_progress_bar
+from querywright.models.embedder import folder_id, no_progress_bar
 from querywright.models.openmp import limit_spinning
 
 BATCH_SIZE = 32
@@ -146,7 +146,7 @@ def _source(name: str) -> tuple[str, str]:
     """What is loaded, and its id."""
     path = Path(name).expanduser()
     if name.strip() and (path / "config.json").is_file():
-        return str(path), _folder_id(path)
+        return str(path), folder_id(path)
     if not _HUB_NAME.fullmatch(name):
         raise ModelError(
             f"there is no folder of a cross-encoder at {name!r}; give the path of one, or a name on the Hugging Face "
@@ -160,7 +160,7 @@ def _load(source: str, name: str, max_length: int) -> Any:
     from sentence_transformers import CrossEncoder
 
     try:
-        with _no_progress_bar():
+        with no_progress_bar():
             model = CrossEncoder(source, trust_remote_code=False)
     except (OSError, ValueError, RuntimeError, KeyError, TypeError, AttributeError, ImportError) as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
