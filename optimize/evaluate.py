@@ -23,6 +23,7 @@ from querywright.models.ledger import Cost, Ledger, metered
 from querywright.optimize.failures import Failures
 from querywright.optimize.pool import bounded_map
 from querywright.programs.rag import RAG
+from querywright.programs.steps import Record
 
 DEFAULT_METRICS: Mapping[str, Metric] = {name: METRICS[name] for name in ("accuracy", "decision_useful")}
 
@@ -44,6 +45,7 @@ class Row:
         answer: The answer, or None without a reader.
         invalid: The answer names no option of a multiple-choice question.
         passages: Ids, best first.
+        found: Ids of all that its searches gave, before fusion and cut, in the order in which they first came.
         queries: Role and text of each query.
         fallbacks: Names of the steps that fell back.
         seconds: From question to answer.
@@ -59,6 +61,7 @@ class Row:
     answer: str | None = None
     invalid: bool = False
     passages: tuple[str, ...] = ()
+    found: tuple[str, ...] = ()
     queries: tuple[tuple[str, str], ...] = ()
     fallbacks: tuple[str, ...] = ()
     seconds: float = 0.0
@@ -70,11 +73,12 @@ class Row:
         """The row as a JSON object; NaN becomes null."""
         return {
             "id": self.id,
-            "scores": {name: _finite(value) for name, value in self.scores.items()},
+            "scores": {name: finite(value) for name, value in self.scores.items()},
             "label": None if self.label is None else str(self.label),
             "answer": self.answer,
             "invalid": self.invalid,
             "passages": list(self.passages),
+            "found": list(self.found),
             "queries": [{"role": role, "text": text} for role, text in self.queries],
             "fallbacks": list(self.fallbacks),
             "seconds": round(self.seconds, 3),
@@ -82,6 +86,26 @@ class Row:
             "failure": self.failure,
             "message": self.message,
         }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Row:
+        """The row that ``to_json`` wrote."""
+        label = data["label"]
+        return cls(
+            id=data["id"],
+            scores={name: math.nan if value is None else value for name, value in data["scores"].items()},
+            label=None if label is None else Label(label),
+            answer=data["answer"],
+            invalid=data["invalid"],
+            passages=tuple(data["passages"]),
+            found=tuple(data["found"]),
+            queries=tuple((query["role"], query["text"]) for query in data["queries"]),
+            fallbacks=tuple(data["fallbacks"]),
+            seconds=data["seconds"],
+            cost=Cost.from_json(data["cost"]),
+            failure=data["failure"],
+            message=data["message"],
+        )
 
 
 def metrics_by_name(names: Sequence[str]) -> dict[str, Metric]:
@@ -159,12 +183,17 @@ class Evaluation:
         return sum(row.invalid for row in answered) / len(answered) if answered else math.nan
 
     def latency(self, quantile: float) -> float:
-        """Seconds from question to answer that so many of the questions that went through needed at most.
+        """Seconds from question to answer that so many of the questions needed at most.
+
+        Questions that failed are left out, and those with an answer from the store, which takes no time.
 
         Args:
             quantile: In (0, 1], such as 0.5 or 0.95: the smallest time that this share did not exceed.
+
+        Returns:
+            Seconds; NaN where no question is left.
         """
-        seconds = sorted(row.seconds for row in self.rows if row.failure is None)
+        seconds = sorted(row.seconds for row in self.rows if row.failure is None and not row.cost.saved)
         return seconds[max(0, math.ceil(quantile * len(seconds)) - 1)] if seconds else math.nan
 
     def to_json(self, *, rows: bool = False) -> dict[str, Any]:
@@ -173,13 +202,13 @@ class Evaluation:
             "arm": self.name,
             "n": len(self.rows),
             "metrics": {name: mean_json(self.mean(name)) for name in self.metrics},
-            "labels": {str(label): _finite(self.label_share(label)) for label in Label},
-            "fallback_rate": _finite(self.fallback_rate),
-            "invalid_rate": _finite(self.invalid_rate),
+            "labels": {str(label): finite(self.label_share(label)) for label in Label},
+            "fallback_rate": finite(self.fallback_rate),
+            "invalid_rate": finite(self.invalid_rate),
             "failures": dict(self.failures),
             "cost": self.cost.to_json(),
             "seconds": round(self.seconds, 3),
-            "latency": {"p50": _finite(self.latency(0.5)), "p95": _finite(self.latency(0.95))},
+            "latency": {"p50": finite(self.latency(0.5)), "p95": finite(self.latency(0.95))},
         }
         if rows:
             data["rows"] = [row.to_json() for row in self.rows]
@@ -189,9 +218,9 @@ class Evaluation:
 def mean_json(mean: Mean) -> dict[str, Any]:
     """A mean as a JSON object; NaN becomes null."""
     return {
-        "value": _finite(mean.value),
-        "low": _finite(mean.low),
-        "high": _finite(mean.high),
+        "value": finite(mean.value),
+        "low": finite(mean.low),
+        "high": finite(mean.high),
         "n": mean.n,
         "unscored": mean.unscored,
     }
@@ -208,6 +237,8 @@ def evaluate(
     deadline: float | None = 300.0,
     max_failures: float = 0.05,
     progress: Progress | None = None,
+    known: Mapping[str, Row] | None = None,
+    keep: Callable[[Row], None] | None = None,
 ) -> Evaluation:
     """Run a program on questions and score it.
 
@@ -223,6 +254,8 @@ def evaluate(
         deadline: Seconds that one question may take, or None. Default 300.
         max_failures: Share of the questions that may fail, 0 to 1; at least one may unless it is 0. Default 0.05.
         progress: Called after each question.
+        known: Rows by question id that a run before this one kept; their questions are not asked again.
+        keep: Called with each row that went through, as soon as it is there; never with a failure.
 
     Raises:
         OutageError: The LM is out of reach; nothing is scored.
@@ -233,17 +266,21 @@ def evaluate(
     chosen = {n: m for n, m in metrics.items() if program.reader is not None or n not in READING_METRICS}
     failures = Failures(name, len(questions), max_failures)
     meters: dict[int, tuple[float, Ledger]] = {}
-    rows: dict[int, Row] = {}
+    rows = {place: known[question.id] for place, question in enumerate(questions) if known and question.id in known}
+    asked = [place for place in range(len(questions)) if place not in rows]
 
     def ask(position: int) -> Row:
         with asking(lm), metered() as meter:
             meters[position] = (time.monotonic(), meter)
             return _ask(program, questions[position], chosen, meter)
 
-    def on_done(position: int, result: Row | Exception) -> None:
+    def on_done(place: int, result: Row | Exception) -> None:
+        position = asked[place]
         question = questions[position]
         if isinstance(result, Row):
             rows[position] = result
+            if keep is not None:
+                keep(result)
         else:
             began, meter = meters[position]
             rows[position] = Row(
@@ -258,7 +295,7 @@ def evaluate(
             progress(name, len(rows), len(questions))
 
     began = time.monotonic()
-    bounded_map(ask, range(len(questions)), threads=threads, deadline=deadline, on_done=on_done)
+    bounded_map(ask, asked, threads=threads, deadline=deadline, on_done=on_done)
     ordered = tuple(rows[position] for position in range(len(questions)))
     return Evaluation(name, ordered, time.monotonic() - began)
 
@@ -286,11 +323,18 @@ def _ask(program: RAG, question: Question, metrics: Mapping[str, Metric], meter:
         answer=answer,
         invalid=bool(question.options) and answer is not None and is_invalid_choice(answer, question.options),
         passages=ids,
+        found=_found(prediction.steps),
         queries=tuple((query.role, query.text) for query in prediction.queries),
         fallbacks=tuple(prediction.fallbacks),
         seconds=seconds,
         cost=cost,
     )
+
+
+def _found(steps: Sequence[Record]) -> tuple[str, ...]:
+    """Ids of all that the searches gave."""
+    searches = (step.made for step in steps if step.kind == "search" and step.made is not None)
+    return tuple(dict.fromkeys(key for made in searches for ids in made.values() for key in ids))
 
 
 def _score(name: str, metric: Metric, example: Any, prediction: Any) -> float:
@@ -300,5 +344,6 @@ def _score(name: str, metric: Metric, example: Any, prediction: Any) -> float:
     return value
 
 
-def _finite(value: float) -> float | None:
+def finite(value: float) -> float | None:
+    """The value, or None for NaN, as JSON has it."""
     return None if math.isnan(value) else value

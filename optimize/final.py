@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Literal
 
 from querywright.data.types import Question
 from querywright.errors import InputError
-from querywright.metrics.statistics import PairedTest, holm, verdict
+from querywright.metrics.statistics import PairedTest
+from querywright.optimize.contrasts import ALPHA, family
 from querywright.optimize.demonstrations import Demos, with_demos
 from querywright.optimize.evaluate import Evaluation
 from querywright.optimize.results import NO_REWRITING, OBJECTIVE_METRICS, Comparison, Compiled, objective_value
@@ -21,8 +21,6 @@ Verdict = Literal["gain", "no gain shown", "loss", "no rewriting"]
 
 READER_CHECK = ("oracle evidence", "closed book")
 """The two arms that say what the reader makes of perfect evidence and of none; they say nothing of a technique."""
-
-_ALPHA = 0.05
 
 
 def final_test(run: Run, compiled: RAG, recommended: str, reader_demos: Demos) -> list[Evaluation]:
@@ -92,25 +90,9 @@ def compare(test: Sequence[Evaluation], technique: str, recommended: str) -> lis
     planned.append(("accuracy", recommended, _reader_as_written(recommended)))
     arms = {evaluation.name: evaluation for evaluation in test}
     return [
-        *_family("technique", planned, arms),
-        *_family("reader check", [("accuracy", *READER_CHECK)], arms),
+        *family("technique", planned, arms),
+        *family("reader check", [("accuracy", *READER_CHECK)], arms, prefix="reader check: "),
     ]
-
-
-def _family(family: str, pairs: Sequence[tuple[str, str, str]], arms: Mapping[str, Evaluation]) -> list[Comparison]:
-    tests = [
-        (metric, a, b, arms[a].against(arms[b], metric))
-        for metric, a, b in pairs
-        if a in arms and b in arms and metric in arms[a].metrics
-    ]
-    corrected = holm([test.p_two_sided for *_, test in tests])
-    prefix = "" if family == "technique" else f"{family}: "
-    comparisons = []
-    for (metric, a, b, raw), p in zip(tests, corrected, strict=True):
-        result = replace(raw, p_two_sided=p)
-        sentence = f"{prefix}{metric}: {verdict(result, a=a, b=b, alpha=_ALPHA)}"
-        comparisons.append(Comparison(family, metric, a, b, result, sentence))
-    return comparisons
 
 
 def conclude(compiled: Compiled) -> tuple[Verdict, str]:
@@ -134,7 +116,7 @@ def conclude(compiled: Compiled) -> tuple[Verdict, str]:
         if (one.arm, one.other) == (f"{compiled.technique} compiled", NO_REWRITING)
         and one.metric in OBJECTIVE_METRICS[objective]
     }
-    shown = {test.difference > 0 for test in tests.values() if test.p_two_sided < _ALPHA}
+    shown = {test.difference > 0 for test in tests.values() if test.p_two_sided < ALPHA}
     word: Verdict = "loss" if False in shown else "gain" if True in shown else "no gain shown"
     said = {
         "gain": "; test shows a gain over",

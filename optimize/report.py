@@ -11,7 +11,7 @@ from typing import Any
 from querywright.data.splits import Splits, data_hash
 from querywright.metrics.statistics import Mean
 from querywright.optimize.artifacts import Golden, Manifest, write_artifact
-from querywright.optimize.evaluate import Evaluation, evaluate
+from querywright.optimize.evaluate import Evaluation, evaluate, finite
 from querywright.optimize.final import conclude
 from querywright.optimize.search import Compiled, objective_value
 from querywright.retrieval.callable import as_retriever
@@ -39,7 +39,7 @@ def compiled_json(compiled: Compiled) -> dict[str, Any]:
                 "arm": arm.name,
                 "knobs": dict(arm.knobs),
                 "demonstration_set": arm.demo_set,
-                "objective": _number(objective_value(arm.dev, settings.objective)),
+                "objective": finite(objective_value(arm.dev, settings.objective)),
                 "dev": arm.dev.to_json(),
             }
             for arm in compiled.arms
@@ -48,23 +48,7 @@ def compiled_json(compiled: Compiled) -> dict[str, Any]:
         "compiled": compiled.compiled.name,
         "reader_check": len(compiled.reader_check),
         "test": [evaluation.to_json() for evaluation in compiled.test],
-        "comparisons": [
-            {
-                "family": one.family,
-                "metric": one.metric,
-                "arm": one.arm,
-                "other": one.other,
-                "wins": one.test.wins,
-                "losses": one.test.losses,
-                "ties": one.test.ties,
-                "difference": _number(one.test.difference),
-                "low": _number(one.test.low),
-                "high": _number(one.test.high),
-                "p_holm": _number(one.test.p_two_sided),
-                "sentence": one.sentence,
-            }
-            for one in compiled.comparisons
-        ],
+        "comparisons": [one.to_json() for one in compiled.comparisons],
         "cost": {stage: cost.to_json() for stage, cost in compiled.costs.items()},
     }
 
@@ -199,7 +183,3 @@ def _seconds(value: float) -> str:
 
 def _share(value: float) -> str:
     return "-" if math.isnan(value) else f"{100 * value:.0f} %"
-
-
-def _number(value: float) -> float | None:
-    return None if math.isnan(value) or math.isinf(value) else value

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from querywright.data.types import Question
 from querywright.metrics.statistics import PairedTest
 from querywright.models.ledger import Cost
-from querywright.optimize.evaluate import Evaluation
+from querywright.optimize.evaluate import Evaluation, finite
 from querywright.programs import RAG
 
 NO_REWRITING = "no rewriting"
@@ -85,6 +85,24 @@ class Comparison:
     other: str
     test: PairedTest
     sentence: str
+
+    def to_json(self) -> dict[str, Any]:
+        """The comparison as a JSON object; NaN becomes null."""
+        test = self.test
+        return {
+            "family": self.family,
+            "metric": self.metric,
+            "arm": self.arm,
+            "other": self.other,
+            "wins": test.wins,
+            "losses": test.losses,
+            "ties": test.ties,
+            "difference": finite(test.difference),
+            "low": finite(test.low),
+            "high": finite(test.high),
+            "p_holm": finite(test.p_two_sided),
+            "sentence": self.sentence,
+        }
 
 
 @dataclass(frozen=True, slots=True)

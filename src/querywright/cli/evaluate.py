@@ -216,6 +216,7 @@ def _report(
     metrics: Mapping[str, Any],
     as_json: bool,
 ) -> None:
+    from querywright.optimize.contrasts import against
     from querywright.optimize.report import table_rows
 
     unscored = [name for name in metrics if not any(name in one.metrics for one in found)]
@@ -224,47 +225,18 @@ def _report(
         *plan.notes,
         *(f"{name}: no question could be scored" for name in unscored),
     ]
-    comparisons = _comparisons(found)
+    comparisons = against(found, BASELINE if any(one.name == BASELINE for one in found) else found[0].name)
     if as_json:
-        print_json({"arms": [one.to_json() for one in found], "comparisons": comparisons, "notes": notes})
+        compared = [one.to_json() for one in comparisons]
+        print_json({"arms": [one.to_json() for one in found], "comparisons": compared, "notes": notes})
         return
     show_table(
         f"{source}: {len(asked)} questions",
         table_rows(found),
-        notes=["; ".join(notes), *(one["sentence"] for one in comparisons)],
+        notes=["; ".join(notes), *(one.sentence for one in comparisons)],
         breaks=("LM calls / question",),
     )
     say(workspace.cost_line())
-
-
-def _comparisons(found: Sequence[Evaluation]) -> list[dict[str, Any]]:
-    """Each arm against plain, or against the first where plain is none of them; Holm-corrected within a metric."""
-    from dataclasses import replace
-
-    from querywright.metrics.statistics import holm, verdict
-
-    base = next((one for one in found if one.name == BASELINE), found[0])
-    result: list[dict[str, Any]] = []
-    for metric in base.metrics:
-        tests = [(one, one.against(base, metric)) for one in found if one is not base and metric in one.metrics]
-        for (one, test), p in zip(tests, holm([test.p_two_sided for _, test in tests]), strict=True):
-            sentence = verdict(replace(test, p_two_sided=p), a=one.name, b=base.name)
-            result.append(
-                {
-                    "metric": metric,
-                    "arm": one.name,
-                    "other": base.name,
-                    "wins": test.wins,
-                    "losses": test.losses,
-                    "ties": test.ties,
-                    "difference": test.difference,
-                    "low": test.low,
-                    "high": test.high,
-                    "p_holm": p,
-                    "sentence": f"{metric}: {sentence}",
-                }
-            )
-    return result
 
 
 def _write_rows(path: Path, found: Sequence[Evaluation]) -> None:

@@ -1,0 +1,183 @@
+"""Arms side by side on the same questions, kept question by question, so that a run that ended goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import dspy
+
+from querywright import __version__
+from querywright.data.splits import data_hash
+from querywright.data.types import Question
+from querywright.errors import InputError
+from querywright.metrics.dspy_metrics import Metric
+from querywright.models.lm import engine_of
+from querywright.optimize.contrasts import against
+from querywright.optimize.evaluate import DEFAULT_METRICS, Evaluation, Progress, Row, evaluate
+from querywright.optimize.results import Comparison
+from querywright.optimize.state import state_of
+from querywright.programs.rag import RAG
+
+JOURNAL = "rows.jsonl"
+FORMAT = 1
+"""Version of a row; rows of another are not read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """What a comparison found.
+
+    Args:
+        arms: Results of every arm, on the same questions.
+        baseline: Name of the arm that the others are held against.
+        comparisons: Every other arm against the baseline, metric by metric.
+    """
+
+    arms: tuple[Evaluation, ...]
+    baseline: str
+    comparisons: tuple[Comparison, ...]
+
+    def arm(self, name: str) -> Evaluation:
+        """The arm of that name."""
+        return next(one for one in self.arms if one.name == name)
+
+
+def compare(
+    arms: Mapping[str, RAG],
+    questions: Sequence[Question],
+    *,
+    lm: dspy.LM,
+    folder: Path,
+    baseline: str,
+    metrics: Mapping[str, Metric] = DEFAULT_METRICS,
+    scoring: str = "",
+    threads: int = 4,
+    max_failures: float = 0.05,
+    progress: Progress | None = None,
+) -> Compared:
+    """Evaluate every arm on the same questions, each held against the baseline.
+
+    A row is written to the folder's journal as soon as it is there, so a run that was ended, whichever way, goes on
+    where it stopped; an arm or a question more costs no more than itself. A row counts for the same program, question,
+    LM and metrics only. A failed question is asked again by the next run.
+
+    Args:
+        arms: Programs by name.
+        questions: What is asked, in order.
+        lm: An LM made by ``resolve_lm``.
+        folder: Holds the journal; made when it is missing. One process at a time.
+        baseline: One of the arms.
+        metrics: DSPy metrics by name. Default accuracy and decision_useful.
+        scoring: Names what the metrics rest on besides their names, such as a judge and its LM. Default nothing.
+        threads: Questions under way at a time, 1 or more. Default 4.
+        max_failures: Share of an arm's questions that may fail, 0 to 1. Default 0.05.
+        progress: Called after each question.
+
+    Raises:
+        InputError: There is no such baseline, or another process writes to the folder.
+        OutageError: The LM is out of reach.
+        BudgetError: The limit of calls is reached.
+        TooManyFailuresError: More questions of an arm failed than allowed.
+    """
+    if baseline not in arms:
+        raise InputError(f"the baseline {baseline!r} is none of the arms {', '.join(arms)}; name one of them")
+    found = []
+    with _open_journal(folder) as journal:
+        for name, program in arms.items():
+            key = _key(program, lm, [scoring, *sorted(metrics)])
+            found.append(
+                evaluate(
+                    program,
+                    questions,
+                    lm=lm,
+                    name=name,
+                    metrics=metrics,
+                    threads=threads,
+                    max_failures=max_failures,
+                    progress=progress,
+                    known=journal.rows(key, questions),
+                    keep=journal.writer(key, questions),
+                )
+            )
+    return Compared(tuple(found), baseline, tuple(against(found, baseline)))
+
+
+class Journal:
+    """Rows as they come, a line each; a line that was torn by a kill is dropped.
+
+    Args:
+        file: Open for reading and appending, and locked.
+    """
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self._lines: dict[tuple[str, str], dict[str, Any]] = {}
+        end = 0
+        file.seek(0)
+        for line in file:
+            if not line.endswith(b"\n"):
+                break
+            end += len(line)
+            with contextlib.suppress(ValueError, TypeError, KeyError):  # a line that is no row is asked again
+                entry = json.loads(line)
+                self._lines[entry["key"], entry["question"]] = entry["row"]
+        file.truncate(end)
+
+    def rows(self, key: str, questions: Sequence[Question]) -> dict[str, Row]:
+        """The rows of an arm, by question id."""
+        found: dict[str, Row] = {}
+        for question in questions:
+            data = self._lines.get((key, data_hash([question])))
+            with contextlib.suppress(ValueError, TypeError, KeyError):
+                if data is not None:
+                    found[question.id] = Row.from_json(data)
+        return found
+
+    def writer(self, key: str, questions: Sequence[Question]) -> Callable[[Row], None]:
+        """Writes rows of an arm."""
+        hashes = {question.id: data_hash([question]) for question in questions}
+
+        def write(row: Row) -> None:
+            entry = {"key": key, "question": hashes[row.id], "row": row.to_json()}
+            self._file.write(json.dumps(entry, ensure_ascii=True).encode() + b"\n")
+            self._file.flush()
+            os.fsync(self._file.fileno())
+
+        return write
+
+
+@contextlib.contextmanager
+def _open_journal(folder: Path) -> Iterator[Journal]:
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / JOURNAL).open("ab+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise InputError(
+                f"another process writes to {folder.name!r}; wait for it, or give another folder"
+            ) from error
+        yield Journal(file)
+
+
+def _key(program: RAG, lm: dspy.LM, scored: Sequence[str]) -> str:
+    """Names all that a row depends on beside its question."""
+    technique = program.technique
+    parts = {
+        "format": FORMAT,
+        "version": __version__,
+        "program": state_of(program).model_dump(),
+        "retriever": None if technique.retriever is None else technique.retriever.fingerprint,
+        "reranker": None if technique.reranker is None else technique.reranker.id,
+        "lm": engine_of(lm).identity,
+        "sampling": {name: lm.kwargs.get(name) for name in ("temperature", "max_tokens")},
+        "scored": list(scored),
+    }
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()

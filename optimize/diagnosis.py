@@ -1,0 +1,187 @@
+"""Where answers are lost: between index and search, between search and cut, or in the reader."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Literal
+
+from querywright.data.types import Label, Question
+from querywright.errors import InputError
+from querywright.optimize.evaluate import Evaluation, Row
+
+Needs = Literal["any", "all"]
+
+TELLING = 10
+"""Questions that a report shows."""
+
+
+class Stage(StrEnum):
+    """What became of a question; but for the first and the last, where its answer was lost."""
+
+    RIGHT = "right"
+    NOT_INDEXED = "not indexed"
+    NOT_FOUND = "not found"
+    CUT = "found but cut"
+    NOT_USED = "found but not used"
+    MISREAD = "used and wrong"
+    UNKNOWN = "unknown"
+
+
+MEANING: Mapping[Stage, str] = {
+    Stage.RIGHT: "the answer is right",
+    Stage.NOT_INDEXED: "the collection does not hold the evidence",
+    Stage.NOT_FOUND: "no search gave the evidence",
+    Stage.CUT: "a search gave the evidence, but it was not among the passages for the reader",
+    Stage.NOT_USED: "the reader had the evidence and answered as it does without any passage",
+    Stage.MISREAD: "the reader had the evidence and gave another wrong answer",
+    Stage.UNKNOWN: "the question failed, or has no labelled evidence or no answer",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """What became of one question in one arm.
+
+    Args:
+        question: Its id.
+        stage: What became of it.
+        closed_book: Whether the reader is right without passages; None where that was not asked.
+        oracle: Whether it is right with the deciding passages; None where that was not asked.
+    """
+
+    question: str
+    stage: Stage
+    closed_book: bool | None
+    oracle: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """Where the answers of each arm are lost.
+
+    Args:
+        metric: What says that an answer is right: 1.0 in this metric.
+        needs: Whether any labelled passage is the evidence of a question, or all of them together.
+        arms: One ``Lost`` a question, in their order, by arm.
+        telling: Ids of the questions that tell most: the arms differ, and the deciding passages would have helped.
+    """
+
+    metric: str
+    needs: Needs
+    arms: Mapping[str, tuple[Lost, ...]]
+    telling: tuple[str, ...]
+
+    def counts(self, arm: str) -> Counter[Stage]:
+        """Questions by stage."""
+        return Counter(lost.stage for lost in self.arms[arm])
+
+    def to_json(self) -> dict[str, Any]:
+        """The diagnosis as a JSON object."""
+        return {
+            "metric": self.metric,
+            "needs": self.needs,
+            "arms": {
+                arm: {str(stage): self.counts(arm)[stage] for stage in Stage if self.counts(arm)[stage]}
+                for arm in self.arms
+            },
+            "telling": list(self.telling),
+        }
+
+
+def diagnose(
+    arms: Sequence[Evaluation],
+    questions: Sequence[Question],
+    indexed: Collection[str],
+    *,
+    metric: str = "accuracy",
+    needs: Needs = "any",
+    closed_book: Evaluation | None = None,
+    oracle: Evaluation | None = None,
+) -> Diagnosis:
+    """Tell where each arm loses its answers.
+
+    Args:
+        arms: Results of programs that search and read, on these questions.
+        questions: What was asked.
+        indexed: Ids of the passages in the collection.
+        metric: Says which answers are right (1.0). Default accuracy.
+        needs: ``any``: one helpful passage (ENTAILED or USEFUL) is the evidence; ``all``: it takes every one, as for
+            questions of several hops. Default ``any``.
+        closed_book: Results of the same reader without passages; without them no evidence counts as "not used".
+        oracle: Results of the same reader with the deciding passages.
+
+    Raises:
+        InputError: An arm was not evaluated on these questions.
+    """
+    ids = [question.id for question in questions]
+    for one in (*arms, *(other for other in (closed_book, oracle) if other is not None)):
+        if [row.id for row in one.rows] != ids:
+            raise InputError(f"{one.name} was not evaluated on the questions that are to be diagnosed")
+    without = _rows(closed_book)
+    perfect = _rows(oracle)
+    holds = set(indexed)
+    lost = {
+        arm.name: tuple(
+            Lost(
+                question.id,
+                _stage(row, question, holds, metric, needs, without.get(question.id)),
+                _right(without.get(question.id), metric),
+                _right(perfect.get(question.id), metric),
+            )
+            for question, row in zip(questions, arm.rows, strict=True)
+        )
+        for arm in arms
+    }
+    return Diagnosis(metric, needs, lost, _telling(ids, lost))
+
+
+def _rows(evaluation: Evaluation | None) -> dict[str, Row]:
+    return {} if evaluation is None else {row.id: row for row in evaluation.rows}
+
+
+def _right(row: Row | None, metric: str) -> bool | None:
+    score = math.nan if row is None else row.scores.get(metric, math.nan)
+    return None if math.isnan(score) else score == 1.0
+
+
+def _stage(
+    row: Row, question: Question, indexed: Collection[str], metric: str, needs: Needs, without: Row | None
+) -> Stage:
+    right = _right(row, metric)
+    helpful = {key for key, label in question.evidence.items() if label is not Label.NOT_USEFUL}
+    if right is None:
+        return Stage.UNKNOWN
+    if right:
+        return Stage.RIGHT
+    if not helpful:
+        return Stage.UNKNOWN
+
+    def reached(ids: Collection[str]) -> bool:
+        return helpful <= set(ids) if needs == "all" else not helpful.isdisjoint(ids)
+
+    if not reached(indexed):
+        return Stage.NOT_INDEXED
+    if not reached([*row.found, *row.passages]):
+        return Stage.NOT_FOUND
+    if not reached(row.passages):
+        return Stage.CUT
+    same = without is not None and without.failure is None and without.answer == row.answer
+    return Stage.NOT_USED if same else Stage.MISREAD
+
+
+def _telling(ids: Sequence[str], lost: Mapping[str, Sequence[Lost]]) -> tuple[str, ...]:
+    """The questions on which arms differ, those first that the deciding passages would have answered."""
+
+    def weight(place: int) -> tuple[int, int, int]:
+        here = [one[place] for one in lost.values()]
+        known = [one.stage is Stage.RIGHT for one in here if one.stage is not Stage.UNKNOWN]
+        split = min(known.count(True), known.count(False))
+        helped = any(one.oracle and not one.closed_book for one in here)
+        return (-int(bool(split) and helped), -split, -int(helped and False in known))
+
+    order = sorted(range(len(ids)), key=lambda place: (weight(place), place))
+    return tuple(ids[place] for place in order[:TELLING] if weight(place) != (0, 0, 0))
