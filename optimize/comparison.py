@@ -39,15 +39,26 @@ class Compared:
         arms: Results of every arm, on the same questions.
         baseline: Name of the arm that the others are held against.
         comparisons: Every other arm against the baseline, metric by metric.
+        references: Results of programs that are no rivals, such as closed book.
     """
 
     arms: tuple[Evaluation, ...]
     baseline: str
     comparisons: tuple[Comparison, ...]
+    references: tuple[Evaluation, ...] = ()
 
-    def arm(self, name: str) -> Evaluation:
-        """The arm of that name."""
-        return next(one for one in self.arms if one.name == name)
+    def reference(self, name: str) -> Evaluation | None:
+        """The reference of that name, where there is one."""
+        return next((one for one in self.references if one.name == name), None)
+
+    def to_json(self) -> dict[str, Any]:
+        """Summaries and comparisons as a JSON object."""
+        return {
+            "baseline": self.baseline,
+            "arms": [one.to_json() for one in self.arms],
+            "references": [one.to_json() for one in self.references],
+            "comparisons": [one.to_json() for one in self.comparisons],
+        }
 
 
 def compare(
@@ -57,6 +68,7 @@ def compare(
     lm: dspy.LM,
     folder: Path,
     baseline: str,
+    references: Mapping[str, RAG] | None = None,
     metrics: Mapping[str, Metric] = DEFAULT_METRICS,
     scoring: str = "",
     threads: int = 4,
@@ -75,6 +87,7 @@ def compare(
         lm: An LM made by ``resolve_lm``.
         folder: Holds the journal; made when it is missing. One process at a time.
         baseline: One of the arms.
+        references: Programs that are evaluated but held against nothing, by names of their own. Default none.
         metrics: DSPy metrics by name. Default accuracy and decision_useful.
         scoring: Names what the metrics rest on besides their names, such as a judge and its LM. Default nothing.
         threads: Questions under way at a time, 1 or more. Default 4.
@@ -89,25 +102,28 @@ def compare(
     """
     if baseline not in arms:
         raise InputError(f"the baseline {baseline!r} is none of the arms {', '.join(arms)}; name one of them")
-    found = []
+    references = references or {}
+    twice = sorted(set(arms) & set(references))
+    if twice:
+        raise InputError(f"{twice[0]!r} is an arm and a reference; give it once")
+    found: dict[str, Evaluation] = {}
     with _open_journal(folder) as journal:
-        for name, program in arms.items():
+        for name, program in {**arms, **references}.items():
             key = _key(program, lm, [scoring, *sorted(metrics)])
-            found.append(
-                evaluate(
-                    program,
-                    questions,
-                    lm=lm,
-                    name=name,
-                    metrics=metrics,
-                    threads=threads,
-                    max_failures=max_failures,
-                    progress=progress,
-                    known=journal.rows(key, questions),
-                    keep=journal.writer(key, questions),
-                )
+            found[name] = evaluate(
+                program,
+                questions,
+                lm=lm,
+                name=name,
+                metrics=metrics,
+                threads=threads,
+                max_failures=max_failures,
+                progress=progress,
+                known=journal.rows(key, questions),
+                keep=journal.writer(key, questions),
             )
-    return Compared(tuple(found), baseline, tuple(against(found, baseline)))
+    rivals = tuple(found[name] for name in arms)
+    return Compared(rivals, baseline, tuple(against(rivals, baseline)), tuple(found[name] for name in references))
 
 
 class Journal:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import Literal
 
-from querywright.data.types import Question
-from querywright.errors import InputError
 from querywright.metrics.statistics import PairedTest
 from querywright.optimize.contrasts import ALPHA, family
 from querywright.optimize.demonstrations import Demos, with_demos
 from querywright.optimize.evaluate import Evaluation
+from querywright.optimize.references import oracle_evidence
 from querywright.optimize.results import NO_REWRITING, OBJECTIVE_METRICS, Comparison, Compiled, objective_value
 from querywright.optimize.run import Run
 from querywright.optimize.selection import paired
-from querywright.programs import RAG, OracleEvidence, make_reader
+from querywright.programs import RAG
 
 Verdict = Literal["gain", "no gain shown", "loss", "no rewriting"]
 
@@ -44,7 +43,7 @@ def final_test(run: Run, compiled: RAG, recommended: str, reader_demos: Demos) -
     programs[NO_REWRITING] = run.program("plain", reads=True, knobs=budget)
     programs[f"{run.technique} as written"] = run.program(run.technique, reads=True, knobs=run.knobs)
     programs[f"{run.technique} compiled"] = compiled
-    oracle = _oracle(run, asked, budget)
+    oracle = oracle_evidence(run.retriever, asked, run.reader, budget)
     if oracle is not None:
         programs["oracle evidence"] = oracle
     rows = {name: with_demos(program, reader_demos) for name, program in programs.items()}
@@ -61,19 +60,6 @@ def final_test(run: Run, compiled: RAG, recommended: str, reader_demos: Demos) -
 
 def _reader_as_written(arm: str) -> str:
     return f"{arm}, reader as written"
-
-
-def _oracle(run: Run, questions: Sequence[Question], budget: Mapping[str, Any]) -> RAG | None:
-    """The deciding passages themselves, where the retriever can give passages by id."""
-    get = getattr(run.retriever, "get", None)
-    ids = sorted({key for question in questions for key in question.evidence})
-    if run.reader is None or get is None or not ids:
-        return None
-    try:
-        passages = {passage.id: passage for passage in get([key for key in ids if key in run.retriever])}
-    except (InputError, TypeError):  # it cannot tell what it holds
-        return None
-    return RAG(OracleEvidence(passages, questions, **budget), make_reader(run.reader))
 
 
 def compare(test: Sequence[Evaluation], technique: str, recommended: str) -> list[Comparison]:

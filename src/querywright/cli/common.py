@@ -92,6 +92,45 @@ KnobOption = Annotated[
     list[str] | None,
     typer.Option("--knob", metavar="NAME=VALUE", help="Such as max_passages=10. Repeatable.", show_default=False),
 ]
+CollectionOption = Annotated[
+    str | None,
+    typer.Option("--collection", metavar="NAME", help="The collection that is searched.", show_default=False),
+]
+MetricOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--metric",
+        metavar="NAME",
+        help="Repeatable. Default: accuracy, and by evidence where it is labelled.",
+        show_default=False,
+    ),
+]
+JudgeLMOption = Annotated[
+    str | None,
+    typer.Option(
+        "--judge-lm",
+        metavar="NAME",
+        help="An LM that judges usefulness; not calibrated, and said so.",
+        show_default=False,
+    ),
+]
+JudgeApiBaseOption = Annotated[
+    str | None,
+    typer.Option("--judge-api-base", metavar="URL", help="Address of the judge's server.", show_default=False),
+]
+JudgeKeyOption = Annotated[
+    str | None,
+    typer.Option(
+        "--judge-api-key-env",
+        metavar="NAME",
+        help="Environment variable that holds the judge's key.",
+        show_default=False,
+    ),
+]
+FailuresOption = Annotated[
+    float,
+    typer.Option("--max-failures", metavar="SHARE", min=0.0, max=1.0, help="Share of questions that may fail, 0 to 1."),
+]
 ReaderOption = Annotated[
     str,
     typer.Option("--reader", metavar="NAME", help="auto, multiple_choice, short_answer or none."),
@@ -180,11 +219,11 @@ def _when_slow(what: str) -> Callable[[int, int], None]:
     return update
 
 
-def check_engine(engine: str) -> None:
-    """Raise when there is no such engine."""
+def check_engine(engine: str) -> str:
+    """The engine of that name; raise when there is none."""
     from querywright.retrieval.engines import check_engine as check
 
-    check(engine)
+    return check(engine)
 
 
 def check_reranker(technique: str, reranker: str | None) -> None:
@@ -300,6 +339,25 @@ def check_folder(target: Path, option: str) -> None:
     elif target.exists() or target.is_symlink():
         raise ArtifactError(f"{target.name!r} is a file, but an artifact is a folder; give another {option}")
     _probe(target.absolute().parent, target.name, option)
+
+
+def check_results(target: Path, option: str) -> None:
+    """Raise when results could not be written there, before anything is spent.
+
+    Args:
+        target: The folder; it need not be there. One that holds anything holds earlier results.
+        option: The option that named it.
+    """
+    from querywright.optimize.comparison import JOURNAL
+
+    if target.is_dir():
+        if not (target / JOURNAL).is_file() and any(target.iterdir()):
+            raise InputError(f"{target.name!r} holds files that are no results; give another folder with {option}")
+        _probe(target.absolute(), target.name, option)
+    elif target.exists() or target.is_symlink():
+        raise InputError(f"{target.name!r} is a file, but results are a folder; give another {option}")
+    else:
+        _probe(target.absolute().parent, target.name, option)
 
 
 def check_file(target: Path, option: str) -> None:

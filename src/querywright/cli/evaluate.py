@@ -3,63 +3,58 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from querywright.cli.common import (
     ApiBaseOption,
     CallsOption,
+    CollectionOption,
     ColumnOption,
     EmbedderOption,
     EngineOption,
+    FailuresOption,
     HomeOption,
     JsonOption,
+    JudgeApiBaseOption,
+    JudgeKeyOption,
+    JudgeLMOption,
     KeyOption,
     KnobOption,
     LimitOption,
     LMOption,
+    MetricOption,
     QuestionsArgument,
     ReaderOption,
     RerankerOption,
     SplitOption,
     ThreadsOption,
-    Workspace,
-    check_engine,
     check_file,
     lm_failures,
-    open_reranker,
-    pairs,
 )
-from querywright.cli.plan import Plan, make_plan, planned_programs, planned_questions, settle
+from querywright.cli.prepare import Judging, Prepared, prepare
 from querywright.cli.show import note, print_json, progress, say, show_table
 from querywright.errors import InputError
 
 if TYPE_CHECKING:
-    from querywright.data.types import Question
     from querywright.optimize.evaluate import Evaluation
-    from querywright.retrieval.engines import CollectionRetriever
 
 BASELINE = "plain"
-SHOWN_WARNINGS = 3
 
 
 def evaluate_command(
     questions: QuestionsArgument,
-    collection: Annotated[
-        str | None,
-        typer.Option(
-            "--collection", metavar="NAME", help="The collection that is searched.", show_default=False
-        ),
-    ] = None,
+    collection: CollectionOption = None,
     technique: Annotated[
         list[str] | None,
         typer.Option(
             "--technique",
             metavar="NAME",
-            help="Repeatable. Default: closed_book, plain and, where there are options, hcqr.",
+            help="NAME, NAME@ENGINE or NAME:KNOB=VALUE,... Repeatable. Default: closed_book, plain and, where there "
+            "are options, hcqr.",
             show_default=False,
         ),
     ] = None,
@@ -69,35 +64,10 @@ def evaluate_command(
             "--artifact", metavar="FOLDER", help="A compiled program. Repeatable.", show_default=False
         ),
     ] = None,
-    metric: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--metric",
-            metavar="NAME",
-            help="Repeatable. Default: accuracy, and by evidence where it is labelled.",
-            show_default=False,
-        ),
-    ] = None,
-    judge_lm: Annotated[
-        str | None,
-        typer.Option(
-            "--judge-lm", metavar="NAME", help="An LM that judges usefulness; not calibrated, and said so.",
-            show_default=False,
-        ),
-    ] = None,
-    judge_api_base: Annotated[
-        str | None,
-        typer.Option(
-            "--judge-api-base", metavar="URL", help="Address of the judge's server.", show_default=False
-        ),
-    ] = None,
-    judge_api_key_env: Annotated[
-        str | None,
-        typer.Option(
-            "--judge-api-key-env", metavar="NAME", help="Environment variable that holds the judge's key.",
-            show_default=False,
-        ),
-    ] = None,
+    metric: MetricOption = None,
+    judge_lm: JudgeLMOption = None,
+    judge_api_base: JudgeApiBaseOption = None,
+    judge_api_key_env: JudgeKeyOption = None,
     knob: KnobOption = None,
     reader: ReaderOption = "auto",
     column: ColumnOption = None,
@@ -107,12 +77,7 @@ def evaluate_command(
     api_base: ApiBaseOption = None,
     api_key_env: KeyOption = None,
     max_calls: CallsOption = None,
-    max_failures: Annotated[
-        float,
-        typer.Option(
-            "--max-failures", metavar="SHARE", min=0.0, max=1.0, help="Share of questions that may fail, 0 to 1."
-        ),
-    ] = 0.05,
+    max_failures: FailuresOption = 0.05,
     threads: ThreadsOption = 4,
     embedder: EmbedderOption = "embedded",
     engine: EngineOption = "dense",
@@ -134,109 +99,65 @@ def evaluate_command(
 
     if rows is not None:
         check_file(rows, "--rows")
-    check_engine(engine)
-    plan = make_plan(technique, artifact, reader, pairs(knob, "--knob"), metric)
-    asked = planned_questions(plan, questions, pairs(column, "--column"), limit, split)
-    settle(plan, asked, judged=judge_lm is not None)
-    if plan.searches and collection is None:
-        raise InputError(f"{plan.searches[0]} searches; name a collection with --collection")
-    if reranker is not None and not plan.reranks:
-        raise InputError("nothing here reranks; leave --reranker out, or name a technique that does")
-
-    workspace = Workspace.open(home, lm, api_base=api_base, api_key_env=api_key_env, max_calls=max_calls)
-    metrics: dict[str, Any] = dict(plan.metrics)
-    if judge_lm is not None:
-        same = (judge_lm, judge_api_base or api_base, judge_api_key_env or api_key_env) == (lm, api_base, api_key_env)
-        judge = (
-            workspace.lm
-            if same
-            else workspace.another_lm(
-                judge_lm, api_base=judge_api_base, api_key_env=judge_api_key_env, max_calls=max_calls
-            )
-        )
-        metrics["judged_useful"] = _judged(judge)
-        plan.notes.append(f"judged_useful: labels by the judge {judge.model}, not calibrated against people")
-    retriever = None
-    if collection is not None and (plan.searches or plan.artifacts):
-        retriever = workspace.retriever(collection, embedder, engine)
-        _warn_of_missing_evidence(asked, retriever)
-    programs = planned_programs(plan, retriever, workspace, home, open_reranker(reranker))
+    ready = prepare(
+        questions,
+        collection=collection,
+        techniques=technique,
+        artifacts=artifact,
+        metric=metric,
+        judging=None if judge_lm is None else Judging(judge_lm, judge_api_base, judge_api_key_env),
+        knob=knob,
+        reader=reader,
+        column=column,
+        limit=limit,
+        split=split,
+        lm=lm,
+        api_base=api_base,
+        api_key_env=api_key_env,
+        max_calls=max_calls,
+        embedder=embedder,
+        engine=engine,
+        reranker=reranker,
+        home=home,
+    )
     found: list[Evaluation] = []
     with progress() as update, lm_failures():
-        for name, program in programs.items():
+        for name, program in ready.programs.items():
             found.append(
                 evaluate(
                     program,
-                    asked,
-                    lm=workspace.lm,
+                    ready.questions,
+                    lm=ready.workspace.lm,
                     name=name,
-                    metrics=metrics,
+                    metrics=ready.metrics,
                     threads=threads,
                     max_failures=max_failures,
                     progress=update,
                 )
             )
-    _report(questions, asked, found, plan, workspace, metrics, as_json)
+    _report(questions, ready, found, as_json)
     if rows is not None:
         _write_rows(rows, found)
         note(f"every question's result: {rows}")
 
 
-def _judged(lm: Any) -> Callable[..., float]:
-    import dspy
-
-    from querywright.metrics.judge import UsefulnessJudge, judged_metric
-    from querywright.models.adapter import PromptAdapter
-
-    metric = judged_metric(UsefulnessJudge())
-
-    def judged(example: Any, prediction: Any, trace: Any = None) -> float:
-        with dspy.context(lm=lm, adapter=PromptAdapter()):
-            return metric(example, prediction, trace)
-
-    return judged
-
-
-def _warn_of_missing_evidence(asked: Sequence[Question], retriever: CollectionRetriever) -> None:
-    from querywright.data.reading import check_evidence
-
-    missing = check_evidence(asked, {passage.id for passage in retriever.passages()})
-    for line in missing[:SHOWN_WARNINGS]:
-        note(f"warning: {line}", style="yellow")
-    if len(missing) > SHOWN_WARNINGS:
-        note(f"warning: and {len(missing) - SHOWN_WARNINGS} questions more", style="yellow")
-
-
-def _report(
-    source: str,
-    asked: Sequence[Question],
-    found: Sequence[Evaluation],
-    plan: Plan,
-    workspace: Workspace,
-    metrics: Mapping[str, Any],
-    as_json: bool,
-) -> None:
+def _report(source: str, ready: Prepared, found: Sequence[Evaluation], as_json: bool) -> None:
     from querywright.optimize.contrasts import against
     from querywright.optimize.report import table_rows
 
-    unscored = [name for name in metrics if not any(name in one.metrics for one in found)]
-    notes = [
-        f"LM {workspace.lm.model}; mean in per cent with its 95 % interval",
-        *plan.notes,
-        *(f"{name}: no question could be scored" for name in unscored),
-    ]
+    notes = ready.lines([name for name in ready.metrics if not any(name in one.metrics for one in found)])
     comparisons = against(found, BASELINE if any(one.name == BASELINE for one in found) else found[0].name)
     if as_json:
         compared = [one.to_json() for one in comparisons]
         print_json({"arms": [one.to_json() for one in found], "comparisons": compared, "notes": notes})
         return
     show_table(
-        f"{source}: {len(asked)} questions",
+        f"{source}: {len(ready.questions)} questions",
         table_rows(found),
         notes=["; ".join(notes), *(one.sentence for one in comparisons)],
         breaks=("LM calls / question",),
     )
-    say(workspace.cost_line())
+    say(ready.workspace.cost_line())
 
 
 def _write_rows(path: Path, found: Sequence[Evaluation]) -> None:

@@ -16,6 +16,7 @@ import typer
 
 from querywright import __version__
 from querywright.cli.ask import ask
+from querywright.cli.compare import compare_command
 from querywright.cli.compile import compile_command
 from querywright.cli.demo import demo
 from querywright.cli.evaluate import evaluate_command
@@ -42,6 +43,7 @@ app.command("demo")(demo)
 app.command("index")(index)
 app.command("ask")(ask)
 app.command("evaluate")(evaluate_command)
+app.command("compare")(compare_command)
 app.command("compile")(compile_command)
 app.command("techniques")(techniques)
 

@@ -1,4 +1,4 @@
-"""What ``querywright evaluate`` runs: arms, reader and metrics, settled before anything is spent."""
+"""What ``querywright evaluate`` and ``compare`` run: arms, reader and metrics, settled before anything is spent."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from querywright.cli.common import Workspace, check_reader, knob_values, reader_for
+from querywright.cli.common import Workspace, check_engine, check_reader, knob_values, pairs, reader_for
 from querywright.errors import InputError
 
 if TYPE_CHECKING:
@@ -20,43 +20,74 @@ if TYPE_CHECKING:
 DEFAULT_TECHNIQUES = ("closed_book", "plain", "hcqr")
 
 
+@dataclass(frozen=True, slots=True)
+class TechniqueArm:
+    """A technique as it was named, ``NAME[@ENGINE][:KNOB=VALUE,...]``.
+
+    Args:
+        technique: Its name.
+        engine: What it searches with.
+        knobs: Values of its knobs.
+    """
+
+    technique: str
+    engine: str
+    knobs: Mapping[str, Any]
+
+    @property
+    def searches(self) -> bool:
+        """Whether it searches a collection."""
+        from querywright.programs import technique_class
+
+        return technique_class(self.technique).SEARCHES != "0"
+
+    @property
+    def needs_options(self) -> bool:
+        """Whether every question must have options."""
+        from querywright.programs import technique_class
+
+        return technique_class(self.technique).NEEDS_OPTIONS
+
+
 @dataclass(slots=True)
 class Plan:
     """What is evaluated, as far as it is known before the questions are read.
 
     Args:
-        names: The techniques.
+        techniques: The techniques by the names of their arms.
         given: Whether the user named them.
         artifacts: Folder and manifest of each artifact, by the name of its arm.
         asked_reader: The reader that was asked for; it may be ``auto`` or ``none``.
-        knobs: Texts by knob.
         metrics: Metrics by name; empty until the questions tell which can be scored.
         reader: The techniques' reader, once the questions are known.
         notes: What is said below the table.
     """
 
-    names: list[str]
+    techniques: dict[str, TechniqueArm]
     given: bool
     artifacts: dict[str, tuple[Path, Manifest]]
     asked_reader: str
-    knobs: Mapping[str, str]
     metrics: Mapping[str, Any]
     reader: str | None = None
     notes: list[str] = field(default_factory=list)
 
     @property
-    def searches(self) -> list[str]:
-        """The techniques that search the collection."""
-        from querywright.programs import technique_class
+    def searching(self) -> list[str]:
+        """The arms of techniques that search."""
+        return [name for name, arm in self.techniques.items() if arm.searches]
 
-        return [name for name in self.names if technique_class(name).SEARCHES != "0"]
+    @property
+    def engines(self) -> list[str]:
+        """The engines that the techniques search with."""
+        return list(dict.fromkeys(self.techniques[name].engine for name in self.searching))
 
     @property
     def reranks(self) -> bool:
         """Whether some arm takes a reranker."""
         from querywright.programs import technique_class
 
-        techniques = [*self.names, *(manifest.technique for _, manifest in self.artifacts.values())]
+        techniques = [arm.technique for arm in self.techniques.values()]
+        techniques += [manifest.technique for _, manifest in self.artifacts.values()]
         return any(technique_class(name).USES_RERANKER for name in techniques)
 
     @property
@@ -64,7 +95,7 @@ class Plan:
         """The arms that were asked for and cannot do without options."""
         from querywright.programs import technique_class
 
-        needing = [name for name in self.names if self.given and technique_class(name).NEEDS_OPTIONS]
+        needing = [name for name, arm in self.techniques.items() if self.given and arm.needs_options]
         for name, (_, manifest) in self.artifacts.items():
             if manifest.reader == "multiple_choice" or technique_class(manifest.technique).NEEDS_OPTIONS:
                 needing.append(name)
@@ -72,42 +103,54 @@ class Plan:
 
 
 def make_plan(
-    technique: list[str] | None,
-    artifact: list[Path] | None,
+    technique: Sequence[str] | None,
+    artifact: Sequence[Path] | None,
     reader: str,
     knobs: Mapping[str, str],
     metric: list[str] | None,
+    engine: str,
 ) -> Plan:
     """Check everything that was named."""
     from querywright.optimize.artifacts import read_artifact
     from querywright.optimize.evaluate import metrics_by_name
     from querywright.programs import technique_class
 
+    check_engine(engine)
+    check_reader(reader)
     names = list(dict.fromkeys(technique or (() if artifact else DEFAULT_TECHNIQUES)))
     if reader == "none" and not technique:
         names = [name for name in names if name != "closed_book"]
-    declared = {name: [knob.name for knob in technique_class(name).KNOBS] for name in names}
+    arms = {name: _technique_arm(name, engine, knobs) for name in names}
+    declared = {arm.technique: [knob.name for knob in technique_class(arm.technique).KNOBS] for arm in arms.values()}
     for key in knobs:
         if not any(key in known for known in declared.values()):
             known = "; ".join(f"{name}: {', '.join(own) or 'none'}" for name, own in declared.items())
             raise InputError(
                 f"no technique here has the knob {key!r}; the knobs are: {known or 'none, in an artifact'}"
             )
-    for name in names:
-        knob_values(name, knobs, strict=False)
-    check_reader(reader)
     compiled: dict[str, tuple[Path, Manifest]] = {}
     for path in artifact or ():
         name = path.name if path.name not in {*names, *compiled, ""} else str(path)
         compiled[name] = (path, read_artifact(path).manifest)
     return Plan(
-        names=names,
+        techniques=arms,
         given=bool(technique),
         artifacts=compiled,
         asked_reader=reader,
-        knobs=knobs,
         metrics=metrics_by_name(metric or []),
     )
+
+
+def _technique_arm(text: str, engine: str, knobs: Mapping[str, str]) -> TechniqueArm:
+    """The arm that a text names; knobs of its own go before those of all arms."""
+    head, _, own = text.partition(":")
+    technique, at, named = head.partition("@")
+    values = knob_values(technique, knobs, strict=False)
+    values |= knob_values(technique, pairs([one for one in own.split(",") if one], f"the arm {text!r}:"))
+    arm = TechniqueArm(technique, check_engine(named) if at else engine, values)
+    if at and not arm.searches:
+        raise InputError(f"{technique} does not search, so it has no engine; write {technique} for {text!r}")
+    return arm
 
 
 def planned_questions(
@@ -131,11 +174,11 @@ def planned_questions(
 def settle(plan: Plan, asked: Sequence[Question], *, judged: bool) -> None:
     """Reader, techniques and metrics that follow from the questions."""
     from querywright.optimize.evaluate import READING_METRICS, metrics_by_name
-    from querywright.programs import technique_class
 
     if not plan.given and not all(question.options for question in asked):
-        left_out = [name for name in plan.names if technique_class(name).NEEDS_OPTIONS]
-        plan.names = [name for name in plan.names if name not in left_out]
+        left_out = [name for name, arm in plan.techniques.items() if arm.needs_options]
+        for name in left_out:
+            del plan.techniques[name]
         if left_out:
             plan.notes.append(f"left out: {', '.join(left_out)}, because not every question has options")
     plan.reader = reader_for(asked, plan.asked_reader)
@@ -159,7 +202,7 @@ def settle(plan: Plan, asked: Sequence[Question], *, judged: bool) -> None:
 
 def planned_programs(
     plan: Plan,
-    retriever: CollectionRetriever | None,
+    retrievers: Mapping[str, CollectionRetriever],
     workspace: Workspace,
     home: Path | None,
     reranker: Reranker | None = None,
@@ -173,9 +216,13 @@ def planned_programs(
 
     programs = {
         name: make_program(
-            name, retriever, reader=plan.reader, reranker=own(name), **knob_values(name, plan.knobs, strict=False)
+            arm.technique,
+            retrievers[arm.engine] if arm.searches else None,
+            reader=plan.reader,
+            reranker=own(arm.technique),
+            **arm.knobs,
         )
-        for name in plan.names
+        for name, arm in plan.techniques.items()
     }
     for metric in plan.metrics:
         depth = metric.partition("@")[2]
@@ -187,8 +234,8 @@ def planned_programs(
         if short:
             plan.notes.append(f"{metric}: fewer are found by {', '.join(short)}; see --knob max_passages={depth}")
     for name, (path, manifest) in plan.artifacts.items():
-        open_already = retriever is not None and retriever.fingerprint == manifest.fingerprint
-        found = retriever if open_already else None
+        open_already = [one for one in retrievers.values() if one.fingerprint == manifest.fingerprint]
+        found = open_already[0] if open_already else None
         loaded = load(path, home=home, lm=workspace.lm, retriever=found, reranker=own(manifest.technique))
         programs[name] = loaded.program
         if manifest.lm != workspace.lm.model:

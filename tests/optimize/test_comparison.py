@@ -1,0 +1,229 @@
+from __future__ import annotations
+
+import json
+import math
+
+import pyarrow.parquet as pq
+import pytest
+from dspy.utils.exceptions import LMServerError
+
+from querywright.data.types import Label
+from querywright.errors import InputError, OutageError
+from querywright.metrics.dspy_metrics import METRICS
+from querywright.models.ledger import Cost
+from querywright.optimize.comparison import JOURNAL, compare
+from querywright.optimize.evaluate import Evaluation, Row
+from querywright.optimize.rows_table import write_rows
+
+
+def arms(world):
+    return {"plain": world.program("plain"), "hcqr": world.program()}
+
+
+def asked(lm):
+    return len(lm.engine.inner.asked)
+
+
+def told(compared):
+    """Every row but for what a clock says."""
+    return [
+        {key: value for key, value in row.to_json().items() if key not in {"seconds", "cost"}}
+        | {"calls": row.cost.asked}
+        for one in (*compared.arms, *compared.references)
+        for row in one.rows
+    ]
+
+
+def test_every_arm_is_held_against_the_baseline(world, make_lm, tmp_path):
+    compared = compare(arms(world), world.questions, lm=make_lm(), folder=tmp_path / "out", baseline="plain")
+
+    assert [one.name for one in compared.arms] == ["plain", "hcqr"]
+    assert [(one.metric, one.arm, one.other) for one in compared.comparisons] == [
+        ("accuracy", "hcqr", "plain"),
+        ("decision_useful", "hcqr", "plain"),
+    ]
+    assert compared.comparisons[0].test.wins == 18
+    assert compared.to_json()["comparisons"][1]["losses"] == 0
+
+
+def test_a_loss_is_told_as_plainly_as_a_gain(make_world, make_lm, tmp_path):
+    world = make_world("plain")
+    compared = compare(arms(world), world.questions, lm=make_lm(), folder=tmp_path, baseline="plain")
+    assert compared.comparisons[0].sentence.startswith("accuracy: hcqr is worse than plain: 0 wins, 18 losses")
+
+
+def test_references_are_evaluated_and_held_against_nothing(world, make_lm, tmp_path):
+    compared = compare(
+        {"plain": world.program("plain")},
+        world.questions,
+        lm=make_lm(),
+        folder=tmp_path,
+        baseline="plain",
+        references={"closed book": world.program("hcqr")},
+    )
+    assert compared.comparisons == ()
+    assert compared.reference("closed book").mean("accuracy").value == 1.0
+    assert compared.reference("oracle") is None
+
+
+@pytest.mark.parametrize("ended_at", [0, 1, 17, 18, 31, 50])
+def test_a_run_that_ended_goes_on_and_asks_nothing_twice(
+    make_world, make_engine, make_lm, scripted, tmp_path, ended_at
+):
+    def fail(n, asked):
+        if n == ended_at:
+            raise KeyboardInterrupt
+
+    world = make_world()
+    whole = compare(arms(world), world.questions, lm=make_lm(), folder=tmp_path / "whole", baseline="plain", threads=1)
+    first = make_lm(make_engine(before=fail))
+    with pytest.raises(KeyboardInterrupt):
+        compare(arms(world), world.questions, lm=first, folder=tmp_path / "ended", baseline="plain", threads=1)
+    second = make_lm()
+    again = compare(arms(world), world.questions, lm=second, folder=tmp_path / "ended", baseline="plain", threads=1)
+
+    assert told(again) == told(whole)
+    needed = sum(row.cost.asked for one in whole.arms for row in one.rows)
+    lost = asked(first) + asked(second) - needed  # of the one question that was under way; a store would have kept them
+    assert 0 < lost <= 3
+    third = make_lm()
+    assert told(compare(arms(world), world.questions, lm=third, folder=tmp_path / "ended", baseline="plain")) == told(
+        whole
+    )
+    assert asked(third) == 0
+
+
+def test_a_line_that_was_torn_is_asked_again_and_the_file_goes_on_behind_it(world, make_lm, tmp_path):
+    compare(arms(world), world.questions, lm=make_lm(), folder=tmp_path, baseline="plain")
+    lines = (tmp_path / JOURNAL).read_bytes().splitlines(keepends=True)
+    assert len(lines) == 36
+    (tmp_path / JOURNAL).write_bytes(b"".join(lines[:4]) + b"no row\n" + b'{"key": 1}\n' + lines[4][:70])
+
+    lm = make_lm()
+    compare(arms(world), world.questions, lm=lm, folder=tmp_path, baseline="plain")
+    assert asked(lm) == 14 + 3 * 18
+    kept = (tmp_path / JOURNAL).read_bytes().splitlines()
+    assert kept[6:] == [line for line in kept if b'"question"' in line][4:]
+    assert all(json.loads(line) for line in kept[6:])
+
+
+def test_a_row_counts_for_the_same_program_question_lm_and_metrics_only(make_world, make_lm, tmp_path):
+    world = make_world()
+    plain = {"plain": world.program("plain")}
+
+    def calls(programs, questions=world.questions, **changes):
+        lm = make_lm()
+        compare(programs, questions, lm=lm, folder=tmp_path, baseline="plain", **changes)
+        return asked(lm)
+
+    assert calls(plain) == 18
+    assert calls(plain) == 0
+    assert calls(plain, world.questions[:5]) == 0
+    assert calls({"plain": world.program("plain", max_passages=2)}) == 18
+    assert calls({"plain": make_world("plain").program("plain")}) == 18
+    assert calls(plain, metrics={"exact_match": METRICS["exact_match"]}) == 18
+    assert calls(plain, scoring="judge 2") == 18
+    assert calls(plain, make_world(size=20).questions) == 2
+    assert calls(plain) == 0
+
+
+def test_a_failed_question_is_asked_again_by_the_next_run(world, make_engine, make_lm, tmp_path):
+    def fail(n, asked):
+        if asked.number == 7:
+            raise LMServerError("broken", provider="x", model="x")
+
+    def run(lm):
+        return compare(
+            {"plain": world.program("plain")},
+            world.questions,
+            lm=lm,
+            folder=tmp_path,
+            baseline="plain",
+            max_failures=0.1,
+        )
+
+    failed = run(make_lm(make_engine(before=fail)))
+    assert failed.arms[0].failures == {"lm": 1}
+    lm = make_lm()
+    mended = run(lm)
+    assert asked(lm) == 1
+    assert not mended.arms[0].failures
+
+
+def test_an_outage_stops_the_comparison_and_keeps_what_there_is(world, make_engine, make_lm, tmp_path):
+    def fail(n, asked):
+        if n >= 9:
+            raise LMServerError("down", provider="x", model="x")
+
+    lm = make_lm(make_engine(before=fail), outage_after=3)
+    with pytest.raises(OutageError):
+        compare(arms(world), world.questions, lm=lm, folder=tmp_path, baseline="plain", threads=1, max_failures=1.0)
+    assert len((tmp_path / JOURNAL).read_bytes().splitlines()) == 9
+
+
+def test_what_cannot_be_compared_is_refused_before_anything_is_asked(world, make_lm, tmp_path):
+    lm = make_lm()
+    with pytest.raises(InputError, match="the baseline 'bm25' is none of the arms plain, hcqr"):
+        compare(arms(world), world.questions, lm=lm, folder=tmp_path, baseline="bm25")
+    with pytest.raises(InputError, match="'plain' is an arm and a reference"):
+        compare(
+            arms(world),
+            world.questions,
+            lm=lm,
+            folder=tmp_path,
+            baseline="plain",
+            references={"plain": world.program("plain")},
+        )
+    assert asked(lm) == 0
+
+
+def test_one_process_at_a_time(world, make_lm, make_engine, tmp_path):
+    def inside(n, asked):
+        with pytest.raises(InputError, match="another process writes to 'out'; wait for it, or give another folder"):
+            compare(arms(world), world.questions, lm=make_lm(), folder=tmp_path / "out", baseline="plain")
+
+    lm = make_lm(make_engine(before=inside))
+    compare({"plain": world.program("plain")}, world.questions[:2], lm=lm, folder=tmp_path / "out", baseline="plain")
+    assert asked(lm) == 2
+
+
+def test_a_row_survives_json():
+    row = Row(
+        "q1",
+        {"accuracy": math.nan, "recall": 1 / 3},
+        label=Label.USEFUL,
+        answer="a",
+        invalid=True,
+        passages=("p", "r"),
+        found=("p", "x", "r"),
+        queries=(("original", "what?"),),
+        fallbacks=("queries",),
+        seconds=1.25,
+        cost=Cost(calls=2, saved=1, input_tokens=5),
+    )
+    again = Row.from_json(json.loads(json.dumps(row.to_json())))
+    assert math.isnan(again.scores["accuracy"])
+    assert again.scores["recall"] == 1 / 3
+    assert again.to_json() == row.to_json()
+
+
+def test_the_table_has_a_row_an_arm_and_question(world, make_lm, tmp_path):
+    rows = (
+        Row("q0", {"accuracy": 1.0, "recall": 0.5}, Label.ENTAILED, "right 0", passages=("a", "b"),
+            found=("a", "b", "c"), queries=(("original", "What?"),), seconds=0.5,
+            cost=Cost(calls=2, input_tokens=7, output_tokens=3)),
+        Row("q1", {"accuracy": math.nan, "recall": math.nan}, failure="lm", message="it broke", seconds=9.0),
+        Row("q2", {"accuracy": 0.0, "recall": 0.0}, answer="x", seconds=0.1, cost=Cost(saved=2, saved_tokens=11)),
+    )  # fmt: skip
+    write_rows(tmp_path / "rows.parquet", [Evaluation("plain", rows, 1.0)], world.questions[:3])
+
+    table = pq.read_table(tmp_path / "rows.parquet").to_pylist()
+    assert [row["question_id"] for row in table] == ["q0", "q1", "q2"]
+    assert table[0]["found"] == ["a", "b", "c"]
+    assert table[0]["queries"] == [{"role": "original", "text": "What?"}]
+    assert [row["accuracy"] for row in table] == [1.0, None, 0.0]
+    assert [row["lm_calls"] for row in table] == [2, 0, 2]
+    assert [row["tokens"] for row in table] == [10, 0, 11]
+    assert [row["seconds"] for row in table] == [0.5, 9.0, None]
+    assert (table[1]["failure"], table[1]["message"]) == ("lm", "it broke")
+    assert {row["arm"] for row in table} == {"plain"}

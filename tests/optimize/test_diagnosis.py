@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from querywright.data.types import Label, Question
+from querywright.errors import InputError
+from querywright.optimize.diagnosis import MEANING, Stage, diagnose
+from querywright.optimize.evaluate import Evaluation, Row
+
+GOLD = {"g1": Label.ENTAILED, "g2": Label.USEFUL, "bad": Label.NOT_USEFUL}
+
+
+def asked(id="q", evidence=None):
+    return Question(id, "What?", answer="right", evidence=GOLD if evidence is None else evidence)
+
+
+def arm(*rows, name="arm"):
+    return Evaluation(name, rows, 1.0)
+
+
+def row(score, *passages, found=(), answer="wrong", id="q", **same):
+    return Row(id, {"accuracy": score}, answer=answer, passages=passages, found=found or passages, **same)
+
+
+def stage(given, question=None, indexed=("g1", "g2", "bad", "x"), **options):
+    question = question or asked()
+    return diagnose([arm(given)], [question], indexed, **options).arms["arm"][0].stage
+
+
+def test_each_stage_is_told_from_the_others():
+    assert stage(row(1.0)) is Stage.RIGHT
+    assert stage(row(0.0, "g1"), indexed=("x", "bad")) is Stage.NOT_INDEXED
+    assert stage(row(0.0, "x", "bad")) is Stage.NOT_FOUND
+    assert stage(row(0.0, "x", found=("x", "g2"))) is Stage.CUT
+    assert stage(row(0.0, "x", "g1")) is Stage.MISREAD
+    assert stage(row(math.nan, "g1")) is Stage.UNKNOWN
+    assert stage(row(0.0, "g1"), question=asked(evidence={})) is Stage.UNKNOWN
+    assert stage(row(0.0, "g1"), question=asked(evidence={"g1": Label.NOT_USEFUL})) is Stage.UNKNOWN
+    assert set(MEANING) == set(Stage)
+
+
+def test_not_used_is_the_answer_that_is_given_without_passages():
+    without = arm(row(0.0, answer="Paris"), name="closed book")
+    assert stage(row(0.0, "g1", answer="Paris"), closed_book=without) is Stage.NOT_USED
+    assert stage(row(0.0, "g1", answer="Rome"), closed_book=without) is Stage.MISREAD
+    failed = arm(Row("q", {"accuracy": math.nan}, failure="lm"), name="closed book")
+    assert stage(row(0.0, "g1", answer=None), closed_book=failed) is Stage.MISREAD
+
+
+def test_where_all_the_evidence_is_needed_a_part_of_it_is_not_enough():
+    assert stage(row(0.0, "g1"), needs="all") is Stage.NOT_FOUND
+    assert stage(row(0.0, "g1", found=("g1", "g2")), needs="all") is Stage.CUT
+    assert stage(row(0.0, "g2", "g1"), needs="all") is Stage.MISREAD
+    assert stage(row(0.0, "g2", "g1"), needs="all", indexed=("g1",)) is Stage.NOT_INDEXED
+
+
+def test_counts_and_what_the_reader_does_without_and_with_the_evidence():
+    questions = [asked(f"q{n}") for n in range(3)]
+    plain = arm(row(1.0, "g1", id="q0"), row(0.0, "x", id="q1"), row(0.0, "x", id="q2"), name="plain")
+    closed = arm(row(0.0, id="q0"), row(1.0, id="q1"), row(math.nan, id="q2"), name="closed book")
+    oracle = arm(row(1.0, id="q0"), row(1.0, id="q1"), row(0.0, id="q2"), name="oracle")
+    found = diagnose([plain], questions, ["g1", "g2"], closed_book=closed, oracle=oracle)
+
+    assert found.counts("plain") == {Stage.RIGHT: 1, Stage.NOT_FOUND: 2}
+    assert [(one.closed_book, one.oracle) for one in found.arms["plain"]] == [
+        (False, True),
+        (True, True),
+        (None, False),
+    ]
+    assert found.to_json() == {
+        "metric": "accuracy",
+        "needs": "any",
+        "arms": {"plain": {"right": 1, "not found": 2}},
+        "telling": [],
+    }
+
+
+def test_the_most_telling_questions_are_those_on_which_arms_differ_and_evidence_helps():
+    questions = [asked(f"q{n}") for n in range(4)]
+
+    def scored(name, *scores):
+        return arm(*(row(score, "g1", id=f"q{n}") for n, score in enumerate(scores)), name=name)
+
+    found = diagnose(
+        [scored("a", 1, 1, 0, 0), scored("b", 1, 0, 1, 0), scored("c", 1, 1, 1, 0)],
+        questions,
+        ["g1", "g2"],
+        closed_book=scored("closed book", 0, 1, 0, 0),
+        oracle=scored("oracle", 1, 1, 1, 1),
+    )
+    assert found.telling == ("q2", "q1", "q3")  # q0: all right; q3: all wrong, though the evidence would have helped
+
+
+def test_an_arm_on_other_questions_is_refused():
+    with pytest.raises(InputError, match="arm was not evaluated on the questions"):
+        diagnose([arm(row(1.0, id="other"))], [asked()], [])
