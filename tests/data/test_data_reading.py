@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -323,7 +324,7 @@ def test_long_values_are_shortened(tmp_path):
 
 def test_column_that_is_nowhere_is_said_once(tmp_path):
     (problem,) = problems_of(tmp_path, {"id": "1", "text": "a"}, {"id": "2", "text": "b"})
-    assert "no column for 'question' (looked for question or query)" in problem
+    assert "no column for 'question' (looked for question or query or user_input)" in problem
     assert "['id', 'text']" in problem
     (problem,) = problems_of(tmp_path, {"id": "1", "text": "a"}, {"id": "2"}, columns={"question": "txt"})
     assert "no column ['txt'] for 'question'; the columns are ['id', 'text']" in problem
@@ -469,8 +470,8 @@ def test_what_is_written_is_read_again(tmp_path, questions):
 )
 def test_public_sets_need_no_mapping(name, n_questions, n_options, n_passages):
     folder = SHARED / name
-    questions = read_questions(folder / "questions.jsonl") if n_questions else []
-    passages = read_passages(folder / "corpus.jsonl") if n_passages else []
+    questions = read_questions(folder) if n_questions else []
+    passages = read_passages(str(folder)) if n_passages else []
     assert (len(questions), len(passages)) == (n_questions, n_passages)
     assert {len(question.options) for question in questions} <= {n_options}
     assert all(question.answer is not None for question in questions) or not n_options
@@ -481,8 +482,12 @@ def test_public_sets_need_no_mapping(name, n_questions, n_options, n_passages):
 @shared_data
 @needs_shared
 def test_public_sets_have_the_evidence_they_say():
-    multi_hop = read_questions(SHARED / "hotpotqa" / "questions.jsonl")
+    multi_hop = read_questions(SHARED / "hotpotqa")
     assert {len(question.evidence) for question in multi_hop} == {2}
+    labels = Counter(
+        label for question in read_questions(SHARED / "liveqa-med") for label in question.evidence.values()
+    )
+    assert labels == {Label.NOT_USEFUL: 1001, Label.USEFUL: 101, Label.ENTAILED: 69}
     mapped = read_questions(SHARED / "squad2" / "questions.jsonl", columns={"evidence": "passage"}, limit=10)
     assert mapped[0].evidence == {"Normans_0": Label.ENTAILED}
     assert mapped[0].answers == ("France",)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from querywright.cli.show import note
+from querywright.data.hub import names_of
 from querywright.errors import ArtifactError, InputError, OutageError, QuerywrightError
 
 if TYPE_CHECKING:
@@ -31,7 +32,12 @@ PROBE_BYTES = 1 << 20
 _VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]{0,39}")
 
 QuestionsArgument = Annotated[
-    str, typer.Argument(metavar="QUESTIONS", help="A file of labelled questions, hf:NAME, or sample.")
+    str,
+    typer.Argument(
+        metavar="QUESTIONS",
+        help="A file or folder of labelled questions (BEIR, AutoRAG, FlashRAG and Ragas too), sample, or hf:NAME: "
+        f"a dataset of the hub, or {names_of('questions')}.",
+    ),
 ]
 HomeOption = Annotated[
     Path | None,
@@ -86,7 +92,7 @@ LimitOption = Annotated[
     typer.Option("--limit", metavar="N", min=1, help="Read the first N rows.", show_default=False),
 ]
 SplitOption = Annotated[
-    str | None, typer.Option("--split", metavar="NAME", help="Split of a dataset.", show_default=False)
+    str | None, typer.Option("--split", metavar="NAME", help="Split of a dataset or folder.", show_default=False)
 ]
 KnobOption = Annotated[
     list[str] | None,

@@ -17,13 +17,18 @@ from querywright.cli.common import (
     pairs,
 )
 from querywright.cli.show import note, print_json, progress, say
+from querywright.data.hub import names_of
 
 
 def index(
     collection: Annotated[str, typer.Argument(metavar="COLLECTION", help="Name of the collection.")],
     source: Annotated[
         str,
-        typer.Argument(metavar="PASSAGES", help="A .jsonl, .csv, .tsv, .json or .parquet file, hf:NAME, or sample."),
+        typer.Argument(
+            metavar="PASSAGES",
+            help="A .jsonl, .csv, .tsv, .json or .parquet file, a folder with one (BEIR, AutoRAG), sample, or hf:NAME: "
+            f"a dataset of the hub, or {names_of('passages')}.",
+        ),
     ],
     column: ColumnOption = None,
     limit: LimitOption = None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from datetime import date
 
 from querywright.data.columns import Record, is_whole, parse_text_cell
 from querywright.data.types import Label, Scalar
@@ -29,7 +30,7 @@ def read_evidence(record: Record) -> dict[str, Label]:
 
 
 def read_metadata(record: Record) -> dict[str, Scalar]:
-    """The metadata's flat values; a missing one is left out."""
+    """The metadata's flat values; a missing one is left out, and a date is its ISO 8601 text."""
     column, value = record.cell("metadata")
     value = parse_text_cell(value)
     if value is None:
@@ -42,8 +43,10 @@ def read_metadata(record: Record) -> dict[str, Scalar]:
         name = record.text(key, column, "a non-empty key")
         if isinstance(item, str):
             metadata[name] = record.text(item, column, f"a non-empty text for {name!r}") if item.strip() else ""
+        elif isinstance(item, date):
+            metadata[name] = item.isoformat()
         elif is_whole(item) or isinstance(item, bool) or (isinstance(item, float) and math.isfinite(item)):
             metadata[name] = item
         elif item is not None:
-            record.complain(column, {key: item}, "a flat value (text, finite number or truth value) for each key")
+            record.complain(column, {key: item}, "a flat value (text, finite number, truth value or date) for each key")
     return metadata

@@ -4,22 +4,26 @@ Columns that are found without a mapping, the first that has a value:
 
 * question ``id``: id, _id, qid, question_id. Without one the id is the first 16 hex digits of the SHA-256 of
   question and options, so that it stays the same when rows move.
-* ``question``: question, query.
+* ``question``: question, query, user_input.
 * ``options``: options, choices: a list, an object of letter and text, or ``{"text": [...], "label": [...]}``;
   or columns A, B, C ...; a mapping may name several columns as ``"opa,opb,opc"``. An empty list is no
   options.
-* ``answer``: answer (the option's text, compared exactly and then without regard to case; else its letter or
-  its position from 0; where it may be the text of one and the letter of another, a problem); answer_idx,
-  answer_letter, answer_index, answerKey (letter or position from 0; has to agree with answer where both are
-  given); answers (a list: the answer and its aliases).
+* ``answer``: answer, ground_truth, ground_truth_answer, reference (the option's text, compared exactly and then
+  without regard to case; else its letter or its position from 0; where it may be the text of one and the letter
+  of another, a problem); answer_idx, answer_letter, answer_index, answerKey (letter or position from 0; has to
+  agree with answer where both are given); answers, golden_answers, generation_gt, possible_answers,
+  correct_answers, ground_truths (a list: the answer and its aliases).
 * ``aliases``: aliases.
-* ``evidence``: evidence, gold, gold_ids, relevant: an object of passage id and label, or a list of passage
-  ids (or one id), each of which counts as ENTAILED; in multi-hop sets that means that each of them is needed.
-* passage ``id``: id, _id, doc_id, docid, pid, passage_id. ``text``: text, contents, content, body.
-  ``title``: title. ``metadata``: metadata, an object of text, numbers and truth values.
+* ``evidence``: evidence, gold, gold_ids, gold_titles, relevant, relevant_doc_ids, retrieval_gt,
+  supporting_facts, reference_context_ids, correct_answer_document_ids, expected_ids: an object of passage id and
+  label, or a list of passage ids (or one id), each of which counts as ENTAILED; in multi-hop sets that means
+  that each of them is needed.
+* passage ``id``: id, _id, doc_id, docid, pid, passage_id. ``text``: text, content, contents, body.
+  ``title``: title. ``metadata``: metadata, an object of text, numbers, truth values and dates.
 
 Text cells (CSV, TSV) hold lists and objects as JSON, and an empty cell is a missing value. Further columns
-are ignored. Values lose outer whitespace and are otherwise kept as they are.
+are ignored. Values lose outer whitespace and are otherwise kept as they are. A row of a form that needs more
+than names (HotpotQA, Ragas, ...) is put under these names first, see :mod:`querywright.data.forms`.
 """
 
 from __future__ import annotations
@@ -27,15 +31,15 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
-from itertools import islice
 
 from querywright.data.choices import INDEX_COLUMNS, Options, read_answer, read_options
-from querywright.data.columns import Record, Table, distinct, short
+from querywright.data.columns import Record, Table, distinct, short, split_names
 from querywright.data.fields import read_evidence, read_metadata
-from querywright.data.tables import iterate_rows
+from querywright.data.forms import shaped
+from querywright.data.sources import Source, iterate_rows, name_of
+from querywright.data.tables import Kind, Row
 from querywright.data.types import Passage, Question
 from querywright.errors import DataError
 
@@ -45,24 +49,43 @@ QUESTION_NAMES = ("id", "question", "options", "answer", "aliases", "evidence")
 PASSAGE_NAMES = ("id", "text", "title", "metadata")
 QUESTION_COLUMNS = {
     "id": ("id", "_id", "qid", "question_id"),
-    "question": ("question", "query"),
+    "question": ("question", "query", "user_input"),
     "options": ("options", "choices"),
-    "answer": ("answer",),
+    "answer": ("answer", "ground_truth", "ground_truth_answer", "reference"),
     "answer_idx": INDEX_COLUMNS,
-    "answers": ("answers",),
+    "answers": (
+        "answers",
+        "golden_answers",
+        "generation_gt",
+        "possible_answers",
+        "correct_answers",
+        "ground_truths",
+    ),
     "aliases": ("aliases",),
-    "evidence": ("evidence", "gold", "gold_ids", "relevant"),
+    "evidence": (
+        "evidence",
+        "gold",
+        "gold_ids",
+        "gold_titles",
+        "relevant",
+        "relevant_doc_ids",
+        "retrieval_gt",
+        "supporting_facts",
+        "reference_context_ids",
+        "correct_answer_document_ids",
+        "expected_ids",
+    ),
 }
 PASSAGE_COLUMNS = {
     "id": ("id", "_id", "doc_id", "docid", "pid", "passage_id"),
-    "text": ("text", "contents", "content", "body"),
+    "text": ("text", "content", "contents", "body"),
     "title": ("title",),
     "metadata": ("metadata",),
 }
 
 
 def read_questions(
-    source: str | os.PathLike[str],
+    source: Source,
     *,
     columns: Mapping[str, str] | None = None,
     limit: int | None = None,
@@ -75,13 +98,14 @@ def read_questions(
     their accepted short answers are united. A repeated id that the data gives itself is a problem.
 
     Args:
-        source: Path of a .jsonl, .json, .csv, .tsv (each also .gz) or .parquet file; ``sample``;
-            ``hf:NAME[:CONFIG]`` or a name with a slash for a dataset of the Hugging Face hub, or the path of
-            a dataset folder.
+        source: Path of a .jsonl, .json, .csv, .tsv (each also .gz) or .parquet file, or of a folder with such
+            files (see :mod:`querywright.data.folders`) or a dataset; ``sample``; ``hf:NAME[:CONFIG]`` or a name
+            with a slash for a dataset of the Hugging Face hub, where NAME may be one of
+            :data:`querywright.data.hub.RECIPES`; or rows, each a dict or a ``dspy.Example``.
         columns: Our names (id, question, options, answer, aliases, evidence) to theirs. Default: guessed, see
             the head of this module.
-        limit: Read only the first so many rows, 1 or more. Default all.
-        split: Split of a dataset; needed when it has more than one.
+        limit: Read only the first so many rows that hold something, 1 or more. Default all.
+        split: Split of a dataset or folder; needed when it has more than one.
         multiple_choice: True: a question without options is a problem. False: options are dropped after the
             answer was found among them (ids stay the same). Default None: as the data has it.
 
@@ -97,21 +121,19 @@ def read_questions(
         table.names |= {"answer": (), "answer_idx": (), "answers": (), kind: (table.mapped["answer"],)}
     found: dict[str, tuple[str, bool, Question]] = {}
     n_rows = 0
-    rows = iterate_rows(source, sample_file="questions.jsonl", split=split, problems=table.problems)
-    for row in islice(rows, check_limit(limit)):
+    for record in _records(source, "questions", table, limit, split):
         n_rows += 1
-        record = table.record(row)
         question, named = _question(record, multiple_choice)
         if record.ok:
             _add_question(found, question, named, record)
-    table.raise_problems(os.fspath(source), n_rows)
+    table.raise_problems(name_of(source), n_rows)
     if len(found) < n_rows:
-        logger.info("%s: %d rows repeat a question and were united with it", source, n_rows - len(found))
+        logger.info("%s: %d rows repeat a question and were united with it", name_of(source), n_rows - len(found))
     return [question for _, _, question in found.values()]
 
 
 def read_passages(
-    source: str | os.PathLike[str],
+    source: Source,
     *,
     columns: Mapping[str, str] | None = None,
     limit: int | None = None,
@@ -124,8 +146,8 @@ def read_passages(
     Args:
         source: As for :func:`read_questions`.
         columns: Our names (id, text, title, metadata) to theirs. Default: guessed, see the module's head.
-        limit: Read only the first so many rows, 1 or more. Default all.
-        split: Split of a dataset; needed when it has more than one.
+        limit: Read only the first so many rows that hold something, 1 or more. Default all.
+        split: Split of a dataset or folder; needed when it has more than one.
 
     Returns:
         The passages in the order of their first rows.
@@ -136,17 +158,15 @@ def read_passages(
     table = Table(PASSAGE_COLUMNS, columns, PASSAGE_NAMES)
     found: dict[str, tuple[str, Passage]] = {}
     n_rows = 0
-    rows = iterate_rows(source, sample_file="cards.jsonl", split=split, problems=table.problems)
-    for row in islice(rows, check_limit(limit)):
+    for record in _records(source, "passages", table, limit, split):
         n_rows += 1
-        record = table.record(row)
         passage = _passage(record)
         if not record.ok:
             continue
         place, first = found.setdefault(passage.id, (record.place, passage))
         if first != passage:
             record.complain(record.cell("id").column, passage.id, f"another id: {place} has it with other content")
-    table.raise_problems(os.fspath(source), n_rows)
+    table.raise_problems(name_of(source), n_rows)
     return [passage for _, passage in found.values()]
 
 
@@ -181,6 +201,31 @@ def check_limit(limit: int | None) -> int | None:
     if limit is not None and limit < 1:
         raise DataError(f"limit must be 1 or more, or None for all rows, but got {limit}")
     return limit
+
+
+def _records(source: Source, kind: Kind, table: Table, limit: int | None, split: str | None) -> Iterator[Record]:
+    """The questions or passages of the source's rows, each as a record; what has nothing to use is counted."""
+    rows = iterate_rows(source, kind=kind, split=split, problems=table.problems)
+    columns = [part for column in table.mapped.values() for part in (column, *split_names(column))]
+    left_out, n_useful, limit = 0, 0, check_limit(limit)
+    for row in rows:
+        try:
+            parts = shaped(row.values, kind)
+        except DataError as error:
+            table.problems.append(f"{row.place}, {error}")
+            parts = []
+        mapped = {column: row.values[column] for column in columns if column in row.values}
+        for values in parts:
+            if values is not None:
+                yield table.record(Row(row.place, {**mapped, **values}))
+        left_out += parts.count(None)
+        n_useful += any(values is not None for values in parts)
+        if n_useful == limit:
+            break
+    if left_out and not n_useful:
+        table.problems.append(f"{name_of(source)}: all {left_out} {kind} are without text or answer")
+    elif left_out:
+        logger.warning("%s: left out %d %s without text or answer", name_of(source), left_out, kind)
 
 
 def _question(record: Record, multiple_choice: bool | None) -> tuple[Question, bool]:

@@ -1,4 +1,4 @@
-"""Files and datasets as one stream of rows, whatever their format."""
+"""Files as one stream of rows, whatever their format."""
 
 from __future__ import annotations
 
@@ -10,19 +10,11 @@ import json
 import os
 import zlib
 from collections.abc import Iterator, Mapping
-from importlib import resources
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, cast
+from typing import Any, BinaryIO, Literal, NamedTuple, cast
 
-from querywright.errors import DataError
-
-SAMPLE = "sample"
-HUB_PREFIX = "hf:"
+Kind = Literal["questions", "passages"]
 SUFFIXES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
-KNOWN_SOURCES = (
-    "a .jsonl, .json, .csv, .tsv or .parquet file (.gz too, but not for Parquet), 'sample', "
-    "or hf:NAME[:CONFIG] for a dataset of the Hugging Face hub or a dataset folder"
-)
 
 
 class Row(NamedTuple):
@@ -32,67 +24,23 @@ class Row(NamedTuple):
     values: Mapping[str, Any]
 
 
-def iterate_rows(
-    source: str | os.PathLike[str], *, sample_file: str, split: str | None, problems: list[str]
-) -> Iterator[Row]:
-    """The rows of a source, one at a time, without looking at what they mean.
+def format_of(name: str) -> tuple[str, bool]:
+    """The suffix of a file's format, "" when it has none that is read, and whether the file is compressed by gzip."""
+    plain = name.lower().removesuffix(".gz")
+    suffix, compressed = os.path.splitext(plain)[1], plain != name.lower()
+    known = suffix in SUFFIXES and not (compressed and suffix == ".parquet")
+    return suffix if known else "", compressed
+
+
+def file_rows(path: Path, name: str, problems: list[str]) -> Iterator[Row]:
+    """The rows of a file, one at a time, without looking at what they mean.
 
     Args:
-        source: A path, ``sample``, ``hf:NAME[:CONFIG]``, or a name with a slash that is no existing file.
-        sample_file: The file of the packaged sample that ``sample`` stands for.
-        split: The split of a dataset; refused for files.
+        path: A file whose name has one of the known suffixes.
+        name: What the file is called in places and messages.
         problems: Gets a line for each row that cannot be read; the rows behind it still come.
-
-    Raises:
-        DataError: The source does not exist, has no known format, or has no such split.
     """
-    name = os.fspath(source)
-    dataset = _dataset_name(source)
-    if dataset is not None:
-        yield from _dataset_rows(*dataset, split)
-        return
-    if split is not None:
-        raise DataError(f"split={split!r}: only datasets have splits, {name} is a file; leave split out")
-    if source == SAMPLE:
-        packaged = resources.files("querywright.data.sample") / sample_file
-        with resources.as_file(packaged) as path:
-            yield from _file_rows(path, f"{SAMPLE}/{sample_file}", problems)
-        return
-    yield from _file_rows(Path(name).expanduser(), name, problems)
-
-
-def _suffix(name: str) -> tuple[str, bool]:
-    """The format's suffix and whether the file is compressed by gzip."""
-    plain = name.lower().removesuffix(".gz")
-    return os.path.splitext(plain)[1], plain != name.lower()
-
-
-def _dataset_name(source: str | os.PathLike[str]) -> tuple[str, str | None] | None:
-    """Name and configuration when the source is a dataset, None when it is a file or the sample."""
-    name = os.fspath(source)
-    if source == SAMPLE:
-        return None  # also where a folder of that name stands here: ./sample names the folder
-    if isinstance(source, str) and name.startswith(HUB_PREFIX):
-        dataset, _, config = name.removeprefix(HUB_PREFIX).partition(":")
-        if not dataset:
-            raise DataError(f"{name!r} names no dataset; write hf:NAME or hf:NAME:CONFIG")
-        return dataset, config or None
-    path = Path(name).expanduser()
-    if name and path.is_dir():
-        return str(path), None
-    looks_like_file = not isinstance(source, str) or _suffix(name)[0] in SUFFIXES or name[:1] in "./~"
-    if "/" in name and not looks_like_file and not path.exists():
-        dataset, _, config = name.partition(":")
-        return dataset, config or None
-    return None
-
-
-def _file_rows(path: Path, name: str, problems: list[str]) -> Iterator[Row]:
-    suffix, compressed = _suffix(path.name)
-    if not path.is_file():
-        raise DataError(f"{name}: no such file; a source is {KNOWN_SOURCES}")
-    if suffix not in SUFFIXES or (compressed and suffix == ".parquet"):
-        raise DataError(f"{name}: unknown format; a source is {KNOWN_SOURCES}")
+    suffix, compressed = format_of(path.name)
     try:
         if suffix == ".parquet":
             yield from _parquet_rows(path, name, problems)
@@ -190,22 +138,3 @@ def _parquet_rows(path: Path, name: str, problems: list[str]) -> Iterator[Row]:
                     yield Row(f"{name} row {number}", values)
     except pyarrow.ArrowException as error:
         problems.append(f"{name} after row {number}: is no readable Parquet file ({str(error).splitlines()[0]})")
-
-
-def _dataset_rows(name: str, config: str | None, split: str | None) -> Iterator[Row]:
-    import datasets
-    from datasets.exceptions import DatasetsError
-
-    try:
-        found: Any = datasets.load_dataset(name, config, split=split)
-    except (OSError, ValueError, RuntimeError, DatasetsError) as error:
-        raise DataError(
-            f"dataset {name!r} (config {config!r}, split {split!r}) cannot be loaded: {error}. Without a "
-            f"network, save it to a .jsonl, .csv or .parquet file elsewhere and give that file's path instead"
-        ) from error
-    if isinstance(found, datasets.DatasetDict):
-        if len(found) != 1:
-            raise DataError(f"dataset {name!r} has the splits {sorted(found)}; name one with split=")
-        ((_, found),) = found.items()
-    for number, values in enumerate(found, start=1):
-        yield Row(f"{name} ({found.split}) row {number}", values)

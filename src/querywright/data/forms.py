@@ -1,0 +1,248 @@
+"""Rows of well-known sets and tools whose columns mean something else than their names say, or hold several things.
+
+A form is recognised by its columns, wherever the row comes from, so that a set reads the same from the hub and
+from a file. It gives rows under names that :mod:`querywright.data.reading` knows; checking them is done there.
+Most sets need no form, their column names are enough.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from querywright.data.columns import is_whole, parse_text_cell, short
+from querywright.data.tables import Kind
+from querywright.data.types import Label
+from querywright.errors import DataError
+
+Values = Mapping[str, Any]
+Shape = Callable[[Values], Iterable[Values | None]]
+JUDGED = {1: Label.NOT_USEFUL, 2: Label.NOT_USEFUL, 3: Label.USEFUL, 4: Label.ENTAILED}
+
+
+class Form(NamedTuple):
+    """How to know a row's form, and what it holds; None for what can be read as it stands."""
+
+    known_by: Callable[[Values], bool]
+    questions: Shape | None = None
+    passages: Shape | None = None
+
+
+def shaped(values: Values, kind: Kind) -> list[Values | None]:
+    """The questions or passages in a row, each under our names; None for one that has nothing to use.
+
+    Raises:
+        DataError: The row has a known form, but not within its columns.
+    """
+    form = next((form for form in FORMS if form.known_by(values)), None)
+    shape = None if form is None else form.questions if kind == "questions" else form.passages
+    return [values] if shape is None else list(shape(values))
+
+
+def _has(*columns: str) -> Callable[[Values], bool]:
+    return lambda values: all(column in values for column in columns)
+
+
+def _unusable(column: str, found: object, expected: str) -> DataError:
+    return DataError(f'column "{column}": found {short(found)}; expected {expected}')
+
+
+def _filled(text: object) -> bool:
+    return isinstance(text, str) and bool(text.strip())
+
+
+def _without(values: Values, *columns: str) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if key not in columns}
+
+
+def _inner_rows(value: object) -> list[Values] | None:
+    """A list of objects, also where it is kept as an object of lists; None for anything else."""
+    if isinstance(value, Mapping):
+        columns = list(value.values())
+        if all(isinstance(column, list) for column in columns) and len({len(column) for column in columns}) <= 1:
+            return [dict(zip(value, items, strict=True)) for items in zip(*columns, strict=True)]
+    if isinstance(value, list) and all(isinstance(item, Mapping) for item in value):
+        return value
+    return None
+
+
+# --- HotpotQA: supporting_facts (titles and sentence numbers) and context (titles and sentences) ---
+
+
+def _hotpot_pairs(value: object, column: str, second: str) -> list[tuple[Any, Any]]:
+    """Pairs of title and what belongs to it, from the hub's form (objects) or the published file's (lists)."""
+    value = parse_text_cell(value)
+    rows = _inner_rows(value)
+    pairs = None
+    if rows is not None and all(row.keys() >= {"title", second} for row in rows):
+        pairs = [(row["title"], row[second]) for row in rows]
+    elif isinstance(value, list) and all(isinstance(item, list) and len(item) == 2 for item in value):
+        pairs = [(title, rest) for title, rest in value]
+    if pairs is None or not all(_filled(title) for title, _ in pairs):
+        raise _unusable(column, value, f"pairs of title and {second}")
+    return pairs
+
+
+def _hotpot_questions(values: Values) -> Iterator[Values]:
+    pairs = _hotpot_pairs(values["supporting_facts"] or [], "supporting_facts", "sent_id")
+    yield {**values, "supporting_facts": list(dict.fromkeys(title for title, _ in pairs))}
+
+
+def _hotpot_passages(values: Values) -> Iterator[Values | None]:
+    for title, sentences in _hotpot_pairs(values["context"], "context", "sentences"):
+        if not isinstance(sentences, list) or not all(isinstance(sentence, str) for sentence in sentences):
+            raise _unusable("context", sentences, "a list of sentences for each title")
+        text = "".join(sentences)
+        yield {"id": title, "title": title, "text": text} if text.strip() else None
+
+
+# --- AmbigNQ: annotations, each one answer or several disambiguated questions with their answers ---
+
+
+def _is_ambiguous(values: Values) -> bool:
+    return any("qaPairs" in note for note in _inner_rows(values.get("annotations")) or ())
+
+
+def _ambiguous_questions(values: Values) -> Iterator[Values]:
+    for note in _inner_rows(values["annotations"]) or ():
+        pairs = _inner_rows(note.get("qaPairs"))
+        if note.get("type") == "singleAnswer":
+            yield {"question": values.get("question"), "answers": note.get("answer")}
+        elif note.get("type") == "multipleQAs" and pairs:
+            yield from ({"question": pair.get("question"), "answers": pair.get("answer")} for pair in pairs)
+        else:
+            raise _unusable("annotations", note, "a singleAnswer, or multipleQAs with qaPairs")
+
+
+# --- the others: one row is one question or passage, under other names ---
+
+
+def _mmlu_questions(values: Values) -> Iterator[Values]:
+    yield {**_without(values, "answer"), "answer_idx": values["answer"]}
+
+
+def _trivia_questions(values: Values) -> Iterator[Values]:
+    """TriviaQA: a question stands once for each of its documents, and "<unk>" is an answer that is not told."""
+    answer = values["answer"]
+    kept = _without(values, "question_id", "answer")
+    if answer["value"] != "<unk>":
+        aliases = answer["aliases"]
+        kept["answer"] = answer["value"]
+        kept["aliases"] = [item for item in aliases if item != ""] if isinstance(aliases, list) else aliases
+    yield kept
+
+
+def _medquad_id(values: Values) -> str:
+    return f"{values.get('document_source')}_{values['question_id']}"
+
+
+def _medquad_questions(values: Values) -> Iterator[Values | None]:
+    """The long answer is a passage to find, not a short answer to compare with."""
+    kept = {"question": values["question"], "evidence": [_medquad_id(values)]}
+    yield kept if _filled(values["answer"]) else None
+
+
+def _medquad_passages(values: Values) -> Iterator[Values | None]:
+    names = {"source": "document_source", "url": "document_url", "type": "question_type"}
+    passage = {
+        "id": _medquad_id(values),
+        "title": values["question_focus"],
+        "text": values["answer"],
+        "metadata": {key: values.get(column) for key, column in names.items()},
+    }
+    yield passage if _filled(values["answer"]) else None
+
+
+def _judged_questions(values: Values) -> Iterator[Values]:
+    """LiveQA-Med: 1 incorrect, 2 incorrect but related, 3 correct but incomplete, 4 correct and complete."""
+    grades = parse_text_cell(values["judged"])
+    if not isinstance(grades, Mapping) or not all(is_whole(grade) and grade in JUDGED for grade in grades.values()):
+        raise _unusable("judged", grades, "an object of passage id and grade, 1 to 4")
+    yield {**values, "evidence": {key: JUDGED[grade] for key, grade in grades.items()}}
+
+
+def _autorag_questions(values: Values) -> Iterator[Values]:
+    """AutoRAG: a list of lists, each of which is satisfied by any of its passages; also a flat list or one id."""
+    found = parse_text_cell(values["retrieval_gt"])
+    groups = found if isinstance(found, list) else [found]
+    ids = [item for group in groups for item in (group if isinstance(group, list) else [group])]
+    yield {**values, "retrieval_gt": [item for item in ids if item not in (None, "")]}
+
+
+def _text_id(text: object) -> str:
+    return hashlib.sha256(str(text).strip().encode("utf-8", "replace")).hexdigest()[:16]
+
+
+def _is_ragas(values: Values) -> bool:
+    return any(column in values for column in ("user_input", "ground_truth", "ground_truths"))
+
+
+def _ragas_questions(values: Values) -> Iterator[Values]:
+    """Ragas: ``answer`` and ``response`` are what a system said, and contexts are texts, whose hash is their id."""
+    kept = _without(values, "answer", "response")
+    contexts = parse_text_cell(values.get("reference_contexts"))
+    if values.get("reference_context_ids") is None and isinstance(contexts, list):
+        kept["reference_context_ids"] = [_text_id(text) for text in contexts]
+    yield kept
+
+
+def _ragas_passages(values: Values) -> Iterator[Values]:
+    if not any(column in values for column in ("reference_contexts", "retrieved_contexts", "contexts")):
+        raise DataError(f"no column of contexts to take passages from; the columns are {list(values)}")
+    for column, ids in (
+        ("reference_contexts", "reference_context_ids"),
+        ("retrieved_contexts", "retrieved_context_ids"),
+        ("contexts", ""),
+    ):
+        texts = parse_text_cell(values.get(column)) or []
+        if not isinstance(texts, list):
+            raise _unusable(column, texts, "a list of texts")
+        names = parse_text_cell(values.get(ids)) or [_text_id(text) for text in texts]
+        if not isinstance(names, list) or len(names) != len(texts):
+            raise _unusable(ids, names, f"a list of {len(texts)} ids, as many as {column}")
+        yield from ({"id": name, "text": text} for name, text in zip(names, texts, strict=True))
+
+
+def _beir_passages(values: Values) -> Iterator[Values | None]:
+    """BEIR: some documents have nothing but a title, and some nothing at all."""
+    if _filled(values["text"]):
+        yield values
+    else:
+        yield {**values, "text": values["title"], "title": ""} if _filled(values["title"]) else None
+
+
+def _is_flashrag_passage(values: Values) -> bool:
+    contents = values.get("contents")
+    first, newline, _ = contents.partition("\n") if isinstance(contents, str) else ("", "", "")
+    return "title" not in values and bool(newline) and len(first) > 2 and first[0] == first.rstrip()[-1] == '"'
+
+
+def _flashrag_passages(values: Values) -> Iterator[Values]:
+    first, _, rest = values["contents"].partition("\n")
+    yield {**values, "title": first.strip()[1:-1], "contents": rest}
+
+
+FORMS = (
+    Form(_has("supporting_facts", "context"), _hotpot_questions, _hotpot_passages),
+    Form(_is_ambiguous, _ambiguous_questions),
+    Form(
+        lambda values: _has("question", "subject", "choices", "answer")(values) and is_whole(values["answer"]),
+        _mmlu_questions,
+    ),
+    Form(
+        lambda values: isinstance(values.get("answer"), Mapping) and _has("value", "aliases")(values["answer"]),
+        _trivia_questions,
+    ),
+    Form(
+        _has("document_id", "question_id", "question_focus", "question", "answer"),
+        _medquad_questions,
+        _medquad_passages,
+    ),
+    Form(_has("question", "judged"), _judged_questions),
+    Form(_has("query", "retrieval_gt"), _autorag_questions),
+    Form(_is_ragas, _ragas_questions, _ragas_passages),
+    Form(_has("_id", "title", "text"), passages=_beir_passages),
+    Form(_is_flashrag_passage, passages=_flashrag_passages),
+)
+"""In this order, the first that a row has."""

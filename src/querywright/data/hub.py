@@ -1,0 +1,106 @@
+"""Datasets of the Hugging Face hub, by their name there or by a short name of ours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from querywright.data.tables import Kind, Row
+from querywright.errors import DataError
+
+
+class Recipe(NamedTuple):
+    """Where a public set lies; what its rows mean is told by their columns, see :mod:`querywright.data.forms`.
+
+    Args:
+        dataset: Its name on the hub.
+        split: The split that is read where none is named: the test split, or another where that has no labels.
+        configs: Its configurations, read one after another. Default: the only one.
+        kinds: What it holds. Default: questions alone.
+    """
+
+    dataset: str
+    split: str
+    configs: tuple[str | None, ...] = (None,)
+    kinds: tuple[Kind, ...] = ("questions",)
+
+
+RECIPES = {
+    "medqa": Recipe("GBaker/MedQA-USMLE-4-options", "test"),
+    "mmlu-med": Recipe(
+        "cais/mmlu",
+        "test",
+        (
+            "anatomy",
+            "clinical_knowledge",
+            "college_biology",
+            "college_medicine",
+            "medical_genetics",
+            "professional_medicine",
+        ),
+    ),
+    "medquad": Recipe("lavita/MedQuAD", "train", kinds=("questions", "passages")),
+    "hotpotqa": Recipe("hotpotqa/hotpot_qa", "validation", ("distractor",), ("questions", "passages")),
+    "triviaqa": Recipe("mandarjoshi/trivia_qa", "validation", ("rc.nocontext",)),
+    "webquestions": Recipe("stanfordnlp/web_questions", "test"),
+    "popqa": Recipe("akariasai/PopQA", "test"),
+    "ambignq": Recipe("sewon/ambig_qa", "validation", ("light",)),
+}
+
+
+def names_of(kind: Kind) -> str:
+    """The short names of the sets that hold questions or passages."""
+    return ", ".join(name for name, recipe in RECIPES.items() if kind in recipe.kinds)
+
+
+def dataset_rows(name: str, config: str | None, *, kind: Kind, split: str | None) -> Iterator[Row]:
+    """The rows of a dataset.
+
+    Args:
+        name: A name in :data:`RECIPES`, a name on the hub, or the path of a dataset folder.
+        config: Its configuration. Default None: the recipe's, or the only one.
+        kind: What is wanted of it.
+        split: Its split. Default None: the recipe's, or the only one.
+
+    Raises:
+        DataError: It cannot be loaded, has several splits and none is named, or does not hold what is wanted.
+    """
+    recipe = RECIPES.get(name)
+    if recipe is None:
+        yield from _config_rows(name, config, split)
+        return
+    if kind not in recipe.kinds:
+        raise DataError(
+            f"hf:{name} ({recipe.dataset}) holds {' and '.join(recipe.kinds)}, and no {kind}; names with {kind}: "
+            f"{names_of(kind)}; or give a file of your own"
+        )
+    for part in recipe.configs if config is None else (config,):
+        yield from _config_rows(recipe.dataset, part, split or recipe.split)
+
+
+def _config_rows(name: str, config: str | None, split: str | None) -> Iterator[Row]:
+    import datasets
+    from datasets.exceptions import DatasetsError
+
+    try:
+        found: Any = datasets.load_dataset(name, config, split=split)
+    except (OSError, ValueError, RuntimeError, DatasetsError) as error:
+        raise DataError(
+            f"dataset {name!r} (config {config!r}, split {split!r}) cannot be loaded: {error}. {_remedy(error)}"
+        ) from error
+    if isinstance(found, datasets.DatasetDict):
+        if len(found) != 1:
+            raise DataError(f"dataset {name!r} has the splits {sorted(found)}; name one with split= or --split")
+        ((_, found),) = found.items()
+    shown = name if config is None else f"{name}:{config}"
+    for number, values in enumerate(found, start=1):
+        yield Row(f"{shown} ({found.split}) row {number}", values)
+
+
+def _remedy(error: Exception) -> str:
+    if "script" in str(error):
+        return (
+            "A dataset that is a loading script is a program, and is not run; download the Parquet files of its "
+            "branch refs/convert/parquet and give the path of one instead"
+        )
+    return "Without a network, save it to a .jsonl, .csv or .parquet file elsewhere and give that file's path instead"
