@@ -1,0 +1,147 @@
+"""``querywright compare``: results question by question, a report, and a run that goes on where it was killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from querywright.optimize.comparison import JOURNAL
+
+OUT = ("--out", "results")
+FILES = {"rows.jsonl", "results.parquet", "comparison.json", "report.html"}
+
+
+@pytest.fixture
+def compared(cli, collection, questions, server):
+    """Runs ``compare`` on the tiny collection."""
+
+    def call(*arguments, **options):
+        given = ("compare", *arguments, "--data", questions, "--collection", collection, *OUT, *server.lm)
+        return cli(*given, **options)
+
+    return call
+
+
+def told(path):
+    """The table but for what a clock says."""
+    return pq.read_table(path).drop_columns(["seconds"]).to_pylist()
+
+
+def test_arms_are_compared_and_everything_is_written(compared, server):
+    done = compared("plain@bm25", "multi_query:n_queries=2", "--limit", "6", "--threads", "2", width=200)
+    assert done.status == 0, done.err
+    assert {path.name for path in Path("results").iterdir()} == FILES
+    rows = told("results/results.parquet")
+    arms = ["plain", "plain@bm25", "multi_query:n_queries=2", "closed book", "oracle evidence"]
+    assert Counter(row["arm"] for row in rows) == dict.fromkeys(arms, 6)
+    assert all(len(row["queries"]) <= 3 for row in rows)
+    assert rows[0]["passages"][0] == rows[0]["found"][0]
+    summary = json.loads(Path("results/comparison.json").read_text())
+    assert summary["baseline"] == "plain"
+    assert [one["arm"] for one in summary["arms"]] == arms[:3]
+    assert {(one["arm"], one["other"]) for one in summary["comparisons"]} == {(arm, "plain") for arm in arms[1:3]}
+    assert sum(summary["diagnosis"]["arms"]["plain"].values()) == 6
+    assert "Where answers are lost" in done.out
+    assert "LM calls: " in done.out
+    assert "report: results/report.html" in done.err
+    report = Path("results/report.html").read_text("utf-8")
+    assert "multi_query:n_queries=2" in report
+    assert summary["comparisons"][0]["sentence"] in report
+    assert "sk-never" not in done.out + done.err + report + Path("results/rows.jsonl").read_text()
+
+    calls = len(server.requests)
+    again = compared("plain@bm25", "multi_query:n_queries=2", "--limit", "6", "--json")
+    assert again.data["comparisons"] == summary["comparisons"]
+    assert len(server.requests) == calls
+    assert told("results/results.parquet") == rows
+
+
+def test_an_artifact_is_an_arm_and_can_be_the_baseline(compared, artifact):
+    done = compared("plain", artifact, "--baseline", artifact, "--limit", "6", "--json")
+    assert done.status == 0, done.err
+    assert done.data["baseline"] == "made"
+    assert {(one["arm"], one["other"]) for one in done.data["comparisons"]} == {("plain", "made")}
+
+
+def test_without_a_reader_there_is_no_diagnosis(compared, server):
+    done = compared("plain@bm25", "--reader", "none", "--metric", "recall@5", "--limit", "6", "--json")
+    assert done.status == 0, done.err
+    assert done.data["references"] == []
+    assert done.data["diagnosis"] is None
+    assert server.requests == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("no_such",), "no_such"),
+        (("plain@solr",), "unknown engine 'solr'"),
+        (("closed_book@bm25",), "closed_book does not search, so it has no engine; write closed_book"),
+        (("plain:top_k=3",), "top_k"),
+        (("plain:max_passages",), "takes NAME=VALUE, but got 'max_passages'"),
+        (("hyde@bm25",), "hyde searches with vectors"),
+        (("no/such/folder",), "no artifact"),
+        (("plain", "--evidence", "some"), "--evidence is any or all, but got 'some'"),
+        (("plain", "--baseline", "no_such"), "no_such"),
+    ],
+)
+def test_what_cannot_be_compared_is_said_before_anything_is_asked(compared, server, arguments, message):
+    done = compared(*arguments)
+    assert done.status == 2
+    assert message in done.err
+    assert server.requests == []
+    assert not Path("results").exists()
+
+
+def test_a_folder_with_other_files_is_left_alone(compared, server):
+    Path("results").mkdir()
+    Path("results/mine.txt").write_text("precious")
+    done = compared("plain")
+    assert done.status == 2
+    assert "'results' holds files that are no results; give another folder with --out" in done.err
+    assert [path.name for path in Path("results").iterdir()] == ["mine.txt"]
+
+
+def test_a_comparison_that_is_killed_goes_on_to_the_same_table(cli, collection, questions, server, home):
+    """Killed with -9 again and again at moments of its own, in processes of its own."""
+    kills = int(os.environ.get("QUERYWRIGHT_TEST_KILLS", "2"))
+    arms = ("plain@bm25", "multi_query@bm25", "step_back@bm25")
+
+    def command(out):
+        given = ("compare", *arms, "--baseline", "plain@bm25", "--engine", "bm25", "--threads", "2", "--out", out)
+        return [*given, "--data", str(questions), "--collection", collection, *server.lm]
+
+    assert cli(*command("whole"), "--home", home / "other").status == 2  # nothing is indexed there
+    moments = random.Random(7)
+    server.delay = 0.02
+    for _ in range(kills):
+        process = subprocess.Popen([sys.executable, "-m", "querywright", *command("killed")], stderr=subprocess.PIPE)
+        journal = Path("killed") / JOURNAL
+        before = journal.stat().st_size if journal.exists() else 0
+        while process.poll() is None and (journal.stat().st_size if journal.exists() else 0) == before:
+            time.sleep(0.005)
+        time.sleep(moments.uniform(0, 0.3))
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        assert process.returncode == -signal.SIGKILL, process.stderr.read()
+        process.stderr.close()
+    done = cli(*command("killed"))
+    assert done.status == 0, done.err
+    asked = Counter(json.dumps(request, sort_keys=True) for request in server.requests)
+    twice = sum(count - 1 for count in asked.values())
+    assert twice <= 2 * kills  # a call that was under way when its process was killed: one a thread
+
+    calls = len(server.requests)
+    assert cli(*command("whole")).status == 0
+    assert len(server.requests) == calls  # all answers are known
+    assert told("killed/results.parquet") == told("whole/results.parquet")
