@@ -12,7 +12,6 @@ from querywright.metrics.answers import (
     exact_match,
     extract_option,
     is_invalid_choice,
-    normalize_answer,
     token_f1,
 )
 from querywright.metrics.dspy_metrics import METRICS, metric_named
@@ -34,6 +33,7 @@ from querywright.metrics.statistics import (
     paired_exact_test,
     verdict,
 )
+from querywright.metrics.tokens import normalize_answer
 from querywright.metrics.usefulness import (
     Usefulness,
     decision_useful,
