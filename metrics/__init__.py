@@ -16,6 +16,7 @@ from querywright.metrics.answers import (
 )
 from querywright.metrics.dspy_metrics import METRICS, metric_named
 from querywright.metrics.intervals import bootstrap_interval, wilson_interval
+from querywright.metrics.power import minimum_detectable, questions_needed
 from querywright.metrics.retrieval import (
     all_found_at_k,
     exact_recovery_at_k,
@@ -29,7 +30,6 @@ from querywright.metrics.statistics import (
     PairedTest,
     holm,
     mean_with_interval,
-    minimum_detectable,
     paired_exact_test,
     verdict,
 )
@@ -72,6 +72,7 @@ __all__ = [
     "passage_labels",
     "precision_at_k",
     "question_label",
+    "questions_needed",
     "recall_at_k",
     "reciprocal_rank",
     "token_f1",
