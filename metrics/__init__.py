@@ -11,8 +11,18 @@ from querywright.metrics.answers import (
     choice_accuracy,
     exact_match,
     extract_option,
+    hit,
     is_invalid_choice,
     token_f1,
+)
+from querywright.metrics.decisions import (
+    AccuracyGivenLabel,
+    Flips,
+    LabelShares,
+    accuracy_by_label,
+    agreement,
+    flips,
+    label_shares,
 )
 from querywright.metrics.dspy_metrics import METRICS, metric_named
 from querywright.metrics.intervals import bootstrap_interval, wilson_interval
@@ -33,7 +43,8 @@ from querywright.metrics.statistics import (
     paired_exact_test,
     verdict,
 )
-from querywright.metrics.tokens import normalize_answer
+from querywright.metrics.support import JointScore, joint_score
+from querywright.metrics.tokens import answer_tokens, normalize_answer
 from querywright.metrics.usefulness import (
     Usefulness,
     decision_useful,
@@ -47,22 +58,33 @@ if TYPE_CHECKING:
 
 __all__ = [
     "METRICS",
+    "AccuracyGivenLabel",
+    "Flips",
+    "JointScore",
+    "LabelShares",
     "Mean",
     "PairedTest",
     "Usefulness",
     "UsefulnessJudge",
+    "accuracy_by_label",
+    "agreement",
     "all_found_at_k",
+    "answer_tokens",
     "bootstrap_interval",
     "choice_accuracy",
     "decision_useful",
     "exact_match",
     "exact_recovery_at_k",
     "extract_option",
+    "flips",
+    "hit",
     "holm",
     "is_invalid_choice",
+    "joint_score",
     "judge_passages",
     "judged_metric",
     "judged_usefulness",
+    "label_shares",
     "mean_with_interval",
     "metric_named",
     "minimum_detectable",
