@@ -11,12 +11,22 @@ from querywright.metrics.answers import (
     choice_accuracy,
     exact_match,
     extract_option,
+    hit,
     is_invalid_choice,
-    normalize_answer,
     token_f1,
+)
+from querywright.metrics.decisions import (
+    AccuracyGivenLabel,
+    Flips,
+    LabelShares,
+    accuracy_by_label,
+    agreement,
+    flips,
+    label_shares,
 )
 from querywright.metrics.dspy_metrics import METRICS, metric_named
 from querywright.metrics.intervals import bootstrap_interval, wilson_interval
+from querywright.metrics.power import minimum_detectable, questions_needed
 from querywright.metrics.retrieval import (
     all_found_at_k,
     exact_recovery_at_k,
@@ -30,10 +40,11 @@ from querywright.metrics.statistics import (
     PairedTest,
     holm,
     mean_with_interval,
-    minimum_detectable,
     paired_exact_test,
     verdict,
 )
+from querywright.metrics.support import JointScore, joint_score
+from querywright.metrics.tokens import answer_tokens, normalize_answer
 from querywright.metrics.usefulness import (
     Usefulness,
     decision_useful,
@@ -47,22 +58,33 @@ if TYPE_CHECKING:
 
 __all__ = [
     "METRICS",
+    "AccuracyGivenLabel",
+    "Flips",
+    "JointScore",
+    "LabelShares",
     "Mean",
     "PairedTest",
     "Usefulness",
     "UsefulnessJudge",
+    "accuracy_by_label",
+    "agreement",
     "all_found_at_k",
+    "answer_tokens",
     "bootstrap_interval",
     "choice_accuracy",
     "decision_useful",
     "exact_match",
     "exact_recovery_at_k",
     "extract_option",
+    "flips",
+    "hit",
     "holm",
     "is_invalid_choice",
+    "joint_score",
     "judge_passages",
     "judged_metric",
     "judged_usefulness",
+    "label_shares",
     "mean_with_interval",
     "metric_named",
     "minimum_detectable",
@@ -72,6 +94,7 @@ __all__ = [
     "passage_labels",
     "precision_at_k",
     "question_label",
+    "questions_needed",
     "recall_at_k",
     "reciprocal_rank",
     "token_f1",

@@ -1,33 +1,25 @@
-"""Is the answer right: exact match and token F1 for short answers, the chosen option for multiple choice."""
+"""Is the answer right: exact match and token F1 for short answers, the chosen option for multiple choice.
+
+`hit` asks whether it could have been read at all.
+"""
 
 from __future__ import annotations
 
 import math
 import re
-import string
 from collections import Counter
 from collections.abc import Sequence
 
 from querywright.errors import DataError
+from querywright.metrics.tokens import answer_tokens
 
-_PUNCTUATION = str.maketrans("", "", string.punctuation)
-_ARTICLES = re.compile(r"\b(a|an|the)\b")
-
-
-def normalize_answer(text: str) -> str:
-    """Text as SQuAD compares it.
-
-    In this order: lower case, delete ASCII punctuation (``U.S.`` becomes ``us``), put a space for the
-    articles a, an and the, collapse white space. It turns the option letter "A" into nothing: for multiple
-    choice use `extract_option`. Text without spaces between words (Chinese, Japanese) stays one token.
-
-    Source: Rajpurkar et al. 2016, arXiv:1606.05250.
-    """
-    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
+_MARKS = re.compile(r"[^\w\s]")
 
 
 def exact_match(prediction: str, answers: Sequence[str]) -> float:
-    """1.0 if the prediction equals any accepted answer after `normalize_answer`, else 0.0.
+    """1.0 if the prediction has the tokens of any accepted answer, in the same order, else 0.0.
+
+    Tokens are those of `answer_tokens`: for English this is SQuAD's exact match.
 
     Args:
         prediction: The answer given.
@@ -35,18 +27,21 @@ def exact_match(prediction: str, answers: Sequence[str]) -> float:
 
     Returns:
         0.0 or 1.0; NaN if there is no accepted answer.
+
+    Raises:
+        TypeError: ``answers`` is one text.
     """
-    if not answers:
+    if not accepted(answers):
         return math.nan
-    given = normalize_answer(prediction)
-    return float(any(given == normalize_answer(answer) for answer in answers))
+    pairs = (answer_tokens(prediction, answer) for answer in answers)
+    return float(any(given == wanted for given, wanted in pairs))
 
 
 def token_f1(prediction: str, answers: Sequence[str]) -> float:
     """F1 of the tokens that prediction and answer share, the largest over the accepted answers.
 
     F1 = 2PR / (P + R) with P = shared / tokens of the prediction and R = shared / tokens of the answer,
-    shared counted with repetition, after `normalize_answer`. Where one side has no token it is 1.0 if both
+    shared counted with repetition, over `answer_tokens`. Where one side has no token it is 1.0 if both
     have none, else 0.0.
 
     Args:
@@ -55,11 +50,47 @@ def token_f1(prediction: str, answers: Sequence[str]) -> float:
 
     Returns:
         A value in [0, 1]; NaN if there is no accepted answer.
+
+    Raises:
+        TypeError: ``answers`` is one text.
     """
-    if not answers:
+    if not accepted(answers):
         return math.nan
-    given = normalize_answer(prediction).split()
-    return max(_f1(given, normalize_answer(answer).split()) for answer in answers)
+    return max(_f1(*answer_tokens(prediction, answer)) for answer in answers)
+
+
+def hit(passages: Sequence[str], answers: Sequence[str]) -> float:
+    """1.0 if any accepted answer stands in any passage, else 0.0: could the reader have copied it?
+
+    An answer stands in a passage if its tokens (`answer_tokens`) follow one another there. Punctuation is read
+    both ways, deleted (``U.S.`` is ``US``) and as a space (``Curie's`` holds ``Curie``). A short answer that is a
+    common word ("no") still hits by accident.
+
+    Args:
+        passages: Title and text of each passage that the reader was given.
+        answers: All accepted answers; one that normalises to nothing ("A") is left out.
+
+    Returns:
+        0.0 or 1.0; NaN if there is no accepted answer that could be looked for.
+
+    Raises:
+        TypeError: ``passages`` or ``answers`` is one text.
+
+    Source: Ma et al. 2023 (Rewrite-Retrieve-Read), arXiv:2305.14283. There any substring of the joined passages
+    counts ("no" in "know"); here only whole words of one passage, as in DrQA, Chen et al. 2017, arXiv:1704.00051.
+    """
+    accepted(passages, "passages")
+    wanted = [answer for answer in accepted(answers) if answer_tokens(answer) != [[]]]
+    if not wanted:
+        return math.nan
+    return float(any(_stands_in(answer, passage) for answer in wanted for passage in passages))
+
+
+def accepted(texts: Sequence[str], name: str = "answers") -> Sequence[str]:
+    """The texts, when they are not one text that would be read letter by letter."""
+    if isinstance(texts, str):
+        raise TypeError(f"{name} must be a list of texts, but got the text {texts!r}; put it in a list")
+    return texts
 
 
 def choice_accuracy(answer: str, options: Sequence[str], right: str) -> float:
@@ -122,6 +153,13 @@ def extract_option(answer: str, options: Sequence[str]) -> int | None:
         return letter if letter != _INVALID else None
     named = {index for index, _, _ in spans}
     return named.pop() if len(named) == 1 else None
+
+
+def _stands_in(answer: str, passage: str) -> bool:
+    """Whether the answer's tokens are a run of the passage's, with punctuation deleted or as a space."""
+    deleted = answer_tokens(passage, answer)
+    spaced = answer_tokens(_MARKS.sub(" ", passage), _MARKS.sub(" ", answer))
+    return any(wanted and f" {' '.join(wanted)} " in f" {' '.join(text)} " for text, wanted in (deleted, spaced))
 
 
 def _f1(given: list[str], wanted: list[str]) -> float:

@@ -1,9 +1,11 @@
 """The measures as DSPy metrics ``(example, prediction, trace=None) -> float``.
 
 The example has ``question``, ``options``, ``answer``, ``aliases`` and ``evidence`` (label by passage id), as
-``Question.to_example`` makes it; the prediction has ``answer`` and ``passages``. Where an example lacks the
-label that a metric needs the value is NaN: left out of a mean and counted. While a teleprompter picks
-demonstrations (``trace`` is given) it is 0.0 instead: a NaN is true in Python and would pass for a success.
+``Question.to_example`` makes it; the prediction has ``answer`` and ``passages``. The joint metrics also read
+``support``, pairs of a title and the number of a sentence: on the example what is right, on the prediction what the
+reader names; no question and no reader of this package has it. Where an example or a prediction lacks what a metric
+needs the value is NaN: left out of a mean and counted. While a teleprompter picks demonstrations (``trace`` is given)
+it is 0.0 instead: a NaN is true in Python and would pass for a success.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from typing import Any
 
 from querywright.data.types import Label
 from querywright.errors import InputError
-from querywright.metrics import answers, retrieval, usefulness
+from querywright.metrics import answers, retrieval, support, usefulness
 
 Metric = Callable[..., float]
 
@@ -55,6 +57,38 @@ def token_f1(example: Any, prediction: Any) -> float:
 
 
 @_metric
+def joint_exact_match(example: Any, prediction: Any) -> float:
+    """1.0 if the answer matches exactly and the supporting sentences are the right ones."""
+    return _joint(example, prediction).exact_match
+
+
+@_metric
+def joint_f1(example: Any, prediction: Any) -> float:
+    """HotpotQA's joint F1 of answer and supporting sentences."""
+    return _joint(example, prediction).f1
+
+
+@_metric
+def hypothesis_agreement(example: Any, prediction: Any) -> float:
+    """1.0 if the reader picks the option that the technique guessed before it searched (``best_guess``).
+
+    Says nothing of whether either is right. NaN where no guess was made or one of the two picks no option.
+    """
+    options = getattr(example, "options", None) or ()
+    guess = next((step.made["best_guess"] for step in _asked(prediction) if "best_guess" in step.made), None)
+    if not options or guess is None:
+        return math.nan
+    picked = [answers.extract_option(str(text), options) for text in (guess, _given(prediction))]
+    return math.nan if None in picked else float(picked[0] == picked[1])
+
+
+@_metric
+def hit(example: Any, prediction: Any) -> float:
+    """1.0 if an accepted answer stands, as whole words, in any passage that the reader was given."""
+    return answers.hit([passage.content for passage in prediction.passages], _accepted(example))
+
+
+@_metric
 def recall(example: Any, prediction: Any) -> float:
     """Share of the helpful passages (ENTAILED or USEFUL) that were found, at any rank."""
     ids = _ids(prediction)
@@ -78,6 +112,10 @@ METRICS: dict[str, Metric] = {
     "accuracy": accuracy,
     "exact_match": exact_match,
     "token_f1": token_f1,
+    "joint_exact_match": joint_exact_match,
+    "joint_f1": joint_f1,
+    "hypothesis_agreement": hypothesis_agreement,
+    "hit": hit,
     "recall": recall,
     "exact_recovery": exact_recovery,
     "decision_useful": decision_useful,
@@ -93,6 +131,22 @@ RANKED: dict[str, Callable[..., float]] = {
     "ndcg": retrieval.ndcg_at_k,
 }
 """Measures of the first k passages, named ``recall@5`` and so on; ``full_recall`` is 1.0 if all evidence is there."""
+
+
+_NEEDS: dict[str, frozenset[str]] = {
+    **dict.fromkeys(("accuracy", "exact_match", "token_f1"), frozenset({"answer", "reader"})),
+    **dict.fromkeys(("joint_exact_match", "joint_f1"), frozenset({"answer", "reader", "support"})),
+    "hypothesis_agreement": frozenset({"options", "reader"}),
+    "hit": frozenset({"answer"}),
+    **dict.fromkeys(("recall", "exact_recovery", "decision_useful", *RANKED), frozenset({"evidence"})),
+}
+
+
+def needs(name: str) -> frozenset[str]:
+    """What a metric of this name cannot do without: of the questions ``answer``, ``options``, ``evidence`` or
+    ``support``, of the program a ``reader``. Nothing is known of a metric of the user's own, which is given none.
+    """
+    return _NEEDS.get(name.partition("@")[0], frozenset())
 
 
 def metric_named(name: str) -> Metric:
@@ -113,11 +167,27 @@ def metric_named(name: str) -> Metric:
 
 def _compare(score: Callable[[str, list[str]], float], example: Any, prediction: Any) -> float:
     """The score against all accepted answers; no answer given is wrong."""
-    right = getattr(example, "answer", None)
-    if right is None:
+    right = _accepted(example)
+    if not right:
         return math.nan
     given = _given(prediction)
-    return score(given, [right, *(getattr(example, "aliases", None) or ())]) if given else 0.0
+    return score(given, right) if given else 0.0
+
+
+def _joint(example: Any, prediction: Any) -> support.JointScore:
+    named, gold = getattr(prediction, "support", None), getattr(example, "support", None)
+    return support.joint_score(_given(prediction), _accepted(example), named, gold or ())
+
+
+def _asked(prediction: Any) -> list[Any]:
+    """The LM steps of a program that were answered, in order."""
+    return [step for step in getattr(prediction, "steps", ()) if step.kind == "lm" and step.made is not None]
+
+
+def _accepted(example: Any) -> list[str]:
+    """All accepted answers; none where the right one is not known."""
+    right = getattr(example, "answer", None)
+    return [] if right is None else [right, *(getattr(example, "aliases", None) or ())]
 
 
 def _given(prediction: Any) -> str:

@@ -1,8 +1,9 @@
 """Did the search find what it should: measures over passage ids, best first.
 
 Common to all of them: an id that occurs twice counts once, at its first place, and the ids after it move up.
-``relevant`` names the relevant ids, or maps judged ids to grades, where a grade above 0 is relevant. Without
-any relevant id there is nothing to find and the value is NaN.
+``relevant`` names the relevant ids, or maps judged ids to grades, where a grade above 0 is relevant; an id that is
+not judged is not relevant. Without any relevant id there is nothing to find and the value is NaN. One text in the
+place of several ids is a TypeError, a grade that is NaN or infinite a ValueError.
 """
 
 from __future__ import annotations
@@ -156,6 +157,7 @@ def _count(ids: Sequence[str], relevant: Relevant, k: int) -> tuple[int, int]:
 def _first(ids: Sequence[str], k: int | None) -> list[str]:
     """The first k different ids."""
     _check_depth(k)
+    _check_listed("ids", ids)
     return list(dict.fromkeys(ids))[:k]
 
 
@@ -164,10 +166,19 @@ def _check_depth(k: int | None) -> None:
         raise ValueError(f"k must be 1 or more, but got {k}")
 
 
+def _check_listed(name: str, ids: Collection[str]) -> None:
+    if isinstance(ids, str):
+        raise TypeError(f"{name} must be a collection of ids, but got the text {ids!r}; put it in a list")
+
+
 def _grades(relevant: Relevant) -> dict[str, float]:
     """Grade of each relevant id; all of them are above 0."""
-    if isinstance(relevant, str):
-        raise TypeError(f"relevant must be a collection of ids, but got the text {relevant!r}; put it in a list")
+    _check_listed("relevant", relevant)
     if isinstance(relevant, Mapping):
+        odd = [(key, grade) for key, grade in relevant.items() if not math.isfinite(grade)]
+        if odd:
+            raise ValueError(
+                f"a grade must be a finite number, but {odd[0][0]!r} has {odd[0][1]}; leave out what is not judged"
+            )
         return {key: float(grade) for key, grade in relevant.items() if grade > 0}
     return dict.fromkeys(relevant, 1.0)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from querywright.metrics.intervals import bootstrap_interval, check_share, wilson_interval
+from querywright.metrics.power import minimum_detectable, questions_needed, sign_test
 
 _DIGITS = 12  # differences are rounded to this, so that 0.1 + 0.2 and 0.3 tie
 
@@ -64,7 +64,7 @@ class PairedTest:
 
 
 def mean_with_interval(values: Sequence[float], *, confidence: float = 0.95, seed: int = 0) -> Mean:
-    """The mean with its interval: Wilson's for 0/1 values, else the percentile bootstrap (10,000 resamples).
+    """The mean with its interval: Wilson's for 0/1 values, else the bootstrap's (`bootstrap_interval`).
 
     Args:
         values: One value a question; NaN is left out and counted.
@@ -75,9 +75,10 @@ def mean_with_interval(values: Sequence[float], *, confidence: float = 0.95, see
         The mean; its interval is NaN for no value, and for a single one that is neither 0 nor 1.
 
     Raises:
-        ValueError: confidence is not between 0 and 1.
+        ValueError: confidence is not between 0 and 1, or a value is infinite.
     """
     check_share("confidence", confidence)
+    _check_finite(values)
     scored = [float(value) for value in values if not math.isnan(value)]
     n, unscored = len(scored), len(values) - len(scored)
     if not scored:
@@ -96,8 +97,8 @@ def paired_exact_test(a: Sequence[float], b: Sequence[float], *, confidence: flo
     0/1 values: the exact binomial test on the questions where the two differ (exact McNemar); one-sided
     p = P[Bin(wins + losses, 1/2) >= wins], two-sided twice the smaller tail, at most 1. Other values:
     Wilcoxon's signed-rank test on the differences that are not 0, exact for up to 13 of them and, without
-    ties, up to 50. Without any difference p is 1. The interval of the mean difference is a paired percentile
-    bootstrap (10,000 resamples of questions, the same for both arms).
+    ties, up to 50. Without any difference p is 1. The interval of the mean difference is `bootstrap_interval` of
+    the differences: questions are resampled, the same for both arms.
 
     Args:
         a: One value a question.
@@ -106,19 +107,21 @@ def paired_exact_test(a: Sequence[float], b: Sequence[float], *, confidence: flo
         seed: Of the resampling. Default 0.
 
     Raises:
-        ValueError: The lists differ in length, or confidence is not between 0 and 1.
+        ValueError: The lists differ in length, a value is infinite, or confidence is not between 0 and 1.
 
     Source: QB-RAG, arXiv:2407.18044, tests one-sided only; the two-sided value is added so that losses show.
     """
     check_share("confidence", confidence)
     if len(a) != len(b):
         raise ValueError(f"a and b must score the same questions, but have {len(a)} and {len(b)} values")
+    _check_finite(a)
+    _check_finite(b)
     pairs = [(float(x), float(y)) for x, y in zip(a, b, strict=True) if not (math.isnan(x) or math.isnan(y))]
     differences = [round(x - y, _DIGITS) for x, y in pairs]
     n = len(pairs)
     wins, losses = sum(value > 0 for value in differences), sum(value < 0 for value in differences)
     if _binary([value for pair in pairs for value in pair]):
-        two, one = _binomial(wins, losses)
+        two, one = sign_test(wins, losses)
         method = "exact binomial"
     else:
         two, one = _wilcoxon([value for value in differences if value])
@@ -162,32 +165,6 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-def minimum_detectable(n: int, *, losses: int = 0, alpha: float = 0.05) -> int | None:
-    """The fewest wins that could have been significant: smallest w with two-sided p(w wins, losses) < alpha.
-
-    With the default of no loss this is the smallest difference that n questions can tell from chance: 6 wins
-    to 0 at alpha = 0.05, whatever n, so a lead below 6/n cannot be shown. Wilcoxon's test needs 6 differences
-    of one sign as well.
-
-    Args:
-        n: Questions scored for both arms, 0 or more.
-        losses: Losses that stand against the wins, 0 or more. Default 0.
-        alpha: Level of the two-sided test, between 0 and 1. Default 0.05.
-
-    Returns:
-        The number of wins, or None if n questions cannot show any difference.
-
-    Raises:
-        ValueError: n or losses is negative, or alpha is not between 0 and 1.
-    """
-    if n < 0 or losses < 0:
-        raise ValueError(f"n and losses must be 0 or more, but got n={n}, losses={losses}")
-    check_share("alpha", alpha)
-    candidates = range(losses + 1, n - losses + 1)  # p falls with every further win
-    place = bisect_left(candidates, True, key=lambda wins: _binomial(wins, losses)[0] < alpha)
-    return candidates[place] if place < len(candidates) else None
-
-
 def verdict(test: PairedTest, *, a: str, b: str, alpha: float = 0.05) -> str:
     """What the test shows, as one English sentence.
 
@@ -198,7 +175,8 @@ def verdict(test: PairedTest, *, a: str, b: str, alpha: float = 0.05) -> str:
         alpha: Level of the two-sided test. Default 0.05.
 
     Returns:
-        That a beats b, is worse, or that no difference was shown and which could have been.
+        That a beats b, is worse, or that no difference was shown, which could have been, and, for 0/1 values, about
+        how many questions could show the one that was seen (`questions_needed`).
     """
     left_out = f"; {_plural(test.unscored, 'question')} left out as unscored" if test.unscored else ""
     if test.n == 0:
@@ -219,23 +197,16 @@ def verdict(test: PairedTest, *, a: str, b: str, alpha: float = 0.05) -> str:
         if fewest is None
         else f"with {questions} only a lead of at least {_plural(fewest, 'win')} to 0 could have been shown"
     )
-    return f"no difference shown between {a} and {b}: {facts}; {possible}{left_out}"
+    return f"no difference shown between {a} and {b}: {facts}; {possible}{_more_questions(test, alpha)}{left_out}"
+
+
+def _check_finite(values: Sequence[float]) -> None:
+    if any(math.isinf(value) for value in values):
+        raise ValueError("a value is infinite; what cannot be scored is NaN")
 
 
 def _binary(values: Sequence[float]) -> bool:
     return all(value in (0.0, 1.0) for value in values)
-
-
-def _binomial(wins: int, losses: int) -> tuple[float, float]:
-    """(two-sided, one-sided) p of the exact sign test, in whole numbers up to the last division."""
-    n = wins + losses
-    ways = math.comb(n, wins)
-    at_least, term = ways, ways
-    for count in range(wins, n):
-        term = term * (n - count) // (count + 1)
-        at_least += term
-    at_most = 2**n - at_least + ways
-    return min(1.0, 2 * min(at_least, at_most) / 2**n), at_least / 2**n
 
 
 def _wilcoxon(differences: Sequence[float]) -> tuple[float, float]:
@@ -262,6 +233,16 @@ def _p_value(p: float, alpha: float) -> str:
         return "p = 1.0"
     digits = 4 if round(p, 3) == alpha else 3
     return f"p = {p:.{digits}f}".replace("0.", ".", 1)
+
+
+def _more_questions(test: PairedTest, alpha: float) -> str:
+    """The number of questions that could show the difference, to two digits; the test's rates are no more exact."""
+    if test.method != "exact binomial":
+        return ""
+    needed = questions_needed(test.wins, test.losses, test.n, alpha=alpha)
+    if needed is None or needed <= test.n:
+        return ""
+    return f"; at these rates about {int(float(f'{needed:.2g}')):,} questions could show it"
 
 
 def _mean_difference(test: PairedTest) -> str:

@@ -15,7 +15,7 @@ import dspy
 from querywright.data.types import Label, Question
 from querywright.errors import InputError
 from querywright.metrics.answers import is_invalid_choice
-from querywright.metrics.dspy_metrics import METRICS, Metric, metric_named
+from querywright.metrics.dspy_metrics import METRICS, Metric, metric_named, needs
 from querywright.metrics.statistics import Mean, PairedTest, mean_with_interval, paired_exact_test
 from querywright.metrics.usefulness import usefulness
 from querywright.models.adapter import PromptAdapter
@@ -26,9 +26,6 @@ from querywright.programs.rag import RAG
 from querywright.programs.steps import Record
 
 DEFAULT_METRICS: Mapping[str, Metric] = {name: METRICS[name] for name in ("accuracy", "decision_useful")}
-
-READING_METRICS = ("accuracy", "exact_match", "token_f1")
-"""Metrics that need an answer; a program without a reader is not scored by them."""
 
 Progress = Callable[[str, int, int], None]
 """Called with what is being done, how much is done, and how much there is."""
@@ -249,7 +246,8 @@ def evaluate(
         questions: What is asked, in order.
         lm: An LM made by ``resolve_lm``.
         name: How the arm is called.
-        metrics: DSPy metrics by name. Default accuracy and decision_useful.
+        metrics: DSPy metrics by name; one that reads an answer is left out of a program without a reader.
+            Default accuracy and decision_useful.
         threads: Questions under way at a time, 1 or more. Default 4.
         deadline: Seconds that one question may take, or None. Default 300.
         max_failures: Share of the questions that may fail, 0 to 1; at least one may unless it is 0. Default 0.05.
@@ -263,7 +261,7 @@ def evaluate(
         TooManyFailuresError: More questions failed than allowed.
         InputError: A question does not fit the program, or a value is out of range.
     """
-    chosen = {n: m for n, m in metrics.items() if program.reader is not None or n not in READING_METRICS}
+    chosen = {n: m for n, m in metrics.items() if program.reader is not None or "reader" not in needs(n)}
     failures = Failures(name, len(questions), max_failures)
     meters: dict[int, tuple[float, Ledger]] = {}
     rows = {place: known[question.id] for place, question in enumerate(questions) if known and question.id in known}

@@ -166,8 +166,18 @@ def test_nothing_to_score(wrong, rows, write, collection, server):
     source = write("bare.jsonl", rows)
     command = ("evaluate", source, "--collection", collection, "--technique", "plain", *server.lm)
     says(wrong(*command), "nothing can be scored", "--judge-lm")
-    says(wrong(*command, "--metric", "recall"), "nothing can be scored: recall")
+    says(wrong(*command, "--metric", "recall"), "nothing can be scored: recall needs evidence")
+    says(wrong(*command, "--metric", "hit", "--metric", "mrr@3"), "hit needs answer; mrr@3 needs evidence")
     says(wrong(*command, "--reader", "none"), "nothing can be scored")
+
+
+def test_metrics_that_the_questions_cannot_be_scored_by(wrong, questions, collection, server):
+    command = ("evaluate", questions, "--collection", collection, "--technique", "plain", *server.lm)
+    says(wrong(*command, "--metric", "joint_f1"), "nothing can be scored: joint_f1 needs support; give")
+    says(
+        wrong(*command, "--metric", "hypothesis_agreement", "--reader", "none"),
+        "hypothesis_agreement needs reader",
+    )
 
 
 def copied(artifact: Path, name: str) -> Path:

@@ -7,7 +7,8 @@ import pytest
 
 from querywright.data.types import Label, Passage, Question
 from querywright.errors import DataError, InputError
-from querywright.metrics.dspy_metrics import METRICS, metric_named
+from querywright.metrics.dspy_metrics import METRICS, RANKED, metric_named, needs
+from querywright.programs.steps import Record
 
 CHOICE = Question(
     "q1",
@@ -23,11 +24,18 @@ OPEN = Question(
     aliases=("Curie",),
     evidence={"p1": Label.ENTAILED, "p3": Label.USEFUL},
 ).to_example()
+JOINT = dspy.Example(question="Who?", answer="Marie Curie", support=[("Radium", 0), ("Radium", 1)])
 BARE = Question("q3", "What?").to_example()
 
 
-def prediction(answer="", ids=()):
-    return dspy.Prediction(answer=answer, passages=[Passage(key, "text") for key in ids])
+def prediction(answer="", ids=(), **more):
+    return dspy.Prediction(answer=answer, passages=[Passage(key, "text") for key in ids], **more)
+
+
+def guessing(guess, answer):
+    made = [None, {"queries": ["x"]}, {"best_guess": guess}]
+    steps = [Record("lm", "some step", 1, {}, one) for one in made]
+    return prediction(answer, steps=[Record("search", "passages", 2, {}, {"q": ["p1"]}), *steps])
 
 
 @pytest.mark.parametrize(
@@ -44,6 +52,17 @@ def prediction(answer="", ids=()):
         ("exact_match", OPEN, prediction(None), 0.0),
         ("token_f1", OPEN, prediction("Pierre Curie"), 2 / 3),
         ("token_f1", OPEN, prediction("  "), 0.0),
+        ("joint_exact_match", JOINT, prediction("Marie Curie", support=[["Radium", 1], ["Radium", 0]]), 1.0),
+        ("joint_exact_match", JOINT, prediction("Marie Curie", support=[["Radium", 1]]), 0.0),
+        ("joint_f1", JOINT, prediction("Curie", support=[("Radium", 1)]), 2 / 5),  # P 1, R 1/4
+        ("joint_f1", JOINT, prediction(None, support=[("Radium", 1)]), 0.0),
+        ("hypothesis_agreement", CHOICE, guessing("Insulin", "B"), 1.0),
+        ("hypothesis_agreement", CHOICE, guessing("Insulin", "Aspirin"), 0.0),
+        ("hit", CHOICE, dspy.Prediction(passages=[Passage("p", "It lacks insulin.")]), 1.0),
+        ("hit", CHOICE, dspy.Prediction(passages=[Passage("p", "text", title="Insulin")]), 1.0),
+        ("hit", OPEN, dspy.Prediction(passages=[Passage("p", "Curie's laboratory")]), 1.0),
+        ("hit", OPEN, dspy.Prediction(passages=[Passage("p", "curiePol")]), 0.0),
+        ("hit", OPEN, prediction(), 0.0),
         ("recall", OPEN, prediction(ids=["x", "p3"]), 0.5),
         ("recall", OPEN, prediction(), 0.0),
         ("recall", CHOICE, prediction(ids=["p2", "p1"]), 1.0),
@@ -70,6 +89,27 @@ def test_an_example_without_labels_cannot_be_scored(name, example):
 @pytest.mark.parametrize("name", sorted(METRICS))
 def test_an_unscored_example_is_no_success_for_a_teleprompter(name):
     assert METRICS[name](BARE, prediction("Curie", ["p1"]), trace=[]) == 0.0
+
+
+def test_support_that_a_reader_does_not_name_cannot_be_scored():
+    for name in ("joint_exact_match", "joint_f1"):
+        assert math.isnan(METRICS[name](JOINT, prediction("Marie Curie")))
+        assert math.isnan(METRICS[name](OPEN, prediction("Marie Curie", support=[("Radium", 0)])))
+
+
+@pytest.mark.parametrize(
+    "made", [guessing("maybe", "B"), guessing("Insulin", "maybe"), guessing("Insulin", None), prediction("B", steps=[])]
+)
+def test_no_guess_or_no_option_is_no_agreement_and_no_difference(made):
+    assert math.isnan(METRICS["hypothesis_agreement"](CHOICE, made))
+    assert math.isnan(METRICS["hypothesis_agreement"](OPEN, made))
+
+
+def test_what_metrics_need():
+    assert all(needs(name) for name in METRICS)
+    assert all(needs(f"{name}@5") == {"evidence"} for name in RANKED)
+    assert needs("hit") == {"answer"}
+    assert needs("judged_useful") == frozenset()
 
 
 def test_multiple_choice_without_right_answer_cannot_be_scored():

@@ -101,6 +101,16 @@ def test_bounds_and_growth_with_depth(ids, relevant, k):
     assert recall_at_k(ids, dict.fromkeys(relevant, 2), k) == recall_at_k(ids, relevant, k)
 
 
+def random_rankings(count):
+    """Rankings with repeated ids or nothing at all, and grades with ties and zeros."""
+    rng = random.Random(7)
+    for _ in range(count):
+        ids = [str(number) for number in rng.choices(range(30), k=rng.choice([0, 1, 5, 20]))]
+        grades = {str(number): rng.randint(0, 3) for number in rng.sample(range(30), rng.randint(1, 8))}
+        grades[rng.choice(list(grades))] = rng.randint(1, 3)
+        yield ids, grades
+
+
 @pytest.mark.filterwarnings("ignore")
 def test_agrees_with_ranx(oracle):
     from numba.typed import List
@@ -113,21 +123,52 @@ def test_agrees_with_ranx(oracle):
         "ndcg": ndcg_at_k,
         "ndcg_burges": lambda ids, grades, k: ndcg_at_k(ids, grades, k, gain="exponential"),
     }
-    rng = random.Random(7)
-    cases = []
-    for _ in range(100):
-        ids = [str(number) for number in rng.sample(range(30), rng.randint(1, 20))]
-        cases.append((ids, {str(number): rng.randint(1, 3) for number in rng.sample(range(30), rng.randint(1, 8))}))
+    cases = list(random_rankings(1000))
+    assert sum(not ids for ids, _ in cases) > 200
+    assert sum(len(set(ids)) < len(ids) for ids, _ in cases) > 300
     judged = List()
     found = List()
     for ids, grades in cases:
         best_first = sorted(grades.items(), key=lambda item: -item[1])
         judged.append(np.array([(float(key), float(grade)) for key, grade in best_first]))
-        found.append(np.array([(float(key), 1.0 / rank) for rank, key in enumerate(ids, 1)]))
+        once = dict.fromkeys(ids)  # ranx wants each id once; a repeated one counts at its first place
+        found.append(np.array([(float(key), 1.0 / rank) for rank, key in enumerate(once, 1)]).reshape(-1, 2))
     for name, measure in measures.items():
-        for k in (1, 3, 10):
-            theirs = getattr(oracle, name)(judged, found, k, 1)
-            assert [measure(ids, grades, k) for ids, grades in cases] == pytest.approx(list(theirs)), (
+        for k in (1, 3, 10, 40):
+            theirs = list(getattr(oracle, name)(judged, found, k, 1))
+            assert [measure(ids, grades, k) for ids, grades in cases] == pytest.approx(theirs, rel=0, abs=1e-9), (
                 name,
                 k,
             )
+    full = [float(share == 1.0) for share in oracle.recall(judged, found, 10, 1)]
+    assert [all_found_at_k(ids, grades, 10) for ids, grades in cases] == full
+
+
+def test_ndcg_agrees_with_scikit_learn():
+    from sklearn.metrics import ndcg_score
+
+    for ids, grades in random_rankings(100):
+        ranks = {key: rank for rank, key in enumerate(dict.fromkeys(ids), 1)}
+        names = sorted(ranks.keys() | grades.keys())
+        if len(names) < 2:
+            continue
+        truth = [[grades.get(name, 0) for name in names]]
+        # What was not found comes last, in an order that does not matter within what was found.
+        order = [[-ranks.get(name, 1000 + place) for place, name in enumerate(names)]]
+        depth = max(len(ranks), 1)
+        if ranks:
+            assert ndcg_at_k(ids, grades, depth) == pytest.approx(ndcg_score(truth, order, k=depth), rel=0, abs=1e-9)
+
+
+@pytest.mark.parametrize("measure", AT_K)
+def test_what_is_no_grade_and_no_list_is_refused(measure):
+    for grade in (math.nan, math.inf):
+        with pytest.raises(ValueError, match="a grade must be a finite number, but 'b' has"):
+            measure(["a"], {"a": 1, "b": grade}, 3)
+    with pytest.raises(TypeError, match="ids must be a collection of ids, but got the text 'p1'"):
+        measure("p1", ["p1"], 3)
+
+
+@pytest.mark.parametrize("measure", AT_K)
+def test_a_passage_that_was_not_judged_is_not_relevant(measure):
+    assert measure(["unjudged", "a"], {"a": 2, "b": 0}, 2) == measure(["b", "a"], {"a": 2, "b": 0}, 2)

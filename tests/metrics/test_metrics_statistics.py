@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import math
 import warnings
 from dataclasses import replace
@@ -14,7 +15,6 @@ from querywright.metrics.statistics import (
     Mean,
     holm,
     mean_with_interval,
-    minimum_detectable,
     paired_exact_test,
     verdict,
 )
@@ -65,9 +65,50 @@ def test_bootstrap_is_seeded_and_near_scipys():
 
 
 def test_bootstrap_of_a_known_distribution():
-    # Means of two resampled values from {0, 4} are 0, 2, 4 with probability 1/4, 1/2, 1/4.
+    # Means of two resampled values from {0, 4} are 0, 2, 4 with probability 1/4, 1/2, 1/4. With one degree of
+    # freedom t is tan(pi (q - 1/2)): the lower percentile is Phi(-.325 * 2**.5) = .32 at 0.2, Phi(-.727 * 2**.5) = .15
+    # at 0.4.
     assert bootstrap_interval([0.0, 4.0], confidence=0.95) == (0.0, 4.0)
-    assert bootstrap_interval([0.0, 4.0], confidence=0.4) == (2.0, 2.0)
+    assert bootstrap_interval([0.0, 4.0], confidence=0.4) == (0.0, 4.0)
+    assert bootstrap_interval([0.0, 4.0], confidence=0.2) == (2.0, 2.0)
+
+
+def f1_like(rng, size):
+    """Token F1 as readers get it: a third wrong, a third right, the rest between. Mean 0.475."""
+    kind = rng.random(size)
+    return np.where(kind < 0.35, 0.0, np.where(kind < 0.65, 1.0, rng.beta(2, 2, size)))
+
+
+@pytest.mark.parametrize(
+    ("draw", "mean"),
+    [
+        (lambda rng, size: rng.random(size), 0.5),
+        (f1_like, 0.475),
+        (lambda rng, size: rng.choice([0, 0.5, 1], p=[0.15, 0.35, 0.5], size=size), 0.675),
+        (lambda rng, size: rng.choice([-1, -0.5, 0, 0.5, 1], p=[0.03, 0.07, 0.7, 0.12, 0.08], size=size), 0.075),
+    ],
+    ids=["uniform", "f1", "recall", "difference"],
+)
+def test_bootstrap_covers_the_mean_of_twenty_values(draw, mean, monkeypatch):
+    # The share of 1,000 intervals has a standard error of 0.7 points. Fewer resamples are enough to count hits.
+    monkeypatch.setattr("querywright.metrics.intervals.RESAMPLES", 1_000)
+    rng = np.random.default_rng(12)
+    intervals = [bootstrap_interval(list(values), seed=seed) for seed, values in enumerate(draw(rng, (1_000, 20)))]
+    assert np.mean([low <= mean <= high for low, high in intervals]) == pytest.approx(0.95, abs=0.02)
+
+
+@pytest.mark.parametrize(("n", "off"), [(20, 0.031), (60, 0.02), (200, 0.013)])
+def test_wilson_covers_the_share(n, off):
+    # Summed over all outcomes, so exact. It swings with the share, less for more questions.
+    from scipy.stats import binom
+
+    low, high = np.array([wilson_interval(right / n, n) for right in range(n + 1)]).T
+    covered = [
+        binom.pmf(np.arange(n + 1), n, share)[(low <= share) & (share <= high)].sum()
+        for share in np.linspace(0.1, 0.9, 401)
+    ]
+    assert covered == pytest.approx([0.95] * 401, abs=off)
+    assert np.mean(covered) == pytest.approx(0.95, abs=0.005)
 
 
 def test_bootstrap_in_blocks_covers_all_resamples():
@@ -167,6 +208,64 @@ def test_wilcoxon_by_hand():
     assert test.p_two_sided == 4 / 16
 
 
+def all_sign_patterns(differences):
+    """(two-sided, one-sided) p of the signed-rank test, from all ways to give the ranks a sign."""
+    from scipy.stats import rankdata
+
+    given = [value for value in differences if value]
+    ranks = rankdata(np.abs(given))
+    sums = np.array([np.dot(signs, ranks) for signs in itertools.product([0, 1], repeat=len(ranks))])
+    seen = np.dot(np.array(given) > 0, ranks)
+    at_least, at_most = np.mean(sums >= seen), np.mean(sums <= seen)
+    return min(1.0, 2 * min(at_least, at_most)), at_least
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_wilcoxon_with_ties_and_zeros_is_exact_for_few_differences(seed):
+    rng = np.random.default_rng(seed)
+    a, b = rng.integers(0, 5, 13) / 4, rng.integers(0, 4, 13) / 4
+    a[:2], b[:2] = (0.5, 1.0), (0.5, 0.25)
+    test = paired_exact_test(list(a), list(b))
+    assert test.ties > 0
+    assert (test.p_two_sided, test.p_one_sided) == pytest.approx(all_sign_patterns(a - b), abs=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_wilcoxon_of_many_values_is_scipys_with_zeros_dropped(seed):
+    from scipy.stats import wilcoxon
+
+    rng = np.random.default_rng(seed)
+    a, b = rng.integers(0, 9, 200) / 8, rng.integers(0, 8, 200) / 8
+    test = paired_exact_test(list(a), list(b))
+    assert test.ties > 0
+    for p, side in ((test.p_two_sided, "two-sided"), (test.p_one_sided, "greater")):
+        assert p == pytest.approx(wilcoxon(a, b, zero_method="wilcox", method="asymptotic", alternative=side).pvalue)
+
+
+def test_values_that_are_all_equal():
+    for value in (0.5, 1.0):
+        test = paired_exact_test([value] * 9, [value] * 9)
+        assert (test.ties, test.p_two_sided, test.p_one_sided, test.low, test.high) == (9, 1.0, 1.0, 0.0, 0.0)
+        assert "no difference shown" in verdict(test, a="A", b="B")
+
+
+def test_a_single_question():
+    test = paired_exact_test([0.75], [0.5])
+    assert (test.n, test.p_two_sided, test.p_one_sided, test.difference) == (1, 1.0, 0.5, 0.25)
+    assert math.isnan(test.low)
+    assert "with 1 question no difference could have been shown" in verdict(test, a="A", b="B")
+
+
+def test_an_infinite_value_is_refused():
+    for compute in (
+        lambda: mean_with_interval([1.0, math.inf]),
+        lambda: paired_exact_test([1.0], [-math.inf]),
+        lambda: paired_exact_test([math.inf], [1.0]),
+    ):
+        with pytest.raises(ValueError, match="a value is infinite; what cannot be scored is NaN"):
+            compute()
+
+
 def test_ties_do_not_make_few_differences_significant():
     few = paired_exact_test([0.5] * 5 + [0.3] * 60, [0.4] * 5 + [0.3] * 60)
     assert (few.wins, few.ties, few.p_two_sided) == (5, 60, 2 / 2**5)
@@ -218,28 +317,6 @@ def test_holm_never_lowers_a_value_or_changes_the_order(p_values):
     assert [adjusted[index] for index in order] == sorted(adjusted)
 
 
-def test_minimum_detectable():
-    assert minimum_detectable(60) == 6
-    assert minimum_detectable(6) == 6
-    assert minimum_detectable(5) is None
-    assert minimum_detectable(60, alpha=0.01) == 8
-    assert minimum_detectable(60, losses=4) == 13
-    assert minimum_detectable(16, losses=4) is None
-    with pytest.raises(ValueError, match="n=-1"):
-        minimum_detectable(-1)
-    with pytest.raises(ValueError, match="alpha must lie between 0 and 1, but got 5"):
-        minimum_detectable(60, alpha=5)
-
-
-@given(st.integers(0, 12))
-@settings(deadline=None)
-def test_minimum_detectable_is_the_border_of_the_test(losses):
-    wins = minimum_detectable(200, losses=losses)
-    assert wins is not None
-    assert paired_exact_test(*arms(wins, losses, 0)).p_two_sided < 0.05
-    assert paired_exact_test(*arms(wins - 1, losses, 0)).p_two_sided >= 0.05
-
-
 def test_verdicts():
     names = {"a": "HCQR compiled", "b": "plain retrieval"}
     assert verdict(paired_exact_test(*arms(12, 3, 45)), **names) == (
@@ -250,11 +327,28 @@ def test_verdicts():
     )
     assert verdict(paired_exact_test(*arms(5, 4, 51)), **names) == (
         "no difference shown between HCQR compiled and plain retrieval: 5 wins, 4 losses, 51 ties (p = 1.0); "
-        "with 60 questions only a lead of at least 6 wins to 0 could have been shown"
+        "with 60 questions only a lead of at least 6 wins to 0 could have been shown; "
+        "at these rates about 4,300 questions could show it"
     )
     assert verdict(paired_exact_test(*arms(1, 1, 1)), **names).endswith(
         "1 win, 1 loss, 1 tie (p = 1.0); with 3 questions no difference could have been shown"
     )
+
+
+def test_verdict_names_more_questions_only_where_they_would_do():
+    def said(test):
+        return verdict(test, a="A", b="B")
+
+    assert said(paired_exact_test(*arms(9, 3, 48))).endswith("; at these rates about 170 questions could show it")
+    assert said(paired_exact_test(*arms(3, 9, 48))).endswith("; at these rates about 170 questions could show it")
+    enough = replace(paired_exact_test(*arms(30, 5, 25)), p_two_sided=0.2)  # only the correction stands against it
+    for silent in (
+        paired_exact_test(*arms(4, 4, 52)),
+        paired_exact_test(*arms(0, 0, 60)),
+        paired_exact_test([0.5, 0.5], [0.25, 0.5]),  # graded values: wins and losses do not tell it
+        enough,
+    ):
+        assert "could show it" not in said(silent)
 
 
 def test_verdict_says_what_was_left_out_and_prints_small_values():

@@ -71,6 +71,18 @@ def test_a_program_without_reader_is_not_scored_by_its_answers(world, make_lm):
     assert result.rows[0].answer is None
 
 
+def test_the_guess_of_a_technique_is_read_from_its_steps(world, make_lm):
+    metrics = metrics_by_name(["hypothesis_agreement", "hit"])
+    result = evaluate(world.program(), world.questions, lm=make_lm(), name="hcqr", metrics=metrics)
+    kept = [float(row.answer == q.options[0]) for row, q in zip(result.rows, world.questions, strict=True)]
+    assert 0 < sum(kept) < len(kept)  # the scripted LM always guesses the first option
+    assert result.values("hypothesis_agreement") == kept
+    plain = evaluate(world.program("plain"), world.questions, lm=make_lm(), name="plain", metrics=metrics)
+    assert plain.metrics == ["hit"]
+    retrieval = evaluate(world.program(reader=None), world.questions[:2], lm=make_lm(), name="r", metrics=metrics)
+    assert list(retrieval.rows[0].scores) == ["hit"]
+
+
 @pytest.mark.parametrize(
     ("kind", "error"),
     [

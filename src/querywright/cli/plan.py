@@ -173,7 +173,8 @@ def planned_questions(
 
 def settle(plan: Plan, asked: Sequence[Question], *, judged: bool) -> None:
     """Reader, techniques and metrics that follow from the questions."""
-    from querywright.optimize.evaluate import READING_METRICS, metrics_by_name
+    from querywright.metrics.dspy_metrics import needs
+    from querywright.optimize.evaluate import metrics_by_name
 
     if not plan.given and not all(question.options for question in asked):
         left_out = [name for name, arm in plan.techniques.items() if arm.needs_options]
@@ -183,19 +184,21 @@ def settle(plan: Plan, asked: Sequence[Question], *, judged: bool) -> None:
             plan.notes.append(f"left out: {', '.join(left_out)}, because not every question has options")
     plan.reader = reader_for(asked, plan.asked_reader)
     labelled = any(question.evidence for question in asked)
-    answered = any(question.answer for question in asked)
     if not plan.metrics:
         names = ["accuracy"] if plan.reader is not None or plan.artifacts else []
         plan.metrics = metrics_by_name([*names, *(["decision_useful", "recall"] if labelled else [])])
-    possible = [
-        name
-        for name in plan.metrics
-        if (answered and (plan.reader or plan.artifacts) if name in READING_METRICS else labelled)
-    ]
-    if not possible and not judged:
+    given = {
+        "answer": any(question.answer for question in asked),
+        "options": any(question.options for question in asked),
+        "evidence": labelled,
+        "reader": bool(plan.reader or plan.artifacts),
+    }
+    missing = {name: [need for need in sorted(needs(name)) if not given.get(need)] for name in plan.metrics}
+    if all(missing.values()) and not judged:
+        wanting = "; ".join(f"{name} needs {' and '.join(lacking)}" for name, lacking in missing.items())
         raise InputError(
-            f"nothing can be scored: {', '.join(plan.metrics) or 'no metric'} would need questions with "
-            "an answer (and a reader) or with labelled evidence; give such questions, or --judge-lm"
+            f"nothing can be scored: {wanting or 'no metric'}; give questions with an answer (and a reader) or with "
+            "labelled evidence, or --judge-lm"
         )
     plan.notes.append("usefulness from labelled evidence" if labelled else "no labelled evidence")
 
