@@ -1,0 +1,105 @@
+"""What the passages of each arm did to the decisions: accuracy by label, shares of labels, answers turned."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from querywright.data.types import Label, Question
+from querywright.metrics.decisions import (
+    AccuracyGivenLabel,
+    Flips,
+    LabelShares,
+    accuracy_by_label,
+    flips,
+    label_shares,
+)
+from querywright.metrics.usefulness import passage_labels
+from querywright.optimize.evaluate import Evaluation, finite, mean_json
+
+ACCURACY = "accuracy"
+
+
+@dataclass(frozen=True, slots=True)
+class Decisions:
+    """One arm's part in the decisions.
+
+    Args:
+        arm: Its name.
+        turned: Answers that turned against another arm, by that arm's name.
+        by_label: Accuracy by the label of what was found, beside closed book on the same questions; empty where
+            closed book was not asked.
+        shares: Labels of all its passages.
+    """
+
+    arm: str
+    turned: Mapping[str, Flips]
+    by_label: Mapping[Label, AccuracyGivenLabel]
+    shares: LabelShares
+
+    def to_json(self) -> dict[str, Any]:
+        """The decisions as a JSON object; NaN becomes null."""
+        return {
+            "arm": self.arm,
+            "turned": {
+                name: {
+                    "right_to_wrong": one.right_to_wrong,
+                    "wrong_to_right": one.wrong_to_right,
+                    "both_right": one.both_right,
+                    "both_wrong": one.both_wrong,
+                    "unscored": one.unscored,
+                }
+                for name, one in self.turned.items()
+            },
+            "accuracy_by_label": {
+                str(label): {
+                    "n": one.n,
+                    "unscored": one.unscored,
+                    "arm": mean_json(one.arm),
+                    "closed_book": mean_json(one.other),
+                }
+                for label, one in self.by_label.items()
+            },
+            "passages": {
+                "n": self.shares.n,
+                "shares": {str(label): finite(share) for label, share in self.shares.shares.items()},
+            },
+        }
+
+
+def decisions(
+    arms: Sequence[Evaluation],
+    questions: Sequence[Question],
+    *,
+    baseline: Evaluation,
+    closed_book: Evaluation | None,
+) -> tuple[Decisions, ...]:
+    """What each arm's passages did to the decisions.
+
+    Args:
+        arms: Results of programs that search and read, on these questions; scored by accuracy.
+        questions: What was asked, with labelled evidence.
+        baseline: Answers that turned are counted against it,
+        closed_book: and against the same reader without passages, where that was asked.
+    """
+    others = [one for one in (closed_book, baseline) if one is not None and ACCURACY in one.metrics]
+    evidence = {question.id: question.evidence for question in questions if question.evidence}
+    found = []
+    for arm in arms:
+        scores = _scores(arm)
+        labels = {row.id: row.label for row in arm.rows}
+        shown = {row.id: passage_labels(row.passages, evidence[row.id]) for row in arm.rows if row.id in evidence}
+        found.append(
+            Decisions(
+                arm.name,
+                {other.name: flips(scores, _scores(other)) for other in others if other.name != arm.name},
+                {} if closed_book is None else accuracy_by_label(scores, labels, _scores(closed_book)),
+                label_shares(shown),
+            )
+        )
+    return tuple(found)
+
+
+def _scores(arm: Evaluation) -> dict[str, float]:
+    return dict(zip([row.id for row in arm.rows], arm.values(ACCURACY), strict=True))
