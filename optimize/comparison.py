@@ -47,6 +47,10 @@ class Compared:
     comparisons: tuple[Comparison, ...]
     references: tuple[Evaluation, ...] = ()
 
+    def arm(self, name: str) -> Evaluation:
+        """The arm of that name."""
+        return next(one for one in self.arms if one.name == name)
+
     def reference(self, name: str) -> Evaluation | None:
         """The reference of that name, where there is one."""
         return next((one for one in self.references if one.name == name), None)

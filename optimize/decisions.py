@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -99,6 +100,31 @@ def decisions(
             )
         )
     return tuple(found)
+
+
+def decision_rows(decided: Sequence[Decisions]) -> list[dict[str, str]]:
+    """One row an arm for people to read.
+
+    Accuracy by label stands before closed book's on the same questions, in per cent; answers turned are right to wrong,
+    then wrong to right.
+    """
+    others = list(dict.fromkeys(name for one in decided for name in one.turned))
+    rows = []
+    for one in decided:
+        row = {"arm": one.arm}
+        for name in others:
+            turned = one.turned.get(name)
+            row[f"right to wrong / wrong to right, {name}"] = (
+                "-" if turned is None else f"{turned.right_to_wrong} / {turned.wrong_to_right}"
+            )
+        for label, given in one.by_label.items():
+            row[f"accuracy / closed book where {label}"] = (
+                f"{100 * given.arm.value:.0f} / {100 * given.other.value:.0f} of {given.n}" if given.n else "-"
+            )
+        for label, share in one.shares.shares.items():
+            row[f"passages {label}"] = "-" if math.isnan(share) else f"{100 * share:.0f} %"
+        rows.append(row)
+    return rows
 
 
 def _scores(arm: Evaluation) -> dict[str, float]:

@@ -139,6 +139,13 @@ def diagnose(
     return Diagnosis(metric, needs, lost, _telling(ids, lost))
 
 
+def lost_rows(diagnosis: Diagnosis) -> list[dict[str, str]]:
+    """One row an arm for people to read: how many questions ended at each stage that some question ended at."""
+    counts = {arm: diagnosis.counts(arm) for arm in diagnosis.arms}
+    stages = [stage for stage in Stage if any(count[stage] for count in counts.values())]
+    return [{"arm": arm, **{str(stage): str(count[stage]) for stage in stages}} for arm, count in counts.items()]
+
+
 def _rows(evaluation: Evaluation | None) -> dict[str, Row]:
     return {} if evaluation is None else {row.id: row for row in evaluation.rows}
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -36,17 +34,14 @@ from querywright.cli.common import (
     lm_failures,
 )
 from querywright.cli.prepare import Judging, Prepared, prepare
-from querywright.cli.show import note, print_json, progress, say, show_table
+from querywright.cli.results import CLOSED_BOOK, ORACLE, Results
+from querywright.cli.show import progress
 from querywright.errors import InputError
 
 if TYPE_CHECKING:
-    from querywright.data.types import Passage
-    from querywright.optimize.comparison import Compared
-    from querywright.optimize.diagnosis import Diagnosis
+    from querywright.optimize.diagnosis import Needs
     from querywright.programs import RAG
 
-CLOSED_BOOK, ORACLE = "closed book", "oracle evidence"
-RESULTS, SUMMARY, REPORT = "results.parquet", "comparison.json", "report.html"
 NEEDS = ("any", "all")
 
 
@@ -143,9 +138,9 @@ def compare_command(
             max_failures=max_failures,
             progress=update,
         )
-    diagnosis = _diagnosed(ready, compared, cast(Literal["any", "all"], evidence))
-    _write(save_to, ready, compared, diagnosis, data, collection)
-    _show(save_to, ready, compared, diagnosis, data, as_json)
+    results = Results.of(ready, compared, data=data, collection=collection, needs=cast("Needs", evidence))
+    results.write(save_to)
+    results.show(save_to, as_json=as_json)
 
 
 def _is_folder(name: str) -> bool:
@@ -170,128 +165,3 @@ def _references(ready: Prepared) -> dict[str, RAG]:
     if oracle is not None:
         found[ORACLE] = oracle
     return found
-
-
-def _diagnosed(ready: Prepared, compared: Compared, needs: Literal["any", "all"]) -> Diagnosis | None:
-    """Where answers are lost; None where no answer is read or nothing is labelled."""
-    from querywright.optimize.diagnosis import diagnose
-
-    retriever = next(iter(ready.retrievers.values()), None)
-    labelled = any(question.evidence for question in ready.questions)
-    searching = [
-        one
-        for one in compared.arms
-        if ready.programs[one.name].technique.retriever is not None and "accuracy" in one.metrics
-    ]
-    if retriever is None or not labelled or not searching:
-        return None
-    own = [one for one in compared.arms if ready.programs[one.name].technique.NAME == "closed_book"]
-    return diagnose(
-        searching,
-        ready.questions,
-        {passage.id for passage in retriever.passages()},
-        needs=needs,
-        closed_book=own[0] if own else compared.reference(CLOSED_BOOK),
-        oracle=compared.reference(ORACLE),
-    )
-
-
-def _write(
-    folder: Path,
-    ready: Prepared,
-    compared: Compared,
-    diagnosis: Diagnosis | None,
-    data: str,
-    collection: str | None,
-) -> None:
-    """Results question by question, the summary, and the report."""
-    from querywright.optimize.html import report_html
-    from querywright.optimize.rows_table import write_rows
-    from querywright.retrieval.collection import write_whole
-
-    write_rows(folder / RESULTS, [*compared.arms, *compared.references], ready.questions)
-    summary = json.dumps(_summary(ready, compared, diagnosis), ensure_ascii=False, indent=2, allow_nan=False)
-    write_whole(folder / SUMMARY, summary.encode("utf-8", "replace") + b"\n")
-    html = report_html(
-        compared,
-        ready.questions,
-        _shown_passages(ready, compared),
-        title=f"{Path(data).name}: {len(ready.questions)} questions",
-        facts=_facts(ready, data, collection),
-        notes=ready.lines(_unscored(ready, compared)),
-        diagnosis=diagnosis,
-    )
-    write_whole(folder / REPORT, html.encode("utf-8", "replace"))
-
-
-def _shown_passages(ready: Prepared, compared: Compared) -> Mapping[str, Passage]:
-    """The passages that some arm gave its reader, and the labelled ones."""
-    retriever = next(iter(ready.retrievers.values()), None)
-    if retriever is None:
-        return {}
-    wanted = {key for one in (*compared.arms, *compared.references) for row in one.rows for key in row.passages}
-    wanted |= {key for question in ready.questions for key in question.evidence}
-    return {passage.id: passage for passage in retriever.passages() if passage.id in wanted}
-
-
-def _facts(ready: Prepared, data: str, collection: str | None) -> dict[str, str]:
-    from querywright import __version__
-
-    retriever = next(iter(ready.retrievers.values()), None)
-    facts = {
-        "Questions": f"{len(ready.questions)} of {Path(data).name}",
-        "LM": str(ready.workspace.lm.model),
-        "Reader": ready.plan.reader or "none",
-    }
-    if collection is not None and retriever is not None:
-        facts["Collection"] = f"{collection}, {retriever.count} passages"
-        facts["Engines"] = ", ".join(ready.retrievers)
-    return {**facts, "querywright": __version__}
-
-
-def _unscored(ready: Prepared, compared: Compared) -> list[str]:
-    return [name for name in ready.metrics if not any(name in one.metrics for one in compared.arms)]
-
-
-def _summary(ready: Prepared, compared: Compared, diagnosis: Diagnosis | None) -> dict[str, Any]:
-    return {
-        **compared.to_json(),
-        "diagnosis": None if diagnosis is None else diagnosis.to_json(),
-        "notes": ready.lines(_unscored(ready, compared)),
-    }
-
-
-def _show(
-    folder: Path, ready: Prepared, compared: Compared, diagnosis: Diagnosis | None, data: str, as_json: bool
-) -> None:
-    from querywright.optimize.report import table_rows
-
-    files = {name: str(folder / name) for name in (RESULTS, SUMMARY, REPORT)}
-    if as_json:
-        print_json({**_summary(ready, compared, diagnosis), "files": files})
-        return
-    show_table(
-        f"{data}: {len(ready.questions)} questions, held against {compared.baseline}",
-        table_rows([*compared.arms, *compared.references]),
-        notes=["; ".join(ready.lines(_unscored(ready, compared))), *(one.sentence for one in compared.comparisons)],
-        breaks=("LM calls / question",),
-    )
-    if diagnosis is not None:
-        show_table("Where answers are lost", _lost_rows(diagnosis), notes=_meanings(diagnosis))
-    say(ready.workspace.cost_line())
-    note(f"report: {files[REPORT]}; every question: {files[RESULTS]}")
-
-
-def _lost_rows(diagnosis: Diagnosis) -> list[dict[str, str]]:
-    from querywright.optimize.diagnosis import Stage
-
-    counts = {arm: diagnosis.counts(arm) for arm in diagnosis.arms}
-    stages = [stage for stage in Stage if any(count[stage] for count in counts.values())]
-    return [{"arm": arm, **{str(stage): str(count[stage]) for stage in stages}} for arm, count in counts.items()]
-
-
-def _meanings(diagnosis: Diagnosis) -> Sequence[str]:
-    from querywright.optimize.diagnosis import MEANING
-
-    seen = {lost.stage for losses in diagnosis.arms.values() for lost in losses}
-    return [f"{stage}: {meaning}" for stage, meaning in MEANING.items() if stage in seen]
