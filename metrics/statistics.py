@@ -255,7 +255,12 @@ def _plural(count: int, noun: str) -> str:
 
 
 def p_value(p: float, alpha: float) -> str:
-    """P as papers print it, with one more digit where rounding would make it equal to alpha."""
+    """P as papers print it, with one more digit where rounding would make it equal to alpha.
+
+    Args:
+        p: In [0, 1].
+        alpha: Level of the test.
+    """
     if p < 0.001:
         return "p < .001"
     if p > 0.9995:

@@ -178,10 +178,11 @@ def _scores(compared: Compared) -> str:
 
 def _all(compared: Compared, questions: Sequence[Question], metric: str) -> str:
     arms = "".join(f"<li>{text(arm.name)}</li>" for arm in compared.arms)
+    differ = '<p><label><input type="checkbox" id="differ"> only questions on which the arms differ</label></p>'
     return (
         f"<p>{text(metric)}, question by question. ✓ right or yes, ✗ wrong or no, - not scored, ! failed; "
         "▲ better and ▼ worse than the baseline. A question opens to what each arm searched, found and answered.</p>"
         f'<ol class="key">{arms}</ol>'
-        '<p><label><input type="checkbox" id="differ"> only questions on which the arms differ</label></p>'
+        + (differ if len(compared.arms) > 1 else "")
         + box("All questions", question_table(compared, questions, metric))
     )

@@ -54,6 +54,8 @@ def stages(diagnosis: Diagnosis, numbers: Mapping[str, int]) -> Panel:
     asked = max((len(lost) for lost in diagnosis.arms.values()), default=0)
     layout = lined([arm_label(numbers.get(name), name) for name in names], "questions")
     layout["barmode"] = "stack"
+    if asked <= 10:
+        layout["xaxis"]["dtick"] = 1
     layout["margin"]["t"] += 32  # the names of the lines
     layout["height"] += 32
     layout["shapes"], layout["annotations"] = _reader_lines(diagnosis, asked)

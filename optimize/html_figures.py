@@ -22,6 +22,9 @@ ARM, BASELINE, WIN, LOSS = "#3b82c4", "#8a8f98", "#15805f", "#c2500a"
 LINE_HEIGHT = 46
 """Pixels an arm."""
 
+LABEL = 20
+"""Characters in a line of an arm's label."""
+
 
 @dataclass(frozen=True, slots=True)
 class Panel:
@@ -117,7 +120,8 @@ def across(x: float) -> dict[str, Any]:
 def arm_label(number: int | None, name: str) -> str:
     """The arm's number and name in at most two lines."""
     shown = clean(name) if number is None else f"{number} {clean(name)}"
-    lines = textwrap.wrap(shown, 20, max_lines=2, placeholder=" …")
+    first, *rest = textwrap.wrap(shown, LABEL) or [""]
+    lines = [first, *rest[:1]] if len(rest) < 2 else [first, rest[0][: LABEL - 2] + " …"]
     return "<br>".join(escape(line, quote=False) for line in lines)
 
 

@@ -148,7 +148,7 @@ def _row(row: Row, question: Question, mark: Mark, stage: Stage | None, places: 
         "mark": mark.sign,
         "said": mark.said,
         "stage": "" if stage is None or stage is Stage.RIGHT else str(stage),
-        "answer": None if row.answer is None else cut(row.answer, WRITTEN),
+        "answer": None if row.answer is None else cut(row.answer, WRITTEN) or "(empty)",
         "invalid": row.invalid,
         "scores": [f"{name} {_score(value)}" for name, value in row.scores.items()],
         "queries": [[role, cut(query, WRITTEN)] for role, query in row.queries],

@@ -57,7 +57,7 @@ BETTER = Evaluation(
     (
         row(0, 1.0, 1.0, answer="metformin", passages=("p0",), cost=Cost(calls=4, input_tokens=30, saved_tokens=10)),
         row(1, 1.0, 0.0, answer=EVIL, passages=("p1", "lost")),
-        row(2, 0.0, 0.0, answer="z", passages=("p2",), invalid=True),
+        row(2, 0.0, 0.0, answer="", passages=("p2",), invalid=True),
         row(3, NAN, NAN, failure="parse", message=EVIL),
     ),
     1.5,
@@ -245,6 +245,7 @@ def test_what_stands_behind_a_question(full):
     assert third["answers"] == ["x", "y"]
     assert third["arms"][0]["fallbacks"] == ["hypothesis"]
     assert third["arms"][1]["invalid"] is True
+    assert third["arms"][1]["answer"] == "(empty)"
     assert last["arms"][1]["failure"] == "parse"
     assert last["arms"][1]["message"] == EVIL
     assert "missed" not in last["arms"][1]
