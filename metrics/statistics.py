@@ -183,7 +183,7 @@ def verdict(test: PairedTest, *, a: str, b: str, alpha: float = 0.05) -> str:
         return f"{a} and {b} cannot be compared: no question was scored for both{left_out}"
     facts = (
         f"{_plural(test.wins, 'win')}, {_plural(test.losses, 'loss')}, {_plural(test.ties, 'tie')} "
-        f"({_p_value(test.p_two_sided, alpha)}{_mean_difference(test)})"
+        f"({p_value(test.p_two_sided, alpha)}{_mean_difference(test)})"
     )
     significant = test.p_two_sided < alpha
     if significant and test.p_one_sided < 0.5 and test.difference > 0:
@@ -225,8 +225,13 @@ def _plural(count: int, noun: str) -> str:
     return f"{count} {noun}{ending}"
 
 
-def _p_value(p: float, alpha: float) -> str:
-    """P as papers print it, with one more digit where rounding would make it equal to alpha."""
+def p_value(p: float, alpha: float) -> str:
+    """P as papers print it, with one more digit where rounding would make it equal to alpha.
+
+    Args:
+        p: In [0, 1].
+        alpha: Level of the test.
+    """
     if p < 0.001:
         return "p < .001"
     if p > 0.9995:

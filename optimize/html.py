@@ -1,0 +1,188 @@
+"""A comparison as one HTML page that opens anywhere: no server, no network, every text from the data escaped."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib import resources
+
+from querywright.data.types import Passage, Question
+from querywright.errors import InputError
+from querywright.optimize import html_figures
+from querywright.optimize.comparison import Compared
+from querywright.optimize.diagnosis import Diagnosis
+from querywright.optimize.html_diagnosis import diagnosis_html, stages, telling_html
+from querywright.optimize.html_questions import question_table, questions_data
+from querywright.optimize.html_text import box, json_block, text
+from querywright.optimize.report import table_rows
+
+POLICY = (
+    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; "
+    "base-uri 'none'; form-action 'none'"
+)
+"""What the page may do: run what it holds, and ask no host for anything."""
+
+OF_THE_RUN = ("LM calls made", "seconds")
+"""Columns that tell of one run on one machine; a run that was taken up again has others."""
+
+
+def report_html(
+    compared: Compared,
+    questions: Sequence[Question],
+    passages: Mapping[str, Passage],
+    *,
+    title: str,
+    facts: Mapping[str, str],
+    notes: Sequence[str] = (),
+    diagnosis: Diagnosis | None = None,
+) -> str:
+    """The page of a comparison; the same input gives the same text.
+
+    Args:
+        compared: The arms.
+        questions: What they were asked, in the order of their rows.
+        passages: Those that some arm found or that are labelled, by id; one that is missing is named without text.
+        title: Heads the page.
+        facts: What was compared and how, such as the data, the LM and the command, by name.
+        notes: What a reader should know before believing a number. Default nothing.
+        diagnosis: Where answers are lost. Default None: the page has no such part.
+
+    Returns:
+        HTML with all scripts and styles inside. To be written as UTF-8.
+
+    Raises:
+        InputError: An arm was not evaluated on these questions.
+    """
+    ids = [question.id for question in questions]
+    for arm in compared.arms:
+        if [row.id for row in arm.rows] != ids:
+            raise InputError(f"{arm.name} was not evaluated on the questions of the report; give those it was asked")
+    metric = _marked(compared, diagnosis)
+    parts = {"Verdicts": _verdicts(compared), "Scores": _scores(compared)}
+    drawn = []
+    for name, said, panels in (
+        ("Means with 95 % intervals", "The dotted line is the baseline.", html_figures.means(compared)),
+        (
+            "Wins and losses against the baseline",
+            "Questions on which an arm is better or worse than the baseline.",
+            html_figures.differences(compared),
+        ),
+        (
+            "Cost against score",
+            "Arms by their number; calls count whether they were made or saved.",
+            html_figures.costs(compared),
+        ),
+    ):
+        if panels:
+            parts[name] = f'<p>{said}</p><div class="panels">{"".join(panel.html() for panel in panels)}</div>'
+            drawn += panels
+    if diagnosis is not None:
+        numbers = {arm.name: number for number, arm in enumerate(compared.arms, 1)}
+        panel = stages(diagnosis, numbers)
+        drawn.append(panel)
+        parts["Where answers are lost"] = diagnosis_html(diagnosis, panel, numbers)
+        parts["The most telling questions"] = telling_html(diagnosis, questions)
+    parts["All questions"] = _all(compared, questions, metric)
+    blocks = [
+        json_block("report-data", questions_data(compared, questions, passages, metric, diagnosis)),
+        json_block("report-figures", {panel.id: panel.figure for panel in drawn}),
+    ]
+    return _page(title, facts, notes, parts, blocks)
+
+
+def _marked(compared: Compared, diagnosis: Diagnosis | None) -> str:
+    """The metric that questions are marked by."""
+    if diagnosis is not None:
+        return diagnosis.metric
+    known = [*compared.arm(compared.baseline).metrics, *html_figures.metrics_of(compared)]
+    return known[0] if known else "accuracy"
+
+
+def _page(
+    title: str, facts: Mapping[str, str], notes: Sequence[str], parts: Mapping[str, str], blocks: Sequence[str]
+) -> str:
+    from plotly.offline import get_plotlyjs
+
+    files = resources.files("querywright.optimize")
+    style, script = ((files / name).read_text(encoding="utf-8") for name in ("html.css", "html.js"))
+    links = "".join(f'<li><a href="#part-{n}">{text(name)}</a></li>' for n, name in enumerate(parts))
+    sections = "\n".join(
+        f'<section id="part-{n}"><h2>{text(name)}</h2>\n{part}</section>'
+        for n, (name, part) in enumerate(parts.items())
+    )
+    known = "".join(f"<div><dt>{text(name)}</dt><dd>{text(value)}</dd></div>" for name, value in facts.items())
+    said = "".join(f"<li>{text(note)}</li>" for note in notes)
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{POLICY}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>{text(title)}</title>
+<style>
+{style}</style>
+</head>
+<body>
+<header>
+<h1>{text(title)}</h1>
+{f'<dl class="facts">{known}</dl>' if known else ""}
+{f'<ul class="notes">{said}</ul>' if said else ""}
+<noscript><p>Figures, and what stands behind a question, need JavaScript; verdicts and tables do not.</p></noscript>
+<nav aria-label="Parts"><ul>{links}</ul></nav>
+</header>
+<main>
+{sections}
+</main>
+{"".join(blocks)}
+<script>{get_plotlyjs()}</script>
+<script>
+{script}</script>
+</body>
+</html>
+"""
+
+
+def _verdicts(compared: Compared) -> str:
+    if not compared.comparisons:
+        return f"<p>There is nothing to hold against {text(compared.baseline)}.</p>"
+    by_metric: dict[str, list[str]] = {}
+    for one in compared.comparisons:
+        by_metric.setdefault(one.metric, []).append(f"<li>{text(one.sentence)}</li>")
+    lists = "".join(f"<ul>{''.join(sentences)}</ul>" for sentences in by_metric.values())
+    return (
+        f"<p>Every arm is held against <b>{text(compared.baseline)}</b> on the same questions. p is two-sided, "
+        f"corrected after Holm within a metric.</p>{lists}"
+    )
+
+
+def _scores(compared: Compared) -> str:
+    rows = [{name: value for name, value in row.items() if name not in OF_THE_RUN} for row in table_rows(compared.arms)]
+    for number, (row, arm) in enumerate(zip(rows, compared.arms, strict=True), 1):
+        tokens = arm.cost.tokens + arm.cost.saved_tokens
+        row["tokens / question"] = f"{tokens / max(1, len(arm.rows)):.0f}"
+        row["arm"] = f"{number} {arm.name}" + (" (baseline)" if arm.name == compared.baseline else "")
+    heads = "".join(f'<th scope="col">{text(name)}</th>' for name in rows[0])
+    body = "".join(
+        "<tr>"
+        + "".join(
+            f'<th scope="row">{text(value)}</th>' if name == "arm" else f"<td>{text(value)}</td>"
+            for name, value in row.items()
+        )
+        + "</tr>"
+        for row in rows
+    )
+    return "<p>Means in per cent, with the 95 % interval; what could not be scored is left out and counted.</p>" + box(
+        "Scores", f"<table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>"
+    )
+
+
+def _all(compared: Compared, questions: Sequence[Question], metric: str) -> str:
+    arms = "".join(f"<li>{text(arm.name)}</li>" for arm in compared.arms)
+    differ = '<p><label><input type="checkbox" id="differ"> only questions on which the arms differ</label></p>'
+    return (
+        f"<p>{text(metric)}, question by question. ✓ right or yes, ✗ wrong or no, - not scored, ! failed; "
+        "▲ better and ▼ worse than the baseline. A question opens to what each arm searched, found and answered.</p>"
+        f'<ol class="key">{arms}</ol>'
+        + (differ if len(compared.arms) > 1 else "")
+        + box("All questions", question_table(compared, questions, metric))
+    )

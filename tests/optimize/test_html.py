@@ -1,0 +1,347 @@
+from __future__ import annotations
+
+import json
+import math
+import re
+from html.parser import HTMLParser
+
+import pytest
+from plotly.offline import get_plotlyjs
+
+from querywright.data.types import Label, Passage, Question
+from querywright.errors import InputError
+from querywright.models.ledger import Cost
+from querywright.optimize.comparison import Compared
+from querywright.optimize.contrasts import against
+from querywright.optimize.diagnosis import MEANING, Stage, diagnose
+from querywright.optimize.evaluate import Evaluation, Row
+from querywright.optimize.html import POLICY, report_html
+from querywright.optimize.html_text import cut, json_block, text
+
+EVIL = '</script><script>alert(1)</script><!-- <img src=x onerror="alert(2)"> \'&amp; <b>bold</b> ]]>'
+UNFIT = "a\x00b\x1b[31m\u2028c\u2029d\ud800e"
+NAN = math.nan
+
+QUESTIONS = [
+    Question("q0", "Which drug?", ("metformin", "insulin"), "metformin", evidence={"p0": Label.ENTAILED}),
+    Question("q1", EVIL, (EVIL, "other"), EVIL, evidence={"p1": Label.USEFUL, "gone": Label.ENTAILED}),
+    Question("q2", UNFIT, answer="x", aliases=("y",), evidence={"p2": Label.NOT_USEFUL, "p3": Label.USEFUL}),
+    Question("q3", "Is it known?"),
+]
+PASSAGES = {
+    "p0": Passage("p0", "word " * 1000, "A long card"),
+    "p1": Passage("p1", EVIL, EVIL),
+    "p2": Passage("p2", UNFIT),
+    "p3": Passage("p3", "never found"),
+}
+
+
+def row(n, accuracy, useful, **more):
+    return Row(f"q{n}", {"accuracy": accuracy, "decision_useful": useful, "token_f1": NAN}, **more)
+
+
+PLAIN = Evaluation(
+    "plain",
+    (
+        row(
+            0, 0.0, 0.0, answer="insulin", passages=("p2",), found=("p2", "p0"), queries=(("original", "Which drug?"),)
+        ),
+        row(1, 1.0, 1.0, answer=EVIL, passages=("p1", "p0"), queries=((EVIL, EVIL),), cost=Cost(calls=2, saved=2)),
+        row(2, 0.0, 0.0, answer=UNFIT, passages=("p2",), fallbacks=("hypothesis",)),
+        row(3, NAN, NAN, answer="perhaps"),
+    ),
+    1.5,
+)
+BETTER = Evaluation(
+    f"<b>better</b> {EVIL}",
+    (
+        row(0, 1.0, 1.0, answer="metformin", passages=("p0",), cost=Cost(calls=4, input_tokens=30, saved_tokens=10)),
+        row(1, 1.0, 0.0, answer=EVIL, passages=("p1", "lost")),
+        row(2, 0.0, 0.0, answer="", passages=("p2",), invalid=True),
+        row(3, NAN, NAN, failure="parse", message=EVIL),
+    ),
+    1.5,
+)
+WORSE = Evaluation("worse %{x} $y$", tuple(row(n, 0.0, NAN, answer="z", passages=("p2",)) for n in range(4)), 1.5)
+ARMS = (PLAIN, BETTER, WORSE)
+CLOSED = Evaluation("closed book", (row(0, 0.0, NAN, answer="insulin"), *WORSE.rows[1:]), 0.1)
+ORACLE = Evaluation("oracle", tuple(row(n, 1.0, NAN, answer="x") for n in range(4)), 0.1)
+
+
+def compared(*arms):
+    return Compared(arms, arms[0].name, tuple(against(arms, arms[0].name)))
+
+
+def report(arms=ARMS, questions=QUESTIONS, **more):
+    given = {"title": f"Report {EVIL}", "facts": {"LM": "embedded", EVIL: UNFIT}, "notes": ["labelled", EVIL], **more}
+    return report_html(compared(*arms), questions, PASSAGES, **given)
+
+
+def diagnosed():
+    return diagnose(ARMS, QUESTIONS, ["p0", "p1", "p2"], closed_book=CLOSED, oracle=ORACLE)
+
+
+class Page(HTMLParser):
+    """What a browser would make of the page, plotly's own source left out."""
+
+    def __init__(self, html):
+        super().__init__()
+        source = f"<script>{get_plotlyjs()}</script>"
+        assert html.count(source) == 1
+        self.source = html.replace(source, "")
+        self.tags, self.scripts, self.texts, self.tables = [], [], [], []
+        self.cell = self.raw = False
+        self.feed(self.source)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        self.raw = tag in ("script", "style")
+        if tag == "script":
+            self.scripts.append("")
+        elif tag == "table":
+            self.tables.append([])
+        elif tag == "tr":
+            self.tables[-1].append([])
+        elif tag in ("td", "th"):
+            self.tables[-1][-1].append("")
+            self.cell = True
+
+    def handle_endtag(self, tag):
+        self.raw = False
+        self.cell = self.cell and tag not in ("td", "th")
+
+    def handle_data(self, data):
+        if self.raw:
+            if self.tags[-1][0] == "script":
+                self.scripts[-1] += data
+            return
+        self.texts.append(data)
+        if self.cell:
+            self.tables[-1][-1][-1] += data
+
+    @property
+    def text(self):
+        return "".join(self.texts)
+
+    def json(self, name):
+        number = [attrs.get("id") for tag, attrs in self.tags if tag == "script"].index(name)
+        return json.loads(self.scripts[number])
+
+
+@pytest.fixture(scope="module")
+def full():
+    return Page(report(diagnosis=diagnosed()))
+
+
+def test_the_scores_are_those_of_the_evaluations(full):
+    head, *rows = full.tables[0]
+    table = [dict(zip(head, one, strict=True)) for one in rows]
+    # Wilson's interval of 1 of 3 is 6.1 to 79.2, of 2 of 3 20.8 to 93.9, of 0 of 4 0 to 49.0 per cent
+    assert [one["accuracy"] for one in table] == [
+        "33.3 [6, 79] (1 unscored)",
+        "66.7 [21, 94] (1 unscored)",
+        "0.0 [0, 49]",
+    ]
+    assert [one["decision_useful"] for one in table] == ["33.3 [6, 79] (1 unscored)", "33.3 [6, 79] (1 unscored)", "-"]
+    assert [one["arm"] for one in table] == ["1 plain (baseline)", f"2 {BETTER.name}", "3 worse %{x} $y$"]
+    assert [one["n"] for one in table] == ["4", "4", "4"]
+    assert [one["LM calls / question"] for one in table] == ["1.0", "1.0", "0.0"]
+    assert [one["tokens / question"] for one in table] == ["0", "10", "0"]
+    assert [one["failed"] for one in table] == ["0", "parse 1", "0"]
+    assert [one["fallbacks"] for one in table] == ["25 %", "0 %", "0 %"]
+    assert "token_f1" not in head
+    assert "seconds" not in head
+
+
+def test_the_verdicts_are_the_sentences_of_the_comparisons(full):
+    sentences = [one.sentence for one in compared(*ARMS).comparisons]
+    assert len(sentences) == 3
+    assert all(sentence in full.text for sentence in sentences)
+
+
+def test_the_figures_are_those_of_the_evaluations(full):
+    figures = full.json("report-figures")
+    ids = [attrs["id"] for tag, attrs in full.tags if tag == "div" and attrs.get("class") == "figure"]
+    assert list(figures) == ids
+    (dots,) = figures["figure-mean-0"]["data"]
+    assert dots["x"] == pytest.approx([100 / 3, 200 / 3, 0])
+    assert dots["y"] == [0, 1, 2]
+    assert dots["error_x"]["array"] == pytest.approx([45.9, 27.2, 49.0], abs=0.06)
+    assert dots["error_x"]["arrayminus"] == pytest.approx([27.2, 45.9, 0], abs=0.06)
+    assert dots["marker"]["symbol"] == ["diamond", "circle", "circle"]
+    (dots,) = figures["figure-mean-1"]["data"]
+    assert dots["y"] == [0, 1]  # the third arm has no such score
+    losses, wins = figures["figure-difference-0"]["data"]
+    assert (losses["x"], wins["x"]) == ([0, -1], [1, 0])
+    labels = figures["figure-difference-0"]["layout"]["yaxis"]["ticktext"]
+    assert "p = 1.0, ties 2" in labels[0]
+    assert "p = 1.0, ties 2" in labels[1]
+    (dots,) = figures["figure-cost-0"]["data"]
+    points = zip(dots["x"], dots["y"], dots["text"], strict=True)
+    assert [(x, round(y, 1), number) for x, y, number in points] == [(0, 0, "3"), (1, 33.3, "1"), (1, 66.7, "2")]
+
+
+def test_the_diagnosis_is_drawn_explained_and_counted(full):
+    # plain: q0 was found but cut, q1 is right, q2's evidence is not indexed, q3 has no labels
+    expected = {
+        Stage.RIGHT: [1, 2, 0],
+        Stage.NOT_INDEXED: [1, 1, 1],
+        Stage.NOT_FOUND: [0, 0, 2],
+        Stage.CUT: [1, 0, 0],
+        Stage.NOT_USED: [0, 0, 0],
+        Stage.MISREAD: [0, 0, 0],
+        Stage.UNKNOWN: [1, 1, 1],
+    }
+    head, *rows = full.tables[1]
+    assert head == ["stage", "1", "2", "3", "what it means"]
+    assert rows == [[str(s), *map(str, counts), MEANING[s]] for s, counts in expected.items()]
+    figure = full.json("report-figures")["figure-stages"]
+    assert [bar["x"] for bar in figure["data"]] == [counts for counts in expected.values() if any(counts)]
+    assert [note["text"] for note in figure["layout"]["annotations"]] == ["closed book 0", "oracle 4"]
+    assert "closed book 0 of 4; oracle 4 of 4" in full.text
+
+
+def test_the_telling_questions_stand_open(full):
+    told = [attrs["data-question"] for tag, attrs in full.tags if tag == "details" and "open" in attrs]
+    assert told == [key[1:] for key in diagnosed().telling]
+    assert told[:2] == ["0", "1"]  # the arms differ on these two
+
+
+def test_a_question_is_marked_in_signs_and_words(full):
+    head, *rows = full.tables[2]
+    assert head == ["question", "1", "2", "3"]
+    assert [one[1:] for one in rows] == [
+        ["✗wrong", "✓▲right, better than the baseline", "✗wrong"],
+        ["✓right", "✓right", "✗▼wrong, worse than the baseline"],
+        ["✗wrong", "✗wrong", "✗wrong"],
+        ["-not scored", "!failed", "✗wrong"],
+    ]
+    assert [attrs.get("class") for tag, attrs in full.tags if tag == "tr"][-4:] == [None, None, "same", None]
+
+
+def test_what_stands_behind_a_question(full):
+    data = full.json("report-data")
+    ids = [passage["id"] for passage in data["passages"]]
+    assert sorted(ids) == ["gone", "lost", "p0", "p1", "p2", "p3"]
+    passages = dict(zip(ids, data["passages"], strict=True))
+    assert passages["gone"] == {"id": "gone"}
+    assert len(passages["p0"]["text"]) < 710
+    assert passages["p1"]["text"] == EVIL
+    first, second, third, last = data["questions"]
+    plain, better, worse = first["arms"]
+    assert plain["answer"] == "insulin"
+    assert plain["stage"] == "found but cut"
+    assert plain["queries"] == [["original", "Which drug?"]]
+    assert plain["passages"] == [[ids.index("p2"), "NOT_USEFUL"]]
+    assert plain["missed"] == [[ids.index("p0"), "ENTAILED", "found, then cut"]]
+    assert plain["found"] == 2
+    assert better["passages"] == [[ids.index("p0"), "ENTAILED"]]
+    assert "missed" not in better
+    assert worse["missed"][0][2] == "not found"
+    assert plain["scores"] == ["accuracy 0", "decision_useful 0", "token_f1 not scored"]
+    assert second["answers"] == [EVIL]
+    assert second["arms"][0]["calls"] == 4
+    assert third["answers"] == ["x", "y"]
+    assert third["arms"][0]["fallbacks"] == ["hypothesis"]
+    assert third["arms"][1]["invalid"] is True
+    assert third["arms"][1]["answer"] == "(empty)"
+    assert last["arms"][1]["failure"] == "parse"
+    assert last["arms"][1]["message"] == EVIL
+    assert "missed" not in last["arms"][1]
+
+
+def test_no_text_of_the_data_becomes_markup(full):
+    names = [tag for tag, _ in full.tags]
+    assert names.count("script") == 3  # two of data and one of the page's own, besides plotly
+    assert not {"img", "iframe", "link", "object", "form"} & set(names)
+    assert not any(name.startswith("on") for _, attrs in full.tags for name in attrs)
+    assert full.text.count(EVIL) >= 6
+    assert "<!--" not in full.source
+    assert not re.search(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff]", full.source)
+    assert not re.search("[\u2028\u2029]", "".join(full.scripts))
+    third = full.json("report-data")["questions"][2]
+    assert third["text"] == "a\ufffdb\ufffd[31m\u2028c\u2029d\ufffde"
+    figures = json.dumps(full.json("report-figures"))
+    assert "<b>" not in figures
+    assert "&lt;b&gt;better" in figures
+
+
+def test_the_page_asks_no_host_for_anything(full):
+    policies = [attrs["content"] for tag, attrs in full.tags if tag == "meta" and "http-equiv" in attrs]
+    assert policies == [POLICY]
+    assert "default-src 'none'" in POLICY
+    attributes = [(name, value) for _, attrs in full.tags for name, value in attrs.items()]
+    assert all(value.startswith("#part-") for name, value in attributes if name == "href")
+    assert not any(name in ("src", "srcset", "action", "data", "poster") for name, _ in attributes)
+    assert not re.search(r"url\(|@import|https?://|fetch\(|XMLHttpRequest|import\(", full.source)
+
+
+def test_every_table_column_and_figure_is_named(full):
+    heads = [attrs.get("scope") for tag, attrs in full.tags if tag == "th"]
+    assert set(heads) == {"col", "row"}
+    figures = [attrs for tag, attrs in full.tags if tag == "div" and attrs.get("class") == "figure"]
+    assert figures[0]["role"] == "img"
+    assert figures[0]["aria-label"].startswith("accuracy. plain: 33.3 [6, 79] (1 unscored); ")
+
+
+def test_no_number_is_nan(full):
+    assert not re.search(r"\bnan\b", full.source, re.IGNORECASE)
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        json_block("x", {"value": math.nan})
+
+
+def test_the_same_input_gives_the_same_bytes():
+    again = [report(diagnosis=diagnosed()).encode() for _ in range(2)]
+    assert again[0] == again[1]
+
+
+def test_without_a_diagnosis_nothing_is_said_of_lost_answers():
+    page = Page(report())
+    assert "Where answers are lost" not in page.text
+    assert "figure-stages" not in page.json("report-figures")
+    assert "stage" not in page.json("report-data")["questions"][0]["arms"][0]
+
+
+def test_one_arm_alone():
+    page = Page(report((PLAIN,)))
+    assert "There is nothing to hold against plain." in page.text
+    assert list(page.json("report-figures")) == ["figure-mean-0", "figure-mean-1", "figure-cost-0", "figure-cost-1"]
+
+
+def test_without_a_reader_questions_are_marked_by_what_was_found():
+    def arm(name, *values):
+        return Evaluation(name, tuple(Row(f"q{n}", {"decision_useful": v}) for n, v in enumerate(values)), 0.0)
+
+    page = Page(report((arm("plain", 0.0, 1.0, 0.25, NAN), arm("hyde", 1.0, 1.0, 0.5, NAN))))
+    assert [one[1:] for one in page.tables[-1][1:]] == [
+        ["✗no", "✓▲yes, better than the baseline"],
+        ["✓yes", "✓yes"],
+        ["0.250.25", "0.50▲0.50, better than the baseline"],
+        ["-not scored", "-not scored"],
+    ]
+    assert "answer" not in page.json("report-data")["questions"][0]["arms"][0]
+
+
+def test_where_nothing_was_scored_there_is_no_figure():
+    failed = Evaluation("plain", tuple(Row(f"q{n}", {"accuracy": NAN}, failure="lm") for n in range(4)), 0.0)
+    page = Page(report((failed,)))
+    assert page.json("report-figures") == {}
+    assert [one[1] for one in page.tables[-1][1:]] == ["!failed"] * 4
+
+
+def test_other_questions_are_refused():
+    with pytest.raises(InputError, match="plain was not evaluated on the questions of the report; give those"):
+        report(questions=QUESTIONS[:3])
+
+
+@pytest.mark.parametrize(
+    ("value", "limit", "shown"),
+    [("short", 5, "short"), ("one two three", 9, "one two …"), ("x" * 9, 4, "xxxx …"), (" " * 9, 4, "     …")],
+)
+def test_a_long_text_is_cut_between_words(value, limit, shown):
+    assert cut(value, limit) == shown
+
+
+def test_text_is_safe_in_an_attribute():
+    assert text("a\r\nb\r\"'<>&\x07\udfff") == "a\nb\n&quot;&#x27;&lt;&gt;&amp;\ufffd\ufffd"
