@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Literal
 
-from querywright.metrics.statistics import PairedTest
+from querywright.metrics.statistics import PairedTest, p_value
 from querywright.optimize.contrasts import ALPHA, family
 from querywright.optimize.demonstrations import Demos, with_demos
 from querywright.optimize.evaluate import Evaluation
@@ -114,5 +114,4 @@ def conclude(compiled: Compiled) -> tuple[Verdict, str]:
 
 
 def _figures(test: PairedTest) -> str:
-    p = "p < 0.001" if test.p_two_sided < 0.001 else f"p = {test.p_two_sided:.3g}"
-    return f"{test.wins} won, {test.losses} lost of {test.n}, {p}"
+    return f"{test.wins} won, {test.losses} lost of {test.n}, {p_value(test.p_two_sided, ALPHA)}"

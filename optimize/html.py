@@ -9,6 +9,7 @@ from querywright.data.types import Passage, Question
 from querywright.errors import InputError
 from querywright.optimize import html_figures
 from querywright.optimize.comparison import Compared
+from querywright.optimize.decisions import Decisions, decision_rows
 from querywright.optimize.diagnosis import Diagnosis
 from querywright.optimize.html_diagnosis import diagnosis_html, stages, telling_html
 from querywright.optimize.html_questions import question_table, questions_data
@@ -34,6 +35,7 @@ def report_html(
     facts: Mapping[str, str],
     notes: Sequence[str] = (),
     diagnosis: Diagnosis | None = None,
+    decisions: Sequence[Decisions] = (),
 ) -> str:
     """The page of a comparison; the same input gives the same text.
 
@@ -45,6 +47,7 @@ def report_html(
         facts: What was compared and how, such as the data, the LM and the command, by name.
         notes: What a reader should know before believing a number. Default nothing.
         diagnosis: Where answers are lost. Default None: the page has no such part.
+        decisions: What the passages of each arm did to the decisions. Default nothing: the page has no such part.
 
     Returns:
         HTML with all scripts and styles inside. To be written as UTF-8.
@@ -81,6 +84,8 @@ def report_html(
         drawn.append(panel)
         parts["Where answers are lost"] = diagnosis_html(diagnosis, panel, numbers)
         parts["The most telling questions"] = telling_html(diagnosis, questions)
+    if decisions:
+        parts["What the passages did to the decisions"] = _decided(decisions)
     parts["All questions"] = _all(compared, questions, metric)
     blocks = [
         json_block("report-data", questions_data(compared, questions, passages, metric, diagnosis)),
@@ -142,6 +147,14 @@ def _page(
 """
 
 
+def _decided(decisions: Sequence[Decisions]) -> str:
+    said = (
+        "Answers that turned from right to wrong and from wrong to right against another arm; accuracy by the label of "
+        "what was found, before closed book's on the same questions; and the labels of all passages for the reader."
+    )
+    return f"<p>{said}</p>" + _table("What the passages did", decision_rows(decisions))
+
+
 def _verdicts(compared: Compared) -> str:
     if not compared.comparisons:
         return f"<p>There is nothing to hold against {text(compared.baseline)}.</p>"
@@ -156,24 +169,30 @@ def _verdicts(compared: Compared) -> str:
 
 
 def _scores(compared: Compared) -> str:
-    rows = [{name: value for name, value in row.items() if name not in OF_THE_RUN} for row in table_rows(compared.arms)]
-    for number, (row, arm) in enumerate(zip(rows, compared.arms, strict=True), 1):
+    arms = [*compared.arms, *compared.references]
+    rows = [{name: value for name, value in row.items() if name not in OF_THE_RUN} for row in table_rows(arms)]
+    for number, (row, arm) in enumerate(zip(rows, arms, strict=True), 1):
         tokens = arm.cost.tokens + arm.cost.saved_tokens
         row["tokens / question"] = f"{tokens / max(1, len(arm.rows)):.0f}"
-        row["arm"] = f"{number} {arm.name}" + (" (baseline)" if arm.name == compared.baseline else "")
-    heads = "".join(f'<th scope="col">{text(name)}</th>' for name in rows[0])
+        if number <= len(compared.arms):
+            row["arm"] = f"{number} {arm.name}" + (" (baseline)" if arm.name == compared.baseline else "")
+    said = "Means in per cent, with the 95 % interval; what could not be scored is left out and counted."
+    return f"<p>{said}</p>" + _table("Scores", rows)
+
+
+def _table(name: str, rows: Sequence[Mapping[str, str]]) -> str:
+    """A table, one mapping a row, its columns in the order of the first."""
+    heads = "".join(f'<th scope="col">{text(column)}</th>' for column in rows[0])
     body = "".join(
         "<tr>"
         + "".join(
-            f'<th scope="row">{text(value)}</th>' if name == "arm" else f"<td>{text(value)}</td>"
-            for name, value in row.items()
+            f'<th scope="row">{text(value)}</th>' if column == "arm" else f"<td>{text(value)}</td>"
+            for column, value in row.items()
         )
         + "</tr>"
         for row in rows
     )
-    return "<p>Means in per cent, with the 95 % interval; what could not be scored is left out and counted.</p>" + box(
-        "Scores", f"<table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>"
-    )
+    return box(name, f"<table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>")
 
 
 def _all(compared: Compared, questions: Sequence[Question], metric: str) -> str:

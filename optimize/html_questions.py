@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from querywright.data.types import Label, Passage, Question
+from querywright.metrics.dspy_metrics import needs
 from querywright.metrics.usefulness import passage_labels
 from querywright.optimize.comparison import Compared
 from querywright.optimize.diagnosis import Diagnosis, Stage
-from querywright.optimize.evaluate import READING_METRICS, Row
+from querywright.optimize.evaluate import Row
 from querywright.optimize.html_text import cut, text
 
 PASSAGE, WRITTEN, LINE = 700, 500, 160
@@ -136,7 +137,7 @@ def _mark(row: Row, metric: str, base: float) -> Mark:
     lead = 0.0 if math.isnan(base) else round(value - base, 12)
     against = "better" if lead > 0 else "worse" if lead < 0 else ""
     if value in (0.0, 1.0):
-        words = ("wrong", "right") if metric in READING_METRICS else ("no", "yes")
+        words = ("wrong", "right") if "reader" in needs(metric) else ("no", "yes")
         return Mark(words[int(value)], against)
     return Mark(f"{value:.2f}", against)
 

@@ -112,7 +112,7 @@ def test_a_folder_with_other_files_is_left_alone(compared, server):
     assert [path.name for path in Path("results").iterdir()] == ["mine.txt"]
 
 
-def test_a_comparison_that_is_killed_goes_on_to_the_same_table(cli, collection, questions, server, home):
+def test_a_comparison_that_is_killed_goes_on_to_the_same_table(cli, collection, questions, server):
     """Killed with -9 again and again at moments of its own, in processes of its own."""
     kills = int(os.environ.get("QUERYWRIGHT_TEST_KILLS", "2"))
     arms = ("plain@bm25", "multi_query@bm25", "step_back@bm25")
@@ -121,11 +121,10 @@ def test_a_comparison_that_is_killed_goes_on_to_the_same_table(cli, collection, 
         given = ("compare", *arms, "--baseline", "plain@bm25", "--engine", "bm25", "--threads", "2", "--out", out)
         return [*given, "--data", str(questions), "--collection", collection, *server.lm]
 
-    assert cli(*command("whole"), "--home", home / "other").status == 2  # nothing is indexed there
     moments = random.Random(7)
     server.delay = 0.02
     for _ in range(kills):
-        process = subprocess.Popen([sys.executable, "-m", "querywright", *command("killed")], stderr=subprocess.PIPE)
+        process = subprocess.Popen([sys.executable, "-m", "querywright", *command("killed")], stderr=subprocess.DEVNULL)
         journal = Path("killed") / JOURNAL
         before = journal.stat().st_size if journal.exists() else 0
         while process.poll() is None and (journal.stat().st_size if journal.exists() else 0) == before:
@@ -133,8 +132,7 @@ def test_a_comparison_that_is_killed_goes_on_to_the_same_table(cli, collection, 
         time.sleep(moments.uniform(0, 0.3))
         process.send_signal(signal.SIGKILL)
         process.wait()
-        assert process.returncode == -signal.SIGKILL, process.stderr.read()
-        process.stderr.close()
+        assert process.returncode == -signal.SIGKILL
     done = cli(*command("killed"))
     assert done.status == 0, done.err
     asked = Counter(json.dumps(request, sort_keys=True) for request in server.requests)

@@ -46,7 +46,7 @@ def test_a_gain_on_test_is_said_with_its_figures(gained):
     verdict, sentence = said(gained)
     assert verdict == "gain"
     assert sentence == (
-        "Chosen on dev; test shows a gain over no rewriting (decision_useful: 10 won, 0 lost of 10, p = 0.00781)"
+        "Chosen on dev; test shows a gain over no rewriting (decision_useful: 10 won, 0 lost of 10, p = .008)"
     )
 
 
@@ -55,7 +55,7 @@ def test_an_arm_that_won_on_dev_by_too_few_questions_of_test_is_no_gain(make_wor
     verdict, sentence = said(compiled_in(make_world(size=18)))
     assert verdict == "no gain shown"
     assert sentence == (
-        "Chosen on dev; test does not show a gain over no rewriting (decision_useful: 6 won, 0 lost of 6, p = 0.125)"
+        "Chosen on dev; test does not show a gain over no rewriting (decision_useful: 6 won, 0 lost of 6, p = .125)"
     )
 
 
@@ -67,7 +67,7 @@ def test_a_loss_on_test_is_said(make_world, compiled_in):
     verdict, sentence = said(compiled_in(world))
     assert verdict == "loss"
     assert sentence == (
-        "Chosen on dev, but test shows a loss against no rewriting (decision_useful: 0 won, 10 lost of 10, p = 0.00781)"
+        "Chosen on dev, but test shows a loss against no rewriting (decision_useful: 0 won, 10 lost of 10, p = .008)"
     )
 
 
@@ -113,9 +113,9 @@ def test_only_the_metrics_of_the_objective_against_no_rewriting_decide(objective
 
 def test_figures_of_a_small_p_and_of_nothing_scored(gained):
     many = replace(gained, comparisons=(comparison("decision_useful", 30, 1, 9),))
-    assert conclude(many)[1].endswith("(decision_useful: 30 won, 1 lost of 40, p < 0.001)")
+    assert conclude(many)[1].endswith("(decision_useful: 30 won, 1 lost of 40, p < .001)")
     even = replace(gained, comparisons=(comparison("decision_useful", 3, 2, 35),))
-    assert conclude(even)[1].endswith("(decision_useful: 3 won, 2 lost of 40, p = 1)")
+    assert conclude(even)[1].endswith("(decision_useful: 3 won, 2 lost of 40, p = 1.0)")
     nothing = replace(gained, comparisons=())
     assert conclude(nothing) == (
         "no gain shown",

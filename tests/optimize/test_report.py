@@ -125,7 +125,7 @@ def test_the_terminal_says_what_came_of_it(compiled, world, make_lm, capsys):
     sure = replace(first, test=replace(first.test, p_two_sided=0.01))
     show_compiled(replace(compiled, comparisons=(sure, *others)), world.splits, workspace)
     text = " ".join(capsys.readouterr().out.split())
-    assert "Chosen on dev; test shows a gain over no rewriting (decision_useful: 6 won, 0 lost of 6, p = 0.01)" in text
+    assert "Chosen on dev; test shows a gain over no rewriting (decision_useful: 6 won, 0 lost of 6, p = .010)" in text
     assert "a stronger LM" not in text
     show_compiled(replace(compiled, recommended="no rewriting"), world.splits, workspace)
     text = " ".join(capsys.readouterr().out.split())
