@@ -302,11 +302,17 @@ def check_folder(target: Path, option: str) -> None:
     _probe(target.absolute().parent, target.name, option)
 
 
-def check_file(target: Path, option: str) -> None:
-    """Raise when a file could not be written there, before anything is spent."""
+def check_file(target: Path, option: str, *, parents: bool = False) -> None:
+    """Raise when a file could not be written there, before anything is spent.
+
+    Args:
+        target: The file; it need not be there.
+        option: The option that named it.
+        parents: Whether its folder is made when it is missing. Default False.
+    """
     if target.is_dir():
         raise InputError(f"{target.name!r} is a folder; give a file with {option}")
-    if not target.absolute().parent.is_dir():
+    if not parents and not target.absolute().parent.is_dir():
         raise InputError(f"there is no folder {os.fspath(target.parent)!r} for {option} {target.name}; make it first")
     if target.exists() and not os.access(target, os.W_OK):
         raise InputError(f"{target.name!r} cannot be written; give another file with {option}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -33,6 +33,7 @@ from querywright.cli.common import (
     open_reranker,
     pairs,
 )
+from querywright.cli.judges import make_panel
 from querywright.cli.plan import Plan, make_plan, planned_programs, planned_questions, settle
 from querywright.cli.show import note, print_json, progress, say, show_table
 from querywright.errors import InputError
@@ -78,10 +79,17 @@ def evaluate_command(
             show_default=False,
         ),
     ] = None,
+    judge: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--judge", metavar="NAME", help="A judge (querywright judge list) or a saved one's path. Repeatable.",
+            show_default=False,
+        ),
+    ] = None,
     judge_lm: Annotated[
         str | None,
         typer.Option(
-            "--judge-lm", metavar="NAME", help="An LM that judges usefulness; not calibrated, and said so.",
+            "--judge-lm", metavar="NAME", help="The LM that judges, usefulness if no --judge is given. Default: --lm.",
             show_default=False,
         ),
     ] = None,
@@ -95,6 +103,13 @@ def evaluate_command(
         str | None,
         typer.Option(
             "--judge-api-key-env", metavar="NAME", help="Environment variable that holds the judge's key.",
+            show_default=False,
+        ),
+    ] = None,
+    guidelines: Annotated[
+        Path | None,
+        typer.Option(
+            "--guidelines", metavar="FILE", help="Points that answers are held against, for --judge coverage.",
             show_default=False,
         ),
     ] = None,
@@ -135,27 +150,23 @@ def evaluate_command(
     if rows is not None:
         check_file(rows, "--rows")
     check_engine(engine)
+    panel = make_panel(judge, judge_lm, guidelines)
     plan = make_plan(technique, artifact, reader, pairs(knob, "--knob"), metric)
     asked = planned_questions(plan, questions, pairs(column, "--column"), limit, split)
-    settle(plan, asked, judged=judge_lm is not None)
+    settle(plan, asked, judged=bool(panel.judges))
     if plan.searches and collection is None:
         raise InputError(f"{plan.searches[0]} searches; name a collection with --collection")
     if reranker is not None and not plan.reranks:
         raise InputError("nothing here reranks; leave --reranker out, or name a technique that does")
 
     workspace = Workspace.open(home, lm, api_base=api_base, api_key_env=api_key_env, max_calls=max_calls)
-    metrics: dict[str, Any] = dict(plan.metrics)
-    if judge_lm is not None:
-        same = (judge_lm, judge_api_base or api_base, judge_api_key_env or api_key_env) == (lm, api_base, api_key_env)
-        judge = (
-            workspace.lm
-            if same
-            else workspace.another_lm(
-                judge_lm, api_base=judge_api_base, api_key_env=judge_api_key_env, max_calls=max_calls
-            )
+    judging = workspace.lm
+    if judge_lm is not None and (judge_lm, judge_api_base or api_base, judge_api_key_env or api_key_env) != (
+        lm, api_base, api_key_env
+    ):  # fmt: skip
+        judging = workspace.another_lm(
+            judge_lm, api_base=judge_api_base, api_key_env=judge_api_key_env, max_calls=max_calls
         )
-        metrics["judged_useful"] = _judged(judge)
-        plan.notes.append(f"judged_useful: labels by the judge {judge.model}, not calibrated against people")
     retriever = None
     if collection is not None and (plan.searches or plan.artifacts):
         retriever = workspace.retriever(collection, embedder, engine)
@@ -163,6 +174,9 @@ def evaluate_command(
     programs = planned_programs(plan, retriever, workspace, home, open_reranker(reranker))
     found: list[Evaluation] = []
     with progress() as update, lm_failures():
+        metrics = dict(plan.metrics) | panel.at_work(
+            judging, asked, retriever, threads=threads, max_failures=max_failures, progress=update
+        )
         for name, program in programs.items():
             found.append(
                 evaluate(
@@ -176,25 +190,11 @@ def evaluate_command(
                     progress=update,
                 )
             )
+    plan.notes += panel.notes(judging.model, workspace.lm.model)
     _report(questions, asked, found, plan, workspace, metrics, as_json)
     if rows is not None:
         _write_rows(rows, found)
         note(f"every question's result: {rows}")
-
-
-def _judged(lm: Any) -> Callable[..., float]:
-    import dspy
-
-    from querywright.metrics.judge import UsefulnessJudge, judged_metric
-    from querywright.models.adapter import PromptAdapter
-
-    metric = judged_metric(UsefulnessJudge())
-
-    def judged(example: Any, prediction: Any, trace: Any = None) -> float:
-        with dspy.context(lm=lm, adapter=PromptAdapter()):
-            return metric(example, prediction, trace)
-
-    return judged
 
 
 def _warn_of_missing_evidence(asked: Sequence[Question], retriever: CollectionRetriever) -> None:
