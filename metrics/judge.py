@@ -97,7 +97,7 @@ class Judge(dspy.Module):
         return next((n for n in self.needs() if parts[n] is None or (parts[n] == "" and n != "response")), "")
 
     def shown(self, case: Case) -> dict[str, Any]:
-        """What it is shown of a case, cleaned.
+        """What it is shown of a case: each text on a line of its own, so that nothing in it can open another field.
 
         Raises:
             DataError: The case lacks a part that it needs, or has several passages where it judges one.
@@ -109,7 +109,7 @@ class Judge(dspy.Module):
         parts = _parts(case)
         if "passage" in self.needs() and len(case.passages) != 1:
             raise DataError(f"the judge {self.NAME} judges one passage at a time, but got {len(case.passages)}")
-        return {name: _clean(parts[name]) for name in self.inputs()}
+        return {name: parts[name] for name in self.inputs()}
 
     def label_of(self, case: Case) -> str | None:
         """The label of a case; None where the LM's answer could not be read as one.
@@ -221,13 +221,13 @@ def judge_passages(judge: Judge, question: Question, passages: Sequence[Passage]
 
 
 _PARTS: Mapping[str, Callable[[Case], Any]] = {
-    "question": lambda case: case.question.question,
-    "options": lambda case: list(case.question.options),
-    "right_answer": lambda case: case.question.answer,
-    "passage": lambda case: show_passages(case.passages),
-    "passages": lambda case: show_passages(case.passages),
-    "response": lambda case: case.response,
-    "point": lambda case: case.point,
+    "question": lambda case: _line(case.question.question),
+    "options": lambda case: [_line(option) for option in case.question.options],
+    "right_answer": lambda case: _line(case.question.answer),
+    "passage": lambda case: _unmarked(show_passages(case.passages)),
+    "passages": lambda case: _unmarked(show_passages(case.passages)),
+    "response": lambda case: _line(case.response),
+    "point": lambda case: _line(case.point),
 }
 
 
@@ -244,8 +244,10 @@ def _question(example: Any) -> Question:
     )
 
 
-def _clean(part: Any) -> Any:
-    """The part without DSPy's field markers, which an LM could echo and a parser take for its answer."""
-    if isinstance(part, str):
-        return _FIELD_MARKER.sub("[ [", part)
-    return [_FIELD_MARKER.sub("[ [", text) for text in part]
+def _line(text: str | None) -> str | None:
+    return None if text is None else _unmarked(" ".join(text.split()))
+
+
+def _unmarked(text: str) -> str:
+    """The text without DSPy's field markers, which an LM could echo and a parser take for its answer."""
+    return _FIELD_MARKER.sub("[ [", text)

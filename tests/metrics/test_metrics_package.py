@@ -20,7 +20,7 @@ def test_import_is_light():
 
 
 def test_every_public_name_is_there_and_sorted():
-    assert list(metrics.__all__) == sorted(metrics.__all__)
+    assert list(metrics.__all__) == sorted(metrics.__all__, key=lambda name: (not name.isupper(), name))
     for name in metrics.__all__:
         assert getattr(metrics, name) is not None
         assert getattr(metrics, name).__doc__

@@ -236,7 +236,7 @@ def _show_counts(data: str, found: Calibration) -> None:
         for label, row in zip(found.labels, found.table, strict=True)
     ]
     left = f"{found.unreadable} unreadable, {found.failed} failed" if found.unreadable or found.failed else "all read"
-    show_table(f"{data}: {found.n} judgements of {found.questions} questions, {left}", rows)
+    show_table(f"{Path(data).name}: {found.n} judgements of {found.questions} questions, {left}", rows)
 
 
 def _show_figures(title: str, *sets: Mapping[str, Figure], heads: Sequence[str] = ("value",)) -> None:
@@ -270,7 +270,7 @@ def _show_compiled(made: CompiledJudge) -> None:
         said = "the demonstrations take the judge away from people; use it as it was"
     else:
         said = "no difference shown between the judge before and after"
-    say(f"{said}: kappa {shown(gain)}")
+    say(f"{said}: difference in kappa {shown(gain)}")
     say(made.after.sentence())
 
 
