@@ -38,7 +38,7 @@ NEEDS = {
 class Judge(dspy.Module):
     """Labels a case with the ambient LM. A judge is a class with these attributes, in the list of ``judges.py``.
 
-    Args of the class:
+    Attributes:
         NAME: Its name.
         METRIC: The name of its metric.
         SIGNATURE: The prompt. Its inputs are parts of a case: ``question``, ``options``, ``right_answer``,
@@ -142,14 +142,14 @@ class Judge(dspy.Module):
 
     def digest(self) -> str:
         """SHA-256, as hex, of its prompts: instructions, fields, labels and demonstrations."""
-        prompts = {
-            name: [
-                predictor.signature.instructions,
-                {key: (field.json_schema_extra or {}).get("desc") for key, field in predictor.signature.fields.items()},
-                [{key: value for key, value in dict(demo).items() if key != "augmented"} for demo in predictor.demos],
+        prompts: dict[str, Any] = {}
+        for name, predictor in self.named_predictors():
+            signature: Any = predictor.signature
+            fields = {key: (field.json_schema_extra or {}).get("desc") for key, field in signature.fields.items()}
+            demos = [
+                {key: value for key, value in dict(demo).items() if key != "augmented"} for demo in predictor.demos
             ]
-            for name, predictor in self.named_predictors()
-        }
+            prompts[name] = [signature.instructions, fields, demos]
         data = json.dumps([self.NAME, dict(self.SCALE), prompts], ensure_ascii=False, sort_keys=True)
         return hashlib.sha256(data.encode()).hexdigest()
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import dspy
 
-from querywright.data.judged import Judged
+from querywright.data.judged import Judged, sampled
 from querywright.data.splits import split_questions
 from querywright.errors import DataError
 from querywright.metrics.agreement import Figure, paired_difference
@@ -25,7 +25,7 @@ TRAIN, DEV = 0.25, 0.25
 PER_LABEL = (1, 1, 2, 2)
 """Demonstrations of each label in the sets that are tried."""
 
-DEMO_CHARS = 600
+DEMO_CHARS = 1000
 """Characters of the longest case that is used as a demonstration; several must fit beside the case to be judged."""
 
 AS_IT_IS = "no demonstrations"
@@ -59,6 +59,7 @@ def compile_judge(
     judged: Sequence[Judged],
     *,
     lm: dspy.LM,
+    per_question: int | None = None,
     threads: int = 4,
     max_failures: float = 0.05,
     seed: int = 0,
@@ -75,6 +76,7 @@ def compile_judge(
         judge: The judge as it is; it is not changed.
         judged: Cases with labels of people.
         lm: An LM made by ``resolve_lm``.
+        per_question: Judge at most so many cases of each question; demonstrations are taken from all. Default all.
         threads: Cases under way at a time, 1 or more. Default 4.
         max_failures: Share of the cases that may fail; an arm with demonstrations that fails more often is out.
             Default 0.05.
@@ -87,7 +89,7 @@ def compile_judge(
         BudgetError: The limit of calls is reached.
         TooManyFailuresError: The judge as it is failed more often than allowed.
     """
-    train, dev, test = _split(judge, judged, seed)
+    train, dev, test = _split(judge, judged, seed, per_question)
     arms = {AS_IT_IS: judge, **_with_demonstrations(judge, train, seed)}
     if len(arms) == 1:
         raise DataError(
@@ -127,7 +129,9 @@ def compile_judge(
     )
 
 
-def _split(judge: Judge, judged: Sequence[Judged], seed: int) -> tuple[list[Judged], list[Judged], list[Judged]]:
+def _split(
+    judge: Judge, judged: Sequence[Judged], seed: int, per_question: int | None
+) -> tuple[list[Judged], list[Judged], list[Judged]]:
     """Cases for demonstrations, for choosing and for the last word; no question is in two of them."""
     questions = {one.case.question.id: replace(one.case.question, evidence={}) for one in judged}
     parts = split_questions(questions.values(), train=TRAIN, dev=DEV, seed=seed)
@@ -143,7 +147,7 @@ def _split(judge: Judge, judged: Sequence[Judged], seed: int) -> tuple[list[Judg
                 "another --seed"
             )
         split.append(cases)
-    return split[0], split[1], split[2]
+    return split[0], sampled(split[1], per_question), sampled(split[2], per_question)
 
 
 def _with_demonstrations(judge: Judge, train: Sequence[Judged], seed: int) -> dict[str, Judge]:

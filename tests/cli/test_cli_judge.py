@@ -96,7 +96,7 @@ def test_calibrate_shows_table_figures_and_sentence(cli, data, server):
     done = cli("judge", "calibrate", data, "--judge", "usefulness_without_answer", *server.lm)
     assert done.status == 0, done.err
     assert "47 judgements of 12 questions, 1 unreadable, 0 failed" in done.out
-    counts = {label: re.search(rf"^{label} +(\d+) +(\d+) +(\d+)", done.out, re.MULTILINE) for label in LABELS}
+    counts = {label: re.search(rf"^ *{label} +(\d+) +(\d+) +(\d+)", done.out, re.MULTILINE) for label in LABELS}
     for place, label in enumerate(LABELS):
         assert counts[label] is not None
         numbers = [int(number) for number in counts[label].groups()]
@@ -145,7 +145,7 @@ def test_calibrate_for_the_evaluation(cli, folder, server, collection, rows, wri
     assert done.data["arms"][0]["metrics"]["judged_useful_without_answer"]["value"] == 1
     (said,) = [line for line in done.data["notes"] if line.startswith("judged_useful_without_answer")]
     assert "by openai/scripted: kappa 1.00 [1.00, 1.00], agreement 100 % against people on 6 questions (n = 24)" in said
-    assert said.endswith("4 judgements, 0 unreadable; the judge is the LM that it judges")
+    assert said.endswith("4 judgements, 0 unreadable; judge and arms have the same LM")
 
     other = cli(*command, "--judge-lm", "openai/other", "--judge-api-base", server.address,
                 "--judge-api-key-env", "SCRIPTED_KEY")  # fmt: skip

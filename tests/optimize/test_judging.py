@@ -140,6 +140,13 @@ def test_demonstrations_that_help_are_chosen_and_their_worth_is_shown_on_the_oth
     assert 10 <= made.after.questions <= 30  # about half
 
 
+def test_fewer_cases_are_judged_and_demonstrations_come_from_all(judge, lm_that):
+    one, all_ = (compile_judge(judge, cases(40, 8), lm=lm_that(learner), per_question=k) for k in (2, None))
+    assert (one.after.questions, one.after.n) == (all_.after.questions, 2 * all_.after.questions)
+    assert set(one.dev) == set(all_.dev)
+    assert len(one.dev) == 5
+
+
 def test_demonstrations_that_do_not_help_are_left_out(judge, lm_that):
     made = compile_judge(judge, cases(40, 8), lm=lm_that(perfect))
     assert made.chosen == AS_IT_IS
@@ -170,7 +177,7 @@ def test_the_split_is_stable(judge, lm_that):
     [
         (cases(2), "another --seed"),
         (cases(40, labels=("USEFUL",)), "have only the labels"),
-        (cases(40, chars=700), "shorter than 600 characters"),
+        (cases(40, chars=1100), "shorter than 1000 characters"),
     ],
 )
 def test_too_little_to_learn_from(judge, judged, match, lm_that):

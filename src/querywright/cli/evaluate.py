@@ -168,7 +168,7 @@ def evaluate_command(
             judge_lm, api_base=judge_api_base, api_key_env=judge_api_key_env, max_calls=max_calls
         )
     retriever = None
-    if collection is not None and (plan.searches or plan.artifacts):
+    if collection is not None and (plan.searches or plan.artifacts or panel.guidelines):
         retriever = workspace.retriever(collection, embedder, engine)
         _warn_of_missing_evidence(asked, retriever)
     programs = planned_programs(plan, retriever, workspace, home, open_reranker(reranker))

@@ -171,6 +171,7 @@ def compile_judge_command(
     """Give a judge demonstrations labelled by people, if they bring it nearer to people.
 
     They are taken from a quarter of the questions and chosen on another; the other half says what they are worth.
+    With --per-question fewer cases are judged; demonstrations are taken from all.
 
     Example: querywright judge compile liveqa-med --out judges/mine --per-question 8
     """
@@ -178,11 +179,18 @@ def compile_judge_command(
     from querywright.optimize.judge_files import judge_file, save_judge
 
     check_file(judge_file(save_to), "--out", parents=True)
-    chosen, judged = _prepared(judge, data, pairs(column, "--column"), limit, per_question)
+    chosen, judged = _prepared(judge, data, pairs(column, "--column"), limit, None)
     workspace = Workspace.open(home, lm, api_base=api_base, api_key_env=api_key_env, max_calls=max_calls)
     with progress() as update, lm_failures():
         made = compile_judge(
-            chosen, judged, lm=workspace.lm, threads=threads, max_failures=max_failures, seed=seed, progress=update
+            chosen,
+            judged,
+            lm=workspace.lm,
+            per_question=per_question,
+            threads=threads,
+            max_failures=max_failures,
+            seed=seed,
+            progress=update,
         )
     file = save_judge(save_to, made.judge, made.after)
     if as_json:

@@ -65,7 +65,7 @@ class Panel:
         for name, saved in self.judges.items():
             metric = self.metrics[name]
             line = f"{name}: {saved.standing(lm)}; {metric.judgements} judgements, {metric.unreadable} unreadable"
-            lines.append(f"{line}; the judge is the LM that it judges" if lm == reader else line)
+            lines.append(f"{line}; judge and arms have the same LM" if lm == reader else line)
         return lines
 
     def _frozen(

@@ -82,16 +82,13 @@ def read_judged(
         needs: What each case must have: ``passage``, ``passages``, ``response``, ``point``. Default ``passage``.
         columns: Our names to theirs. Default: the names of the module's head.
         limit: Keep only the first so many questions, 1 or more. Default all.
-        per_question: Keep at most so many cases of each question, 1 or more, those with the smallest SHA-256 of
-            what is shown: the same ones whatever else is in the file, and without regard to their labels, so that
-            each label keeps its share but for chance. Default all.
+        per_question: Keep at most so many cases of each question, see ``sampled``. Default all.
 
     Raises:
         DataError: Everything that is wrong, with file, line, column, what was found and what was expected.
     """
     table = Table(_COLUMNS, columns, JUDGED_NAMES)
     check_limit(limit)
-    check_limit(per_question)
     folder = Path(source).expanduser()
     corpus: dict[str, Passage] | None = None
     file: str | os.PathLike[str] = source
@@ -104,7 +101,26 @@ def read_judged(
         n_rows += 1
         found += _cases(table.record(row), labels, needs, corpus)
     table.raise_problems(os.fspath(source), n_rows)
-    return _sampled(found, limit, per_question)
+    kept = set(list(dict.fromkeys(one.case.question.id for one in found))[:limit])
+    return sampled([one for one in found if one.case.question.id in kept], per_question)
+
+
+def sampled(judged: Sequence[Judged], per_question: int | None) -> list[Judged]:
+    """At most so many cases of each question, in their order.
+
+    Those with the smallest SHA-256 of what is shown: the same ones whatever else is there, and without regard to
+    their labels, so that each label keeps its share but for chance.
+
+    Args:
+        judged: Any cases.
+        per_question: 1 or more, or None for all.
+    """
+    check_limit(per_question)
+    places: dict[str, list[tuple[str, int]]] = {}
+    for place, one in enumerate(judged):
+        places.setdefault(one.case.question.id, []).append((Judged(one.case, "").digest(), place))
+    chosen = {place for found in places.values() for _, place in sorted(found)[:per_question]}
+    return [judged[place] for place in sorted(chosen)]
 
 
 def judged_hash(judged: Iterable[Judged]) -> str:
@@ -188,13 +204,3 @@ def _label(record: Record, column: str, given: object, labels: Mapping[str, str]
     if name not in labels:
         record.complain(column, given, f"a label: {', '.join(labels)}")
     return labels.get(name, "")
-
-
-def _sampled(judged: Sequence[Judged], limit: int | None, per_question: int | None) -> list[Judged]:
-    kept = set(list(dict.fromkeys(one.case.question.id for one in judged))[:limit])
-    places: dict[str, list[tuple[str, int]]] = {key: [] for key in kept}
-    for place, one in enumerate(judged):
-        if one.case.question.id in kept:
-            places[one.case.question.id].append((Judged(one.case, "").digest(), place))
-    chosen = {place for found in places.values() for _, place in sorted(found)[:per_question]}
-    return [judged[place] for place in sorted(chosen)]
