@@ -5,8 +5,10 @@ The pure functions know nothing of DSPy. What needs it (the judge) is imported w
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
+from querywright.metrics.agreement import Figure
 from querywright.metrics.answers import (
     choice_accuracy,
     exact_match,
@@ -15,6 +17,7 @@ from querywright.metrics.answers import (
     is_invalid_choice,
     token_f1,
 )
+from querywright.metrics.calibration import Calibration, calibration
 from querywright.metrics.decisions import (
     AccuracyGivenLabel,
     Flips,
@@ -54,13 +57,18 @@ from querywright.metrics.usefulness import (
 )
 
 if TYPE_CHECKING:
-    from querywright.metrics.judge import UsefulnessJudge, judge_passages, judged_metric, judged_usefulness
+    from querywright.metrics.judge import Judge, judge_passages, judged_metric
+    from querywright.metrics.judges import JUDGES, UsefulnessJudge, judged_usefulness, make_judge
 
 __all__ = [
+    "JUDGES",
     "METRICS",
     "AccuracyGivenLabel",
+    "Calibration",
+    "Figure",
     "Flips",
     "JointScore",
+    "Judge",
     "LabelShares",
     "Mean",
     "PairedTest",
@@ -71,6 +79,7 @@ __all__ = [
     "all_found_at_k",
     "answer_tokens",
     "bootstrap_interval",
+    "calibration",
     "choice_accuracy",
     "decision_useful",
     "exact_match",
@@ -85,6 +94,7 @@ __all__ = [
     "judged_metric",
     "judged_usefulness",
     "label_shares",
+    "make_judge",
     "mean_with_interval",
     "metric_named",
     "minimum_detectable",
@@ -103,12 +113,13 @@ __all__ = [
     "wilson_interval",
 ]
 
-_JUDGE = frozenset({"UsefulnessJudge", "judge_passages", "judged_metric", "judged_usefulness"})
+_JUDGE = {
+    **dict.fromkeys(("Judge", "judge_passages", "judged_metric"), "judge"),
+    **dict.fromkeys(("JUDGES", "UsefulnessJudge", "judged_usefulness", "make_judge"), "judges"),
+}
 
 
 def __getattr__(name: str) -> Any:
     if name in _JUDGE:
-        from querywright.metrics import judge
-
-        return getattr(judge, name)
+        return getattr(importlib.import_module(f"querywright.metrics.{_JUDGE[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -31,16 +31,18 @@ class Failures:
         name: What is run, for messages.
         total: Questions in all.
         share: Share of them that may fail, 0 to 1; at least one may unless it is 0.
+        what: What they are, in the plural. Default "questions".
 
     Raises:
         InputError: The share is out of range.
     """
 
-    def __init__(self, name: str, total: int, share: float) -> None:
+    def __init__(self, name: str, total: int, share: float, what: str = "questions") -> None:
         if not 0 <= share <= 1:
             raise InputError(f"max_failures is a share from 0 to 1, but got {share}")
         self._name = name
         self._total = total
+        self._what = what
         self.allowed = max(1, math.floor(share * total)) if share else 0
         self._kinds: Counter[str] = Counter()
         self._messages: list[str] = []
@@ -60,8 +62,8 @@ class Failures:
         failed = len(self._messages)
         if failed > self.allowed:
             raise TooManyFailuresError(
-                f"{failed} of {self._total} questions failed in {self._name!r}, more than the {self.allowed} allowed; "
-                "the last ones:\n" + "\n".join(self._messages[-3:]),
+                f"{failed} of {self._total} {self._what} failed in {self._name!r}, more than the {self.allowed} "
+                "allowed; the last ones:\n" + "\n".join(self._messages[-3:]),
                 self._kinds,
             ) from error
         return kind

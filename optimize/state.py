@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import dspy
@@ -43,6 +44,21 @@ def state_of(program: RAG) -> ProgramState:
     Raises:
         ArtifactError: A demonstration holds something that JSON cannot.
     """
+    return ProgramState(
+        format=FORMAT,
+        technique=program.technique.NAME,
+        reader=None if program.reader is None else program.reader.NAME,
+        knobs=dict(program.technique.knobs),
+        predictors=predictor_states(program),
+    )
+
+
+def predictor_states(program: dspy.Module) -> dict[str, PredictorState]:
+    """Prompt and demonstrations of each predictor, by its name.
+
+    Raises:
+        ArtifactError: A demonstration holds something that JSON cannot.
+    """
     predictors = {}
     for name, predictor in program.named_predictors():
         signature: Any = predictor.signature
@@ -51,13 +67,7 @@ def state_of(program: RAG) -> ProgramState:
             fields={field: _description(signature, field) for field in signature.fields},
             demos=[_plain(name, dict(demo)) for demo in predictor.demos],
         )
-    return ProgramState(
-        format=FORMAT,
-        technique=program.technique.NAME,
-        reader=None if program.reader is None else program.reader.NAME,
-        knobs=dict(program.technique.knobs),
-        predictors=predictors,
-    )
+    return predictors
 
 
 def program_from(state: ProgramState, retriever: Any = None, reranker: Reranker | None = None) -> RAG:
@@ -80,22 +90,36 @@ def program_from(state: ProgramState, retriever: Any = None, reranker: Reranker 
         program = RAG(technique, None if state.reader is None else make_reader(state.reader))
     except TechniqueError as error:
         raise ArtifactError(f"program.json: {error}") from error
-    predictors = dict(program.named_predictors())
-    if set(predictors) != set(state.predictors):
-        raise ArtifactError(
-            f"program.json: {state.technique} has the predictors {sorted(predictors)}, "
-            f"but the file has {sorted(state.predictors)}"
-        )
-    for name, predictor in predictors.items():
-        _apply(name, predictor, state.predictors[name])
+    apply_states(program, state.predictors, whose=state.technique, file="program.json")
     return program
 
 
-def _apply(name: str, predictor: Any, state: PredictorState) -> None:
+def apply_states(program: dspy.Module, states: Mapping[str, PredictorState], *, whose: str, file: str) -> None:
+    """Give each predictor of a new program its saved prompt and demonstrations.
+
+    Args:
+        program: Changed in place.
+        states: By the predictor's name.
+        whose: Name of the program, for messages.
+        file: Name of the file that the states were read from, for messages.
+
+    Raises:
+        ArtifactError: The states name a predictor or field that there is not, or lack one.
+    """
+    predictors = dict(program.named_predictors())
+    if set(predictors) != set(states):
+        raise ArtifactError(
+            f"{file}: {whose} has the predictors {sorted(predictors)}, but the file has {sorted(states)}"
+        )
+    for name, predictor in predictors.items():
+        _apply(name, predictor, states[name], file)
+
+
+def _apply(name: str, predictor: Any, state: PredictorState, file: str) -> None:
     signature = predictor.signature
     if list(signature.fields) != list(state.fields):
         raise ArtifactError(
-            f"program.json: {name} has the fields {list(signature.fields)}, but the file has {list(state.fields)}"
+            f"{file}: {name} has the fields {list(signature.fields)}, but the file has {list(state.fields)}"
         )
     for field, description in state.fields.items():
         if description != _description(signature, field):
@@ -103,7 +127,7 @@ def _apply(name: str, predictor: Any, state: PredictorState) -> None:
     for demo in state.demos:
         unknown = sorted(set(demo) - set(signature.fields))
         if unknown:
-            raise ArtifactError(f"program.json: a demonstration of {name} has the unknown field {unknown[0]!r}")
+            raise ArtifactError(f"{file}: a demonstration of {name} has the unknown field {unknown[0]!r}")
     predictor.signature = signature.with_instructions(state.instructions)
     predictor.demos = [dspy.Example(**demo) for demo in state.demos]
 

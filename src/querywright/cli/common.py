@@ -111,12 +111,21 @@ MetricOption = Annotated[
         show_default=False,
     ),
 ]
+JudgeOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--judge",
+        metavar="NAME",
+        help="A judge (querywright judge list) or a saved one's path. Repeatable.",
+        show_default=False,
+    ),
+]
 JudgeLMOption = Annotated[
     str | None,
     typer.Option(
         "--judge-lm",
         metavar="NAME",
-        help="An LM that judges usefulness; not calibrated, and said so.",
+        help="The LM that judges, usefulness if no --judge is given. Default: --lm.",
         show_default=False,
     ),
 ]
@@ -130,6 +139,15 @@ JudgeKeyOption = Annotated[
         "--judge-api-key-env",
         metavar="NAME",
         help="Environment variable that holds the judge's key.",
+        show_default=False,
+    ),
+]
+GuidelinesOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--guidelines",
+        metavar="FILE",
+        help="Points that answers are held against, for --judge coverage.",
         show_default=False,
     ),
 ]
@@ -366,11 +384,17 @@ def check_results(target: Path, option: str) -> None:
         _probe(target.absolute().parent, target.name, option)
 
 
-def check_file(target: Path, option: str) -> None:
-    """Raise when a file could not be written there, before anything is spent."""
+def check_file(target: Path, option: str, *, parents: bool = False) -> None:
+    """Raise when a file could not be written there, before anything is spent.
+
+    Args:
+        target: The file; it need not be there.
+        option: The option that named it.
+        parents: Whether its folder is made when it is missing. Default False.
+    """
     if target.is_dir():
         raise InputError(f"{target.name!r} is a folder; give a file with {option}")
-    if not target.absolute().parent.is_dir():
+    if not parents and not target.absolute().parent.is_dir():
         raise InputError(f"there is no folder {os.fspath(target.parent)!r} for {option} {target.name}; make it first")
     if target.exists() and not os.access(target, os.W_OK):
         raise InputError(f"{target.name!r} cannot be written; give another file with {option}")

@@ -16,11 +16,13 @@ from querywright.cli.common import (
     EmbedderOption,
     EngineOption,
     FailuresOption,
+    GuidelinesOption,
     HomeOption,
     JsonOption,
     JudgeApiBaseOption,
     JudgeKeyOption,
     JudgeLMOption,
+    JudgeOption,
     KeyOption,
     KnobOption,
     LimitOption,
@@ -69,9 +71,11 @@ def compare_command(
         typer.Option("--evidence", metavar="any|all", help="Whether one helpful passage is enough, or all are needed."),
     ] = "any",
     metric: MetricOption = None,
+    judge: JudgeOption = None,
     judge_lm: JudgeLMOption = None,
     judge_api_base: JudgeApiBaseOption = None,
     judge_api_key_env: JudgeKeyOption = None,
+    guidelines: GuidelinesOption = None,
     knob: KnobOption = None,
     reader: ReaderOption = "auto",
     column: ColumnOption = None,
@@ -109,7 +113,7 @@ def compare_command(
         techniques=[name for name in named if name not in folders],
         artifacts=[Path(name) for name in folders],
         metric=metric,
-        judging=None if judge_lm is None else Judging(judge_lm, judge_api_base, judge_api_key_env),
+        judging=Judging(judge or (), judge_lm, judge_api_base, judge_api_key_env, guidelines),
         knob=knob,
         reader=reader,
         column=column,
@@ -132,8 +136,8 @@ def compare_command(
             folder=save_to,
             baseline=Path(baseline).name if _is_folder(baseline) else baseline,
             references=_references(ready),
-            metrics=ready.metrics,
-            scoring="" if judge_lm is None else judge_lm,
+            metrics=ready.metrics(threads=threads, max_failures=max_failures, progress=update),
+            scoring=ready.scoring,
             threads=threads,
             max_failures=max_failures,
             progress=update,
@@ -159,9 +163,8 @@ def _references(ready: Prepared) -> dict[str, RAG]:
         return found
     if not any(program.technique.NAME == "closed_book" for program in ready.programs.values()):
         found[CLOSED_BOOK] = make_program("closed_book", None, reader=reader)
-    retriever = next(iter(ready.retrievers.values()), None)
     budgets = [one.technique.max_passages for one in ready.programs.values() if "max_passages" in one.technique.knobs]
-    oracle = oracle_evidence(retriever, ready.questions, reader, {"max_passages": max(budgets, default=1)})
+    oracle = oracle_evidence(ready.retriever, ready.questions, reader, {"max_passages": max(budgets, default=1)})
     if oracle is not None:
         found[ORACLE] = oracle
     return found

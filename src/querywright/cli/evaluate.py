@@ -17,11 +17,13 @@ from querywright.cli.common import (
     EmbedderOption,
     EngineOption,
     FailuresOption,
+    GuidelinesOption,
     HomeOption,
     JsonOption,
     JudgeApiBaseOption,
     JudgeKeyOption,
     JudgeLMOption,
+    JudgeOption,
     KeyOption,
     KnobOption,
     LimitOption,
@@ -65,9 +67,11 @@ def evaluate_command(
         ),
     ] = None,
     metric: MetricOption = None,
+    judge: JudgeOption = None,
     judge_lm: JudgeLMOption = None,
     judge_api_base: JudgeApiBaseOption = None,
     judge_api_key_env: JudgeKeyOption = None,
+    guidelines: GuidelinesOption = None,
     knob: KnobOption = None,
     reader: ReaderOption = "auto",
     column: ColumnOption = None,
@@ -105,7 +109,7 @@ def evaluate_command(
         techniques=technique,
         artifacts=artifact,
         metric=metric,
-        judging=None if judge_lm is None else Judging(judge_lm, judge_api_base, judge_api_key_env),
+        judging=Judging(judge or (), judge_lm, judge_api_base, judge_api_key_env, guidelines),
         knob=knob,
         reader=reader,
         column=column,
@@ -122,6 +126,7 @@ def evaluate_command(
     )
     found: list[Evaluation] = []
     with progress() as update, lm_failures():
+        metrics = ready.metrics(threads=threads, max_failures=max_failures, progress=update)
         for name, program in ready.programs.items():
             found.append(
                 evaluate(
@@ -129,23 +134,23 @@ def evaluate_command(
                     ready.questions,
                     lm=ready.workspace.lm,
                     name=name,
-                    metrics=ready.metrics,
+                    metrics=metrics,
                     threads=threads,
                     max_failures=max_failures,
                     progress=update,
                 )
             )
-    _report(questions, ready, found, as_json)
+    _report(questions, ready, found, [*metrics], as_json)
     if rows is not None:
         _write_rows(rows, found)
         note(f"every question's result: {rows}")
 
 
-def _report(source: str, ready: Prepared, found: Sequence[Evaluation], as_json: bool) -> None:
+def _report(source: str, ready: Prepared, found: Sequence[Evaluation], metrics: Sequence[str], as_json: bool) -> None:
     from querywright.optimize.contrasts import against
     from querywright.optimize.report import table_rows
 
-    notes = ready.lines([name for name in ready.metrics if not any(name in one.metrics for one in found)])
+    notes = ready.lines([name for name in metrics if not any(name in one.metrics for one in found)])
     comparisons = against(found, BASELINE if any(one.name == BASELINE for one in found) else found[0].name)
     if as_json:
         compared = [one.to_json() for one in comparisons]

@@ -21,6 +21,7 @@ from querywright.cli.compile import compile_command
 from querywright.cli.demo import demo
 from querywright.cli.evaluate import evaluate_command
 from querywright.cli.index import index
+from querywright.cli.judge import judge_app
 from querywright.cli.show import err, note
 from querywright.cli.techniques import techniques
 from querywright.errors import BudgetError, InputError, OutageError, QuerywrightError
@@ -45,6 +46,7 @@ app.command("ask")(ask)
 app.command("evaluate")(evaluate_command)
 app.command("compare")(compare_command)
 app.command("compile")(compile_command)
+app.add_typer(judge_app, name="judge")
 app.command("techniques")(techniques)
 
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from querywright.cli.common import Workspace, open_reranker, pairs
+from querywright.cli.judges import Panel, make_panel
 from querywright.cli.plan import Plan, make_plan, planned_programs, planned_questions, settle
 from querywright.cli.show import note
 from querywright.errors import InputError
 
 if TYPE_CHECKING:
+    import dspy
+
     from querywright.data.types import Question
+    from querywright.optimize.evaluate import Progress
     from querywright.programs import RAG
     from querywright.retrieval.engines import CollectionRetriever
 
@@ -22,17 +26,21 @@ SHOWN_WARNINGS = 3
 
 @dataclass(frozen=True, slots=True)
 class Judging:
-    """An LM that labels passages.
+    """What was said of judges.
 
     Args:
-        lm: Its name.
+        names: Judges, by name or path.
+        lm: Name of their LM; None for that of the arms.
         api_base: Address of its server.
         api_key_env: Environment variable that holds its key.
+        guidelines: The file of guidelines.
     """
 
-    lm: str
+    names: Sequence[str]
+    lm: str | None
     api_base: str | None
     api_key_env: str | None
+    guidelines: Path | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +51,8 @@ class Prepared:
         plan: What was named, settled.
         questions: What is asked.
         workspace: Working folder and LM.
-        metrics: Metrics by name.
+        panel: The judges.
+        judge_lm: Their LM.
         retrievers: Open retrievers by engine.
         programs: Programs by the names of their arms.
     """
@@ -51,15 +60,40 @@ class Prepared:
     plan: Plan
     questions: list[Question]
     workspace: Workspace
-    metrics: Mapping[str, Any]
+    panel: Panel
+    judge_lm: dspy.LM
     retrievers: Mapping[str, CollectionRetriever]
     programs: Mapping[str, RAG]
+
+    @property
+    def retriever(self) -> CollectionRetriever | None:
+        """One of the retrievers; all of them hold the same passages."""
+        return next(iter(self.retrievers.values()), None)
+
+    @property
+    def scoring(self) -> str:
+        """What the judged metrics rest on besides their names."""
+        judges = [f"{name} {saved.judge.digest()}" for name, saved in self.panel.judges.items()]
+        return "; ".join([self.judge_lm.model, *judges]) if judges else ""
+
+    def metrics(self, *, threads: int, max_failures: float, progress: Progress) -> dict[str, Any]:
+        """The metrics by name; guidelines that a judge needs are written first."""
+        judged = self.panel.at_work(
+            self.judge_lm,
+            self.questions,
+            self.retriever,
+            threads=threads,
+            max_failures=max_failures,
+            progress=progress,
+        )
+        return {**self.plan.metrics, **judged}
 
     def lines(self, unscored: Sequence[str]) -> list[str]:
         """What is said below a table of results."""
         return [
             f"LM {self.workspace.lm.model}; mean in per cent with its 95 % interval",
             *self.plan.notes,
+            *self.panel.notes(self.judge_lm.model, self.workspace.lm.model),
             *(f"{name}: no question could be scored" for name in unscored),
         ]
 
@@ -71,7 +105,7 @@ def prepare(
     techniques: Sequence[str] | None,
     artifacts: Sequence[Path] | None,
     metric: list[str] | None,
-    judging: Judging | None,
+    judging: Judging,
     knob: list[str] | None,
     reader: str,
     column: list[str] | None,
@@ -91,49 +125,29 @@ def prepare(
     Raises:
         InputError: Something cannot be used.
     """
+    panel = make_panel(judging.names, judging.lm, judging.guidelines)
     plan = make_plan(techniques, artifacts, reader, pairs(knob, "--knob"), metric, engine)
     asked = planned_questions(plan, source, pairs(column, "--column"), limit, split)
-    settle(plan, asked, judged=judging is not None)
+    settle(plan, asked, judged=bool(panel.judges))
     if plan.searching and collection is None:
         raise InputError(f"{plan.searching[0]} searches; name a collection with --collection")
     if reranker is not None and not plan.reranks:
         raise InputError("nothing here reranks; leave --reranker out, or name a technique that does")
     workspace = Workspace.open(home, lm, api_base=api_base, api_key_env=api_key_env, max_calls=max_calls)
-    metrics: dict[str, Any] = dict(plan.metrics)
-    if judging is not None:
-        own = judging.api_base or api_base, judging.api_key_env or api_key_env
-        judge = (
-            workspace.lm
-            if (judging.lm, *own) == (lm, api_base, api_key_env)
-            else workspace.another_lm(
-                judging.lm, api_base=judging.api_base, api_key_env=judging.api_key_env, max_calls=max_calls
-            )
+    judge_lm = workspace.lm
+    own = (judging.lm, judging.api_base or api_base, judging.api_key_env or api_key_env)
+    if judging.lm is not None and own != (lm, api_base, api_key_env):
+        judge_lm = workspace.another_lm(
+            judging.lm, api_base=judging.api_base, api_key_env=judging.api_key_env, max_calls=max_calls
         )
-        metrics["judged_useful"] = _judged(judge)
-        plan.notes.append(f"judged_useful: labels by the judge {judge.model}, not calibrated against people")
     retrievers: dict[str, CollectionRetriever] = {}
     if collection is not None:
-        engines = plan.engines or ([engine] if plan.artifacts else [])
+        engines = plan.engines or ([engine] if plan.artifacts or panel.guidelines else [])
         retrievers = {name: workspace.retriever(collection, embedder, name) for name in engines}
         for retriever in list(retrievers.values())[:1]:
             _warn_of_missing_evidence(asked, retriever)
     programs = planned_programs(plan, retrievers, workspace, home, open_reranker(reranker))
-    return Prepared(plan, asked, workspace, metrics, retrievers, programs)
-
-
-def _judged(lm: Any) -> Callable[..., float]:
-    import dspy
-
-    from querywright.metrics.judge import UsefulnessJudge, judged_metric
-    from querywright.models.adapter import PromptAdapter
-
-    metric = judged_metric(UsefulnessJudge())
-
-    def judged(example: Any, prediction: Any, trace: Any = None) -> float:
-        with dspy.context(lm=lm, adapter=PromptAdapter()):
-            return metric(example, prediction, trace)
-
-    return judged
+    return Prepared(plan, asked, workspace, panel, judge_lm, retrievers, programs)
 
 
 def _warn_of_missing_evidence(asked: Sequence[Question], retriever: CollectionRetriever) -> None:

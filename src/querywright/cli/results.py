@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from querywright.optimize.comparison import Compared
     from querywright.optimize.decisions import Decisions
     from querywright.optimize.diagnosis import Diagnosis, Needs
-    from querywright.retrieval.engines import CollectionRetriever
 
 CLOSED_BOOK, ORACLE = "closed book", "oracle evidence"
 ROWS, SUMMARY, REPORT = "results.parquet", "comparison.json", "report.html"
@@ -48,7 +47,7 @@ class Results:
         from querywright.optimize.decisions import decisions
         from querywright.optimize.diagnosis import diagnose
 
-        retriever = _retriever(ready)
+        retriever = ready.retriever
         labelled = any(question.evidence for question in ready.questions)
         searching = [
             one
@@ -84,7 +83,8 @@ class Results:
 
     def notes(self) -> list[str]:
         """What is said below the table."""
-        unscored = [name for name in self.ready.metrics if not any(name in one.metrics for one in self.compared.arms)]
+        tried = dict.fromkeys(name for one in self.compared.arms for row in one.rows for name in row.scores)
+        unscored = [name for name in tried if not any(name in one.metrics for one in self.compared.arms)]
         return self.ready.lines(unscored)
 
     def write(self, folder: Path) -> None:
@@ -136,7 +136,7 @@ class Results:
 
     def _passages(self) -> Mapping[str, Passage]:
         """The passages that some arm gave its reader, and the labelled ones."""
-        retriever = _retriever(self.ready)
+        retriever = self.ready.retriever
         if retriever is None:
             return {}
         arms = (*self.compared.arms, *self.compared.references)
@@ -145,14 +145,10 @@ class Results:
         return {passage.id: passage for passage in retriever.passages() if passage.id in wanted}
 
 
-def _retriever(ready: Prepared) -> CollectionRetriever | None:
-    return next(iter(ready.retrievers.values()), None)
-
-
 def _facts(ready: Prepared, data: str, collection: str | None) -> dict[str, str]:
     from querywright import __version__
 
-    retriever = _retriever(ready)
+    retriever = ready.retriever
     facts = {
         "Questions": f"{len(ready.questions)} of {Path(data).name}",
         "LM": str(ready.workspace.lm.model),

@@ -239,14 +239,15 @@ def _question(record: Record, multiple_choice: bool | None) -> tuple[Question, b
     texts = options.texts if options else ()
     column, given = record.cell("id")
     if given is None:
-        question_id = _derived_id(text, texts) if record.ok else ""
+        question_id = derived_id(text, texts) if record.ok else ""
     else:
         question_id = record.name(given, column, "a non-empty text or whole number")
     shown = () if multiple_choice is False else texts
     return Question(question_id, text, shown, answer.text, answer.aliases, evidence), given is not None
 
 
-def _derived_id(question: str, options: tuple[str, ...]) -> str:
+def derived_id(question: str, options: tuple[str, ...]) -> str:
+    """The id of a question that the data gives none."""
     data = json.dumps([question, *options], ensure_ascii=False)
     return hashlib.sha256(data.encode()).hexdigest()[:16]
 

@@ -1,0 +1,202 @@
+"""Cases that people have judged, to hold a judge against.
+
+A file has one judged case a row: ``question``, ``label``, and what the judge reads: ``passage`` (text) or
+``passages`` (a list of texts), ``response`` (the answer that is judged), ``point``; also ``id`` (of the question),
+``options`` and ``answer`` (the right one), as in files of questions.
+
+A folder has a file of passages with ids (``corpus.jsonl``) and one of questions (``questions.jsonl``), where a row has
+``judged``: an object of passage id and label; or ``passage`` (an id) and ``label``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from querywright.data.choices import read_answer, read_options
+from querywright.data.columns import Record, Table, parse_text_cell
+from querywright.data.reading import QUESTION_COLUMNS, check_limit, derived_id, read_passages
+from querywright.data.sources import iterate_rows
+from querywright.data.types import Passage, Question
+
+JUDGED_NAMES = ("id", "question", "options", "answer", "passage", "passages", "response", "point", "label", "judged")
+_COLUMNS = {
+    **QUESTION_COLUMNS,
+    **{name: (name,) for name in ("passage", "passages", "response", "point", "label", "judged")},
+}
+_A_PASSAGE_ID = "the id of a passage of the folder"
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What a judge may be shown; each judge takes the parts that it needs.
+
+    Args:
+        question: The question, with its options and right answer where they are known.
+        passages: What was found; one for a judge of single passages.
+        response: The answer that is judged; None where there is none.
+        point: What an answer should say; None where there is none.
+    """
+
+    question: Question
+    passages: tuple[Passage, ...] = ()
+    response: str | None = None
+    point: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A case and the label that people gave it."""
+
+    case: Case
+    label: str
+
+    def digest(self) -> str:
+        """SHA-256 of all that a judge could see, and of the label, as hex."""
+        case = self.case
+        question = [case.question.question, list(case.question.options), case.question.answer]
+        data = [question, [passage.content for passage in case.passages], case.response, case.point, self.label]
+        return hashlib.sha256(json.dumps(data, ensure_ascii=False).encode()).hexdigest()
+
+
+def read_judged(
+    source: str | os.PathLike[str],
+    labels: Mapping[str, str],
+    *,
+    needs: Collection[str] = ("passage",),
+    columns: Mapping[str, str] | None = None,
+    limit: int | None = None,
+    per_question: int | None = None,
+) -> list[Judged]:
+    """The judged cases of a file or folder, all of them sound or none.
+
+    Args:
+        source: A file of cases, or a folder of passages and questions; see the module's head.
+        labels: A judge's label by how people may have written it, in capitals with underscores for spaces: a word,
+            a grade, TRUE or FALSE.
+        needs: What each case must have: ``passage``, ``passages``, ``response``, ``point``. Default ``passage``.
+        columns: Our names to theirs. Default: the names of the module's head.
+        limit: Keep only the first so many questions, 1 or more. Default all.
+        per_question: Keep at most so many cases of each question, see ``sampled``. Default all.
+
+    Raises:
+        DataError: Everything that is wrong, with file, line, column, what was found and what was expected.
+    """
+    table = Table(_COLUMNS, columns, JUDGED_NAMES)
+    check_limit(limit)
+    corpus: dict[str, Passage] | None = None
+    if Path(source).expanduser().is_dir():
+        corpus = {passage.id: passage for passage in read_passages(source)}
+    found: list[Judged] = []
+    n_rows = 0
+    for row in iterate_rows(source, kind="questions", split=None, problems=table.problems):
+        n_rows += 1
+        found += _cases(table.record(row), labels, needs, corpus)
+    table.raise_problems(os.fspath(source), n_rows)
+    kept = set(list(dict.fromkeys(one.case.question.id for one in found))[:limit])
+    return sampled([one for one in found if one.case.question.id in kept], per_question)
+
+
+def sampled(judged: Sequence[Judged], per_question: int | None) -> list[Judged]:
+    """At most so many cases of each question, in their order.
+
+    Those with the smallest SHA-256 of what is shown: the same ones whatever else is there, and without regard to
+    their labels, so that each label keeps its share but for chance.
+
+    Args:
+        judged: Any cases.
+        per_question: 1 or more, or None for all.
+    """
+    check_limit(per_question)
+    places: dict[str, list[tuple[str, int]]] = {}
+    for place, one in enumerate(judged):
+        places.setdefault(one.case.question.id, []).append((Judged(one.case, "").digest(), place))
+    chosen = {place for found in places.values() for _, place in sorted(found)[:per_question]}
+    return [judged[place] for place in sorted(chosen)]
+
+
+def judged_hash(judged: Iterable[Judged]) -> str:
+    """SHA-256, as hex, of everything in the cases, whatever their order."""
+    return hashlib.sha256("\n".join(sorted(one.digest() for one in judged)).encode()).hexdigest()
+
+
+def _cases(
+    record: Record, labels: Mapping[str, str], needs: Collection[str], corpus: Mapping[str, Passage] | None
+) -> list[Judged]:
+    text = record.required_text("question")
+    options = read_options(record)
+    answer = read_answer(record, options)
+    column, given = record.cell("id")
+    texts = options.texts if options else ()
+    if given is not None:
+        question_id = record.name(given, column, "a non-empty text or whole number")
+    else:
+        question_id = derived_id(text, texts)
+    question = Question(question_id, text, texts, answer.text, answer.aliases)
+    response = record.required_text("response") if "response" in needs else None
+    point = record.required_text("point") if "point" in needs else None
+    cases = [
+        Judged(Case(question, passages, response, point), label)
+        for passages, label in _labelled(record, labels, needs, corpus)
+    ]
+    return cases if record.ok else []
+
+
+def _labelled(
+    record: Record, labels: Mapping[str, str], needs: Collection[str], corpus: Mapping[str, Passage] | None
+) -> Iterator[tuple[tuple[Passage, ...], str]]:
+    """Passages and label of each case of a row."""
+    column, judged = record.cell("judged")
+    judged = parse_text_cell(judged)
+    if judged is None or corpus is None:
+        column, given = record.cell("label")
+        if given is None:
+            record.required_text("label")
+        else:
+            yield _passages(record, needs, corpus), _label(record, column, given, labels)
+    elif not isinstance(judged, dict):
+        record.complain(column, judged, "an object of passage id and label")
+    else:
+        for key, given in judged.items():
+            if key in corpus:
+                yield (corpus[key],), _label(record, column, given, labels)
+            else:
+                record.complain(column, key, _A_PASSAGE_ID)
+
+
+def _passages(record: Record, needs: Collection[str], corpus: Mapping[str, Passage] | None) -> tuple[Passage, ...]:
+    if "passage" in needs:
+        texts: list[object] = [record.required_text("passage")]
+        column = record.cell("passage").column
+    elif "passages" in needs:
+        column, given = record.cell("passages")
+        listed = parse_text_cell(given)
+        if not isinstance(listed, list) or not listed:
+            record.complain(column, given, "a list of texts, at least one")
+            return ()
+        texts = listed
+    else:
+        return ()
+    found = []
+    for place, given in enumerate(texts):
+        text = record.text(given, column, "non-empty text") if record.ok else ""
+        if corpus is None:
+            found.append(Passage(str(place), text))
+        elif text in corpus:
+            found.append(corpus[text])
+        elif text:
+            record.complain(column, text, _A_PASSAGE_ID)
+    return tuple(found)
+
+
+def _label(record: Record, column: str, given: object, labels: Mapping[str, str]) -> str:
+    if isinstance(given, float) and given.is_integer():
+        given = int(given)
+    name = str(given).strip().upper().replace(" ", "_").replace("-", "_")
+    if name not in labels:
+        record.complain(column, given, f"a label: {', '.join(labels)}")
+    return labels.get(name, "")

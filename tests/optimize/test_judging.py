@@ -1,0 +1,287 @@
+from __future__ import annotations
+
+import json
+import random
+
+import dspy
+import pytest
+
+from querywright.data.judged import Case, Judged
+from querywright.data.types import Passage, Question
+from querywright.errors import ArtifactError, BudgetError, DataError
+from querywright.metrics.guideline import Guidelines
+from querywright.metrics.judges import JUDGES, AnswerabilityJudge, FaithfulnessJudge, UsefulnessWithoutAnswerJudge
+from querywright.optimize.failures import TooManyFailuresError
+from querywright.optimize.judge_compile import AS_IT_IS, compile_judge
+from querywright.optimize.judge_files import SavedJudge, load_judge, save_judge
+from querywright.optimize.judging import calibrate, freeze_guidelines, judge_cases
+
+LABELS = ("NOT_USEFUL", "USEFUL", "ENTAILED")
+
+
+def cases(n=24, m=6, labels=LABELS, chars=20):
+    """Passages whose text says their label to whoever knows the code."""
+    random_ = random.Random(0)
+    found = []
+    for q in range(n):
+        for p in range(m):
+            label = random_.choice(labels)
+            text = f"Code {labels.index(label)} in passage {p}." + "x" * chars
+            found.append(Judged(Case(Question(f"q{q}", f"What of number {q}?"), (Passage(f"{q}-{p}", text),)), label))
+    return found
+
+
+def code(asked):
+    return int(asked.prompt.rpartition("Code ")[2][0])
+
+
+def perfect(asked):
+    return json.dumps({"label": LABELS[code(asked)]})
+
+
+def at_random(asked):
+    return json.dumps({"label": random.Random(asked.prompt).choice(LABELS)})
+
+
+def learner(asked):
+    """Right once it is shown examples, else at random."""
+    return perfect(asked) if asked.prompt.count("Code ") > 1 else at_random(asked)
+
+
+@pytest.fixture
+def lm_that(make_engine, make_lm):
+    return lambda write, **options: make_lm(make_engine(write=write), **options)
+
+
+@pytest.fixture
+def judge():
+    return UsefulnessWithoutAnswerJudge()
+
+
+def test_a_perfect_judge_has_kappa_one(judge, lm_that):
+    seen = []
+    found = calibrate(judge, cases(), lm=lm_that(perfect), threads=3, progress=lambda *at: seen.append(at))
+    assert (found.n, found.questions, found.unreadable, found.failed) == (144, 24, 0, 0)
+    assert found.figures["kappa"].value == found.figures["agreement"].value == 1
+    assert (found.judge, found.lm, found.prompt) == (judge.NAME, "scripted/model", judge.digest())
+    assert seen[-1] == (judge.NAME, 144, 144)
+    assert len(seen) == 144
+
+
+def test_a_random_judge_has_kappa_near_zero(judge, lm_that):
+    kappa = calibrate(judge, cases(60, 10), lm=lm_that(at_random)).figures["kappa"]
+    assert abs(kappa.value) < 0.1
+    assert kappa.low < 0 < kappa.high
+
+
+def test_unreadable_answers_are_counted(judge, lm_that):
+    found = calibrate(judge, cases(), lm=lm_that(lambda asked: perfect(asked) if code(asked) else "so so"))
+    none = sum(one.label == "NOT_USEFUL" for one in cases())
+    assert (found.n, found.unreadable, found.failed) == (144 - none, none, 0)
+    assert found.table[0] == (0, 0, 0)
+
+
+def test_failures_are_counted_and_stop_the_run_when_they_are_many(judge, lm_that, make_engine, make_lm):
+    def before(n, asked):
+        if n == 3:
+            raise dspy.LMError("down")
+
+    found = calibrate(judge, cases(), lm=make_lm(make_engine(before=before, write=perfect)), threads=1)
+    assert (found.n, found.unreadable, found.failed) == (143, 0, 1)
+
+    def down(n, asked):
+        raise dspy.LMError("down")
+
+    with pytest.raises(TooManyFailuresError, match=r"of 144 judgements failed in 'usefulness_without_answer'"):
+        calibrate(judge, cases(), lm=make_lm(make_engine(before=down), outage_after=10_000), threads=1)
+
+
+def test_the_budget_stops_it(judge, lm_that):
+    with pytest.raises(BudgetError):
+        calibrate(judge, cases(), lm=lm_that(perfect, max_calls=5), threads=1)
+
+
+def test_stored_answers_are_used_again(judge, lm_that, store):
+    first, second = (lm_that(perfect, store=store) for _ in range(2))
+    assert calibrate(judge, cases(4), lm=first) == calibrate(judge, cases(4), lm=second)
+    assert len(first.engine.inner.asked) == 24
+    assert second.engine.inner.asked == []
+
+
+def test_cases_that_lack_what_the_judge_needs_stop_it_at_once(lm_that):
+    lm = lm_that(perfect)
+    with pytest.raises(DataError, match="no answer that could be judged"):
+        judge_cases(FaithfulnessJudge(), [cases(1)[0].case], lm=lm)
+    assert lm.engine.inner.asked == []
+
+
+def test_demonstrations_that_help_are_chosen_and_their_worth_is_shown_on_the_other_half(judge, lm_that):
+    judged = cases(40, 8)
+    lm = lm_that(learner)
+    made = compile_judge(judge, judged, lm=lm, threads=4)
+    assert made.chosen != AS_IT_IS
+    assert next(iter(made.dev)) == AS_IT_IS
+    assert set(made.dev) == {AS_IT_IS, *(f"{k} demonstrations ({n})" for n, k in enumerate((3, 3, 6, 6), 1))}
+    assert abs(made.before.figures["kappa"].value) < 0.2
+    assert made.after.figures["kappa"].value == 1
+    gain = made.differences["kappa"]
+    assert gain.value == pytest.approx(1 - made.before.figures["kappa"].value)
+    assert 0.7 < gain.low < gain.high
+    assert made.before.data == made.after.data
+    assert made.before.prompt == judge.digest() != made.after.prompt == made.judge.digest()
+    assert judge.label.demos == []
+
+    shown = [demo.label for demo in made.judge.label.demos]
+    assert sorted(shown) == sorted(LABELS * (len(shown) // 3))
+    # No question gave a demonstration and was judged in the last word as well.
+    asked = {entry.number for entry in lm.engine.inner.asked if entry.prompt.count("Code ") > 1}
+    taught = {demo.question for demo in made.judge.label.demos}
+    assert not taught & {f"What of number {n}?" for n in asked}
+    assert 10 <= made.after.questions <= 30  # about half
+
+
+def test_fewer_cases_are_judged_and_demonstrations_come_from_all(judge, lm_that):
+    one, all_ = (compile_judge(judge, cases(40, 8), lm=lm_that(learner), per_question=k) for k in (2, None))
+    assert (one.after.questions, one.after.n) == (all_.after.questions, 2 * all_.after.questions)
+    assert set(one.dev) == set(all_.dev)
+    assert len(one.dev) == 5
+
+
+def test_demonstrations_that_do_not_help_are_left_out(judge, lm_that):
+    made = compile_judge(judge, cases(40, 8), lm=lm_that(perfect))
+    assert made.chosen == AS_IT_IS
+    assert made.judge is judge
+    assert made.before == made.after
+    assert (made.differences["kappa"].value, made.differences["kappa"].low) == (0, 0)
+
+
+def test_an_arm_that_fails_too_often_is_out(judge, make_engine, make_lm):
+    def before(n, asked):
+        if asked.prompt.count("Code ") > 4:
+            raise dspy.LMError("too long")
+
+    lm = make_lm(make_engine(before=before, write=learner), outage_after=10_000)
+    made = compile_judge(judge, cases(40, 8), lm=lm, threads=1)
+    assert made.chosen.startswith("3 ")
+    assert made.dev["6 demonstrations (3)"] != made.dev["6 demonstrations (3)"]
+
+
+def test_the_split_is_stable(judge, lm_that):
+    one, other = (compile_judge(judge, order, lm=lm_that(learner)) for order in (cases(40, 8), cases(40, 8)[::-1]))
+    assert one.chosen == other.chosen
+    assert (one.after.data, one.after.prompt) == (other.after.data, other.after.prompt)
+
+
+@pytest.mark.parametrize(
+    ("judged", "match"),
+    [
+        (cases(2), "another --seed"),
+        (cases(40, labels=("USEFUL",)), "have only the labels"),
+        (cases(40, chars=1100), "shorter than 1000 characters"),
+    ],
+)
+def test_too_little_to_learn_from(judge, judged, match, lm_that):
+    lm = lm_that(perfect)
+    with pytest.raises(DataError, match=match):
+        compile_judge(judge, judged, lm=lm)
+    assert lm.engine.inner.asked == []
+
+
+@pytest.mark.parametrize("name", JUDGES)
+@pytest.mark.parametrize("place", ["folder", "file.json"])
+def test_a_judge_from_disk_is_the_same(name, place, tmp_path):
+    judge = JUDGES[name]()
+    parts = {part: ["a", "b"] if part == "options" else f"some {part} ä" for part in judge.inputs()}
+    judge.label.demos = [dspy.Example(**parts, label=next(iter(judge.SCALE)), augmented=True)]
+    judge.label.signature = judge.label.signature.with_instructions("Judge well.")
+    file = save_judge(tmp_path / place, judge, None)
+    assert file == (tmp_path / "folder" / "judge.json" if place == "folder" else tmp_path / place)
+    for path in (file, tmp_path / place):
+        saved = load_judge(path)
+        assert type(saved.judge) is type(judge)
+        assert saved.judge.digest() == judge.digest()
+        assert saved.judge.label.signature.instructions == "Judge well."
+    assert saved.standing("m") == f"judge {name} by m: not calibrated against people"
+
+
+def test_a_calibration_travels_and_holds_for_its_lm_and_prompt_only(judge, lm_that, tmp_path):
+    found = calibrate(judge, cases(), lm=lm_that(perfect))
+    saved = load_judge(save_judge(tmp_path / "j", judge, found))
+    assert saved.calibration == found
+    assert saved.standing("scripted/model") == found.sentence()
+    assert "not calibrated against people (its calibration is of the LM scripted/model)" in saved.standing("other")
+    tuned = judge.deepcopy()
+    tuned.label.signature = tuned.label.signature.with_instructions("Other.")
+    assert "(its calibration is of another prompt)" in SavedJudge(tuned, found).standing("scripted/model")
+
+
+def test_nothing_secret_is_saved(judge, lm_that, tmp_path):
+    judge.label.lm = dspy.LM("openai/x", api_key="sk-secret-123456789", api_base="http://secret.example")
+    judge.label.config = {"api_key": "sk-secret-123456789"}
+    text = save_judge(tmp_path / "j", judge, calibrate(UsefulnessWithoutAnswerJudge(), cases(3), lm=lm_that(perfect)))
+    assert "secret" not in text.read_text()
+
+
+def damaged(**changes):
+    return lambda data: {**data, **changes}
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        (damaged(judge="nobody"), "unknown judge 'nobody'; the judges are: usefulness"),
+        (damaged(format=9), "format 9, but this version of querywright reads 1"),
+        (damaged(predictors={}), r"has the predictors \['label'\], but the file has \[\]"),
+        (damaged(predictors=3), "field predictors"),
+        (damaged(api_key="x"), "field api_key"),
+        (damaged(calibration={"n": 3}), "calibrate again"),
+        (lambda data: {key: value for key, value in data.items() if key != "judge"}, "field judge"),
+        (lambda data: [data], "field"),
+    ],
+)
+def test_a_damaged_judge_is_refused(change, match, tmp_path):
+    file = save_judge(tmp_path / "j", AnswerabilityJudge(), None)
+    file.write_text(json.dumps(change(json.loads(file.read_text()))))
+    with pytest.raises(ArtifactError, match=match):
+        load_judge(tmp_path / "j")
+
+
+def test_a_judge_that_is_not_there_cut_off_or_of_other_fields(tmp_path):
+    with pytest.raises(ArtifactError, match="there is no judge at"):
+        load_judge(tmp_path / "none")
+    file = save_judge(tmp_path / "j", AnswerabilityJudge(), None)
+    whole = file.read_text()
+    file.write_text(whole[:-30])
+    with pytest.raises(ArtifactError, match=r"judge\.json: field \(whole\)"):
+        load_judge(file)
+    file.write_text(whole.replace('"question":', '"query":'))
+    with pytest.raises(ArtifactError, match=r"judge\.json: label has the fields"):
+        load_judge(file)
+    file.write_text(whole.replace('"demos": []', '"demos": [{"key": "x"}]'))
+    with pytest.raises(ArtifactError, match="a demonstration of label has the unknown field 'key'"):
+        load_judge(file)
+
+
+def test_a_place_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(ArtifactError, match="could not be written"):
+        save_judge(tmp_path / "file" / "j", AnswerabilityJudge(), None)
+
+
+def test_guidelines_are_written_once(lm_that):
+    def write(asked):
+        number = asked.number
+        if "golden_answer" in asked.properties:
+            return "nothing" if number == 2 else json.dumps({"golden_answer": f"It is {number} of {number}."})
+        return json.dumps({"key_points": [f"It is {number}."]})
+
+    questions = [(Question(f"q{n}", f"What of number {n}?"), [Passage("p", f"Text of {n}.")]) for n in range(4)]
+    lm = lm_that(write)
+    first = freeze_guidelines(Guidelines(), questions[:3], lm=lm)
+    assert {key: one.points for key, one in first.items()} == {"q0": ("It is 0.",), "q1": ("It is 1.",)}
+    assert first["q0"].lm == "scripted/model"
+    asked = len(lm.engine.inner.asked)
+    second = freeze_guidelines(first, questions, lm=lm)
+    assert set(second) == {"q0", "q1", "q3"}
+    assert all(second[key] == first[key] for key in first)
+    assert {one.number for one in lm.engine.inner.asked[asked:]} == {2, 3}
