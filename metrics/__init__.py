@@ -17,13 +17,12 @@ from querywright.metrics.answers import (
     is_invalid_choice,
     token_f1,
 )
-from querywright.metrics.calibration import Calibration, calibration
+from querywright.metrics.calibration import Calibration
 from querywright.metrics.decisions import (
     AccuracyGivenLabel,
     Flips,
     LabelShares,
     accuracy_by_label,
-    agreement,
     flips,
     label_shares,
 )
@@ -75,11 +74,9 @@ __all__ = [
     "Usefulness",
     "UsefulnessJudge",
     "accuracy_by_label",
-    "agreement",
     "all_found_at_k",
     "answer_tokens",
     "bootstrap_interval",
-    "calibration",
     "choice_accuracy",
     "decision_useful",
     "exact_match",

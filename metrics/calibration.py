@@ -21,6 +21,7 @@ class Calibration:
     Args:
         judge: Name of the judge.
         lm: Name of its LM.
+        engine: SHA-256 of its LM and where it was asked.
         prompt: SHA-256 of its prompts.
         data: SHA-256 of what it was held against.
         labels: The labels, worst first.
@@ -34,6 +35,7 @@ class Calibration:
 
     judge: str
     lm: str
+    engine: str
     prompt: str
     data: str
     labels: tuple[str, ...]
@@ -79,6 +81,7 @@ class Calibration:
             found = cls(
                 judge=str(data["judge"]),
                 lm=str(data["lm"]),
+                engine=str(data["engine"]),
                 prompt=str(data["prompt"]),
                 data=str(data["data"]),
                 labels=labels,
@@ -103,6 +106,7 @@ def calibration(
     *,
     name: str,
     lm: str,
+    engine: str,
     prompt: str,
     data: str,
     labels: Sequence[str],
@@ -117,6 +121,7 @@ def calibration(
         questions: Id of the question of each case.
         name: Name of the judge.
         lm: Name of its LM.
+        engine: SHA-256 of its LM and where it was asked.
         prompt: SHA-256 of its prompts.
         data: SHA-256 of the cases.
         labels: All labels, worst first.
@@ -129,6 +134,7 @@ def calibration(
     return Calibration(
         judge=name,
         lm=lm,
+        engine=engine,
         prompt=prompt,
         data=data,
         labels=tuple(labels),

@@ -1,4 +1,4 @@
-"""What the passages did to the decision: accuracy by label, label shares, flips, and whether the guess was kept.
+"""What the passages did to the decision: accuracy by label, label shares and flips.
 
 Everything is by question id, so that two arms are only held against each other on the same questions. An arm's
 scores are 1.0 for right, 0.0 for wrong and NaN for what could not be scored.
@@ -164,26 +164,6 @@ def flips(scores: Mapping[str, float], other: Mapping[str, float]) -> Flips:
         both_wrong=pairs.count((0.0, 0.0)),
         unscored=sum(math.isnan(one) or math.isnan(two) for one, two in pairs),
     )
-
-
-def agreement(hypotheses: Mapping[str, int | None], answers: Mapping[str, int | None]) -> Mean:
-    """How often the reader's option is the one that the technique guessed before it searched.
-
-    Near 1 the passages hardly ever overturn the guess: it is right, or it has chosen its own evidence.
-
-    Args:
-        hypotheses: Index of the guessed option by question id (`extract_option`); None without a guess.
-        answers: Index of the option that the reader picked; None if none can be told.
-
-    Returns:
-        The share with Wilson's interval; questions without a guess or an option are counted as unscored.
-
-    Raises:
-        DataError: The two do not name the same questions.
-    """
-    _check_same(hypotheses, answers)
-    pairs = [(guess, answers[key]) for key, guess in hypotheses.items()]
-    return mean_with_interval([math.nan if None in pair else float(pair[0] == pair[1]) for pair in pairs])
 
 
 def _given(keys: Sequence[str], scores: Mapping[str, float], other: Mapping[str, float]) -> AccuracyGivenLabel:

@@ -172,6 +172,8 @@ class JudgedMetric:
         return 0.0 if trace is not None and math.isnan(score) else score
 
     def _score(self, question: Question, prediction: Any) -> float:
+        if "right_answer" in self.judge.needs() and question.answer is None:
+            return math.nan
         cases = self.judge.cases(question, prediction)
         if any(self.judge.lacks(case) for case in cases):
             return math.nan

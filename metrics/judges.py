@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal
 import dspy
 
 from querywright.data.declined import says_declined
+from querywright.data.forms import LIVEQA
 from querywright.data.types import Label, Passage, Question
 from querywright.errors import InputError
 from querywright.metrics.judge import Judge, judge_passages
@@ -140,12 +141,7 @@ class UsefulnessWithoutAnswerJudge(Judge):
         str(Label.USEFUL): 1.0,
         str(Label.ENTAILED): 1.0,
     }
-    GRADES: ClassVar[Mapping[int, str]] = {
-        1: str(Label.NOT_USEFUL),
-        2: str(Label.NOT_USEFUL),
-        3: str(Label.USEFUL),
-        4: str(Label.ENTAILED),
-    }
+    GRADES: ClassVar[Mapping[int, str]] = {grade: str(label) for grade, label in LIVEQA.items()}
 
 
 class UsefulnessJudge(UsefulnessWithoutAnswerJudge):

@@ -165,7 +165,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-def verdict(test: PairedTest, *, a: str, b: str, alpha: float = 0.05) -> str:
+def verdict(test: PairedTest, *, a: str, b: str, alpha: float = 0.05, tests: int = 1) -> str:
     """What the test shows, as one English sentence.
 
     Args:
@@ -173,6 +173,8 @@ def verdict(test: PairedTest, *, a: str, b: str, alpha: float = 0.05) -> str:
         a: Name of the first arm.
         b: Name of the second arm.
         alpha: Level of the two-sided test. Default 0.05.
+        tests: Comparisons that are corrected together. What could have been shown is told for the strictest of
+            them, at alpha / tests. Default 1.
 
     Returns:
         That a beats b, is worse, or that no difference was shown, which could have been, and, for 0/1 values, about
@@ -190,14 +192,15 @@ def verdict(test: PairedTest, *, a: str, b: str, alpha: float = 0.05) -> str:
         return f"{a} beats {b}: {facts}{left_out}"
     if significant and test.p_one_sided > 0.5 and test.difference < 0:
         return f"{a} is worse than {b}: {facts}{left_out}"
-    fewest = minimum_detectable(test.n, alpha=alpha)
+    strict = alpha / tests
+    fewest = minimum_detectable(test.n, alpha=strict)
     questions = _plural(test.n, "question")
     possible = (
         f"with {questions} no difference could have been shown"
         if fewest is None
         else f"with {questions} only a lead of at least {_plural(fewest, 'win')} to 0 could have been shown"
     )
-    return f"no difference shown between {a} and {b}: {facts}; {possible}{_more_questions(test, alpha)}{left_out}"
+    return f"no difference shown between {a} and {b}: {facts}; {possible}{_more_questions(test, strict)}{left_out}"
 
 
 def _check_finite(values: Sequence[float]) -> None:

@@ -26,9 +26,10 @@ from querywright.optimize.results import Comparison
 from querywright.optimize.state import state_of
 from querywright.programs.rag import RAG
 
-JOURNAL = "rows.jsonl"
+JOURNAL = "journal.jsonl"
 FORMAT = 1
 """Version of a row; rows of another are not read."""
+_BEGINS = b'{"key": "'
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +84,8 @@ def compare(
 
     A row is written to the folder's journal as soon as it is there, so a run that was ended, whichever way, goes on
     where it stopped; an arm or a question more costs no more than itself. A row counts for the same program, question,
-    LM and metrics only. A failed question is asked again by the next run.
+    LM and metrics only. A failed question is asked again by the next run, and so is every question of an arm whose
+    retriever is a callable without a fingerprint of its own: nothing tells its index from another.
 
     Args:
         arms: Programs by name.
@@ -99,7 +101,7 @@ def compare(
         progress: Called after each question.
 
     Raises:
-        InputError: There is no such baseline, or another process writes to the folder.
+        InputError: There is no such baseline, another process writes to the folder, or its journal is none.
         OutageError: The LM is out of reach.
         BudgetError: The limit of calls is reached.
         TooManyFailuresError: More questions of an arm failed than allowed.
@@ -113,7 +115,7 @@ def compare(
     found: dict[str, Evaluation] = {}
     with _open_journal(folder) as journal:
         for name, program in {**arms, **references}.items():
-            key = _key(program, lm, [scoring, *sorted(metrics)])
+            key = _key(program, lm, [scoring, *sorted(metrics)]) if _is_known(program) else None
             found[name] = evaluate(
                 program,
                 questions,
@@ -123,18 +125,21 @@ def compare(
                 threads=threads,
                 max_failures=max_failures,
                 progress=progress,
-                known=journal.rows(key, questions),
-                keep=journal.writer(key, questions),
+                known=None if key is None else journal.rows(key, questions),
+                keep=None if key is None else journal.writer(key, questions),
             )
     rivals = tuple(found[name] for name in arms)
     return Compared(rivals, baseline, tuple(against(rivals, baseline)), tuple(found[name] for name in references))
 
 
 class Journal:
-    """Rows as they come, a line each; a line that was torn by a kill is dropped.
+    """Rows as they come, a line each; a last line that was torn by a kill is dropped.
 
     Args:
         file: Open for reading and appending, and locked.
+
+    Raises:
+        InputError: The file is something else.
     """
 
     def __init__(self, file: IO[bytes]) -> None:
@@ -142,13 +147,17 @@ class Journal:
         self._lines: dict[tuple[str, str], dict[str, Any]] = {}
         end = 0
         file.seek(0)
-        for line in file:
+        for number, line in enumerate(file, start=1):
+            if not line.startswith(_BEGINS[: len(line)]):
+                raise _no_journal(file, number)
             if not line.endswith(b"\n"):
                 break
             end += len(line)
-            with contextlib.suppress(ValueError, TypeError, KeyError):  # a line that is no row is asked again
+            try:
                 entry = json.loads(line)
                 self._lines[entry["key"], entry["question"]] = entry["row"]
+            except (ValueError, TypeError, KeyError) as error:
+                raise _no_journal(file, number) from error
         file.truncate(end)
 
     def rows(self, key: str, questions: Sequence[Question]) -> dict[str, Row]:
@@ -156,7 +165,7 @@ class Journal:
         found: dict[str, Row] = {}
         for question in questions:
             data = self._lines.get((key, data_hash([question])))
-            with contextlib.suppress(ValueError, TypeError, KeyError):
+            with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError):  # no row: it is asked again
                 if data is not None:
                     found[question.id] = Row.from_json(data)
         return found
@@ -187,6 +196,19 @@ def _open_journal(folder: Path) -> Iterator[Journal]:
         yield Journal(file)
 
 
+def _no_journal(file: IO[bytes], number: int) -> InputError:
+    path = Path(file.name)
+    return InputError(
+        f"line {number} of {path.name!r} in {path.parent.name!r} is no row of a comparison; give another folder, or "
+        "move the file away (answers of an LM are stored elsewhere and are not asked for again)"
+    )
+
+
+def _is_known(program: RAG) -> bool:
+    """Whether what is searched can be told from what another program searches."""
+    return getattr(program.technique.retriever, "is_known", True)
+
+
 def _key(program: RAG, lm: dspy.LM, scored: Sequence[str]) -> str:
     """Names all that a row depends on beside its question."""
     technique = program.technique
@@ -195,6 +217,7 @@ def _key(program: RAG, lm: dspy.LM, scored: Sequence[str]) -> str:
         "version": __version__,
         "program": state_of(program).model_dump(),
         "retriever": None if technique.retriever is None else technique.retriever.fingerprint,
+        "technique": getattr(technique, "fingerprint", None),
         "reranker": None if technique.reranker is None else technique.reranker.id,
         "lm": engine_of(lm).identity,
         "sampling": {name: lm.kwargs.get(name) for name in ("temperature", "max_tokens")},

@@ -33,7 +33,7 @@ def family(
     comparisons = []
     for (metric, a, b, raw), p in zip(tests, corrected, strict=True):
         result = replace(raw, p_two_sided=p)
-        sentence = f"{prefix}{metric}: {verdict(result, a=a, b=b, alpha=ALPHA)}"
+        sentence = f"{prefix}{metric}: {verdict(result, a=a, b=b, alpha=ALPHA, tests=len(tests))}"
         comparisons.append(Comparison(name, metric, a, b, result, sentence))
     return comparisons
 

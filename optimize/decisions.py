@@ -19,8 +19,6 @@ from querywright.metrics.decisions import (
 from querywright.metrics.usefulness import passage_labels
 from querywright.optimize.evaluate import Evaluation, finite, mean_json
 
-ACCURACY = "accuracy"
-
 
 @dataclass(frozen=True, slots=True)
 class Decisions:
@@ -74,28 +72,31 @@ def decisions(
     questions: Sequence[Question],
     *,
     baseline: Evaluation,
-    closed_book: Evaluation | None,
+    closed_book: Mapping[str, Evaluation],
+    metric: str = "accuracy",
 ) -> tuple[Decisions, ...]:
     """What each arm's passages did to the decisions.
 
     Args:
-        arms: Results of programs that search and read, on these questions; scored by accuracy.
+        arms: Results of programs that search and read, on these questions.
         questions: What was asked, with labelled evidence.
         baseline: Answers that turned are counted against it,
-        closed_book: and against the same reader without passages, where that was asked.
+        closed_book: and, by arm, against its reader without passages, where that was asked.
+        metric: Says which answers are right: 1.0, 0.0 or NaN. Default accuracy.
     """
-    others = [one for one in (closed_book, baseline) if one is not None and ACCURACY in one.metrics]
     evidence = {question.id: question.evidence for question in questions if question.evidence}
     found = []
     for arm in arms:
-        scores = _scores(arm)
+        without = closed_book.get(arm.name)
+        others = [one for one in (without, baseline) if one is not None and metric in one.metrics]
+        scores = _scores(arm, metric)
         labels = {row.id: row.label for row in arm.rows}
         shown = {row.id: passage_labels(row.passages, evidence[row.id]) for row in arm.rows if row.id in evidence}
         found.append(
             Decisions(
                 arm.name,
-                {other.name: flips(scores, _scores(other)) for other in others if other.name != arm.name},
-                {} if closed_book is None else accuracy_by_label(scores, labels, _scores(closed_book)),
+                {other.name: flips(scores, _scores(other, metric)) for other in others if other.name != arm.name},
+                {} if without is None else accuracy_by_label(scores, labels, _scores(without, metric)),
                 label_shares(shown),
             )
         )
@@ -127,5 +128,5 @@ def decision_rows(decided: Sequence[Decisions]) -> list[dict[str, str]]:
     return rows
 
 
-def _scores(arm: Evaluation) -> dict[str, float]:
-    return dict(zip([row.id for row in arm.rows], arm.values(ACCURACY), strict=True))
+def _scores(arm: Evaluation, metric: str) -> dict[str, float]:
+    return dict(zip([row.id for row in arm.rows], arm.values(metric), strict=True))

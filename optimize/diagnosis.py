@@ -11,6 +11,8 @@ from typing import Any, Literal
 
 from querywright.data.types import Label, Question
 from querywright.errors import InputError
+from querywright.metrics.answers import extract_option
+from querywright.metrics.tokens import answer_tokens
 from querywright.optimize.evaluate import Evaluation, Row
 
 Needs = Literal["any", "all"]
@@ -50,7 +52,7 @@ class Lost:
         question: Its id.
         stage: What became of it.
         closed_book: Whether the reader is right without passages; None where that was not asked.
-        oracle: Whether it is right with the deciding passages; None where that was not asked.
+        oracle: Whether it is right with the deciding passages; None where that was not asked, or there are none.
     """
 
     question: str
@@ -95,48 +97,62 @@ class Diagnosis:
 def diagnose(
     arms: Sequence[Evaluation],
     questions: Sequence[Question],
-    indexed: Collection[str],
+    indexed: Mapping[str, Collection[str]],
     *,
     metric: str = "accuracy",
     needs: Needs = "any",
-    closed_book: Evaluation | None = None,
-    oracle: Evaluation | None = None,
+    closed_book: Mapping[str, Evaluation] | None = None,
+    oracle: Mapping[str, Evaluation] | None = None,
 ) -> Diagnosis:
     """Tell where each arm loses its answers.
 
     Args:
         arms: Results of programs that search and read, on these questions.
         questions: What was asked.
-        indexed: Ids of the passages in the collection.
+        indexed: By arm the ids of the passages in what it searches.
         metric: Says which answers are right (1.0). Default accuracy.
         needs: ``any``: one helpful passage (ENTAILED or USEFUL) is the evidence; ``all``: it takes every one, as for
             questions of several hops. Default ``any``.
-        closed_book: Results of the same reader without passages; without them no evidence counts as "not used".
-        oracle: Results of the same reader with the deciding passages.
+        closed_book: By arm the results of its reader without passages; without them no evidence counts as "not used".
+        oracle: By arm the results of its reader with the deciding passages.
 
     Raises:
         InputError: An arm was not evaluated on these questions.
     """
     ids = [question.id for question in questions]
-    for one in (*arms, *(other for other in (closed_book, oracle) if other is not None)):
+    closed_book, oracle = closed_book or {}, oracle or {}
+    for one in (*arms, *closed_book.values(), *oracle.values()):
         if [row.id for row in one.rows] != ids:
             raise InputError(f"{one.name} was not evaluated on the questions that are to be diagnosed")
-    without = _rows(closed_book)
-    perfect = _rows(oracle)
-    holds = set(indexed)
     lost = {
-        arm.name: tuple(
-            Lost(
-                question.id,
-                _stage(row, question, holds, metric, needs, without.get(question.id)),
-                _right(without.get(question.id), metric),
-                _right(perfect.get(question.id), metric),
-            )
-            for question, row in zip(questions, arm.rows, strict=True)
+        arm.name: _lost(
+            arm, questions, set(indexed[arm.name]), metric, needs, closed_book.get(arm.name), oracle.get(arm.name)
         )
         for arm in arms
     }
     return Diagnosis(metric, needs, lost, _telling(ids, lost))
+
+
+def _lost(
+    arm: Evaluation,
+    questions: Sequence[Question],
+    indexed: Collection[str],
+    metric: str,
+    needs: Needs,
+    closed_book: Evaluation | None,
+    oracle: Evaluation | None,
+) -> tuple[Lost, ...]:
+    without = [None] * len(questions) if closed_book is None else closed_book.rows
+    perfect = [None] * len(questions) if oracle is None else oracle.rows
+    return tuple(
+        Lost(
+            question.id,
+            _stage(row, question, indexed, metric, needs, bare),
+            _right(bare, metric),
+            _right(best, metric) if best is not None and best.passages else None,
+        )
+        for question, row, bare, best in zip(questions, arm.rows, without, perfect, strict=True)
+    )
 
 
 def lost_rows(diagnosis: Diagnosis) -> list[dict[str, str]]:
@@ -144,10 +160,6 @@ def lost_rows(diagnosis: Diagnosis) -> list[dict[str, str]]:
     counts = {arm: diagnosis.counts(arm) for arm in diagnosis.arms}
     stages = [stage for stage in Stage if any(count[stage] for count in counts.values())]
     return [{"arm": arm, **{str(stage): str(count[stage]) for stage in stages}} for arm, count in counts.items()]
-
-
-def _rows(evaluation: Evaluation | None) -> dict[str, Row]:
-    return {} if evaluation is None else {row.id: row for row in evaluation.rows}
 
 
 def _right(row: Row | None, metric: str) -> bool | None:
@@ -176,8 +188,19 @@ def _stage(
         return Stage.NOT_FOUND
     if not reached(row.passages):
         return Stage.CUT
-    same = without is not None and without.failure is None and without.answer == row.answer
+    same = without is not None and without.failure is None and _same_answer(without.answer, row.answer, question)
     return Stage.NOT_USED if same else Stage.MISREAD
+
+
+def _same_answer(one: str | None, other: str | None, question: Question) -> bool:
+    """Whether two answers say the same: pick one option, or have the same tokens."""
+    if one is None or other is None:
+        return one is other
+    if question.options:
+        picked = extract_option(one, question.options)
+        return picked is not None and picked == extract_option(other, question.options)
+    first, second = answer_tokens(one, other)
+    return first == second
 
 
 def _telling(ids: Sequence[str], lost: Mapping[str, Sequence[Lost]]) -> tuple[str, ...]:

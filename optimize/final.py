@@ -14,7 +14,7 @@ from querywright.optimize.references import oracle_evidence
 from querywright.optimize.results import NO_REWRITING, OBJECTIVE_METRICS, Comparison, Compiled, objective_value
 from querywright.optimize.run import Run
 from querywright.optimize.selection import paired
-from querywright.programs import RAG
+from querywright.programs import RAG, make_reader
 
 Verdict = Literal["gain", "no gain shown", "loss", "no rewriting"]
 
@@ -43,7 +43,7 @@ def final_test(run: Run, compiled: RAG, recommended: str, reader_demos: Demos) -
     programs[NO_REWRITING] = run.program("plain", reads=True, knobs=budget)
     programs[f"{run.technique} as written"] = run.program(run.technique, reads=True, knobs=run.knobs)
     programs[f"{run.technique} compiled"] = compiled
-    oracle = oracle_evidence(run.retriever, asked, run.reader, budget)
+    oracle = oracle_evidence(run.retriever, asked, None if run.reader is None else make_reader(run.reader), budget)
     if oracle is not None:
         programs["oracle evidence"] = oracle
     rows = {name: with_demos(program, reader_demos) for name, program in programs.items()}
@@ -62,7 +62,7 @@ def _reader_as_written(arm: str) -> str:
     return f"{arm}, reader as written"
 
 
-def compare(test: Sequence[Evaluation], technique: str, recommended: str) -> list[Comparison]:
+def planned_comparisons(test: Sequence[Evaluation], technique: str, recommended: str) -> list[Comparison]:
     """The planned comparisons, whichever way they fall.
 
     Those of the technique are Holm-corrected together. Oracle evidence against closed book is a check of the

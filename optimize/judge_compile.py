@@ -38,7 +38,8 @@ class CompiledJudge:
     Args:
         judge: The judge.
         chosen: Name of the arm that was chosen on dev; ``no demonstrations`` for the judge as it was.
-        dev: Kappa of each arm on dev; NaN where it is undefined or the arm failed too often.
+        dev: Kappa of each arm on dev; NaN where it is undefined, or the arm failed too often or gave fewer readable
+            labels than the judge as it was.
         before: The calibration of the judge as it was, on the half that nothing was chosen on.
         after: That of the judge that was chosen, on the same half.
         differences: After - before on the cases that both could judge, by figure.
@@ -102,6 +103,7 @@ def compile_judge(
         return judge_cases(arm, cases, lm=lm, threads=threads, max_failures=max_failures, name=name, progress=progress)
 
     scores: dict[str, float] = {}
+    least = 0
     for name, arm in arms.items():
         try:
             found = judged_by(arm, dev, f"dev, {name}")
@@ -110,7 +112,10 @@ def compile_judge(
                 raise
             scores[name] = math.nan
             continue
-        scores[name] = calibration_of(arm, dev, found, lm, seed).figures["kappa"].value
+        read = sum(label is not None for label in found.labels)
+        least = max(least, read) if name == AS_IT_IS else least
+        # An arm that reads fewer cases than the judge as it is would be scored on easier ones.
+        scores[name] = calibration_of(arm, dev, found, lm, seed).figures["kappa"].value if read >= least else math.nan
     chosen = max(scores, key=lambda name: -math.inf if math.isnan(scores[name]) else scores[name])
     ends = {name: judged_by(arms[name], test, f"test, {name}") for name in dict.fromkeys((AS_IT_IS, chosen))}
     people = [one.label for one in test]

@@ -40,17 +40,20 @@ class SavedJudge:
     judge: Judge
     calibration: Calibration | None = None
 
-    def standing(self, lm: str) -> str:
+    def standing(self, lm: str, engine: str) -> str:
         """What may be said of the judge when this LM is asked: its calibration, or that there is none.
 
         Args:
             lm: Name of the LM.
+            engine: Its ``lm_digest``.
         """
         none = f"judge {self.judge.NAME} by {lm}: not calibrated against people"
         if self.calibration is None:
             return none
         if self.calibration.lm != lm:
             return f"{none} (its calibration is of the LM {self.calibration.lm})"
+        if self.calibration.engine != engine:
+            return f"{none} (its calibration is of {lm} somewhere else, or in another version)"
         if self.calibration.prompt != self.judge.digest():
             return f"{none} (its calibration is of another prompt)"
         return self.calibration.sentence()

@@ -13,6 +13,7 @@ from querywright.data.types import Passage, Question
 from querywright.metrics.calibration import Calibration, calibration
 from querywright.metrics.guideline import Guideline, Guidelines, GuidelineWriter, write_guideline
 from querywright.metrics.judge import Judge
+from querywright.models.lm import lm_digest
 from querywright.optimize.evaluate import Progress, asking
 from querywright.optimize.failures import Failures
 from querywright.optimize.pool import bounded_map
@@ -177,6 +178,7 @@ def calibration_of(judge: Judge, judged: Sequence[Judged], found: Judgements, lm
         [one.case.question.id for one in judged],
         name=judge.NAME,
         lm=lm.model,
+        engine=lm_digest(lm),
         prompt=judge.digest(),
         data=judged_hash(judged),
         labels=tuple(judge.SCALE),

@@ -1,4 +1,4 @@
-"""Programs that are no rivals: what the reader makes of perfect evidence."""
+"""Programs that are no rivals: what a reader makes of no evidence, and of perfect evidence."""
 
 from __future__ import annotations
 
@@ -7,18 +7,24 @@ from typing import Any
 
 from querywright.data.types import Question
 from querywright.errors import InputError
-from querywright.programs import RAG, OracleEvidence, make_reader
+from querywright.programs import RAG, OracleEvidence, technique_class
+from querywright.programs.readers import Reader
+
+
+def closed_book(reader: Reader) -> RAG:
+    """A program that gives the reader no passage."""
+    return RAG(technique_class("closed_book")(), reader)
 
 
 def oracle_evidence(
-    retriever: Any, questions: Sequence[Question], reader: str | None, knobs: Mapping[str, Any]
+    retriever: Any, questions: Sequence[Question], reader: Reader | None, knobs: Mapping[str, Any]
 ) -> RAG | None:
     """A program that gives the reader the deciding passages themselves.
 
     Args:
         retriever: Holds them.
         questions: Labelled questions.
-        reader: Name of the reader.
+        reader: The reader.
         knobs: Such as ``max_passages``.
 
     Returns:
@@ -32,4 +38,4 @@ def oracle_evidence(
         passages = {passage.id: passage for passage in get([key for key in ids if key in retriever])}
     except (InputError, TypeError):  # it cannot tell what it holds
         return None
-    return RAG(OracleEvidence(passages, questions, **knobs), make_reader(reader))
+    return RAG(OracleEvidence(passages, questions, **knobs), reader)

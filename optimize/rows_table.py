@@ -57,12 +57,12 @@ def write_rows(path: Path, arms: Sequence[Evaluation], questions: Sequence[Quest
 
 
 def _record(arm: str, row: Row, question: str, metrics: Sequence[str]) -> dict[str, Any]:
-    data = row.to_json()
+    data: dict[str, Any] = _encodable(row.to_json())
     cost = row.cost
     return {
-        "arm": arm,
+        "arm": _encodable(arm),
         "question_id": row.id,
-        "question": question,
+        "question": _encodable(question),
         **{name: data["scores"].get(name) for name in metrics},
         **{
             name: data[name]
@@ -82,3 +82,12 @@ def _record(arm: str, row: Row, question: str, metrics: Sequence[str]) -> dict[s
         "tokens": cost.tokens + cost.saved_tokens,
         "seconds": None if cost.saved else data["seconds"],
     }
+
+
+def _encodable(value: Any) -> Any:
+    """The value without halves of surrogate pairs, which an LM can write and Parquet cannot hold."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, dict):
+        return {key: _encodable(one) for key, one in value.items()}
+    return [_encodable(one) for one in value] if isinstance(value, list) else value

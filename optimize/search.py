@@ -15,7 +15,7 @@ from querywright.data.types import Label, Question
 from querywright.metrics.dspy_metrics import METRICS
 from querywright.optimize.demonstrations import Demos, bootstrap_sets, with_demos
 from querywright.optimize.evaluate import Progress
-from querywright.optimize.final import compare, final_test
+from querywright.optimize.final import final_test, planned_comparisons
 from querywright.optimize.results import (
     NO_REWRITING,
     Arm,
@@ -109,7 +109,7 @@ def compile_program(
         compiled=best,
         reader_demos=bool(reader_demos),
         test=tuple(test),
-        comparisons=tuple(compare(test, technique, recommended)),
+        comparisons=tuple(planned_comparisons(test, technique, recommended)),
         costs=run.costs,
         settings=settings,
         n_demo_sets=len(sets),

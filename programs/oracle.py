@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -26,6 +27,9 @@ class OracleEvidence(Technique):
 
     def __init__(self, passages: Mapping[str, Passage], questions: Iterable[Question], **knobs: Any) -> None:
         super().__init__(None, **knobs)
+        held = sorted(passage.digest() for passage in passages.values())
+        self.fingerprint = hashlib.sha256("\n".join(held).encode()).hexdigest()
+        """Changes with the passages."""
         self._evidence = {
             (q.question, tuple(option.strip() for option in q.options)): tuple(
                 passages[key] for key, label in q.evidence.items() if label == Label.ENTAILED and key in passages

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,7 +19,7 @@ import pytest
 from querywright.optimize.comparison import JOURNAL
 
 OUT = ("--out", "results")
-FILES = {"rows.jsonl", "results.parquet", "comparison.json", "report.html"}
+FILES = {JOURNAL, "results.parquet", "comparison.json", "report.html"}
 
 
 @pytest.fixture
@@ -57,7 +58,7 @@ def test_arms_are_compared_and_everything_is_written(compared, server):
     report = Path("results/report.html").read_text("utf-8")
     assert "multi_query:n_queries=2" in report
     assert summary["comparisons"][0]["sentence"] in report
-    assert "sk-never" not in done.out + done.err + report + Path("results/rows.jsonl").read_text()
+    assert "sk-never" not in done.out + done.err + report + Path("results", JOURNAL).read_text()
 
     calls = len(server.requests)
     again = compared("plain@bm25", "multi_query:n_queries=2", "--limit", "6", "--json")
@@ -101,6 +102,63 @@ def test_what_cannot_be_compared_is_said_before_anything_is_asked(compared, serv
     assert message in done.err
     assert server.requests == []
     assert not Path("results").exists()
+
+
+def test_the_artifact_that_was_named_is_the_baseline(compared, artifact, server):
+    other = Path("other") / artifact.name
+    shutil.copytree(artifact, other)
+    done = compared(f"{artifact}/", other, artifact, "--baseline", other, "--limit", "3", "--json")
+    assert done.status == 0, done.err
+    assert [one["arm"] for one in done.data["arms"]] == ["made", str(other)]
+    assert {(one["arm"], one["other"]) for one in done.data["comparisons"]} == {("made", str(other))}
+
+
+def test_a_judge_and_its_points_are_part_of_what_a_row_rests_on(compared, server, questions):
+    def points(name, *texts):
+        rows = [json.loads(line) for line in questions.read_text().splitlines()[:2]]
+        assert compared("plain", "--judge", "coverage", "--guidelines", name, "--limit", "2", "--json").status == 0
+        frozen = json.loads(Path(name).read_text())
+        for row in rows:
+            frozen[row["id"]]["points"] = list(texts)
+        Path(name).write_text(json.dumps(frozen))
+        done = compared("plain", "--judge", "coverage", "--guidelines", name, "--limit", "2", "--json")
+        assert done.status == 0, done.err
+        return done.data["arms"][0]["metrics"]["judged_guideline"]["value"]
+
+    usual = server.reply
+
+    def judge(body):
+        sent = json.dumps(body)
+        if "make the point" in sent:
+            return json.dumps({"label": "yes" if "point: good" in sent else "no"})
+        return usual(body)
+
+    server.reply = judge
+    assert points("one.json", "good") == 1.0
+    assert points("two.json", "bad one") == 0.0
+
+
+def test_what_was_judged_before_is_not_told_as_judged_now(compared):
+    given = ("plain", "--judge", "usefulness", "--limit", "2", "--json")
+    first, again = compared(*given), compared(*given)
+    assert any("in this run" in note and "not calibrated against people" in note for note in first.data["notes"])
+    assert not any("in this run" in note for note in again.data["notes"])
+    assert any("not calibrated against people" in note for note in again.data["notes"])
+
+
+def test_an_address_without_a_judge_is_refused(compared, server):
+    done = compared("plain", "--judge", "usefulness", "--judge-api-base", "http://127.0.0.1:1")
+    assert done.status == 2
+    assert "name it with --judge-lm" in done.err
+    assert server.requests == []
+
+
+def test_without_a_metric_that_says_what_is_right_the_missing_diagnosis_is_told(compared):
+    done = compared("plain", "--metric", "token_f1", "--limit", "2", "--json")
+    assert done.data["diagnosis"] is None
+    assert any("no diagnosis, which needs accuracy or exact_match" in note for note in done.data["notes"])
+    done = compared("plain", "--metric", "exact_match", "--limit", "2", "--json")
+    assert done.data["diagnosis"]["metric"] == "exact_match"
 
 
 def test_a_folder_with_other_files_is_left_alone(compared, server):

@@ -68,10 +68,14 @@ def test_beir_grades(beir):
 @pytest.mark.parametrize("grade", range(-2, 5))
 def test_a_grade_that_is_more_is_never_worth_less(grade):
     order = [Label.NOT_USEFUL, Label.USEFUL, Label.ENTAILED]
-    for graded in (True, False):
-        this, more = label_of(grade, graded=graded), label_of(grade + 1, graded=graded)
+    for positive in ({1, 2}, {2, 3}, {1}):
+        this, more = label_of(grade, positive), label_of(grade + 1, positive)
         assert order.index(this) <= order.index(more)
-    assert (label_of(grade, graded=False) is Label.ENTAILED) == (grade >= 1)
+    assert (label_of(grade, {1}) is Label.ENTAILED) == (grade >= 1)
+
+
+def test_of_several_positive_grades_the_lowest_is_useful_whatever_it_is():
+    assert [label_of(grade, {2, 3}) for grade in (0, 2, 3)] == [Label.NOT_USEFUL, Label.USEFUL, Label.ENTAILED]
 
 
 def test_beir_splits(beir):

@@ -16,7 +16,7 @@ LABELS = ("NOT_USEFUL", "USEFUL", "ENTAILED")
 
 
 def held(people, judge, questions=None, labels=LABELS, **changes):
-    given = {"name": "usefulness", "lm": "some/model", "prompt": "p" * 64, "data": "d" * 64}
+    given = {"name": "usefulness", "lm": "some/model", "engine": "e" * 64, "prompt": "p" * 64, "data": "d" * 64}
     questions = questions or [str(place) for place in range(len(people))]
     return calibration(people, judge, questions, labels=labels, **{**given, **changes})
 

@@ -6,7 +6,7 @@ import pytest
 
 from querywright.data.types import Label
 from querywright.errors import DataError
-from querywright.metrics.decisions import LabelShares, accuracy_by_label, agreement, flips, label_shares
+from querywright.metrics.decisions import LabelShares, accuracy_by_label, flips, label_shares
 from querywright.metrics.intervals import wilson_interval
 
 E, U, N = Label.ENTAILED, Label.USEFUL, Label.NOT_USEFUL
@@ -70,18 +70,11 @@ def test_flips_of_nothing():
     assert math.isnan(flips({"q": 1.0}, {"q": 1.0}).rescued)
 
 
-def test_agreement_leaves_out_what_picks_nothing():
-    kept = agreement(by_id([0, 1, 2, None, 3]), by_id([0, 1, 0, 1, None]))
-    assert (kept.value, kept.n, kept.unscored) == (pytest.approx(2 / 3), 3, 2)
-    assert (kept.low, kept.high) == wilson_interval(2 / 3, 3)
-
-
 def test_other_questions_are_refused():
     for compare in (
         lambda: flips({"a": 1, "b": 0}, {"a": 1, "c": 0}),
         lambda: accuracy_by_label({"a": 1, "b": 0}, {"a": E, "b": N}, {"a": 1, "c": 0}),
         lambda: accuracy_by_label({"a": 1, "b": 0}, {"a": E, "c": N}, {"a": 1, "b": 0}),
-        lambda: agreement({"a": 1, "b": 0}, {"a": 1, "c": 0}),
     ):
         with pytest.raises(DataError, match=r"only one side names 'b', 'c' \(2 of 3 questions\); compare on the same"):
             compare()

@@ -365,6 +365,14 @@ def test_verdict_follows_the_corrected_value():
     assert "(p = .0496)" in verdict(near, a="A", b="B")  # not ".050", which would look like no difference
 
 
+def test_what_could_have_been_shown_is_told_for_all_tests_that_are_corrected_together():
+    test = replace(paired_exact_test(*arms(7, 0, 33)), p_two_sided=5 * 0.5**6)  # p = .078 after Holm over five
+    said = verdict(test, a="A", b="B", tests=5)
+    assert "only a lead of at least 8 wins to 0" in said  # 2 * 0.5**8 = .0078 < .01, 2 * 0.5**7 = .0156 is not
+    assert "at these rates about 57 questions" in said
+    assert "at least 6 wins to 0" in verdict(test, a="A", b="B")
+
+
 def test_verdict_on_graded_values_gives_the_mean_difference():
     test = paired_exact_test([0.5] * 8, [0.25] * 8)
     assert verdict(test, a="A", b="B") == (

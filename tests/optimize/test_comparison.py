@@ -2,18 +2,21 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import pyarrow.parquet as pq
 import pytest
 from dspy.utils.exceptions import LMServerError
 
-from querywright.data.types import Label
+from querywright.data.types import Label, Passage
 from querywright.errors import InputError, OutageError
 from querywright.metrics.dspy_metrics import METRICS
 from querywright.models.ledger import Cost
 from querywright.optimize.comparison import JOURNAL, compare
 from querywright.optimize.evaluate import Evaluation, Row
 from querywright.optimize.rows_table import write_rows
+from querywright.programs import RAG, OracleEvidence, make_program, make_reader
+from querywright.retrieval.callable import CallableRetriever
 
 
 def arms(world):
@@ -97,14 +100,61 @@ def test_a_line_that_was_torn_is_asked_again_and_the_file_goes_on_behind_it(worl
     compare(arms(world), world.questions, lm=make_lm(), folder=tmp_path, baseline="plain")
     lines = (tmp_path / JOURNAL).read_bytes().splitlines(keepends=True)
     assert len(lines) == 36
-    (tmp_path / JOURNAL).write_bytes(b"".join(lines[:4]) + b"no row\n" + b'{"key": 1}\n' + lines[4][:70])
+    (tmp_path / JOURNAL).write_bytes(b"".join(lines[:4]) + lines[4][:70])
 
     lm = make_lm()
     compare(arms(world), world.questions, lm=lm, folder=tmp_path, baseline="plain")
     assert asked(lm) == 14 + 3 * 18
-    kept = (tmp_path / JOURNAL).read_bytes().splitlines()
-    assert kept[6:] == [line for line in kept if b'"question"' in line][4:]
-    assert all(json.loads(line) for line in kept[6:])
+    kept = (tmp_path / JOURNAL).read_bytes().splitlines(keepends=True)
+    assert kept[:4] == lines[:4]
+    assert len([json.loads(line) for line in kept]) == 36
+
+
+@pytest.mark.parametrize(
+    "text", [b"my notes, without an end of line", b"my notes\n", b'{"key": "a", "question": 1}\n', b'{"key": "a", \n']
+)
+def test_a_file_of_another_kind_is_refused_and_left_as_it_is(world, make_lm, tmp_path, text):
+    (tmp_path / JOURNAL).write_bytes(text)
+    lm = make_lm()
+    with pytest.raises(InputError, match=r"line 1 of 'journal\.jsonl' in .* is no row of a comparison; give another"):
+        compare(arms(world), world.questions, lm=lm, folder=tmp_path, baseline="plain")
+    assert (tmp_path / JOURNAL).read_bytes() == text
+    assert asked(lm) == 0
+
+
+def test_a_row_of_another_shape_is_asked_again(world, make_lm, tmp_path):
+    compare(arms(world), world.questions, lm=make_lm(), folder=tmp_path, baseline="plain")
+    first, *others = (tmp_path / JOURNAL).read_text().splitlines(keepends=True)
+    changed = json.loads(first)
+    changed["row"]["scores"] = []
+    (tmp_path / JOURNAL).write_text(json.dumps(changed) + "\n" + "".join(others))
+    lm = make_lm()
+    compare(arms(world), world.questions, lm=lm, folder=tmp_path, baseline="plain")
+    assert asked(lm) == 1
+
+
+def test_retrievers_of_ones_own_are_not_taken_for_each_other(world, make_lm, tmp_path):
+    def searching(found, **given):
+        return make_program("plain", CallableRetriever(lambda query, k: [found], **given), max_passages=1)
+
+    good, bad = (Passage(f"{key}-0", "Text.") for key in ("decides", "other"))
+    for given in ({}, {"fingerprint": "1"}):
+        programs = {"f": searching(good, **given), "g": searching(bad, **({"fingerprint": "2"} if given else {}))}
+        for _ in range(2):
+            compared = compare(programs, world.questions[:1], lm=make_lm(), folder=tmp_path, baseline="f")
+            assert [one.values("decision_useful") for one in compared.arms] == [[1.0], [0.0]]
+    assert len((tmp_path / JOURNAL).read_text().splitlines()) == 2  # only what has a fingerprint of its own is kept
+
+
+def test_oracle_evidence_that_was_changed_is_asked_again(world, make_lm, tmp_path):
+    def calls(text):
+        held = {f"decides-{n}": Passage(f"decides-{n}", text) for n in range(18)}
+        oracle = RAG(OracleEvidence(held, world.questions), make_reader("multiple_choice"))
+        lm = make_lm()
+        compare({"oracle": oracle}, world.questions, lm=lm, folder=tmp_path, baseline="oracle")
+        return asked(lm)
+
+    assert [calls("old"), calls("old"), calls("new")] == [18, 0, 18]
 
 
 def test_a_row_counts_for_the_same_program_question_lm_and_metrics_only(make_world, make_lm, tmp_path):
@@ -215,6 +265,9 @@ def test_the_table_has_a_row_an_arm_and_question(world, make_lm, tmp_path):
         Row("q1", {"accuracy": math.nan, "recall": math.nan}, failure="lm", message="it broke", seconds=9.0),
         Row("q2", {"accuracy": 0.0, "recall": 0.0}, answer="x", seconds=0.1, cost=Cost(saved=2, saved_tokens=11)),
     )  # fmt: skip
+    broken = replace(rows[0], answer="hi \ud83d")
+    write_rows(tmp_path / "rows.parquet", [Evaluation("plain", (broken,), 1.0)], world.questions[:1])
+    assert pq.read_table(tmp_path / "rows.parquet").to_pylist()[0]["answer"] == "hi ?"
     write_rows(tmp_path / "rows.parquet", [Evaluation("plain", rows, 1.0)], world.questions[:3])
 
     table = pq.read_table(tmp_path / "rows.parquet").to_pylist()

@@ -39,7 +39,10 @@ def arm(name):
 
 def test_answers_turned_accuracy_by_label_and_shares():
     plain, hyde = decisions(
-        [arm("plain"), arm("hyde")], QUESTIONS, baseline=arm("plain"), closed_book=arm("closed book")
+        [arm("plain"), arm("hyde")],
+        QUESTIONS,
+        baseline=arm("plain"),
+        closed_book=dict.fromkeys(("plain", "hyde"), arm("closed book")),
     )
 
     assert plain.turned == {"closed book": Flips(2, 1, 1, 0, 0)}
@@ -57,5 +60,5 @@ def test_answers_turned_accuracy_by_label_and_shares():
 
 
 def test_without_closed_book_there_is_no_accuracy_by_label():
-    (plain,) = decisions([arm("plain")], QUESTIONS, baseline=arm("plain"), closed_book=None)
+    (plain,) = decisions([arm("plain")], QUESTIONS, baseline=arm("plain"), closed_book={})
     assert (plain.turned, plain.by_label) == ({}, {})

@@ -26,7 +26,7 @@ def row(score, *passages, found=(), answer="wrong", id="q", **same):
 
 def stage(given, question=None, indexed=("g1", "g2", "bad", "x"), **options):
     question = question or asked()
-    return diagnose([arm(given)], [question], indexed, **options).arms["arm"][0].stage
+    return diagnose([arm(given)], [question], {"arm": indexed}, **options).arms["arm"][0].stage
 
 
 def test_each_stage_is_told_from_the_others():
@@ -43,10 +43,15 @@ def test_each_stage_is_told_from_the_others():
 
 def test_not_used_is_the_answer_that_is_given_without_passages():
     without = arm(row(0.0, answer="Paris"), name="closed book")
-    assert stage(row(0.0, "g1", answer="Paris"), closed_book=without) is Stage.NOT_USED
-    assert stage(row(0.0, "g1", answer="Rome"), closed_book=without) is Stage.MISREAD
+    assert stage(row(0.0, "g1", answer="Paris"), closed_book={"arm": without}) is Stage.NOT_USED
+    assert stage(row(0.0, "g1", answer="Rome"), closed_book={"arm": without}) is Stage.MISREAD
+    picks = Question("q", "What?", ("right", "Paris"), "right", evidence=GOLD)
+    for one, other in (("Paris", "B"), ("Paris.", "paris")):
+        bare = {"arm": arm(row(0.0, answer=one), name="closed book")}
+        assert stage(row(0.0, "g1", answer=other), question=picks, closed_book=bare) is Stage.NOT_USED
+    assert stage(row(0.0, "g1", answer="paris."), closed_book={"arm": without}) is Stage.NOT_USED
     failed = arm(Row("q", {"accuracy": math.nan}, failure="lm"), name="closed book")
-    assert stage(row(0.0, "g1", answer=None), closed_book=failed) is Stage.MISREAD
+    assert stage(row(0.0, "g1", answer=None), closed_book={"arm": failed}) is Stage.MISREAD
 
 
 def test_where_all_the_evidence_is_needed_a_part_of_it_is_not_enough():
@@ -60,8 +65,8 @@ def test_counts_and_what_the_reader_does_without_and_with_the_evidence():
     questions = [asked(f"q{n}") for n in range(3)]
     plain = arm(row(1.0, "g1", id="q0"), row(0.0, "x", id="q1"), row(0.0, "x", id="q2"), name="plain")
     closed = arm(row(0.0, id="q0"), row(1.0, id="q1"), row(math.nan, id="q2"), name="closed book")
-    oracle = arm(row(1.0, id="q0"), row(1.0, id="q1"), row(0.0, id="q2"), name="oracle")
-    found = diagnose([plain], questions, ["g1", "g2"], closed_book=closed, oracle=oracle)
+    oracle = arm(row(1.0, "g1", id="q0"), row(1.0, id="q1"), row(0.0, "g2", id="q2"), name="oracle")
+    found = diagnose([plain], questions, {"plain": GOLD}, closed_book={"plain": closed}, oracle={"plain": oracle})
 
     assert found.counts("plain") == {Stage.RIGHT: 1, Stage.NOT_FOUND: 2}
     assert [(one.closed_book, one.oracle) for one in found.arms["plain"]] == [
@@ -86,13 +91,13 @@ def test_the_most_telling_questions_are_those_on_which_arms_differ_and_evidence_
     found = diagnose(
         [scored("a", 1, 1, 0, 0), scored("b", 1, 0, 1, 0), scored("c", 1, 1, 1, 0)],
         questions,
-        ["g1", "g2"],
-        closed_book=scored("closed book", 0, 1, 0, 0),
-        oracle=scored("oracle", 1, 1, 1, 1),
+        dict.fromkeys("abc", GOLD),
+        closed_book=dict.fromkeys("abc", scored("closed book", 0, 1, 0, 0)),
+        oracle=dict.fromkeys("abc", scored("oracle", 1, 1, 1, 1)),
     )
     assert found.telling == ("q2", "q1", "q3")  # q0: all right; q3: all wrong, though the evidence would have helped
 
 
 def test_an_arm_on_other_questions_is_refused():
     with pytest.raises(InputError, match="arm was not evaluated on the questions"):
-        diagnose([arm(row(1.0, id="other"))], [asked()], [])
+        diagnose([arm(row(1.0, id="other"))], [asked()], {"arm": ()})

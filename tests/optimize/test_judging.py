@@ -166,6 +166,18 @@ def test_an_arm_that_fails_too_often_is_out(judge, make_engine, make_lm):
     assert made.dev["6 demonstrations (3)"] != made.dev["6 demonstrations (3)"]
 
 
+def test_an_arm_that_reads_fewer_cases_is_out(judge, lm_that):
+    def picky(asked):
+        shown = asked.prompt.count("Code ")
+        if shown > 1 and code(asked) != 2:
+            return "no JSON at all"  # what it does read, it reads rightly
+        return perfect(asked) if shown > 1 else at_random(asked)
+
+    made = compile_judge(judge, cases(40, 8), lm=lm_that(picky))
+    assert made.chosen == AS_IT_IS
+    assert sum(kappa != kappa for kappa in made.dev.values()) == 4
+
+
 def test_the_split_is_stable(judge, lm_that):
     one, other = (compile_judge(judge, order, lm=lm_that(learner)) for order in (cases(40, 8), cases(40, 8)[::-1]))
     assert one.chosen == other.chosen
@@ -201,18 +213,20 @@ def test_a_judge_from_disk_is_the_same(name, place, tmp_path):
         assert type(saved.judge) is type(judge)
         assert saved.judge.digest() == judge.digest()
         assert saved.judge.label.signature.instructions == "Judge well."
-    assert saved.standing("m") == f"judge {name} by m: not calibrated against people"
+    assert saved.standing("m", "e") == f"judge {name} by m: not calibrated against people"
 
 
 def test_a_calibration_travels_and_holds_for_its_lm_and_prompt_only(judge, lm_that, tmp_path):
     found = calibrate(judge, cases(), lm=lm_that(perfect))
     saved = load_judge(save_judge(tmp_path / "j", judge, found))
     assert saved.calibration == found
-    assert saved.standing("scripted/model") == found.sentence()
-    assert "not calibrated against people (its calibration is of the LM scripted/model)" in saved.standing("other")
+    assert saved.standing("scripted/model", found.engine) == found.sentence()
+    other = "not calibrated against people (its calibration is of the LM scripted/model)"
+    assert other in saved.standing("other", found.engine)
+    assert "(its calibration is of scripted/model somewhere else" in saved.standing("scripted/model", "elsewhere")
     tuned = judge.deepcopy()
     tuned.label.signature = tuned.label.signature.with_instructions("Other.")
-    assert "(its calibration is of another prompt)" in SavedJudge(tuned, found).standing("scripted/model")
+    assert "(its calibration is of another prompt)" in SavedJudge(tuned, found).standing("scripted/model", found.engine)
 
 
 def test_nothing_secret_is_saved(judge, lm_that, tmp_path):

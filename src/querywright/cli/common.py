@@ -125,7 +125,7 @@ JudgeLMOption = Annotated[
     typer.Option(
         "--judge-lm",
         metavar="NAME",
-        help="The LM that judges, usefulness if no --judge is given. Default: --lm.",
+        help="The LM that judges, usefulness if no --judge is given. Default: --lm, with its address and key.",
         show_default=False,
     ),
 ]

@@ -36,15 +36,16 @@ from querywright.cli.common import (
     lm_failures,
 )
 from querywright.cli.prepare import Judging, Prepared, prepare
-from querywright.cli.results import CLOSED_BOOK, ORACLE, Results
-from querywright.cli.show import progress
+from querywright.cli.references import References
+from querywright.cli.results import Results
+from querywright.cli.show import note, progress
 from querywright.errors import InputError
 
 if TYPE_CHECKING:
     from querywright.optimize.diagnosis import Needs
-    from querywright.programs import RAG
 
 NEEDS = ("any", "all")
+MANY_ROWS = 2000  # that take more than two seconds to compare and write
 
 
 def compare_command(
@@ -105,7 +106,8 @@ def compare_command(
     if evidence not in NEEDS:
         raise InputError(f"--evidence is any or all, but got {evidence!r}")
     check_results(save_to, "--out")
-    named = list(dict.fromkeys(arms if baseline in arms else [baseline, *arms]))
+    baseline, *named = (_arm(name) for name in (baseline, *arms))
+    named = list(dict.fromkeys(named if baseline in named else [baseline, *named]))
     folders = [name for name in named if _is_folder(name)]
     ready = prepare(
         data,
@@ -128,23 +130,32 @@ def compare_command(
         reranker=reranker,
         home=home,
     )
+    references = References.of(ready)
     with progress() as update, lm_failures():
+        metrics = ready.metrics(threads=threads, max_failures=max_failures, progress=update)
         compared = compare(
             ready.programs,
             ready.questions,
             lm=ready.workspace.lm,
             folder=save_to,
-            baseline=Path(baseline).name if _is_folder(baseline) else baseline,
-            references=_references(ready),
-            metrics=ready.metrics(threads=threads, max_failures=max_failures, progress=update),
-            scoring=ready.scoring,
+            baseline=_shown_as(baseline, ready),
+            references=references.programs,
+            metrics=metrics,
+            scoring=ready.panel.scoring(ready.judge_lm),
             threads=threads,
             max_failures=max_failures,
             progress=update,
         )
-    results = Results.of(ready, compared, data=data, collection=collection, needs=cast("Needs", evidence))
+    if len(compared.arms) * len(ready.questions) >= MANY_ROWS:
+        note("comparing, and writing the report")
+    results = Results.of(ready, compared, references, data=data, collection=collection, needs=cast("Needs", evidence))
     results.write(save_to)
     results.show(save_to, as_json=as_json)
+
+
+def _arm(name: str) -> str:
+    """An arm as it is named; the folder of an artifact in one spelling only."""
+    return os.path.normpath(name) if _is_folder(name) else name
 
 
 def _is_folder(name: str) -> bool:
@@ -152,19 +163,7 @@ def _is_folder(name: str) -> bool:
     return os.sep in name.partition(":")[0] or (Path(name) / "manifest.json").is_file()
 
 
-def _references(ready: Prepared) -> dict[str, RAG]:
-    """Closed book and oracle evidence, where there is a reader, and evidence for the second."""
-    from querywright.optimize.references import oracle_evidence
-    from querywright.programs import make_program
-
-    found: dict[str, RAG] = {}
-    reader = ready.plan.reader
-    if reader is None:
-        return found
-    if not any(program.technique.NAME == "closed_book" for program in ready.programs.values()):
-        found[CLOSED_BOOK] = make_program("closed_book", None, reader=reader)
-    budgets = [one.technique.max_passages for one in ready.programs.values() if "max_passages" in one.technique.knobs]
-    oracle = oracle_evidence(ready.retriever, ready.questions, reader, {"max_passages": max(budgets, default=1)})
-    if oracle is not None:
-        found[ORACLE] = oracle
-    return found
+def _shown_as(named: str, ready: Prepared) -> str:
+    """The name of the arm that was named: an artifact's is not its path."""
+    found = [name for name, (path, _) in ready.plan.artifacts.items() if path == Path(named)]
+    return found[0] if found and _is_folder(named) else named

@@ -40,7 +40,7 @@ DataArgument = Annotated[
         "questions.jsonl (judged: label by passage id).",
     ),
 ]
-JudgeOption = Annotated[
+OneJudgeOption = Annotated[
     str, typer.Option("--judge", metavar="NAME", help="A judge (querywright judge list), or a saved one's path.")
 ]
 QuestionsLimitOption = Annotated[
@@ -56,7 +56,7 @@ PerQuestionOption = Annotated[
         show_default=False,
     ),
 ]
-FailuresOption = Annotated[
+CaseFailuresOption = Annotated[
     float, typer.Option("--max-failures", metavar="SHARE", min=0.0, max=1.0, help="Share of cases that may fail.")
 ]
 SeedOption = Annotated[int, typer.Option("--seed", metavar="N", help="Of the split and the resampling.")]
@@ -97,7 +97,7 @@ def list_judges(as_json: JsonOption = False) -> None:
 @judge_app.command("calibrate")
 def calibrate_command(
     data: DataArgument,
-    judge: JudgeOption = "usefulness",
+    judge: OneJudgeOption = "usefulness",
     save_to: Annotated[
         Path | None,
         typer.Option(
@@ -111,7 +111,7 @@ def calibrate_command(
     api_base: ApiBaseOption = None,
     api_key_env: KeyOption = None,
     max_calls: CallsOption = None,
-    max_failures: FailuresOption = 0.05,
+    max_failures: CaseFailuresOption = 0.05,
     threads: ThreadsOption = 4,
     seed: SeedOption = 0,
     home: HomeOption = None,
@@ -154,7 +154,7 @@ def compile_judge_command(
     save_to: Annotated[
         Path, typer.Option("--out", metavar="PATH", help="Where the judge is saved: a folder, or a file .json.")
     ],
-    judge: JudgeOption = "usefulness",
+    judge: OneJudgeOption = "usefulness",
     limit: QuestionsLimitOption = None,
     per_question: PerQuestionOption = None,
     column: ColumnOption = None,
@@ -162,7 +162,7 @@ def compile_judge_command(
     api_base: ApiBaseOption = None,
     api_key_env: KeyOption = None,
     max_calls: CallsOption = None,
-    max_failures: FailuresOption = 0.05,
+    max_failures: CaseFailuresOption = 0.05,
     threads: ThreadsOption = 4,
     seed: SeedOption = 0,
     home: HomeOption = None,

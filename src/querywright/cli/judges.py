@@ -59,13 +59,26 @@ class Panel:
                 self.metrics[name] = judged_metric(saved.judge)
         return {name: _asked_of(lm, metric) for name, metric in self.metrics.items()}
 
-    def notes(self, lm: str, reader: str) -> list[str]:
+    def scoring(self, lm: dspy.LM) -> str:
+        """What the scores of the judges at work rest on besides their names; empty without judges."""
+        from querywright.metrics.guideline import GuidelineMetric
+        from querywright.models.lm import lm_digest
+
+        parts = [f"{name} {saved.judge.digest()}" for name, saved in self.judges.items()]
+        points = [one.guidelines.digest() for one in self.metrics.values() if isinstance(one, GuidelineMetric)]
+        return " ".join([lm_digest(lm), *parts, *points]) if parts else ""
+
+    def notes(self, lm: dspy.LM, reader: dspy.LM) -> list[str]:
         """A line on each judge, to stand below what it judged."""
+        from querywright.models.lm import lm_digest
+
         lines = []
         for name, saved in self.judges.items():
             metric = self.metrics[name]
-            line = f"{name}: {saved.standing(lm)}; {metric.judgements} judgements, {metric.unreadable} unreadable"
-            lines.append(f"{line}; judge and arms have the same LM" if lm == reader else line)
+            line = f"{name}: {saved.standing(lm.model, lm_digest(lm))}"
+            if metric.judgements:  # none where all rows were there already
+                line += f"; in this run {metric.judgements} judgements, {metric.unreadable} unreadable"
+            lines.append(f"{line}; judge and arms have the same LM" if lm.model == reader.model else line)
         return lines
 
     def _frozen(
@@ -92,7 +105,7 @@ class Panel:
             frozen, sourced, lm=lm, threads=threads, max_failures=max_failures, progress=progress
         )
         frozen.save(self.guidelines)
-        return frozen
+        return Guidelines({question.id: frozen[question.id] for question, _ in sourced if question.id in frozen})
 
 
 def make_panel(names: Sequence[str] | None, judge_lm: str | None, guidelines: Path | None) -> Panel:

@@ -66,15 +66,10 @@ class Prepared:
     programs: Mapping[str, RAG]
 
     @property
-    def retriever(self) -> CollectionRetriever | None:
-        """One of the retrievers; all of them hold the same passages."""
-        return next(iter(self.retrievers.values()), None)
-
-    @property
-    def scoring(self) -> str:
-        """What the judged metrics rest on besides their names."""
-        judges = [f"{name} {saved.judge.digest()}" for name, saved in self.panel.judges.items()]
-        return "; ".join([self.judge_lm.model, *judges]) if judges else ""
+    def retriever(self) -> Any:
+        """A retriever over the collection, else that of the first artifact; None where nothing searches."""
+        own = (program.technique.retriever for program in self.programs.values())
+        return next((one for one in (*self.retrievers.values(), *own) if one is not None), None)
 
     def metrics(self, *, threads: int, max_failures: float, progress: Progress) -> dict[str, Any]:
         """The metrics by name; guidelines that a judge needs are written first."""
@@ -93,7 +88,7 @@ class Prepared:
         return [
             f"LM {self.workspace.lm.model}; mean in per cent with its 95 % interval",
             *self.plan.notes,
-            *self.panel.notes(self.judge_lm.model, self.workspace.lm.model),
+            *self.panel.notes(self.judge_lm, self.workspace.lm),
             *(f"{name}: no question could be scored" for name in unscored),
         ]
 
@@ -125,6 +120,8 @@ def prepare(
     Raises:
         InputError: Something cannot be used.
     """
+    if judging.lm is None and (judging.api_base or judging.api_key_env):
+        raise InputError("--judge-api-base and --judge-api-key-env are of the judge's LM; name it with --judge-lm")
     panel = make_panel(judging.names, judging.lm, judging.guidelines)
     plan = make_plan(techniques, artifacts, reader, pairs(knob, "--knob"), metric, engine)
     asked = planned_questions(plan, source, pairs(column, "--column"), limit, split)
@@ -135,8 +132,7 @@ def prepare(
         raise InputError("nothing here reranks; leave --reranker out, or name a technique that does")
     workspace = Workspace.open(home, lm, api_base=api_base, api_key_env=api_key_env, max_calls=max_calls)
     judge_lm = workspace.lm
-    own = (judging.lm, judging.api_base or api_base, judging.api_key_env or api_key_env)
-    if judging.lm is not None and own != (lm, api_base, api_key_env):
+    if judging.lm is not None and (judging.lm != lm or judging.api_base or judging.api_key_env):
         judge_lm = workspace.another_lm(
             judging.lm, api_base=judging.api_base, api_key_env=judging.api_key_env, max_calls=max_calls
         )

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from querywright.cli.prepare import Prepared
+from querywright.cli.references import References
 from querywright.cli.show import note, print_json, say, show_table
 
 if TYPE_CHECKING:
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
     from querywright.optimize.decisions import Decisions
     from querywright.optimize.diagnosis import Diagnosis, Needs
 
-CLOSED_BOOK, ORACLE = "closed book", "oracle evidence"
+RIGHT = ("accuracy", "exact_match")
+"""Metrics that say which answers are right; the first that every arm has is taken."""
 ROWS, SUMMARY, REPORT = "results.parquet", "comparison.json", "report.html"
 
 
@@ -42,34 +44,41 @@ class Results:
     decisions: tuple[Decisions, ...]
 
     @classmethod
-    def of(cls, ready: Prepared, compared: Compared, *, data: str, collection: str | None, needs: Needs) -> Results:
+    def of(
+        cls,
+        ready: Prepared,
+        compared: Compared,
+        references: References,
+        *,
+        data: str,
+        collection: str | None,
+        needs: Needs,
+    ) -> Results:
         """Everything that follows from a comparison."""
         from querywright.optimize.decisions import decisions
         from querywright.optimize.diagnosis import diagnose
 
-        retriever = ready.retriever
-        labelled = any(question.evidence for question in ready.questions)
-        searching = [
-            one
-            for one in compared.arms
-            if ready.programs[one.name].technique.retriever is not None and "accuracy" in one.metrics
-        ]
         facts = _facts(ready, data, collection)
-        if retriever is None or not labelled or not searching:
+        metric = next((name for name in RIGHT if all(name in one.metrics for one in compared.arms)), None)
+        held = _held(ready)
+        searching = [one for one in compared.arms if one.name in held]
+        if metric is None or not searching or not any(question.evidence for question in ready.questions):
+            if ready.plan.reader is not None and searching and metric is None:
+                ready.plan.notes.append(f"no diagnosis, which needs {' or '.join(RIGHT)} among the metrics")
             return cls(ready, compared, facts, data, None, ())
-        own = [one for one in compared.arms if ready.programs[one.name].technique.NAME == "closed_book"]
-        closed_book = own[0] if own else compared.reference(CLOSED_BOOK)
+        results = {one.name: one for one in (*compared.arms, *compared.references)}
+        closed_book = {arm: results[name] for arm, name in references.closed_book.items()}
         diagnosis = diagnose(
             searching,
             ready.questions,
-            {passage.id for passage in retriever.passages()},
+            held,
+            metric=metric,
             needs=needs,
             closed_book=closed_book,
-            oracle=compared.reference(ORACLE),
+            oracle={arm: results[name] for arm, name in references.oracle.items()},
         )
-        decided = decisions(
-            searching, ready.questions, baseline=compared.arm(compared.baseline), closed_book=closed_book
-        )
+        baseline = compared.arm(compared.baseline)
+        decided = decisions(searching, ready.questions, baseline=baseline, closed_book=closed_book, metric=metric)
         return cls(ready, compared, facts, data, diagnosis, decided)
 
     def summary(self) -> dict[str, Any]:
@@ -136,13 +145,28 @@ class Results:
 
     def _passages(self) -> Mapping[str, Passage]:
         """The passages that some arm gave its reader, and the labelled ones."""
-        retriever = self.ready.retriever
-        if retriever is None:
-            return {}
         arms = (*self.compared.arms, *self.compared.references)
         wanted = {key for one in arms for row in one.rows for key in row.passages}
         wanted |= {key for question in self.ready.questions for key in question.evidence}
-        return {passage.id: passage for passage in retriever.passages() if passage.id in wanted}
+        return {
+            passage.id: passage
+            for retriever in dict.fromkeys(_searched(self.ready).values())
+            for passage in retriever.passages()
+            if passage.id in wanted
+        }
+
+
+def _held(ready: Prepared) -> dict[str, set[str]]:
+    """By arm the ids of what it searches."""
+    searched = _searched(ready)
+    ids = {one: {passage.id for passage in one.passages()} for one in dict.fromkeys(searched.values())}
+    return {name: ids[retriever] for name, retriever in searched.items()}
+
+
+def _searched(ready: Prepared) -> dict[str, Any]:
+    """By arm what it searches; here all of them search collections."""
+    found = {name: program.technique.retriever for name, program in ready.programs.items()}
+    return {name: retriever for name, retriever in found.items() if retriever is not None}
 
 
 def _facts(ready: Prepared, data: str, collection: str | None) -> dict[str, str]:
@@ -154,7 +178,7 @@ def _facts(ready: Prepared, data: str, collection: str | None) -> dict[str, str]
         "LM": str(ready.workspace.lm.model),
         "Reader": ready.plan.reader or "none",
     }
-    if collection is not None and retriever is not None:
+    if collection is not None and ready.retrievers:
         facts["Collection"] = f"{collection}, {retriever.count} passages"
         facts["Engines"] = ", ".join(ready.retrievers)
     return {**facts, "querywright": __version__}

@@ -18,7 +18,8 @@ from querywright.errors import DataError
 
 Values = Mapping[str, Any]
 Shape = Callable[[Values], Iterable[Values | None]]
-JUDGED = {1: Label.NOT_USEFUL, 2: Label.NOT_USEFUL, 3: Label.USEFUL, 4: Label.ENTAILED}
+LIVEQA = {1: Label.NOT_USEFUL, 2: Label.NOT_USEFUL, 3: Label.USEFUL, 4: Label.ENTAILED}
+"""LiveQA-Med's grades: 1 incorrect, 2 incorrect but related, 3 correct but incomplete, 4 correct and complete."""
 
 
 class Form(NamedTuple):
@@ -155,11 +156,10 @@ def _medquad_passages(values: Values) -> Iterator[Values | None]:
 
 
 def _judged_questions(values: Values) -> Iterator[Values]:
-    """LiveQA-Med: 1 incorrect, 2 incorrect but related, 3 correct but incomplete, 4 correct and complete."""
     grades = parse_text_cell(values["judged"])
-    if not isinstance(grades, Mapping) or not all(is_whole(grade) and grade in JUDGED for grade in grades.values()):
+    if not isinstance(grades, Mapping) or not all(is_whole(grade) and grade in LIVEQA for grade in grades.values()):
         raise _unusable("judged", grades, "an object of passage id and grade, 1 to 4")
-    yield {**values, "evidence": {key: JUDGED[grade] for key, grade in grades.items()}}
+    yield {**values, "evidence": {key: LIVEQA[grade] for key, grade in grades.items()}}
 
 
 def _autorag_questions(values: Values) -> Iterator[Values]:
@@ -215,7 +215,8 @@ def _beir_passages(values: Values) -> Iterator[Values | None]:
 def _is_flashrag_passage(values: Values) -> bool:
     contents = values.get("contents")
     first, newline, _ = contents.partition("\n") if isinstance(contents, str) else ("", "", "")
-    return "title" not in values and bool(newline) and len(first) > 2 and first[0] == first.rstrip()[-1] == '"'
+    first = first.strip()
+    return "title" not in values and bool(newline) and len(first) > 2 and first[0] == first[-1] == '"'
 
 
 def _flashrag_passages(values: Values) -> Iterator[Values]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from querywright.data.columns import short
 from querywright.data.tables import Row
@@ -11,21 +11,21 @@ from querywright.data.types import Label
 COLUMNS = ("query-id", "corpus-id", "score")
 
 
-def label_of(grade: int, *, graded: bool) -> Label:
+def label_of(grade: int, positive: Collection[int]) -> Label:
     """The label that a grade of relevance stands for.
 
     Where a set has several positive grades, the lowest means that a passage is about the matter, and those above
-    it that it answers: 2 or more is ENTAILED, 1 is USEFUL. Where it has one positive grade alone, its judges
-    said no more than that the passage answers, and every positive grade is ENTAILED. 0 and less, which TREC has
-    for spam, is NOT_USEFUL.
+    it that it answers: the lowest is USEFUL, the others are ENTAILED. Where it has one positive grade alone, its
+    judges said no more than that the passage answers, and it is ENTAILED. 0 and less, which TREC has for spam, is
+    NOT_USEFUL.
 
     Args:
         grade: Any whole number.
-        graded: Whether the set has more than one positive grade.
+        positive: The positive grades of the set.
     """
     if grade <= 0:
         return Label.NOT_USEFUL
-    return Label.USEFUL if graded and grade == 1 else Label.ENTAILED
+    return Label.USEFUL if len(set(positive)) > 1 and grade <= min(positive) else Label.ENTAILED
 
 
 def judged_rows(queries: Iterable[Row], judgements: Iterable[Row], problems: list[str]) -> Iterator[Row]:
@@ -43,7 +43,7 @@ def judged_rows(queries: Iterable[Row], judgements: Iterable[Row], problems: lis
         judged = grades.get(query)
         if judged is not None:
             places.pop(query, None)
-            evidence = {key: label_of(grade, graded=len(positive) > 1) for key, grade in judged.items()}
+            evidence = {key: label_of(grade, positive) for key, grade in judged.items()}
             yield Row(row.place, {"question": row.values.get("text"), **row.values, "evidence": evidence})
     for query, place in places.items():
         problems.append(f'{place}, column "query-id": found {query!r}; expected the _id of a query')

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 from pathlib import Path
@@ -100,6 +101,15 @@ def engine_of(lm: Any) -> GuardedEngine:
             f"the LM {getattr(lm, 'model', lm)!r} was not made by querywright.resolve_lm, so its cost cannot be counted"
         )
     return engine
+
+
+def lm_digest(lm: Any) -> str:
+    """SHA-256, as hex, of the model and of where it is asked: tells LMs apart without telling an address.
+
+    Raises:
+        ModelError: The LM was not made by ``resolve_lm``.
+    """
+    return hashlib.sha256(engine_of(lm).identity.encode()).hexdigest()
 
 
 def _remote(

@@ -52,6 +52,11 @@ class CallableRetriever:
         parts = f"callable\0{self._name}" if self._fingerprint is None else f"given\0{self._fingerprint}"
         return hashlib.sha256(parts.encode()).hexdigest()
 
+    @property
+    def is_known(self) -> bool:
+        """Whether the fingerprint was given, and so tells one index from another."""
+        return self._fingerprint is not None
+
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
         """At most ``k`` hits for each query, one call a query.
 
