@@ -142,12 +142,13 @@ def test_readers_beside_a_writer_always_see_a_whole_artifact(place, write):
     writer = threading.Thread(target=rewrite)
     writer.start()
     try:
-        seen = [read_artifact(target).manifest.made["n"] for _ in range(150)]
+        seen = []
+        while len(seen) < 150 or len(set(seen)) < 5:  # on a busy machine the writer is slow
+            seen.append(read_artifact(target).manifest.made["n"])
     finally:
         stop.set()
         writer.join()
     assert seen == sorted(seen)
-    assert len(set(seen)) > 3
 
 
 WATCHED = """

@@ -71,7 +71,7 @@ def test_counts_and_what_the_reader_does_without_and_with_the_evidence():
     assert found.counts("plain") == {Stage.RIGHT: 1, Stage.NOT_FOUND: 2}
     assert [(one.closed_book, one.oracle) for one in found.arms["plain"]] == [
         (False, True),
-        (True, True),
+        (True, None),  # the oracle had no passage for it
         (None, False),
     ]
     assert found.to_json() == {

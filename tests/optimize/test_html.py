@@ -13,10 +13,11 @@ from querywright.errors import InputError
 from querywright.models.ledger import Cost
 from querywright.optimize.comparison import Compared
 from querywright.optimize.contrasts import against
+from querywright.optimize.decisions import decision_rows, decisions
 from querywright.optimize.diagnosis import MEANING, Stage, diagnose
 from querywright.optimize.evaluate import Evaluation, Row
 from querywright.optimize.html import POLICY, report_html
-from querywright.optimize.html_text import cut, json_block, text
+from querywright.optimize.html_text import clean, cut, json_block, text
 
 EVIL = '</script><script>alert(1)</script><!-- <img src=x onerror="alert(2)"> \'&amp; <b>bold</b> ]]>'
 UNFIT = "a\x00b\x1b[31m\u2028c\u2029d\ud800e"
@@ -65,7 +66,7 @@ BETTER = Evaluation(
 WORSE = Evaluation("worse %{x} $y$", tuple(row(n, 0.0, NAN, answer="z", passages=("p2",)) for n in range(4)), 1.5)
 ARMS = (PLAIN, BETTER, WORSE)
 CLOSED = Evaluation("closed book", (row(0, 0.0, NAN, answer="insulin"), *WORSE.rows[1:]), 0.1)
-ORACLE = Evaluation("oracle", tuple(row(n, 1.0, NAN, answer="x") for n in range(4)), 0.1)
+ORACLE = Evaluation("oracle", tuple(row(n, 1.0, NAN, answer="x", passages=("p0",)) for n in range(4)), 0.1)
 
 
 def compared(*arms):
@@ -78,7 +79,14 @@ def report(arms=ARMS, questions=QUESTIONS, **more):
 
 
 def diagnosed():
-    return diagnose(ARMS, QUESTIONS, ["p0", "p1", "p2"], closed_book=CLOSED, oracle=ORACLE)
+    names = [arm.name for arm in ARMS]
+    return diagnose(
+        ARMS,
+        QUESTIONS,
+        dict.fromkeys(names, ("p0", "p1", "p2")),
+        closed_book=dict.fromkeys(names, CLOSED),
+        oracle=dict.fromkeys(names, ORACLE),
+    )
 
 
 class Page(HTMLParser):
@@ -289,6 +297,19 @@ def test_no_number_is_nan(full):
     assert not re.search(r"\bnan\b", full.source, re.IGNORECASE)
     with pytest.raises(ValueError, match="not JSON compliant"):
         json_block("x", {"value": math.nan})
+
+
+def test_decisions_are_told_where_there_are_any():
+    names = [arm.name for arm in ARMS]
+    decided = decisions(ARMS, QUESTIONS, baseline=PLAIN, closed_book=dict.fromkeys(names, CLOSED))
+    page = Page(report(decisions=decided))
+    title = "What the passages did to the decisions"
+    assert title in page.text
+    assert title not in Page(report()).text
+    told = decision_rows(decided)
+    (table,) = [one for one in page.tables if one[0] == list(told[0])]
+    assert table[1:] == [[clean(value) for value in one.values()] for one in told]
+    assert told[1]["right to wrong / wrong to right, plain"] == "0 / 1"
 
 
 def test_the_same_input_gives_the_same_bytes():
