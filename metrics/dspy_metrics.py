@@ -15,7 +15,6 @@ from collections.abc import Callable, Collection
 from functools import wraps
 from typing import Any
 
-from querywright.data.types import Label
 from querywright.errors import InputError
 from querywright.metrics import answers, retrieval, support, usefulness
 
@@ -200,6 +199,4 @@ def _ids(prediction: Any) -> list[str]:
 
 
 def _helpful(example: Any) -> Collection[str]:
-    evidence = getattr(example, "evidence", None) or {}
-    labels = usefulness.passage_labels(evidence, evidence)
-    return [key for key, label in zip(evidence, labels, strict=True) if label is not Label.NOT_USEFUL]
+    return usefulness.helpful_ids(getattr(example, "evidence", None) or {})

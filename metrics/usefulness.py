@@ -55,6 +55,19 @@ def passage_labels(ids: Iterable[str], evidence: Mapping[str, Label | str]) -> l
     return [_label(key, evidence.get(key, Label.NOT_USEFUL)) for key in ids]
 
 
+def helpful_ids(evidence: Mapping[str, Label | str]) -> list[str]:
+    """The passages that help: those labelled ENTAILED or USEFUL, in the order of the evidence.
+
+    Args:
+        evidence: Label by passage id.
+
+    Raises:
+        DataError: A label is not ENTAILED, USEFUL or NOT_USEFUL.
+    """
+    labels = passage_labels(evidence, evidence)
+    return [key for key, label in zip(evidence, labels, strict=True) if label is not Label.NOT_USEFUL]
+
+
 def question_label(labels: Iterable[Label]) -> Label:
     """ENTAILED if any passage is, else USEFUL if any is, else NOT_USEFUL (also for no passages).
 

@@ -113,7 +113,7 @@ def compare(
     if twice:
         raise InputError(f"{twice[0]!r} is an arm and a reference; give it once")
     found: dict[str, Evaluation] = {}
-    with _open_journal(folder) as journal:
+    with _open_journal(folder, questions) as journal:
         for name, program in {**arms, **references}.items():
             key = _key(program, lm, [scoring, *sorted(metrics)]) if _is_known(program) else None
             found[name] = evaluate(
@@ -125,8 +125,8 @@ def compare(
                 threads=threads,
                 max_failures=max_failures,
                 progress=progress,
-                known=None if key is None else journal.rows(key, questions),
-                keep=None if key is None else journal.writer(key, questions),
+                known=None if key is None else journal.rows(key),
+                keep=None if key is None else journal.writer(key),
             )
     rivals = tuple(found[name] for name in arms)
     return Compared(rivals, baseline, tuple(against(rivals, baseline)), tuple(found[name] for name in references))
@@ -137,13 +137,15 @@ class Journal:
 
     Args:
         file: Open for reading and appending, and locked.
+        questions: What every arm is asked.
 
     Raises:
         InputError: The file is something else.
     """
 
-    def __init__(self, file: IO[bytes]) -> None:
+    def __init__(self, file: IO[bytes], questions: Sequence[Question]) -> None:
         self._file = file
+        self._hashes = {question.id: data_hash([question]) for question in questions}
         self._lines: dict[tuple[str, str], dict[str, Any]] = {}
         end = 0
         file.seek(0)
@@ -160,22 +162,21 @@ class Journal:
                 raise _no_journal(file, number) from error
         file.truncate(end)
 
-    def rows(self, key: str, questions: Sequence[Question]) -> dict[str, Row]:
+    def rows(self, key: str) -> dict[str, Row]:
         """The rows of an arm, by question id."""
         found: dict[str, Row] = {}
-        for question in questions:
-            data = self._lines.get((key, data_hash([question])))
+        for id, digest in self._hashes.items():
+            data = self._lines.get((key, digest))
             with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError):  # no row: it is asked again
                 if data is not None:
-                    found[question.id] = Row.from_json(data)
+                    found[id] = Row.from_json(data)
         return found
 
-    def writer(self, key: str, questions: Sequence[Question]) -> Callable[[Row], None]:
+    def writer(self, key: str) -> Callable[[Row], None]:
         """Writes rows of an arm."""
-        hashes = {question.id: data_hash([question]) for question in questions}
 
         def write(row: Row) -> None:
-            entry = {"key": key, "question": hashes[row.id], "row": row.to_json()}
+            entry = {"key": key, "question": self._hashes[row.id], "row": row.to_json()}
             self._file.write(json.dumps(entry, ensure_ascii=True).encode() + b"\n")
             self._file.flush()
             os.fsync(self._file.fileno())
@@ -184,7 +185,7 @@ class Journal:
 
 
 @contextlib.contextmanager
-def _open_journal(folder: Path) -> Iterator[Journal]:
+def _open_journal(folder: Path, questions: Sequence[Question]) -> Iterator[Journal]:
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / JOURNAL).open("ab+") as file:
         try:
@@ -193,7 +194,7 @@ def _open_journal(folder: Path) -> Iterator[Journal]:
             raise InputError(
                 f"another process writes to {folder.name!r}; wait for it, or give another folder"
             ) from error
-        yield Journal(file)
+        yield Journal(file, questions)
 
 
 def _no_journal(file: IO[bytes], number: int) -> InputError:

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Literal
 
-from querywright.data.types import Label, Question
+from querywright.data.types import Question
 from querywright.errors import InputError
 from querywright.metrics.answers import extract_option
 from querywright.metrics.tokens import answer_tokens
+from querywright.metrics.usefulness import helpful_ids
 from querywright.optimize.evaluate import Evaluation, Row
 
 Needs = Literal["any", "all"]
@@ -171,7 +172,7 @@ def _stage(
     row: Row, question: Question, indexed: Collection[str], metric: str, needs: Needs, without: Row | None
 ) -> Stage:
     right = _right(row, metric)
-    helpful = {key for key, label in question.evidence.items() if label is not Label.NOT_USEFUL}
+    helpful = set(helpful_ids(question.evidence))
     if right is None:
         return Stage.UNKNOWN
     if right:

@@ -127,6 +127,7 @@ class Evaluation:
     name: str
     rows: tuple[Row, ...]
     seconds: float
+    _means: dict[str, Mean] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def values(self, metric: str) -> list[float]:
         """A metric's value for each question, NaN where it could not be scored."""
@@ -134,7 +135,9 @@ class Evaluation:
 
     def mean(self, metric: str) -> Mean:
         """A metric's mean with its interval, the number of questions and of unscored ones."""
-        return mean_with_interval(self.values(metric))
+        if metric not in self._means:  # its interval is resampled, and tables, figures and files all ask for it
+            self._means[metric] = mean_with_interval(self.values(metric))
+        return self._means[metric]
 
     def against(self, other: Evaluation, metric: str) -> PairedTest:
         """The paired test of this arm against another on the same questions.

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from querywright.data.types import Label, Passage, Question
+from querywright.data.types import Passage, Question
 from querywright.metrics.dspy_metrics import needs
-from querywright.metrics.usefulness import passage_labels
+from querywright.metrics.usefulness import helpful_ids, passage_labels
 from querywright.optimize.comparison import Compared
 from querywright.optimize.diagnosis import Diagnosis, Stage
 from querywright.optimize.evaluate import Row
@@ -74,7 +74,7 @@ def questions_data(
     shown = dict.fromkeys(
         key
         for place, question in enumerate(questions)
-        for key in (*(key for arm in rows for key in arm[place].passages), *_helpful(question))
+        for key in (*(key for arm in rows for key in arm[place].passages), *helpful_ids(question.evidence))
     )
     places = {key: place for place, key in enumerate(shown)}
     stages = _stages(diagnosis)
@@ -144,7 +144,9 @@ def _mark(row: Row, metric: str, base: float) -> Mark:
 
 def _row(row: Row, question: Question, mark: Mark, stage: Stage | None, places: Mapping[str, int]) -> dict[str, Any]:
     labels = passage_labels(row.passages, question.evidence) if question.evidence else [""] * len(row.passages)
-    missed = [] if row.failure is not None else [key for key in _helpful(question) if key not in row.passages]
+    missed = (
+        [] if row.failure is not None else [key for key in helpful_ids(question.evidence) if key not in row.passages]
+    )
     data: dict[str, Any] = {
         "mark": mark.sign,
         "said": mark.said,
@@ -171,10 +173,6 @@ def _passage(key: str, passage: Passage | None) -> dict[str, str]:
     if passage is None:
         return {"id": key}
     return {"id": key, "title": cut(passage.title, LINE), "text": cut(passage.text, PASSAGE)}
-
-
-def _helpful(question: Question) -> list[str]:
-    return [key for key, label in question.evidence.items() if label is not Label.NOT_USEFUL]
 
 
 def _stages(diagnosis: Diagnosis | None) -> dict[tuple[str, str], Stage]:

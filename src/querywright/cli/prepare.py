@@ -66,10 +66,15 @@ class Prepared:
     programs: Mapping[str, RAG]
 
     @property
+    def searched(self) -> dict[str, Any]:
+        """By arm the retriever of those that search; here all of them search collections."""
+        found = {name: program.technique.retriever for name, program in self.programs.items()}
+        return {name: retriever for name, retriever in found.items() if retriever is not None}
+
+    @property
     def retriever(self) -> Any:
         """A retriever over the collection, else that of the first artifact; None where nothing searches."""
-        own = (program.technique.retriever for program in self.programs.values())
-        return next((one for one in (*self.retrievers.values(), *own) if one is not None), None)
+        return next(iter((*self.retrievers.values(), *self.searched.values())), None)
 
     def metrics(self, *, threads: int, max_failures: float, progress: Progress) -> dict[str, Any]:
         """The metrics by name; guidelines that a judge needs are written first."""

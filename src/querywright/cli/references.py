@@ -33,7 +33,7 @@ class References:
         """Those of every reader among the arms that search."""
         from querywright.optimize.references import closed_book, oracle_evidence
 
-        searching = {name: one for name, one in ready.programs.items() if one.technique.retriever is not None}
+        searching = {name: ready.programs[name] for name in ready.searched}
         budget = {"max_passages": max((one.technique.max_passages for one in searching.values()), default=1)}
         programs: dict[str, RAG] = {}
         names: tuple[dict[str, str], dict[str, str]] = ({}, {})

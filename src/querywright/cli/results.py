@@ -150,7 +150,7 @@ class Results:
         wanted |= {key for question in self.ready.questions for key in question.evidence}
         return {
             passage.id: passage
-            for retriever in dict.fromkeys(_searched(self.ready).values())
+            for retriever in dict.fromkeys(self.ready.searched.values())
             for passage in retriever.passages()
             if passage.id in wanted
         }
@@ -158,15 +158,9 @@ class Results:
 
 def _held(ready: Prepared) -> dict[str, set[str]]:
     """By arm the ids of what it searches."""
-    searched = _searched(ready)
+    searched = ready.searched
     ids = {one: {passage.id for passage in one.passages()} for one in dict.fromkeys(searched.values())}
     return {name: ids[retriever] for name, retriever in searched.items()}
-
-
-def _searched(ready: Prepared) -> dict[str, Any]:
-    """By arm what it searches; here all of them search collections."""
-    found = {name: program.technique.retriever for name, program in ready.programs.items()}
-    return {name: retriever for name, retriever in found.items() if retriever is not None}
 
 
 def _facts(ready: Prepared, data: str, collection: str | None) -> dict[str, str]:
