@@ -1,0 +1,210 @@
+"""The questions written for the passages of a collection, and where they are kept.
+
+The questions of the collection ``NAME`` are a collection of their own, ``NAME-questions``: its passages are the kept
+questions, each with the id and digest of the passage that it was written for. Beside it lies ``records.jsonl``, the
+truth: a line a finished passage, with every question written for it, kept or not. A line is added as soon as a passage
+is done, so a build that was killed goes on with the next one; publishing rewrites the file whole, in order of ids.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from querywright.data.types import Passage
+from querywright.errors import CollectionError
+from querywright.models.embedder import Progress, TextEmbedder
+from querywright.retrieval.collection import collection_folder, sync_folder, write_whole
+from querywright.retrieval.index import IndexReport, build_collection
+
+SUFFIX = "-questions"
+RECORDS = "records.jsonl"
+COMPLETE, PARTIAL, NONE = "complete", "partial", "none"
+"""Whether the passage alone gives the whole answer to a question, a part of it, or nothing (QB-RAG, its three levels
+of agreement between model and experts)."""
+KEPT = frozenset({COMPLETE, PARTIAL})
+"""Labels of the questions that are embedded; a search leaves the partial ones out unless it is told otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenQuestion:
+    """A question written for a passage.
+
+    Args:
+        text: The question, on one line.
+        label: ``complete``, ``partial`` or ``none``; empty where the judge's answer could not be read.
+        reason: What the judge gave as its reason. Default "".
+    """
+
+    text: str
+    label: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PassageRecord:
+    """A finished passage.
+
+    Args:
+        passage: Its id.
+        digest: Its digest when the questions were written.
+        settings: Digest of how they were written and judged.
+        questions: All questions written for it, in their order; no two of them nearly the same.
+        repeated: Questions dropped because they nearly repeated another of the passage. Default 0.
+    """
+
+    passage: str
+    digest: str
+    settings: str
+    questions: tuple[WrittenQuestion, ...]
+    repeated: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """The record as a JSON object."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, row: Mapping[str, Any]) -> PassageRecord:
+        """A record from ``to_json``.
+
+        Raises:
+            KeyError, TypeError: It is none.
+        """
+        questions = tuple(WrittenQuestion(**question) for question in row["questions"])
+        return cls(row["passage"], row["digest"], row["settings"], questions, row["repeated"])
+
+    def passages(self) -> list[Passage]:
+        """The kept questions as passages to index: id, text, and in the metadata where they come from."""
+        return [
+            Passage(
+                question_id(self.passage, question.text),
+                question.text,
+                metadata={"passage": self.passage, "digest": self.digest, "label": question.label},
+            )
+            for question in self.questions
+            if question.label in KEPT
+        ]
+
+
+def question_id(passage: str, text: str) -> str:
+    """The id of a question: the same for the same text about the same passage, whenever it is written.
+
+    Args:
+        passage: Id of the passage.
+        text: The question.
+    """
+    return hashlib.sha256(json.dumps([passage, text], ensure_ascii=False).encode()).hexdigest()[:24]
+
+
+def questions_name(collection: str) -> str:
+    """Name of the collection that holds the questions of a collection."""
+    return f"{collection}{SUFFIX}"
+
+
+def questions_folder(collection: str, home: Path | None = None) -> Path:
+    """The folder of a collection's questions, whether it exists or not.
+
+    Args:
+        collection: Name of the collection whose passages the questions are about.
+        home: The working folder. Default: ``querywright.home.home()``.
+
+    Raises:
+        InputError: When the name, or that of the questions, has a form that no collection may have.
+    """
+    collection_folder(collection, home)
+    return collection_folder(questions_name(collection), home)
+
+
+def read_records(folder: Path) -> dict[str, PassageRecord]:
+    """The records of a folder by the passage's id, the last one of each; empty when there are none.
+
+    A last line that is not whole, as a killed build leaves it, is passed over.
+
+    Args:
+        folder: From ``questions_folder``.
+
+    Raises:
+        CollectionError: When another line is damaged.
+    """
+    path = folder / RECORDS
+    if not path.exists():
+        return {}
+    records: dict[str, PassageRecord] = {}
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            if not line.endswith(b"\n"):
+                break
+            try:
+                record = PassageRecord.from_json(json.loads(line))
+            except (ValueError, KeyError, TypeError) as error:
+                raise CollectionError(
+                    f"line {number} of {RECORDS} in {folder.name!r} is damaged ({type(error).__name__}: {error}); "
+                    "remove the line, and the questions of its passage are written again, from stored answers"
+                ) from error
+            records[record.passage] = record
+    return records
+
+
+def add_record(folder: Path, record: PassageRecord) -> None:
+    """Adds the record of a finished passage; it is on disk when this returns. One process at a time.
+
+    Args:
+        folder: From ``questions_folder``; there already.
+        record: The record.
+    """
+    with (folder / RECORDS).open("ab+") as file:
+        end = file.seek(0, os.SEEK_END)
+        if end:
+            file.seek(end - 1)
+            if file.read(1) != b"\n":  # what a killed build left of a line
+                file.seek(0)
+                file.truncate(file.read().rfind(b"\n") + 1)
+        file.write(_line(record))
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def publish_questions(
+    collection: str,
+    records: Iterable[PassageRecord],
+    *,
+    embedder: TextEmbedder,
+    home: Path | None = None,
+    progress: Progress | None = None,
+) -> IndexReport:
+    """Makes records the questions of a collection: the file, and the index that is searched.
+
+    Args:
+        collection: Name of the collection whose passages they are about.
+        records: All of them; any that are not among them are gone.
+        embedder: Embeds the kept questions.
+        home: The working folder. Default: ``querywright.home.home()``.
+        progress: Called with (texts embedded, texts in all). Default None.
+
+    Raises:
+        CollectionError: When not one question is kept, or another process builds the index.
+    """
+    ordered = sorted(records, key=lambda record: record.passage)
+    kept = [passage for record in ordered for passage in record.passages()]
+    if not kept:
+        written = sum(len(record.questions) for record in ordered)
+        raise CollectionError(
+            f"of {written} questions written for {len(ordered)} passages of {collection!r} none is kept; nothing was "
+            "published. Write more a passage, or name a better LM to write or to judge"
+        )
+    folder = questions_folder(collection, home)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    write_whole(folder / RECORDS, b"".join(_line(record) for record in ordered))
+    sync_folder(folder)
+    return build_collection(
+        questions_name(collection), kept, embedder=embedder, home=home, prune=True, progress=progress
+    )
+
+
+def _line(record: PassageRecord) -> bytes:
+    return json.dumps(record.to_json(), ensure_ascii=False, sort_keys=True).encode() + b"\n"

@@ -1,0 +1,92 @@
+"""The records of written questions: what a killed build leaves, and what is published."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from querywright.errors import CollectionError, InputError
+from querywright.models.embedder import TextEmbedder, resolve_embedder
+from querywright.retrieval.chroma import ChromaRetriever
+from querywright.retrieval.question_records import (
+    COMPLETE,
+    NONE,
+    PARTIAL,
+    RECORDS,
+    PassageRecord,
+    WrittenQuestion,
+    add_record,
+    publish_questions,
+    question_id,
+    questions_folder,
+    questions_name,
+    read_records,
+)
+
+
+@pytest.fixture(scope="module")
+def embedded() -> TextEmbedder:
+    return resolve_embedder("embedded")
+
+
+def record(passage: str, *questions: tuple[str, str]) -> PassageRecord:
+    return PassageRecord(passage, f"digest of {passage}", "s", tuple(WrittenQuestion(*pair) for pair in questions), 1)
+
+
+IRON = record("iron", ("What hinders the uptake of iron?", COMPLETE), ("What is tea?", NONE))
+TEA = record("tea", ("When is tea drunk?", PARTIAL))
+
+
+def test_a_record_comes_back_as_it_was_added(tmp_path: Path) -> None:
+    add_record(tmp_path, IRON)
+    add_record(tmp_path, TEA)
+    assert read_records(tmp_path) == {"iron": IRON, "tea": TEA}
+
+
+def test_the_last_record_of_a_passage_counts(tmp_path: Path) -> None:
+    again = record("iron", ("Which food holds iron?", COMPLETE))
+    add_record(tmp_path, IRON)
+    add_record(tmp_path, again)
+    assert read_records(tmp_path) == {"iron": again}
+
+
+@pytest.mark.parametrize("cut", [1, 10, 60])
+def test_half_a_line_of_a_killed_build_is_passed_over_and_written_over(tmp_path: Path, cut: int) -> None:
+    add_record(tmp_path, IRON)
+    whole = (tmp_path / RECORDS).read_bytes()
+    add_record(tmp_path, TEA)
+    (tmp_path / RECORDS).write_bytes((tmp_path / RECORDS).read_bytes()[: len(whole) + cut])
+    assert read_records(tmp_path) == {"iron": IRON}
+    add_record(tmp_path, TEA)
+    assert read_records(tmp_path) == {"iron": IRON, "tea": TEA}
+
+
+def test_a_damaged_line_is_named(tmp_path: Path) -> None:
+    (tmp_path / RECORDS).write_text('{"passage": "iron"}\n')
+    with pytest.raises(CollectionError, match=r"line 1 of records\.jsonl"):
+        read_records(tmp_path)
+
+
+def test_the_kept_questions_are_published_with_what_they_were_written_for(
+    tmp_path: Path, embedded: TextEmbedder
+) -> None:
+    report = publish_questions("foods", [TEA, IRON], embedder=embedded, home=tmp_path)
+    assert report.count == 2
+    index = ChromaRetriever(questions_name("foods"), embedder=embedded, home=tmp_path)
+    (hits,) = index.search(["What hinders the uptake of iron?"], 2)
+    assert hits[0].passage.id == question_id("iron", "What hinders the uptake of iron?")
+    assert dict(hits[0].passage.metadata) == {"passage": "iron", "digest": "digest of iron", "label": COMPLETE}
+    assert list(read_records(questions_folder("foods", tmp_path))) == ["iron", "tea"]
+
+
+def test_publishing_nothing_leaves_what_was_published(tmp_path: Path, embedded: TextEmbedder) -> None:
+    publish_questions("foods", [IRON], embedder=embedded, home=tmp_path)
+    with pytest.raises(CollectionError, match="of 1 questions written for 1 passages of 'foods' none is kept"):
+        publish_questions("foods", [record("tea", ("What is tea?", NONE))], embedder=embedded, home=tmp_path)
+    assert list(read_records(questions_folder("foods", tmp_path))) == ["iron"]
+
+
+def test_a_name_too_long_for_its_questions_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="1 to 63"):
+        questions_folder("a" * 60, tmp_path)
