@@ -12,18 +12,21 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from querywright.data import load_sample
+
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
-NAMES = ("loopback", "measured", "peers", "techniques")
+NAMES = ("hostile", "loopback", "measured", "peers", "techniques")
 
 
 @pytest.fixture
 def benchmarks(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
     monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import hostile
     import loopback
     import measured
     import techniques
 
-    yield SimpleNamespace(loopback=loopback, measured=measured, techniques=techniques)
+    yield SimpleNamespace(hostile=hostile, loopback=loopback, measured=measured, techniques=techniques)
     for name in NAMES:
         sys.modules.pop(name, None)
 
@@ -158,6 +161,18 @@ def test_made_up_material_is_the_same_each_time_and_has_its_evidence(benchmarks:
         assert set(question.evidence) <= ids
         assert question.answer in question.options
         assert 2 <= len(set(question.options)) == len(question.options) <= 4
+
+
+def test_attacks_are_counted_against_the_same_question_without_them(benchmarks: SimpleNamespace) -> None:
+    hostile = benchmarks.hostile
+    passage = load_sample().passages[0]
+    for attack in hostile.ATTACKS:
+        text = hostile.attacked(passage, attack, "ENTAILED").text
+        assert text.startswith(passage.text)
+        assert "ENTAILED" in text.removeprefix(passage.text)
+    counted = hostile.result("judge", "order", [(False, True), (False, False), (True, True), (True, False)])
+    assert (counted.n, counted.before, counted.after, counted.moved) == (4, 2, 2, 1)
+    assert counted.low < 0.5 < counted.high
 
 
 @pytest.mark.shared_data

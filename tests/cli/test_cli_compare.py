@@ -12,11 +12,15 @@ import sys
 import time
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow.parquet as pq
 import pytest
 
+from querywright.cli.references import References
+from querywright.data.types import Question
 from querywright.optimize.comparison import JOURNAL
+from querywright.programs import make_program
 
 OUT = ("--out", "results")
 FILES = {JOURNAL, "results.parquet", "comparison.json", "report.html"}
@@ -72,6 +76,45 @@ def test_an_artifact_is_an_arm_and_can_be_the_baseline(compared, artifact):
     assert done.status == 0, done.err
     assert done.data["baseline"] == "made"
     assert {(one["arm"], one["other"]) for one in done.data["comparisons"]} == {("plain", "made")}
+
+
+def test_an_artifact_searches_its_own_collection_and_is_diagnosed_by_it(cli, artifact, questions, server, write):
+    assert cli("index", "other", write("other.jsonl", [{"id": "x", "text": "Nothing to the point."}])).status == 0
+    where = ("--data", questions, "--collection", "other", *OUT, "--limit", "6", "--json", *server.lm)
+    done = cli("compare", "plain", artifact, *where)
+    assert done.status == 0, done.err
+    found = {"plain": set(), "made": set()}
+    for row in told("results/results.parquet"):
+        if row["arm"] in found:
+            found[row["arm"]] |= set(row["passages"])
+    assert found["plain"] == {"x"}
+    assert found["made"]
+    assert all(id.startswith("p-") for id in found["made"])
+    lost = done.data["diagnosis"]["arms"]
+    assert set(lost["plain"]) <= {"not indexed", "right"}
+    assert "not indexed" not in lost["made"]
+
+
+def test_each_reader_has_references_of_its_own():
+    def program(instructions=""):
+        made = make_program("plain", lambda queries, k: [], reader="short_answer")
+        if instructions:
+            made.reader.predict.signature = made.reader.predict.signature.with_instructions(instructions)
+        return made
+
+    questions = [Question("q", "What?", answer="this")]
+    programs = {"plain": program(), "again": program(), "tuned": program("Answer in one word.")}
+    ready = SimpleNamespace(
+        programs=programs,
+        searched={name: one.technique.retriever for name, one in programs.items()},
+        questions=questions,
+    )
+    references = References.of(ready)
+    assert references.closed_book["plain"] == references.closed_book["again"] == "closed book"
+    tuned = references.closed_book["tuned"]
+    assert tuned == "closed book, reader of tuned"
+    assert references.programs[tuned].reader.predict.signature.instructions == "Answer in one word."
+    assert references.programs["closed book"].reader.predict.signature.instructions != "Answer in one word."
 
 
 def test_without_a_reader_there_is_no_diagnosis(compared, server):
