@@ -10,13 +10,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
 
 from querywright.errors import InputError
 from querywright.retrieval.answer_choice import Floats, Highest, Integers, blocks
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 RANKS = (1, 2, 3, 5, 8)
 RIDGES = (10.0, 3.0, 1.0, 0.3, 0.1, 0.03, 0.01)
@@ -186,7 +189,7 @@ def completed(
     nobody judged.
 
     Args:
-        given: Cells that are known without a judge: pairs of question and own passage, assumed zeros. All are trained on.
+        given: Cells that are known without a judge, such as questions with their own passage; none is held out.
         judged: Cells that were judged; none of them in ``given``.
         shape: Rows and columns.
         far: Which of the judged were drawn at random from the whole matrix. Default: none.
@@ -254,7 +257,7 @@ def _auc(predicted: Floats, truth: NDArray[np.bool_]) -> float:
 def _chosen(
     known: Cells, held: Cells, shape: tuple[int, int], seed: int, bounds: tuple[float, float]
 ) -> tuple[int, float]:
-    """The rank and ridge with the least error on held-out cells; among equal ones the smaller rank, the larger ridge."""
+    """The rank and ridge with the least error on held-out cells; of equal ones the smaller rank, the larger ridge."""
     tried: list[tuple[float, int, float]] = []
     for rank in (one for one in RANKS if one <= min(shape)):
         for ridge, found in _along(known, shape, rank, RIDGES, seed):
@@ -268,6 +271,8 @@ def _along(
     known: Cells, shape: tuple[int, int], rank: int, ridges: Sequence[float], seed: int
 ) -> Iterator[tuple[float, LowRank]]:
     """The completion for each ridge, largest first; the factors of one are where the next begins."""
+    from scipy.sparse import csr_array
+
     mean, scale = float(known.values.mean()), float(known.values.std()) or 1.0
     centred = (known.values - mean) / scale
     place = (known.rows, known.columns)

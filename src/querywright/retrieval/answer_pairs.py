@@ -13,6 +13,7 @@ import math
 from collections import defaultdict
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from querywright.errors import CollectionError, InputError
@@ -60,7 +61,7 @@ def write_pairs(folder: Path, pairs: Iterable[Pair]) -> None:
         InputError: When a question and a passage are given twice.
     """
     ordered = sorted(pairs, key=lambda pair: (pair.question, pair.passage))
-    for one, other in zip(ordered, ordered[1:], strict=False):
+    for one, other in pairwise(ordered):
         if (one.question, one.passage) == (other.question, other.passage):
             raise InputError(f"the question {one.question!r} and the passage {one.passage!r} are a pair twice")
     body = "".join(f"{json.dumps(asdict(pair), ensure_ascii=False, sort_keys=True)}\n" for pair in ordered).encode()
