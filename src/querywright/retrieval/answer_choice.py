@@ -6,6 +6,7 @@ All similarities are computed, a block of questions at a time, and only the high
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +17,7 @@ from querywright.models.embedder import Vectors
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-BLOCK_CELLS = 4_000_000
+BLOCK_CELLS = 2_000_000
 """Similarities held at a time."""
 PLACES = 6
 """Places to which values are compared: what differs less is equal, so that rounding in the last bit orders nothing."""
@@ -33,37 +34,37 @@ class Highest:
     def __init__(self, most: int, floor: float) -> None:
         self._most = most
         self._floor = floor
-        self._cells: list[Integers] = []
-        self._values: list[Floats] = []
-        self._held = 0
+        self._cells = np.empty(0, dtype=np.int64)
+        self._values = np.empty(0)
 
-    def add(self, cells: Integers, values: Floats) -> None:
-        """Considers some values, each with the number of its cell."""
-        rounded = np.round(values, PLACES)
+    def add(self, start: int, values: NDArray[np.floating[Any]]) -> None:
+        """Considers the values of a run of cells.
+
+        Args:
+            start: Number of the first cell.
+            values: A value a cell; infinitely low ones are never kept.
+        """
+        floor = self._floor - 10.0**-PLACES  # before rounding
+        if self._most and np.count_nonzero(values >= floor) > self._most:
+            floor = float(np.partition(values, -self._most)[-self._most]) - 10.0**-PLACES
+        found = np.flatnonzero(values >= floor)
+        rounded = np.round(values[found].astype(np.float64), PLACES)
         high = rounded >= self._floor
-        self._cells.append(cells[high])
-        self._values.append(rounded[high])
-        self._held += int(high.sum())
-        if self._held > 2 * self._most:
+        self._cells = np.concatenate([self._cells, start + found[high]])
+        self._values = np.concatenate([self._values, rounded[high]])
+        if len(self._cells) > 2 * self._most:
             self._cut()
 
     def best(self) -> tuple[Integers, Floats]:
         """Cells and values, highest first, equal ones in order of their cells."""
         self._cut()
-        return self._cells[0], self._values[0]
-
-    @property
-    def floor(self) -> float:
-        """Values below it will not be kept."""
-        return self._floor - 10.0**-PLACES  # before rounding
+        return self._cells, self._values
 
     def _cut(self) -> None:
-        cells = np.concatenate([np.empty(0, dtype=np.int64), *self._cells])
-        values = np.concatenate([np.empty(0), *self._values])
-        order = np.lexsort((cells, -values))[: self._most]
-        self._cells, self._values, self._held = [cells[order]], [values[order]], len(order)
-        if self._most and self._held == self._most:
-            self._floor = max(self._floor, float(values[order[-1]]))
+        order = np.lexsort((self._cells, -self._values))[: self._most]
+        self._cells, self._values = self._cells[order], self._values[order]
+        if self._most and len(order) == self._most:
+            self._floor = float(self._values[-1])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -118,7 +119,7 @@ def near_pairs(
         if not 0 <= percentile < 100:
             raise InputError(f"a percentile is from 0 to below 100, but got {percentile}")
         eligible = round(total * (1 - percentile / 100))
-        highest = Highest(min(most, eligible), -np.inf)
+        highest = Highest(min(most, eligible), -1.0)
     else:
         assert threshold is not None
         if not -1 <= threshold <= 1:
@@ -132,8 +133,7 @@ def near_pairs(
         similarities[written, own[start:stop][written]] = -np.inf
         if threshold is not None:
             eligible += int((np.round(similarities, PLACES) >= threshold).sum())
-        cells = np.flatnonzero((similarities >= highest.floor) & np.isfinite(similarities))
-        highest.add(start * width + cells, similarities.ravel()[cells].astype(np.float64))
+        highest.add(start * width, similarities.ravel())
     cells, values = highest.best()
     return NearPairs(cells // max(width, 1), cells % max(width, 1), values, eligible)
 

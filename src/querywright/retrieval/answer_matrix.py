@@ -25,6 +25,7 @@ RANKS = (1, 2, 3, 5, 8)
 RIDGES = (10.0, 3.0, 1.0, 0.3, 0.1, 0.03, 0.01)
 ITERATIONS = 200
 TOLERANCE = 1e-5
+REVIVAL = 0.1
 FEWEST_JUDGED = 50
 HELD_OUT = 0.2
 ANSWERED = 0.5
@@ -97,8 +98,7 @@ class LowRank:
             values = np.clip(self.mean + self.rows[start:stop] @ self.columns.T, *self.bounds).ravel()
             first, last = np.searchsorted(known, [start * width, stop * width])
             values[known[first:last] - start * width] = -np.inf
-            cells = np.flatnonzero(values >= highest.floor)
-            highest.add(start * width + cells, values[cells])
+            highest.add(start * width, values)
         cells, found = highest.best()
         return Cells(cells // max(width, 1), cells % max(width, 1), found)
 
@@ -224,7 +224,8 @@ def _validated(made: LowRank, held: Cells, base: float, far: NDArray[np.bool_]) 
     saved = base_errors - errors
     gain_low = float(saved.mean() - 1.96 * saved.std(ddof=1) / math.sqrt(len(saved)))
     truth = held.values >= ANSWERED
-    right, base_right = (predicted >= ANSWERED) == truth, (base >= ANSWERED) == truth
+    right = (predicted >= ANSWERED) == truth
+    base_right = truth if base >= ANSWERED else ~truth
     reason = ""
     if not gain_low > 0:
         reason = "it does not clearly beat the base rate on held-out judged pairs"
@@ -281,17 +282,18 @@ def _along(
     first: Floats = np.random.default_rng(seed).normal(size=(shape[1], rank))
     columns = first
     for ridge in ridges:
-        columns = columns if np.abs(columns).max() > TOLERANCE else first  # a large ridge leaves nothing to go on from
+        columns = columns + REVIVAL * first  # a direction that a larger ridge put out can come back
+        rows = _solved(cells, known_cells, columns, ridge)
         last = math.inf
         for _ in range(ITERATIONS):
-            rows = _solved(cells, known_cells, columns, ridge)
             columns = _solved(turned, known_turned, rows, ridge)
+            rows = _solved(cells, known_cells, columns, ridge)
             left = centred - np.einsum("ij,ij->i", rows[known.rows], columns[known.columns])
             loss = float(left @ left + ridge * ((rows**2).sum() + (columns**2).sum()))
             if last - loss <= TOLERANCE * loss:
                 break
             last = loss
-        yield ridge, LowRank(rows * scale, columns.copy(), mean)
+        yield ridge, LowRank(rows * scale, columns, mean)
 
 
 def _solved(cells: csr_array, known: csr_array, other: Floats, ridge: float) -> Floats:
