@@ -34,10 +34,10 @@ def by_hand(questions, passages, own):
     return [(q, p, -minus) for minus, q, p in sorted(found)]
 
 
-def same(near, pairs):
+def assert_same(near, pairs):
     rows, columns, similarities = zip(*pairs, strict=True) if pairs else ((), (), ())
     assert (near.questions.tolist(), near.passages.tolist()) == (list(rows), list(columns))
-    return near.similarities.tolist() == pytest.approx(similarities, abs=2e-6)
+    assert near.similarities.tolist() == pytest.approx(similarities, abs=2e-6)
 
 
 QUESTIONS, PASSAGES = directions(37, 1), directions(11, 2)
@@ -56,7 +56,7 @@ def test_the_pairs_above_a_threshold_are_those_of_brute_force(most):
     near = near_pairs(QUESTIONS, PASSAGES, OWN, threshold=0.3, most=most)
     above = [pair for pair in ALL if pair[2] >= 0.3]
     assert 7 < len(above) == near.eligible
-    assert same(near, above[:most])
+    assert_same(near, above[:most])
 
 
 @pytest.mark.usefixtures("blocks")
@@ -64,9 +64,9 @@ def test_the_pairs_above_a_percentile_are_the_highest_of_all():
     similarities = [similarity for *_, similarity in ALL]
     for percentile in (0, 50, 99, 99.9):
         near = near_pairs(QUESTIONS, PASSAGES, OWN, percentile=percentile, most=10_000)
-        assert same(near, ALL[: near.eligible])
+        assert_same(near, ALL[: near.eligible])
         assert abs(near.eligible - sum(one > np.percentile(similarities, percentile) for one in similarities)) <= 1
-    assert same(near_pairs(QUESTIONS, PASSAGES, OWN, percentile=0, most=5), ALL[:5])
+    assert_same(near_pairs(QUESTIONS, PASSAGES, OWN, percentile=0, most=5), ALL[:5])
 
 
 @pytest.mark.usefixtures("blocks")
@@ -149,7 +149,7 @@ def everything(made):
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-@pytest.mark.parametrize(("share", "worst"), [(0.1, 0.25), (0.2, 0.08)])
+@pytest.mark.parametrize(("share", "worst"), [(0.1, 0.15), (0.2, 0.03)])
 def test_a_real_matrix_of_rank_three_is_recovered_from_a_tenth_and_a_fifth(share, worst, seed):
     whole = matrix(seed)
     known, hidden = seen(whole, share, seed)
@@ -202,7 +202,7 @@ def test_the_figures_are_those_of_the_held_out_pairs():
     assert found.auc == pytest.approx(roc_auc_score(test.values, predicted))
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_noise_is_refused(seed):
     noise = (np.random.default_rng(seed).random((ROWS, COLUMNS)) < 0.3).astype(float)
     known, _ = seen(noise, 0.1, seed)
@@ -263,7 +263,7 @@ def test_a_ridge_shrinks_singular_values_as_theory_says():
     expected = (left * np.maximum(values - 2.0, 0)) @ right
     rows, columns = np.divmod(np.arange(108), 9)
     made = complete(Cells(rows, columns, whole.ravel()), (12, 9), rank=8, ridge=2.0)
-    assert np.abs(made.at(rows, columns).reshape(12, 9) - expected).max() < 0.02
+    assert np.abs(made.at(rows, columns).reshape(12, 9) - expected).max() < 0.05
 
 
 @pytest.mark.usefixtures("blocks")

@@ -15,9 +15,11 @@ from numpy.typing import NDArray
 
 from querywright.errors import InputError
 from querywright.models.embedder import Vectors
-from querywright.retrieval.answer_choice import Integers, blocks
+from querywright.retrieval.answer_choice import Floats, Integers, blocks
 
 ITERATIONS = 25
+NOTHING = 1e-6
+"""A distance that rounding makes between equal vectors."""
 
 
 class Prototypes:
@@ -39,7 +41,7 @@ class Prototypes:
 
     @classmethod
     def fit(cls, ids: Sequence[str], vectors: Vectors, count: int | None = None, seed: int = 0) -> Prototypes:
-        """Quantises questions: spherical k-means (Dhillon and Modha, 2001), begun as k-means++ does.
+        """Quantises questions: spherical k-means (Dhillon and Modha, 2001), begun as greedy k-means++ does.
 
         A cell that ends without questions is left out, so there may be fewer than ``count``.
 
@@ -113,18 +115,27 @@ class Prototypes:
 
 
 def _begin(vectors: Vectors, count: int, random: np.random.Generator) -> Vectors:
-    """Questions as first prototypes: each next one drawn with its squared distance from those that are there."""
+    """Questions as first prototypes: of a few drawn with their squared distance from those chosen, the best next."""
     chosen = [int(random.integers(len(vectors)))]
-    distances = np.full(len(vectors), np.inf)
+    distances = _distances(vectors, chosen)[0]
     while len(chosen) < count:
-        distances = np.minimum(distances, np.maximum(1.0 - vectors @ vectors[chosen[-1]], 0.0))
-        distances[chosen] = 0.0
         total = distances.sum()
         if not total > 0:  # all others lie where a prototype is
             break
-        chosen.append(int(random.choice(len(vectors), p=distances / total)))
+        drawn = random.choice(len(vectors), size=2 + int(math.log(count)), p=distances / total)
+        left = np.minimum(distances, _distances(vectors, drawn))
+        best = int(left.sum(axis=1).argmin())
+        chosen.append(int(drawn[best]))
+        distances = left[best]
     first: Vectors = vectors[chosen]
     return first
+
+
+def _distances(vectors: Vectors, chosen: Sequence[int] | Integers) -> Floats:
+    """One less cosine similarity, half of the squared distance: a row a chosen question."""
+    found = np.maximum(1.0 - (vectors[chosen] @ vectors.T).astype(np.float64), 0.0)
+    found[np.arange(len(chosen)), chosen] = 0.0
+    return np.where(found > NOTHING, found, 0.0)
 
 
 def _nearest(vectors: Vectors, prototypes: Vectors) -> Integers:
