@@ -31,7 +31,7 @@ from querywright.retrieval.question_records import (
     questions_folder,
 )
 
-TOPICS, PASSAGES, WRITTEN = 6, 30, 4
+TOPICS, PASSAGES, WRITTEN = 3, 30, 4
 PLACES = np.linalg.qr(np.random.default_rng(0).normal(size=(24, TOPICS)))[0].T
 
 
@@ -43,7 +43,7 @@ class Model:
     """A vector near that of the topic, with noise that differs from text to text."""
 
     def encode(self, texts, **options):
-        rows = [PLACES[topic(t)] + 0.25 * np.random.default_rng(list(t.encode())).normal(size=24) for t in texts]
+        rows = [PLACES[topic(t)] + 0.6 * np.random.default_rng(list(t.encode())).normal(size=24) for t in texts]
         return np.stack([row / np.linalg.norm(row) for row in rows]).astype(np.float32)
 
 
@@ -70,7 +70,7 @@ def embedder(tmp_path):
 
 @pytest.fixture
 def home(tmp_path, embedder):
-    """Each passage answers all questions of its topic: a matrix of rank 6, a sixth of it answers."""
+    """Each passage answers all questions of its topic: a matrix of rank 3, a third of it answers."""
     passages = [passage(n) for n in range(PASSAGES)]
     build_collection("facts", passages, embedder=embedder, home=tmp_path)
     for one in passages:
@@ -139,9 +139,9 @@ def question_text(id):
 
 def test_a_completion_that_holds_fills_in_what_nobody_judged(home, embedder, lm_that):
     lm = lm_that()
-    report = fill("facts", lm=lm, embedder=embedder, home=home, most=1_000)
-    assert len(asked_of(lm)) == report.near + report.far == 1_000
-    assert report.far == 200
+    report = fill("facts", lm=lm, embedder=embedder, home=home, most=700)
+    assert len(asked_of(lm)) == report.near + report.far == 700
+    assert report.far == 140
     assert report.validation.used
     assert report.validation.rmse < 0.6 * report.validation.base_rmse
     assert report.validation.auc > 0.95
@@ -160,23 +160,22 @@ def test_a_completion_that_does_not_hold_is_refused_and_judgements_stay(home, em
         chosen = np.random.default_rng(list(asked.prompt.encode())).integers(2)
         return json.dumps({**reasons, "label": labels[0] if chosen else labels[-1]})
 
-    report = fill("facts", lm=lm_that(at_random), embedder=embedder, home=home, most=300)
+    report = fill("facts", lm=lm_that(at_random), embedder=embedder, home=home, most=200)
     assert (report.validation.used, report.completed) == (False, 0)
     assert report.validation.reason
-    assert sum(pair.judged for pair in read_pairs(folder(home))) == 300
+    assert sum(pair.judged for pair in read_pairs(folder(home))) == 200
 
 
 def test_the_same_fill_again_asks_nothing_and_writes_the_same(home, embedder, lm_that, store):
     one, again, wider = (lm_that(store=store) for _ in range(3))
-    first = fill("facts", lm=one, embedder=embedder, home=home, most=200, threads=3)
+    first = fill("facts", lm=one, embedder=embedder, home=home, most=100, threads=3)
     content = (folder(home) / ANSWERS).read_bytes()
-    assert fill("facts", lm=again, embedder=embedder, home=home, most=200).to_json() == pytest.approx(
-        first.to_json(), nan_ok=True
-    )
+    second = fill("facts", lm=again, embedder=embedder, home=home, most=100)
+    assert json.dumps(second.to_json()) == json.dumps(first.to_json())
     assert (folder(home) / ANSWERS).read_bytes() == content
-    assert (len(asked_of(one)), asked_of(again)) == (200, [])
-    fill("facts", lm=wider, embedder=embedder, home=home, most=250, complete=False)
-    assert len(asked_of(wider)) <= 250 - 160  # of the 250 most similar pairs 160 were judged
+    assert (len(asked_of(one)), asked_of(again)) == (100, [])
+    fill("facts", lm=wider, embedder=embedder, home=home, most=125, complete=False)
+    assert len(asked_of(wider)) <= 125 - 80  # of the 125 most similar pairs 80 were judged
 
 
 def test_a_fill_that_was_stopped_keeps_its_answers_and_what_was_stored(home, embedder, lm_that, store):
@@ -204,7 +203,7 @@ def test_unreadable_and_failed_judgements_are_counted_and_not_stored(home, embed
             raise dspy.LMError("down")
 
     def write(asked):
-        return "so so" if "Fact 7," in asked.prompt else answered(asked)
+        return "so so" if "Fact 1" in asked.prompt else answered(asked)
 
     lm = make_lm(make_engine(before=before, write=write))
     report = fill("facts", lm=lm, embedder=embedder, home=home, most=150, complete=False, threads=1)
@@ -212,7 +211,7 @@ def test_unreadable_and_failed_judgements_are_counted_and_not_stored(home, embed
     assert report.failed == 1
     assert report.unreadable > 0
     assert len(stored) == 150 - report.unreadable - report.failed
-    assert all(pair.passage != "p07" for pair in stored)
+    assert not any(pair.passage == "p01" or pair.passage.startswith("p1") for pair in stored)
 
     def down(n, asked):
         raise dspy.LMError("down")
@@ -229,7 +228,7 @@ def test_unreadable_and_failed_judgements_are_counted_and_not_stored(home, embed
 
 
 def test_questions_of_a_passage_that_changed_take_no_part(home, embedder, lm_that):
-    build_collection("facts", [Passage("p03", "Another fact, topic of 3.")], embedder=embedder, home=home)
+    build_collection("facts", [Passage("p03", "Another fact, topic of 0.")], embedder=embedder, home=home)
     report = fill("facts", lm=lm_that(), embedder=embedder, home=home, threshold=0.35, complete=False)
     assert (report.questions, report.stale) == ((PASSAGES - 1) * WRITTEN, WRITTEN)
     stored = read_pairs(folder(home))
@@ -275,12 +274,12 @@ def run(monkeypatch, home, embedder, lm_that):
 
 
 def test_the_command_says_what_was_judged_and_what_the_completion_is_worth(run):
-    told = run("--most", "1000")
+    told = run("--most", "700")
     assert told.exit_code == 0, told.output
     text = " ".join(told.stdout.split())
     assert "facts: 120 questions, 30 passages" in text
-    assert "judged 800 similar pairs of 3480" in text
-    assert "200 drawn at random" in text
+    assert "judged 560 similar pairs of 3480" in text
+    assert "140 drawn at random" in text
     assert re.search(r"completed \d+ pairs: rank \d", text)
     assert "base rate" in text
 

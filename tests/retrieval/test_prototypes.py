@@ -17,7 +17,7 @@ def unit(rows):
     return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
 
 
-def groups(n=240, count=6, spread=0.15, seed=0):
+def groups(n=240, count=6, spread=0.1, seed=0):
     """Vectors around a few directions, and the direction of each."""
     random = np.random.default_rng(seed)
     centres = np.linalg.qr(random.normal(size=(16, count)))[0].T
