@@ -61,21 +61,38 @@ def record(one, *labels):
     return PassageRecord(one.id, one.digest(), "s", questions)
 
 
-@pytest.fixture
-def embedder(tmp_path):
-    opened = open_store(tmp_path)
-    yield Embedder("topics", Model, dimension=24, store=opened)
-    opened.close()
-
-
-@pytest.fixture
-def home(tmp_path, embedder):
+def build(home, embedder):
     """Each passage answers all questions of its topic: a matrix of rank 3, a third of it answers."""
     passages = [passage(n) for n in range(PASSAGES)]
-    build_collection("facts", passages, embedder=embedder, home=tmp_path)
+    build_collection("facts", passages, embedder=embedder, home=home)
     for one in passages:
-        add_record(folder(tmp_path), record(one, *[COMPLETE] * WRITTEN, PARTIAL, ""))
-    return tmp_path
+        add_record(folder(home), record(one, *[COMPLETE] * WRITTEN, PARTIAL, ""))
+    return home
+
+
+def embedder_in(home):
+    return Embedder("topics", Model, dimension=24, store=open_store(home))
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """A collection that no test changes; each fill replaces what the one before stored."""
+    place = tmp_path_factory.mktemp("facts")
+    yield build(place, embedder_in(place))
+    open_store(place).close()
+
+
+@pytest.fixture(scope="module")
+def embedder(home):
+    return embedder_in(home)
+
+
+@pytest.fixture
+def changing(tmp_path):
+    """A collection of its own for a test that changes it."""
+    place = tmp_path / "changing"
+    yield build(place, embedder_in(place))
+    open_store(place).close()
 
 
 def folder(home):
@@ -227,22 +244,24 @@ def test_unreadable_and_failed_judgements_are_counted_and_not_stored(home, embed
     assert read_pairs(folder(home)) == stored
 
 
-def test_questions_of_a_passage_that_changed_take_no_part(home, embedder, lm_that):
-    build_collection("facts", [Passage("p03", "Another fact, topic of 0.")], embedder=embedder, home=home)
-    report = fill("facts", lm=lm_that(), embedder=embedder, home=home, threshold=0.35, complete=False)
+def test_questions_of_a_passage_that_changed_take_no_part(changing, lm_that):
+    build_collection(
+        "facts", [Passage("p03", "Another fact, topic of 0.")], embedder=embedder_in(changing), home=changing
+    )
+    report = fill("facts", lm=lm_that(), embedder=embedder_in(changing), home=changing, threshold=0.35, complete=False)
     assert (report.questions, report.stale) == ((PASSAGES - 1) * WRITTEN, WRITTEN)
-    stored = read_pairs(folder(home))
+    stored = read_pairs(folder(changing))
     assert not {pair.question for pair in stored} & set(written(3))
     assert any(pair.passage == "p03" for pair in stored)
 
 
-def test_where_nothing_is_to_fill_the_remedy_is_named(home, embedder, lm_that, tmp_path):
+def test_where_nothing_is_to_fill_the_remedy_is_named(changing, lm_that):
     for one in range(PASSAGES):
-        add_record(folder(home), record(passage(one), PARTIAL))
+        add_record(folder(changing), record(passage(one), PARTIAL))
     with pytest.raises(CollectionError, match="querywright questions build facts"):
-        fill("facts", lm=lm_that(), embedder=embedder, home=home)
+        fill("facts", lm=lm_that(), embedder=embedder_in(changing), home=changing)
     with pytest.raises(CollectionError, match="there is no collection 'other'"):
-        fill("other", lm=lm_that(), embedder=embedder, home=home)
+        fill("other", lm=lm_that(), embedder=embedder_in(changing), home=changing)
 
 
 @pytest.mark.parametrize(
