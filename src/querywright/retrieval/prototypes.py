@@ -35,7 +35,7 @@ class Prototypes:
     def __init__(self, ids: Sequence[str], vectors: Vectors, prototypes: Vectors, cells: Integers) -> None:
         self.prototypes = prototypes
         order = np.lexsort((np.array(ids), cells))  # a cell after the other, in each the ids in order
-        self._ids = [ids[row] for row in order]
+        self._ids = [str(ids[row]) for row in order]
         self._vectors = vectors[order]
         self._starts = np.searchsorted(cells[order], np.arange(len(prototypes) + 1))
 
