@@ -111,9 +111,14 @@ class BM25Retriever(HeldPassages):
         self.k1, self.b = float(k1), float(b)
         self._passages = passages
         self._rows = [passages[id] for id in sorted(passages)]
-        self._index = open_index(folder, manifest, self._rows, k1=k1, b=b, progress=progress)
+        place, content, indexed = self._indexed(folder, manifest)
+        self._index = open_index(place, content, indexed, k1=k1, b=b, progress=progress)
         passes = matcher(where)
         self._mask = None if passes is None else np.array([passes(one.metadata) for one in self._rows], dtype=bool)
+
+    def _indexed(self, folder: Path, manifest: Manifest) -> tuple[Path, Manifest, Sequence[Passage]]:
+        """Where the index lies, what is in it, and the texts that are scored, one a passage in their order."""
+        return folder, manifest, self._rows
 
     @property
     def count(self) -> int:

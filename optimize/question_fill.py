@@ -1,0 +1,293 @@
+"""Which passages answer the questions of a collection, beside those they were written for: judged, then completed.
+
+The pairs most similar are judged, and some drawn at random from all others: without these the matrix would hold hardly
+a pair that is no answer, and nobody could say what a completion is worth where nothing was judged. Answers of the LM
+are stored, so a run that was stopped goes on, and a wider one pays for what is new.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import dspy
+import numpy as np
+from numpy.typing import NDArray
+
+from querywright.data.judged import Case
+from querywright.data.types import Passage, Question
+from querywright.errors import CollectionError, InputError
+from querywright.metrics.judge import Judge
+from querywright.metrics.judges import AnswerabilityJudge
+from querywright.models.embedder import CHUNK, TextEmbedder, Vectors, with_store
+from querywright.optimize.evaluate import Progress
+from querywright.optimize.judging import judge_cases
+from querywright.retrieval.answer_choice import Floats, Integers, NearPairs, far_pairs, near_pairs
+from querywright.retrieval.answer_matrix import ANSWERED, Cells, Validation, completed
+from querywright.retrieval.answer_pairs import Pair, write_pairs
+from querywright.retrieval.chroma import ChromaRetriever
+from querywright.retrieval.question_records import (
+    COMPLETE,
+    PassageRecord,
+    question_id,
+    questions_folder,
+    read_records,
+)
+
+MOST = 10_000
+FAR_SHARE = 0.2
+"""Share of the judgements that goes to pairs drawn at random, where the matrix is to be completed."""
+
+
+@dataclass(frozen=True, slots=True)
+class FillReport:
+    """What is known of a collection's questions and passages after a fill.
+
+    Args:
+        collection: Its name.
+        questions: Questions that their own passage answers completely.
+        passages: Passages.
+        stale: Such questions that were left out because their passage has changed or is gone.
+        eligible: Pairs that the threshold or percentile admits.
+        near: Similar pairs that were judged.
+        far: Pairs that were drawn at random and judged.
+        unreadable: Judgements that could not be read.
+        failed: Judgements that failed.
+        near_answered: Share of answers among the readable similar pairs; NaN without any.
+        far_answered: The same of the random ones.
+        completed: Pairs stored because the completion gives them a value of ``cut`` or more.
+        validation: What the completion is worth; None where none was asked for.
+    """
+
+    collection: str
+    questions: int
+    passages: int
+    stale: int
+    eligible: int
+    near: int
+    far: int
+    unreadable: int
+    failed: int
+    near_answered: float
+    far_answered: float
+    completed: int
+    validation: Validation | None
+
+    def to_json(self) -> dict[str, Any]:
+        """The report as a JSON object."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _World:
+    """Questions and passages in order of their ids, and the row of the passage each question was written for."""
+
+    questions: Sequence[Question]
+    passages: Sequence[Passage]
+    own: Integers
+    stale: int
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return len(self.questions), len(self.passages)
+
+    def case(self, cell: int) -> Case:
+        row, column = divmod(cell, len(self.passages))
+        return Case(self.questions[row], (self.passages[column],))
+
+    def pair(self, row: int, column: int, value: float, *, judged: bool) -> Pair:
+        passage = self.passages[column]
+        return Pair(self.questions[row].id, passage.id, passage.digest(), value, judged)
+
+
+def fill(
+    collection: str,
+    *,
+    lm: dspy.LM,
+    embedder: TextEmbedder,
+    judge: Judge | None = None,
+    home: Path | None = None,
+    threshold: float | None = None,
+    percentile: float | None = None,
+    most: int = MOST,
+    complete: bool = True,
+    cut: float = ANSWERED,
+    threads: int = 4,
+    deadline: float | None = 300.0,
+    max_failures: float = 0.05,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> FillReport:
+    """Judges pairs of question and passage, completes the rest, and stores what was found in place of what was there.
+
+    Only questions that their own passage answers completely take part. For the completion each counts as answered by
+    its own passage, and as many pairs drawn at random are assumed to be no answers; an assumed pair is neither stored
+    nor held out.
+
+    Args:
+        collection: The collection whose questions were written.
+        lm: The LM that judges, made by ``resolve_lm``.
+        embedder: The one that the collection was built with.
+        judge: A judge of single passages without the right answer. Default: answerability as it comes.
+        home: The working folder. Default: ``querywright.home.home()``.
+        threshold: The least cosine similarity of a pair that is judged, -1 to 1. Default None.
+        percentile: Only pairs above this percentile of similarity are judged, 0 to 100. Default None; with neither,
+            the most similar pairs.
+        most: At most so many judgements, and at most so many completed pairs, 1 or more. Default 10,000.
+        complete: Whether the other pairs are completed; a fifth of the judgements then goes to pairs drawn at random.
+            Default True.
+        cut: The least completed value that is stored, above 0 to 1. Default 0.5.
+        threads: Judgements under way at a time, 1 or more. Default 4.
+        deadline: Seconds that one judgement may take, or None. Default 300.
+        max_failures: Share of the judgements that may fail, 0 to 1. Default 0.05.
+        seed: Of what is drawn and of the completion. Default 0.
+        progress: Called as it goes on.
+
+    Raises:
+        InputError: A number is out of range, or both a threshold and a percentile are given.
+        CollectionError: The collection is missing or damaged, or has no questions to fill in.
+        OutageError: The LM is out of reach.
+        BudgetError: The limit of calls is reached; the answers so far are kept.
+        TooManyFailuresError: More judgements failed than allowed.
+
+    Source: QB-RAG, arXiv:2407.18044, its dense answerability matrix; the paper describes and does not evaluate it.
+    """
+    if not 0 < cut <= 1:
+        raise InputError(f"cut is above 0 and at most 1, but got {cut}")
+    if most < 1:
+        raise InputError(f"most must be 1 or more, but got {most}")
+    if threshold is None and percentile is None:
+        percentile = 0.0
+    judge = judge or AnswerabilityJudge()
+    folder = questions_folder(collection, home)
+    retriever = ChromaRetriever(collection, embedder=embedder, home=home)
+    world = _world(collection, read_records(folder), list(retriever.passages()))
+    near = _near(world, with_store(embedder, home), threshold, percentile, most, complete)
+    near_cells = _cells(world, near.questions, near.passages)
+    taken = np.concatenate([near_cells, _own_cells(world)])
+    share = FAR_SHARE / (1 - FAR_SHARE) if complete else 0.0
+    far_cells = far_pairs(world.shape, taken, min(round(len(near_cells) * share), most - len(near_cells)), seed)
+    asked = np.concatenate([near_cells, far_cells])
+    found = judge_cases(
+        judge,
+        [world.case(int(cell)) for cell in asked],
+        lm=lm,
+        threads=threads,
+        deadline=deadline,
+        max_failures=max_failures,
+        progress=progress,
+    )
+    values = np.array([math.nan if label is None else judge.score([label]) for label in found.labels], dtype=np.float64)
+    read, distant = np.isfinite(values), np.arange(len(asked)) >= len(near_cells)
+    judged = _as_cells(world, asked[read], values[read])
+    pairs = [world.pair(*cell, judged=True) for cell in _listed(judged)]
+    validation, added = None, 0
+    if complete:
+        validation, more = _completed(world, judged, distant[read], np.concatenate([taken, far_cells]), cut, most, seed)
+        pairs += more
+        added = len(more)
+    write_pairs(folder, pairs)
+    return FillReport(
+        collection,
+        questions=world.shape[0],
+        passages=world.shape[1],
+        stale=world.stale,
+        eligible=near.eligible,
+        near=len(near_cells),
+        far=len(far_cells),
+        unreadable=int((~read).sum()) - found.failed,
+        failed=found.failed,
+        near_answered=_share(values[read & ~distant]),
+        far_answered=_share(values[read & distant]),
+        completed=added,
+        validation=validation,
+    )
+
+
+def _world(collection: str, records: Mapping[str, PassageRecord], passages: Sequence[Passage]) -> _World:
+    rows = {passage.id: row for row, passage in enumerate(passages)}
+    current = {
+        record.passage
+        for record in records.values()
+        if record.passage in rows and passages[rows[record.passage]].digest() == record.digest
+    }
+    complete = [
+        (question_id(record.passage, question.text), question.text, record.passage)
+        for record in records.values()
+        for question in record.questions
+        if question.label == COMPLETE
+    ]
+    kept = sorted(one for one in complete if one[2] in current)
+    if not kept:
+        raise CollectionError(
+            f"the collection {collection!r} has no question that its own passage, as it is now, answers completely; "
+            f"write questions: querywright questions build {collection}"
+        )
+    questions = [Question(id, text) for id, text, _ in kept]
+    own = np.array([rows[passage] for _, _, passage in kept], dtype=np.int64)
+    return _World(questions, passages, own, len(complete) - len(kept))
+
+
+def _near(
+    world: _World,
+    embedder: TextEmbedder,
+    threshold: float | None,
+    percentile: float | None,
+    most: int,
+    complete: bool,
+) -> NearPairs:
+    most = max(1, most - round(most * FAR_SHARE)) if complete else most
+    return near_pairs(
+        _vectors(embedder, [question.question for question in world.questions]),
+        _vectors(embedder, [passage.content for passage in world.passages]),
+        world.own,
+        threshold=threshold,
+        percentile=percentile,
+        most=most,
+    )
+
+
+def _vectors(embedder: TextEmbedder, texts: Sequence[str]) -> Vectors:
+    """The vectors of texts, made a part at a time so that they lie in memory once."""
+    found = np.empty((len(texts), embedder.dimension), dtype=np.float32)
+    for start in range(0, len(texts), CHUNK):
+        found[start : start + CHUNK] = embedder.encode(texts[start : start + CHUNK])
+    return found
+
+
+def _completed(
+    world: _World, judged: Cells, far: NDArray[np.bool_], known: Integers, cut: float, most: int, seed: int
+) -> tuple[Validation, list[Pair]]:
+    """What a completion is worth, and the pairs that it adds."""
+    own = _own_cells(world)
+    assumed = far_pairs(world.shape, known, len(own), seed + 1)
+    given = _as_cells(world, np.concatenate([own, assumed]), np.repeat([1.0, 0.0], [len(own), len(assumed)]))
+    made, validation = completed(given, judged, world.shape, far=far, seed=seed, bounds=(0.0, 1.0))
+    if made is None:
+        return validation, []
+    high = made.above(cut, most, known)
+    return validation, [world.pair(*cell, judged=False) for cell in _listed(high)]
+
+
+def _cells(world: _World, questions: Integers, passages: Integers) -> Integers:
+    numbered: Integers = questions * len(world.passages) + passages
+    return numbered
+
+
+def _own_cells(world: _World) -> Integers:
+    return _cells(world, np.arange(len(world.own)), world.own)
+
+
+def _as_cells(world: _World, cells: Integers, values: Floats) -> Cells:
+    return Cells(cells // len(world.passages), cells % len(world.passages), values)
+
+
+def _listed(cells: Cells) -> list[tuple[int, int, float]]:
+    return list(zip(cells.rows.tolist(), cells.columns.tolist(), cells.values.tolist(), strict=True))
+
+
+def _share(values: Floats) -> float:
+    return float(values.mean()) if len(values) else math.nan

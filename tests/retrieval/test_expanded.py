@@ -1,0 +1,160 @@
+"""Search by words over passages with their questions: what is found, what is given, and what is left out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from querywright.data.types import Passage
+from querywright.errors import CollectionError
+from querywright.models.embedder import Embedder, Vectors
+from querywright.models.store import open_store
+from querywright.retrieval.bm25 import BM25Retriever
+from querywright.retrieval.expanded import FOLDER, ExpandedRetriever, open_expanded
+from querywright.retrieval.index import build_collection
+from querywright.retrieval.question_records import (
+    COMPLETE,
+    NONE,
+    PARTIAL,
+    PassageRecord,
+    WrittenQuestion,
+    add_record,
+    questions_folder,
+)
+from querywright.retrieval.words import terms
+
+TEA = Passage("tea", "Tannins bind iron in the gut.", "Tea", {"source": "nih"})
+SALT = Passage("salt", "Sodium raises blood pressure.")
+MILK = Passage("milk", "Calcium builds bone; calcium hinders iron too.")
+ALL = [TEA, SALT, MILK]
+RECORDS = [
+    PassageRecord(
+        "tea",
+        TEA.digest(),
+        "s",
+        (
+            WrittenQuestion("Why avoid a cuppa with dinner?", COMPLETE),
+            WrittenQuestion("Does coffee do it as well?", PARTIAL),
+            WrittenQuestion("Who discovered radium?", NONE),
+            WrittenQuestion("Is zebra edible?", ""),
+        ),
+    ),
+    PassageRecord("salt", SALT.digest(), "s", ()),
+]
+
+
+class AnyModel:
+    """Vectors that nobody looks at."""
+
+    def encode(self, texts: Sequence[str], **options: object) -> Vectors:
+        rows = np.stack([np.random.default_rng(len(text)).normal(size=8) for text in texts])
+        return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+
+
+def build(home: Path, passages: Sequence[Passage] = ALL) -> None:
+    embedder = Embedder("any:8", AnyModel, dimension=8, store=open_store(home))
+    build_collection("foods", passages, embedder=embedder, home=home)
+
+
+def write(home: Path, *records: PassageRecord) -> None:
+    folder = questions_folder("foods", home)
+    folder.mkdir(parents=True, exist_ok=True)
+    for record in records:
+        add_record(folder, record)
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Path]:
+    build(tmp_path)
+    write(tmp_path, *RECORDS)
+    yield tmp_path
+    open_store(tmp_path).close()
+
+
+def found(home: Path, query: str, *, partial: bool = False) -> list[str]:
+    return [hit.passage.id for hit in open_expanded("foods", partial=partial, home=home).search([query], 5)[0]]
+
+
+def test_a_passage_is_found_by_the_words_of_its_kept_questions_and_given_as_it_is(home: Path) -> None:
+    assert BM25Retriever("foods", home=home).search(["a cuppa"], 5) == [[]]
+    ((hit,),) = open_expanded("foods", home=home).search(["cuppa"], 5)
+    assert (hit.passage, hit.rank) == (TEA, 1)
+    assert found(home, "radium zebra coffee") == []
+    assert found(home, "coffee radium", partial=True) == ["tea"]
+
+
+def test_a_passage_without_questions_stays_findable(home: Path) -> None:
+    assert found(home, "calcium") == ["milk"]
+    assert found(home, "sodium") == ["salt"]
+
+
+def test_scores_are_those_of_bm25_over_the_texts_with_their_questions(home: Path) -> None:
+    """Lucene's formula by hand, over passages and questions put together here."""
+    texts = [TEA.content + "\nWhy avoid a cuppa with dinner?", SALT.content, MILK.content]
+    words = [terms(text) for text in texts]
+    mean = sum(map(len, words)) / 3
+    held = sum("iron" in one for one in words)
+    rare = math.log(1 + (3 - held + 0.5) / (held + 0.5))
+    expected = {
+        id: rare * one.count("iron") / (one.count("iron") + 1.5 * (0.25 + 0.75 * len(one) / mean))
+        for id, one in zip(("tea", "salt", "milk"), words, strict=True)
+        if "iron" in one
+    }
+    hits = open_expanded("foods", home=home).search(["iron"], 5)[0]
+    assert {hit.passage.id: hit.score for hit in hits} == pytest.approx(expected, rel=1e-5)
+
+
+def test_the_fingerprint_changes_with_questions_and_with_nothing_else(home: Path) -> None:
+    one = open_expanded("foods", home=home)
+    assert open_expanded("foods", home=home).fingerprint == one.fingerprint
+    assert open_expanded("foods", partial=True, home=home).fingerprint != one.fingerprint
+    assert BM25Retriever("foods", home=home).fingerprint != one.fingerprint
+    (tea, _), reason = RECORDS, WrittenQuestion("Why avoid a cuppa with dinner?", COMPLETE, "another reason")
+    write(home, replace(tea, questions=(reason, *tea.questions[1:])))
+    assert open_expanded("foods", home=home).fingerprint == one.fingerprint
+    write(home, replace(tea, questions=tea.questions[1:]))
+    assert open_expanded("foods", home=home).fingerprint != one.fingerprint
+
+
+def test_questions_of_a_passage_that_changed_are_left_out(home: Path) -> None:
+    changed = replace(TEA, text="Tannins bind zinc.")
+    build(home, [changed])
+    one = open_expanded("foods", home=home)
+    assert one.appended == 0
+    assert one.search(["cuppa"], 5) == [[]]
+    assert one.search(["zinc"], 5)[0][0].passage == changed
+
+
+def test_questions_of_a_passage_that_is_gone_are_nobodys(home: Path) -> None:
+    write(home, PassageRecord("gone", "d", "s", (WrittenQuestion("Where is the yak?", COMPLETE),)))
+    assert found(home, "yak") == []
+
+
+def test_plain_search_and_this_one_keep_an_index_each(home: Path) -> None:
+    folder = questions_folder("foods", home) / FOLDER / "bm25"
+    open_expanded("foods", home=home)
+    (index,) = [path.name for path in folder.iterdir() if path.is_dir()]
+    BM25Retriever("foods", home=home)
+    assert (folder / index).is_dir()
+    touched = (folder / index / "index.json").stat().st_mtime_ns
+    assert found(home, "cuppa") == ["tea"]
+    assert (folder / index / "index.json").stat().st_mtime_ns == touched
+
+
+def test_a_filter_holds(home: Path) -> None:
+    one = ExpandedRetriever("foods", home=home, where={"source": "nih"})
+    assert [hit.passage.id for hit in one.search(["iron cuppa"], 5)[0]] == ["tea"]
+
+
+def test_where_no_questions_were_written_the_remedy_is_named(home: Path) -> None:
+    for path in questions_folder("foods", home).iterdir():
+        path.unlink()
+    with pytest.raises(CollectionError, match="querywright questions build foods"):
+        open_expanded("foods", home=home)
+    with pytest.raises(CollectionError, match="there is no collection 'other'"):
+        open_expanded("other", home=home)
