@@ -15,9 +15,7 @@ from querywright.programs import TECHNIQUES
 
 SETTINGS = CompileSettings(n_trials=4, demo_sizes=(1,), reader_demo_sizes=(1,))
 COMPILED = [
-    name
-    for name, technique in TECHNIQUES.items()
-    if name not in {"closed_book", "plain"} and technique.ENGINE is None
+    name for name, technique in TECHNIQUES.items() if name not in {"closed_book", "plain"} and technique.ENGINE is None
 ]
 
 

@@ -183,8 +183,8 @@ def blend(
 ) -> list[Match]:
     """Two lists as one: score = (1 - weight) * similarity of the question + weight * similarity of the passage.
 
-    A passage that one list lacks has that list's least score there: it is at most as near as that. A list of weight 0
-    is left out altogether, so the other comes back as it is.
+    A passage that one list lacks has that list's least score there: it is at most as near as that. A list that is empty
+    or has the weight 0 is left out altogether, so the other comes back as it is.
 
     Args:
         matches: Passages through their questions, best first.
@@ -196,7 +196,7 @@ def blend(
     Source: the mixture is ours; QB-RAG, arXiv 2407.18044, leaves passages without a question unreachable.
     """
     questions = {match.passage: match for match in matches}
-    if weight == 0 or not passages:
+    if weight == 0 or (weight < 1 and not passages):
         return list(matches[:k])
     if weight == 1 or not matches:
         return [

@@ -1,0 +1,96 @@
+"""The commands over questions that were written for a collection."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from querywright.models.embedder import resolve_embedder
+from querywright.retrieval.chroma import ChromaRetriever
+from querywright.retrieval.question_records import COMPLETE, PassageRecord, WrittenQuestion, publish_questions
+
+WRITTEN = {
+    "salt": "Which meals should I avoid?",
+    "feet": "When are soles inspected?",
+    "juice": "What lifts glucose quickly?",
+    "cuff": "Why would a reading be wrong?",
+}
+QUESTION = "Which meals should be avoided?"
+
+
+@pytest.fixture
+def asked(collection, home):
+    """The collection with a question for four of its passages."""
+    embedder = resolve_embedder("embedded")
+    passages = {passage.title: passage for passage in ChromaRetriever(collection, embedder=embedder).passages()}
+    records = [
+        PassageRecord(passages[topic].id, passages[topic].digest(), "s", (WrittenQuestion(text, COMPLETE),))
+        for topic, text in WRITTEN.items()
+    ]
+    publish_questions(collection, records, embedder=embedder, home=home)
+    return collection
+
+
+def test_a_technique_brings_its_engine(cli, asked, questions, server):
+    fixed = ("--collection", asked, "--json", *server.lm)
+    done = cli("ask", QUESTION, "--technique", "qb_rag", "--reader", "none", *fixed)
+    assert done.status == 0, done.err
+    assert [passage["id"] for passage in done.data["passages"]][0] == "p-salt"
+    assert done.data["steps"][0]["given"]["through"]["p-salt"] == WRITTEN["salt"]
+    assert len(done.data["passages"]) == 4
+    done = cli(
+        "evaluate", questions, "--technique", "qb_rag", "--technique", "plain", "--technique", "plain@questions",
+        "--technique", "qb_rag:match=hybrid,weight=1", "--reader", "none", *fixed,
+    )  # fmt: skip
+    assert done.status == 0, done.err
+    arms = {arm["arm"]: arm["metrics"]["recall"]["value"] for arm in done.data["arms"]}
+    assert arms["plain"] == arms["qb_rag:match=hybrid,weight=1"] == 1.0
+    assert arms["qb_rag"] == arms["plain@questions"] == pytest.approx(4 / 6)  # two topics have no question
+    assert server.requests == []
+
+
+def test_the_trace_shows_the_questions(cli, asked, server):
+    done = cli(
+        "ask", QUESTION, "--technique", "qb_rag", "--collection", asked, "--reader", "none", "--trace", *server.lm
+    )
+    assert f"p-salt through: {WRITTEN['salt']}" in " ".join(done.out.split())
+
+
+def test_another_engine_is_refused(cli, asked, questions, server):
+    fixed = ("--collection", asked, *server.lm)
+    for command in (
+        ["ask", QUESTION, "--technique", "qb_rag", "--engine", "bm25"],
+        ["evaluate", questions, "--technique", "qb_rag@dense"],
+        ["compile", "qb_rag", questions, "--engine", "hybrid", "--out", "new"],
+    ):
+        done = cli(*command, *fixed)
+        assert done.status == 2
+        assert "qb_rag searches with the engine questions, not with" in " ".join(done.err.split())
+
+
+def test_without_questions_the_remedy_is_told(cli, collection, questions, server):
+    for command in (
+        ["ask", QUESTION, "--technique", "qb_rag"],
+        ["evaluate", questions, "--technique", "hyde@questions"],
+    ):
+        done = cli(*command, "--collection", collection, *server.lm)
+        assert done.status == 2
+        assert f"write some: querywright questions build {collection}" in " ".join(done.err.split())
+    assert server.requests == []
+
+
+def test_it_is_compiled_against_plain_retrieval_and_loaded_again(cli, asked, questions, server):
+    made = cli(
+        "compile", "qb_rag", questions, "--collection", asked, "--out", "artifacts/q", "--sizes", "3,6,6",
+        "--trials", "3", "--threads", "2", "--json", *server.lm,
+    )  # fmt: skip
+    assert made.status == 0, made.err
+    manifest = json.loads(Path("artifacts/q/manifest.json").read_text())
+    test = {row["arm"]: row["metrics"]["recall"]["value"] for row in made.data["test"]}
+    assert test["no rewriting"] > test["qb_rag as written"]  # it searches the passages
+    kind = {"plain": "dense", "qb_rag": "questions"}
+    assert (manifest["engine"], manifest["collection"]) == (kind[manifest["technique"]], asked)
+    done = cli("ask", QUESTION, "--artifact", "artifacts/q", "--option", "salt", "--option", "feet", *server.lm)
+    assert done.status == 0, done.err
