@@ -59,7 +59,7 @@ def test_another_retriever_is_refused_with_the_remedy(index):
     for other in (index.plain, lambda query, k: []):
         with pytest.raises(TechniqueError, match="engine questions, and if there are none yet run querywright quest"):
             QBRAG(other)
-    with pytest.raises(TechniqueError, match="questions build full$"):
+    with pytest.raises(TechniqueError, match=r"questions build full$"):
         QBRAG(index.plain)
 
 
