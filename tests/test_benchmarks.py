@@ -13,7 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
-NAMES = ("loopback", "measured", "peers", "techniques")
+NAMES = ("loopback", "measured", "peers", "questions", "techniques")
 
 
 @pytest.fixture
@@ -21,9 +21,10 @@ def benchmarks(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     import loopback
     import measured
+    import questions
     import techniques
 
-    yield SimpleNamespace(loopback=loopback, measured=measured, techniques=techniques)
+    yield SimpleNamespace(loopback=loopback, measured=measured, questions=questions, techniques=techniques)
     for name in NAMES:
         sys.modules.pop(name, None)
 
@@ -158,6 +159,17 @@ def test_made_up_material_is_the_same_each_time_and_has_its_evidence(benchmarks:
         assert set(question.evidence) <= ids
         assert question.answer in question.options
         assert 2 <= len(set(question.options)) == len(question.options) <= 4
+
+
+def test_stored_questions_lead_to_the_passage_of_a_question(benchmarks: SimpleNamespace, tmp_path: Path) -> None:
+    bench = benchmarks.questions.build(tmp_path, 42, 4)
+    assert (bench.plain.count, bench.index.count) == (42, 11)  # ten passages of four questions, one of two
+    for retriever in (bench.plain, bench.index):
+        assert retriever.search(["7.asked"], 1)[0][0].passage.id == "0000007"
+    assert len({hit.passage.id for hit in bench.index.search(["7.asked"], 5)[0]}) == 5
+    ratios = benchmarks.questions.compare(bench, 3)
+    assert set(ratios) == {"median", "p95", "plain ms", "matched ms"}
+    assert all(value > 0 for value in ratios.values())
 
 
 @pytest.mark.shared_data

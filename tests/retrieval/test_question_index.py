@@ -181,12 +181,12 @@ def test_the_walk_goes_deeper_until_there_are_k_passages(tmp_path: Path, monkeyp
 
     monkeypatch.setattr(ChromaIndex, "query", counted)
     assert [hit.passage.id for hit in index.search(["ask 0"], 2)[0]] == ["near", "feet"]
-    assert depths == [(1, 8), (1, 16), (1, 32)]
+    assert depths == [(1, 16), (1, 32)]
     depths.clear()
     # Two queries are one search a round; what is settled is not searched again.
     lists = index.search(["ask 0", "arm 45"], 2)
     assert [[hit.passage.id for hit in hits] for hits in lists] == [["near", "feet"], ["tea", "feet"]]
-    assert depths == [(2, 8), (1, 16), (1, 32)]
+    assert depths == [(2, 16), (1, 32)]
     open_store(tmp_path).close()
 
 
