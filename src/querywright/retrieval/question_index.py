@@ -42,8 +42,8 @@ from querywright.retrieval.types import Hit, Kind, check_queries
 DATE = "date"
 """Key of a passage's metadata that tells which of two passages is newer."""
 FETCHED = 8
-"""Questions fetched at first for each passage that is wanted; several of the nearest are often of one passage, and forty
-hits cost hardly more than five, a second search twice as much."""
+"""Questions fetched at first for each passage that is wanted; several of the nearest are often of one passage, and
+forty hits cost hardly more than five, a second search twice as much."""
 DRAWS_KEPT = 8
 
 _logger = logging.getLogger(__name__)
