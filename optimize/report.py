@@ -14,7 +14,6 @@ from querywright.optimize.artifacts import Golden, Manifest, write_artifact
 from querywright.optimize.evaluate import Evaluation, evaluate, finite
 from querywright.optimize.final import conclude
 from querywright.optimize.search import Compiled, objective_value
-from querywright.retrieval.callable import as_retriever
 from querywright.retrieval.engines import opened
 
 CARD_METRICS = ("accuracy", "decision_useful")
@@ -59,7 +58,6 @@ def save_compiled(
     splits: Splits,
     *,
     lm: Any,
-    retriever: Any,
     threads: int,
     n_golden: int = 3,
 ) -> Manifest:
@@ -70,7 +68,6 @@ def save_compiled(
         compiled: The compilation.
         splits: The questions that it was made with.
         lm: The LM that it was made with.
-        retriever: The retriever that it was made with.
         threads: Questions under way at a time while the golden answers are taken.
         n_golden: Golden questions, taken from dev. Default 3.
     """
@@ -93,7 +90,8 @@ def save_compiled(
         if part
     }
     created = datetime.now(UTC).date().isoformat()
-    source = opened(retriever)
+    searched = compiled.program.technique.searched
+    source = opened(searched)
     reranker = compiled.program.technique.reranker
     return write_artifact(
         path,
@@ -103,7 +101,7 @@ def save_compiled(
         collection=source.collection,
         engine=source.engine,
         reranker=None if reranker is None else reranker.id,
-        fingerprint=as_retriever(retriever).fingerprint,
+        fingerprint=searched.fingerprint,
         created=created,
         made=made,
         golden=golden,

@@ -44,9 +44,10 @@ class Run:
     def program(self, technique: str, *, reads: bool, knobs: Mapping[str, Any]) -> RAG:
         """A program of this compilation; ``reads`` says whether it has the reader."""
         reranker = self.reranker if technique_class(technique).USES_RERANKER else None
-        return make_program(
-            technique, self.retriever, reader=self.reader if reads else None, reranker=reranker, **knobs
-        )
+        retriever = self.retriever
+        if technique_class(self.technique).ENGINE and not technique_class(technique).ENGINE:
+            retriever = getattr(retriever, "plain", retriever)  # no rewriting does without the technique's own index
+        return make_program(technique, retriever, reader=self.reader if reads else None, reranker=reranker, **knobs)
 
     def evaluate(self, program: RAG, questions: Sequence[Question], name: str) -> Evaluation:
         """A program's results on questions, under the compilation's settings."""

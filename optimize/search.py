@@ -148,7 +148,8 @@ def _search(run: Run, sets: Sequence[Demos]) -> None:
     import optuna
 
     _try(run, NO_REWRITING, "plain", {"max_passages": run.knobs["max_passages"]}, None, sets)
-    space = [knob for knob in technique_class(run.technique).KNOBS if knob.search and knob.name not in run.knobs]
+    searched = run.program(run.technique, reads=False, knobs=run.knobs).technique.searched_knobs
+    space = [knob for knob in searched if knob.name not in run.knobs]
     space.sort(key=lambda knob: len(knob.when))  # a knob comes after those that it depends on
     with _quiet_optuna():
         study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=run.settings.seed))

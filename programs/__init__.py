@@ -16,6 +16,7 @@ from querywright.programs.multi_query import MultiQuery
 from querywright.programs.oracle import OracleEvidence
 from querywright.programs.plain import ClosedBook, PlainRetrieval
 from querywright.programs.qa_rag import QARAG
+from querywright.programs.qb_rag import QBRAG
 from querywright.programs.query2doc import Query2Doc
 from querywright.programs.rag import RAG
 from querywright.programs.rag_fusion import RAGFusion
@@ -43,6 +44,7 @@ TECHNIQUES: dict[str, type[Technique]] = {
         Query2Doc,
         RewriteRetrieveRead,
         QARAG,
+        QBRAG,
         Rerank,
         Filter,
     )
@@ -88,6 +90,7 @@ def make_program(
 __all__ = [
     "HCQR",
     "QARAG",
+    "QBRAG",
     "RAG",
     "READERS",
     "TECHNIQUES",

@@ -113,6 +113,8 @@ class Technique(dspy.Module):
     """How lists become one, for a technique without a knob for it."""
     ITERATIVE: ClassVar[bool] = False
     """Whether what is searched depends on what was found."""
+    ENGINE: ClassVar[str | None] = None
+    """The only engine that it can search with; None for a technique that searches with any."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -132,7 +134,7 @@ class Technique(dspy.Module):
             raise TechniqueError(f"{self.NAME} does not rerank; leave the reranker out, or use rerank")
         self._reranker = None if reranker is None else _Shared(_checked_reranker(reranker))
         self.knobs = Knobs(self.KNOBS, knobs)
-        self._check_gate()
+        self._check_values()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         if self.retriever is not None:
@@ -146,7 +148,7 @@ class Technique(dspy.Module):
         """A copy with other knob values; prompts are copied, the retriever is shared."""
         other = copy.deepcopy(self)
         other.knobs.update(values)
-        other._check_gate()
+        other._check_values()
         return other
 
     # What a technique writes.
@@ -187,6 +189,11 @@ class Technique(dspy.Module):
         if self.retriever is None:
             raise TechniqueError(f"{self.NAME} searches, but was made without a retriever; give one")
         return self.retriever
+
+    @property
+    def searched_knobs(self) -> list[Knob]:
+        """The knobs that a study searches, with the values that can be had with this retriever."""
+        return [knob for knob in self.KNOBS if knob.search]
 
     @property
     def depth(self) -> int:
@@ -285,7 +292,7 @@ class Technique(dspy.Module):
                 f"{self.NAME} compares options, but the question has none: {question[:80]!r}; "
                 "give options, or use another technique"
             )
-        self._check_gate()
+        self._check_values()
         return self._gated(question, choices) if self._is_gated else self.find(question, choices)
 
     async def _gated(self, question: str, options: Sequence[str]) -> Found:
@@ -314,7 +321,8 @@ class Technique(dspy.Module):
     def _is_gated(self) -> bool:
         return bool(self.LM_STAGES) and self.knobs.text("gate") != "off"
 
-    def _check_gate(self) -> None:
+    def _check_values(self) -> None:
+        """Whether the values of the knobs go with the retriever."""
         if self._is_gated and self.retriever is not None and kind_of(self.retriever) != "dense":
             raise TechniqueError(
                 f"the gate={self.knobs.text('gate')} of {self.NAME} looks at cosine similarities, which a "

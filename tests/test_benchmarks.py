@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from querywright.data import load_sample
 
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
-NAMES = ("hostile", "loopback", "measured", "peers", "techniques")
+NAMES = ("hostile", "loopback", "measured", "peers", "questions", "techniques")
 
 
 @pytest.fixture
@@ -24,9 +24,12 @@ def benchmarks(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
     import hostile
     import loopback
     import measured
+    import questions
     import techniques
 
-    yield SimpleNamespace(hostile=hostile, loopback=loopback, measured=measured, techniques=techniques)
+    yield SimpleNamespace(
+        hostile=hostile, loopback=loopback, measured=measured, questions=questions, techniques=techniques
+    )
     for name in NAMES:
         sys.modules.pop(name, None)
 
@@ -173,6 +176,17 @@ def test_attacks_are_counted_against_the_same_question_without_them(benchmarks: 
     counted = hostile.result("judge", "order", [(False, True), (False, False), (True, True), (True, False)])
     assert (counted.n, counted.before, counted.after, counted.moved) == (4, 2, 2, 1)
     assert counted.low < 0.5 < counted.high
+
+
+def test_stored_questions_lead_to_the_passage_of_a_question(benchmarks: SimpleNamespace, tmp_path: Path) -> None:
+    bench = benchmarks.questions.build(tmp_path, 42, 4)
+    assert (bench.plain.count, bench.index.count) == (42, 11)  # ten passages of four questions, one of two
+    for retriever in (bench.plain, bench.index):
+        assert retriever.search(["7.asked"], 1)[0][0].passage.id == "0000007"
+    assert len({hit.passage.id for hit in bench.index.search(["7.asked"], 5)[0]}) == 5
+    ratios = benchmarks.questions.compare(bench, 3)
+    assert set(ratios) == {"median", "p95", "plain ms", "matched ms"}
+    assert all(value > 0 for value in ratios.values())
 
 
 @pytest.mark.shared_data

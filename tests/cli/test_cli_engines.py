@@ -97,7 +97,7 @@ def test_unknown_engines_are_answered_with_the_known_ones(cli, collection, quest
     ):
         done = cli(*command, *fixed)
         assert done.status == 2
-        assert "unknown engine 'elastic'; the engines are: dense, bm25, hybrid" in " ".join(done.err.split())
+        assert "unknown engine 'elastic'; the engines are: dense, bm25, hybrid, questions" in " ".join(done.err.split())
     assert server.requests == []
 
 

@@ -81,7 +81,7 @@ def saved(home, tmp_path_factory, make_world, make_lm):
         settings=CompileSettings(n_trials=5, demo_sizes=(1,), threads=2),
     )
     folder = tmp_path_factory.mktemp("saved") / "hcqr"
-    save_compiled(folder, compiled, splits, lm=lm, retriever=retriever, threads=2)
+    save_compiled(folder, compiled, splits, lm=lm, threads=2)
     return folder
 
 
@@ -311,7 +311,7 @@ def test_the_engine_that_the_artifact_names_is_opened(
     retriever = open_retriever("cards", engine=engine, embedder=number_embedder(home), home=home)
     settings = CompileSettings(n_trials=2, demo_sizes=(1,), reader_demo_sizes=(), threads=2)
     compiled = compile_program("plain", splits, retriever=retriever, lm=make_lm(), settings=settings)
-    save_compiled(tmp_path / "saved", compiled, splits, lm=make_lm(), retriever=retriever, threads=2)
+    save_compiled(tmp_path / "saved", compiled, splits, lm=make_lm(), threads=2)
     manifest = read_artifact(tmp_path / "saved").manifest
     embedder = None if engine == "bm25" else "st:numbers"
     assert (manifest.engine, manifest.collection, manifest.embedder) == (engine, "cards", embedder)

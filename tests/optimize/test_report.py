@@ -140,7 +140,7 @@ def test_further_questions_of_the_reader_check_are_named_with_the_data(world, ma
     compiled = compile_program(
         "hcqr", world.splits, retriever=make_world(size=30), lm=lm, settings=settings, reader_check=further
     )
-    made = save_compiled(tmp_path / "a", compiled, world.splits, lm=lm, retriever=world, threads=2).made
+    made = save_compiled(tmp_path / "a", compiled, world.splits, lm=lm, threads=2).made
     assert list(made["data"]) == ["train", "dev", "test", "reader_check"]
     assert made["data"]["reader_check"] == {"n": 12, "sha256": data_hash(further)}
     text = (tmp_path / "a" / "README.md").read_text()
@@ -151,7 +151,7 @@ def test_further_questions_of_the_reader_check_are_named_with_the_data(world, ma
 
 def test_what_is_saved_says_how_it_was_made_and_what_it_answers(compiled, world, make_lm, tmp_path):
     lm = make_lm()
-    manifest = save_compiled(tmp_path / "x" / ".." / "mine", compiled, world.splits, lm=lm, retriever=world, threads=2)
+    manifest = save_compiled(tmp_path / "x" / ".." / "mine", compiled, world.splits, lm=lm, threads=2)
     read = read_artifact(tmp_path / "mine")
     assert read.manifest == manifest
     assert (manifest.technique, manifest.reader, manifest.lm) == ("hcqr", "multiple_choice", "scripted/model")
@@ -175,7 +175,7 @@ def test_golden_answers_are_only_those_that_were_given(compiled, world, make_lm,
             raise LMServerError("down")
 
     lm = make_lm(make_engine(before=before))
-    save_compiled(tmp_path / "mine", compiled, world.splits, lm=lm, retriever=world, threads=1)
+    save_compiled(tmp_path / "mine", compiled, world.splits, lm=lm, threads=1)
     assert [one.answer for one in read_artifact(tmp_path / "mine").golden] == ["right 6", "right 8"]
 
 

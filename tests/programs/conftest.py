@@ -17,6 +17,18 @@ from dspy import lm15
 
 from querywright.data.types import Passage
 from querywright.models.adapter import PromptAdapter
+from querywright.programs import TECHNIQUES
+from querywright.retrieval.index import build_collection
+from querywright.retrieval.question_index import Matched, QuestionIndex
+from querywright.retrieval.question_match import Matching
+from querywright.retrieval.question_records import (
+    COMPLETE,
+    PARTIAL,
+    PassageRecord,
+    WrittenQuestion,
+    publish_questions,
+    question_id,
+)
 from querywright.retrieval.types import Hit
 
 PLANT = "Zyzzyva"
@@ -123,6 +135,54 @@ class ScriptedRetriever:
         return [Hit(passage, score, rank) for rank, (score, passage) in enumerate(scored, start=1)]
 
 
+class HashedEmbedder:
+    """Vectors that depend on the text and mean nothing."""
+
+    id, dimension = "hashed", 8
+
+    def encode(self, texts: Sequence[str], /) -> np.ndarray:
+        rows = [[_number(text, axis) - 0.5 for axis in "abcdefgh"] for text in texts]
+        vectors = np.array(rows, dtype=np.float32)
+        return np.asarray(vectors / np.linalg.norm(vectors, axis=1, keepdims=True), dtype=np.float32)
+
+
+class RecordingIndex(QuestionIndex):
+    """A question index that remembers what it was asked."""
+
+    searches: list[tuple[tuple[str, ...], int]]
+
+    def match(self, queries: Sequence[str], k: int, matching: Matching | None = None) -> list[list[Matched]]:
+        self.searches.append((tuple(queries), k))
+        return super().match(queries, k, matching)
+
+
+QUESTIONS_EACH = 64  # so that the largest coverage leaves some out, the partial ones not counted
+
+
+@pytest.fixture(scope="session")
+def indexes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, RecordingIndex]:
+    """Question indexes over twelve passages: ``full``, and one that is ``stale`` throughout and finds nothing."""
+    home, embedder, made = tmp_path_factory.mktemp("questions"), HashedEmbedder(), {}
+    passages = numbered_passages()[:12]
+    texts = {p.id: [f"What is fact {n} of {p.title}?" for n in range(QUESTIONS_EACH)] for p in passages}
+    further = {question_id(p.id, text): [passages[n - 1].id] for n, p in enumerate(passages) for text in texts[p.id]}
+    for name, digest in (("full", Passage.digest), ("stale", lambda passage: "of another text")):
+        build_collection(name, passages, embedder=embedder, home=home)
+        records = [
+            PassageRecord(p.id, digest(p), "s", tuple(
+                WrittenQuestion(text, PARTIAL if n % 8 == 7 else COMPLETE) for n, text in enumerate(texts[p.id])
+            ))
+            for p in passages
+        ]  # fmt: skip
+        publish_questions(name, records, embedder=embedder, home=home)
+        made[name] = RecordingIndex(name, embedder=embedder, home=home, answers=further)
+    return made
+
+
+def numbered_passages() -> list[Passage]:
+    return [Passage(f"p{n:02}", f"Fact number {n} of the handbook.", f"Title {n}") for n in range(60)]
+
+
 @pytest.fixture
 def plant() -> str:
     return PLANT
@@ -147,18 +207,29 @@ def asking() -> Callable[..., Any]:
 
 @pytest.fixture
 def passages() -> list[Passage]:
-    return [Passage(f"p{n:02}", f"Fact number {n} of the handbook.", f"Title {n}") for n in range(60)]
+    return numbered_passages()
 
 
 @pytest.fixture
-def retriever(passages: list[Passage]) -> ScriptedRetriever:
-    return ScriptedRetriever(passages)
+def retriever(request: pytest.FixtureRequest, passages: list[Passage]) -> ScriptedRetriever | RecordingIndex:
+    """One that the technique which the test is about, by its parameter ``name``, can search."""
+    return _index(request, "full") or ScriptedRetriever(passages)
 
 
 @pytest.fixture
-def nothing() -> ScriptedRetriever:
+def nothing(request: pytest.FixtureRequest) -> ScriptedRetriever | RecordingIndex:
     """A retriever that finds nothing."""
-    return ScriptedRetriever([])
+    return _index(request, "stale") or ScriptedRetriever([])
+
+
+def _index(request: pytest.FixtureRequest, name: str) -> RecordingIndex | None:
+    """An index for a test about a technique that searches nothing else."""
+    technique = getattr(getattr(request.node, "callspec", None), "params", {}).get("name")
+    if technique not in TECHNIQUES or TECHNIQUES[technique].ENGINE != "questions":
+        return None
+    index: RecordingIndex = request.getfixturevalue("indexes")[name]
+    index.searches = []
+    return index
 
 
 def _asked(request: lm15.Request) -> Asked:

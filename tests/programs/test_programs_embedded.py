@@ -61,7 +61,7 @@ def parts(tmp_path_factory, model_files):
         yield resolve_lm("embedded"), ChromaRetriever("tiny", embedder=embedder, home=folder)
 
 
-@pytest.mark.parametrize("name", [name for name in TECHNIQUES if name != "hcqr"])
+@pytest.mark.parametrize("name", [n for n, kind in TECHNIQUES.items() if n != "hcqr" and not kind.ENGINE])
 def test_it_answers_with_the_embedded_models(name, parts):
     lm, retriever = parts
     own = {knob.name for knob in TECHNIQUES[name].KNOBS}

@@ -19,6 +19,8 @@ from querywright.retrieval.chroma import ChromaRetriever
 from querywright.retrieval.engines import ENGINES, Opened, check_engine, open_retriever, opened
 from querywright.retrieval.hybrid import HybridRetriever
 from querywright.retrieval.index import build_collection
+from querywright.retrieval.question_index import QuestionIndex
+from querywright.retrieval.question_records import COMPLETE, PassageRecord, WrittenQuestion, publish_questions
 from querywright.retrieval.types import VectorRetriever, kind_of
 
 PASSAGES = [
@@ -47,13 +49,16 @@ def _embedder(home: Path, id: str = "compass:4") -> Embedder:
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     home = tmp_path_factory.mktemp("home")
     build_collection("weather", PASSAGES, embedder=_embedder(home), home=home)
+    asked = {"north": "is north?", "south": "is south?", "sun": "is south sun?"}
+    records = [PassageRecord(p.id, p.digest(), "s", (WrittenQuestion(asked[p.id], COMPLETE),)) for p in PASSAGES]
+    publish_questions("weather", records, embedder=_embedder(home), home=home)
     yield home
     open_store(home).close()
 
 
 def test_each_engine_opens_its_retriever(home: Path) -> None:
     embedder = _embedder(home)
-    kinds = {"dense": ChromaRetriever, "bm25": BM25Retriever, "hybrid": HybridRetriever}
+    kinds = {"dense": ChromaRetriever, "bm25": BM25Retriever, "hybrid": HybridRetriever, "questions": QuestionIndex}
     assert set(kinds) == set(ENGINES)
     for engine, kind in kinds.items():
         retriever = open_retriever("weather", engine=engine, embedder=embedder, home=home)
@@ -85,7 +90,7 @@ def test_a_filter_holds_in_every_engine(home: Path, engine: str) -> None:
 
 @pytest.mark.parametrize("engine", ["", "BM25", "elastic"])
 def test_an_engine_that_there_is_not(home: Path, engine: str) -> None:
-    with pytest.raises(InputError, match=f"unknown engine '{engine}'; the engines are: dense, bm25, hybrid"):
+    with pytest.raises(InputError, match=f"unknown engine '{engine}'; the engines are: dense, bm25, hybrid, questions"):
         open_retriever("weather", engine=engine, embedder=_embedder(home), home=home)
     with pytest.raises(InputError, match="unknown engine"):
         check_engine(engine)
@@ -93,14 +98,14 @@ def test_an_engine_that_there_is_not(home: Path, engine: str) -> None:
 
 def test_only_bm25_does_without_an_embedder(home: Path) -> None:
     assert open_retriever("weather", engine="bm25", embedder=None, home=home).count == 3
-    for engine in ("dense", "hybrid"):
+    for engine in ("dense", "hybrid", "questions"):
         with pytest.raises(InputError, match=f"the engine {engine} needs the embedder"):
             open_retriever("weather", engine=engine, home=home)
 
 
 def test_another_embedder_is_refused_where_it_matters(home: Path) -> None:
     other = _embedder(home, "other:4")
-    for engine in ("dense", "hybrid"):
+    for engine in ("dense", "hybrid", "questions"):
         with pytest.raises(CollectionError, match="was built with the embedder 'compass:4'"):
             open_retriever("weather", engine=engine, embedder=other, home=home)
     assert open_retriever("weather", engine="bm25", embedder=other, home=home).count == 3
@@ -108,7 +113,10 @@ def test_another_embedder_is_refused_where_it_matters(home: Path) -> None:
 
 def test_what_is_needed_to_open_a_retriever_again(home: Path) -> None:
     embedder = _embedder(home)
-    dense, lexical, hybrid = (open_retriever("weather", engine=one, embedder=embedder, home=home) for one in ENGINES)
+    dense, lexical, hybrid, questions = (
+        open_retriever("weather", engine=one, embedder=embedder, home=home) for one in ENGINES
+    )
+    assert opened(questions) == Opened("questions", "weather", "compass:4")
     assert opened(dense) == Opened("dense", "weather", "compass:4")
     assert opened(lexical) == Opened("bm25", "weather", None)
     assert opened(hybrid) == Opened("hybrid", "weather", "compass:4")
@@ -117,6 +125,7 @@ def test_what_is_needed_to_open_a_retriever_again(home: Path) -> None:
         HybridRetriever([lexical, dense]),
         HybridRetriever([dense, lambda query, k: []]),
         HybridRetriever([dense, lexical, lexical]),
+        HybridRetriever([questions, lexical]),
         None,
     ):
         assert opened(foreign) == Opened(None, None, None)
@@ -124,12 +133,12 @@ def test_what_is_needed_to_open_a_retriever_again(home: Path) -> None:
 
 def test_kinds_and_vectors(home: Path) -> None:
     embedder = _embedder(home)
-    dense, lexical, hybrid = (open_retriever("weather", engine=one, embedder=embedder, home=home) for one in ENGINES)
+    found = [open_retriever("weather", engine=one, embedder=embedder, home=home) for one in ENGINES]
     own = CallableRetriever(lambda query, k: [])
-    assert [kind_of(one) for one in (dense, lexical, hybrid, own, object())] == [
-        "dense", "lexical", "hybrid", "foreign", "foreign",
+    assert [kind_of(one) for one in (*found, own, object())] == [
+        "dense", "lexical", "hybrid", "dense", "foreign", "foreign",
     ]  # fmt: skip
-    assert [isinstance(one, VectorRetriever) for one in (dense, lexical, hybrid, own)] == [True, False, False, False]
+    assert [isinstance(one, VectorRetriever) for one in (*found, own)] == [True, False, False, True, False]
 
 
 def test_searching_is_embedding_and_searching_by_vector(home: Path) -> None:

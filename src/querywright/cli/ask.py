@@ -15,10 +15,12 @@ from querywright.cli.common import (
     KeyOption,
     KnobOption,
     RerankerOption,
+    TechniqueEngineOption,
     Workspace,
     check_engine,
     check_reader,
     check_reranker,
+    engine_for,
     knob_values,
     lm_failures,
     open_reranker,
@@ -73,12 +75,7 @@ def ask(
             "--embedder", metavar="NAME", help="As the collection was built. Default: embedded.", show_default=False
         ),
     ] = None,
-    engine: Annotated[
-        str | None,
-        typer.Option(
-            "--engine", metavar="NAME", help="dense, bm25, or hybrid (both). Default: dense.", show_default=False
-        ),
-    ] = None,
+    engine: TechniqueEngineOption = None,
     reranker: RerankerOption = None,
     home: HomeOption = None,
     as_json: JsonOption = False,
@@ -105,11 +102,11 @@ def ask(
             raise InputError("--verify replays an artifact's golden answers; name one with --artifact")
         if technique is None:
             raise InputError("name what is asked: --artifact FOLDER, or --technique NAME with --collection NAME")
-        check_engine(engine or "dense")
+        engine = engine_for(technique, None if engine is None else check_engine(engine)) or "dense"
         check_reranker(technique, reranker)
         make = _technique(technique, collection, options, reader or "auto", knob)
         workspace = Workspace.open(home, lm or "embedded", api_base=api_base, api_key_env=api_key_env)
-        program = make(workspace, embedder or "embedded", engine or "dense", reranker)
+        program = make(workspace, embedder or "embedded", engine, reranker)
     with lm_failures():
         prediction = program(question, options or None)
     if as_json:

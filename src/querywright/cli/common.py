@@ -66,7 +66,16 @@ EmbedderOption = Annotated[
 ]
 EngineOption = Annotated[
     str,
-    typer.Option("--engine", metavar="NAME", help="dense, bm25, or hybrid (both)."),
+    typer.Option("--engine", metavar="NAME", help="dense, bm25, hybrid (both), or questions."),
+]
+TechniqueEngineOption = Annotated[
+    str | None,
+    typer.Option(
+        "--engine",
+        metavar="NAME",
+        help="dense, bm25, hybrid (both), or questions. Default: the technique's own, or dense.",
+        show_default=False,
+    ),
 ]
 RerankerOption = Annotated[
     str | None,
@@ -248,6 +257,27 @@ def check_engine(engine: str) -> str:
     from querywright.retrieval.engines import check_engine as check
 
     return check(engine)
+
+
+def engine_for(technique: str, named: str | None) -> str | None:
+    """The engine that a technique searches with.
+
+    Args:
+        technique: Its name.
+        named: The engine that was named for it; None when none was.
+
+    Returns:
+        The technique's own, else the named one; None when there is neither.
+
+    Raises:
+        InputError: The technique has another engine of its own.
+    """
+    from querywright.programs import technique_class
+
+    own = technique_class(technique).ENGINE
+    if own is not None and named not in (None, own):
+        raise InputError(f"{technique} searches with the engine {own}, not with {named}; leave the engine out")
+    return own or named
 
 
 def check_reranker(technique: str, reranker: str | None) -> None:

@@ -14,7 +14,6 @@ from querywright.cli.common import (
     CallsOption,
     ColumnOption,
     EmbedderOption,
-    EngineOption,
     HomeOption,
     JsonOption,
     KeyOption,
@@ -25,12 +24,14 @@ from querywright.cli.common import (
     ReaderOption,
     RerankerOption,
     SplitOption,
+    TechniqueEngineOption,
     ThreadsOption,
     Workspace,
     check_engine,
     check_folder,
     check_reader,
     check_reranker,
+    engine_for,
     knob_values,
     lm_failures,
     open_reranker,
@@ -87,7 +88,7 @@ def compile_command(
     max_calls: CallsOption = None,
     threads: ThreadsOption = 4,
     embedder: EmbedderOption = "embedded",
-    engine: EngineOption = "dense",
+    engine: TechniqueEngineOption = None,
     reranker: RerankerOption = None,
     home: HomeOption = None,
     as_json: JsonOption = False,
@@ -105,7 +106,7 @@ def compile_command(
     needs_options = technique_class(technique).NEEDS_OPTIONS or reader == "multiple_choice"
     knobs = knob_values(technique, pairs(knob, "--knob"))
     check_reader(reader)
-    check_engine(engine)
+    engine = engine_for(technique, None if engine is None else check_engine(engine)) or "dense"
     check_reranker(technique, reranker)
     counts = _sizes(sizes)
     if objective not in {"auto", *OBJECTIVES}:
@@ -169,7 +170,7 @@ def run_compile(
             progress=update,
         )
         try:
-            save_compiled(save_to, compiled, splits, lm=workspace.lm, retriever=retriever, threads=settings.threads)
+            save_compiled(save_to, compiled, splits, lm=workspace.lm, threads=settings.threads)
         except QuerywrightError as error:
             failed = error
     if as_json:

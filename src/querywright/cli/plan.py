@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from querywright.cli.common import Workspace, check_engine, check_reader, knob_values, pairs, reader_for
+from querywright.cli.common import Workspace, check_engine, check_reader, engine_for, knob_values, pairs, reader_for
 from querywright.errors import InputError
 
 if TYPE_CHECKING:
@@ -145,9 +145,10 @@ def _technique_arm(text: str, engine: str, knobs: Mapping[str, str]) -> Techniqu
     """The arm that a text names; knobs of its own go before those of all arms."""
     head, _, own = text.partition(":")
     technique, at, named = head.partition("@")
+    engine = engine_for(technique, check_engine(named) if at else None) or engine
     values = knob_values(technique, knobs, strict=False)
     values |= knob_values(technique, pairs([one for one in own.split(",") if one], f"the arm {text!r}:"))
-    arm = TechniqueArm(technique, check_engine(named) if at else engine, values)
+    arm = TechniqueArm(technique, engine, values)
     if at and not arm.searches:
         raise InputError(f"{technique} does not search, so it has no engine; write {technique} for {text!r}")
     return arm

@@ -43,6 +43,7 @@ def technique_rows() -> list[dict[str, Any]]:
             "source": technique.PAPER,
             "LM stages": technique.LM_STAGES,
             "searches": technique.SEARCHES,
+            "engine": technique.ENGINE,
             "knobs": [
                 {"name": knob.name, "default": knob.default, "range": knob.range, "help": knob.help}
                 for knob in technique.KNOBS
@@ -71,7 +72,8 @@ def markdown_table(rows: list[dict[str, Any]]) -> str:
 def _show(row: dict[str, Any]) -> None:
     """A technique on a line, what it costs on the next, then a line a knob."""
     say(f"{row['technique']}  {row['title']}", style="bold")
-    say(f"{row['source']}; LM stages: {row['LM stages']}; searches: {row['searches']}", indent=2, style="dim")
+    engine = f"; engine: {row['engine']}" if row["engine"] else ""
+    say(f"{row['source']}; LM stages: {row['LM stages']}; searches: {row['searches']}{engine}", indent=2, style="dim")
     knobs = Table.grid(padding=(0, 2, 0, 0))
     knobs.add_column(no_wrap=True)
     knobs.add_column(ratio=1)

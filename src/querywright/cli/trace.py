@@ -30,7 +30,9 @@ def show_steps(steps: Iterable[Record]) -> None:
 
 def _lines(step: Record) -> list[str]:
     if step.kind == "search":
-        return [f"{text} -> {_few(found)}" for text, found in step.made.items()]
+        through = list(step.given.get("through", {}).items())[:SHOWN_PASSAGES]
+        found = [f"{text} -> {_few(ids)}" for text, ids in step.made.items()]
+        return [*found, *(f"{id} through: {question}" for id, question in through)]
     if step.kind == "gate":
         return [*(f"{key}: {value}" for key, value in step.given.items()), f"verdict: {step.made}"]
     if step.made is None:

@@ -12,12 +12,14 @@ from querywright.models.embedder import Progress, TextEmbedder
 from querywright.retrieval.bm25 import BM25Retriever
 from querywright.retrieval.chroma import ChromaRetriever
 from querywright.retrieval.hybrid import HybridRetriever
+from querywright.retrieval.question_index import QuestionIndex
 
-Engine = Literal["dense", "bm25", "hybrid"]
+Engine = Literal["dense", "bm25", "hybrid", "questions"]
 ENGINES: tuple[Engine, ...] = get_args(Engine)
-"""``dense``: nearness of vectors. ``bm25``: shared words, without an embedder. ``hybrid``: both, fused."""
+"""``dense``: nearness of vectors. ``bm25``: shared words, without an embedder. ``hybrid``: both, fused.
+``questions``: nearness of the vectors of the questions that were written for the passages."""
 
-CollectionRetriever: TypeAlias = ChromaRetriever | BM25Retriever | HybridRetriever
+CollectionRetriever: TypeAlias = ChromaRetriever | BM25Retriever | HybridRetriever | QuestionIndex
 
 
 def check_engine(engine: str) -> Engine:
@@ -45,7 +47,8 @@ def open_retriever(
 
     Args:
         name: The collection.
-        engine: ``dense``, ``bm25``, or ``hybrid`` (dense first, then BM25, equal weights). Default ``dense``.
+        engine: ``dense``, ``bm25``, ``hybrid`` (dense first, then BM25, equal weights), or ``questions``. Default
+            ``dense``.
         embedder: The one that the collection was built with; ``bm25`` does without.
         home: The working folder. Default: ``querywright.home.home()``.
         where: A filter over metadata. Default: every passage.
@@ -53,12 +56,15 @@ def open_retriever(
 
     Raises:
         InputError: When there is no such engine, or it needs an embedder and none is given.
-        CollectionError: When the collection is missing, damaged or was built with another embedder.
+        CollectionError: When the collection, or what is written for it, is missing, damaged or was built with another
+            embedder.
     """
     if check_engine(engine) == "bm25":
         return BM25Retriever(name, home=home, where=where, progress=progress)
     if embedder is None:
         raise InputError(f"the engine {engine} needs the embedder that the collection was built with; give embedder=")
+    if engine == "questions":
+        return QuestionIndex(name, embedder=embedder, home=home, where=where)
     dense = ChromaRetriever(name, embedder=embedder, home=home, where=where)
     if engine == "dense":
         return dense
@@ -90,6 +96,8 @@ def opened(retriever: object) -> Opened:
     """
     if isinstance(retriever, ChromaRetriever):
         return Opened("dense", retriever.name, retriever.embedder.id)
+    if isinstance(retriever, QuestionIndex):
+        return Opened("questions", retriever.name, retriever.embedder.id)
     if isinstance(retriever, BM25Retriever):
         return Opened("bm25", retriever.name)
     if isinstance(retriever, HybridRetriever):

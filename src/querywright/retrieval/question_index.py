@@ -1,0 +1,340 @@
+"""Retrieval of passages through the questions that were written for them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import math
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from querywright.errors import CollectionError, InputError
+from querywright.models.embedder import TextEmbedder, Vectors
+from querywright.retrieval.chroma import ChromaRetriever
+from querywright.retrieval.collection import Manifest, read_manifest
+from querywright.retrieval.filters import matcher
+from querywright.retrieval.held import HeldPassages
+from querywright.retrieval.question_match import (
+    FILLED,
+    HYBRID,
+    MATCHES,
+    Answers,
+    Match,
+    Matching,
+    Scored,
+    blend,
+    drawn,
+    is_settled,
+    time_of,
+    walk,
+)
+from querywright.retrieval.question_records import COMPLETE, questions_folder, questions_name
+from querywright.retrieval.types import Hit, Kind, check_queries
+
+DATE = "date"
+"""Key of a passage's metadata that tells which of two passages is newer."""
+FETCHED = 8
+"""Questions fetched at first for each passage that is wanted; several of the nearest are often of one passage, and
+forty hits cost hardly more than five, a second search twice as much."""
+DRAWS_KEPT = 8
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Matched:
+    """A passage that was found through a question.
+
+    Args:
+        hit: The passage, its score and rank.
+        question: Text of the question that led to it, for a trace and never for a reader; empty where only the
+            passage's own text did.
+    """
+
+    hit: Hit
+    question: str
+
+
+class QuestionIndex(HeldPassages):
+    """Searches a collection by cosine similarity of the query with the questions that its passages answer.
+
+    The collection and its questions are opened as they are published. A question whose passage is gone, or is not any
+    more what it was when the question was written, leads nowhere; how many there are is in ``stale`` and in a
+    warning. A passage without a question that takes part is found by ``hybrid`` matching only. Scores of
+    ``search`` are similarities of two questions, which run higher than those of a question and a passage: a gate over
+    them needs a threshold of its own. Safe for threads; a copy is the same object.
+
+    Args:
+        name: The collection of the passages.
+        embedder: The embedder that both were built with.
+        home: The working folder. Default: ``querywright.home.home()``.
+        where: A filter over the passages' metadata, as ``ChromaRetriever`` has it. Default: every passage.
+        answers: By question the ids of further passages that answer it, for ``filled`` matching; what is not of
+            the collection is passed over. Default: nothing is known beyond the passage it was written for.
+
+    Raises:
+        CollectionError: When the collection or its questions are missing, damaged or were built with another embedder.
+
+    Source: QB-RAG, arXiv 2407.18044, algorithm 1; that the walk goes on until there are k passages is ours.
+    """
+
+    kind: ClassVar[Kind] = "dense"
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        embedder: TextEmbedder,
+        home: Path | None = None,
+        where: Mapping[str, Any] | None = None,
+        answers: Mapping[str, Sequence[str]] | None = None,
+    ) -> None:
+        self.name = name
+        self.embedder = embedder
+        self.plain = ChromaRetriever(name, embedder=embedder, home=home, where=where)
+        """Searches the same passages without their questions."""
+        self._passages = {passage.id: passage for passage in self.plain.passages()}
+        self._questions = _open_questions(name, embedder, home)
+        self._answers = None if answers is None else {key: tuple(found) for key, found in answers.items()}
+        self._own, self._complete, self.stale = self._live()
+        passes = matcher(where)
+        self._allowed = {id for id, one in self._passages.items() if passes is None or passes(one.metadata)}
+        self._times = {id: time_of(one.metadata[DATE]) for id, one in self._passages.items() if DATE in one.metadata}
+        self._texts = {question.id: question.text for question in self._questions.passages()}
+        self._draws: OrderedDict[tuple[object, ...], Answers] = OrderedDict()
+        self._lock = threading.Lock()
+        further = sorted((self._answers or {}).items())
+        parts = ["questions", self.plain.fingerprint, self._questions.fingerprint, further]
+        self._fingerprint = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+    def _live(self) -> tuple[dict[str, str], frozenset[str], int]:
+        """By question its passage, the ids of those answered completely, and how many are stale."""
+        digests: dict[str, str] = {}
+        own, complete, stale = {}, set(), 0
+        for question in self._questions.passages():
+            passage = str(question.metadata["passage"])
+            if passage in self._passages and passage not in digests:
+                digests[passage] = self._passages[passage].digest()
+            if digests.get(passage) != question.metadata["digest"]:
+                stale += 1
+                continue
+            own[question.id] = passage
+            if question.metadata["label"] == COMPLETE:
+                complete.add(question.id)
+        if stale:
+            _logger.warning(
+                "%d of %d questions of the collection %r are of passages that are gone or were changed since, and lead "
+                "nowhere; replace them: %s",
+                stale, self._questions.count, self.name, build_command(self.name),
+            )  # fmt: skip
+        return own, frozenset(complete), stale
+
+    @property
+    def count(self) -> int:
+        """Passages in the collection, whatever ``where`` says."""
+        return self.plain.count
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 over the passages, the questions, and what is known of further answers."""
+        return self._fingerprint
+
+    @property
+    def matches(self) -> tuple[str, ...]:
+        """The ways of matching that can be had here: ``filled`` only where further answers are known."""
+        return tuple(one for one in MATCHES if one != FILLED or self._answers is not None)
+
+    def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
+        """The passages of the questions nearest to each query.
+
+        Args:
+            queries: Any number of texts; all are embedded in one batch.
+            k: At most so many passages a query, 1 or more; fewer when questions lead to fewer.
+
+        Returns:
+            One list a query in their order, best first; a score is the cosine similarity, in [-1, 1], of the query
+            with the nearest question of the passage. Equal scores: the passage that is newer by its metadata
+            ``date``, then the one that answers more questions, then the smaller id.
+
+        Raises:
+            InputError: When ``queries`` is a single text or ``k`` is below 1.
+        """
+        return [[one.hit for one in found] for found in self.match(queries, k)]
+
+    def embed(self, texts: Sequence[str]) -> Vectors:
+        """The vectors by which ``search`` looks for some texts, in one batch; see ``ChromaRetriever.embed``."""
+        return self.plain.embed(texts)
+
+    def search_vectors(self, vectors: ArrayLike, k: int) -> list[list[Hit]]:
+        """``search`` for vectors.
+
+        Args:
+            vectors: Shape (n, dimension) of any length, finite, none of them zero.
+            k: At most so many passages a vector, 1 or more.
+
+        Raises:
+            InputError: When the vectors have another shape or ``k`` is below 1.
+        """
+        return [[one.hit for one in found] for found in self._match(vectors, k, Matching())]
+
+    def match(self, queries: Sequence[str], k: int, matching: Matching | None = None) -> list[list[Matched]]:
+        """``search`` in other ways, with the question that led to each passage.
+
+        Args:
+            queries: Any number of texts; all are embedded in one batch.
+            k: At most so many passages a query, 1 or more.
+            matching: How. Default: as ``search`` does.
+
+        Returns:
+            One list a query in their order, best first.
+
+        Raises:
+            InputError: When ``queries`` is a single text, ``k`` is below 1, or the matching is ``filled`` and nothing
+                is known of further answers.
+        """
+        check_queries(queries, k)
+        return self._match(self.embed(queries), k, matching or Matching()) if queries else []
+
+    def _match(self, vectors: ArrayLike, k: int, matching: Matching) -> list[list[Matched]]:
+        check_queries((), k)
+        answers = self._drawn(matching)
+        rows = np.asarray(vectors, dtype=np.float32)
+        if rows.size == 0:
+            return []
+        if matching.match == HYBRID:
+            found = self._blended(rows, k, matching, answers)
+        else:
+            found = self._walked(rows, k, answers)
+        return [
+            [
+                Matched(Hit(self._passages[one.passage], one.score, rank), self._texts.get(one.question, ""))
+                for rank, one in enumerate(matches, start=1)
+            ]
+            for matches in found
+        ]
+
+    def _walked(self, rows: Vectors, k: int, answers: Answers) -> list[list[Match]]:
+        """The passages of the nearest questions, all rows in one search a round, twice as deep in each round."""
+        found: list[list[Match]] = [[] for _ in rows]
+        todo = list(range(len(rows))) if answers.reachable else []
+        total = self._questions.count
+        wanted = FETCHED * min(k, answers.reachable)
+        depth = math.ceil(wanted * total / max(1, len(answers.passages)))
+        while todo:
+            depth = min(depth, total)
+            lists = self._questions.search_vectors(rows[todo], depth)
+            open_rows = []
+            for row, hits in zip(todo, lists, strict=True):
+                ranked = [(hit.passage.id, hit.score) for hit in hits]
+                matches = walk(ranked, answers)
+                found[row] = matches[:k]
+                if depth < total and not is_settled(ranked, matches, answers, k):
+                    open_rows.append(row)
+            todo, depth = open_rows, 2 * depth
+        return found
+
+    def _blended(self, rows: Vectors, k: int, matching: Matching, answers: Answers) -> list[list[Match]]:
+        nothing: list[list[Any]] = [[] for _ in rows]
+        weight, depth = matching.weight, matching.depth
+        questions: list[list[Match]] = self._walked(rows, depth, answers) if weight < 1 else nothing
+        hits: list[list[Hit]] = self.plain.search_vectors(rows, depth) if weight > 0 else nothing
+        passages: list[list[Scored]] = [[(hit.passage.id, hit.score) for hit in one] for one in hits]
+        return [
+            blend(matches, own, weight, answers, k) for matches, own in zip(questions, passages, strict=True)
+        ]  # fmt: skip
+
+    def _drawn(self, matching: Matching) -> Answers:
+        """The questions that take part, and where they lead; the latest few draws are kept."""
+        self.check(matching)
+        filled = matching.match == FILLED
+        key = (filled, matching.coverage, matching.keep_partial, matching.seed)
+        with self._lock:
+            if key in self._draws:
+                self._draws.move_to_end(key)
+                return self._draws[key]
+        usable = self._own.keys() if matching.keep_partial else self._complete
+        taken = drawn(usable, len(self._passages), matching.coverage, matching.seed)
+        further = (self._answers or {}) if filled else {}
+        leads = {
+            question: tuple(
+                passage
+                for passage in dict.fromkeys((self._own[question], *further.get(question, ())))
+                if passage in self._allowed
+            )
+            for question in taken
+        }
+        made = Answers({question: passages for question, passages in leads.items() if passages}, self._times)
+        with self._lock:
+            self._draws[key] = made
+            while len(self._draws) > DRAWS_KEPT:
+                self._draws.popitem(last=False)
+        return made
+
+    def check(self, matching: Matching) -> None:
+        """Look at whether a matching can be had here.
+
+        Raises:
+            InputError: It is ``filled``, and nothing is known of further answers.
+        """
+        if matching.match not in self.matches:
+            raise InputError(
+                f"match={matching.match} needs to know which further passages answer each question, and of the "
+                f"collection {self.name!r} nothing is known; run {fill_command(self.name)}, or use one of: "
+                f"{', '.join(self.matches)}"
+            )
+
+    def __repr__(self) -> str:
+        return f"QuestionIndex({self.name!r}, embedder={self.embedder.id!r}, questions={self._questions.count})"
+
+
+def build_command(name: str) -> str:
+    """The command that writes the questions of a collection, for messages."""
+    return f"querywright questions build {name}"
+
+
+def fill_command(name: str) -> str:
+    """The command that finds further passages which answer the questions of a collection, for messages."""
+    return f"querywright questions fill {name}"
+
+
+def _open_questions(name: str, embedder: TextEmbedder, home: Path | None) -> ChromaRetriever:
+    """The questions of a collection.
+
+    Raises:
+        CollectionError: There are none, they are damaged, or they were built with another embedder.
+    """
+    published = _published(name, home)
+    if published is None:
+        raise CollectionError(f"there are no questions for the collection {name!r}; write some: {build_command(name)}")
+    if published.embedder != embedder.id:
+        raise CollectionError(
+            f"the questions of the collection {name!r} were embedded with {published.embedder!r}, but the embedder "
+            f"given is {embedder.id!r}; give that one, or embed the questions again: {build_command(name)}"
+        )
+    try:
+        return ChromaRetriever(questions_name(name), embedder=embedder, home=home)
+    except CollectionError as error:
+        raise _damaged(name, error) from error
+
+
+def _published(name: str, home: Path | None) -> Manifest | None:
+    try:
+        return read_manifest(questions_folder(name, home))
+    except CollectionError as error:
+        raise _damaged(name, error) from error
+
+
+def _damaged(name: str, error: CollectionError) -> CollectionError:
+    """The same error with the remedy for questions, which no one indexes from a file."""
+    return CollectionError(
+        f"the questions of the collection {name!r} cannot be searched: {str(error).partition(';')[0]}; "
+        f"run {build_command(name)}"
+    )

@@ -1,0 +1,220 @@
+"""Matching through questions: hand-worked walks, and what holds for every list."""
+
+from __future__ import annotations
+
+import math
+import random
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from querywright.errors import InputError
+from querywright.retrieval.question_match import (
+    Answers,
+    Match,
+    Matching,
+    blend,
+    drawn,
+    is_settled,
+    time_of,
+    walk,
+)
+
+# Two questions lead to salt, one each to the others; tea is dated, salt and feet are not.
+OWN = {"q1": ["salt"], "q2": ["salt"], "q3": ["feet"], "q4": ["tea"], "q5": ["cuff"]}
+ANSWERS = Answers(OWN, {"tea": time_of("2024-05-01")})
+RANKED = [("q1", 0.9), ("q2", 0.8), ("q3", 0.7), ("q4", 0.6), ("q5", 0.5)]
+
+
+def test_the_walk_goes_on_until_there_are_k_passages() -> None:
+    assert walk(RANKED, ANSWERS, 2) == [Match("salt", 0.9, "q1"), Match("feet", 0.7, "q3")]
+    assert [match.passage for match in walk(RANKED, ANSWERS)] == ["salt", "feet", "tea", "cuff"]
+
+
+def test_questions_that_take_no_part_are_passed_over() -> None:
+    some = Answers({"q2": ["salt"], "q4": ["tea"]}, {})
+    assert walk(RANKED, some, 2) == [Match("salt", 0.8, "q2"), Match("tea", 0.6, "q4")]
+
+
+def test_equal_scores_go_to_the_newer_then_to_that_of_more_questions_then_by_id() -> None:
+    level = [(question, 0.5) for question in OWN]
+    # tea has a date; salt answers two questions; cuff comes before feet.
+    assert [match.passage for match in walk(level, ANSWERS)] == ["tea", "salt", "cuff", "feet"]
+    assert walk(level, ANSWERS)[1].question == "q1"
+    newer = Answers(OWN, {"tea": time_of(2019), "feet": time_of(2021)})
+    assert [match.passage for match in walk(level, newer)] == ["feet", "tea", "salt", "cuff"]
+
+
+def test_a_question_of_several_passages_leads_to_all_of_them() -> None:
+    filled = Answers({"q1": ["salt", "feet"], "q3": ["feet"], "q4": ["tea"]}, {})
+    # feet has two questions, salt one: of the passages of q1 it is the first.
+    expected = [Match("feet", 0.9, "q1"), Match("salt", 0.9, "q1"), Match("tea", 0.6, "q4")]
+    assert walk(RANKED, filled) == expected
+    assert walk(RANKED, filled, 1) == expected[:1]
+
+
+def test_what_is_seen_settles_the_first_k_only_when_nothing_further_can_tie() -> None:
+    found = walk(RANKED[:3], ANSWERS)
+    assert is_settled(RANKED[:3], found, ANSWERS, 1)  # salt at .9, and what follows has .7 at most
+    assert not is_settled(RANKED[:3], found, ANSWERS, 2)  # feet at .7, as the next question may have
+    assert not is_settled(RANKED[:3], found, ANSWERS, 3)
+    assert not is_settled(RANKED[:4], walk(RANKED[:4], ANSWERS), ANSWERS, 9)  # cuff is still to come
+    some = Answers({"q1": ["salt"], "q3": ["feet"]}, {})
+    assert is_settled(RANKED[:4], walk(RANKED[:4], some), some, 9)  # there is no third
+
+
+@pytest.mark.parametrize(
+    ("older", "newer"),
+    [
+        (None, "1066-10-14"),
+        ("not a date", "2020"),
+        ("2020", "2020-02"),
+        ("2020-02", "2020-02-02"),
+        ("2020-02-02", "2020-02-02T08:00"),
+        ("2020-02-02T10:00+02:00", "2020-02-02T09:00"),
+        (2019, 2020.5),
+        (True, 0),
+        (math.nan, -1),
+    ],
+)
+def test_times_are_in_order(older: object, newer: object) -> None:
+    assert time_of(older) < time_of(newer)
+
+
+def test_times_are_seconds_since_1970() -> None:
+    assert time_of("1970-01-02") == 86400.0
+    assert time_of("1970") == 0.0
+    assert time_of(86400) == time_of(" 1970-01-02T00:00Z ")
+
+
+def test_a_draw_has_the_mean_number_of_questions_per_passage() -> None:
+    questions = [f"q{number}" for number in range(100)]
+    assert len(drawn(questions, 10, 2)) == 20
+    assert len(drawn(questions, 10, 8)) == 80
+    assert len(drawn(questions, 7, 0.5)) == 4  # 3.5 is rounded to the even 4
+    assert drawn(questions, 10, 0) == drawn(questions, 10, 10) == drawn(questions, 10, 50) == set(questions)
+    assert drawn(questions, 10, 2) != drawn(questions, 10, 2, seed=1)
+
+
+def test_a_draw_takes_every_question_alike() -> None:
+    questions = [f"q{number}" for number in range(20)]
+    taken = dict.fromkeys(questions, 0)
+    for seed in range(400):
+        for question in drawn(questions, 10, 1, seed):
+            taken[question] += 1
+    # Half of 400 draws each; five standard deviations of a fair coin are 50.
+    assert all(150 < times < 250 for times in taken.values())
+
+
+def test_a_blend_by_hand() -> None:
+    through = [Match("salt", 0.9, "q1"), Match("feet", 0.6, "q3")]
+    own = [("tea", 0.8), ("feet", 0.7), ("cuff", 0.2)]
+    # salt .5 * .9 + .5 * .2 (the least of the passages); tea and cuff have the least of the questions, .6.
+    found = blend(through, own, 0.5, ANSWERS)
+    assert [match.passage for match in found] == ["tea", "feet", "salt", "cuff"]
+    assert [match.score for match in found] == pytest.approx([0.7, 0.65, 0.55, 0.4])
+    assert [match.question for match in found] == ["", "q3", "q1", ""]
+    assert [match.passage for match in blend(through, own, 0.25, ANSWERS)] == ["salt", "tea", "feet", "cuff"]
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"match": "furthest"}, "match must be one of nearest, hybrid, filled, but got 'furthest'"),
+        ({"coverage": -1}, "coverage must be a number of 0 or more, but got -1"),
+        ({"coverage": math.nan}, "coverage must be a number of 0 or more, but got nan"),
+        ({"weight": 1.5}, "weight must be 0 to 1, but got 1.5"),
+        ({"weight": math.nan}, "weight must be 0 to 1, but got nan"),
+        ({"depth": 0}, "depth must be 1 or more, but got 0"),
+    ],
+)
+def test_a_matching_that_is_none_is_refused(values: dict[str, object], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        Matching(**values)  # type: ignore[arg-type]
+
+
+PASSAGES = [f"p{number}" for number in range(6)]
+SCORES = st.sampled_from([0.1, 0.25, 0.5, 0.5, 0.75, 1.0])
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[list[tuple[str, float]], Answers]:
+    """Ranked questions, many of them tied, and where they lead."""
+    leads = draw(st.lists(st.lists(st.sampled_from(PASSAGES), max_size=3, unique=True), max_size=12))
+    times = draw(st.dictionaries(st.sampled_from(PASSAGES), st.sampled_from([1.0, 2.0])))
+    names = [f"q{number:02}" for number in range(len(leads))]
+    scores = draw(st.lists(SCORES, min_size=len(leads), max_size=len(leads)))
+    ranked = sorted(zip(names, scores, strict=True), key=lambda pair: -pair[1])
+    return ranked, Answers({name: tuple(found) for name, found in zip(names, leads, strict=True) if found}, times)
+
+
+few = settings(max_examples=150, deadline=None)
+
+
+@few
+@given(cases(), st.randoms(use_true_random=False))
+def test_the_order_of_equal_questions_changes_nothing(
+    case: tuple[list[tuple[str, float]], Answers], rng: random.Random
+) -> None:
+    ranked, answers = case
+    shuffled = rng.sample(ranked, len(ranked))
+    assert walk(shuffled, answers) == walk(ranked, answers)
+
+
+@few
+@given(cases(), st.integers(1, 8))
+def test_passages_are_distinct_in_order_and_fewer_are_the_first_of_more(
+    case: tuple[list[tuple[str, float]], Answers], k: int
+) -> None:
+    ranked, answers = case
+    found = walk(ranked, answers)
+    passages = [match.passage for match in found]
+    assert len(set(passages)) == len(passages) == answers.reachable
+    assert all(one.score >= other.score for one, other in pairwise(found))
+    assert walk(ranked, answers, k) == found[:k]
+    similarity = dict(ranked)
+    for match in found:
+        own = [similarity[question] for question, leads in answers.passages.items() if match.passage in leads]
+        assert match.score == max(own) == similarity[match.question]
+
+
+@few
+@given(cases(), st.integers(1, 8), st.integers(1, 12))
+def test_what_is_settled_stays(case: tuple[list[tuple[str, float]], Answers], k: int, seen: int) -> None:
+    ranked, answers = case
+    near = ranked[:seen]
+    found = walk(near, answers)
+    if near and is_settled(near, found, answers, k):
+        assert found[:k] == walk(ranked, answers, k)
+
+
+@few
+@given(cases(), st.lists(SCORES, max_size=6), st.integers(1, 8), SCORES)
+def test_a_blend_has_both_lists_at_its_ends(
+    case: tuple[list[tuple[str, float]], Answers], scores: list[float], k: int, weight: float
+) -> None:
+    ranked, answers = case
+    through = walk(ranked, answers)
+    own = list(zip(PASSAGES, sorted(scores, reverse=True), strict=False))
+    assert blend(through, own, 0, answers, k) == walk(ranked, answers, k)
+    assert [(one.passage, one.score) for one in blend(through, own, 1, answers, k)] == own[:k]
+    mixed = blend(through, own, weight, answers)
+    if weight < 1:
+        assert {one.passage for one in mixed} == {one.passage for one in through} | {passage for passage, _ in own}
+    assert len({one.passage for one in mixed}) == len(mixed)
+    assert blend(through, own, weight, answers, k) == mixed[:k]
+
+
+@few
+@given(
+    st.sets(st.text(max_size=4), max_size=40), st.integers(1, 9), st.integers(0, 12), st.integers(0, 12), st.integers()
+)
+def test_a_smaller_draw_lies_inside_a_larger_one(
+    questions: set[str], passages: int, one: int, other: int, seed: int
+) -> None:
+    small, large = sorted([one or 50, other or 50])
+    inside = drawn(questions, passages, small, seed)
+    assert inside <= drawn(questions, passages, large, seed) <= drawn(questions, passages, 0, seed) == questions
+    assert len(inside) == min(len(questions), small * passages)
