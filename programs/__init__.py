@@ -19,7 +19,14 @@ from querywright.programs.qa_rag import QARAG
 from querywright.programs.query2doc import Query2Doc
 from querywright.programs.rag import RAG
 from querywright.programs.rag_fusion import RAGFusion
-from querywright.programs.readers import READERS, MultipleChoiceReader, Reader, ShortAnswerReader, make_reader
+from querywright.programs.readers import (
+    READERS,
+    GroundedReader,
+    MultipleChoiceReader,
+    Reader,
+    ShortAnswerReader,
+    make_reader,
+)
 from querywright.programs.rerank import Rerank
 from querywright.programs.rewrite import RewriteRetrieveRead
 from querywright.programs.step_back import StepBackRetrieval
@@ -74,7 +81,7 @@ def make_program(
     Args:
         technique: A name in ``TECHNIQUES``.
         retriever: What is searched; not needed for ``closed_book``.
-        reader: ``multiple_choice``, ``short_answer``, or None for a program that only retrieves.
+        reader: ``multiple_choice``, ``short_answer``, ``grounded``, or None for a program that only retrieves.
         reranker: A cross-encoder for a technique that reranks. Default None: it reranks with the LM.
         knobs: Values of the technique's knobs that differ from their defaults.
 
@@ -96,6 +103,7 @@ __all__ = [
     "Filter",
     "Finding",
     "Found",
+    "GroundedReader",
     "HyDE",
     "IRCoT",
     "Knob",

@@ -157,7 +157,7 @@ FailuresOption = Annotated[
 ]
 ReaderOption = Annotated[
     str,
-    typer.Option("--reader", metavar="NAME", help="auto, multiple_choice, short_answer or none."),
+    typer.Option("--reader", metavar="NAME", help="auto, multiple_choice, short_answer, grounded or none."),
 ]
 ThreadsOption = Annotated[int, typer.Option("--threads", metavar="N", min=1, help="Questions under way at a time.")]
 CallsOption = Annotated[

@@ -18,6 +18,11 @@ if TYPE_CHECKING:
     from querywright.retrieval.rerank import Reranker
 
 DEFAULT_TECHNIQUES = ("closed_book", "plain", "hcqr")
+LACKING = {
+    "support": "a reader that names its support (--reader grounded)",
+    "sentences": "support by sentences, which no question and no reader here has (see joint_passage_f1)",
+}
+"""What a metric needs, in words, where its name alone does not tell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +65,7 @@ class Plan:
         asked_reader: The reader that was asked for; it may be ``auto`` or ``none``.
         metrics: Metrics by name; empty until the questions tell which can be scored.
         reader: The techniques' reader, once the questions are known.
+        lacks: What the metrics that cannot be scored do without, by their names.
         notes: What is said below the table.
     """
 
@@ -69,6 +75,7 @@ class Plan:
     asked_reader: str
     metrics: Mapping[str, Any]
     reader: str | None = None
+    lacks: Mapping[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -80,6 +87,12 @@ class Plan:
     def engines(self) -> list[str]:
         """The engines that the techniques search with."""
         return list(dict.fromkeys(self.techniques[name].engine for name in self.searching))
+
+    @property
+    def readers(self) -> list[str]:
+        """The readers of all arms by name, once the questions are known."""
+        names = [manifest.reader for _, manifest in self.artifacts.values()]
+        return list(dict.fromkeys(name for name in (self.reader if self.techniques else None, *names) if name))
 
     @property
     def reranks(self) -> bool:
@@ -175,6 +188,7 @@ def settle(plan: Plan, asked: Sequence[Question], *, judged: bool) -> None:
     """Reader, techniques and metrics that follow from the questions."""
     from querywright.metrics.dspy_metrics import needs
     from querywright.optimize.evaluate import metrics_by_name
+    from querywright.programs import READERS
 
     if not plan.given and not all(question.options for question in asked):
         left_out = [name for name, arm in plan.techniques.items() if arm.needs_options]
@@ -192,15 +206,33 @@ def settle(plan: Plan, asked: Sequence[Question], *, judged: bool) -> None:
         "options": any(question.options for question in asked),
         "evidence": labelled,
         "reader": bool(plan.reader or plan.artifacts),
+        "support": any(READERS[name].GROUNDED for name in plan.readers),
     }
     missing = {name: [need for need in sorted(needs(name)) if not given.get(need)] for name in plan.metrics}
-    if all(missing.values()) and not judged:
-        wanting = "; ".join(f"{name} needs {' and '.join(lacking)}" for name, lacking in missing.items())
+    plan.lacks = {
+        name: " and ".join(LACKING.get(need, need) for need in lacking) for name, lacking in missing.items() if lacking
+    }
+    if len(plan.lacks) == len(plan.metrics) and not judged:
+        wanting = "; ".join(f"{name} needs {lacking}" for name, lacking in plan.lacks.items())
         raise InputError(
             f"nothing can be scored: {wanting or 'no metric'}; give questions with an answer (and a reader) or with "
             "labelled evidence, or --judge-lm"
         )
+    plan.notes.extend(_of_grounded(plan, asked))
     plan.notes.append("usefulness from labelled evidence" if labelled else "no labelled evidence")
+
+
+def _of_grounded(plan: Plan, asked: Sequence[Question]) -> list[str]:
+    """What must be known to read the numbers of a grounded reader."""
+    from querywright.programs import READERS
+
+    grounded = [name for name in plan.readers if READERS[name].GROUNDED]
+    if not grounded:
+        return []
+    lines = [f"the reader {grounded[0]} declines where it has no passages: closed book tells nothing of the LM"]
+    if "accuracy" in plan.metrics and not all(question.options for question in asked):
+        lines.append(f"accuracy of the reader {grounded[0]} is contains_answer, of others exact_match")
+    return lines
 
 
 def planned_programs(
