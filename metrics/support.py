@@ -170,8 +170,7 @@ def _f1(precision: float, recall: float) -> float:
 
 
 def _ids(keys: Collection[str]) -> set[str]:
-    wrong = [key for key in keys if not isinstance(key, str)]
-    if wrong or isinstance(keys, str):
+    if isinstance(keys, str) or not all(map(_is_id, keys)):
         raise DataError(f"supporting passages are a list of their ids, but got {keys!r}")
     return set(keys)
 
@@ -185,6 +184,10 @@ def _sentences(pairs: Collection[Sentence]) -> set[Sentence]:
             )
         found.add((pair[0], pair[1]))
     return found
+
+
+def _is_id(key: object) -> bool:
+    return isinstance(key, str)
 
 
 def _is_sentence(pair: object) -> bool:

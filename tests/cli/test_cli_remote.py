@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -108,7 +109,7 @@ def test_evaluate_holds_every_arm_against_plain(cli, collection, questions, serv
 
 def write_grounded(body):
     """A sentence on what the first passage is about."""
-    title = re.search(r"^\[1\] (\w+):", str(body["messages"][-1]["content"]).replace("\\n", "\n"), re.MULTILINE)
+    title = re.search(r"\[1\] (\w+):", json.dumps(body["messages"]))
     answer = f"It is about {title.group(1)}." if title else "What then?"
     return json.dumps({"answer": answer, "passage_numbers": [1, 9], "passages_hold_the_answer": "yes"})
 

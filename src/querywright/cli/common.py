@@ -350,6 +350,15 @@ def reader_for(questions: Sequence[Question], reader: str) -> str | None:
     return "multiple_choice" if all(question.options for question in questions) else "short_answer"
 
 
+def of_grounded(reader: str | None) -> list[str]:
+    """What must be known of closed book where it has this reader."""
+    from querywright.programs import READERS
+
+    if reader is None or not READERS[reader].GROUNDED:
+        return []
+    return [f"the reader {reader} declines where it has no passages: closed book tells nothing of the LM"]
+
+
 def check_folder(target: Path, option: str) -> None:
     """Raise when an artifact could not be written there, before anything is spent.
 

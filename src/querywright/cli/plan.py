@@ -7,7 +7,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from querywright.cli.common import Workspace, check_engine, check_reader, knob_values, pairs, reader_for
+from querywright.cli.common import (
+    Workspace,
+    check_engine,
+    check_reader,
+    knob_values,
+    of_grounded,
+    pairs,
+    reader_for,
+)
 from querywright.errors import InputError
 
 if TYPE_CHECKING:
@@ -218,21 +226,11 @@ def settle(plan: Plan, asked: Sequence[Question], *, judged: bool) -> None:
             f"nothing can be scored: {wanting or 'no metric'}; give questions with an answer (and a reader) or with "
             "labelled evidence, or --judge-lm"
         )
-    plan.notes.extend(_of_grounded(plan, asked))
+    for reader in plan.readers:
+        plan.notes.extend(of_grounded(reader))
+    if given["support"] and "accuracy" in plan.metrics and not all(question.options for question in asked):
+        plan.notes.append("accuracy is contains_answer where a reader names its support, else exact_match")
     plan.notes.append("usefulness from labelled evidence" if labelled else "no labelled evidence")
-
-
-def _of_grounded(plan: Plan, asked: Sequence[Question]) -> list[str]:
-    """What must be known to read the numbers of a grounded reader."""
-    from querywright.programs import READERS
-
-    grounded = [name for name in plan.readers if READERS[name].GROUNDED]
-    if not grounded:
-        return []
-    lines = [f"the reader {grounded[0]} declines where it has no passages: closed book tells nothing of the LM"]
-    if "accuracy" in plan.metrics and not all(question.options for question in asked):
-        lines.append(f"accuracy of the reader {grounded[0]} is contains_answer, of others exact_match")
-    return lines
 
 
 def planned_programs(
