@@ -22,7 +22,7 @@ from querywright.programs.base import Finding, checked_options
 from querywright.programs.steps import Use, drive, drive_async
 
 _HEADER = re.compile(r"\[\[ ## \w+ ## \]\]")
-_NUMBER = re.compile(r"\[(\d+)\]")
+_NUMBER = re.compile(r"\[\s*(\d+)\s*\]")
 
 
 class ChooseOption(dspy.Signature):
@@ -204,7 +204,7 @@ class GroundedReader(Reader):
         signature = tuned.with_updated_fields("passage_numbers", highest=len(passages))
         fields, fallbacks = await self._ask(signature, inputs)
         answer = _answer(fields)
-        if fields.get("passages_hold_the_answer") == "no" or (answer and says_declined(answer)):
+        if _says_no(fields.get("passages_hold_the_answer")) or (answer and says_declined(answer)):
             return dspy.Prediction(answer=DECLINED, support=[], fallbacks=fallbacks)
         named = _named(fields.get("passage_numbers"), passages) if answer else []
         return dspy.Prediction(answer=answer, support=named, fallbacks=fallbacks)
@@ -232,6 +232,10 @@ def _sub_answers(findings: Sequence[Finding]) -> list[str]:
 
 def _answer(fields: Mapping[str, Any]) -> str:
     return str(fields.get("answer") or "").strip()
+
+
+def _says_no(written: Any) -> bool:
+    return isinstance(written, str) and written.strip(" .").casefold() == "no"
 
 
 def _unnumbered(passage: Passage) -> Passage:
