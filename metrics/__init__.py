@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from querywright.metrics.agreement import Figure
 from querywright.metrics.answers import (
     choice_accuracy,
+    contains_answer,
     exact_match,
     extract_option,
     hit,
@@ -45,7 +46,7 @@ from querywright.metrics.statistics import (
     paired_exact_test,
     verdict,
 )
-from querywright.metrics.support import JointScore, joint_score
+from querywright.metrics.support import JointScore, joint_passage_score, joint_score, support_passage_f1
 from querywright.metrics.tokens import answer_tokens, normalize_answer
 from querywright.metrics.usefulness import (
     Usefulness,
@@ -78,6 +79,7 @@ __all__ = [
     "answer_tokens",
     "bootstrap_interval",
     "choice_accuracy",
+    "contains_answer",
     "decision_useful",
     "exact_match",
     "exact_recovery_at_k",
@@ -86,6 +88,7 @@ __all__ = [
     "hit",
     "holm",
     "is_invalid_choice",
+    "joint_passage_score",
     "joint_score",
     "judge_passages",
     "judged_metric",
@@ -104,6 +107,7 @@ __all__ = [
     "questions_needed",
     "recall_at_k",
     "reciprocal_rank",
+    "support_passage_f1",
     "token_f1",
     "usefulness",
     "verdict",

@@ -1,6 +1,6 @@
 """Is the answer right: exact match and token F1 for short answers, the chosen option for multiple choice.
 
-`hit` asks whether it could have been read at all.
+`contains_answer` asks it of an answer in full sentences, `hit` whether it could have been read at all.
 """
 
 from __future__ import annotations
@@ -12,6 +12,9 @@ from collections.abc import Sequence
 
 from querywright.errors import DataError
 from querywright.metrics.tokens import answer_tokens
+
+VERDICTS = (["yes"], ["no"], ["noanswer"])
+"""Tokens of answers that are right or wrong as a whole."""
 
 _MARKS = re.compile(r"[^\w\s]")
 
@@ -57,6 +60,31 @@ def token_f1(prediction: str, answers: Sequence[str]) -> float:
     if not accepted(answers):
         return math.nan
     return max(_f1(*answer_tokens(prediction, answer)) for answer in answers)
+
+
+def contains_answer(prediction: str, answers: Sequence[str]) -> float:
+    """1.0 if any accepted answer stands in the prediction, else 0.0: is an answer in a full sentence right?
+
+    An answer stands there if its tokens follow one another, punctuation read as in `hit`; yes, no or noanswer must be
+    its first token. Negations are not understood, and a sentence that holds several answers is right if one of them
+    is: it is more lenient than `exact_match`, and the two are not to be compared with each other.
+
+    Args:
+        prediction: The answer given.
+        answers: All accepted answers; one that normalises to nothing ("A") is never contained.
+
+    Returns:
+        0.0 or 1.0; NaN if there is no accepted answer.
+
+    Raises:
+        TypeError: ``answers`` is one text.
+
+    Source: Mallen et al. 2023, arXiv:2212.10511, and for long answers Gao et al. 2023 (ALCE), arXiv:2305.14627. Both
+    look for any substring; whole words, and the rule for yes and no, are our own.
+    """
+    if not accepted(answers):
+        return math.nan
+    return float(any(_is_contained(answer, prediction) for answer in answers))
 
 
 def hit(passages: Sequence[str], answers: Sequence[str]) -> float:
@@ -153,6 +181,11 @@ def extract_option(answer: str, options: Sequence[str]) -> int | None:
         return letter if letter != _INVALID else None
     named = {index for index, _, _ in spans}
     return named.pop() if len(named) == 1 else None
+
+
+def _is_contained(answer: str, prediction: str) -> bool:
+    given, wanted = answer_tokens(prediction, answer)
+    return given[:1] == wanted if wanted in VERDICTS else _stands_in(answer, prediction)
 
 
 def _stands_in(answer: str, passage: str) -> bool:

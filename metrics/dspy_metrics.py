@@ -1,11 +1,15 @@
 """The measures as DSPy metrics ``(example, prediction, trace=None) -> float``.
 
 The example has ``question``, ``options``, ``answer``, ``aliases`` and ``evidence`` (label by passage id), as
-``Question.to_example`` makes it; the prediction has ``answer`` and ``passages``. The joint metrics also read
-``support``, pairs of a title and the number of a sentence: on the example what is right, on the prediction what the
-reader names; no question and no reader of this package has it. Where an example or a prediction lacks what a metric
-needs the value is NaN: left out of a mean and counted. While a teleprompter picks demonstrations (``trace`` is given)
-it is 0.0 instead: a NaN is true in Python and would pass for a success.
+``Question.to_example`` makes it; the prediction has ``answer`` and ``passages``, and ``support`` where the reader says
+what its answer rests on. The readers here name passages by their ids, so what is right is the helpful passages of
+``evidence``, and ``joint_passage_f1`` and its like are the measures. ``joint_f1`` and ``joint_exact_match`` are
+HotpotQA's own, over sentences: they read ``support`` on both, as pairs of a title and the number of a sentence, which
+no question and no reader of this package has.
+
+Where an example or a prediction lacks what a metric needs, or has support of the other kind, the value is NaN: left out
+of a mean and counted. While a teleprompter picks demonstrations (``trace`` is given) it is 0.0 instead: a NaN is true
+in Python and would pass for a success.
 """
 
 from __future__ import annotations
@@ -34,10 +38,15 @@ def _metric(score: Callable[[Any, Any], float]) -> Metric:
 
 @_metric
 def accuracy(example: Any, prediction: Any) -> float:
-    """1.0 if the answer is right: the right option where there are options, else an exact match."""
+    """1.0 if the answer is right: the right option where there are options, else an exact match.
+
+    An answer that comes with ``support`` is a full sentence: where there are no options it is right if an accepted
+    answer stands in it (``contains_answer``).
+    """
     options = getattr(example, "options", None)
     if not options:
-        return float(exact_match(example, prediction))
+        sentence = getattr(prediction, "support", None) is not None
+        return float((contains_answer if sentence else exact_match)(example, prediction))
     if getattr(example, "answer", None) is None:
         return math.nan
     return answers.choice_accuracy(_given(prediction), options, example.answer)
@@ -56,15 +65,39 @@ def token_f1(example: Any, prediction: Any) -> float:
 
 
 @_metric
+def contains_answer(example: Any, prediction: Any) -> float:
+    """1.0 if an accepted answer stands in the answer, as whole words; yes and no must be its first word."""
+    return _compare(answers.contains_answer, example, prediction)
+
+
+@_metric
 def joint_exact_match(example: Any, prediction: Any) -> float:
     """1.0 if the answer matches exactly and the supporting sentences are the right ones."""
-    return _joint(example, prediction).exact_match
+    return _joint_sentences(example, prediction).exact_match
 
 
 @_metric
 def joint_f1(example: Any, prediction: Any) -> float:
     """HotpotQA's joint F1 of answer and supporting sentences."""
-    return _joint(example, prediction).f1
+    return _joint_sentences(example, prediction).f1
+
+
+@_metric
+def joint_passage_exact_match(example: Any, prediction: Any) -> float:
+    """1.0 if an accepted answer stands in the answer, and it names just the helpful passages as its support."""
+    return _joint_passages(example, prediction).exact_match
+
+
+@_metric
+def joint_passage_f1(example: Any, prediction: Any) -> float:
+    """Joint F1 of answer and supporting passages; see ``joint_passage_score`` for how it differs from HotpotQA's."""
+    return _joint_passages(example, prediction).f1
+
+
+@_metric
+def support_passage_f1(example: Any, prediction: Any) -> float:
+    """F1 of the passages named as support against the helpful ones, whatever the answer."""
+    return support.support_passage_f1(_named(prediction, str), _helpful(example))
 
 
 @_metric
@@ -111,8 +144,12 @@ METRICS: dict[str, Metric] = {
     "accuracy": accuracy,
     "exact_match": exact_match,
     "token_f1": token_f1,
+    "contains_answer": contains_answer,
     "joint_exact_match": joint_exact_match,
     "joint_f1": joint_f1,
+    "joint_passage_exact_match": joint_passage_exact_match,
+    "joint_passage_f1": joint_passage_f1,
+    "support_passage_f1": support_passage_f1,
     "hypothesis_agreement": hypothesis_agreement,
     "hit": hit,
     "recall": recall,
@@ -133,8 +170,12 @@ RANKED: dict[str, Callable[..., float]] = {
 
 
 _NEEDS: dict[str, frozenset[str]] = {
-    **dict.fromkeys(("accuracy", "exact_match", "token_f1"), frozenset({"answer", "reader"})),
-    **dict.fromkeys(("joint_exact_match", "joint_f1"), frozenset({"answer", "reader", "support"})),
+    **dict.fromkeys(("accuracy", "exact_match", "token_f1", "contains_answer"), frozenset({"answer", "reader"})),
+    **dict.fromkeys(("joint_exact_match", "joint_f1"), frozenset({"answer", "reader", "sentences"})),
+    **dict.fromkeys(
+        ("joint_passage_exact_match", "joint_passage_f1"), frozenset({"answer", "evidence", "reader", "support"})
+    ),
+    "support_passage_f1": frozenset({"evidence", "reader", "support"}),
     "hypothesis_agreement": frozenset({"options", "reader"}),
     "hit": frozenset({"answer"}),
     **dict.fromkeys(("recall", "exact_recovery", "decision_useful", *RANKED), frozenset({"evidence"})),
@@ -142,8 +183,9 @@ _NEEDS: dict[str, frozenset[str]] = {
 
 
 def needs(name: str) -> frozenset[str]:
-    """What a metric of this name cannot do without: of the questions ``answer``, ``options``, ``evidence`` or
-    ``support``, of the program a ``reader``. Nothing is known of a metric of the user's own, which is given none.
+    """What a metric of this name cannot do without: of the questions ``answer``, ``options`` or ``evidence``, of the
+    program a ``reader`` or ``support``, a reader that names it; or ``sentences`` as support, which nothing here has.
+    Nothing is known of a metric of the user's own, which is given none.
     """
     return _NEEDS.get(name.partition("@")[0], frozenset())
 
@@ -173,9 +215,21 @@ def _compare(score: Callable[[str, list[str]], float], example: Any, prediction:
     return score(given, right) if given else 0.0
 
 
-def _joint(example: Any, prediction: Any) -> support.JointScore:
-    named, gold = getattr(prediction, "support", None), getattr(example, "support", None)
+def _joint_sentences(example: Any, prediction: Any) -> support.JointScore:
+    named, gold = _named(prediction, (tuple, list)), getattr(example, "support", None)
     return support.joint_score(_given(prediction), _accepted(example), named, gold or ())
+
+
+def _joint_passages(example: Any, prediction: Any) -> support.JointScore:
+    return support.joint_passage_score(
+        _given(prediction), _accepted(example), _named(prediction, str), _helpful(example)
+    )
+
+
+def _named(prediction: Any, kind: type | tuple[type, ...]) -> Any:
+    """What the reader names as its support; None where it does not say, or names things of another kind."""
+    named = getattr(prediction, "support", None)
+    return None if named is None or not all(isinstance(one, kind) for one in named) else named
 
 
 def _asked(prediction: Any) -> list[Any]:

@@ -1,20 +1,23 @@
-"""HotpotQA's joint measures: the answer is right, and the sentences named as its support are the right ones."""
+"""Joint measures: the answer is right, and what is named as its support is the right support.
+
+`joint_score` is HotpotQA's, over sentences. `joint_passage_score` is over whole passages, for readers that name
+those; it is another, more lenient measure, and the two are never to be compared.
+"""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from querywright.errors import DataError
-from querywright.metrics.answers import accepted, exact_match
+from querywright.metrics.answers import VERDICTS, accepted, contains_answer, exact_match
 from querywright.metrics.tokens import answer_tokens
 
 Sentence = tuple[str, int]
 """Title of a paragraph and the number of a sentence in it, from 0."""
-
-_VERDICTS = (["yes"], ["no"], ["noanswer"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,31 +72,94 @@ def joint_score(
     Source: Yang et al. 2018, arXiv:1809.09600, and its script ``hotpot_evaluate_v1.py``.
     """
     if not accepted(answers) or support is None or not gold:
-        return JointScore(*[math.nan] * 6)
-    named, wanted = _sentences(support), _sentences(gold)
-    shared = len(named & wanted)
-    support_precision = shared / len(named) if named else 0.0
-    support_recall = shared / len(wanted)
-    joint = [
-        (precision * support_precision, recall * support_recall)
-        for precision, recall in (_of_answer(prediction, answer) for answer in answers)
-    ]
-    best = max(joint, key=lambda both: _f1(*both))
+        return _UNSCORED
+    parts = [_of_answer(prediction, answer) for answer in answers]
+    return _joint(exact_match(prediction, answers), parts, _sentences(support), _sentences(gold))
+
+
+def joint_passage_score(
+    prediction: str, answers: Sequence[str], support: Collection[str] | None, gold: Collection[str]
+) -> JointScore:
+    """Answer and supporting passages as one: HotpotQA's formula for a reader that writes a sentence and names passages.
+
+    It departs from HotpotQA's score, and is higher, in two ways. The support is whole passages, of which a right one
+    may be named for a wrong sentence of it. And an accepted answer that stands in the prediction (`contains_answer`) is
+    taken for the answer given, so that the other words of a full sentence cost nothing.
+
+    Every gold passage counts as needed, as in sets of several hops; where one of several would do, recall is too low.
+    A gold passage that was not found cannot be named, so it costs recall as well.
+
+    Args:
+        prediction: The answer given; empty if none was given.
+        answers: All accepted answers, of which the one with the largest joint F1 counts.
+        support: Ids of the passages that the reader names; empty for none, which scores 0; None if it does not say,
+            which cannot be scored.
+        gold: Ids of the supporting passages.
+
+    Returns:
+        The scores; all NaN if ``support`` is None, or there is no accepted answer or no gold passage. The exact match
+        of the answer is that it is contained.
+
+    Raises:
+        DataError: Something named is no id: sentences are another measure's.
+        TypeError: ``answers`` is one text.
+
+    Source: after Yang et al. 2018, arXiv:1809.09600; the departures are our own.
+    """
+    if not accepted(answers) or support is None or not gold:
+        return _UNSCORED
+    parts = [_of_answer(answer if contains_answer(prediction, [answer]) else prediction, answer) for answer in answers]
+    return _joint(contains_answer(prediction, answers), parts, _ids(support), _ids(gold))
+
+
+def support_passage_f1(support: Collection[str] | None, gold: Collection[str]) -> float:
+    """F1 of the passages that a reader names as its support against the gold ones, whatever it answers.
+
+    Args:
+        support: As for `joint_passage_score`.
+        gold: As for `joint_passage_score`.
+
+    Returns:
+        A value in [0, 1]; NaN if ``support`` is None or there is no gold passage.
+
+    Raises:
+        DataError: Something named is no id.
+    """
+    return math.nan if support is None or not gold else _f1(*_overlap(_ids(support), _ids(gold)))
+
+
+_UNSCORED = JointScore(*[math.nan] * 6)
+
+
+def _joint(
+    right: float, parts: Sequence[tuple[float, float]], named: AbstractSet[Hashable], wanted: AbstractSet[Hashable]
+) -> JointScore:
+    """The score from precision and recall of the answer, for each accepted one, and the support as sets."""
+    support = _overlap(named, wanted)
+    best = max(
+        ((precision * support[0], recall * support[1]) for precision, recall in parts), key=lambda both: _f1(*both)
+    )
     support_match = float(named == wanted)
     return JointScore(
-        exact_match=exact_match(prediction, answers) * support_match,
+        exact_match=right * support_match,
         f1=_f1(*best),
         precision=best[0],
         recall=best[1],
         support_exact_match=support_match,
-        support_f1=_f1(support_precision, support_recall),
+        support_f1=_f1(*support),
     )
+
+
+def _overlap(named: AbstractSet[Hashable], wanted: AbstractSet[Hashable]) -> tuple[float, float]:
+    """Precision and recall; ``wanted`` is not empty."""
+    shared = len(named & wanted)
+    return (shared / len(named) if named else 0.0), shared / len(wanted)
 
 
 def _of_answer(prediction: str, answer: str) -> tuple[float, float]:
     """Precision and recall of the answer's tokens."""
     given, wanted = answer_tokens(prediction, answer)
-    if given != wanted and (given in _VERDICTS or wanted in _VERDICTS):
+    if given != wanted and (given in VERDICTS or wanted in VERDICTS):
         return 0.0, 0.0
     shared = (Counter(given) & Counter(wanted)).total()
     return (shared / len(given), shared / len(wanted)) if shared else (0.0, 0.0)
@@ -101,6 +167,12 @@ def _of_answer(prediction: str, answer: str) -> tuple[float, float]:
 
 def _f1(precision: float, recall: float) -> float:
     return 2 * precision * recall / (precision + recall) if precision + recall else 0.0
+
+
+def _ids(keys: Collection[str]) -> set[str]:
+    if isinstance(keys, str) or not all(map(_is_id, keys)):
+        raise DataError(f"supporting passages are a list of their ids, but got {keys!r}")
+    return set(keys)
 
 
 def _sentences(pairs: Collection[Sentence]) -> set[Sentence]:
@@ -112,6 +184,10 @@ def _sentences(pairs: Collection[Sentence]) -> set[Sentence]:
             )
         found.add((pair[0], pair[1]))
     return found
+
+
+def _is_id(key: object) -> bool:
+    return isinstance(key, str)
 
 
 def _is_sentence(pair: object) -> bool:

@@ -27,7 +27,7 @@ from querywright.optimize.state import state_of
 from querywright.programs.rag import RAG
 
 JOURNAL = "journal.jsonl"
-FORMAT = 1
+FORMAT = 2
 """Version of a row; rows of another are not read."""
 _BEGINS = b'{"key": "'
 

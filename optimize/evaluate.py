@@ -40,6 +40,7 @@ class Row:
         scores: Value of each metric; NaN where it could not be scored.
         label: Label of the passages taken together, or None without labelled evidence.
         answer: The answer, or None without a reader.
+        support: Ids of the passages that the answer rests on; None where the reader does not say.
         invalid: The answer names no option of a multiple-choice question.
         passages: Ids, best first.
         found: Ids of all that its searches gave, before fusion and cut, in the order in which they first came.
@@ -56,6 +57,7 @@ class Row:
     scores: Mapping[str, float]
     label: Label | None = None
     answer: str | None = None
+    support: tuple[str, ...] | None = None
     invalid: bool = False
     passages: tuple[str, ...] = ()
     found: tuple[str, ...] = ()
@@ -73,6 +75,7 @@ class Row:
             "scores": {name: finite(value) for name, value in self.scores.items()},
             "label": None if self.label is None else str(self.label),
             "answer": self.answer,
+            "support": None if self.support is None else list(self.support),
             "invalid": self.invalid,
             "passages": list(self.passages),
             "found": list(self.found),
@@ -93,6 +96,7 @@ class Row:
             scores={name: math.nan if value is None else value for name, value in data["scores"].items()},
             label=None if label is None else Label(label),
             answer=data["answer"],
+            support=None if data["support"] is None else tuple(data["support"]),
             invalid=data["invalid"],
             passages=tuple(data["passages"]),
             found=tuple(data["found"]),
@@ -322,6 +326,7 @@ def _ask(program: RAG, question: Question, metrics: Mapping[str, Metric], meter:
         scores={name: _score(name, metric, example, prediction) for name, metric in metrics.items()},
         label=None if judged is None else judged.label,
         answer=answer,
+        support=None if prediction.get("support") is None else tuple(prediction.support),
         invalid=bool(question.options) and answer is not None and is_invalid_choice(answer, question.options),
         passages=ids,
         found=_found(prediction.steps),

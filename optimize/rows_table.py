@@ -14,10 +14,11 @@ from querywright.retrieval.collection import write_whole
 def write_rows(path: Path, arms: Sequence[Evaluation], questions: Sequence[Question]) -> None:
     """Write one row an arm and question, whole or not at all.
 
-    Columns: ``arm``, ``question_id``, ``question``, ``label``, ``answer``, ``invalid``, a column a metric (null where
-    it could not be scored), ``passages`` and ``found`` (ids), ``queries`` (role and text), ``fallbacks``, ``lm_calls``
-    and ``tokens`` (asked for, whether made or saved), ``seconds`` (null where an answer came from the store),
-    ``failure`` and ``message``. But for ``seconds`` the table is the same however often the run was broken off.
+    Columns: ``arm``, ``question_id``, ``question``, ``label``, ``answer``, ``support`` (ids; null where the reader does
+    not say), ``invalid``, a column a metric (null where it could not be scored), ``passages`` and ``found`` (ids),
+    ``queries`` (role and text), ``fallbacks``, ``lm_calls`` and ``tokens`` (asked for, whether made or saved),
+    ``seconds`` (null where an answer came from the store), ``failure`` and ``message``. But for ``seconds``
+    the table is the same however often the run was broken off.
 
     Args:
         path: The file.
@@ -38,6 +39,7 @@ def write_rows(path: Path, arms: Sequence[Evaluation], questions: Sequence[Quest
             ("question", pa.string()),
             ("label", pa.string()),
             ("answer", pa.string()),
+            ("support", pa.list_(pa.string())),
             ("invalid", pa.bool_()),
             *((name, pa.float64()) for name in metrics),
             ("passages", pa.list_(pa.string())),
@@ -69,6 +71,7 @@ def _record(arm: str, row: Row, question: str, metrics: Sequence[str]) -> dict[s
             for name in (
                 "label",
                 "answer",
+                "support",
                 "invalid",
                 "passages",
                 "found",

@@ -20,7 +20,14 @@ from querywright.programs.qb_rag import QBRAG
 from querywright.programs.query2doc import Query2Doc
 from querywright.programs.rag import RAG
 from querywright.programs.rag_fusion import RAGFusion
-from querywright.programs.readers import READERS, MultipleChoiceReader, Reader, ShortAnswerReader, make_reader
+from querywright.programs.readers import (
+    READERS,
+    GroundedReader,
+    MultipleChoiceReader,
+    Reader,
+    ShortAnswerReader,
+    make_reader,
+)
 from querywright.programs.rerank import Rerank
 from querywright.programs.rewrite import RewriteRetrieveRead
 from querywright.programs.step_back import StepBackRetrieval
@@ -76,7 +83,7 @@ def make_program(
     Args:
         technique: A name in ``TECHNIQUES``.
         retriever: What is searched; not needed for ``closed_book``.
-        reader: ``multiple_choice``, ``short_answer``, or None for a program that only retrieves.
+        reader: ``multiple_choice``, ``short_answer``, ``grounded``, or None for a program that only retrieves.
         reranker: A cross-encoder for a technique that reranks. Default None: it reranks with the LM.
         knobs: Values of the technique's knobs that differ from their defaults.
 
@@ -99,6 +106,7 @@ __all__ = [
     "Filter",
     "Finding",
     "Found",
+    "GroundedReader",
     "HyDE",
     "IRCoT",
     "Knob",

@@ -32,9 +32,10 @@ class RAG(dspy.Module):
             options: Option texts of a multiple-choice question, or None.
 
         Returns:
-            A prediction with ``answer`` (text, as the reader gives it; None without a reader), ``passages``
-            (list of Passage, best first), ``queries`` (list of Query), ``fallbacks`` (names of the steps that fell
-            back), ``findings`` (list of Finding) and ``steps`` (list of Record, for traces).
+            A prediction with ``answer`` (text, as the reader gives it; None without a reader), ``support`` (ids of
+            the passages that the answer rests on; None where the reader does not say), ``passages`` (list of
+            Passage, best first), ``queries`` (list of Query), ``fallbacks`` (names of the steps that fell back),
+            ``findings`` (list of Finding) and ``steps`` (list of Record, for traces).
 
         Raises:
             TechniqueError: The question is blank, or its options are not what technique and reader need.
@@ -47,16 +48,17 @@ class RAG(dspy.Module):
 
     async def _work(self, question: str, options: Sequence[str] | None) -> dspy.Prediction:
         found = await Use(self.technique, question=question, options=options)
-        answer, fallbacks = None, list(found.fallbacks)
+        answer, support, fallbacks = None, None, list(found.fallbacks)
         if self.reader is not None:
             # The reader is given the passages, and sub-answers meant for it; nothing else that was written.
             read = await Use(
                 self.reader, question=question, options=options, passages=found.passages, findings=found.findings
             )
-            answer = read.answer
+            answer, support = read.answer, read.get("support")
             fallbacks += read.fallbacks
         return dspy.Prediction(
             answer=answer,
+            support=support,
             passages=found.passages,
             queries=found.queries,
             fallbacks=fallbacks,

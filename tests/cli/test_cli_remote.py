@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -45,7 +46,7 @@ def test_ask_a_technique(cli, collection, server):
 def test_ask_as_json_prints_only_json(cli, collection, server):
     asked = cli("ask", FEET, "--technique", "plain", "--collection", collection, "--json", *server.lm)
     assert asked.status == 0
-    assert set(asked.data) == {"answer", "passages", "queries", "fallbacks", "findings", "steps"}
+    assert set(asked.data) == {"answer", "support", "passages", "queries", "fallbacks", "findings", "steps"}
     assert asked.data["passages"][0]["id"] == "p-feet"
     assert asked.data["queries"] == [{"role": "original", "text": FEET}]
     (step,) = asked.data["steps"]
@@ -104,6 +105,51 @@ def test_evaluate_holds_every_arm_against_plain(cli, collection, questions, serv
     assert written[0]["cost"]["calls"] == 1
     assert "of 6" in done.err
     assert str(rows.name) in done.err
+
+
+def write_grounded(body):
+    """A sentence on what the first passage is about."""
+    title = re.search(r"\[1\] (\w+):", json.dumps(body["messages"]))
+    answer = f"It is about {title.group(1)}." if title else "What then?"
+    return json.dumps({"answer": answer, "passage_numbers": [1, 9], "passages_hold_the_answer": "yes"})
+
+
+def test_a_grounded_reader_is_held_against_labelled_evidence(cli, collection, questions, server, tmp_path):
+    server.reply = write_grounded
+    rows = tmp_path / "rows.jsonl"
+    command = (
+        "evaluate", questions, "--collection", collection, "--technique", "closed_book", "--technique", "plain",
+        "--knob", "max_passages=2", "--metric", "accuracy", "--metric", "joint_passage_f1", "--metric", "joint_f1",
+        "--limit", "6", "--rows", rows, "--json", *server.lm,
+    )  # fmt: skip
+    done = cli(*command, "--reader", "grounded")
+    assert done.status == 0, done.err
+    bare, plain = ({key: one["value"] for key, one in arm["metrics"].items()} for arm in done.data["arms"])
+    assert plain == {"accuracy": 1.0, "joint_passage_f1": 1.0}
+    assert bare == {"accuracy": 0.0, "joint_passage_f1": 0.0}
+    assert done.data["arms"][0]["cost"]["calls"] == 0
+    notes = "\n".join(done.data["notes"])
+    assert "joint_f1 is not scored: it needs support by sentences" in notes
+    assert "the reader grounded declines where it has no passages" in notes
+    written = [json.loads(line) for line in rows.read_text().splitlines()]
+    assert (written[0]["answer"], written[0]["support"]) == ("The passages do not say.", [])
+    assert (written[6]["answer"], written[6]["support"]) == ("It is about juice.", ["p-juice"])
+
+    done = cli(*command, "--reader", "short_answer")
+    assert done.status == 0, done.err
+    assert all(list(arm["metrics"]) == ["accuracy"] for arm in done.data["arms"])
+    assert all(arm["cost"]["calls"] + arm["cost"]["saved"] > 0 for arm in done.data["arms"])
+    assert "joint_passage_f1 is not scored: it needs a reader that names its support" in "\n".join(done.data["notes"])
+
+
+def test_ask_a_grounded_reader(cli, collection, server):
+    server.reply = write_grounded
+    command = ("ask", "What about salt and fresh food?", "--technique", "plain", "--collection", collection,
+               "--reader", "grounded", *server.lm)  # fmt: skip
+    asked = cli(*command)
+    assert asked.status == 0, asked.err
+    assert asked.out.startswith("answer: It is about salt.\nrests on: p-salt\n")
+    assert cli(*command, "--json").data["support"] == ["p-salt"]
 
 
 def test_the_first_arm_is_the_base_where_plain_is_none(cli, questions, server, artifact):

@@ -9,7 +9,7 @@ from dspy.evaluate.metrics import em_score, f1_score
 from hypothesis import given
 from hypothesis import strategies as st
 
-from querywright.metrics.answers import exact_match, hit, token_f1
+from querywright.metrics.answers import contains_answer, exact_match, hit, token_f1
 from querywright.metrics.tokens import answer_tokens, normalize_answer
 
 WORDS = st.lists(st.sampled_from(["red", "blue", "green", "the", "a", "x-ray", "U.S."]), max_size=6).map(" ".join)
@@ -181,3 +181,31 @@ def test_an_answer_that_cannot_be_looked_for():
     assert hit(["Curie"], ["A", "Curie"]) == 1.0
     with pytest.raises(TypeError, match="passages must be a list"):
         hit("Curie", ["Curie"])
+
+
+@pytest.mark.parametrize(
+    ("written", "answer", "value"),
+    [
+        ("Insulin lowers blood sugar.", "insulin", 1.0),
+        ("It is the U.S. that won.", "US", 1.0),
+        ("Insulins lower it.", "insulin", 0.0),
+        ("", "insulin", 0.0),
+        ("Yes, both are rivers.", "yes", 1.0),
+        ("yes", "Yes.", 1.0),
+        ("They are, yes.", "yes", 0.0),
+        ("There is no river.", "no", 0.0),
+        ("No one is.", "no one", 1.0),
+        ("No, both are.", "yes", 0.0),
+        ("수도는 서울이다.", "서울", 1.0),
+        ("Vitamin A.", "A", 0.0),
+    ],
+)
+def test_an_answer_in_a_sentence_by_hand(written, answer, value):
+    assert contains_answer(written, [answer]) == value
+    assert contains_answer(written, ["absent", answer]) == value
+
+
+def test_an_answer_in_a_sentence_without_accepted_ones():
+    assert math.isnan(contains_answer("Curie", []))
+    with pytest.raises(TypeError, match="answers must be a list"):
+        contains_answer("Curie", "Curie")

@@ -56,6 +56,19 @@ def guessing(guess, answer):
         ("joint_exact_match", JOINT, prediction("Marie Curie", support=[["Radium", 1]]), 0.0),
         ("joint_f1", JOINT, prediction("Curie", support=[("Radium", 1)]), 2 / 5),  # P 1, R 1/4
         ("joint_f1", JOINT, prediction(None, support=[("Radium", 1)]), 0.0),
+        ("contains_answer", OPEN, prediction("It was Curie, I think."), 1.0),
+        ("contains_answer", OPEN, prediction("It was Pierre."), 0.0),
+        ("contains_answer", OPEN, prediction(None), 0.0),
+        ("accuracy", OPEN, prediction("It was Curie, I think."), 0.0),
+        ("accuracy", OPEN, prediction("It was Curie, I think.", support=[]), 1.0),  # a grounded reader's sentence
+        ("accuracy", OPEN, prediction("The passages do not say.", support=[]), 0.0),
+        ("accuracy", CHOICE, prediction("It is insulin that helps.", support=["p1"]), 1.0),
+        ("accuracy", CHOICE, prediction("The passages do not say.", support=[]), 0.0),
+        ("joint_passage_exact_match", OPEN, prediction("It was Curie.", support=["p3", "p1"]), 1.0),
+        ("joint_passage_exact_match", OPEN, prediction("It was Curie.", support=["p1"]), 0.0),
+        ("joint_passage_f1", OPEN, prediction("It was Curie.", support=["p1"]), 2 / 3),  # P 1, R 1/2
+        ("joint_passage_f1", OPEN, prediction("The passages do not say.", support=[]), 0.0),
+        ("support_passage_f1", OPEN, prediction("It was Pierre.", support=["p1", "p2", "p3"]), 4 / 5),  # P 2/3, R 1
         ("hypothesis_agreement", CHOICE, guessing("Insulin", "B"), 1.0),
         ("hypothesis_agreement", CHOICE, guessing("Insulin", "Aspirin"), 0.0),
         ("hit", CHOICE, dspy.Prediction(passages=[Passage("p", "It lacks insulin.")]), 1.0),
@@ -95,6 +108,12 @@ def test_support_that_a_reader_does_not_name_cannot_be_scored():
     for name in ("joint_exact_match", "joint_f1"):
         assert math.isnan(METRICS[name](JOINT, prediction("Marie Curie")))
         assert math.isnan(METRICS[name](OPEN, prediction("Marie Curie", support=[("Radium", 0)])))
+        assert math.isnan(METRICS[name](JOINT, prediction("Marie Curie", support=["p1"])))
+    for name in ("joint_passage_exact_match", "joint_passage_f1", "support_passage_f1"):
+        assert math.isnan(METRICS[name](OPEN, prediction("Marie Curie")))
+        assert math.isnan(METRICS[name](OPEN, prediction("Marie Curie", support=[("Radium", 0)])))
+        assert math.isnan(METRICS[name](JOINT, prediction("Marie Curie", support=["p1"])))
+        assert math.isnan(METRICS[name](BARE, prediction("Marie Curie", support=["p1"])))
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from dataclasses import astuple
 import pytest
 
 from querywright.errors import DataError
-from querywright.metrics.support import joint_score
+from querywright.metrics.support import joint_passage_score, joint_score, support_passage_f1
 
 GOLD = [("Radium", 0), ("Marie Curie", 2)]
 
@@ -79,3 +79,51 @@ def test_the_answer_part_is_dspys():
         for answer in ("red house", "yes", "no", "a blue red sky"):
             expected = hotpot_f1_score(given, answer)
             assert joint_score(given, [answer], GOLD, GOLD).f1 == pytest.approx(expected)
+
+
+PASSAGES = ["curie", "radium"]
+
+
+def test_joint_over_passages_by_hand():
+    # The answer stands in the sentence: P 1, R 1. Support: P 1/3, R 1/2. Joint F1 = 2 * 1/6 / (5/6) = 2/5.
+    score = joint_passage_score("It was Marie Curie.", ["Marie Curie"], ["radium", "paris", "polonium"], PASSAGES)
+    assert (score.precision, score.recall) == (pytest.approx(1 / 3), pytest.approx(1 / 2))
+    assert score.f1 == score.support_f1 == pytest.approx(2 / 5)
+    assert (score.exact_match, score.support_exact_match) == (0.0, 0.0)
+    # It does not: "it was pierre curie" shares one of four tokens, R 1/2. Joint: P 1/4, R 1/2, F1 = 2 * 1/8 / (3/4).
+    score = joint_passage_score("It was Pierre Curie.", ["Marie Curie"], PASSAGES, PASSAGES)
+    assert score.f1 == pytest.approx(1 / 3)
+    assert (score.exact_match, score.support_exact_match) == (0.0, 1.0)
+
+
+def test_a_sentence_costs_nothing_over_passages_and_something_over_sentences():
+    sentence, right = "The element was found by Marie Curie in Paris.", ["Marie Curie"]
+    assert astuple(joint_passage_score(sentence, right, [*PASSAGES, "curie"], PASSAGES)) == (1.0,) * 6
+    assert joint_score(sentence, right, GOLD, GOLD).f1 == pytest.approx(2 * (2 / 8) / (2 / 8 + 1))  # P 2/8, R 1
+
+
+def test_yes_and_no_begin_a_right_sentence():
+    assert joint_passage_score("Yes, both are.", ["yes"], PASSAGES, PASSAGES).exact_match == 1.0
+    for wrong in ("No, only one is.", "It is not known, yes.", ""):
+        score = joint_passage_score(wrong, ["yes"], PASSAGES, PASSAGES)
+        assert (score.exact_match, score.f1, score.support_f1) == (0.0, 0.0, 1.0)
+
+
+def test_passages_that_are_not_named_are_wrong_and_not_saying_cannot_be_scored():
+    assert joint_passage_score("Marie Curie", ["Marie Curie"], [], PASSAGES).f1 == 0.0
+    assert support_passage_f1([], PASSAGES) == 0.0
+    assert support_passage_f1(["radium", "paris", "polonium"], PASSAGES) == pytest.approx(2 / 5)
+    for answers, support, gold in (
+        (["Curie"], None, PASSAGES),
+        (["Curie"], PASSAGES, []),
+        ([], PASSAGES, PASSAGES),
+    ):
+        assert all(math.isnan(value) for value in astuple(joint_passage_score("Curie", answers, support, gold)))
+    assert math.isnan(support_passage_f1(None, PASSAGES))
+    assert math.isnan(support_passage_f1(PASSAGES, ()))
+
+
+def test_sentences_are_no_passages():
+    for named, gold in ((GOLD, PASSAGES), (PASSAGES, GOLD), ("curie", PASSAGES)):
+        with pytest.raises(DataError, match="supporting passages are a list of their ids"):
+            joint_passage_score("Curie", ["Curie"], named, gold)

@@ -243,6 +243,7 @@ def test_a_row_survives_json():
         {"accuracy": math.nan, "recall": 1 / 3},
         label=Label.USEFUL,
         answer="a",
+        support=("r",),
         invalid=True,
         passages=("p", "r"),
         found=("p", "x", "r"),
@@ -255,11 +256,12 @@ def test_a_row_survives_json():
     assert math.isnan(again.scores["accuracy"])
     assert again.scores["recall"] == 1 / 3
     assert again.to_json() == row.to_json()
+    assert (again.support, Row.from_json(replace(row, support=None).to_json()).support) == (("r",), None)
 
 
 def test_the_table_has_a_row_an_arm_and_question(world, make_lm, tmp_path):
     rows = (
-        Row("q0", {"accuracy": 1.0, "recall": 0.5}, Label.ENTAILED, "right 0", passages=("a", "b"),
+        Row("q0", {"accuracy": 1.0, "recall": 0.5}, Label.ENTAILED, "right 0", ("b",), passages=("a", "b"),
             found=("a", "b", "c"), queries=(("original", "What?"),), seconds=0.5,
             cost=Cost(calls=2, input_tokens=7, output_tokens=3)),
         Row("q1", {"accuracy": math.nan, "recall": math.nan}, failure="lm", message="it broke", seconds=9.0),
@@ -273,6 +275,7 @@ def test_the_table_has_a_row_an_arm_and_question(world, make_lm, tmp_path):
     table = pq.read_table(tmp_path / "rows.parquet").to_pylist()
     assert [row["question_id"] for row in table] == ["q0", "q1", "q2"]
     assert table[0]["found"] == ["a", "b", "c"]
+    assert [row["support"] for row in table] == [["b"], None, None]
     assert table[0]["queries"] == [{"role": "original", "text": "What?"}]
     assert [row["accuracy"] for row in table] == [1.0, None, 0.0]
     assert [row["lm_calls"] for row in table] == [2, 0, 2]

@@ -85,3 +85,34 @@ def test_it_is_tuned_saved_and_loaded(name, dense_world, make_engine, make_lm, s
     answer = loaded(question.question, list(question.options))
     assert answer.answer in question.options
     assert loaded.program.dump_state() == compiled.program.dump_state()
+
+
+def test_a_grounded_reader_is_tuned_saved_and_loaded(world, make_engine, make_lm, scripted, tmp_path):
+    def write(asked):
+        if "passage_numbers" not in asked.properties:
+            return scripted(asked)
+        holds = f"Decides {asked.number}." in asked.prompt.rsplit("passages:", 1)[-1]
+        answer = f"It is right {asked.number} here."
+        return json.dumps(
+            {"answer": answer, "passage_numbers": [1], "passages_hold_the_answer": "yes" if holds else "no"}
+        )
+
+    lm = make_lm(make_engine(write=write))
+    compiled = compile_program(
+        "hcqr",
+        world.splits,
+        retriever=world,
+        lm=lm,
+        reader="grounded",
+        knobs={"max_passages": 2},
+        settings=CompileSettings(n_trials=2, demo_sizes=(), reader_demo_sizes=(1,)),
+    )
+    save_compiled(tmp_path / "grounded", compiled, world.splits, lm=lm, retriever=world, threads=2)
+
+    accuracy = {one.name: one.mean("accuracy").value for one in compiled.test}
+    assert (accuracy["closed book"], accuracy["hcqr compiled"], accuracy["oracle evidence"]) == (0.0, 1.0, 1.0)
+    question = world.splits.test[0]
+    loaded = load(tmp_path / "grounded", lm=lm, retriever=world, verify=True)
+    out = loaded(question.question, question.options)
+    assert loaded.manifest.reader == "grounded"
+    assert out.support == [out.passages[0].id] == [f"decides-{question.id.removeprefix('q')}"]

@@ -2,17 +2,19 @@ from __future__ import annotations
 
 import json
 import logging
+from dataclasses import replace
 
 import pytest
 from dspy.utils.exceptions import LMServerError
 
 from querywright.data.types import Question
 from querywright.errors import BudgetError, InputError, OutageError
+from querywright.metrics.dspy_metrics import METRICS
 from querywright.models.engine_errors import LMPromptTooLongError
 from querywright.optimize.demonstrations import bootstrap_sets, demos_of, with_demos
 from querywright.optimize.evaluate import evaluate
 from querywright.optimize.failures import TooManyFailuresError
-from querywright.optimize.state import state_of
+from querywright.optimize.state import program_from, state_of
 
 
 def accept_all(example, prediction, trace=None):
@@ -68,6 +70,31 @@ def test_only_the_part_asked_for_is_kept(sets_of):
 def test_the_seed_decides_and_nothing_else(sets_of):
     assert sets_of(seed=3) == sets_of(seed=3)
     assert len({json.dumps(sets_of(seed=seed, sizes=(1,))) for seed in range(6)}) > 1
+
+
+def test_a_grounded_reader_learns_from_runs_that_were_right(world, make_engine, make_lm, scripted):
+    def write(asked):
+        if asked.step != "reader":
+            return scripted(asked)
+        holds = "yes" if f"Decides {asked.number}." in asked.prompt.rsplit("passages:", 1)[-1] else "no"
+        answer = f"It is right {asked.number} here."
+        return json.dumps({"answer": answer, "passage_numbers": [1], "passages_hold_the_answer": holds})
+
+    program = world.program(reader="grounded")
+    train = [replace(question, options=()) for question in world.splits.train[:2]]
+    lm = make_lm(make_engine(write=write))
+    plain = world.program("plain", reader="grounded")
+    assert bootstrap_sets(plain, train, METRICS["accuracy"], lm=lm, sizes=(2,), part="reader") == []  # it declined
+    train = world.splits.train
+    (found,) = bootstrap_sets(program, train, METRICS["accuracy"], lm=lm, sizes=(2,), part="reader")
+    demos = found["reader.predict"]
+    assert [sorted(demo) for demo in demos] == [sorted(program.reader.predict.signature.fields)] * 2
+    assert all(demo["passage_numbers"] == [1] and "[1] Decides" in demo["passages"] for demo in demos)
+
+    loaded = program_from(state_of(with_demos(program, found)), world)
+    row = evaluate(loaded, world.splits.test[:1], lm=lm, name="loaded").rows[0]
+    assert row.support == (f"decides-{row.id.removeprefix('q')}",)
+    assert row.scores["accuracy"] == 1.0
 
 
 def test_the_program_is_not_changed(world, make_lm):

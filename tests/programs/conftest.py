@@ -256,6 +256,8 @@ def _answer(step: str | Mapping[str, Any] | Callable[[Asked], str], asked: Asked
 def _filled(name: str, spec: Mapping[str, Any], mark: str) -> Any:
     if "enum" in spec:
         return spec["enum"][int(mark[-4:], 16) % len(spec["enum"])]
+    if spec.get("type") == "array" and spec.get("items", {}).get("type") == "integer":
+        return [1]
     if spec.get("type") == "array":
         return [f"{mark} {name} {n}" for n in range(3)]
     return {"integer": 1, "number": 0.5, "boolean": True}.get(spec.get("type", ""), f"{mark} {name}")

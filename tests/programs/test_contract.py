@@ -14,7 +14,7 @@ import pytest
 
 from querywright.data.types import Passage
 from querywright.errors import TechniqueError
-from querywright.programs import RAG, TECHNIQUES, Knob, MultipleChoiceReader, Technique, make_program
+from querywright.programs import RAG, READERS, TECHNIQUES, Knob, MultipleChoiceReader, Technique, make_program
 from querywright.retrieval.types import Query
 
 OPTIONS = ["Aspirin", "Insulin", "Warfarin", "Heparin"]
@@ -177,15 +177,16 @@ def leaks(program, lm, plant):
 
 
 @every_technique
-def test_nothing_hidden_reaches_the_reader(name, retriever, scripted, asking, plant):
-    program = make_program(name, retriever, reader="multiple_choice", **bare(name))
+@pytest.mark.parametrize("reader", READERS)
+def test_nothing_hidden_reaches_the_reader(name, reader, retriever, scripted, asking, plant):
+    program = make_program(name, retriever, reader=reader, **bare(name))
     lm = scripted()
 
     with asking(lm):
         assert not leaks(program, lm, plant)
 
     read, wrote = reader_prompts(program, lm)
-    assert len(read) == 1
+    assert len(read) == (0 if READERS[reader].GROUNDED and name == "closed_book" else 1)
     assert bool(wrote) == (name in ASKING)
 
 

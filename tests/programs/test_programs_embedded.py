@@ -5,12 +5,13 @@ from __future__ import annotations
 import dspy
 import pytest
 
+from querywright.data.declined import DECLINED
 from querywright.data.types import Passage
 from querywright.models.adapter import PromptAdapter
 from querywright.models.embedded import EmbeddedSettings
 from querywright.models.embedder import resolve_embedder
 from querywright.models.lm import engine_of, resolve_lm
-from querywright.programs import TECHNIQUES, MultiQuery, make_program
+from querywright.programs import TECHNIQUES, GroundedReader, MultiQuery, make_program
 from querywright.retrieval.chroma import ChromaRetriever
 from querywright.retrieval.index import build_collection
 
@@ -92,3 +93,20 @@ def test_a_name_is_written_as_it_stands_in_the_question(parts):
     written = [query.text for query in out.queries if query.role == "paraphrase"]
     assert len(written) >= 2  # and the same is not written again and again
     assert all("Lewiston Maineiacs" in text for text in written)
+
+
+def test_a_grounded_answer_names_passages_that_were_shown_or_declines(parts):
+    lm, _ = parts
+    reader = GroundedReader()
+    with dspy.context(lm=lm, adapter=PromptAdapter()):
+        outs = [reader(question=QUESTION, options=None, passages=CARDS[:2]) for _ in range(2)]
+        signature = reader.predict.signature.with_updated_fields("passage_numbers", highest=2)
+        raw = reader.predict(signature=signature, passages="[1] Tea.\n[2] Juice.", question=QUESTION)
+
+    out, again = outs
+    assert out.fallbacks == []
+    assert out.answer
+    assert set(out.support) <= {"sugar", "insulin"}
+    assert out.answer != DECLINED or out.support == []
+    assert again.toDict() == out.toDict()
+    assert set(raw.passage_numbers) <= {1, 2}  # its grammar has no others

@@ -57,7 +57,7 @@ def ask(
         typer.Option(
             "--reader",
             metavar="NAME",
-            help="auto, multiple_choice, short_answer or none. Default: auto.",
+            help="auto, multiple_choice, short_answer, grounded or none. Default: auto.",
             show_default=False,
         ),
     ] = None,
@@ -197,6 +197,7 @@ def _technique(
 def _as_data(prediction: Any) -> dict[str, Any]:
     return {
         "answer": prediction.answer,
+        "support": prediction.support,
         "passages": [{"id": p.id, "title": p.title, "text": p.text} for p in prediction.passages],
         "queries": [{"role": q.role, "text": q.text} for q in prediction.queries],
         "fallbacks": list(prediction.fallbacks),
@@ -208,6 +209,8 @@ def _as_data(prediction: Any) -> dict[str, Any]:
 def _show(prediction: Any, trace: bool) -> None:
     if prediction.answer is not None:
         say(f"answer: {prediction.answer or '(none)'}", style="bold")
+    if prediction.support is not None:
+        say(f"rests on: {', '.join(prediction.support) or '(nothing)'}")
     if trace:
         show_steps(prediction.steps)
     for number, passage in enumerate(prediction.passages, 1):

@@ -166,7 +166,7 @@ FailuresOption = Annotated[
 ]
 ReaderOption = Annotated[
     str,
-    typer.Option("--reader", metavar="NAME", help="auto, multiple_choice, short_answer or none."),
+    typer.Option("--reader", metavar="NAME", help="auto, multiple_choice, short_answer, grounded or none."),
 ]
 ThreadsOption = Annotated[int, typer.Option("--threads", metavar="N", min=1, help="Questions under way at a time.")]
 CallsOption = Annotated[
@@ -378,6 +378,15 @@ def reader_for(questions: Sequence[Question], reader: str) -> str | None:
     if reader != "auto":
         return reader
     return "multiple_choice" if all(question.options for question in questions) else "short_answer"
+
+
+def of_grounded(reader: str | None) -> list[str]:
+    """What must be known of closed book where it has this reader."""
+    from querywright.programs import READERS
+
+    if reader is None or not READERS[reader].GROUNDED:
+        return []
+    return [f"the reader {reader} declines where it has no passages: closed book tells nothing of the LM"]
 
 
 def check_folder(target: Path, option: str) -> None:

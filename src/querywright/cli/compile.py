@@ -34,6 +34,7 @@ from querywright.cli.common import (
     engine_for,
     knob_values,
     lm_failures,
+    of_grounded,
     open_reranker,
     pairs,
     reader_for,
@@ -217,6 +218,7 @@ def show_compiled(compiled: Compiled, splits: Splits, workspace: Workspace) -> N
         *(one.sentence for one in compiled.comparisons),
         f"recommended: {compiled.recommended} (chosen on dev); demonstrations: technique {demonstrated}, "
         f"reader {'yes' if compiled.reader_demos else 'none'}",
+        *of_grounded(None if compiled.program.reader is None else compiled.program.reader.NAME),
         sentence if verdict == "gain" else f"{sentence}; a stronger LM may change that: --lm openai/...",
     ]
     if compiled.reader_check:

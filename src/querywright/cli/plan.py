@@ -7,7 +7,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from querywright.cli.common import Workspace, check_engine, check_reader, engine_for, knob_values, pairs, reader_for
+from querywright.cli.common import (
+    Workspace,
+    check_engine,
+    check_reader,
+    engine_for,
+    knob_values,
+    of_grounded,
+    pairs,
+    reader_for,
+)
 from querywright.errors import InputError
 
 if TYPE_CHECKING:
@@ -18,6 +27,11 @@ if TYPE_CHECKING:
     from querywright.retrieval.rerank import Reranker
 
 DEFAULT_TECHNIQUES = ("closed_book", "plain", "hcqr")
+LACKING = {
+    "support": "a reader that names its support (--reader grounded)",
+    "sentences": "support by sentences, which no question and no reader here has (see joint_passage_f1)",
+}
+"""What a metric needs, in words, where its name alone does not tell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +74,7 @@ class Plan:
         asked_reader: The reader that was asked for; it may be ``auto`` or ``none``.
         metrics: Metrics by name; empty until the questions tell which can be scored.
         reader: The techniques' reader, once the questions are known.
+        lacks: What the metrics that cannot be scored do without, by their names.
         notes: What is said below the table.
     """
 
@@ -69,6 +84,7 @@ class Plan:
     asked_reader: str
     metrics: Mapping[str, Any]
     reader: str | None = None
+    lacks: Mapping[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -80,6 +96,12 @@ class Plan:
     def engines(self) -> list[str]:
         """The engines that the techniques search with."""
         return list(dict.fromkeys(self.techniques[name].engine for name in self.searching))
+
+    @property
+    def readers(self) -> list[str]:
+        """The readers of all arms by name, once the questions are known."""
+        names = [manifest.reader for _, manifest in self.artifacts.values()]
+        return list(dict.fromkeys(name for name in (self.reader if self.techniques else None, *names) if name))
 
     @property
     def reranks(self) -> bool:
@@ -176,6 +198,7 @@ def settle(plan: Plan, asked: Sequence[Question], *, judged: bool) -> None:
     """Reader, techniques and metrics that follow from the questions."""
     from querywright.metrics.dspy_metrics import needs
     from querywright.optimize.evaluate import metrics_by_name
+    from querywright.programs import READERS
 
     if not plan.given and not all(question.options for question in asked):
         left_out = [name for name, arm in plan.techniques.items() if arm.needs_options]
@@ -193,14 +216,22 @@ def settle(plan: Plan, asked: Sequence[Question], *, judged: bool) -> None:
         "options": any(question.options for question in asked),
         "evidence": labelled,
         "reader": bool(plan.reader or plan.artifacts),
+        "support": any(READERS[name].GROUNDED for name in plan.readers),
     }
     missing = {name: [need for need in sorted(needs(name)) if not given.get(need)] for name in plan.metrics}
-    if all(missing.values()) and not judged:
-        wanting = "; ".join(f"{name} needs {' and '.join(lacking)}" for name, lacking in missing.items())
+    plan.lacks = {
+        name: " and ".join(LACKING.get(need, need) for need in lacking) for name, lacking in missing.items() if lacking
+    }
+    if len(plan.lacks) == len(plan.metrics) and not judged:
+        wanting = "; ".join(f"{name} needs {lacking}" for name, lacking in plan.lacks.items())
         raise InputError(
             f"nothing can be scored: {wanting or 'no metric'}; give questions with an answer (and a reader) or with "
             "labelled evidence, or --judge-lm"
         )
+    for reader in plan.readers:
+        plan.notes.extend(of_grounded(reader))
+    if given["support"] and "accuracy" in plan.metrics and not all(question.options for question in asked):
+        plan.notes.append("accuracy is contains_answer where a reader names its support, else exact_match")
     plan.notes.append("usefulness from labelled evidence" if labelled else "no labelled evidence")
 
 

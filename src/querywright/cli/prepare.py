@@ -94,7 +94,8 @@ class Prepared:
             f"LM {self.workspace.lm.model}; mean in per cent with its 95 % interval",
             *self.plan.notes,
             *self.panel.notes(self.judge_lm, self.workspace.lm),
-            *(f"{name}: no question could be scored" for name in unscored),
+            *(f"{name} is not scored: it needs {lacking}" for name, lacking in self.plan.lacks.items()),
+            *(f"{name}: no question could be scored" for name in unscored if name not in self.plan.lacks),
         ]
 
 

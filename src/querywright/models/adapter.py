@@ -28,6 +28,7 @@ _MARKER = re.compile(r"\[\[\s*##|<\|")
 _LINE_END = re.compile("\r\n|[\r\v\f\x1c\x1d\x1e\x85\u2028\u2029]")
 _UNSEEN = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")
 _KINDS = {bool: "true or false", int: "a whole number", float: "a number"}
+_LISTS = {(str,): "list of texts", (int,): "list of whole numbers"}
 
 
 class PromptAdapter(JSONAdapter):
@@ -168,7 +169,7 @@ class PromptAdapter(JSONAdapter):
             values = " | ".join(json.dumps(value, ensure_ascii=False) for value in get_args(annotation))
             return f"one of {values}" if self.list_choices else ""
         if get_origin(annotation) is list:
-            return "list of texts" if get_args(annotation) == (str,) else "list"
+            return _LISTS.get(get_args(annotation), "list")
         return _KINDS.get(annotation, "") if self.list_choices else ""
 
     def _variant(self, lm: Any) -> PromptAdapter:
@@ -193,12 +194,16 @@ class PromptAdapter(JSONAdapter):
 
 
 def _limit(properties: dict[str, Any], signature: Any) -> None:
-    """Enter what the fields say of their length: ``max_length`` of a text, ``count`` and ``max_chars`` of a list."""
+    """Enter the limits that the fields name: ``max_length`` of a text, ``count`` and ``max_chars`` of a list of
+    texts, ``highest`` of a list of numbers from 1.
+    """
     for name, field in signature.output_fields.items():
         extra = field.json_schema_extra or {}
         if "count" in extra:
             properties[name].update(minItems=extra["count"], maxItems=extra["count"])
             properties[name]["items"] = {**properties[name]["items"], "maxLength": extra["max_chars"]}
+        if "highest" in extra:
+            properties[name]["items"] = {**properties[name]["items"], "minimum": 1, "maximum": extra["highest"]}
         for limit in field.metadata:
             if getattr(limit, "max_length", None) is not None:
                 properties[name]["maxLength"] = limit.max_length

@@ -1,0 +1,81 @@
+"""Opening the questions of a collection: what can be wrong with them, and what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+from pathlib import Path
+
+from querywright.data.types import Passage
+from querywright.errors import CollectionError
+from querywright.models.embedder import TextEmbedder
+from querywright.retrieval.answer_pairs import answers, current_pairs, read_pairs
+from querywright.retrieval.chroma import ChromaRetriever
+from querywright.retrieval.collection import Manifest, read_manifest
+from querywright.retrieval.question_records import questions_folder, questions_name
+
+
+def build_command(name: str) -> str:
+    """The command that writes the questions of a collection, for messages."""
+    return f"querywright questions build {name}"
+
+
+def fill_command(name: str) -> str:
+    """The command that finds further passages which answer the questions of a collection, for messages."""
+    return f"querywright questions fill {name}"
+
+
+def open_questions(name: str, embedder: TextEmbedder, home: Path | None) -> ChromaRetriever:
+    """The questions of a collection.
+
+    Raises:
+        CollectionError: There are none, they are damaged, or they were built with another embedder.
+    """
+    published = _published(name, home)
+    if published is None:
+        raise CollectionError(f"there are no questions for the collection {name!r}; write some: {build_command(name)}")
+    if published.embedder != embedder.id:
+        raise CollectionError(
+            f"the questions of the collection {name!r} were embedded with {published.embedder!r}, but the embedder "
+            f"given is {embedder.id!r}; give that one, or embed the questions again: {build_command(name)}"
+        )
+    try:
+        return ChromaRetriever(questions_name(name), embedder=embedder, home=home)
+    except CollectionError as error:
+        raise _damaged(name, error) from error
+
+
+def _published(name: str, home: Path | None) -> Manifest | None:
+    try:
+        return read_manifest(questions_folder(name, home))
+    except CollectionError as error:
+        raise _damaged(name, error) from error
+
+
+def _damaged(name: str, error: CollectionError) -> CollectionError:
+    """The same error with the remedy for questions, which no one indexes from a file."""
+    return CollectionError(
+        f"the questions of the collection {name!r} cannot be searched: {str(error).partition(';')[0]}; "
+        f"run {build_command(name)}"
+    )
+
+
+def stored_answers(
+    name: str, questions: Container[str], passages: Mapping[str, Passage], home: Path | None
+) -> dict[str, tuple[str, ...]] | None:
+    """By question the further passages that are known to answer it; None where nobody has looked.
+
+    Args:
+        name: The collection of the passages.
+        questions: Ids of the questions there are.
+        passages: The passages there are, by id; what is known of one that has changed since does not count.
+        home: The working folder.
+
+    Raises:
+        CollectionError: What is stored is damaged.
+    """
+    pairs = read_pairs(questions_folder(name, home))
+    if not pairs:
+        return None
+    digests = {pair.passage: passages[pair.passage].digest() for pair in pairs if pair.passage in passages}
+    held, _ = current_pairs(pairs, questions, digests)
+    return answers(held)
