@@ -27,7 +27,7 @@ from querywright.retrieval.collection import (
     read_manifest,
 )
 from querywright.retrieval.collection import Manifest as Collection
-from querywright.retrieval.engines import CollectionRetriever, open_retriever
+from querywright.retrieval.engines import LEXICAL, CollectionRetriever, open_retriever
 from querywright.retrieval.rerank import HUB_PREFIX, Reranker, resolve_reranker
 
 _MODEL_NAME = re.compile(r"(?!.*//)[A-Za-z0-9][A-Za-z0-9_.-]*/[A-Za-z0-9_.:@/+-]+")
@@ -186,7 +186,7 @@ def _retriever(manifest: Manifest, home: Path | None) -> CollectionRetriever | N
 
 def _embedder(manifest: Manifest, published: Collection, home: Path | None) -> Embedder | None:
     """The embedder that the artifact names; None for an engine that needs none."""
-    if manifest.engine == "bm25":
+    if manifest.engine in LEXICAL:
         return None
     name = str(manifest.embedder)
     if published.embedder != name:  # before a model of that name is looked for

@@ -5,7 +5,8 @@ passages, and each question leads to the passage that answers it. Where we diffe
 goes on until there are as many passages as the reader may see; between passages of equal score the newer one is first,
 then the one that answers more questions, then the smaller id; draws of fewer questions are nested; a mixture with the
 similarity of the passage itself (``hybrid``) reaches passages without a question; the filled matrix, which the paper
-describes and does not evaluate, can be searched (``filled``).
+describes and does not evaluate, can be searched (``filled``), and so can only the questions around the nearest
+prototypes (``prototypes``), as QuIM-RAG does (arXiv 2501.02702).
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ from querywright.errors import TechniqueError
 from querywright.programs.base import MAX_PASSAGES, Plan, Technique
 from querywright.programs.knobs import Knob
 from querywright.programs.steps import Call, Record
-from querywright.retrieval.question_index import Matched, QuestionIndex, build_command
+from querywright.retrieval.question_index import Matched, QuestionIndex
 from querywright.retrieval.question_match import HYBRID, MATCHES, NEAREST, Matching
+from querywright.retrieval.question_opening import build_command
 from querywright.retrieval.types import Query, kind_of
 
 MATCH = Knob("match", NEAREST, "how stored questions lead to passages", choices=MATCHES)

@@ -70,8 +70,8 @@ def test_filled_matching_is_refused_where_nothing_more_is_known(index, monkeypat
         QBRAG(index, match="filled")
     with pytest.raises(InputError, match="match=filled"):
         QBRAG(index).with_knobs(match="filled")
-    assert searched_choices(QBRAG(index)) == ("nearest", "hybrid")
-    assert searched_choices(QBRAG()) == ("nearest", "hybrid", "filled")
+    assert searched_choices(QBRAG(index)) == ("nearest", "hybrid", "prototypes")
+    assert searched_choices(QBRAG()) == ("nearest", "hybrid", "filled", "prototypes")
 
 
 def searched_choices(technique):

@@ -16,7 +16,8 @@ from querywright.models.store import open_store
 from querywright.retrieval.bm25 import BM25Retriever
 from querywright.retrieval.callable import CallableRetriever, as_retriever
 from querywright.retrieval.chroma import ChromaRetriever
-from querywright.retrieval.engines import ENGINES, Opened, check_engine, open_retriever, opened
+from querywright.retrieval.engines import ENGINES, LEXICAL, Opened, check_engine, open_retriever, opened
+from querywright.retrieval.expanded import ExpandedRetriever
 from querywright.retrieval.hybrid import HybridRetriever
 from querywright.retrieval.index import build_collection
 from querywright.retrieval.question_index import QuestionIndex
@@ -58,7 +59,10 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 def test_each_engine_opens_its_retriever(home: Path) -> None:
     embedder = _embedder(home)
-    kinds = {"dense": ChromaRetriever, "bm25": BM25Retriever, "hybrid": HybridRetriever, "questions": QuestionIndex}
+    kinds = {
+        "dense": ChromaRetriever, "bm25": BM25Retriever, "hybrid": HybridRetriever, "questions": QuestionIndex,
+        "expanded": ExpandedRetriever,
+    }  # fmt: skip
     assert set(kinds) == set(ENGINES)
     for engine, kind in kinds.items():
         retriever = open_retriever("weather", engine=engine, embedder=embedder, home=home)
@@ -90,14 +94,15 @@ def test_a_filter_holds_in_every_engine(home: Path, engine: str) -> None:
 
 @pytest.mark.parametrize("engine", ["", "BM25", "elastic"])
 def test_an_engine_that_there_is_not(home: Path, engine: str) -> None:
-    with pytest.raises(InputError, match=f"unknown engine '{engine}'; the engines are: dense, bm25, hybrid, questions"):
+    with pytest.raises(InputError, match=f"unknown engine '{engine}'; the engines are: {', '.join(ENGINES)}"):
         open_retriever("weather", engine=engine, embedder=_embedder(home), home=home)
     with pytest.raises(InputError, match="unknown engine"):
         check_engine(engine)
 
 
-def test_only_bm25_does_without_an_embedder(home: Path) -> None:
-    assert open_retriever("weather", engine="bm25", embedder=None, home=home).count == 3
+def test_only_lexical_engines_do_without_an_embedder(home: Path) -> None:
+    for engine in LEXICAL:
+        assert open_retriever("weather", engine=engine, embedder=None, home=home).count == 3
     for engine in ("dense", "hybrid", "questions"):
         with pytest.raises(InputError, match=f"the engine {engine} needs the embedder"):
             open_retriever("weather", engine=engine, home=home)
@@ -108,16 +113,18 @@ def test_another_embedder_is_refused_where_it_matters(home: Path) -> None:
     for engine in ("dense", "hybrid", "questions"):
         with pytest.raises(CollectionError, match="was built with the embedder 'compass:4'"):
             open_retriever("weather", engine=engine, embedder=other, home=home)
-    assert open_retriever("weather", engine="bm25", embedder=other, home=home).count == 3
+    for engine in LEXICAL:
+        assert open_retriever("weather", engine=engine, embedder=other, home=home).count == 3
 
 
 def test_what_is_needed_to_open_a_retriever_again(home: Path) -> None:
     embedder = _embedder(home)
-    dense, lexical, hybrid, questions = (
+    dense, lexical, hybrid, questions, expanded = (
         open_retriever("weather", engine=one, embedder=embedder, home=home) for one in ENGINES
     )
     assert opened(questions) == Opened("questions", "weather", "compass:4")
     assert opened(dense) == Opened("dense", "weather", "compass:4")
+    assert opened(expanded) == Opened("expanded", "weather", None)
     assert opened(lexical) == Opened("bm25", "weather", None)
     assert opened(hybrid) == Opened("hybrid", "weather", "compass:4")
     for foreign in (
@@ -136,9 +143,9 @@ def test_kinds_and_vectors(home: Path) -> None:
     found = [open_retriever("weather", engine=one, embedder=embedder, home=home) for one in ENGINES]
     own = CallableRetriever(lambda query, k: [])
     assert [kind_of(one) for one in (*found, own, object())] == [
-        "dense", "lexical", "hybrid", "dense", "foreign", "foreign",
+        "dense", "lexical", "hybrid", "dense", "lexical", "foreign", "foreign",
     ]  # fmt: skip
-    assert [isinstance(one, VectorRetriever) for one in (*found, own)] == [True, False, False, True, False]
+    assert [isinstance(one, VectorRetriever) for one in (*found, own)] == [True, False, False, True, False, False]
 
 
 def test_searching_is_embedding_and_searching_by_vector(home: Path) -> None:

@@ -15,7 +15,7 @@ from querywright.errors import CollectionError
 from querywright.models.embedder import Embedder, Vectors
 from querywright.models.store import open_store
 from querywright.retrieval.bm25 import BM25Retriever
-from querywright.retrieval.expanded import FOLDER, ExpandedRetriever, open_expanded
+from querywright.retrieval.expanded import FOLDER, ExpandedRetriever
 from querywright.retrieval.index import build_collection
 from querywright.retrieval.question_records import (
     COMPLETE,
@@ -77,12 +77,12 @@ def home(tmp_path: Path) -> Iterator[Path]:
 
 
 def found(home: Path, query: str, *, partial: bool = False) -> list[str]:
-    return [hit.passage.id for hit in open_expanded("foods", partial=partial, home=home).search([query], 5)[0]]
+    return [hit.passage.id for hit in ExpandedRetriever("foods", partial=partial, home=home).search([query], 5)[0]]
 
 
 def test_a_passage_is_found_by_the_words_of_its_kept_questions_and_given_as_it_is(home: Path) -> None:
     assert BM25Retriever("foods", home=home).search(["a cuppa"], 5) == [[]]
-    ((hit,),) = open_expanded("foods", home=home).search(["cuppa"], 5)
+    ((hit,),) = ExpandedRetriever("foods", home=home).search(["cuppa"], 5)
     assert (hit.passage, hit.rank) == (TEA, 1)
     assert found(home, "radium zebra coffee") == []
     assert found(home, "coffee radium", partial=True) == ["tea"]
@@ -105,26 +105,26 @@ def test_scores_are_those_of_bm25_over_the_texts_with_their_questions(home: Path
         for id, one in zip(("tea", "salt", "milk"), words, strict=True)
         if "iron" in one
     }
-    hits = open_expanded("foods", home=home).search(["iron"], 5)[0]
+    hits = ExpandedRetriever("foods", home=home).search(["iron"], 5)[0]
     assert {hit.passage.id: hit.score for hit in hits} == pytest.approx(expected, rel=1e-5)
 
 
 def test_the_fingerprint_changes_with_questions_and_with_nothing_else(home: Path) -> None:
-    one = open_expanded("foods", home=home)
-    assert open_expanded("foods", home=home).fingerprint == one.fingerprint
-    assert open_expanded("foods", partial=True, home=home).fingerprint != one.fingerprint
+    one = ExpandedRetriever("foods", home=home)
+    assert ExpandedRetriever("foods", home=home).fingerprint == one.fingerprint
+    assert ExpandedRetriever("foods", partial=True, home=home).fingerprint != one.fingerprint
     assert BM25Retriever("foods", home=home).fingerprint != one.fingerprint
     (tea, _), reason = RECORDS, WrittenQuestion("Why avoid a cuppa with dinner?", COMPLETE, "another reason")
     write(home, replace(tea, questions=(reason, *tea.questions[1:])))
-    assert open_expanded("foods", home=home).fingerprint == one.fingerprint
+    assert ExpandedRetriever("foods", home=home).fingerprint == one.fingerprint
     write(home, replace(tea, questions=tea.questions[1:]))
-    assert open_expanded("foods", home=home).fingerprint != one.fingerprint
+    assert ExpandedRetriever("foods", home=home).fingerprint != one.fingerprint
 
 
 def test_questions_of_a_passage_that_changed_are_left_out(home: Path) -> None:
     changed = replace(TEA, text="Tannins bind zinc.")
     build(home, [changed])
-    one = open_expanded("foods", home=home)
+    one = ExpandedRetriever("foods", home=home)
     assert one.appended == 0
     assert one.search(["cuppa"], 5) == [[]]
     assert one.search(["zinc"], 5)[0][0].passage == changed
@@ -137,7 +137,7 @@ def test_questions_of_a_passage_that_is_gone_are_nobodys(home: Path) -> None:
 
 def test_plain_search_and_this_one_keep_an_index_each(home: Path) -> None:
     folder = questions_folder("foods", home) / FOLDER / "bm25"
-    open_expanded("foods", home=home)
+    ExpandedRetriever("foods", home=home)
     (index,) = [path.name for path in folder.iterdir() if path.is_dir()]
     BM25Retriever("foods", home=home)
     assert (folder / index).is_dir()
@@ -155,6 +155,6 @@ def test_where_no_questions_were_written_the_remedy_is_named(home: Path) -> None
     for path in questions_folder("foods", home).iterdir():
         path.unlink()
     with pytest.raises(CollectionError, match="querywright questions build foods"):
-        open_expanded("foods", home=home)
+        ExpandedRetriever("foods", home=home)
     with pytest.raises(CollectionError, match="there is no collection 'other'"):
-        open_expanded("other", home=home)
+        ExpandedRetriever("other", home=home)

@@ -30,6 +30,11 @@ IDS = [f"q{number:03}" for number in np.random.default_rng(1).permutation(len(VE
 QUERIES = groups(20, seed=2)[0]
 
 
+def ranked(fitted, query):
+    """Every question, a cell after the other."""
+    return [question for cell in fitted.cells(query) for question in cell]
+
+
 def cells_of(fitted):
     return {id: cell for cell in range(len(fitted)) for id in fitted.cell(cell)}
 
@@ -49,7 +54,8 @@ def test_cells_are_the_groups_that_k_means_of_scikit_learn_finds(seed):
 def test_a_query_goes_to_the_cell_of_largest_similarity_and_ranks_it_by_similarity():
     fitted = Prototypes.fit(IDS, VECTORS, 6)
     rows = {id: row for row, id in enumerate(IDS)}
-    for query, found in zip(QUERIES, fitted.nearest(QUERIES, 40), strict=True):
+    for query in QUERIES:
+        found = next(fitted.cells(query))
         nearest = int(np.argmax([prototype @ query for prototype in fitted.prototypes]))
         similarity = {id: float(VECTORS[rows[id]] @ query) for id in fitted.cell(nearest)}
         assert len(similarity) == 40
@@ -57,39 +63,35 @@ def test_a_query_goes_to_the_cell_of_largest_similarity_and_ranks_it_by_similari
         assert [value for _, value in found] == pytest.approx([similarity[id] for id, _ in found], abs=1e-6)
 
 
-def test_the_next_cells_follow_until_there_are_enough():
+def test_the_next_cells_follow_in_order_of_nearness():
     fitted = Prototypes.fit(IDS, VECTORS, 6)
-    (found,) = fitted.nearest(QUERIES[:1], len(IDS))
+    found = ranked(fitted, QUERIES[0])
     assert sorted(id for id, _ in found) == sorted(IDS)
     cells = [cells_of(fitted)[id] for id, _ in found]
     order = [cells[place] for place in range(0, len(IDS), 40)]
     assert cells == [cell for cell in order for _ in range(40)]
     nearness = fitted.prototypes[order] @ QUERIES[0]
     assert all(one >= other for one, other in pairwise(nearness))
-    for n in (1, 39, 40, 41, 100):
-        assert fitted.nearest(QUERIES[:1], n) == [found[:n]]
-    assert fitted.nearest(QUERIES[:1], 10_000) == [found]
 
 
 def test_one_cell_is_a_plain_search():
     fitted = Prototypes.fit(IDS, VECTORS, 1)
-    similarities = QUERIES @ VECTORS.T
-    for row, found in zip(similarities, fitted.nearest(QUERIES, 5), strict=True):
-        assert [id for id, _ in found] == [IDS[place] for place in np.argsort(-row)[:5]]
+    for query, row in zip(QUERIES, QUERIES @ VECTORS.T, strict=True):
+        assert [id for id, _ in ranked(fitted, query)] == [IDS[place] for place in np.argsort(-row)]
 
 
 def test_equal_questions_are_in_order_of_ids_and_share_one_cell():
     same = np.repeat(VECTORS[:1], 5, axis=0)
     fitted = Prototypes.fit(["e", "b", "d", "a", "c"], same, 3)
     assert len(fitted) == 1
-    assert [id for id, _ in fitted.nearest(same[:1], 5)[0]] == ["a", "b", "c", "d", "e"]
+    assert [id for id, _ in ranked(fitted, same[0])] == ["a", "b", "c", "d", "e"]
 
 
 def test_the_same_seed_gives_the_same_prototypes():
     hard = groups(spread=1.0)[0]
     one, same, other = (Prototypes.fit(IDS, hard, 12, seed) for seed in (1, 1, 2))
     assert np.array_equal(one.prototypes, same.prototypes)
-    assert one.nearest(QUERIES, 30) == same.nearest(QUERIES, 30)
+    assert ranked(one, QUERIES[0]) == ranked(same, QUERIES[0])
     assert not np.array_equal(one.prototypes, other.prototypes)
 
 
@@ -117,10 +119,7 @@ def test_what_cannot_be_fitted_is_refused(ids, vectors, count):
         Prototypes.fit(ids, vectors, count)
 
 
-def test_a_search_out_of_range_is_refused():
+def test_a_vector_of_another_shape_is_refused():
     fitted = Prototypes.fit(IDS, VECTORS, 6)
-    with pytest.raises(InputError, match="n must be 1 or more"):
-        fitted.nearest(QUERIES, 0)
-    with pytest.raises(InputError, match=r"the shape \(n, 16\)"):
-        fitted.nearest(QUERIES[:, :3], 1)
-    assert fitted.nearest(QUERIES[:0], 1) == []
+    with pytest.raises(InputError, match=r"shape \(16,\)"):
+        fitted.cells(QUERIES[0, :3])

@@ -16,6 +16,7 @@ from querywright.data.types import Passage
 from querywright.errors import CollectionError, InputError
 from querywright.models.embedder import Embedder, Vectors
 from querywright.models.store import open_store
+from querywright.retrieval.answer_pairs import Pair, write_pairs
 from querywright.retrieval.chroma import ChromaRetriever
 from querywright.retrieval.chroma_index import ChromaIndex
 from querywright.retrieval.index import build_collection
@@ -139,16 +140,43 @@ def test_a_hybrid_weighs_questions_and_passages(index: QuestionIndex) -> None:
 def test_filled_matching_follows_every_known_answer(home: Path) -> None:
     answers = {question_id("salt", "bread 12"): ["rest", "gone", "rest"], question_id("cuff", "arm? 2"): ["feet"]}
     index = QuestionIndex("body", embedder=embedder(home), home=home, answers=answers)
-    assert index.matches == ("nearest", "hybrid", "filled")
+    assert index.matches == ("nearest", "hybrid", "filled", "prototypes")
     assert found(index, match="filled") == ["salt", "rest", "feet", "tea", "cuff"]
     assert found(index, match="filled", keep_partial=True) == ["feet", "cuff", "salt", "rest", "tea"]
     assert found(index) == ["salt", "feet", "tea", "cuff"]
 
 
 def test_filled_matching_needs_answers(index: QuestionIndex) -> None:
-    assert index.matches == ("nearest", "hybrid")
+    assert index.matches == ("nearest", "hybrid", "prototypes")
     with pytest.raises(InputError, match="run querywright questions fill body, or use one of: nearest, hybrid"):
         found(index, match="filled")
+
+
+def test_stored_answers_are_followed_but_for_those_of_changed_passages(tmp_path: Path) -> None:
+    publish(tmp_path, "body", WRITTEN)
+    question, digests = question_id("salt", "bread 12"), {passage.id: passage.digest() for passage in PASSAGES}
+    before = QuestionIndex("body", embedder=embedder(tmp_path), home=tmp_path)
+    pairs = [
+        Pair(question, "rest", digests["rest"], 1.0, judged=True),
+        Pair(question, "tea", "another digest", 1.0, judged=True),
+        Pair(question, "feet", digests["feet"], 0.4, judged=False),
+        Pair("a question that is gone", "cuff", digests["cuff"], 1.0, judged=True),
+    ]
+    write_pairs(questions_folder("body", tmp_path), pairs)
+    index = QuestionIndex("body", embedder=embedder(tmp_path), home=tmp_path)
+    assert found(index, match="filled") == ["salt", "rest", "feet", "tea", "cuff"]
+    assert found(index) == ["salt", "feet", "tea", "cuff"]
+    assert index.fingerprint != before.fingerprint
+    open_store(tmp_path).close()
+
+
+def test_prototypes_are_of_all_questions_and_give_what_their_cells_hold(index: QuestionIndex) -> None:
+    # Nine questions in three cells, of which the query's own holds the angles up to 20 and so salt and feet.
+    (near,) = index.match(["ask 0"], 2, Matching("prototypes"))
+    assert [(one.hit.passage.id, one.question) for one in near] == [("salt", "bread 10"), ("feet", "boots 20")]
+    assert [one.hit.score for one in near] == cosine(10, 20)
+    assert found(index, match="prototypes") == found(index)  # as many cells as it takes
+    assert found(index, match="prototypes", keep_partial=True) == ["cuff", "salt", "feet", "tea"]
 
 
 def test_equal_scores_are_in_the_order_of_date_number_and_id(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from querywright.retrieval.question_match import (
     Matching,
     blend,
     drawn,
+    gathered,
     is_settled,
     time_of,
     walk,
@@ -53,6 +54,19 @@ def test_a_question_of_several_passages_leads_to_all_of_them() -> None:
     expected = [Match("feet", 0.9, "q1"), Match("salt", 0.9, "q1"), Match("tea", 0.6, "q4")]
     assert walk(RANKED, filled) == expected
     assert walk(RANKED, filled, 1) == expected[:1]
+
+
+def test_cells_are_taken_whole_and_only_as_many_as_it_takes() -> None:
+    def cells():
+        yield [("q3", 0.7), ("q4", 0.6)]
+        yield [("q1", 0.9), ("q5", 0.5)]
+        pytest.fail("no third cell is needed")
+
+    nearest = [Match("feet", 0.7, "q3"), Match("tea", 0.6, "q4")]
+    assert gathered(cells(), ANSWERS, 1) == nearest[:1]  # a nearer question of another cell is not looked at
+    assert gathered(cells(), ANSWERS, 2) == nearest
+    assert gathered(cells(), ANSWERS, 3) == [Match("salt", 0.9, "q1"), *nearest]
+    assert gathered([], ANSWERS, 3) == []
 
 
 def test_what_is_seen_settles_the_first_k_only_when_nothing_further_can_tie() -> None:
@@ -122,7 +136,7 @@ def test_a_blend_by_hand() -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"match": "furthest"}, "match must be one of nearest, hybrid, filled, but got 'furthest'"),
+        ({"match": "furthest"}, "match must be one of nearest, hybrid, filled, prototypes, but got 'furthest'"),
         ({"coverage": -1}, "coverage must be a number of 0 or more, but got -1"),
         ({"coverage": math.nan}, "coverage must be a number of 0 or more, but got nan"),
         ({"weight": 1.5}, "weight must be 0 to 1, but got 1.5"),

@@ -66,14 +66,14 @@ EmbedderOption = Annotated[
 ]
 EngineOption = Annotated[
     str,
-    typer.Option("--engine", metavar="NAME", help="dense, bm25, hybrid (both), or questions."),
+    typer.Option("--engine", metavar="NAME", help="dense, bm25, hybrid (both), questions or expanded."),
 ]
 TechniqueEngineOption = Annotated[
     str | None,
     typer.Option(
         "--engine",
         metavar="NAME",
-        help="dense, bm25, hybrid (both), or questions. Default: the technique's own, or dense.",
+        help="dense, bm25, hybrid (both), questions or expanded. Default: the technique's own, or dense.",
         show_default=False,
     ),
 ]
@@ -223,12 +223,12 @@ class Workspace:
     def retriever(self, collection: str, embedder: str, engine: str = "dense") -> CollectionRetriever:
         """Open a collection."""
         from querywright.models.embedder import resolve_embedder
-        from querywright.retrieval.engines import open_retriever
+        from querywright.retrieval.engines import LEXICAL, open_retriever
 
         return open_retriever(
             collection,
             engine=engine,
-            embedder=None if engine == "bm25" else resolve_embedder(embedder, store=self.store),
+            embedder=None if engine in LEXICAL else resolve_embedder(embedder, store=self.store),
             home=self.home,
             progress=_when_slow(f"the BM25 index of {collection}"),
         )

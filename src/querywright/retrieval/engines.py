@@ -11,13 +11,17 @@ from querywright.errors import InputError
 from querywright.models.embedder import Progress, TextEmbedder
 from querywright.retrieval.bm25 import BM25Retriever
 from querywright.retrieval.chroma import ChromaRetriever
+from querywright.retrieval.expanded import ExpandedRetriever
 from querywright.retrieval.hybrid import HybridRetriever
 from querywright.retrieval.question_index import QuestionIndex
 
-Engine = Literal["dense", "bm25", "hybrid", "questions"]
+Engine = Literal["dense", "bm25", "hybrid", "questions", "expanded"]
 ENGINES: tuple[Engine, ...] = get_args(Engine)
 """``dense``: nearness of vectors. ``bm25``: shared words, without an embedder. ``hybrid``: both, fused.
-``questions``: nearness of the vectors of the questions that were written for the passages."""
+``questions``: nearness of the vectors of the questions that were written for the passages. ``expanded``: shared words
+of passages and their questions, without an embedder."""
+LEXICAL: frozenset[Engine] = frozenset({"bm25", "expanded"})
+"""Engines that need no embedder."""
 
 CollectionRetriever: TypeAlias = ChromaRetriever | BM25Retriever | HybridRetriever | QuestionIndex
 
@@ -47,9 +51,9 @@ def open_retriever(
 
     Args:
         name: The collection.
-        engine: ``dense``, ``bm25``, ``hybrid`` (dense first, then BM25, equal weights), or ``questions``. Default
-            ``dense``.
-        embedder: The one that the collection was built with; ``bm25`` does without.
+        engine: ``dense``, ``bm25``, ``hybrid`` (dense first, then BM25, equal weights), ``questions`` or ``expanded``.
+            Default ``dense``.
+        embedder: The one that the collection was built with; ``bm25`` and ``expanded`` do without.
         home: The working folder. Default: ``querywright.home.home()``.
         where: A filter over metadata. Default: every passage.
         progress: Called with (passages read, passages in all) while a BM25 index is built. Default None.
@@ -61,6 +65,8 @@ def open_retriever(
     """
     if check_engine(engine) == "bm25":
         return BM25Retriever(name, home=home, where=where, progress=progress)
+    if engine == "expanded":
+        return ExpandedRetriever(name, home=home, where=where, progress=progress)
     if embedder is None:
         raise InputError(f"the engine {engine} needs the embedder that the collection was built with; give embedder=")
     if engine == "questions":
@@ -98,6 +104,8 @@ def opened(retriever: object) -> Opened:
         return Opened("dense", retriever.name, retriever.embedder.id)
     if isinstance(retriever, QuestionIndex):
         return Opened("questions", retriever.name, retriever.embedder.id)
+    if isinstance(retriever, ExpandedRetriever):
+        return Opened("expanded", retriever.name)
     if isinstance(retriever, BM25Retriever):
         return Opened("bm25", retriever.name)
     if isinstance(retriever, HybridRetriever):

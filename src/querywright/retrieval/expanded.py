@@ -97,20 +97,6 @@ class ExpandedRetriever(BM25Retriever):
         return place, replace(manifest, content_hash=self._content), expanded
 
 
-def open_expanded(name: str, *, partial: bool = False, home: Path | None = None) -> ExpandedRetriever:
-    """Opens a collection for search by words with its questions appended.
-
-    Args:
-        name: The collection of the passages.
-        partial: As ``ExpandedRetriever`` has it. Default False.
-        home: The working folder. Default: ``querywright.home.home()``.
-
-    Raises:
-        CollectionError: When the collection is missing or damaged, or no questions were written for it.
-    """
-    return ExpandedRetriever(name, partial=partial, home=home)
-
-
 def _texts(passage: Passage, record: PassageRecord | None, labels: frozenset[str]) -> list[str]:
     """The questions that are appended to a passage."""
     if record is None or record.digest != passage.digest():

@@ -8,7 +8,7 @@ cosine similarity, where a printed formula takes the smallest, and go on to the 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,42 +76,32 @@ class Prototypes:
         """Ids of the questions of a cell, in order."""
         return self._ids[self._starts[prototype] : self._starts[prototype + 1]]
 
-    def nearest(self, queries: Vectors, n: int) -> list[list[tuple[str, float]]]:
-        """The questions of the cells nearest to each query.
-
-        The cell of the nearest prototype comes first, then the next, as many as it takes; in each the questions are
-        ordered by similarity, equal ones by id. So the list is no ranking by similarity over all questions, and a
-        longer list begins with a shorter one: ask for more until there are enough distinct passages.
+    def cells(self, query: Vectors) -> Iterator[list[tuple[str, float]]]:
+        """All cells, that of the nearest prototype first.
 
         Args:
-            queries: A row of length 1 a query.
-            n: At most so many questions a query, 1 or more; fewer where there are fewer.
+            query: A row of length 1.
 
         Returns:
-            Id and cosine similarity of each question, one list a query.
+            Id and cosine similarity of each question of a cell, best first, equal ones by id. Stop when there are
+            enough: a cell is looked at when it is asked for.
 
         Raises:
-            InputError: When ``n`` is below 1 or the vectors have another shape.
+            InputError: When the vector has another shape.
         """
-        if n < 1:
-            raise InputError(f"n must be 1 or more, but got {n}")
-        if queries.ndim != 2 or queries.shape[1] != self.prototypes.shape[1]:
-            raise InputError(f"vectors must have the shape (n, {self.prototypes.shape[1]}), but got {queries.shape}")
-        return [self._walk(query, n) for query in queries]
+        if query.shape != self.prototypes.shape[1:]:
+            raise InputError(f"a query has the shape {self.prototypes.shape[1:]}, but got {query.shape}")
+        nearest = np.argsort(-(self.prototypes @ query), kind="stable")
+        return (self._ranked(cell, query) for cell in nearest)
 
     def __len__(self) -> int:
         return len(self.prototypes)
 
-    def _walk(self, query: Vectors, n: int) -> list[tuple[str, float]]:
-        found: list[tuple[str, float]] = []
-        for cell in np.argsort(-(self.prototypes @ query), kind="stable"):
-            start, stop = self._starts[cell], self._starts[cell + 1]
-            similarities = self._vectors[start:stop] @ query
-            best = np.argsort(-similarities, kind="stable")[: n - len(found)]
-            found.extend((self._ids[start + row], float(similarities[row])) for row in best)
-            if len(found) == n:
-                break
-        return found
+    def _ranked(self, cell: int, query: Vectors) -> list[tuple[str, float]]:
+        start, stop = self._starts[cell], self._starts[cell + 1]
+        similarities = self._vectors[start:stop] @ query
+        order = np.argsort(-similarities, kind="stable")
+        return [(self._ids[start + row], float(similarities[row])) for row in order]
 
 
 def _begin(vectors: Vectors, count: int, random: np.random.Generator) -> Vectors:

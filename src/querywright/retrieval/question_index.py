@@ -16,27 +16,30 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from querywright.errors import CollectionError, InputError
-from querywright.models.embedder import TextEmbedder, Vectors
+from querywright.errors import InputError
+from querywright.models.embedder import TextEmbedder, Vectors, with_store
 from querywright.retrieval.chroma import ChromaRetriever
-from querywright.retrieval.collection import Manifest, read_manifest
 from querywright.retrieval.filters import matcher
 from querywright.retrieval.held import HeldPassages
+from querywright.retrieval.prototypes import Prototypes
 from querywright.retrieval.question_match import (
     FILLED,
     HYBRID,
     MATCHES,
+    PROTOTYPES,
     Answers,
     Match,
     Matching,
     Scored,
     blend,
     drawn,
+    gathered,
     is_settled,
     time_of,
     walk,
 )
-from querywright.retrieval.question_records import COMPLETE, questions_folder, questions_name
+from querywright.retrieval.question_opening import build_command, fill_command, open_questions, stored_answers
+from querywright.retrieval.question_records import COMPLETE
 from querywright.retrieval.types import Hit, Kind, check_queries
 
 DATE = "date"
@@ -78,7 +81,7 @@ class QuestionIndex(HeldPassages):
         home: The working folder. Default: ``querywright.home.home()``.
         where: A filter over the passages' metadata, as ``ChromaRetriever`` has it. Default: every passage.
         answers: By question the ids of further passages that answer it, for ``filled`` matching; what is not of
-            the collection is passed over. Default: nothing is known beyond the passage it was written for.
+            the collection is passed over. Default: what ``querywright questions fill`` has stored, if it was run.
 
     Raises:
         CollectionError: When the collection or its questions are missing, damaged or were built with another embedder.
@@ -102,16 +105,18 @@ class QuestionIndex(HeldPassages):
         self.plain = ChromaRetriever(name, embedder=embedder, home=home, where=where)
         """Searches the same passages without their questions."""
         self._passages = {passage.id: passage for passage in self.plain.passages()}
-        self._questions = _open_questions(name, embedder, home)
-        self._answers = None if answers is None else {key: tuple(found) for key, found in answers.items()}
+        self._questions = open_questions(name, embedder, home)
         self._own, self._complete, self.stale = self._live()
+        self._answers = stored_answers(name, self._own, self._passages, home) if answers is None else dict(answers)
+        self._embedder = with_store(embedder, home)
         passes = matcher(where)
         self._allowed = {id for id, one in self._passages.items() if passes is None or passes(one.metadata)}
         self._times = {id: time_of(one.metadata[DATE]) for id, one in self._passages.items() if DATE in one.metadata}
         self._texts = {question.id: question.text for question in self._questions.passages()}
         self._draws: OrderedDict[tuple[object, ...], Answers] = OrderedDict()
+        self._prototypes: Prototypes | None = None
         self._lock = threading.Lock()
-        further = sorted((self._answers or {}).items())
+        further = sorted((question, list(found)) for question, found in (self._answers or {}).items())
         parts = ["questions", self.plain.fingerprint, self._questions.fingerprint, further]
         self._fingerprint = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
@@ -211,6 +216,9 @@ class QuestionIndex(HeldPassages):
             return []
         if matching.match == HYBRID:
             found = self._blended(rows, k, matching, answers)
+        elif matching.match == PROTOTYPES:
+            lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+            found = [gathered(self._cells().cells(row), answers, k) for row in rows / lengths]
         else:
             found = self._walked(rows, k, answers)
         return [
@@ -250,6 +258,14 @@ class QuestionIndex(HeldPassages):
         return [
             blend(matches, own, weight, answers, k) for matches, own in zip(questions, passages, strict=True)
         ]  # fmt: skip
+
+    def _cells(self) -> Prototypes:
+        """All questions around their prototypes, made at the first use."""
+        with self._lock:
+            if self._prototypes is None:
+                ids, texts = list(self._texts), list(self._texts.values())
+                self._prototypes = Prototypes.fit(ids, self._embedder.encode(texts))
+            return self._prototypes
 
     def _drawn(self, matching: Matching) -> Answers:
         """The questions that take part, and where they lead; the latest few draws are kept."""
@@ -293,48 +309,3 @@ class QuestionIndex(HeldPassages):
 
     def __repr__(self) -> str:
         return f"QuestionIndex({self.name!r}, embedder={self.embedder.id!r}, questions={self._questions.count})"
-
-
-def build_command(name: str) -> str:
-    """The command that writes the questions of a collection, for messages."""
-    return f"querywright questions build {name}"
-
-
-def fill_command(name: str) -> str:
-    """The command that finds further passages which answer the questions of a collection, for messages."""
-    return f"querywright questions fill {name}"
-
-
-def _open_questions(name: str, embedder: TextEmbedder, home: Path | None) -> ChromaRetriever:
-    """The questions of a collection.
-
-    Raises:
-        CollectionError: There are none, they are damaged, or they were built with another embedder.
-    """
-    published = _published(name, home)
-    if published is None:
-        raise CollectionError(f"there are no questions for the collection {name!r}; write some: {build_command(name)}")
-    if published.embedder != embedder.id:
-        raise CollectionError(
-            f"the questions of the collection {name!r} were embedded with {published.embedder!r}, but the embedder "
-            f"given is {embedder.id!r}; give that one, or embed the questions again: {build_command(name)}"
-        )
-    try:
-        return ChromaRetriever(questions_name(name), embedder=embedder, home=home)
-    except CollectionError as error:
-        raise _damaged(name, error) from error
-
-
-def _published(name: str, home: Path | None) -> Manifest | None:
-    try:
-        return read_manifest(questions_folder(name, home))
-    except CollectionError as error:
-        raise _damaged(name, error) from error
-
-
-def _damaged(name: str, error: CollectionError) -> CollectionError:
-    """The same error with the remedy for questions, which no one indexes from a file."""
-    return CollectionError(
-        f"the questions of the collection {name!r} cannot be searched: {str(error).partition(';')[0]}; "
-        f"run {build_command(name)}"
-    )

@@ -16,10 +16,11 @@ from datetime import UTC, datetime
 
 from querywright.errors import InputError
 
-NEAREST, HYBRID, FILLED = "nearest", "hybrid", "filled"
-MATCHES = (NEAREST, HYBRID, FILLED)
+NEAREST, HYBRID, FILLED, PROTOTYPES = "nearest", "hybrid", "filled", "prototypes"
+MATCHES = (NEAREST, HYBRID, FILLED, PROTOTYPES)
 """``nearest``: a question leads to the passage it was written for. ``hybrid``: that, with the similarity of query and
-passage. ``filled``: a question leads to every passage that is known to answer it."""
+passage. ``filled``: a question leads to every passage that is known to answer it. ``prototypes``: only the questions
+around the prototypes nearest to the query are looked at (QuIM-RAG)."""
 
 Scored = tuple[str, float]
 
@@ -163,6 +164,27 @@ def walk(ranked: Iterable[Scored], answers: Answers, k: int | None = None) -> li
                 best[passage] = (-similarity, question)
     order = sorted(best, key=lambda passage: (best[passage][0], answers.order(passage)))
     return [Match(passage, -best[passage][0], best[passage][1]) for passage in order[:k]]
+
+
+def gathered(cells: Iterable[Sequence[Scored]], answers: Answers, k: int) -> list[Match]:
+    """The passages of the first cells, as many cells as it takes for ``k`` passages.
+
+    Args:
+        cells: Questions with their similarities, cell by cell, the nearest cell first.
+        answers: Where they lead.
+        k: At most so many passages, 1 or more.
+
+    Returns:
+        As ``walk`` over the questions of these cells.
+    """
+    seen: list[Scored] = []
+    found: list[Match] = []
+    for cell in cells:
+        seen.extend(cell)
+        found = walk(seen, answers)
+        if len(found) >= min(k, answers.reachable):
+            break
+    return found[:k]
 
 
 def is_settled(ranked: Sequence[Scored], found: Sequence[Match], answers: Answers, k: int) -> bool:
