@@ -18,6 +18,7 @@ from typing import TypeVar
 from querywright.data.types import Passage
 from querywright.errors import CollectionError, InputError
 from querywright.home import home as working_folder
+from querywright.retrieval.locks import share
 
 SCHEMA = 1
 SPACE = "cosine"
@@ -218,6 +219,32 @@ def read_passages(folder: Path, manifest: Manifest) -> dict[str, Passage]:
         )
     rows = [json.loads(line) for line in data.decode().split("\n") if line]
     return {row["id"]: Passage(row["id"], row["text"], row["title"], row["metadata"]) for row in rows}
+
+
+def published_passages(name: str, home: Path | None = None) -> dict[str, Passage]:
+    """The passages of a collection by id, in the order of their ids; no embedder is needed.
+
+    Args:
+        name: The collection.
+        home: The working folder. Default: ``querywright.home.home()``.
+
+    Raises:
+        CollectionError: When there is no such collection, or its passages are damaged.
+    """
+    folder = collection_folder(name, home)
+    _, passages = open_published(folder, home, lambda manifest: read_generation(folder, manifest))
+    return passages
+
+
+def read_generation(folder: Path, manifest: Manifest) -> tuple[Manifest, dict[str, Passage]] | None:
+    """The passages of a generation with its manifest, or None when it is gone."""
+    descriptor = share(folder / manifest.readers_lock)
+    if descriptor is None:
+        return None
+    try:
+        return manifest, read_passages(folder, manifest)
+    finally:
+        os.close(descriptor)
 
 
 def file_digests(folder: Path, names: Sequence[str]) -> dict[str, str]:
