@@ -85,13 +85,9 @@ def index_models(collection: str, home: Path | None = None) -> dict[str, str]:
         data = json.loads((questions_folder(collection, home) / SETTINGS).read_bytes())
     except (OSError, ValueError):
         return {}
-    found: dict[str, str] = {}
-    for role in ("writer", "judge"):
-        value = data.get(role) if isinstance(data, dict) else None
-        name = value.get("lm") if isinstance(value, dict) else value
-        if isinstance(name, str) and name:
-            found[role] = name
-    return found
+    names = data if isinstance(data, dict) else {}
+    found = {"writer": names.get("lm"), "judge": names.get("judge_lm")}
+    return {role: name for role, name in found.items() if isinstance(name, str) and name}
 
 
 def cautions(made: QuestionSet, index: Mapping[str, str]) -> list[str]:

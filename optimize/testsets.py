@@ -36,8 +36,8 @@ from querywright.optimize.pool import bounded_map
 from querywright.optimize.question_set import Kind, QuestionSet
 from querywright.programs.question_testset import AskAnother, RephraseQuestion
 from querywright.programs.written import folded
-from querywright.retrieval.collection import MANIFEST, published_passages
-from querywright.retrieval.question_records import COMPLETE, questions_folder, questions_name, read_records
+from querywright.retrieval.collection import MANIFEST, collection_folder, published_passages
+from querywright.retrieval.question_records import COMPLETE, questions_folder, read_records
 
 Outcome = tuple[str, str]
 """The question that was written and why it is dropped; an empty reason for one that is not."""
@@ -224,10 +224,11 @@ def compared(text: str) -> str:
 
 
 def _stored(collection: str, home: Path | None) -> _Stored:
-    passages = published_passages(collection, home)
-    if not (questions_folder(collection, home) / MANIFEST).exists():
+    _, passages = published_passages(collection_folder(collection, home), home)
+    folder = questions_folder(collection, home)
+    if not (folder / MANIFEST).exists():
         raise CollectionError(f"the collection {collection!r} has no index of questions; {_build_command(collection)}")
-    questions = published_passages(questions_name(collection), home)
+    _, questions = published_passages(folder, home)
     digests = {passage.id: passage.digest() for passage in passages.values()}
     fresh = {
         key: question

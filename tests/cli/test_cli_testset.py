@@ -12,13 +12,14 @@ import typer
 from querywright.cli.main import app
 from querywright.models.embedder import resolve_embedder
 from querywright.models.store import open_store
-from querywright.retrieval.collection import published_passages
+from querywright.retrieval.collection import collection_folder, published_passages
 from querywright.retrieval.question_records import COMPLETE, PassageRecord, WrittenQuestion, publish_questions
 
 
 @pytest.fixture
 def indexed(collection, home):
     """The collection with two questions for each passage."""
+    _, passages = published_passages(collection_folder(collection, home))
     records = [
         PassageRecord(
             passage.id,
@@ -26,7 +27,7 @@ def indexed(collection, home):
             "s",
             tuple(WrittenQuestion(f"{word} is said of {passage.title}?", COMPLETE) for word in ("What", "How much")),
         )
-        for passage in published_passages(collection, home).values()
+        for passage in passages.values()
     ]
     publish_questions(collection, records, embedder=resolve_embedder("embedded", store=open_store(home)), home=home)
     return collection

@@ -265,8 +265,8 @@ def test_the_file_is_read_as_questions_and_the_card_says_how_it_came(publish, an
 @pytest.mark.parametrize(
     ("settings", "index"),
     [
-        ('{"writer": "a/b", "judge": {"lm": "c/d", "prompt": "x"}}', {"writer": "a/b", "judge": "c/d"}),
-        ('{"writer": 3}', {}),
+        ('{"lm": "a/b", "judge": "answerability", "judge_lm": "c/d"}', {"writer": "a/b", "judge": "c/d"}),
+        ('{"lm": "a/b", "judge_lm": 3}', {"writer": "a/b"}),
         ("[]", {}),
         ("{", {}),
         (None, {}),

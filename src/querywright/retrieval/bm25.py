@@ -16,12 +16,7 @@ from querywright.errors import InputError
 from querywright.models.embedder import Progress
 from querywright.retrieval.bm25_index import METHOD, Scores, open_index
 from querywright.retrieval.chroma import ChromaRetriever
-from querywright.retrieval.collection import (
-    Manifest,
-    collection_folder,
-    open_published,
-    read_generation,
-)
+from querywright.retrieval.collection import Manifest, collection_folder, published_passages
 from querywright.retrieval.filters import matcher
 from querywright.retrieval.held import HeldPassages
 from querywright.retrieval.types import Hit, Kind, check_queries
@@ -70,7 +65,7 @@ class BM25Retriever(HeldPassages):
         _check_settings(k1, b)
         matcher(where)
         folder = collection_folder(name, home)
-        manifest, passages = open_published(folder, home, lambda manifest: read_generation(folder, manifest))
+        manifest, passages = published_passages(folder, home)
         self._fill(folder, manifest, passages, where, k1, b, progress)
 
     @classmethod

@@ -167,6 +167,29 @@ def open_published(folder: Path, home: Path | None, use: Callable[[Manifest], T 
     )
 
 
+def published_passages(folder: Path, home: Path | None = None) -> tuple[Manifest, dict[str, Passage]]:
+    """The published generation and its passages by id, in the order of their ids.
+
+    Args:
+        folder: The collection's.
+        home: The working folder, whose collections are named where there is none of this name.
+
+    Raises:
+        CollectionError: When there is no such collection, or it is damaged.
+    """
+
+    def read(manifest: Manifest) -> tuple[Manifest, dict[str, Passage]] | None:
+        descriptor = share(folder / manifest.readers_lock)
+        if descriptor is None:
+            return None
+        try:
+            return manifest, read_passages(folder, manifest)
+        finally:
+            os.close(descriptor)
+
+    return open_published(folder, home, read)
+
+
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Publishes a generation: from one moment to the next, the manifest is the new one."""
     content = asdict(manifest)
@@ -219,32 +242,6 @@ def read_passages(folder: Path, manifest: Manifest) -> dict[str, Passage]:
         )
     rows = [json.loads(line) for line in data.decode().split("\n") if line]
     return {row["id"]: Passage(row["id"], row["text"], row["title"], row["metadata"]) for row in rows}
-
-
-def published_passages(name: str, home: Path | None = None) -> dict[str, Passage]:
-    """The passages of a collection by id, in the order of their ids; no embedder is needed.
-
-    Args:
-        name: The collection.
-        home: The working folder. Default: ``querywright.home.home()``.
-
-    Raises:
-        CollectionError: When there is no such collection, or its passages are damaged.
-    """
-    folder = collection_folder(name, home)
-    _, passages = open_published(folder, home, lambda manifest: read_generation(folder, manifest))
-    return passages
-
-
-def read_generation(folder: Path, manifest: Manifest) -> tuple[Manifest, dict[str, Passage]] | None:
-    """The passages of a generation with its manifest, or None when it is gone."""
-    descriptor = share(folder / manifest.readers_lock)
-    if descriptor is None:
-        return None
-    try:
-        return manifest, read_passages(folder, manifest)
-    finally:
-        os.close(descriptor)
 
 
 def file_digests(folder: Path, names: Sequence[str]) -> dict[str, str]:
