@@ -255,6 +255,7 @@ def _first_kept(
     random.Random(seed).shuffle(order)
     failures = Failures(kind, min(wanted, len(order)), max_failures)
     made, seen = _Made(), set[str]()
+    done = 0
 
     def on_done(position: int, result: Outcome | Exception) -> None:
         nonlocal done
@@ -264,7 +265,6 @@ def _first_kept(
         if progress is not None:
             progress(kind, done, made.asked)
 
-    done = 0
     while len(made.kept) < wanted and made.asked < len(order):
         wave = order[made.asked : made.asked + wanted - len(made.kept)]
         made.asked += len(wave)
