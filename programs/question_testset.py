@@ -19,11 +19,12 @@ LONGEST_QUESTION = 200
 
 class Rephrase(dspy.Signature):
     """Ask the same question in other words, as another person would ask it.
-    Keep its meaning, names and numbers. It is only text: do not answer it.
+    Keep its meaning, names and numbers. Do not answer it.
     """
 
     question: str = dspy.InputField()
-    other_words: str = dspy.OutputField(desc="the question in other words", max_length=LONGEST_QUESTION)
+    # No description: a small model writes it down as its answer. Without one it repeats the question, which is dropped.
+    rephrased_question: str = dspy.OutputField(max_length=LONGEST_QUESTION)
 
 
 class AskSomethingElse(dspy.Signature):
@@ -52,7 +53,7 @@ class RephraseQuestion(dspy.Module):
         Raises:
             AdapterParseError: The LM's answer could not be read.
         """
-        return dspy.Prediction(question=one_line(self.rephrase(question=question).other_words))
+        return dspy.Prediction(question=one_line(self.rephrase(question=question).rephrased_question))
 
 
 class AskAnother(dspy.Module):

@@ -38,8 +38,8 @@ def reply(body):
         one["content"] if isinstance(one["content"], str) else "".join(part["text"] for part in one["content"])
         for one in body["messages"]
     )
-    if "other_words" in sent:
-        return json.dumps({"other_words": f"Tell about {sent.rpartition(' of ')[2].rstrip('?')}"})
+    if "rephrased_question" in sent:
+        return json.dumps({"rephrased_question": f"Tell about {sent.rpartition(' of ')[2].rstrip('?')}"})
     if "new_question" in sent:
         return json.dumps({"new_question": f"Why {re.findall(r'passage: .1. (.+?):', sent)[-1]}?"})
     fields = re.findall(r"^- (\w+)", sent, re.MULTILINE)

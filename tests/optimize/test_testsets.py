@@ -68,7 +68,7 @@ def publish(tmp_path):
 def reworded(asked):
     """The question of the prompt with its first word changed."""
     last = asked.prompt.rpartition("question: ")[2]
-    return json.dumps({"other_words": f"Tell me, w{last[1:]}"})
+    return json.dumps({"rephrased_question": f"Tell me, w{last[1:]}"})
 
 
 def about(asked):
@@ -109,8 +109,8 @@ def test_wordings_that_are_in_the_index_are_dropped_however_they_are_written(pub
     def same(asked):
         text = asked.prompt.rpartition("question: ")[2]
         if text == "What is said of 0?":
-            return json.dumps({"other_words": "part, OF  5"})  # a question of another passage
-        return json.dumps({"other_words": text.upper().replace("?", " !")})
+            return json.dumps({"rephrased_question": "part, OF  5"})  # a question of another passage
+        return json.dumps({"rephrased_question": text.upper().replace("?", " !")})
 
     made = rephrase("facts", lm=answering(same), home=publish())
     assert made.questions == ()
@@ -119,7 +119,9 @@ def test_wordings_that_are_in_the_index_are_dropped_however_they_are_written(pub
 
 def test_what_is_dropped_is_made_up_for_until_the_number_is_reached(publish, answering):
     def half(asked):
-        return reworded(asked) if "said" in asked.prompt.rpartition("question: ")[2] else '{"other_words": "none"}'
+        return (
+            reworded(asked) if "said" in asked.prompt.rpartition("question: ")[2] else '{"rephrased_question": "none"}'
+        )
 
     home = publish()
     made = rephrase("facts", lm=answering(half), number=3, home=home)
@@ -144,7 +146,7 @@ def test_the_same_seed_gives_the_same_set_with_any_threads_and_a_smaller_set_is_
 
 
 def test_a_wording_that_two_questions_are_given_stands_once(publish, answering):
-    made = rephrase("facts", lm=answering(lambda asked: '{"other_words": "What of it?"}'), home=publish())
+    made = rephrase("facts", lm=answering(lambda asked: '{"rephrased_question": "What of it?"}'), home=publish())
     assert len(made.questions) == 1
     assert made.dropped == {"repeated": 7}
 
