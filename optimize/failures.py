@@ -11,6 +11,19 @@ from querywright.errors import InputError, PromptTooLongError, QuerywrightError
 from querywright.optimize.pool import DeadlineError
 
 
+class FailedElsewhereError(Exception):
+    """A failure in another process.
+
+    Args:
+        kind: As ``failure_kind`` gave it there.
+        message: What the failure said.
+    """
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
 class TooManyFailuresError(QuerywrightError):
     """More questions failed than the run was allowed.
 
@@ -71,6 +84,8 @@ class Failures:
 
 def failure_kind(error: Exception) -> str | None:
     """The kind of a question's failure; None when the whole run must stop for it."""
+    if isinstance(error, FailedElsewhereError):
+        return error.kind
     if isinstance(error, PromptTooLongError):
         return "prompt_too_long"
     if isinstance(error, QuerywrightError):

@@ -24,6 +24,7 @@ from querywright.cli.index import index
 from querywright.cli.judge import judge_app
 from querywright.cli.show import err, note
 from querywright.cli.techniques import techniques
+from querywright.cli.testset import testset_app
 from querywright.errors import BudgetError, InputError, OutageError, QuerywrightError
 
 WRONG_INPUT, STOPPED, INTERRUPTED = 2, 3, 130
@@ -47,6 +48,7 @@ app.command("evaluate")(evaluate_command)
 app.command("compare")(compare_command)
 app.command("compile")(compile_command)
 app.add_typer(judge_app, name="judge")
+app.add_typer(testset_app, name="testset")
 app.command("techniques")(techniques)
 
 

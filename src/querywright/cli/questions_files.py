@@ -1,0 +1,79 @@
+"""``querywright questions export`` and ``import``: the questions of a collection as a file that people can edit."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from querywright.cli.common import EmbedderOption, HomeOption, JsonOption, check_file
+from querywright.cli.show import note, print_json, progress, say
+
+CollectionArgument = Annotated[
+    str, typer.Argument(metavar="COLLECTION", help="The collection whose passages the questions are about.")
+]
+
+
+def export(
+    collection: CollectionArgument,
+    save_to: Annotated[Path, typer.Option("--out", metavar="FILE", help="A file .parquet; it is replaced.")],
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Write all questions of a collection, kept or not, into a Parquet file.
+
+    Its columns: passage, question, label (complete, partial, none), reason, passage_digest.
+
+    Example: querywright questions export textbooks --out questions.parquet
+    """
+    from querywright.home import home as working_folder
+    from querywright.retrieval.question_files import check_parquet_name, export_questions
+
+    check_parquet_name(save_to)
+    check_file(save_to, "--out")
+    count = export_questions(collection, save_to, working_folder(home))
+    if as_json:
+        print_json({"questions": count, "file": str(save_to)})
+    else:
+        say(f"{collection}: {count} questions written to {save_to}")
+
+
+def import_(
+    collection: CollectionArgument,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A .parquet file that export wrote, edited.")],
+    embedder: EmbedderOption = "embedded",
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make the questions of a Parquet file those of a collection.
+
+    Rows that are gone are removed, new ones are added; without a label they count as complete. All rows are checked
+    before anything is changed. A later build leaves edited passages as they are until their text changes.
+
+    Example: querywright questions import textbooks questions.parquet
+    """
+    from querywright.home import home as working_folder
+    from querywright.models.embedder import resolve_embedder
+    from querywright.models.store import open_store
+    from querywright.retrieval.question_files import import_questions
+
+    folder = working_folder(home)
+    with progress() as update:
+        report = import_questions(
+            collection,
+            file,
+            embedder=resolve_embedder(embedder, store=open_store(folder)),
+            home=folder,
+            progress=lambda done, total: update("embedding", done, total),
+        )
+    if report.ignored:
+        note(f"columns that were not read: {', '.join(report.ignored)}", style="yellow")
+    if as_json:
+        print_json(asdict(report))
+    else:
+        say(
+            f"{collection}: {report.added} questions added, {report.changed} changed, {report.removed} removed, of "
+            f"{report.passages} passages; {report.kept} in the index"
+        )

@@ -1,0 +1,271 @@
+"""The questions of a collection as a Parquet file that people can edit: out as they are, back in checked as a whole.
+
+A row is a question: ``passage`` (id), ``question``, ``label``, ``reason`` and ``passage_digest`` (of the passage that
+the question was written for). The file is the whole: a row that is gone is a question removed, a row that is new is a
+question added. A new question without a label, or one whose label was cleared, is ``complete``: a person vouches for
+it. Without a digest a question is about the passage as it is now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from querywright.data.tables import file_rows
+from querywright.data.types import Passage
+from querywright.errors import CollectionError, DataError, InputError
+from querywright.models.embedder import Progress, TextEmbedder
+from querywright.retrieval.chroma import check_embedder
+from querywright.retrieval.collection import collection_folder, published_passages, read_manifest, write_whole
+from querywright.retrieval.locks import building
+from querywright.retrieval.question_records import (
+    COMPLETE,
+    NONE,
+    PARTIAL,
+    PassageRecord,
+    WrittenQuestion,
+    publish_questions,
+    questions_folder,
+    questions_name,
+    read_records,
+)
+
+SUFFIX = ".parquet"
+COLUMNS = ("passage", "question", "label", "reason", "passage_digest")
+LABELS = (COMPLETE, PARTIAL, NONE)
+LOCK = "questions.lock"
+"""Held by whoever changes the records."""
+IMPORTED = "imported"
+"""Settings of a record that people edited: a build leaves it as it is until its passage changes."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImportReport:
+    """What an import did. A question whose text was edited is one removed and one added.
+
+    Args:
+        added: Questions that were not there before.
+        changed: Questions whose label or reason is another.
+        removed: Questions that are not there any more.
+        passages: Passages whose questions were edited.
+        kept: Questions in the index now.
+        ignored: Columns of the file that mean nothing here.
+    """
+
+    added: int
+    changed: int
+    removed: int
+    passages: int
+    kept: int
+    ignored: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A row as it was read."""
+
+    place: str
+    question: WrittenQuestion
+    digest: str
+
+
+def export_questions(collection: str, path: Path, home: Path | None = None) -> int:
+    """Write all questions that were written for a collection, kept or not, in order of passages.
+
+    Args:
+        collection: Name of the collection whose passages the questions are about.
+        path: A file that ends in .parquet; an older one is replaced. Its folder is there.
+        home: The working folder. Default: ``querywright.home.home()``.
+
+    Returns:
+        Questions in the file.
+
+    Raises:
+        CollectionError: No questions were written for the collection.
+        InputError: The file cannot have this name.
+    """
+    import pyarrow
+    import pyarrow.parquet
+
+    check_parquet_name(path)
+    records = read_records(questions_folder(collection, home))
+    rows = [
+        (record.passage, question.text, question.label, question.reason, record.digest)
+        for _, record in sorted(records.items())
+        for question in record.questions
+    ]
+    if not rows:
+        raise CollectionError(
+            f"no questions were written for the collection {collection!r}; there is nothing to export"
+        )
+    columns = {name: [row[place] for row in rows] for place, name in enumerate(COLUMNS)}
+    table = pyarrow.table(columns, schema=pyarrow.schema([(name, pyarrow.string()) for name in COLUMNS]))
+    stream = pyarrow.BufferOutputStream()
+    pyarrow.parquet.write_table(table, stream)
+    write_whole(path, stream.getvalue().to_pybytes())
+    return len(rows)
+
+
+def import_questions(
+    collection: str,
+    path: Path,
+    *,
+    embedder: TextEmbedder,
+    home: Path | None = None,
+    progress: Progress | None = None,
+) -> ImportReport:
+    """Make the questions of a file those of a collection, and publish them.
+
+    Everything is checked before anything is changed. What was not edited stays as it is, to the byte.
+
+    Args:
+        collection: Name of the collection whose passages the questions are about.
+        path: A Parquet file as ``export_questions`` writes it; ``label``, ``reason`` and ``passage_digest`` may be
+            missing.
+        embedder: Embeds the kept questions; the one of the published ones, where there are any.
+        home: The working folder. Default: ``querywright.home.home()``.
+        progress: Called with (texts embedded, texts in all). Default None.
+
+    Raises:
+        DataError: What is wrong with the file, all of it at once.
+        CollectionError: There is no such collection, its questions are embedded otherwise, none would be kept, or
+            another process changes them.
+        InputError: The file has another name or is not there.
+    """
+    check_parquet_name(path)
+    if not path.is_file():
+        raise InputError(f"there is no file {str(path)!r}; write one: querywright questions export {collection}")
+    folder = questions_folder(collection, home)
+    _, passages = published_passages(collection_folder(collection, home), home)
+    published = read_manifest(folder)
+    if published is not None:
+        check_embedder(published, embedder)
+    problems: list[str] = []
+    given, ignored = _read(path, problems)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with building(folder / LOCK, questions_name(collection)):
+        before = read_records(folder)
+        after = _merged(given, before, passages, problems)
+        if problems:
+            raise DataError(problems)
+        index = publish_questions(collection, after.values(), embedder=embedder, home=home, progress=progress)
+    old, new = _texts(before.values()), _texts(after.values())
+    return ImportReport(
+        added=len(new.keys() - old.keys()),
+        changed=sum(old[key] != new[key] for key in old.keys() & new.keys()),
+        removed=len(old.keys() - new.keys()),
+        passages=sum(before.get(key) != after.get(key) for key in before.keys() | after.keys()),
+        kept=index.count,
+        ignored=ignored,
+    )
+
+
+def check_parquet_name(path: Path) -> None:
+    """Raise when a file of questions cannot have this name.
+
+    Raises:
+        InputError: It does not end in .parquet.
+    """
+    if path.suffix != SUFFIX:
+        raise InputError(f"questions are kept as Parquet; give a name that ends in {SUFFIX}, not {path.name!r}")
+
+
+def _read(path: Path, problems: list[str]) -> tuple[dict[str, list[_Row]], tuple[str, ...]]:
+    """The rows by passage, in their order, and the columns that mean nothing."""
+    given: dict[str, list[_Row]] = {}
+    ignored: tuple[str, ...] = ()
+    for number, row in enumerate(file_rows(path, path.name, problems)):
+        if number == 0:
+            missing = [name for name in COLUMNS[:2] if name not in row.values]
+            if missing:
+                problems.append(f"{path.name}: has no column {' and '.join(missing)}; its columns are: {[*row.values]}")
+                break
+            ignored = tuple(name for name in row.values if name not in COLUMNS and not name.startswith("__index"))
+        cells = {name: _cell(row.place, name, row.values.get(name), problems) for name in COLUMNS}
+        text = " ".join(cells["question"].split())
+        if not cells["passage"]:
+            problems.append(f"{row.place}: the passage's id is empty")
+            continue
+        if not text:
+            problems.append(f"{row.place}: the question is empty; to remove it, remove the row")
+        label = cells["label"].strip()
+        if label and label not in LABELS:
+            problems.append(f"{row.place}: the label is {label!r}, not one of {', '.join(LABELS)}, or empty")
+        question = WrittenQuestion(text, label, cells["reason"])
+        given.setdefault(cells["passage"], []).append(_Row(row.place, question, cells["passage_digest"]))
+    return given, ignored
+
+
+def _cell(place: str, name: str, value: Any, problems: list[str]) -> str:
+    if value is None or value != value:  # a missing text that pandas wrote as NaN
+        return ""
+    if not isinstance(value, str):
+        problems.append(f"{place}, column {name}: found {value!r}; expected a text")
+        return ""
+    return value
+
+
+def _merged(
+    given: Mapping[str, Sequence[_Row]],
+    before: Mapping[str, PassageRecord],
+    passages: Mapping[str, Passage],
+    problems: list[str],
+) -> dict[str, PassageRecord]:
+    """The records after the import; those of passages that were not edited are as before."""
+    after: dict[str, PassageRecord] = {}
+    for passage in sorted(before.keys() | given.keys()):
+        rows, old = given.get(passage, ()), before.get(passage)
+        current = passages[passage].digest() if passage in passages else ""
+        digests = {row.digest or current for row in rows}
+        if old is not None and digests <= {old.digest} and _same(rows, old):
+            after[passage] = old
+            continue
+        place = rows[0].place if rows else passage
+        if not current:
+            if not rows:  # the questions of a passage that is gone go with it
+                continue
+            problems.append(f"{place}: there is no passage {passage!r} in the collection")
+        elif digests - {current}:
+            problems.append(
+                f"{place}: the passage {passage!r} was changed after its questions were exported; export them again, "
+                "or empty passage_digest where they fit the passage as it is now"
+            )
+        _find_repeated(rows, problems)
+        labels = {} if old is None else {question.text: question.label for question in old.questions}
+        questions = tuple(_vouched(row.question, labels) for row in rows)
+        record = old or PassageRecord(passage, current, IMPORTED, ())
+        after[passage] = replace(record, digest=current, settings=IMPORTED, questions=questions)
+    return after
+
+
+def _same(rows: Sequence[_Row], old: PassageRecord) -> bool:
+    """Whether the rows are the questions of the record, in any order."""
+    return sorted(map(_key, (row.question for row in rows))) == sorted(map(_key, old.questions))
+
+
+def _key(question: WrittenQuestion) -> tuple[str, str, str]:
+    return question.text, question.label, question.reason
+
+
+def _vouched(question: WrittenQuestion, labels: Mapping[str, str]) -> WrittenQuestion:
+    """The question, ``complete`` where a person gave it no label; one that the judge left without stays so."""
+    if question.label or labels.get(question.text) == "":
+        return question
+    return replace(question, label=COMPLETE)
+
+
+def _find_repeated(rows: Sequence[_Row], problems: list[str]) -> None:
+    seen: dict[str, str] = {}
+    for row in rows:
+        folded = row.question.text.casefold()
+        if not folded:
+            continue
+        first = seen.setdefault(folded, row.place)
+        if first != row.place:
+            problems.append(f"{row.place}: the question {row.question.text!r} is asked in {first} already")
+
+
+def _texts(records: Iterable[PassageRecord]) -> dict[tuple[str, str], WrittenQuestion]:
+    return {(record.passage, question.text): question for record in records for question in record.questions}

@@ -1,0 +1,304 @@
+"""Test questions for an index of questions: which are asked for, which are left, and what is said of them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from querywright.data import read_questions
+from querywright.data.types import Label, Passage
+from querywright.errors import CollectionError, InputError
+from querywright.models.embedder import Embedder
+from querywright.optimize.failures import TooManyFailuresError
+from querywright.optimize.question_set import cautions, index_models, write_question_set
+from querywright.optimize.testsets import compared, out_of_distribution, rephrase
+from querywright.retrieval.index import build_collection
+from querywright.retrieval.question_records import (
+    COMPLETE,
+    NONE,
+    PARTIAL,
+    PassageRecord,
+    WrittenQuestion,
+    publish_questions,
+    question_id,
+    questions_folder,
+)
+
+PASSAGES = [Passage(f"p{n}", f"Fact of {n}.") for n in range(6)]
+
+
+class HashModel:
+    def encode(self, texts, **_):
+        seeds = [int.from_bytes(hashlib.sha256(text.encode()).digest()[:4]) for text in texts]
+        return np.array([np.random.default_rng(seed).normal(size=8) for seed in seeds], dtype=np.float32)
+
+
+def record(passage, *questions):
+    return PassageRecord(passage.id, passage.digest(), "s", tuple(WrittenQuestion(*pair) for pair in questions))
+
+
+def records():
+    """Passages 0 to 3 have two whole questions each, 4 none that is kept, 5 only a partial one."""
+    whole = [
+        record(p, (f"What is said of {n}?", COMPLETE), (f"What more of {n}?", COMPLETE), (f"Odd of {n}?", NONE))
+        for n, p in enumerate(PASSAGES[:4])
+    ]
+    return [*whole, record(PASSAGES[4], ("Nothing of 4?", NONE)), record(PASSAGES[5], ("Part of 5?", PARTIAL))]
+
+
+@pytest.fixture
+def publish(tmp_path):
+    """Publishes passages and the records of their questions; gives the working folder."""
+
+    def make(passages=PASSAGES, given=None):
+        embedder = Embedder("hash:8", HashModel, dimension=8)
+        build_collection("facts", passages, embedder=embedder, home=tmp_path, prune=True)
+        publish_questions("facts", records() if given is None else given, embedder=embedder, home=tmp_path)
+        return tmp_path
+
+    return make
+
+
+def reworded(asked):
+    """The question of the prompt with its first word changed."""
+    last = asked.prompt.rpartition("question: ")[2]
+    return json.dumps({"rephrased_question": f"Tell me, w{last[1:]}"})
+
+
+def about(asked):
+    """A new question about the passage; the judge says yes or complete but to that of passage 2."""
+    n = asked.number
+    if "new_question" in asked.properties:
+        return json.dumps({"new_question": f"Why is it a fact of {n}?"})
+    labels = asked.properties["label"]["enum"]
+    n = int(re.findall(r"Fact of (\d)", asked.prompt)[-1])
+    whole = "complete" if "complete" in labels else "yes"
+    other = "partial" if "partial" in labels else "no"
+    values = {"label": other if n == 2 else whole}
+    return json.dumps({name: values.get(name, "r") for name in asked.properties})
+
+
+@pytest.fixture
+def answering(make_lm, make_engine):
+    return lambda write, **limits: make_lm(make_engine(write=write), **limits)
+
+
+def test_every_whole_question_is_reworded_with_its_passage_as_evidence(publish, answering):
+    home, lm = publish(), answering(reworded)
+    made = rephrase("facts", lm=lm, home=home)
+    assert (made.available, made.asked, made.wanted) == (8, 8, 500)
+    assert made.dropped == {}
+    assert made.skipped == {}
+    by_passage = {(next(iter(q.evidence)), q.question) for q in made.questions}
+    assert by_passage == {(f"p{n}", f"Tell me, what {rest} of {n}?") for n in range(4) for rest in ("is said", "more")}
+    assert all(set(q.evidence.values()) == {Label.ENTAILED} for q in made.questions)
+    assert [q.id for q in made.questions] == sorted(q.id for q in made.questions)
+    for question in made.questions:
+        (passage,) = question.evidence
+        parent = question.question.removeprefix("Tell me, w")
+        assert made.parents[question.id] == question_id(passage, f"W{parent}")
+
+
+def test_wordings_that_are_in_the_index_are_dropped_however_they_are_written(publish, answering):
+    def same(asked):
+        text = asked.prompt.rpartition("question: ")[2]
+        if text == "What is said of 0?":
+            return json.dumps({"rephrased_question": "part, OF  5"})  # a question of another passage
+        return json.dumps({"rephrased_question": text.upper().replace("?", " !")})
+
+    made = rephrase("facts", lm=answering(same), home=publish())
+    assert made.questions == ()
+    assert made.dropped == {"indexed": 8}
+
+
+def test_what_is_dropped_is_made_up_for_until_the_number_is_reached(publish, answering):
+    def half(asked):
+        return (
+            reworded(asked) if "said" in asked.prompt.rpartition("question: ")[2] else '{"rephrased_question": "none"}'
+        )
+
+    home = publish()
+    made = rephrase("facts", lm=answering(half), number=3, home=home)
+    assert len(made.questions) == 3
+    assert made.asked == 3 + made.dropped["empty"]
+    assert made.asked < 8 or made.dropped["empty"] == 4
+    short = rephrase("facts", lm=answering(half), number=7, home=home)
+    assert (len(short.questions), short.asked, short.wanted) == (4, 8, 7)
+
+
+def test_the_same_seed_gives_the_same_set_with_any_threads_and_a_smaller_set_is_inside(publish, answering):
+    home = publish()
+    sets = [rephrase("facts", lm=answering(reworded), number=4, threads=t, home=home) for t in (1, 5)]
+    assert sets[0] == sets[1]
+    fewer = rephrase("facts", lm=answering(reworded), number=2, home=home)
+    assert set(fewer.parents.items()) < set(sets[0].parents.items())
+    others = {
+        tuple(q.id for q in rephrase("facts", lm=answering(reworded), number=4, seed=s, home=home).questions)
+        for s in range(6)
+    }
+    assert len(others) > 1
+
+
+def test_a_wording_that_two_questions_are_given_stands_once(publish, answering):
+    made = rephrase("facts", lm=answering(lambda asked: '{"rephrased_question": "What of it?"}'), home=publish())
+    assert len(made.questions) == 1
+    assert made.dropped == {"repeated": 7}
+
+
+def test_an_unreadable_answer_is_counted_and_a_failure_is_limited(publish, answering, make_lm, make_engine):
+    home = publish()
+
+    def mute(asked):
+        return "hm" if asked.number == 1 else reworded(asked)
+
+    made = rephrase("facts", lm=answering(mute), home=home)
+    assert made.dropped == {"unreadable": 2}
+    assert len(made.questions) == 6
+
+    def broken(n, asked):
+        if asked.number == 1:
+            raise ValueError("broken")
+
+    failing = make_lm(make_engine(write=reworded, before=broken))
+    with pytest.raises(TooManyFailuresError, match="2 of 8 questions failed in 'rephrase'"):
+        rephrase("facts", lm=failing, home=home)
+    assert rephrase("facts", lm=failing, home=home, max_failures=0.5).dropped == {"failed": 2}
+
+
+def test_questions_of_passages_that_changed_or_went_are_skipped(publish, answering):
+    changed = [replace(PASSAGES[0], text="Another fact of 0."), *PASSAGES[2:]]
+    home = publish(changed)
+    made = rephrase("facts", lm=answering(reworded), home=home)
+    assert made.skipped == {"stale": 4}
+    assert {next(iter(q.evidence)) for q in made.questions} == {"p2", "p3"}
+    new = out_of_distribution("facts", lm=answering(about), home=home)
+    assert new.skipped == {"stale": 1}
+    assert {next(iter(q.evidence)) for q in new.questions} == {"p3", "p4", "p5"}
+
+
+def test_a_passage_is_asked_of_once_and_its_question_kept_where_the_judge_agrees(publish, answering):
+    home, writer, judge = publish(), answering(about), answering(about)
+    made = out_of_distribution("facts", lm=writer, judge_lm=judge, home=home)
+    assert (made.available, made.asked, made.wanted) == (6, 6, None)
+    assert {(next(iter(q.evidence)), q.question) for q in made.questions} == {
+        (f"p{n}", f"Why is it a fact of {n}?") for n in (0, 1, 3, 4, 5)
+    }
+    assert made.dropped == {"unanswerable": 1}
+    prompts = [asked.prompt for asked in writer.engine.inner.asked]
+    assert len(prompts) == 6
+    (of_0,) = [prompt for prompt in prompts if "Fact of 0." in prompt]
+    assert "- What is said of 0?\n- What more of 0?" in of_0 or "- What more of 0?\n- What is said of 0?" in of_0
+    assert "Odd of 0?" not in of_0
+    assert len(judge.engine.inner.asked) == 6
+
+
+def test_a_stored_question_is_not_asked_again_and_not_judged(publish, answering):
+    def parrot(asked):
+        if "new_question" in asked.properties:
+            return json.dumps({"new_question": f"what is said of {asked.number}" if asked.number < 4 else "hm?"})
+        return about(asked)
+
+    judge = answering(about)
+    made = out_of_distribution("facts", lm=answering(parrot), judge_lm=judge, home=publish())
+    assert made.dropped == {"indexed": 4, "repeated": 1}
+    assert [q.question for q in made.questions] == ["hm?"]
+    assert len(judge.engine.inner.asked) == 2
+
+
+def test_a_judgement_that_cannot_be_read_keeps_nothing(publish, answering):
+    judge = answering(lambda asked: "hm")
+    made = out_of_distribution("facts", lm=answering(about), judge_lm=judge, number=2, home=publish())
+    assert made.questions == ()
+    assert made.dropped == {"unjudged": 6}
+
+
+def test_passages_without_written_questions_are_skipped(publish, answering):
+    home = publish(given=records()[:2])
+    made = out_of_distribution("facts", lm=answering(about), home=home)
+    assert made.skipped == {"unwritten": 4}
+    assert len(made.questions) == 2
+
+
+def test_without_an_index_of_questions_the_command_that_makes_one_is_named(tmp_path, publish, answering):
+    lm = answering(reworded)
+    with pytest.raises(CollectionError, match="there is no collection 'facts'"):
+        rephrase("facts", lm=lm, home=tmp_path)
+    build_collection("facts", PASSAGES, embedder=Embedder("hash:8", HashModel, dimension=8), home=tmp_path)
+    for make in (rephrase, out_of_distribution):
+        with pytest.raises(CollectionError, match=r"no index of questions; .*querywright questions build facts"):
+            make("facts", lm=lm, home=tmp_path)
+    publish(given=records()[5:])
+    with pytest.raises(CollectionError, match=r"no question of 'facts' can be reworded: 1 are .* 0 are stale"):
+        rephrase("facts", lm=lm, home=tmp_path)
+    publish([replace(PASSAGES[5], text="New of 5.")], given=records()[5:])
+    with pytest.raises(CollectionError, match="the questions of all 1 that have any are stale"):
+        out_of_distribution("facts", lm=lm, home=tmp_path)
+    with pytest.raises(InputError, match="number must be 1 or more, but got 0"):
+        rephrase("facts", lm=lm, number=0, home=tmp_path)
+    assert lm.engine.inner.asked == []
+
+
+def test_the_file_is_read_as_questions_and_the_card_says_how_it_came(publish, answering, tmp_path):
+    home = publish()
+    made = rephrase("facts", lm=answering(reworded), number=3, seed=5, home=home)
+    card = write_question_set(tmp_path / "sets" / "a.jsonl", made, {"writer": "scripted/model"})
+    data = (tmp_path / "sets" / "a.jsonl").read_bytes()
+    assert read_questions(tmp_path / "sets" / "a.jsonl") == list(made.questions)
+    assert [json.loads(line)["parent"] for line in data.splitlines()] == [made.parents[q.id] for q in made.questions]
+    assert card == json.loads((tmp_path / "sets" / "a.card.json").read_text())
+    assert card["sha256"] == hashlib.sha256(data).hexdigest()
+    assert (card["kind"], card["seed"], card["kept"], card["lm"]) == ("rephrase", 5, 3, "scripted/model")
+    assert card["cautions"] == [
+        "circular: scripted/model wrote the index and this set, which favours the index; use another LM"
+    ]
+    with pytest.raises(InputError, match=r"ends in \.jsonl, not 'a\.csv'"):
+        write_question_set(tmp_path / "a.csv", made, {})
+    with pytest.raises(InputError, match="not one of 3 questions asked for is left"):
+        write_question_set(tmp_path / "b.jsonl", replace(made, questions=()), {})
+    assert not (tmp_path / "b.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "index"),
+    [
+        ('{"lm": "a/b", "judge": "answerability", "judge_lm": "c/d"}', {"writer": "a/b", "judge": "c/d"}),
+        ('{"lm": "a/b", "judge_lm": 3}', {"writer": "a/b"}),
+        ("[]", {}),
+        ("{", {}),
+        (None, {}),
+    ],
+)
+def test_the_models_of_the_index_are_read_where_they_are_told(tmp_path, settings, index):
+    folder = questions_folder("facts", tmp_path)
+    folder.mkdir(parents=True)
+    if settings is not None:
+        (folder / "questions.json").write_text(settings)
+    assert index_models("facts", tmp_path) == index
+
+
+def test_equal_models_are_called_circular(publish, answering):
+    made = out_of_distribution("facts", lm=answering(about), home=publish())
+    assert [line.partition(":")[0] for line in cautions(made, {"writer": made.lm, "judge": made.lm})] == [
+        "circular"
+    ] * 3
+    apart = replace(made, judge="other/judge")
+    assert cautions(apart, {"writer": "other/writer", "judge": "third/judge"}) == []
+    assert cautions(apart, {}) == [
+        "the index does not tell which LM wrote it; if it is the one of this set, the set is circular"
+    ]
+
+
+def test_questions_are_compared_without_capitals_spaces_and_punctuation():
+    alike = [
+        "What\u2019s vitamin B-12?",
+        "what's  Vitamin B 12",
+        "WHAT 'S VITAMIN B/12 ?!",
+        "\u00bfWhat's vitamin B12?",
+    ]
+    assert Counter(map(compared, alike)).most_common() == [("what s vitamin b 12", 3), ("what s vitamin b12", 1)]
