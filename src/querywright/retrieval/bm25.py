@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -17,15 +16,9 @@ from querywright.errors import InputError
 from querywright.models.embedder import Progress
 from querywright.retrieval.bm25_index import METHOD, Scores, open_index
 from querywright.retrieval.chroma import ChromaRetriever
-from querywright.retrieval.collection import (
-    Manifest,
-    collection_folder,
-    open_published,
-    read_passages,
-)
+from querywright.retrieval.collection import Manifest, collection_folder, published_passages
 from querywright.retrieval.filters import matcher
 from querywright.retrieval.held import HeldPassages
-from querywright.retrieval.locks import share
 from querywright.retrieval.types import Hit, Kind, check_queries
 from querywright.retrieval.words import TOKENISER, query_terms
 
@@ -72,7 +65,7 @@ class BM25Retriever(HeldPassages):
         _check_settings(k1, b)
         matcher(where)
         folder = collection_folder(name, home)
-        manifest, passages = open_published(folder, home, lambda manifest: _read(folder, manifest))
+        manifest, passages = published_passages(folder, home)
         self._fill(folder, manifest, passages, where, k1, b, progress)
 
     @classmethod
@@ -155,17 +148,6 @@ class BM25Retriever(HeldPassages):
             rows = rows[scores[rows] >= np.partition(scores[rows], -k)[-k]]
         best = rows[np.lexsort((rows, -scores[rows]))][:k]
         return [Hit(self._rows[row], float(scores[row]), rank) for rank, row in enumerate(best, start=1)]
-
-
-def _read(folder: Path, manifest: Manifest) -> tuple[Manifest, dict[str, Passage]] | None:
-    """The passages of a generation, or None when it is gone."""
-    descriptor = share(folder / manifest.readers_lock)
-    if descriptor is None:
-        return None
-    try:
-        return manifest, read_passages(folder, manifest)
-    finally:
-        os.close(descriptor)
 
 
 def _check_settings(k1: float, b: float) -> None:

@@ -18,6 +18,7 @@ from typing import TypeVar
 from querywright.data.types import Passage
 from querywright.errors import CollectionError, InputError
 from querywright.home import home as working_folder
+from querywright.retrieval.locks import share
 
 SCHEMA = 1
 SPACE = "cosine"
@@ -164,6 +165,29 @@ def open_published(folder: Path, home: Path | None, use: Callable[[Manifest], T 
     raise CollectionError(
         f"the readers' lock of the collection {folder.name!r} is missing; run {index_command(folder.name)}"
     )
+
+
+def published_passages(folder: Path, home: Path | None = None) -> tuple[Manifest, dict[str, Passage]]:
+    """The published generation and its passages by id, in the order of their ids.
+
+    Args:
+        folder: The collection's.
+        home: The working folder, whose collections are named where there is none of this name.
+
+    Raises:
+        CollectionError: When there is no such collection, or it is damaged.
+    """
+
+    def read(manifest: Manifest) -> tuple[Manifest, dict[str, Passage]] | None:
+        descriptor = share(folder / manifest.readers_lock)
+        if descriptor is None:
+            return None
+        try:
+            return manifest, read_passages(folder, manifest)
+        finally:
+            os.close(descriptor)
+
+    return open_published(folder, home, read)
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
