@@ -38,7 +38,8 @@ class QuestionsMade(BaseModel):
         num_questions: Questions asked for a passage.
         batch: Questions asked for in one call.
         seconds: How long it took, all builds with these settings together, killed ones up to their last entry.
-        cost: LM calls, tokens and dollars of these builds, as ``Cost.to_json`` gives them.
+        cost: LM calls, tokens and dollars of these builds, as ``Cost.to_json`` gives them. Calls that were under way
+            when a build was stopped are not in it.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True)
@@ -90,8 +91,7 @@ def settings_digest(writer: QuestionWriter, judge: Judge, lm: dspy.LM, judge_lm:
         "format": FORMAT,
         "rules": RULES,
         "writer": {name: state.model_dump() for name, state in predictor_states(writer).items()},
-        "num_questions": writer.num_questions,
-        "batch": writer.batch,
+        "asked": [writer.num_questions, writer.batch, writer.temperature],
         "judge": judge.digest(),
         "lms": [
             [engine_of(one).identity, *(one.kwargs.get(name) for name in ("temperature", "max_tokens"))]

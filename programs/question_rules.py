@@ -1,23 +1,24 @@
 """Rules that sort out written questions before a judge is paid to read them. They look at the text alone.
 
 They are meant to err on the side of keeping: another language in the same script, or a question that the passage does
-not answer, is for the judge. Only ``points_at_text`` and the words that ``alike`` passes over are of English.
+not answer, is for the judge. Only ``points_at_text`` and the words that are passed over are of English.
 """
 
 from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from functools import lru_cache
 
 from querywright.data.types import Passage
 from querywright.retrieval.words import query_terms
 
-REPEATED, NO_WORDS, TOO_LONG, POINTS_AT_TEXT, OTHER_SCRIPT = (
+REPEATED, NO_WORDS, TOO_LONG, NO_QUESTION, POINTS_AT_TEXT, OTHER_SCRIPT = (
     "repeated",
     "no_words",
     "too_long",
+    "no_question",
     "points_at_text",
     "other_script",
 )
@@ -33,6 +34,13 @@ any order, or six and one of them missing in the other, or thirteen and one of t
 _PASSED_OVER = frozenset({
     "a", "an", "the", "of", "to", "in", "on", "for", "by", "with", "at", "and",
     "is", "are", "was", "were", "be", "been", "do", "does", "did", "has", "have",
+})  # fmt: skip
+_MARKED = frozenset({"LATIN", "CYRILLIC"})
+_MARKS = ("?", "\uff1f")
+_CLOSING = " .!)]\"'`*_\u2019\u201d\u00bb"
+_POINTING = frozenset({
+    "what", "which", "who", "whom", "whose", "how", "why", "when", "where",
+    "it", "its", "this", "that", "these", "those", "they", "them", "their", "he", "him", "his", "she", "her", "there",
 })  # fmt: skip
 _TELLING = frozenset({"no", "not", "never", "cannot", "without"})
 
@@ -54,19 +62,20 @@ def unfit(text: str, passage: Passage) -> str:
         passage: What it was written for.
 
     Returns:
-        ``no_words`` without a letter, ``too_long`` beyond 300 characters, ``points_at_text`` where it speaks of "the
+        ``no_words`` without a word that names something, ``too_long`` beyond 300 characters, ``no_question`` where it
+        is of a script whose questions end in a question mark and does not, ``points_at_text`` where it speaks of "the
         passage", ``other_script`` where most of its letters are of a script that the passage does not have.
     """
-    if not any(char.isalpha() for char in text):
+    letters, known = _scripts(text), set(_scripts(passage.content))
+    if not letters or set(query_terms(text)) <= _PASSED_OVER | _POINTING:
         return NO_WORDS
     if len(text) > LONGEST:
         return TOO_LONG
+    if _most(letters, _MARKED) and not text.rstrip(_CLOSING).endswith(_MARKS):
+        return NO_QUESTION
     if _POINTS.search(text) and not _POINTS.search(passage.content):
         return POINTS_AT_TEXT
-    letters, known = _scripts(text), set(_scripts(passage.content))
-    if known and sum(script not in known for script in letters) * 2 > len(letters):
-        return OTHER_SCRIPT
-    return ""
+    return OTHER_SCRIPT if known and _most(letters, set(letters) - known) else ""
 
 
 def repeats(text: str, others: Iterable[str]) -> bool:
@@ -98,6 +107,10 @@ def _words(text: str) -> frozenset[str]:
     words = query_terms(text)
     kept = [word for word in words if word not in _PASSED_OVER] or words
     return frozenset(word[:-1] if len(word) > 3 and word.endswith("s") else word for word in kept)
+
+
+def _most(letters: Sequence[str], scripts: Collection[str]) -> bool:
+    return sum(script in scripts for script in letters) * 2 > len(letters)
 
 
 def _scripts(text: str) -> list[str]:

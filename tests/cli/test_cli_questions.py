@@ -30,7 +30,7 @@ def asked(body):
 def answers(body):
     """Five questions a call, of which a passage's second answers in part and its third not at all."""
     text = asked(body)
-    topic = re.search(r"\[1\] (\w+):", text)[1]
+    topic = re.search(r"passage: (?:\[1\] )?(\w+):", text)[1]
     if "already_asked" in text or "- questions" in text:
         count = text.partition("already_asked:")[2].count("\n- ")
         return json.dumps({"questions": [f"What does {topic} help with, case {count + n}?" for n in range(1, 6)]})
@@ -115,7 +115,8 @@ def test_a_spent_budget_stops_and_nothing_is_paid_for_twice(build, server, home)
     assert len(server.requests) == 30
     assert build("--threads", "3").status == 0
     assert len(server.requests) == 6 * 12
-    assert json.loads((questions_folder("tiny", home) / "questions.json").read_text())["cost"]["calls"] == 6 * 12
+    noted = json.loads((questions_folder("tiny", home) / "questions.json").read_text())["cost"]["calls"]
+    assert 6 * 12 - 3 <= noted <= 6 * 12  # calls that were under way when it stopped are not noted
 
 
 def test_a_wrong_key_stops_at_once(build, server, home):
@@ -149,6 +150,30 @@ def test_questions_of_which_none_is_kept_are_not_published(build, server, home):
     assert done.status == 2
     assert "of 60 questions written for 6 passages of 'tiny' none is kept" in done.err
     assert len(read_records(questions_folder("tiny", home))) == 6
+
+
+def test_stats_tell_what_there_is_and_what_it_cost(build, cli):
+    assert build().status == 0
+    done = cli("questions", "stats", "tiny", "--json")
+    assert done.status == 0, done.err
+    assert done.data["labels"] == {"complete": 48, "partial": 6, "none": 6, "unreadable": 0}
+    assert done.data["kept_share"] == 0.8
+    assert done.data["per_passage"] == [8.0, 8, 8]
+    assert done.data["coverage"] == 1.0
+    assert done.data["made"]["cost"]["calls"] == 6 * 12
+    near = done.data["similarities"]
+    assert near["same_passage"] > near["other_passage"]
+    assert near["own_passage"] > near["not_own_passage"]
+    shown = cli("questions", "stats", "tiny", width=200).out
+    for text in ("kept share: complete of those judged", "0.800", "8.000 (8 to 8)", "72 LM calls made"):
+        assert text in shown
+    assert "judged by openai/scripted, which was not measured against people here" in shown
+
+
+def test_stats_of_a_collection_without_questions_name_the_command(cli, collection):
+    done = cli("questions", "stats", collection)
+    assert done.status == 2
+    assert "write them: querywright questions build tiny" in done.err
 
 
 def test_a_build_that_is_killed_goes_on_to_the_same_records(cli, collection, server, home):
