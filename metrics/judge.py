@@ -43,7 +43,7 @@ class Judge(dspy.Module):
         METRIC: The name of its metric.
         SIGNATURE: The prompt. Its inputs are parts of a case: ``question``, ``options``, ``right_answer``,
             ``passage`` (one passage), ``passages`` (all of them), ``response`` (the answer that is judged), ``point``;
-            its output ``label`` is a ``Literal`` of the labels.
+            its last output ``label`` is a ``Literal`` of the labels, a ``reason`` may stand before it.
         SCALE: The labels, worst first, with the score of each, 0 to 1.
         GRADES: Label by a grade that people gave, from 1 (wrong) to 4 (right and complete), as LiveQA grades
             answers; empty where such grades say nothing about it.
@@ -115,15 +115,25 @@ class Judge(dspy.Module):
         """The label of a case; None where the LM's answer could not be read as one.
 
         Raises:
+            As ``judgement``.
+        """
+        made = self.judgement(case)
+        return None if made is None else str(made.label)
+
+    def judgement(self, case: Case) -> dspy.Prediction | None:
+        """The label of a case with what else the judge says, such as its reason; None without a readable label.
+
+        Raises:
             DataError: As ``shown``.
             dspy.LMError: The LM failed; a failure is no judgement and is not hidden.
         """
         shown = self.shown(case)
         try:
-            label = getattr(self(**shown), "label", None)  # some adapters return an empty answer without the field
+            made: dspy.Prediction = self(**shown)
         except AdapterParseError:
             return None
-        return label if label in self.SCALE else None
+        label = getattr(made, "label", None)  # some adapters return an empty answer without the field
+        return made if label in self.SCALE else None
 
     def cases(self, question: Question, prediction: Any) -> list[Case]:
         """What is judged of a program's prediction: each passage by itself, or its answer."""

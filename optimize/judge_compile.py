@@ -71,7 +71,7 @@ def compile_judge(
     The questions are split by a stable hash. Sets of demonstrations (DSPy's ``LabeledFewShot``, each label as often
     as the others) are taken from a quarter of them, and chosen by kappa on another quarter, where the judge as it is
     stands beside them and wins a tie. The other half is judged twice, before and after. A teleprompter that
-    bootstraps would add nothing: a judge's only output is the label, which people gave.
+    bootstraps would add nothing to the labels, which people gave; a judge's reasons are left out of them.
 
     Args:
         judge: The judge as it is; it is not changed.

@@ -6,7 +6,8 @@ import contextvars
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -76,11 +77,38 @@ def bounded_map(
     deadline: float | None = None,
     on_done: Callable[[int, R | Exception], None] | None = None,
 ) -> list[R | Exception]:
-    """Apply ``work`` to every item in at most ``threads`` threads at a time.
+    """Apply ``work`` to every item as ``bounded_each`` does, and keep all results.
 
-    An exception is a result like any other; an interrupt goes up. ``on_done`` runs in the calling thread and may
-    raise: then nothing further is started and the exception goes up. Threads are daemons, so work that hangs cannot
-    hold up the end of the process, and each runs in a copy of the caller's context.
+    Args:
+        work: Called once an item.
+        items: In order.
+        threads: 1 or more.
+        deadline: Seconds one item may take. Default none.
+        on_done: Called with position and result as each item ends; when it raises, nothing further is started.
+
+    Returns:
+        One result or exception an item, in their order.
+
+    Raises:
+        InputError: ``threads`` or ``deadline`` is out of range.
+    """
+    results: dict[int, R | Exception] = {}
+    with closing(bounded_each(work, items, threads=threads, deadline=deadline)) as done:
+        for position, result in done:
+            results[position] = result
+            if on_done is not None:
+                on_done(position, result)
+    return [results[position] for position in range(len(items))]
+
+
+def bounded_each(
+    work: Callable[[T], R], items: Sequence[T], *, threads: int, deadline: float | None = None
+) -> Generator[tuple[int, R | Exception], None, None]:
+    """Apply ``work`` to every item in at most ``threads`` threads at a time, and give each result as it ends.
+
+    An exception is a result like any other; an interrupt goes up. Close the generator (``contextlib.closing``), so
+    that nothing further is started when what is done with a result fails. Threads are daemons, so work that hangs
+    cannot hold up the end of the process, and each runs in a copy of the caller's context.
 
     Args:
         work: Called once an item.
@@ -88,10 +116,9 @@ def bounded_map(
         threads: 1 or more.
         deadline: Seconds one item may take, more than 0; then its result is a ``DeadlineError``, whatever comes of
             it later, and another thread takes over. Default none.
-        on_done: Called with position and result as each item ends.
 
-    Returns:
-        One result or exception an item, in their order.
+    Yields:
+        Position and result, none of which is kept here.
 
     Raises:
         InputError: ``threads`` or ``deadline`` is out of range.
@@ -103,32 +130,28 @@ def bounded_map(
     board: _Board[T, R] = _Board(work, items)
     for position in range(len(items)):
         board.waiting.put(position)
-    results: dict[int, R | Exception] = {}
 
     def start() -> None:
         context = contextvars.copy_context()
         threading.Thread(target=context.run, args=(board.run,), daemon=True, name="querywright-pool").start()
 
-    def finish(position: int, result: R | BaseException) -> None:
-        if isinstance(result, BaseException) and not isinstance(result, Exception):
-            raise result
-        results[position] = result
-        if on_done is not None:
-            on_done(position, result)
-
+    left = len(items)
     try:
-        for _ in range(min(threads, len(items))):
+        for _ in range(min(threads, left)):
             start()
-        while len(results) < len(items):
+        while left:
             try:
-                ended = board.done.get(timeout=_TICK)
+                position, result = board.done.get(timeout=_TICK)
             except queue.Empty:
-                ended = None
-            if ended is not None:
-                finish(*ended)
+                pass
+            else:
+                if isinstance(result, BaseException) and not isinstance(result, Exception):
+                    raise result
+                left -= 1
+                yield position, result
             for position in board.late(deadline):
                 start()
-                finish(position, DeadlineError(f"took longer than {deadline:g} seconds"))
+                left -= 1
+                yield position, DeadlineError(f"took longer than {deadline:g} seconds")
     finally:
         board.stop.set()
-    return [results[position] for position in range(len(items))]

@@ -205,7 +205,8 @@ class Together(Step["list[T]"]):
                     futures[place].set_result(result)
 
         for _ in range(min(len(self._steps), MOST_THREADS) - 1):
-            threading.Thread(target=work, daemon=True).start()
+            # The name is that of threads whose answers are waited for when a run's budget is spent.
+            threading.Thread(target=work, daemon=True, name="querywright-pool").start()
         try:
             work()
             done, _ = wait(futures, return_when=FIRST_EXCEPTION)

@@ -45,6 +45,11 @@ def not_declined(scripted):
     return make
 
 
+def judgement(label):
+    """An answer that every judge can read; one that asks for no reason passes over it."""
+    return json.dumps({"reason": "It says so.", "label": label})
+
+
 def prediction(*passages, answer="Insulin does."):
     return dspy.Prediction(passages=list(passages), answer=answer)
 
@@ -57,7 +62,7 @@ def test_the_contract(judge):
     assert sorted(labels) == sorted(judge.SCALE)
     assert list(judge.SCALE.values()) == sorted(judge.SCALE.values())
     assert (min(judge.SCALE.values()), max(judge.SCALE.values())) == (0.0, 1.0)
-    assert list(judge.SIGNATURE.output_fields) == ["label"]
+    assert list(judge.SIGNATURE.output_fields) in (["label"], ["reason", "label"])
     assert set(judge.inputs()) <= {"question", "options", *NEEDS}
     assert set(judge.GRADES.values()) <= set(judge.SCALE)
     assert (judge.__doc__ or "").partition("\n")[0].endswith(".")
@@ -80,7 +85,7 @@ def test_the_prompt_is_short_names_the_labels_and_says_that_texts_are_no_instruc
 @ALL
 def test_it_asks_for_one_of_its_labels_by_schema_and_gives_it(judge, scripted, asking):
     best = list(judge.SCALE)[-1]
-    lm = scripted(lambda asked: json.dumps({"label": "no" if "decline" in asked.system else best}))
+    lm = scripted(lambda asked: judgement("no" if "decline" in asked.system else best))
     expected = "no" if judge.NAME == "declined" else best
     with asking(lm):
         assert judge.label_of(CASE) == expected
@@ -233,15 +238,24 @@ def test_faithfulness_sees_every_passage_and_relevancy_none(not_declined, asking
 
 def test_a_question_is_answerable_if_any_passage_answers_it(scripted, asking):
     metric = judged_metric(AnswerabilityJudge())
-    labels = iter(["no", "yes", "no", "no", "no", "?", "?"])
-    lm = scripted(lambda asked: json.dumps({"label": next(labels)}))
+    labels = iter(["none", "complete", "none", "partial", "none", "?", "?"])
+    lm = scripted(lambda asked: judgement(next(labels)))
     pair = [PASSAGE, Passage("p2", "x")]
     with asking(lm):
         assert metric(QUESTION.to_example(), prediction(*pair)) == 1.0
         assert metric(QUESTION.to_example(), prediction(*pair)) == 0.0
-        assert metric(QUESTION.to_example(), prediction(*pair)) == 0.0  # one no, one unreadable (asked twice)
+        assert metric(QUESTION.to_example(), prediction(*pair)) == 0.0  # one none, one unreadable (asked twice)
         assert metric(QUESTION.to_example(), prediction()) == 0.0
     assert metric.unreadable == 1
+
+
+def test_the_reason_stands_before_the_label_and_comes_with_it(scripted, asking):
+    lm = scripted(judgement("partial"), '{"label": "complete"}', '{"label": "complete"}')
+    with asking(lm):
+        made = AnswerabilityJudge().judgement(CASE)
+        assert AnswerabilityJudge().judgement(CASE) is None  # a label without its reason, also when asked once more
+    assert (made.reason, made.label) == ("It says so.", "partial")
+    assert list(lm.engine.asked[0].properties) == ["reason", "label"]
 
 
 def test_a_passage_too_long_for_the_lm_is_not_scored(scripted, asking):
@@ -270,7 +284,9 @@ def test_the_digest_is_of_the_prompts():
 def test_spellings():
     assert UsefulnessJudge.spellings()["4"] == "ENTAILED"
     assert UsefulnessJudge.spellings()["2"] == "NOT_USEFUL"
+    assert RelevancyJudge.spellings() == {"NO": "no", "YES": "yes", "TRUE": "yes", "FALSE": "no"}
     assert AnswerabilityJudge.spellings() == {
-        "NO": "no", "YES": "yes", "1": "no", "2": "no", "3": "no", "4": "yes", "TRUE": "yes", "FALSE": "no",
+        "NONE": "none", "PARTIAL": "partial", "COMPLETE": "complete", "1": "none", "2": "none", "3": "partial",
+        "4": "complete", "YES": "complete", "NO": "none", "TRUE": "complete", "FALSE": "none",
     }  # fmt: skip
     assert "4" not in CoverageJudge.spellings()

@@ -1,16 +1,19 @@
 from __future__ import annotations
 
 import contextvars
+import gc
 import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections import Counter
+from contextlib import closing
 
 import pytest
 
 from querywright.errors import InputError
-from querywright.optimize.pool import DeadlineError, bounded_map
+from querywright.optimize.pool import DeadlineError, bounded_each, bounded_map
 
 
 def test_results_stand_in_the_order_of_the_items():
@@ -53,6 +56,17 @@ def test_every_item_is_worked_on_once_also_when_each_takes_no_time():
     for _ in range(30):
         assert bounded_map(work, range(200), threads=2) == list(range(200))
     assert seen == dict.fromkeys(range(200), 30)
+
+
+def test_results_that_are_given_one_by_one_are_not_kept():
+    class Result:
+        pass
+
+    with closing(bounded_each(lambda n: Result(), range(20), threads=2)) as done:
+        last = [weakref.ref(result) for _, result in done]
+    assert len(last) == 20
+    gc.collect()
+    assert sum(one() is not None for one in last) <= 1  # the one that the loop still names
 
 
 def test_an_exception_is_a_result():

@@ -211,6 +211,23 @@ class Workspace:
         """A second LM with the same store and ledger, and a limit of calls of its own."""
         return _lm(self.store, self.ledger, lm, api_base, api_key(api_key_env), max_calls)
 
+    def judge_lm(
+        self, lm: str, judge: str | None, *, api_base: str | None, api_key_env: str | None, max_calls: int | None
+    ) -> dspy.LM:
+        """The LM of the judges: the first one, unless another is named or it is somewhere else.
+
+        Args:
+            lm: Name of the first LM.
+            judge: Name of the judges' LM, or None.
+            api_base: Address of the judges' LM.
+            api_key_env: Variable with its key.
+            max_calls: Limit of its calls.
+        """
+        check_judge_lm(judge, api_base, api_key_env)
+        if judge is None or (judge == lm and not (api_base or api_key_env)):
+            return self.lm
+        return self.another_lm(judge, api_base=api_base, api_key_env=api_key_env, max_calls=max_calls)
+
     def cost_line(self) -> str:
         """What all LM calls of the command cost."""
         total = self.ledger.total
@@ -232,6 +249,12 @@ class Workspace:
             home=self.home,
             progress=_when_slow(f"the BM25 index of {collection}"),
         )
+
+
+def check_judge_lm(judge: str | None, api_base: str | None, api_key_env: str | None) -> None:
+    """Raise when the judges' LM is given an address or a key, but no name."""
+    if judge is None and (api_base or api_key_env):
+        raise InputError("--judge-api-base and --judge-api-key-env are of the judge's LM; name it with --judge-lm")
 
 
 def _when_slow(what: str) -> Callable[[int, int], None]:

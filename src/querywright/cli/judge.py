@@ -120,8 +120,8 @@ def calibrate_command(
     """Say how far a judge agrees with people.
 
     Grades from 1 to 4 are read as LiveQA gives them: for usefulness 4 is ENTAILED, 3 USEFUL, 1 and 2 NOT_USEFUL; for
-    answerability 4 is yes. Where no right answer is given, usefulness is judged without. Intervals come from
-    resampling questions.
+    answerability 4 is complete, 3 partial, 1 and 2 none. Where no right answer is given, usefulness is judged without.
+    Intervals come from resampling questions.
 
     Example: querywright judge calibrate liveqa-med --per-question 8
     """

@@ -22,6 +22,7 @@ from querywright.cli.demo import demo
 from querywright.cli.evaluate import evaluate_command
 from querywright.cli.index import index
 from querywright.cli.judge import judge_app
+from querywright.cli.questions import questions_app
 from querywright.cli.show import err, note
 from querywright.cli.techniques import techniques
 from querywright.cli.testset import testset_app
@@ -48,6 +49,7 @@ app.command("evaluate")(evaluate_command)
 app.command("compare")(compare_command)
 app.command("compile")(compile_command)
 app.add_typer(judge_app, name="judge")
+app.add_typer(questions_app, name="questions")
 app.add_typer(testset_app, name="testset")
 app.command("techniques")(techniques)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from querywright.cli.common import Workspace, open_reranker, pairs
+from querywright.cli.common import Workspace, check_judge_lm, open_reranker, pairs
 from querywright.cli.judges import Panel, make_panel
 from querywright.cli.plan import Plan, make_plan, planned_programs, planned_questions, settle
 from querywright.cli.show import note
@@ -126,8 +126,7 @@ def prepare(
     Raises:
         InputError: Something cannot be used.
     """
-    if judging.lm is None and (judging.api_base or judging.api_key_env):
-        raise InputError("--judge-api-base and --judge-api-key-env are of the judge's LM; name it with --judge-lm")
+    check_judge_lm(judging.lm, judging.api_base, judging.api_key_env)
     panel = make_panel(judging.names, judging.lm, judging.guidelines)
     plan = make_plan(techniques, artifacts, reader, pairs(knob, "--knob"), metric, engine)
     asked = planned_questions(plan, source, pairs(column, "--column"), limit, split)
@@ -137,11 +136,9 @@ def prepare(
     if reranker is not None and not plan.reranks:
         raise InputError("nothing here reranks; leave --reranker out, or name a technique that does")
     workspace = Workspace.open(home, lm, api_base=api_base, api_key_env=api_key_env, max_calls=max_calls)
-    judge_lm = workspace.lm
-    if judging.lm is not None and (judging.lm != lm or judging.api_base or judging.api_key_env):
-        judge_lm = workspace.another_lm(
-            judging.lm, api_base=judging.api_base, api_key_env=judging.api_key_env, max_calls=max_calls
-        )
+    judge_lm = workspace.judge_lm(
+        lm, judging.lm, api_base=judging.api_base, api_key_env=judging.api_key_env, max_calls=max_calls
+    )
     retrievers: dict[str, CollectionRetriever] = {}
     if collection is not None:
         engines = plan.engines or ([engine] if plan.artifacts or panel.guidelines else [])

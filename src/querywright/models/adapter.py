@@ -211,11 +211,13 @@ def _limit(properties: dict[str, Any], signature: Any) -> None:
 
 def show_passages(passages: Sequence[Passage]) -> str:
     """Passages as a reader sees them: numbered, best first, each on a line of its own."""
-    lines = []
-    for number, passage in enumerate(passages, 1):
-        title = f"{_one_line(passage.title)}: " if passage.title else ""
-        lines.append(f"[{number}] {title}{_one_line(passage.text)}")
-    return "\n".join(lines)
+    return "\n".join(f"[{number}] {show_passage(passage)}" for number, passage in enumerate(passages, 1))
+
+
+def show_passage(passage: Passage) -> str:
+    """A passage alone, on one line and without a number, which small models copy and count on from."""
+    title = f"{_one_line(passage.title)}: " if passage.title else ""
+    return f"{title}{_one_line(passage.text)}"
 
 
 def _one_line(text: str) -> str:

@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +56,7 @@ class PassageRecord:
         settings: Digest of how they were written and judged.
         questions: All questions written for it, in their order; no two of them nearly the same.
         repeated: Questions dropped because they nearly repeated another of the passage. Default 0.
+        unfit: Questions dropped because nobody could be asked them, by reason. Default none.
     """
 
     passage: str
@@ -63,6 +64,7 @@ class PassageRecord:
     settings: str
     questions: tuple[WrittenQuestion, ...]
     repeated: int = 0
+    unfit: Mapping[str, int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """The record as a JSON object."""
@@ -76,7 +78,9 @@ class PassageRecord:
             KeyError, TypeError: It is none.
         """
         questions = tuple(WrittenQuestion(**question) for question in row["questions"])
-        return cls(row["passage"], row["digest"], row["settings"], questions, row["repeated"])
+        return cls(
+            row["passage"], row["digest"], row["settings"], questions, row["repeated"], dict(row.get("unfit", {}))
+        )
 
     def passages(self) -> list[Passage]:
         """The kept questions as passages to index: id, text, and in the metadata where they come from."""

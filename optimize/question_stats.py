@@ -1,0 +1,194 @@
+"""What is known of a collection's questions: how many are kept, how near they lie to one another, what they cost.
+
+Source: QB-RAG, arXiv:2407.18044, its table of mean similarities: questions of the same passage, of different passages,
+a question and its own passage, a question and another one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from querywright.data.types import Passage
+from querywright.errors import CollectionError
+from querywright.home import home as working_folder
+from querywright.models.embedder import Embedder, TextEmbedder, Vectors, with_store
+from querywright.optimize.question_made import QuestionsMade, read_made
+from querywright.retrieval.collection import collection_folder, published_passages
+from querywright.retrieval.question_records import (
+    COMPLETE,
+    NONE,
+    PARTIAL,
+    PassageRecord,
+    questions_folder,
+    read_records,
+)
+
+SAMPLE = 1000
+"""Complete questions whose similarities are looked at; all where there are no more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Similarities:
+    """Mean cosine similarities; NaN where there is no such pair.
+
+    Args:
+        same_passage: Two questions of one passage.
+        other_passage: Two questions of different passages.
+        own_passage: A question and the passage that it was written for.
+        not_own_passage: A question and another passage.
+        questions: Questions that were looked at.
+    """
+
+    same_passage: float
+    other_passage: float
+    own_passage: float
+    not_own_passage: float
+    questions: int
+
+
+@dataclass(frozen=True, slots=True)
+class QuestionStats:
+    """What is known of a collection's questions.
+
+    Args:
+        collection: Its name.
+        passages: Passages in the collection.
+        recorded: Passages whose questions were written, as they are now.
+        stale: Passages that changed since.
+        unwritten: Passages for which none were written yet.
+        removed: Passages with questions that are in the collection no more.
+        other_settings: Passages whose questions were written in another way than ``made`` says.
+        written: Questions written for passages as they are now, repetitions left out.
+        labels: How many of them have each label; ``unreadable`` where the judge's answer was.
+        kept_share: Share of complete ones among those that could be judged; NaN without any.
+        per_passage: Mean, least and most complete questions a recorded passage.
+        bare: Ids of recorded passages without a complete question; a search through questions does not find them.
+        coverage: Share of the collection's passages that have a complete question.
+        dropped: Questions that were dropped before they were judged, by reason.
+        similarities: How near the complete questions lie.
+        made: How they were made and what that cost; None where it is not known.
+    """
+
+    collection: str
+    passages: int
+    recorded: int
+    stale: int
+    unwritten: int
+    removed: int
+    other_settings: int
+    written: int
+    labels: Mapping[str, int]
+    kept_share: float
+    per_passage: tuple[float, int, int]
+    bare: tuple[str, ...]
+    coverage: float
+    dropped: Mapping[str, int]
+    similarities: Similarities
+    made: QuestionsMade | None
+
+    def to_json(self) -> dict[str, Any]:
+        """The figures as a JSON object; a NaN stays one."""
+        fields = {name: getattr(self, name) for name in self.__slots__}
+        made = None if self.made is None else self.made.model_dump()
+        return {**fields, "similarities": asdict(self.similarities), "made": made}
+
+
+def question_stats(
+    collection: str, *, embedder: TextEmbedder, home: Path | None = None, size: int = SAMPLE, seed: int = 0
+) -> QuestionStats:
+    """The figures of a collection's questions, from their records.
+
+    Args:
+        collection: Name of the collection whose passages the questions are about.
+        embedder: Embeds questions and passages; vectors that are stored are not computed again.
+        home: The working folder. Default: ``querywright.home.home()``.
+        size: Complete questions whose similarities are looked at, drawn where there are more. Default 1000.
+        seed: Of the draw. Default 0.
+
+    Raises:
+        CollectionError: There is no such collection, or no questions were written for it.
+    """
+    home = working_folder(home)
+    _, passages = published_passages(collection_folder(collection, home), home)
+    folder = questions_folder(collection, home)
+    records = read_records(folder)
+    if not records:
+        raise CollectionError(
+            f"no questions were written for {collection!r}; write them: querywright questions build {collection}"
+        )
+    made = read_made(folder)
+    known = {id: record for id, record in records.items() if id in passages}
+    current = [record for id, record in known.items() if record.digest == passages[id].digest()]
+    labels = Counter(question.label or "unreadable" for record in current for question in record.questions)
+    complete = {record.passage: _complete(record) for record in current}
+    counts = [len(texts) for texts in complete.values()]
+    readable = labels.total() - labels["unreadable"]
+    dropped = Counter(repeated=sum(record.repeated for record in current))
+    for record in current:
+        dropped.update(record.unfit)
+    return QuestionStats(
+        collection=collection,
+        passages=len(passages),
+        recorded=len(current),
+        stale=len(known) - len(current),
+        unwritten=len(passages) - len(known),
+        removed=len(records) - len(known),
+        other_settings=0 if made is None else sum(record.settings != made.settings for record in current),
+        written=labels.total(),
+        labels={label: labels[label] for label in (COMPLETE, PARTIAL, NONE, "unreadable")},
+        kept_share=labels[COMPLETE] / readable if readable else math.nan,
+        per_passage=(sum(counts) / len(counts), min(counts), max(counts)) if counts else (math.nan, 0, 0),
+        bare=tuple(sorted(id for id, texts in complete.items() if not texts)),
+        coverage=sum(bool(texts) for texts in complete.values()) / len(passages),
+        dropped={why: count for why, count in sorted(dropped.items()) if count},
+        similarities=_similarities(complete, passages, with_store(embedder, home), size, seed),
+        made=made,
+    )
+
+
+def _complete(record: PassageRecord) -> list[str]:
+    return [question.text for question in record.questions if question.label == COMPLETE]
+
+
+def _similarities(
+    complete: Mapping[str, Sequence[str]], passages: Mapping[str, Passage], embedder: Embedder, size: int, seed: int
+) -> Similarities:
+    """Of passages drawn whole, so that there are pairs of one passage, until there are enough questions."""
+    chosen: list[tuple[str, str]] = []
+    ids = sorted(id for id, texts in complete.items() if texts)
+    for place in np.random.default_rng(seed).permutation(len(ids)):
+        if len(chosen) >= size:
+            break
+        chosen += [(ids[place], text) for text in complete[ids[place]]]
+    if not chosen:
+        return Similarities(math.nan, math.nan, math.nan, math.nan, 0)
+    owners = sorted({id for id, _ in chosen})
+    vectors = embedder.encode([text for _, text in chosen])
+    about = embedder.encode([passages[id].content for id in owners])
+    own = np.array([[owner == id for owner in owners] for id, _ in chosen])
+    same = own @ own.T  # whether two questions have one passage
+    apart = ~np.eye(len(chosen), dtype=bool)
+    between, to_passages = _cosines(vectors, vectors), _cosines(vectors, about)
+    return Similarities(
+        same_passage=_mean(between[same & apart]),
+        other_passage=_mean(between[~same]),
+        own_passage=_mean(to_passages[own]),
+        not_own_passage=_mean(to_passages[~own]),
+        questions=len(chosen),
+    )
+
+
+def _cosines(rows: Vectors, others: Vectors) -> Any:
+    """Cosine similarity of each row with each other one; the embedder's vectors have length one."""
+    return rows.astype(np.float64) @ others.astype(np.float64).T
+
+
+def _mean(values: Any) -> float:
+    return float(values.mean()) if values.size else math.nan

@@ -1,0 +1,124 @@
+"""Rules that sort out written questions before a judge is paid to read them. They look at the text alone.
+
+They are meant to err on the side of keeping: another language in the same script, or a question that the passage does
+not answer, is for the judge. Only ``points_at_text`` and the words that are passed over are of English.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Collection, Iterable, Sequence
+from functools import lru_cache
+
+from querywright.data.types import Passage
+from querywright.retrieval.words import query_terms
+
+REPEATED, NO_WORDS, TOO_LONG, NO_QUESTION, POINTS_AT_TEXT, OTHER_SCRIPT = (
+    "repeated",
+    "no_words",
+    "too_long",
+    "no_question",
+    "points_at_text",
+    "other_script",
+)
+"""Reasons to drop a question."""
+
+LONGEST = 300
+"""Characters of a question; what is longer is a passage."""
+
+ALIKE = 0.85
+"""Share of the words of two questions, taken together, that both have when one repeats the other: the same words in
+any order, or six and one of them missing in the other, or thirteen and one of them another."""
+
+_PASSED_OVER = frozenset({
+    "a", "an", "the", "of", "to", "in", "on", "for", "by", "with", "at", "and",
+    "is", "are", "was", "were", "be", "been", "do", "does", "did", "has", "have",
+})  # fmt: skip
+_MARKED = frozenset({"LATIN", "CYRILLIC"})
+_MARKS = ("?", "\uff1f")
+_CLOSING = " .!)]\"'`*_\u2019\u201d\u00bb"
+_POINTING = frozenset({
+    "what", "which", "who", "whom", "whose", "how", "why", "when", "where",
+    "it", "its", "this", "that", "these", "those", "they", "them", "their", "he", "him", "his", "she", "her", "there",
+})  # fmt: skip
+_TELLING = frozenset({"no", "not", "never", "cannot", "without"})
+
+_TEXT = r"(?:passage|text|excerpt|paragraph|article|document)"
+_POINTS = re.compile(
+    rf"\b(?:according to (?:the|this|that) (?:given |above )?{_TEXT}"
+    rf"|(?:in|by|from) (?:the|this|that) (?:given |above )?(?:passage|text|excerpt|paragraph)"
+    rf"|(?:the|this) {_TEXT} (?:\w+ly )?"
+    r"(?:says?|mentions?|states?|describes?|discuss(?:es)?|tells?|explains?|about))\b",
+    re.IGNORECASE,
+)
+
+
+def unfit(text: str, passage: Passage) -> str:
+    """Why a question cannot be asked of anybody; empty when nothing speaks against it.
+
+    Args:
+        text: The question, on one line.
+        passage: What it was written for.
+
+    Returns:
+        ``no_words`` without a word that names something, ``too_long`` beyond 300 characters, ``no_question`` where it
+        is of a script whose questions end in a question mark and does not, ``points_at_text`` where it speaks of "the
+        passage", ``other_script`` where most of its letters are of a script that the passage does not have.
+    """
+    letters, known = _scripts(text), set(_scripts(passage.content))
+    if not letters or set(query_terms(text)) <= _PASSED_OVER | _POINTING:
+        return NO_WORDS
+    if len(text) > LONGEST:
+        return TOO_LONG
+    if _most(letters, _MARKED) and not text.rstrip(_CLOSING).endswith(_MARKS):
+        return NO_QUESTION
+    if _POINTS.search(text) and not _POINTS.search(passage.content):
+        return POINTS_AT_TEXT
+    return OTHER_SCRIPT if known and _most(letters, set(letters) - known) else ""
+
+
+def repeats(text: str, others: Iterable[str]) -> bool:
+    """Whether a question says nearly what one of the others says."""
+    return any(alike(text, other) for other in others)
+
+
+def alike(one: str, other: str) -> bool:
+    """Whether two questions are nearly the same: the same words but for few, and none of those a number or a negation.
+
+    The order of words, articles, forms of "be" and "do", and an "s" at a word's end make no difference. The same
+    everywhere and whatever embeds the questions, so that another embedder changes no record.
+
+    Args:
+        one: A question.
+        other: Another one.
+    """
+    ours, theirs = _words(one), _words(other)
+    apart = ours ^ theirs
+    if not apart:
+        return True
+    if any(word in _TELLING or not word.isalpha() for word in apart):
+        return False
+    return len(ours & theirs) >= ALIKE * len(ours | theirs)
+
+
+@lru_cache(maxsize=4096)
+def _words(text: str) -> frozenset[str]:
+    words = query_terms(text)
+    kept = [word for word in words if word not in _PASSED_OVER] or words
+    return frozenset(word[:-1] if len(word) > 3 and word.endswith("s") else word for word in kept)
+
+
+def _most(letters: Sequence[str], scripts: Collection[str]) -> bool:
+    return sum(script in scripts for script in letters) * 2 > len(letters)
+
+
+def _scripts(text: str) -> list[str]:
+    """The script of each letter."""
+    return [_script(char) for char in unicodedata.normalize("NFKC", text) if char.isalpha()]
+
+
+@lru_cache(maxsize=4096)
+def _script(char: str) -> str:
+    name = unicodedata.name(char, "").partition(" ")[0]
+    return "CJK" if name in {"HIRAGANA", "KATAKANA", "KATAKANA-HIRAGANA"} else name

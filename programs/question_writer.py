@@ -1,0 +1,147 @@
+"""Questions written for a passage: those that people would ask and that the passage answers.
+
+Source: QB-RAG, arXiv:2407.18044, its offline stage, which asks for 20 questions a passage in one call. Where we differ:
+they are asked for in batches, each time with what was asked already, so that a small model ends its list, and
+near-repetitions are dropped; there is one example where the paper has several. Batches are sampled where the LM takes a
+seed, because a small model's likeliest list is one question again and again. Whether the passage does answer them is
+for a judge.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import dspy
+from dspy.utils.exceptions import AdapterParseError
+
+from querywright.data.types import Passage
+from querywright.errors import InputError
+from querywright.models.adapter import show_passage
+from querywright.programs.question_rules import REPEATED, repeats, unfit
+from querywright.programs.written import one_line, with_count
+
+NUM_QUESTIONS = 20
+BATCH = 5
+TEMPERATURE = 0.4
+MOST_QUESTIONS = 100
+_PATIENCE = 2
+"""Batches at most, in multiples of those that are needed when each brings all that was asked for."""
+
+
+_EXAMPLE = dspy.Example(
+    passage=show_passage(
+        Passage(
+            "frost",
+            "Frost forms on clear, still nights, because the ground then loses its warmth to the sky. A cover of straw "
+            "keeps the roots of roses from freezing; it is taken away in March, since damp straw makes the stems rot.",
+            "Frost in the garden",
+        )
+    ),
+    already_asked=[],
+    questions=[
+        "On what kind of nights does frost form?",
+        "How can the roots of roses be kept from freezing?",
+        "When should straw be taken off roses?",
+        "Why do rose stems rot under damp straw?",
+        "Why does the ground get cold on clear nights?",
+    ],
+)
+"""What a model of 135 million parameters needs to write questions at all, and not lists of what the passage names."""
+
+
+class WriteQuestions(dspy.Signature):
+    """Ask short questions that people would ask and that the passage answers, in the language of the passage."""
+
+    passage: str = dspy.InputField()
+    already_asked: list[str] = dspy.InputField()
+    questions: list[str] = dspy.OutputField()
+
+
+class QuestionWriter(dspy.Module):
+    """Writes questions for a passage with the ambient LM.
+
+    Args:
+        num_questions: Questions a passage at most, 1 to 100. Default 20.
+        batch: Questions asked for in one call, 1 or more. Default 5.
+        temperature: Of sampling, 0 to 1.5, where the LM takes a seed; any other keeps its own, so that the same
+            questions are written again. Default 0.4.
+
+    Raises:
+        InputError: A value is out of range.
+    """
+
+    def __init__(
+        self, num_questions: int = NUM_QUESTIONS, batch: int = BATCH, temperature: float = TEMPERATURE
+    ) -> None:
+        super().__init__()
+        if not 1 <= num_questions <= MOST_QUESTIONS:
+            raise InputError(f"num_questions must be from 1 to {MOST_QUESTIONS}, but got {num_questions}")
+        if batch < 1:
+            raise InputError(f"batch must be 1 or more, but got {batch}")
+        if not 0 <= temperature <= 1.5:
+            raise InputError(f"temperature must be from 0 to 1.5, but got {temperature}")
+        self.num_questions = num_questions
+        self.batch = batch
+        self.temperature = temperature
+        self.write_questions = dspy.Predict(WriteQuestions)
+        self.write_questions.demos = [_EXAMPLE]
+
+    def forward(self, passage: Passage) -> dspy.Prediction:
+        """Batch after batch, until there are enough or one brings nothing new.
+
+        Args:
+            passage: What the questions are written for.
+
+        Returns:
+            A prediction with ``questions`` (list of str, at most ``num_questions``, no two nearly the same) and
+            ``dropped`` (how many were dropped, by reason; see ``question_rules``).
+
+        Raises:
+            AdapterParseError: The first batch could not be read. A later one that cannot be read ends the list.
+        """
+        kept: list[str] = []
+        dropped: Counter[str] = Counter()
+        shown = show_passage(passage)
+        for number in range(_PATIENCE * math.ceil(self.num_questions / self.batch)):
+            missing = self.num_questions - len(kept)
+            written = self._written(shown, kept, min(self.batch, missing), number)
+            new = self._sorted_out(written, passage, kept, dropped)
+            kept += new[:missing]
+            if not new or len(kept) == self.num_questions:
+                break
+        return dspy.Prediction(questions=kept, dropped=dict(dropped))
+
+    def _written(self, shown: str, asked: Sequence[str], count: int, number: int) -> list[str]:
+        desc = f"{count} {'other ' if asked else ''}short questions"
+        signature = with_count(self.write_questions, "questions", count, desc)
+        try:
+            made: Any = self.write_questions(
+                signature=signature, passage=shown, already_asked=list(asked), config=self._sampling(number)
+            )
+        except AdapterParseError:
+            if not asked:
+                raise
+            return []
+        return [text for line in made.questions or () if (text := one_line(line))]
+
+    def _sampling(self, number: int) -> dict[str, Any]:
+        """Of one batch; its seed makes it another draw than the others, and the same one tomorrow."""
+        lm = self.write_questions.lm or dspy.settings.lm
+        if getattr(lm, "kwargs", {}).get("temperature") is None or "seed" not in getattr(lm, "supported_params", ()):
+            return {}
+        return {"temperature": self.temperature, "seed": number}
+
+    @staticmethod
+    def _sorted_out(written: Sequence[str], passage: Passage, asked: Sequence[str], dropped: Counter[str]) -> list[str]:
+        """Those that are new and can be asked; the others are counted."""
+        new: list[str] = []
+        for text in written:
+            why = unfit(text, passage) or (REPEATED if repeats(text, (*asked, *new)) else "")
+            if why:
+                dropped[why] += 1
+            else:
+                new.append(text)
+        return new

@@ -1,0 +1,206 @@
+"""``querywright questions``: a build that goes on where it was killed, and what is said of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+
+import pytest
+
+from querywright.retrieval.collection import published_passages
+from querywright.retrieval.question_records import RECORDS, questions_folder, questions_name, read_records
+
+WORDS = ("juice", "feet", "cuff", "salt", "walk", "lenses")
+
+
+def asked(body):
+    return "\n".join(
+        part if isinstance(part, str) else "".join(piece["text"] for piece in part)
+        for part in (message["content"] for message in body["messages"])
+    )
+
+
+def answers(body):
+    """Five questions a call, of which a passage's second answers in part and its third not at all."""
+    text = asked(body)
+    topic = re.search(r"passage: (?:\[1\] )?(\w+):", text)[1]
+    if "already_asked" in text or "- questions" in text:
+        count = text.partition("already_asked:")[2].count("\n- ")
+        return json.dumps({"questions": [f"What does {topic} help with, case {count + n}?" for n in range(1, 6)]})
+    number = int(re.search(r"case (\d+)", text)[1])
+    label = {2: "partial", 3: "none"}.get(number, "complete")
+    return json.dumps({"reason": f"It speaks of {topic}.", "label": label})
+
+
+@pytest.fixture
+def build(cli, collection, server):
+    """Runs ``questions build`` on the tiny collection, ten questions a passage."""
+    server.reply = answers
+
+    def call(*arguments, **options):
+        return cli("questions", "build", collection, "--num-questions", "10", *arguments, *server.lm, **options)
+
+    return call
+
+
+def records(home):
+    return questions_folder("tiny", home) / RECORDS
+
+
+def test_questions_are_written_judged_and_published(build, server, home):
+    done = build("--json", "--threads", "3")
+    assert done.status == 0, done.err
+    assert (done.data["passages"], done.data["written"], done.data["current"]) == (6, 6, 0)
+    assert done.data["made"]["lm"] == done.data["made"]["judge_lm"] == "openai/scripted"
+    assert done.data["made"]["cost"]["calls"] == len(server.requests) == 6 * (2 + 10)
+    assert done.data["index"]["count"] == 6 * 9
+    found = read_records(questions_folder("tiny", home))
+    assert Counter(question.label for record in found.values() for question in record.questions) == {
+        "complete": 6 * 8, "partial": 6, "none": 6,
+    }  # fmt: skip
+    assert found["p-feet"].questions[1].reason == "It speaks of feet."
+    _, kept = published_passages(questions_folder("tiny", home))
+    assert {passage.metadata["passage"] for passage in kept.values()} == {f"p-{word}" for word in WORDS}
+    assert all("case 3?" not in passage.text for passage in kept.values())
+    assert questions_name("tiny") == "tiny-questions"
+
+
+def test_the_same_build_again_asks_nothing_and_changes_nothing(build, server, home):
+    assert build().status == 0
+    calls, before = len(server.requests), records(home).read_bytes()
+    done = build(width=200)
+    assert done.status == 0
+    assert len(server.requests) == calls
+    assert records(home).read_bytes() == before
+    assert "6 passages, 0 written now, 6 there already, 0 failed; 54 questions kept" in done.out
+    assert "judged by openai/scripted, which was not measured against people here" in done.out
+
+
+def test_a_passage_that_changed_is_written_anew_and_one_that_went_stays_until_pruned(build, cli, server, passages):
+    assert build().status == 0
+    calls = len(server.requests)
+    lines = [json.loads(line) for line in passages.read_text().splitlines()]
+    lines[0]["text"] += " Then eat."
+    passages.write_text("".join(json.dumps(line) + "\n" for line in lines[:-1]))
+    assert cli("index", "tiny", passages, "--prune").status == 0
+    done = build("--json")
+    assert (done.data["written"], done.data["current"], done.data["removed"]) == (1, 4, 1)
+    assert len(server.requests) == calls + 2 + 10
+    assert "1 passages that are in the collection no more stay; --prune removes them" in build().err
+    done = build("--json", "--prune")
+    assert (done.data["written"], done.data["index"]["count"]) == (0, 5 * 9)
+    assert len(server.requests) == calls + 2 + 10
+
+
+def test_a_trial_looks_at_the_first_passages_and_the_rest_follows(build, server):
+    done = build("--json", "--limit", "2")
+    assert (done.data["passages"], done.data["written"]) == (2, 2)
+    assert len(server.requests) == 2 * 12
+    done = build("--json")
+    assert (done.data["passages"], done.data["written"], done.data["current"]) == (6, 4, 2)
+    assert len(server.requests) == 6 * 12
+
+
+def test_a_spent_budget_stops_and_nothing_is_paid_for_twice(build, server, home):
+    done = build("--max-calls", "30", "--threads", "3")
+    assert done.status == 3
+    assert "the limit of 30 LM calls is reached" in done.err
+    assert len(server.requests) == 30
+    assert build("--threads", "3").status == 0
+    assert len(server.requests) == 6 * 12
+    noted = json.loads((questions_folder("tiny", home) / "questions.json").read_text())["cost"]["calls"]
+    assert 6 * 12 - 3 <= noted <= 6 * 12  # calls that were under way when it stopped are not noted
+
+
+def test_a_wrong_key_stops_at_once(build, server, home):
+    server.status = 401
+    done = build()
+    assert done.status == 3
+    assert len(server.requests) <= 8
+    assert "sk-never" not in done.err
+    assert read_records(questions_folder("tiny", home)) == {}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("nothing",), "there is no collection 'nothing' (known: tiny)"),
+        (("tiny", "--num-questions", "101"), "num_questions must be from 1 to 100, but got 101"),
+        (("tiny", "--judge-api-base", "http://127.0.0.1:1"), "name it with --judge-lm"),
+    ],
+)
+def test_a_mistake_is_said_before_anything_is_asked(cli, collection, server, arguments, message):
+    done = cli("questions", "build", *arguments, *server.lm)
+    assert done.status == 2
+    assert message in done.err
+    assert server.requests == []
+
+
+def test_questions_of_which_none_is_kept_are_not_published(build, server, home):
+    usual = server.reply
+    server.reply = lambda body: usual(body).replace('"complete"', '"none"').replace('"partial"', '"none"')
+    done = build()
+    assert done.status == 2
+    assert "of 60 questions written for 6 passages of 'tiny' none is kept" in done.err
+    assert len(read_records(questions_folder("tiny", home))) == 6
+
+
+def test_stats_tell_what_there_is_and_what_it_cost(build, cli):
+    assert build().status == 0
+    done = cli("questions", "stats", "tiny", "--json")
+    assert done.status == 0, done.err
+    assert done.data["labels"] == {"complete": 48, "partial": 6, "none": 6, "unreadable": 0}
+    assert done.data["kept_share"] == 0.8
+    assert done.data["per_passage"] == [8.0, 8, 8]
+    assert done.data["coverage"] == 1.0
+    assert done.data["made"]["cost"]["calls"] == 6 * 12
+    near = done.data["similarities"]
+    assert near["same_passage"] > near["other_passage"]
+    assert near["own_passage"] > near["not_own_passage"]
+    shown = cli("questions", "stats", "tiny", width=200).out
+    for text in ("kept share: complete of those judged", "0.800", "8.000 (8 to 8)", "72 LM calls made"):
+        assert text in shown
+    assert "judged by openai/scripted, which was not measured against people here" in shown
+
+
+def test_stats_of_a_collection_without_questions_name_the_command(cli, collection):
+    done = cli("questions", "stats", collection)
+    assert done.status == 2
+    assert "write them: querywright questions build tiny" in done.err
+
+
+def test_a_build_that_is_killed_goes_on_to_the_same_records(cli, collection, server, home):
+    """Killed with -9 again and again at moments of its own, in processes of its own."""
+    kills = int(os.environ.get("QUERYWRIGHT_TEST_KILLS", "2"))
+    server.reply, server.delay = answers, 0.03
+    command = ["questions", "build", collection, "--num-questions", "10", "--threads", "2", *server.lm]
+    moments, folder = random.Random(7), questions_folder("tiny", home)
+    for _ in range(kills):
+        process = subprocess.Popen([sys.executable, "-m", "querywright", *command], stderr=subprocess.DEVNULL)
+        before = records(home).stat().st_size if records(home).exists() else 0
+        while process.poll() is None and (records(home).stat().st_size if records(home).exists() else 0) == before:
+            time.sleep(0.005)
+        time.sleep(moments.uniform(0, 0.2))
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        assert process.returncode == -signal.SIGKILL
+        assert all(len(record.questions) == 10 for record in read_records(folder).values())
+    server.delay = 0.0
+    assert cli(*command).status == 0
+    asked_for = Counter(json.dumps(request, sort_keys=True) for request in server.requests)
+    assert len(asked_for) == 6 * 12
+    assert sum(asked_for.values()) - len(asked_for) <= 2 * kills  # calls under way when their process was killed
+    killed = records(home).read_bytes()
+
+    records(home).unlink()
+    calls = len(server.requests)
+    assert cli(*command).status == 0
+    assert len(server.requests) == calls  # all answers are known
+    assert records(home).read_bytes() == killed

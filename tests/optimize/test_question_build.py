@@ -1,0 +1,318 @@
+"""Questions built for a collection: calls, failures, what is written anew and what never is."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import dspy
+import numpy as np
+import pytest
+from dspy import lm15
+
+from querywright.data.types import Passage
+from querywright.errors import CollectionError, OutageError
+from querywright.metrics.judges import AnswerabilityJudge
+from querywright.models.engine_errors import LMOutageError, LMPromptTooLongError
+from querywright.optimize.failures import TooManyFailuresError
+from querywright.optimize.question_build import LOCK, build_questions, write_record
+from querywright.optimize.question_made import MADE, read_made, settings_digest
+from querywright.programs.question_writer import QuestionWriter
+from querywright.retrieval.collection import published_passages
+from querywright.retrieval.index import build_collection
+from querywright.retrieval.locks import building
+from querywright.retrieval.question_records import RECORDS, questions_folder, questions_name, read_records
+
+NAMES = ("apple", "bread", "cheese", "dates")
+NUMBERS = ("one", "two", "three")
+
+
+class Words:
+    """Texts as bags of letters."""
+
+    id = "letters"
+    dimension = 27
+
+    def encode(self, texts, /):
+        rows = np.array([[1.0, *(text.lower().count(chr(97 + n)) for n in range(26))] for text in texts])
+        return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+
+
+@dataclass
+class Engine:
+    """Writes three questions a passage; the second is answered in part."""
+
+    before: Any = lambda asked: None
+    asked: list[str] = field(default_factory=list)
+    lock: Any = field(default_factory=threading.Lock)
+    supports_response_schema = True
+    supported_params = frozenset({"temperature", "max_tokens", "response_format", "seed"})
+
+    def complete(self, request):
+        text = request.messages[-1].text
+        with self.lock:
+            self.asked.append(text)
+        answer = self.before(text) or self.answer(text)
+        message = lm15.Message.assistant([lm15.TextPart(answer)])
+        usage = lm15.Usage(input_tokens=2, output_tokens=1)
+        return lm15.Response(id=None, model=request.model, message=message, finish_reason="stop", usage=usage)
+
+    def answer(self, text):
+        name = re.search(r"passage: (?:\[1\] )?(\w+) is good", text)[1]
+        if not judging(text):
+            return json.dumps({"questions": [f"What is {name} {number} good for?" for number in NUMBERS]})
+        label = "partial" if "two" in text else "complete"
+        return json.dumps({"reason": f"It is of {name}.", "label": label})
+
+    def close(self):
+        pass
+
+
+def judging(text):
+    return "question:" in text
+
+
+@pytest.fixture
+def home(tmp_path):
+    folder = tmp_path / "home"
+    index(folder)
+    return folder
+
+
+def index(home, *names, **texts):
+    passages = [Passage(name, texts.get(name, f"{name} is good.")) for name in names or NAMES]
+    build_collection("foods", passages, embedder=Words(), home=home, prune=True)
+
+
+@pytest.fixture
+def lm(make_lm, store):
+    return make_lm(Engine(), store=store)
+
+
+@pytest.fixture
+def build(home):
+    """Builds the questions of the four passages, three each, in one call."""
+
+    def call(lm, *, writer=None, **options):
+        return build_questions(
+            "foods", lm=lm, embedder=Words(), writer=writer or QuestionWriter(3, 3), home=home, **options
+        )
+
+    return call
+
+
+def folder(home):
+    return questions_folder("foods", home)
+
+
+def test_the_records_are_the_same_however_many_calls_are_under_way(build, home, lm, make_lm):
+    report = build(lm, threads=1)
+    assert (report.passages, report.written, report.current, report.failed) == (4, 4, 0, {})
+    one = (folder(home) / RECORDS).read_bytes()
+    (folder(home) / RECORDS).unlink()
+    build(make_lm(Engine()), threads=7)
+    assert (folder(home) / RECORDS).read_bytes() == one
+    record = read_records(folder(home))["bread"]
+    assert [(question.text, question.label) for question in record.questions] == [
+        ("What is bread one good for?", "complete"),
+        ("What is bread two good for?", "partial"),
+        ("What is bread three good for?", "complete"),
+    ]
+    assert {question.reason for question in record.questions} == {"It is of bread."}
+
+
+def test_so_many_calls_are_under_way_as_were_asked_for_and_never_more(build, make_lm):
+    meeting, now, most = threading.Barrier(4), Counter(), Counter()
+
+    def before(text):
+        with engine.lock:
+            now["calls"] += 1
+            most["calls"] = max(most["calls"], now["calls"])
+        meeting.wait(30)  # nobody goes on before there are four: fails when there never are
+        with engine.lock:
+            now["calls"] -= 1
+
+    engine = Engine(before)
+    build(make_lm(engine), threads=4)
+    assert len(engine.asked) == 4 * (1 + 3)
+    assert most["calls"] == 4
+
+
+def test_a_record_depends_on_the_answers_alone(lm):
+    made = write_record(
+        Passage("p", "bread is good."), settings="s", writer=QuestionWriter(3, 3), judge=AnswerabilityJudge(),
+        lm=lm, judge_lm=lm,
+    )  # fmt: skip
+    assert (made.passage, made.settings, len(made.questions), made.repeated) == ("p", "s", 3, 0)
+    assert made.digest == Passage("p", "bread is good.").digest()
+
+
+def test_what_is_dropped_is_counted_in_the_record(make_lm):
+    written = ["What is bread?", "what is bread?", "Bread.", "What does the text say?", "?"]
+    lm = make_lm(Engine(lambda text: None if judging(text) else json.dumps({"questions": written})))
+    made = write_record(
+        Passage("p", "bread is good."), settings="s", writer=QuestionWriter(5, 5), judge=AnswerabilityJudge(),
+        lm=lm, judge_lm=lm,
+    )  # fmt: skip
+    assert [question.text for question in made.questions] == ["What is bread?"]
+    assert made.repeated == 1 + 2  # the second batch, which ends the list, has all of it again
+    assert made.unfit == {"no_question": 2, "no_words": 2, "points_at_text": 2}
+
+
+@pytest.mark.parametrize("answer", ["?", '{"label": "complete"}', '{"reason": "r", "label": "all"}'])
+def test_a_question_whose_judgement_cannot_be_read_has_no_label_and_is_not_published(build, home, make_lm, answer):
+    report = build(make_lm(Engine(lambda text: answer if judging(text) and "bread one" in text else None)))
+    assert report.failed == {}
+    assert [question.label for question in read_records(folder(home))["bread"].questions] == ["", "partial", "complete"]
+    _, kept = published_passages(folder(home))
+    assert len(kept) == 11
+    assert not any("bread one" in passage.text for passage in kept.values())
+
+
+def test_a_judgement_without_room_leaves_its_question_without_a_label(build, home, make_lm):
+    def before(text):
+        if judging(text) and "bread one" in text:
+            raise LMPromptTooLongError(5000, 4096, 512)
+
+    build(make_lm(Engine(before)))
+    assert read_records(folder(home))["bread"].questions[0].label == ""
+
+
+@pytest.mark.parametrize("broken", ["write", "judge"])
+def test_a_passage_that_fails_is_counted_and_tried_again(build, home, make_lm, store, broken):
+    def before(text):
+        if "bread" in text and judging(text) is (broken == "judge"):
+            raise dspy.LMError("no")
+
+    report = build(make_lm(Engine(before), store=store))
+    assert (report.written, report.failed) == (3, {"lm": 1})
+    assert sorted(read_records(folder(home))) == ["apple", "cheese", "dates"]
+    engine = Engine()
+    report = build(make_lm(engine, store=store))
+    assert (report.written, report.current, report.failed) == (1, 3, {})
+    assert len(engine.asked) == (4 if broken == "write" else 3)
+
+
+def test_a_list_that_cannot_be_read_is_a_failure_of_its_passage(build, home, make_lm):
+    report = build(make_lm(Engine(lambda text: "?" if "bread" in text else None)))
+    assert report.failed == {"parse": 1}
+    assert "bread" not in read_records(folder(home))
+
+
+def test_more_failures_than_allowed_stop_the_build_and_keep_what_is_done(build, home, make_lm):
+    def before(text):
+        if "apple" not in text:
+            raise dspy.LMError("no")
+
+    with pytest.raises(TooManyFailuresError, match="2 of 4 passages failed in 'questions'"):
+        build(make_lm(Engine(before)), threads=1)
+    assert list(read_records(folder(home))) == ["apple"]
+    assert not (folder(home) / "manifest.json").exists()
+
+
+def test_an_outage_stops_the_build_and_what_was_spent_is_known(build, home, make_lm):
+    def before(text):
+        if "apple" not in text:
+            raise LMOutageError("down")
+
+    with pytest.raises(OutageError):
+        build(make_lm(Engine(before)), threads=1, max_failures=1.0)
+    made = read_made(folder(home))
+    assert made is not None
+    assert made.cost["calls"] == 4
+
+
+def test_another_judge_is_asked_about_the_same_questions(build, lm, make_lm, store):
+    build(lm)
+    judge = make_lm(Engine())
+    judge.engine.identity = "another"
+    report = build(lm, judge_lm=judge)
+    assert report.written == 4
+    assert len(lm.engine.inner.asked) == 4 * (1 + 3)  # the questions were stored
+    assert len(judge.engine.inner.asked) == 4 * 3
+    assert report.made.cost["calls"] == 4 * 3
+    assert report.made.cost["saved"] == 4
+
+
+def test_the_same_settings_ask_nothing_and_other_ones_write_anew(build, home, lm):
+    build(lm)
+    made = (folder(home) / MADE).read_bytes()
+    assert build(lm).written == 0
+    assert (folder(home) / MADE).read_bytes() == made
+    assert build(lm, writer=QuestionWriter(2, 2)).written == 4
+    assert {len(record.questions) for record in read_records(folder(home)).values()} == {2}
+
+
+def test_a_passage_that_changed_under_its_questions_is_written_anew(build, home, lm):
+    build(lm)
+    before = read_records(folder(home))
+    index(home, bread="bread is good. For ever.")
+    report = build(lm)
+    assert (report.written, report.current) == (1, 3)
+    after = read_records(folder(home))
+    assert {name for name in NAMES if after[name] != before[name]} == {"bread"}
+    changed = Passage("bread", "bread is good. For ever.").digest()
+    _, kept = published_passages(folder(home))
+    assert {one.metadata["digest"] for one in kept.values() if one.metadata["passage"] == "bread"} == {changed}
+
+
+def test_passages_that_went_stay_until_they_are_pruned(build, home, lm):
+    build(lm)
+    index(home, "apple", "bread")
+    report = build(lm)
+    assert (report.removed, report.pruned, report.index.count) == (2, False, 12)
+    report = build(lm, prune=True)
+    assert (report.removed, report.pruned, report.index.count) == (2, True, 6)
+    assert build(lm, prune=True).removed == 0
+
+
+def test_only_one_process_writes(build, home, lm):
+    folder(home).mkdir(parents=True)
+    with (
+        building(folder(home) / LOCK, questions_name("foods")),
+        pytest.raises(CollectionError, match="'foods-questions' is being built by process"),
+    ):
+        build(lm)
+    assert lm.engine.inner.asked == []
+
+
+def test_damaged_notes_of_what_it_cost_do_not_stop_a_build(build, home, lm):
+    build(lm)
+    (folder(home) / MADE).write_text("{}")
+    with pytest.raises(CollectionError, match=r"questions\.json in 'foods-questions' is damaged"):
+        read_made(folder(home))
+    index(home, bread="bread is good. For ever.")
+    assert build(lm).made.cost["calls"] == 4
+    assert read_made(folder(home)) is not None
+
+
+def test_the_digest_of_settings_is_of_all_that_a_record_depends_on(lm, make_lm):
+    writer, judge = QuestionWriter(), AnswerabilityJudge()
+    other = make_lm(Engine())
+    other.engine.identity = "another"
+    hotter = make_lm(Engine())
+    hotter.kwargs["temperature"] = 0.5
+    reworded = QuestionWriter()
+    reworded.write_questions.signature = reworded.write_questions.signature.with_instructions("Ask.")
+    taught = AnswerabilityJudge()
+    taught.label.demos = [dspy.Example(passage="p", question="q", reason="r", label="none")]
+    digests = [
+        settings_digest(*parts)
+        for parts in [
+            (writer, judge, lm, lm),
+            (QuestionWriter(19), judge, lm, lm),
+            (QuestionWriter(batch=4), judge, lm, lm),
+            (QuestionWriter(temperature=0.5), judge, lm, lm),
+            (reworded, judge, lm, lm),
+            (writer, taught, lm, lm),
+            (writer, judge, other, lm),
+            (writer, judge, lm, other),
+            (writer, judge, hotter, lm),
+        ]
+    ]
+    assert len(set(digests)) == len(digests)
+    assert digests[0] == settings_digest(QuestionWriter(), AnswerabilityJudge(), make_lm(Engine()), lm)
