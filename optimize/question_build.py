@@ -36,6 +36,8 @@ from querywright.retrieval.collection import collection_folder, published_passag
 from querywright.retrieval.index import IndexReport
 from querywright.retrieval.locks import building
 from querywright.retrieval.question_records import (
+    IMPORTED,
+    LOCK,
     PassageRecord,
     WrittenQuestion,
     add_record,
@@ -45,7 +47,6 @@ from querywright.retrieval.question_records import (
     read_records,
 )
 
-LOCK = "questions.lock"
 LONGEST_REASON = 300
 """Characters of a reason that are kept."""
 SAVE_SECONDS = 10.0
@@ -246,9 +247,13 @@ def _judged(
 
 
 def _unwritten(folder: Path, passages: Collection[Passage], settings: str) -> list[Passage]:
-    """The passages without a record, or with one of another text or other settings."""
+    """The passages without a record, or with one of another text or other settings; what people edited stays."""
     known = {id: (record.digest, record.settings) for id, record in read_records(folder).items()}
-    return [passage for passage in passages if known.get(passage.id) != (passage.digest(), settings)]
+    return [
+        passage
+        for passage in passages
+        if known.get(passage.id) not in {(digest := passage.digest(), settings), (digest, IMPORTED)}
+    ]
 
 
 def _write(

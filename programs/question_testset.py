@@ -10,7 +10,8 @@ from collections.abc import Sequence
 import dspy
 
 from querywright.data.types import Passage
-from querywright.models.adapter import show_passages
+from querywright.models.adapter import show_passage
+from querywright.programs.question_writer import EXAMPLE, EXAMPLE_PASSAGE
 from querywright.programs.written import one_line
 
 LONGEST_QUESTION = 200
@@ -23,7 +24,7 @@ class Rephrase(dspy.Signature):
     """
 
     question: str = dspy.InputField()
-    # No description: a small model writes it down as its answer. Without one it repeats the question, which is dropped.
+    # No description: a small model writes it down as its answer.
     rephrased_question: str = dspy.OutputField(max_length=LONGEST_QUESTION)
 
 
@@ -37,12 +38,33 @@ class AskSomethingElse(dspy.Signature):
     new_question: str = dspy.OutputField(max_length=LONGEST_QUESTION)
 
 
+# Without examples a model of 135 million parameters repeats the question, or writes down the instruction.
+_REPHRASED = [
+    dspy.Example(
+        question="How can the roots of roses be kept from freezing?",
+        rephrased_question="What protects the roots of a rose against frost?",
+    ),
+    dspy.Example(
+        question="Which train to the coast carries bicycles?",
+        rephrased_question="I want to take my bike to the coast by train: which one can I take?",
+    ),
+]
+_ASKED_ELSE = [
+    dspy.Example(
+        passage=EXAMPLE_PASSAGE,
+        stored_questions=EXAMPLE.questions[:2],
+        new_question="In which month is the straw on roses taken away?",
+    )
+]
+
+
 class RephraseQuestion(dspy.Module):
     """Words a question anew with the ambient LM, which sees nothing but the question."""
 
     def __init__(self) -> None:
         super().__init__()
         self.rephrase = dspy.Predict(Rephrase)
+        self.rephrase.demos = list(_REPHRASED)
 
     def forward(self, question: str) -> dspy.Prediction:
         """The other wording in ``question``, on one line; empty when the LM wrote none.
@@ -62,6 +84,7 @@ class AskAnother(dspy.Module):
     def __init__(self) -> None:
         super().__init__()
         self.ask = dspy.Predict(AskSomethingElse)
+        self.ask.demos = list(_ASKED_ELSE)
 
     def forward(self, passage: Passage, stored: Sequence[str]) -> dspy.Prediction:
         """The new question in ``question``, on one line; empty when the LM wrote none.
@@ -73,5 +96,5 @@ class AskAnother(dspy.Module):
         Raises:
             AdapterParseError: The LM's answer could not be read.
         """
-        made = self.ask(passage=show_passages([passage]), stored_questions=list(stored))
+        made = self.ask(passage=show_passage(passage), stored_questions=list(stored))
         return dspy.Prediction(question=one_line(made.new_question))

@@ -31,18 +31,19 @@ _PATIENCE = 2
 """Batches at most, in multiples of those that are needed when each brings all that was asked for."""
 
 
-_EXAMPLE = dspy.Example(
-    passage=show_passage(
-        Passage(
-            "frost",
-            "Frost forms on clear, still nights, because the ground then loses its warmth to the sky. A cover of straw "
-            "keeps the roots of roses from freezing; it is taken away in March, since damp straw makes the stems rot.",
-            "Frost in the garden",
-        )
-    ),
+EXAMPLE_PASSAGE = show_passage(
+    Passage(
+        "frost",
+        "Frost forms on clear, still nights, because the ground then loses its warmth to the sky. A cover of straw "
+        "keeps the roots of roses from freezing; it is taken away in March, since damp straw makes the stems rot.",
+        "Frost in the garden",
+    )
+)
+EXAMPLE = dspy.Example(
+    passage=EXAMPLE_PASSAGE,
     already_asked=[],
     questions=[
-        "On what kind of nights does frost form?",
+        "What kind of nights bring frost?",
         "How can the roots of roses be kept from freezing?",
         "When should straw be taken off roses?",
         "Why do rose stems rot under damp straw?",
@@ -87,7 +88,7 @@ class QuestionWriter(dspy.Module):
         self.batch = batch
         self.temperature = temperature
         self.write_questions = dspy.Predict(WriteQuestions)
-        self.write_questions.demos = [_EXAMPLE]
+        self.write_questions.demos = [EXAMPLE]
 
     def forward(self, passage: Passage) -> dspy.Prediction:
         """Batch after batch, until there are enough or one brings nothing new.

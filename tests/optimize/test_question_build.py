@@ -19,13 +19,13 @@ from querywright.errors import CollectionError, OutageError
 from querywright.metrics.judges import AnswerabilityJudge
 from querywright.models.engine_errors import LMOutageError, LMPromptTooLongError
 from querywright.optimize.failures import TooManyFailuresError
-from querywright.optimize.question_build import LOCK, build_questions, write_record
+from querywright.optimize.question_build import build_questions, write_record
 from querywright.optimize.question_made import MADE, read_made, settings_digest
 from querywright.programs.question_writer import QuestionWriter
 from querywright.retrieval.collection import published_passages
 from querywright.retrieval.index import build_collection
 from querywright.retrieval.locks import building
-from querywright.retrieval.question_records import RECORDS, questions_folder, questions_name, read_records
+from querywright.retrieval.question_records import LOCK, RECORDS, questions_folder, questions_name, read_records
 
 NAMES = ("apple", "bread", "cheese", "dates")
 NUMBERS = ("one", "two", "three")

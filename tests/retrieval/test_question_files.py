@@ -18,9 +18,11 @@ from querywright.models.embedder import Embedder
 from querywright.retrieval.collection import published_passages
 from querywright.retrieval.index import build_collection
 from querywright.retrieval.locks import building
-from querywright.retrieval.question_files import COLUMNS, IMPORTED, LOCK, export_questions, import_questions
+from querywright.retrieval.question_files import COLUMNS, export_questions, import_questions
 from querywright.retrieval.question_records import (
     COMPLETE,
+    IMPORTED,
+    LOCK,
     NONE,
     PARTIAL,
     RECORDS,

@@ -20,6 +20,8 @@ from querywright.cli.common import (
     check_judge_lm,
     lm_failures,
 )
+from querywright.cli.questions_files import export, import_
+from querywright.cli.questions_fill import fill
 from querywright.cli.show import note, print_json, progress, say, show_table
 
 if TYPE_CHECKING:
@@ -37,6 +39,9 @@ questions_app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="rich",
 )
+questions_app.command("fill")(fill)
+questions_app.command("export")(export)
+questions_app.command("import")(import_)
 
 
 @questions_app.command("build")

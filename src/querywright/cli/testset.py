@@ -18,10 +18,10 @@ from querywright.cli.common import (
     LMOption,
     Workspace,
     check_file,
+    check_judge_lm,
     lm_failures,
 )
 from querywright.cli.show import note, print_json, progress, say
-from querywright.errors import InputError
 
 if TYPE_CHECKING:
     from querywright.optimize.question_set import QuestionSet
@@ -126,14 +126,11 @@ def out_of_distribution_command(
     from querywright.optimize.testsets import out_of_distribution
 
     _check(save_to)
-    if judge_lm is None and (judge_api_base or judge_api_key_env):
-        raise InputError("--judge-api-base and --judge-api-key-env are of the judge's LM; name it with --judge-lm")
+    check_judge_lm(judge_lm, judge_api_base, judge_api_key_env)
     workspace = Workspace.open(home, lm, api_base=api_base, api_key_env=api_key_env, max_calls=max_calls)
-    judging = None
-    if judge_lm is not None and (judge_lm != lm or judge_api_base or judge_api_key_env):
-        judging = workspace.another_lm(
-            judge_lm, api_base=judge_api_base, api_key_env=judge_api_key_env, max_calls=max_calls
-        )
+    judging = workspace.judge_lm(
+        lm, judge_lm, api_base=judge_api_base, api_key_env=judge_api_key_env, max_calls=max_calls
+    )
     with progress() as update, lm_failures():
         made = out_of_distribution(
             collection,

@@ -22,6 +22,8 @@ from querywright.retrieval.collection import collection_folder, published_passag
 from querywright.retrieval.locks import building
 from querywright.retrieval.question_records import (
     COMPLETE,
+    IMPORTED,
+    LOCK,
     NONE,
     PARTIAL,
     PassageRecord,
@@ -35,10 +37,6 @@ from querywright.retrieval.question_records import (
 SUFFIX = ".parquet"
 COLUMNS = ("passage", "question", "label", "reason", "passage_digest")
 LABELS = (COMPLETE, PARTIAL, NONE)
-LOCK = "questions.lock"
-"""Held by whoever changes the records."""
-IMPORTED = "imported"
-"""Settings of a record that people edited: a build leaves it as it is until its passage changes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,10 @@ from querywright.retrieval.index import IndexReport, build_collection
 
 SUFFIX = "-questions"
 RECORDS = "records.jsonl"
+LOCK = "questions.lock"
+"""Held by whoever writes the records."""
+IMPORTED = "imported"
+"""Stands for the settings in a record that people edited; a build leaves it as it is until the passage changes."""
 COMPLETE, PARTIAL, NONE = "complete", "partial", "none"
 """Whether the passage alone gives the whole answer to a question, a part of it, or nothing (QB-RAG, its three levels
 of agreement between model and experts)."""
