@@ -45,7 +45,7 @@ def test_each_batch_is_a_draw_of_its_own_that_can_be_repeated(scripted, asking):
     lm.kwargs["temperature"] = 0.0
     with asking(lm):
         QuestionWriter(10)(passage=TEA)
-    assert [asked.sampling for asked in lm.engine.asked] == [(0.7, 0), (0.7, 1)]
+    assert [asked.sampling for asked in lm.engine.asked] == [(0.4, 0), (0.4, 1)]
 
 
 @pytest.mark.parametrize("missing", ["seed", "temperature"])
