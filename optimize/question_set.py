@@ -35,7 +35,9 @@ class QuestionSet:
         skipped: How many were left out before, by reason: ``stale`` (the passage was changed or removed after its
             questions were written), ``unwritten`` (no questions were written for the passage yet).
         dropped: How many of those asked for are not in the set, by reason: ``indexed`` (it is a question of the
-            index), ``repeated`` (an earlier one of the set asks it), ``empty``, ``unreadable`` (the LM's answer),
+            index), ``repeated`` (an earlier one of the set asks it), ``copied`` (it is of the prompt's example),
+            ``empty``, ``unreadable`` (the LM's answer), ``no_words``, ``too_long``, ``no_question``,
+            ``points_at_text``, ``other_script`` (nobody could be asked it; see ``question_rules.unfit``),
             ``unanswerable`` (the judge's label), ``unjudged`` (the judge's answer could not be read), ``failed``.
         questions: The set by id; each one's evidence is the passage that answers it.
         parents: Id of the stored question by the id of its rephrasing; empty for new questions.

@@ -34,7 +34,7 @@ from querywright.optimize.evaluate import Progress, asking
 from querywright.optimize.failures import Failures
 from querywright.optimize.pool import bounded_map
 from querywright.optimize.question_set import Kind, QuestionSet
-from querywright.programs.question_rules import unfit
+from querywright.programs.question_rules import COPIED, repeats, unfit
 from querywright.programs.question_testset import AskAnother, RephraseQuestion
 from querywright.programs.written import folded
 from querywright.retrieval.collection import MANIFEST, collection_folder, published_passages
@@ -120,7 +120,7 @@ def rephrase(
     def ask(parent: Passage) -> Outcome:
         with asking(lm):
             text = module(question=parent.text).question
-        return text, _objection(text, stored.texts, stored.passages[str(parent.metadata["passage"])])
+        return text, _objection(text, stored, stored.passages[str(parent.metadata["passage"])], module.examples())
 
     made = _first_kept("rephrase", parents, ask, number, seed, threads, deadline, max_failures, progress)
     rows = [(_question("rephrase", str(parent.metadata["passage"]), text), parent.id) for parent, text in made.kept]
@@ -193,7 +193,7 @@ def out_of_distribution(
     def ask(passage: Passage) -> Outcome:
         with asking(lm):
             text = module(passage=passage, stored=told.get(passage.id, [])).question
-        reason = _objection(text, stored.texts, passage)
+        reason = _objection(text, stored, passage, module.examples())
         if not reason:
             with asking(judge_lm or lm):
                 label = judging.label_of(Case(Question(passage.id, text), (passage,)))
@@ -288,10 +288,14 @@ def _read(result: Outcome | Exception) -> Outcome:
     return result
 
 
-def _objection(text: str, indexed: frozenset[str], passage: Passage) -> str:
+def _objection(text: str, stored: _Stored, passage: Passage, examples: Iterable[str]) -> str:
     """Why a question cannot stand in a set; empty when it can. The rules are those of the index."""
     plain = compared(text)
-    return "empty" if not plain else "indexed" if plain in indexed else unfit(text, passage)
+    if not plain:
+        return "empty"
+    if plain in stored.texts:
+        return "indexed"
+    return unfit(text, passage) or (COPIED if repeats(text, examples) else "")
 
 
 def _question(kind: Kind, passage: str, text: str) -> Question:

@@ -11,11 +11,14 @@ import unicodedata
 from collections.abc import Collection, Iterable, Sequence
 from functools import lru_cache
 
+import dspy
+
 from querywright.data.types import Passage
 from querywright.retrieval.words import query_terms
 
-REPEATED, NO_WORDS, TOO_LONG, NO_QUESTION, POINTS_AT_TEXT, OTHER_SCRIPT = (
+REPEATED, COPIED, NO_WORDS, TOO_LONG, NO_QUESTION, POINTS_AT_TEXT, OTHER_SCRIPT = (
     "repeated",
+    "copied",
     "no_words",
     "too_long",
     "no_question",
@@ -76,6 +79,17 @@ def unfit(text: str, passage: Passage) -> str:
     if _POINTS.search(text) and not _POINTS.search(passage.content):
         return POINTS_AT_TEXT
     return OTHER_SCRIPT if known and _most(letters, set(letters) - known) else ""
+
+
+def example_questions(predictor: dspy.Predict, *fields: str) -> list[str]:
+    """The questions in a prompt's examples. A small model writes them down as its own; such a one is ``copied``.
+
+    Args:
+        predictor: Whose prompt it is.
+        fields: Where the examples have questions: a text or a list of texts. An example may lack any of them.
+    """
+    values = [demo.get(name) or () for demo in predictor.demos for name in fields]
+    return [str(text) for value in values for text in ([value] if isinstance(value, str) else value)]
 
 
 def repeats(text: str, others: Iterable[str]) -> bool:

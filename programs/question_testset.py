@@ -11,6 +11,7 @@ import dspy
 
 from querywright.data.types import Passage
 from querywright.models.adapter import show_passage
+from querywright.programs.question_rules import example_questions
 from querywright.programs.question_writer import EXAMPLE, EXAMPLE_PASSAGE
 from querywright.programs.written import one_line
 
@@ -66,6 +67,10 @@ class RephraseQuestion(dspy.Module):
         self.rephrase = dspy.Predict(Rephrase)
         self.rephrase.demos = list(_REPHRASED)
 
+    def examples(self) -> list[str]:
+        """The questions in the prompt's examples."""
+        return example_questions(self.rephrase, "question", "rephrased_question")
+
     def forward(self, question: str) -> dspy.Prediction:
         """The other wording in ``question``, on one line; empty when the LM wrote none.
 
@@ -85,6 +90,10 @@ class AskAnother(dspy.Module):
         super().__init__()
         self.ask = dspy.Predict(AskSomethingElse)
         self.ask.demos = list(_ASKED_ELSE)
+
+    def examples(self) -> list[str]:
+        """The questions in the prompt's examples."""
+        return example_questions(self.ask, "stored_questions", "new_question")
 
     def forward(self, passage: Passage, stored: Sequence[str]) -> dspy.Prediction:
         """The new question in ``question``, on one line; empty when the LM wrote none.

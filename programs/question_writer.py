@@ -2,9 +2,9 @@
 
 Source: QB-RAG, arXiv:2407.18044, its offline stage, which asks for 20 questions a passage in one call. Where we differ:
 they are asked for in batches, each time with what was asked already, so that a small model ends its list, and
-near-repetitions are dropped; there is one example where the paper has several. Batches are sampled where the LM takes a
-seed, because a small model's likeliest list is one question again and again. Whether the passage does answer them is
-for a judge.
+near-repetitions are dropped; there is one example where the paper has several, and questions copied from it are
+dropped. Batches are sampled where the LM takes a seed, because a small model's likeliest list is one question again and
+again. Whether the passage does answer them is for a judge.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dspy.utils.exceptions import AdapterParseError
 from querywright.data.types import Passage
 from querywright.errors import InputError
 from querywright.models.adapter import show_passage
-from querywright.programs.question_rules import REPEATED, repeats, unfit
+from querywright.programs.question_rules import COPIED, REPEATED, example_questions, repeats, unfit
 from querywright.programs.written import one_line, with_count
 
 NUM_QUESTIONS = 20
@@ -106,10 +106,11 @@ class QuestionWriter(dspy.Module):
         kept: list[str] = []
         dropped: Counter[str] = Counter()
         shown = show_passage(passage)
+        examples = example_questions(self.write_questions, "questions")
         for number in range(_PATIENCE * math.ceil(self.num_questions / self.batch)):
             missing = self.num_questions - len(kept)
             written = self._written(shown, kept, min(self.batch, missing), number)
-            new = self._sorted_out(written, passage, kept, dropped)
+            new = self._sorted_out(written, passage, kept, examples, dropped)
             kept += new[:missing]
             if not new or len(kept) == self.num_questions:
                 break
@@ -136,11 +137,19 @@ class QuestionWriter(dspy.Module):
         return {"temperature": self.temperature, "seed": number}
 
     @staticmethod
-    def _sorted_out(written: Sequence[str], passage: Passage, asked: Sequence[str], dropped: Counter[str]) -> list[str]:
+    def _sorted_out(
+        written: Sequence[str],
+        passage: Passage,
+        asked: Sequence[str],
+        examples: Sequence[str],
+        dropped: Counter[str],
+    ) -> list[str]:
         """Those that are new and can be asked; the others are counted."""
         new: list[str] = []
         for text in written:
-            why = unfit(text, passage) or (REPEATED if repeats(text, (*asked, *new)) else "")
+            why = unfit(text, passage)
+            if not why:
+                why = COPIED if repeats(text, examples) else REPEATED if repeats(text, (*asked, *new)) else ""
             if why:
                 dropped[why] += 1
             else:

@@ -34,14 +34,15 @@ def indexed(collection, home):
 
 
 def reply(body):
-    sent = "\n".join(
+    texts = [
         one["content"] if isinstance(one["content"], str) else "".join(part["text"] for part in one["content"])
         for one in body["messages"]
-    )
+    ]
+    sent, last = "\n".join(texts), texts[-1]
     if "rephrased_question" in sent:
-        return json.dumps({"rephrased_question": f"Tell about {sent.rpartition(' of ')[2].rstrip('?')}"})
+        return json.dumps({"rephrased_question": f"Which words tell about {last.rpartition(' of ')[2]}"})
     if "new_question" in sent:
-        return json.dumps({"new_question": f"Why {re.findall(r'passage: .1. (.+?):', sent)[-1]}?"})
+        return json.dumps({"new_question": f"Why {re.match(r'passage: (.+?):', last)[1]}?"})
     fields = re.findall(r"^- (\w+)", sent, re.MULTILINE)
     return json.dumps(dict.fromkeys(fields, "r") | {"label": "complete" if '"complete"' in sent else "yes"})
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import dspy
 import numpy as np
+import pandas
 import pytest
 from dspy import lm15
 
@@ -25,7 +26,15 @@ from querywright.programs.question_writer import QuestionWriter
 from querywright.retrieval.collection import published_passages
 from querywright.retrieval.index import build_collection
 from querywright.retrieval.locks import building
-from querywright.retrieval.question_records import LOCK, RECORDS, questions_folder, questions_name, read_records
+from querywright.retrieval.question_files import export_questions, import_questions
+from querywright.retrieval.question_records import (
+    IMPORTED,
+    LOCK,
+    RECORDS,
+    questions_folder,
+    questions_name,
+    read_records,
+)
 
 NAMES = ("apple", "bread", "cheese", "dates")
 NUMBERS = ("one", "two", "three")
@@ -258,6 +267,32 @@ def test_a_passage_that_changed_under_its_questions_is_written_anew(build, home,
     changed = Passage("bread", "bread is good. For ever.").digest()
     _, kept = published_passages(folder(home))
     assert {one.metadata["digest"] for one in kept.values() if one.metadata["passage"] == "bread"} == {changed}
+
+
+def test_questions_that_people_edited_stay_until_their_passage_changes(build, home, lm, tmp_path):
+    build(lm)
+    file = tmp_path / "questions.parquet"
+    export_questions("foods", file, home)
+    table = pandas.read_parquet(file)
+    table["question"] = table["question"].replace("What is bread one good for?", "Who should eat bread?")
+    table.to_parquet(file)
+    import_questions("foods", file, embedder=Words(), home=home)
+    edited = read_records(folder(home))["bread"]
+    assert (edited.settings, edited.questions[0].text) == (IMPORTED, "Who should eat bread?")
+
+    calls = len(lm.engine.inner.asked)
+    assert build(lm).written == 0
+    assert len(lm.engine.inner.asked) == calls
+    report = build(lm, writer=QuestionWriter(2, 2))  # all but the edited ones are of other settings now
+    assert (report.written, report.current) == (3, 1)
+    assert read_records(folder(home))["bread"] == edited
+
+    index(home, bread="bread is good. For ever.")
+    report = build(lm, writer=QuestionWriter(2, 2))
+    assert (report.written, report.current) == (1, 3)
+    bread = read_records(folder(home))["bread"]
+    assert bread.settings == read_records(folder(home))["apple"].settings
+    assert [question.text for question in bread.questions] == [f"What is bread {n} good for?" for n in NUMBERS[:2]]
 
 
 def test_passages_that_went_stay_until_they_are_pruned(build, home, lm):

@@ -146,9 +146,30 @@ def test_the_same_seed_gives_the_same_set_with_any_threads_and_a_smaller_set_is_
 
 
 def test_a_wording_that_two_questions_are_given_stands_once(publish, answering):
-    made = rephrase("facts", lm=answering(lambda asked: '{"rephrased_question": "What of it?"}'), home=publish())
+    made = rephrase("facts", lm=answering(lambda asked: '{"rephrased_question": "Which fact is it?"}'), home=publish())
     assert len(made.questions) == 1
     assert made.dropped == {"repeated": 7}
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("What is it?", "no_words"),
+        ("Tell me the fact.", "no_question"),
+        ("Why is it so, so " + "very " * 60 + "so?", "too_long"),
+        ("What does the passage say of it?", "points_at_text"),
+        ("Какой это факт?", "other_script"),
+        ("How can the roots of roses be kept from freezing?", "copied"),
+    ],
+)
+def test_what_nobody_could_be_asked_and_what_is_copied_is_dropped_unjudged(publish, answering, text, why):
+    home, judge = publish(), answering(about)
+    reply = answering(lambda asked: json.dumps(dict.fromkeys(asked.properties, text)))
+    made = rephrase("facts", lm=reply, home=home)
+    assert (made.questions, made.dropped) == ((), {why: 8})
+    made = out_of_distribution("facts", lm=reply, judge_lm=judge, home=home)
+    assert (made.questions, made.dropped) == ((), {why: 6})
+    assert judge.engine.inner.asked == []
 
 
 def test_an_unreadable_answer_is_counted_and_a_failure_is_limited(publish, answering, make_lm, make_engine):

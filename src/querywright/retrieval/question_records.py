@@ -60,7 +60,8 @@ class PassageRecord:
         settings: Digest of how they were written and judged.
         questions: All questions written for it, in their order; no two of them nearly the same.
         repeated: Questions dropped because they nearly repeated another of the passage. Default 0.
-        unfit: Questions dropped because nobody could be asked them, by reason. Default none.
+        unfit: Questions dropped because nobody could be asked them, or because they were copied from an example of the
+            prompt, by reason. Default none.
     """
 
     passage: str
