@@ -11,6 +11,7 @@ import importlib
 import json
 import logging
 import os
+import warnings
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -53,7 +54,8 @@ def records_by_ray(
         passages: What records are made of.
         workers: Processes, 1 or more.
         threads: Passages under way at a time in each of them, 1 or more. Default 4.
-        ledger: Takes what the processes spent. Default none; meters that are open here take it anyway.
+        ledger: Takes what the processes spent. Default none; meters that are open here take it anyway. What a process
+            that died spent on passages that it had not done is known to neither.
 
     Yields:
         Position and record, or failure, of each passage as it is done.
@@ -76,14 +78,18 @@ def records_by_ray(
             enable_true_multi_threading=True,
         )
         rows = [{"position": n, "passage": json.dumps(asdict(one))} for n, one in enumerate(passages)]
-        done = ray.data.from_items(rows, override_num_blocks=min(len(rows), MOST_BLOCKS)).map_batches(
-            _Worker,
-            fn_constructor_args=(make,),
-            batch_size=None,
-            batch_format="numpy",
-            compute=strategy,
-            ray_remote_args_fn=_retries,
-        )
+        given = ray.data.from_items(rows, override_num_blocks=min(len(rows), MOST_BLOCKS))
+        with warnings.catch_warnings():
+            # Nothing else bounds the retries, and Ray 2.64, which has it no more, is not allowed.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            done = given.map_batches(
+                _Worker,
+                fn_constructor_args=(make,),
+                batch_size=None,
+                batch_format="numpy",
+                compute=strategy,
+                ray_remote_args_fn=_retries,
+            )
         try:
             for row in done.iter_rows():
                 outcome = json.loads(row["outcome"])
@@ -132,6 +138,7 @@ def _result(outcome: Mapping[str, Any]) -> PassageRecord | Exception:
 def _ray(workers: int) -> Iterator[Any]:
     """Ray, ready: as the caller has started it, or started here and ended with this block."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # what goes wrong comes as an exception
     try:
         ray: Any = importlib.import_module("ray")
         importlib.import_module("ray.data")

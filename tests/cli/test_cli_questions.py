@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import pickle
 import random
 import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from querywright.retrieval.collection import published_passages
+from querywright.errors import InputError
+from querywright.optimize.question_processes import BuildNames, LMName, in_processes, record_maker
+from querywright.retrieval.collection import collection_folder, published_passages
 from querywright.retrieval.question_records import RECORDS, questions_folder, questions_name, read_records
 
 WORDS = ("juice", "feet", "cuff", "salt", "walk", "lenses")
@@ -204,3 +211,126 @@ def test_a_build_that_is_killed_goes_on_to_the_same_records(cli, collection, ser
     assert cli(*command).status == 0
     assert len(server.requests) == calls  # all answers are known
     assert records(home).read_bytes() == killed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--engine", "spark"), "unknown engine 'spark'; questions are written on threads or ray"),
+        (("--workers", "2"), "--workers is of --engine ray"),
+        (("--engine", "ray", "--max-calls", "2", "--workers", "3"), "2 LM calls cannot be shared by 3 processes"),
+        (("--engine", "ray"), "pip install 'querywright[ray]'"),
+    ],
+)
+def test_a_mistake_about_the_engine_is_said_before_anything_is_asked(build, server, monkeypatch, arguments, message):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    done = build(*arguments)
+    assert done.status == 2
+    assert message in " ".join(done.err.split())
+    assert server.requests == []
+
+
+@pytest.fixture
+def names(server, home):
+    server.reply = answers
+    lm = LMName("openai/scripted", server.address, "SCRIPTED_KEY")
+    return BuildNames(str(home), lm, None, num_questions=10, batch=5, threads=2)
+
+
+def test_a_process_makes_the_records_that_threads_make(build, names, home):
+    assert build().status == 0
+    expected = read_records(questions_folder("tiny", home))
+    _, found = published_passages(collection_folder("tiny", home))
+    record_of = record_maker(replace(names, settings=expected["p-feet"].settings))
+    assert record_of(found["p-feet"]) == expected["p-feet"]
+
+
+def test_a_process_that_would_make_other_records_or_has_no_key_makes_none(names, server, monkeypatch):
+    with pytest.raises(InputError, match=r"would write questions under the settings .* but of others are asked for"):
+        record_maker(replace(names, settings="of others"))
+    monkeypatch.delenv("SCRIPTED_KEY")
+    with pytest.raises(InputError, match="'SCRIPTED_KEY' is not set or empty"):
+        record_maker(names)
+    assert server.requests == []
+
+
+def test_names_hold_no_key_and_calls_are_shared(names, tmp_path, monkeypatch):
+    sent = {}
+
+    def caught(make, passages, **options):
+        sent.update(options, names=make.args[0])
+        yield from ()
+
+    monkeypatch.setattr("querywright.optimize.question_processes.records_by_ray", caught)
+    monkeypatch.chdir(tmp_path)
+    given = replace(names, home="home", lm=replace(names.lm, name="gguf:a.gguf"), max_calls=7)
+    assert list(in_processes(given, workers=3)([], "digest")) == []
+    assert (sent["workers"], sent["threads"]) == (3, 2)
+    made = sent["names"]
+    assert (made.max_calls, made.settings) == (2, "digest")
+    assert (made.home, made.lm.name) == (str(tmp_path / "home"), f"gguf:{tmp_path / 'a.gguf'}")
+    assert b"sk-never" not in pickle.dumps(made)
+
+
+def processes_of_ray():
+    """The processes below this one that make records."""
+    known = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it ended meanwhile
+            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            known[int(folder.name)] = (parent, (folder / "cmdline").read_bytes())
+    below = {os.getpid()}
+    for _ in range(3):
+        below |= {pid for pid, (parent, _) in known.items() if parent in below}
+    return sorted(pid for pid in below - {os.getpid()} if re.match(rb"ray::.*_Worker", known[pid][1]))
+
+
+@pytest.fixture
+def by_threads(cli, passages, server, home, tmp_path, monkeypatch):
+    """The records that threads make, in a working folder of their own."""
+    pytest.importorskip("ray")
+    server.reply = answers
+    other = tmp_path / "other"
+    assert cli("index", "tiny", passages, "--home", other).status == 0
+    done = cli("questions", "build", "tiny", "--num-questions", "10", "--home", other, *server.lm)
+    assert done.status == 0, done.err
+    monkeypatch.setenv("QUERYWRIGHT_HOME", str(home))
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    server.requests.clear()
+    return records(other).read_bytes()
+
+
+@pytest.mark.filterwarnings("ignore::Warning")  # Ray warns of its own ways
+def test_processes_make_the_records_of_threads_to_the_byte(build, by_threads, server, home):
+    assert build("--limit", "2").status == 0
+    done = build("--json", "--engine", "ray", "--max-calls", "200")
+    assert done.status == 0, done.err
+    assert (done.data["written"], done.data["current"]) == (4, 2)
+    assert len(server.requests) == 6 * 12
+    assert done.data["cost"]["calls"] == 4 * 12
+    assert done.data["made"]["cost"]["calls"] == 6 * 12
+    assert records(home).read_bytes() == by_threads
+    assert build("--json").data["written"] == 0
+    assert len(server.requests) == 6 * 12
+
+
+@pytest.mark.filterwarnings("ignore::Warning")
+def test_a_process_that_is_killed_costs_only_what_was_under_way(build, by_threads, server, home):
+    killed, lock = [], threading.Lock()
+
+    def reply(body):
+        with lock:
+            if len(server.requests) > 20 and not killed:
+                killed.append(processes_of_ray()[0])
+                os.kill(killed[0], signal.SIGKILL)
+        return answers(body)
+
+    server.reply, server.delay = reply, 0.02
+    done = build("--json", "--engine", "ray", "--workers", "2", "--threads", "2")
+    assert done.status == 0, done.err
+    assert done.data["failed"] == {}
+    assert "died" in done.err  # Ray says so itself
+    assert records(home).read_bytes() == by_threads
+    asked_for = Counter(json.dumps(request, sort_keys=True) for request in server.requests)
+    assert len(asked_for) == 6 * 12
+    assert sum(asked_for.values()) - len(asked_for) <= 2  # calls under way in the process that was killed

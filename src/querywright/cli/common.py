@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,6 +16,7 @@ import typer
 from querywright.cli.show import note
 from querywright.data.hub import names_of
 from querywright.errors import ArtifactError, InputError, OutageError, QuerywrightError
+from querywright.models.keys import api_key
 
 if TYPE_CHECKING:
     import dspy
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 SLOW_SECONDS = 2.0
 PROBE_BYTES = 1 << 20
-_VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]{0,39}")
 
 QuestionsArgument = Annotated[
     str,
@@ -340,20 +339,6 @@ def _lm(store: Store, ledger: Ledger, lm: str, api_base: str | None, key: str | 
     return resolve_lm(
         lm, store=store, ledger=ledger, limits=Limits(max_calls=max_calls), api_base=api_base, api_key=key
     )
-
-
-def api_key(variable: str | None) -> str | None:
-    """The key in an environment variable, or None when none is named."""
-    if variable is None:
-        return None
-    key = os.environ.get(variable, "").strip()
-    if not key:
-        named = repr(variable) if _VARIABLE.fullmatch(variable) else "that was given"  # it may be the key itself
-        raise InputError(
-            f"the environment variable {named} is not set or empty; --api-key-env takes the name of a variable: "
-            "put the key into one (export NAME=...) and give its name"
-        )
-    return key
 
 
 def pairs(values: Sequence[str] | None, option: str) -> dict[str, str]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from querywright.cli.common import (
     ApiBaseOption,
-    CallsOption,
     EmbedderOption,
     HomeOption,
     JsonOption,
@@ -23,6 +24,7 @@ from querywright.cli.common import (
 from querywright.cli.questions_files import export, import_
 from querywright.cli.questions_fill import fill
 from querywright.cli.show import note, print_json, progress, say, show_table
+from querywright.errors import InputError
 
 if TYPE_CHECKING:
     from querywright.optimize.question_build import QuestionsReport
@@ -31,6 +33,9 @@ if TYPE_CHECKING:
 
 SHOWN = 10
 """Ids that are named at most."""
+THREADS, RAY = "threads", "ray"
+"""What a build runs on."""
+WORKERS = 2
 
 CollectionArgument = Annotated[str, typer.Argument(metavar="COLLECTION", help="Name of a collection that was built.")]
 
@@ -74,12 +79,36 @@ def build(
     ] = None,
     judge_api_base: JudgeApiBaseOption = None,
     judge_api_key_env: JudgeKeyOption = None,
-    max_calls: CallsOption = None,
+    max_calls: Annotated[
+        int | None,
+        typer.Option(
+            "--max-calls",
+            metavar="N",
+            min=1,
+            help="Stop after N LM calls. With ray each process has an equal share, and its end stops the build.",
+            show_default=False,
+        ),
+    ] = None,
     max_failures: Annotated[
         float,
         typer.Option("--max-failures", metavar="SHARE", min=0.0, max=1.0, help="Share of passages that may fail."),
     ] = 0.05,
-    threads: Annotated[int, typer.Option("--threads", metavar="N", min=1, help="LM calls under way at a time.")] = 4,
+    threads: Annotated[
+        int,
+        typer.Option(
+            "--threads", metavar="N", min=1, help="LM calls under way at a time; with ray in each of its processes."
+        ),
+    ] = 4,
+    engine: Annotated[
+        str,
+        typer.Option("--engine", metavar="NAME", help="threads, or ray: processes, which need the extra of that name."),
+    ] = THREADS,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            "--workers", metavar="N", min=1, help=f"Processes of ray. Default: {WORKERS}.", show_default=False
+        ),
+    ] = None,
     embedder: EmbedderOption = "embedded",
     home: HomeOption = None,
     as_json: JsonOption = False,
@@ -95,18 +124,38 @@ def build(
     from querywright.programs.question_writer import QuestionWriter
 
     check_judge_lm(judge_lm, judge_api_base, judge_api_key_env)
+    if engine not in (THREADS, RAY):
+        raise InputError(f"unknown engine {engine!r}; questions are written on {THREADS} or {RAY}")
+    if workers is not None and engine != RAY:
+        raise InputError(f"--workers is of --engine {RAY}; {THREADS} are told by --threads")
     writer = QuestionWriter(num_questions, batch)
     workspace = Workspace.open(home, lm, api_base=api_base, api_key_env=api_key_env, max_calls=max_calls)
     judging = workspace.judge_lm(
         lm, judge_lm, api_base=judge_api_base, api_key_env=judge_api_key_env, max_calls=max_calls
     )
-    with progress() as update, lm_failures():
+    records = None
+    if engine == RAY:
+        from querywright.optimize.question_processes import BuildNames, LMName, in_processes
+
+        names = BuildNames(
+            home=str(workspace.home),
+            lm=LMName(lm, api_base, api_key_env),
+            judge_lm=None if judging is workspace.lm else LMName(judge_lm or lm, judge_api_base, judge_api_key_env),
+            num_questions=num_questions,
+            batch=batch,
+            threads=threads,
+            max_calls=max_calls,
+        )
+        records = in_processes(names, workers=workers or WORKERS, ledger=workspace.ledger)
+    # Ray tells on standard output that a process died.
+    with progress() as update, lm_failures(), contextlib.redirect_stdout(sys.stderr):
         report = build_questions(
             collection,
             lm=workspace.lm,
             judge_lm=judging,
             embedder=resolve_embedder(embedder, store=workspace.store),
             writer=writer,
+            records=records,
             threads=threads,
             max_failures=max_failures,
             limit=limit,

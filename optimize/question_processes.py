@@ -1,0 +1,155 @@
+"""Questions written and judged in processes of Ray, each of which makes its LMs by name and opens the store once.
+
+What is sent to a process is names: of LMs, of addresses, and of the variables with their keys. Answers go into the
+store of the working folder, the one that threads would use; on other machines that is the folder of the same path.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import dspy
+
+from querywright.data.types import Passage
+from querywright.errors import InputError
+from querywright.metrics.judges import AnswerabilityJudge
+from querywright.models.guard import Limits
+from querywright.models.keys import api_key
+from querywright.models.ledger import Ledger
+from querywright.models.lm import resolve_lm
+from querywright.models.store import Store, open_store
+from querywright.optimize.question_build import Records, write_record
+from querywright.optimize.question_made import settings_digest
+from querywright.optimize.question_ray import RecordOf, records_by_ray
+from querywright.programs.question_writer import QuestionWriter
+from querywright.retrieval.question_records import PassageRecord
+
+GGUF = "gguf:"
+
+
+@dataclass(frozen=True, slots=True)
+class LMName:
+    """What a process makes an LM of.
+
+    Args:
+        name: As ``resolve_lm`` takes it.
+        api_base: Address of its server. Default none.
+        key_variable: Name of the environment variable with its key. Default none.
+    """
+
+    name: str
+    api_base: str | None = None
+    key_variable: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BuildNames:
+    """What a process needs to make records.
+
+    Args:
+        home: The working folder.
+        lm: The LM that writes.
+        judge_lm: The LM that judges; None for the one that writes.
+        num_questions: Questions a passage at most.
+        batch: Questions asked for in one call.
+        threads: LM calls under way at a time in a process, 1 or more.
+        max_calls: Calls that an LM of a process may make at most. Default no limit.
+        settings: Digest of how the questions are to be written and judged.
+    """
+
+    home: str
+    lm: LMName
+    judge_lm: LMName | None
+    num_questions: int
+    batch: int
+    threads: int
+    max_calls: int | None = None
+    settings: str = ""
+
+
+def in_processes(names: BuildNames, *, workers: int, ledger: Ledger | None = None) -> Records:
+    """Makes records in processes of Ray, the same as ``in_threads`` makes.
+
+    Args:
+        names: What is made by name in each process. ``max_calls`` is that of all of them, and each may make an equal
+            share; one that takes a dead one's place begins its share anew.
+        workers: Processes, 1 or more.
+        ledger: Takes what the processes spent. Default none; meters that are open take it anyway.
+
+    Raises:
+        InputError: There are fewer calls than processes.
+    """
+    share = names.max_calls
+    if share is not None:
+        share //= workers
+        if not share:
+            raise InputError(
+                f"{names.max_calls} LM calls cannot be shared by {workers} processes; allow {workers} or more, or "
+                "take fewer processes"
+            )
+    shared = replace(
+        names,
+        home=str(Path(names.home).resolve()),
+        lm=_located(names.lm),
+        judge_lm=names.judge_lm and _located(names.judge_lm),
+        max_calls=share,
+    )
+
+    def records(
+        passages: Sequence[Passage], settings: str
+    ) -> Generator[tuple[int, PassageRecord | Exception], None, None]:
+        make = partial(record_maker, replace(shared, settings=settings))
+        return records_by_ray(make, passages, workers=workers, threads=names.threads, ledger=ledger)
+
+    return records
+
+
+def record_maker(names: BuildNames) -> RecordOf:
+    """Opens the store and makes the LMs, writer and judge of this process; gives what makes a record with them.
+
+    Args:
+        names: What they are called.
+
+    Raises:
+        InputError: A key is missing here, or records made here would not be those that were asked for.
+        ModelError: An LM cannot be made here.
+    """
+    os.environ["QUERYWRIGHT_HOME"] = names.home
+    store = open_store(Path(names.home))
+    writer, judge = QuestionWriter(names.num_questions, names.batch), AnswerabilityJudge()
+    lm = _resolved(names.lm, store, names.max_calls)
+    judge_lm = lm if names.judge_lm is None else _resolved(names.judge_lm, store, names.max_calls)
+    settings = settings_digest(writer, judge, lm, judge_lm)
+    if settings != names.settings:
+        raise InputError(
+            f"a process of Ray would write questions under the settings {settings[:12]}, but {names.settings[:12]} "
+            "are asked for: its version of querywright, or the address of an LM in its environment, is another one. "
+            "Install the same version everywhere and give the addresses with --api-base"
+        )
+    return partial(
+        write_record,
+        settings=settings,
+        writer=writer,
+        judge=judge,
+        lm=lm,
+        judge_lm=judge_lm,
+        turn=threading.Semaphore(names.threads),
+    )
+
+
+def _located(lm: LMName) -> LMName:
+    """With the whole path of a file, since processes stand in folders of their own."""
+    if not lm.name.startswith(GGUF):
+        return lm
+    return replace(lm, name=f"{GGUF}{Path(lm.name.removeprefix(GGUF)).expanduser().resolve()}")
+
+
+def _resolved(lm: LMName, store: Store, max_calls: int | None) -> dspy.LM:
+    return resolve_lm(
+        lm.name, store=store, limits=Limits(max_calls=max_calls), api_base=lm.api_base, api_key=api_key(lm.key_variable)
+    )
