@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from querywright import errors
@@ -110,7 +111,10 @@ class _Worker:
     """What stands in a process of Ray. It is called from several threads."""
 
     def __init__(self, make: Callable[[], RecordOf]) -> None:
-        self._record_of = make()
+        try:
+            self._record_of = make()
+        except Exception as error:  # noqa: BLE001 - told with a passage; Ray would tell that the process ended
+            self._record_of = partial(_refuse, error)
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         """The outcomes of some passages, as JSON texts beside their positions."""
@@ -123,6 +127,10 @@ class _Worker:
             except Exception as error:  # noqa: BLE001 - the caller decides, as with threads
                 outcome = {"kind": failure_kind(error), "error": type(error).__name__, "message": str(error)}
         return json.dumps({**outcome, "cost": asdict(meter.total)})
+
+
+def _refuse(error: Exception, _: Passage) -> PassageRecord:
+    raise error
 
 
 def _result(outcome: Mapping[str, Any]) -> PassageRecord | Exception:

@@ -13,7 +13,7 @@ from functools import partial
 import pytest
 
 from querywright.data.types import Passage
-from querywright.errors import BudgetError, InputError, OutageError
+from querywright.errors import BudgetError, InputError, ModelError, OutageError
 from querywright.models.ledger import Cost, Ledger, metered
 from querywright.optimize.failures import FailedElsewhereError, failure_kind
 from querywright.optimize.pool import bounded_map
@@ -92,6 +92,15 @@ def test_a_failure_keeps_its_kind_and_its_message(error, made, kind):
     assert type(result) is made
     assert str(result) == str(error)
     assert failure_kind(result) == kind
+
+
+def test_what_a_process_cannot_make_is_told_with_a_passage():
+    def make():
+        raise ModelError("no such file here")
+
+    (text,) = _Worker(make)({"position": [0], "passage": [json.dumps(asdict(PASSAGES[0]))]})["outcome"]
+    result = _result(json.loads(text))
+    assert (type(result), str(result)) == (ModelError, "no such file here")
 
 
 def test_wrong_numbers_and_a_missing_ray_are_told(monkeypatch):
