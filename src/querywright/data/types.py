@@ -62,6 +62,8 @@ class Question:
         aliases: Further accepted spellings of a short answer.
         evidence: Label of each labelled passage by its id; a passage that is not named is NOT_USEFUL.
             Empty means that nothing is labelled.
+        jointly: Whether it takes all the passages that help, as for a question of several hops: one of them alone is
+            USEFUL, all together ENTAILED. Default False: each label says what its passage does alone.
     """
 
     id: str
@@ -70,6 +72,7 @@ class Question:
     answer: str | None = None
     aliases: tuple[str, ...] = ()
     evidence: Mapping[str, Label] = field(default_factory=dict)
+    jointly: bool = False
 
     @property
     def answers(self) -> tuple[str, ...]:
@@ -87,6 +90,7 @@ class Question:
             answer=self.answer,
             aliases=list(self.aliases),
             evidence={key: str(value) for key, value in self.evidence.items()},
+            jointly=self.jointly,
         ).with_inputs("question", "options")
 
     def to_json(self) -> dict[str, Any]:
@@ -100,4 +104,6 @@ class Question:
             data["aliases"] = list(self.aliases)
         if self.evidence:
             data["evidence"] = {key: str(value) for key, value in self.evidence.items()}
+        if self.jointly:
+            data["jointly"] = True
         return data
