@@ -50,7 +50,9 @@ def build(
     num_questions: Annotated[
         int, typer.Option("--num-questions", metavar="N", min=1, help="Questions a passage at most.")
     ] = 20,
-    batch: Annotated[int, typer.Option("--batch", metavar="N", min=1, help="Questions asked for in one call.")] = 5,
+    batch_size: Annotated[
+        int, typer.Option("--batch-size", metavar="N", min=1, help="Questions asked for in one call.")
+    ] = 5,
     limit: Annotated[
         int | None,
         typer.Option(
@@ -95,7 +97,7 @@ def build(
     from querywright.programs.question_writer import QuestionWriter
 
     check_judge_lm(judge_lm, judge_api_base, judge_api_key_env)
-    writer = QuestionWriter(num_questions, batch)
+    writer = QuestionWriter(num_questions, batch_size)
     workspace = Workspace.open(home, lm, api_base=api_base, api_key_env=api_key_env, max_calls=max_calls)
     judging = workspace.judge_lm(
         lm, judge_lm, api_base=judge_api_base, api_key_env=judge_api_key_env, max_calls=max_calls
@@ -195,7 +197,7 @@ def _cost(made: QuestionsMade) -> str:
     cost = Cost.from_json(made.cost)
     dollars = f"; {cost.dollars:.4f} US dollars estimated" if cost.dollars else ""
     return (
-        f"{made.num_questions} questions a passage asked for, {made.batch} a call; {cost.calls} LM calls made, "
+        f"{made.num_questions} questions a passage asked for, {made.batch_size} a call; {cost.calls} LM calls made, "
         f"{cost.saved} saved; {cost.tokens} tokens; {made.seconds:.0f} s{dollars}"
     )
 
