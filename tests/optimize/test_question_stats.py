@@ -38,7 +38,7 @@ PASSAGES = [Passage(f"p{letter}", f"{letter}.") for letter in "abcde"]
 
 def record(passage, *questions, digest="", settings="s", repeated=0, unfit=None):
     written = tuple(WrittenQuestion(*pair) for pair in questions)
-    return PassageRecord(passage.id, digest or passage.digest(), settings, written, repeated, unfit or {})
+    return PassageRecord(passage.id, digest or passage.text_digest(), settings, written, repeated, unfit or {})
 
 
 @pytest.fixture

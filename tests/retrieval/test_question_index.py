@@ -74,7 +74,7 @@ def embedder(home: Path, id: str = "angle:2", model: AngleModel | None = None) -
 
 def publish(home: Path, name: str, written: Mapping[str, Sequence[tuple[str, str]]], *passages: Passage) -> None:
     """Publishes passages and the questions written for them."""
-    digests = {passage.id: passage.digest() for passage in passages or PASSAGES}
+    digests = {passage.id: passage.text_digest() for passage in passages or PASSAGES}
     build_collection(name, passages or PASSAGES, embedder=embedder(home), home=home)
     records = [
         PassageRecord(id, digests[id], "s", tuple(WrittenQuestion(*pair) for pair in pairs))
@@ -154,7 +154,7 @@ def test_filled_matching_needs_answers(index: QuestionIndex) -> None:
 
 def test_stored_answers_are_followed_but_for_those_of_changed_passages(tmp_path: Path) -> None:
     publish(tmp_path, "body", WRITTEN)
-    question, digests = question_id("salt", "bread 12"), {passage.id: passage.digest() for passage in PASSAGES}
+    question, digests = question_id("salt", "bread 12"), {passage.id: passage.text_digest() for passage in PASSAGES}
     before = QuestionIndex("body", embedder=embedder(tmp_path), home=tmp_path)
     pairs = [
         Pair(question, "rest", digests["rest"], 1.0, judged=True),

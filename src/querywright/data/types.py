@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -48,6 +48,10 @@ class Passage:
         """SHA-256 of everything in the passage, as hex."""
         data = [self.id, self.title, self.text, dict(sorted(self.metadata.items()))]
         return hashlib.sha256(json.dumps(data, ensure_ascii=False).encode()).hexdigest()
+
+    def text_digest(self) -> str:
+        """SHA-256 of what can be read in it, as hex: other metadata makes no difference."""
+        return replace(self, metadata={}).digest()
 
 
 @dataclass(frozen=True, slots=True)

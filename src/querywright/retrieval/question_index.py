@@ -127,7 +127,7 @@ class QuestionIndex(HeldPassages):
         for question in self._questions.passages():
             passage = str(question.metadata["passage"])
             if passage in self._passages and passage not in digests:
-                digests[passage] = self._passages[passage].digest()
+                digests[passage] = self._passages[passage].text_digest()
             if digests.get(passage) != question.metadata["digest"]:
                 stale += 1
                 continue

@@ -76,6 +76,6 @@ def stored_answers(
     pairs = read_pairs(questions_folder(name, home))
     if not pairs:
         return None
-    digests = {pair.passage: passages[pair.passage].digest() for pair in pairs if pair.passage in passages}
+    digests = {pair.passage: passages[pair.passage].text_digest() for pair in pairs if pair.passage in passages}
     held, _ = current_pairs(pairs, questions, digests)
     return answers(held)
