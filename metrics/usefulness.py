@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from querywright.data.types import Label
 from querywright.errors import DataError
@@ -42,17 +42,21 @@ class Usefulness:
         return cls(label, shares, decision_useful(label), unlabelled)
 
 
-def passage_labels(ids: Iterable[str], evidence: Mapping[str, Label | str]) -> list[Label]:
+def passage_labels(ids: Iterable[str], evidence: Mapping[str, Label | str], *, jointly: bool = False) -> list[Label]:
     """The label of each passage, in order; a passage that the evidence does not name is NOT_USEFUL.
 
     Args:
         ids: Passage ids.
         evidence: Label by passage id.
+        jointly: Whether it takes all the passages that help: of two or more, each alone is USEFUL. Default False.
 
     Raises:
         DataError: A label is not ENTAILED, USEFUL or NOT_USEFUL.
     """
-    return [_label(key, evidence.get(key, Label.NOT_USEFUL)) for key in ids]
+    labels = [_label(key, evidence.get(key, Label.NOT_USEFUL)) for key in ids]
+    if jointly and len(helpful_ids(evidence)) > 1:
+        return [Label.USEFUL if label is Label.ENTAILED else label for label in labels]
+    return labels
 
 
 def helpful_ids(evidence: Mapping[str, Label | str]) -> list[str]:
@@ -83,12 +87,14 @@ def decision_useful(label: Label) -> float:
     return float(label != Label.NOT_USEFUL)
 
 
-def usefulness(ids: Sequence[str], evidence: Mapping[str, Label | str]) -> Usefulness:
+def usefulness(ids: Sequence[str], evidence: Mapping[str, Label | str], *, jointly: bool = False) -> Usefulness:
     """The usefulness of what was found, from labelled evidence.
 
     Args:
         ids: Ids of the passages found; one that occurs twice counts once.
         evidence: Label by passage id. Empty: nothing is labelled, and the question cannot be scored.
+        jointly: Whether it takes all the passages that help: the question is ENTAILED when all of them were found,
+            and USEFUL when some were. Default False.
 
     Returns:
         The question's label and score, None and NaN where it cannot be scored.
@@ -98,7 +104,11 @@ def usefulness(ids: Sequence[str], evidence: Mapping[str, Label | str]) -> Usefu
     """
     if not evidence:
         return Usefulness(None, dict.fromkeys(Label, math.nan), math.nan)
-    return Usefulness.of(passage_labels(dict.fromkeys(ids), evidence))
+    found = Usefulness.of(passage_labels(dict.fromkeys(ids), evidence, jointly=jointly))
+    helpful = helpful_ids(evidence)
+    if jointly and helpful and set(helpful) <= set(ids):
+        return replace(found, label=Label.ENTAILED)
+    return found
 
 
 def _label(key: str, value: Label | str) -> Label:

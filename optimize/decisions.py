@@ -84,14 +84,18 @@ def decisions(
         closed_book: and, by arm, against its reader without passages, where that was asked.
         metric: Says which answers are right: 1.0, 0.0 or NaN. Default accuracy.
     """
-    evidence = {question.id: question.evidence for question in questions if question.evidence}
+    labelled = {question.id: question for question in questions if question.evidence}
     found = []
     for arm in arms:
         without = closed_book.get(arm.name)
         others = [one for one in (without, baseline) if one is not None and metric in one.metrics]
         scores = _scores(arm, metric)
         labels = {row.id: row.label for row in arm.rows}
-        shown = {row.id: passage_labels(row.passages, evidence[row.id]) for row in arm.rows if row.id in evidence}
+        shown = {
+            row.id: passage_labels(row.passages, asked.evidence, jointly=asked.jointly)
+            for row in arm.rows
+            if (asked := labelled.get(row.id)) is not None
+        }
         found.append(
             Decisions(
                 arm.name,

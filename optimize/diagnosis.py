@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Any
 
 from querywright.data.types import Question
 from querywright.errors import InputError
@@ -15,8 +15,6 @@ from querywright.metrics.answers import extract_option
 from querywright.metrics.tokens import answer_tokens
 from querywright.metrics.usefulness import helpful_ids
 from querywright.optimize.evaluate import Evaluation, Row
-
-Needs = Literal["any", "all"]
 
 TELLING = 10
 """Questions that a report shows."""
@@ -68,13 +66,13 @@ class Diagnosis:
 
     Args:
         metric: What says that an answer is right: 1.0 in this metric.
-        needs: Whether any labelled passage is the evidence of a question, or all of them together.
+        jointly: Questions whose evidence is all of their helpful passages; of the others it is any one of them.
         arms: One ``Lost`` a question, in their order, by arm.
         telling: Ids of the questions that tell most: the arms differ, and the deciding passages would have helped.
     """
 
     metric: str
-    needs: Needs
+    jointly: int
     arms: Mapping[str, tuple[Lost, ...]]
     telling: tuple[str, ...]
 
@@ -86,7 +84,7 @@ class Diagnosis:
         """The diagnosis as a JSON object."""
         return {
             "metric": self.metric,
-            "needs": self.needs,
+            "jointly": self.jointly,
             "arms": {
                 arm: {str(stage): self.counts(arm)[stage] for stage in Stage if self.counts(arm)[stage]}
                 for arm in self.arms
@@ -101,7 +99,6 @@ def diagnose(
     indexed: Mapping[str, Collection[str]],
     *,
     metric: str = "accuracy",
-    needs: Needs = "any",
     closed_book: Mapping[str, Evaluation] | None = None,
     oracle: Mapping[str, Evaluation] | None = None,
 ) -> Diagnosis:
@@ -109,11 +106,10 @@ def diagnose(
 
     Args:
         arms: Results of programs that search and read, on these questions.
-        questions: What was asked.
+        questions: What was asked. One helpful passage (ENTAILED or USEFUL) is the evidence, or all of them where a
+            question takes them jointly.
         indexed: By arm the ids of the passages in what it searches.
         metric: Says which answers are right (1.0). Default accuracy.
-        needs: ``any``: one helpful passage (ENTAILED or USEFUL) is the evidence; ``all``: it takes every one, as for
-            questions of several hops. Default ``any``.
         closed_book: By arm the results of its reader without passages; without them no evidence counts as "not used".
         oracle: By arm the results of its reader with the deciding passages.
 
@@ -126,12 +122,10 @@ def diagnose(
         if [row.id for row in one.rows] != ids:
             raise InputError(f"{one.name} was not evaluated on the questions that are to be diagnosed")
     lost = {
-        arm.name: _lost(
-            arm, questions, set(indexed[arm.name]), metric, needs, closed_book.get(arm.name), oracle.get(arm.name)
-        )
+        arm.name: _lost(arm, questions, set(indexed[arm.name]), metric, closed_book.get(arm.name), oracle.get(arm.name))
         for arm in arms
     }
-    return Diagnosis(metric, needs, lost, _telling(ids, lost))
+    return Diagnosis(metric, sum(question.jointly for question in questions), lost, _telling(ids, lost))
 
 
 def _lost(
@@ -139,7 +133,6 @@ def _lost(
     questions: Sequence[Question],
     indexed: Collection[str],
     metric: str,
-    needs: Needs,
     closed_book: Evaluation | None,
     oracle: Evaluation | None,
 ) -> tuple[Lost, ...]:
@@ -148,7 +141,7 @@ def _lost(
     return tuple(
         Lost(
             question.id,
-            _stage(row, question, indexed, metric, needs, bare),
+            _stage(row, question, indexed, metric, bare),
             _right(bare, metric),
             _right(best, metric) if best is not None and best.passages else None,
         )
@@ -168,9 +161,7 @@ def _right(row: Row | None, metric: str) -> bool | None:
     return None if math.isnan(score) else score == 1.0
 
 
-def _stage(
-    row: Row, question: Question, indexed: Collection[str], metric: str, needs: Needs, without: Row | None
-) -> Stage:
+def _stage(row: Row, question: Question, indexed: Collection[str], metric: str, without: Row | None) -> Stage:
     right = _right(row, metric)
     helpful = set(helpful_ids(question.evidence))
     if right is None:
@@ -181,7 +172,7 @@ def _stage(
         return Stage.UNKNOWN
 
     def reached(ids: Collection[str]) -> bool:
-        return helpful <= set(ids) if needs == "all" else not helpful.isdisjoint(ids)
+        return helpful <= set(ids) if question.jointly else not helpful.isdisjoint(ids)
 
     if not reached(indexed):
         return Stage.NOT_INDEXED

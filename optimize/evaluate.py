@@ -319,7 +319,7 @@ def _ask(program: RAG, question: Question, metrics: Mapping[str, Metric], meter:
     prediction = program(question=question.question, options=list(question.options))
     seconds, cost = time.monotonic() - began, meter.total  # what a metric asks a judge is not the program's
     ids = tuple(passage.id for passage in prediction.passages)
-    judged = usefulness(ids, question.evidence) if question.evidence else None
+    judged = usefulness(ids, question.evidence, jointly=question.jointly) if question.evidence else None
     answer = prediction.answer
     return Row(
         id=question.id,

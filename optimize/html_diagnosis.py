@@ -89,7 +89,12 @@ def diagnosis_html(diagnosis: Diagnosis, panel: Panel, numbers: Mapping[str, int
         f'<table class="stages"><thead><tr><th scope="col">stage</th>{heads}<th scope="col">what it means</th></tr>'
         f"</thead><tbody>{rows}</tbody></table>"
     )
-    needs = "one helpful passage" if diagnosis.needs == "any" else "all helpful passages together"
+    n = max((len(lost) for lost in diagnosis.arms.values()), default=0)
+    needs = "one helpful passage"
+    if diagnosis.jointly:
+        needs = "all helpful passages together" + (
+            f" for {diagnosis.jointly} of {n} questions, else one of them" if diagnosis.jointly < n else ""
+        )
     alone = "; ".join(f"{name} {right} of {n}" for name, right, n in _reader_alone(diagnosis))
     return (
         f"<p>An answer is right by {text(diagnosis.metric)}; the evidence of a question is {needs}.</p>"

@@ -143,7 +143,9 @@ def _mark(row: Row, metric: str, base: float) -> Mark:
 
 
 def _row(row: Row, question: Question, mark: Mark, stage: Stage | None, places: Mapping[str, int]) -> dict[str, Any]:
-    labels = passage_labels(row.passages, question.evidence) if question.evidence else [""] * len(row.passages)
+    labels: Sequence[str] = [""] * len(row.passages)
+    if question.evidence:
+        labels = passage_labels(row.passages, question.evidence, jointly=question.jointly)
     missed = (
         [] if row.failure is not None else [key for key in helpful_ids(question.evidence) if key not in row.passages]
     )

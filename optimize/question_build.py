@@ -229,7 +229,12 @@ def write_record(
     repeated = dropped.pop(REPEATED, 0)
     steps = [Call(partial(_judged, text, passage, judge, judge_lm, turn)) for text in written.questions]
     return PassageRecord(
-        passage.id, passage.digest(), settings, tuple(Together(steps).run()), repeated, dict(sorted(dropped.items()))
+        passage.id,
+        passage.text_digest(),
+        settings,
+        tuple(Together(steps).run()),
+        repeated,
+        dict(sorted(dropped.items())),
     )
 
 
@@ -252,7 +257,7 @@ def _unwritten(folder: Path, passages: Collection[Passage], settings: str) -> li
     return [
         passage
         for passage in passages
-        if known.get(passage.id) not in {(digest := passage.digest(), settings), (digest, IMPORTED)}
+        if known.get(passage.id) not in {(digest := passage.text_digest(), settings), (digest, IMPORTED)}
     ]
 
 

@@ -100,7 +100,7 @@ class _World:
 
     def pair(self, row: int, column: int, value: float, *, judged: bool) -> Pair:
         passage = self.passages[column]
-        return Pair(self.questions[row].id, passage.id, passage.digest(), value, judged)
+        return Pair(self.questions[row].id, passage.id, passage.text_digest(), value, judged)
 
 
 def fill(
@@ -212,7 +212,7 @@ def _world(collection: str, records: Mapping[str, PassageRecord], passages: Sequ
     current = {
         record.passage
         for record in records.values()
-        if record.passage in rows and passages[rows[record.passage]].digest() == record.digest
+        if record.passage in rows and passages[rows[record.passage]].text_digest() == record.digest
     }
     complete = [
         (question_id(record.passage, question.text), question.text, record.passage)

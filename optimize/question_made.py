@@ -36,7 +36,7 @@ class QuestionsMade(BaseModel):
         judge_lm: Name of the judge's LM.
         judge_engine: SHA-256 of that LM and where it was asked.
         num_questions: Questions asked for a passage.
-        batch: Questions asked for in one call.
+        batch_size: Questions asked for in one call.
         seconds: How long it took, all builds with these settings together, killed ones up to their last entry.
         cost: LM calls, tokens and dollars of these builds, as ``Cost.to_json`` gives them. Calls that were under way
             when a build was stopped are not in it.
@@ -52,7 +52,7 @@ class QuestionsMade(BaseModel):
     judge_lm: str
     judge_engine: str
     num_questions: int
-    batch: int
+    batch_size: int
     seconds: float = 0.0
     cost: dict[str, int | float] = {}
 
@@ -81,7 +81,7 @@ def questions_made(writer: QuestionWriter, judge: Judge, lm: dspy.LM, judge_lm: 
         judge_lm=judge_lm.model,
         judge_engine=lm_digest(judge_lm),
         num_questions=writer.num_questions,
-        batch=writer.batch,
+        batch_size=writer.batch_size,
     )
 
 
@@ -91,7 +91,7 @@ def settings_digest(writer: QuestionWriter, judge: Judge, lm: dspy.LM, judge_lm:
         "format": FORMAT,
         "rules": RULES,
         "writer": {name: state.model_dump() for name, state in predictor_states(writer).items()},
-        "asked": [writer.num_questions, writer.batch, writer.temperature],
+        "asked": [writer.num_questions, writer.batch_size, writer.temperature],
         "judge": judge.digest(),
         "lms": [
             [engine_of(one).identity, *(one.kwargs.get(name) for name in ("temperature", "max_tokens"))]

@@ -56,7 +56,7 @@ class BuildNames:
         lm: The LM that writes.
         judge_lm: The LM that judges; None for the one that writes.
         num_questions: Questions a passage at most.
-        batch: Questions asked for in one call.
+        batch_size: Questions asked for in one call.
         threads: LM calls under way at a time in a process, 1 or more.
         max_calls: Calls that an LM of a process may make at most. Default no limit.
         settings: Digest of how the questions are to be written and judged.
@@ -66,7 +66,7 @@ class BuildNames:
     lm: LMName
     judge_lm: LMName | None
     num_questions: int
-    batch: int
+    batch_size: int
     threads: int
     max_calls: int | None = None
     settings: str = ""
@@ -121,7 +121,7 @@ def record_maker(names: BuildNames) -> RecordOf:
     """
     os.environ["QUERYWRIGHT_HOME"] = names.home
     store = open_store(Path(names.home))
-    writer, judge = QuestionWriter(names.num_questions, names.batch), AnswerabilityJudge()
+    writer, judge = QuestionWriter(names.num_questions, names.batch_size), AnswerabilityJudge()
     lm = _resolved(names.lm, store, names.max_calls)
     judge_lm = lm if names.judge_lm is None else _resolved(names.judge_lm, store, names.max_calls)
     settings = settings_digest(writer, judge, lm, judge_lm)

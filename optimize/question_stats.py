@@ -125,7 +125,7 @@ def question_stats(
         )
     made = read_made(folder)
     known = {id: record for id, record in records.items() if id in passages}
-    current = [record for id, record in known.items() if record.digest == passages[id].digest()]
+    current = [record for id, record in known.items() if record.digest == passages[id].text_digest()]
     labels = Counter(question.label or "unreadable" for record in current for question in record.questions)
     complete = {record.passage: _complete(record) for record in current}
     counts = [len(texts) for texts in complete.values()]

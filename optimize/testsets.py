@@ -179,7 +179,7 @@ def out_of_distribution(
     stored = _stored(collection, home)
     written = read_records(questions_folder(collection, home))
     known = [passage for passage in stored.passages.values() if passage.id in written]
-    current = [passage for passage in known if written[passage.id].digest == passage.digest()]
+    current = [passage for passage in known if written[passage.id].digest == passage.text_digest()]
     if not current:
         raise CollectionError(
             f"no passage of {collection!r} can be asked of: the questions of all {len(known)} that have any are stale; "
@@ -230,7 +230,7 @@ def _stored(collection: str, home: Path | None) -> _Stored:
     if not (folder / MANIFEST).exists():
         raise CollectionError(f"the collection {collection!r} has no index of questions; {_build_command(collection)}")
     _, questions = published_passages(folder, home)
-    digests = {passage.id: passage.digest() for passage in passages.values()}
+    digests = {passage.id: passage.text_digest() for passage in passages.values()}
     fresh = {
         key: question
         for key, question in questions.items()

@@ -45,7 +45,7 @@ class QBRAG(Technique):
         Knob("coverage", 0, "questions per passage on average that take part; 0 is all", low=0, high=50, search=False),
         Knob("keep_partial", False, "whether questions that their passage answers only in part take part"),
         Knob("weight", 0.5, "share of the passage's own similarity", low=0, high=1, when={"match": (HYBRID,)}),
-        Knob("depth", 100, "passages taken from each of the two lists", low=1, high=200, when={"match": (HYBRID,)}),
+        Knob("depth", 100, "passages taken from each of the two lists", low=10, high=200, when={"match": (HYBRID,)}),
     )
 
     def __init__(self, retriever: Any = None, **knobs: Any) -> None:

@@ -24,7 +24,7 @@ from querywright.programs.question_rules import COPIED, REPEATED, example_questi
 from querywright.programs.written import one_line, with_count
 
 NUM_QUESTIONS = 20
-BATCH = 5
+BATCH_SIZE = 5
 TEMPERATURE = 0.4
 MOST_QUESTIONS = 100
 _PATIENCE = 2
@@ -66,7 +66,7 @@ class QuestionWriter(dspy.Module):
 
     Args:
         num_questions: Questions a passage at most, 1 to 100. Default 20.
-        batch: Questions asked for in one call, 1 or more. Default 5.
+        batch_size: Questions asked for in one call, 1 or more. Default 5.
         temperature: Of sampling, 0 to 1.5, where the LM takes a seed; any other keeps its own, so that the same
             questions are written again. Default 0.4.
 
@@ -75,17 +75,17 @@ class QuestionWriter(dspy.Module):
     """
 
     def __init__(
-        self, num_questions: int = NUM_QUESTIONS, batch: int = BATCH, temperature: float = TEMPERATURE
+        self, num_questions: int = NUM_QUESTIONS, batch_size: int = BATCH_SIZE, temperature: float = TEMPERATURE
     ) -> None:
         super().__init__()
         if not 1 <= num_questions <= MOST_QUESTIONS:
             raise InputError(f"num_questions must be from 1 to {MOST_QUESTIONS}, but got {num_questions}")
-        if batch < 1:
-            raise InputError(f"batch must be 1 or more, but got {batch}")
+        if batch_size < 1:
+            raise InputError(f"batch_size must be 1 or more, but got {batch_size}")
         if not 0 <= temperature <= 1.5:
             raise InputError(f"temperature must be from 0 to 1.5, but got {temperature}")
         self.num_questions = num_questions
-        self.batch = batch
+        self.batch_size = batch_size
         self.temperature = temperature
         self.write_questions = dspy.Predict(WriteQuestions)
         self.write_questions.demos = [EXAMPLE]
@@ -107,9 +107,9 @@ class QuestionWriter(dspy.Module):
         dropped: Counter[str] = Counter()
         shown = show_passage(passage)
         examples = example_questions(self.write_questions, "questions")
-        for number in range(_PATIENCE * math.ceil(self.num_questions / self.batch)):
+        for number in range(_PATIENCE * math.ceil(self.num_questions / self.batch_size)):
             missing = self.num_questions - len(kept)
-            written = self._written(shown, kept, min(self.batch, missing), number)
+            written = self._written(shown, kept, min(self.batch_size, missing), number)
             new = self._sorted_out(written, passage, kept, examples, dropped)
             kept += new[:missing]
             if not new or len(kept) == self.num_questions:

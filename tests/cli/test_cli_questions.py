@@ -234,7 +234,7 @@ def test_a_mistake_about_the_engine_is_said_before_anything_is_asked(build, serv
 def names(server, home):
     server.reply = answers
     lm = LMName("openai/scripted", server.address, "SCRIPTED_KEY")
-    return BuildNames(str(home), lm, None, num_questions=10, batch=5, threads=2)
+    return BuildNames(str(home), lm, None, num_questions=10, batch_size=5, threads=2)
 
 
 def test_a_process_makes_the_records_that_threads_make(build, names, home):

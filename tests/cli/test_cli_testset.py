@@ -23,7 +23,7 @@ def indexed(collection, home):
     records = [
         PassageRecord(
             passage.id,
-            passage.digest(),
+            passage.text_digest(),
             "s",
             tuple(WrittenQuestion(f"{word} is said of {passage.title}?", COMPLETE) for word in ("What", "How much")),
         )

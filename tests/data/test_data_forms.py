@@ -168,6 +168,7 @@ def test_hotpotqa_as_published():
         "context": [["A", ["One.", " Two."]], ["B", ["Three."]]],
     }
     assert list(read_questions([row])[0].evidence) == ["A", "B"]
+    assert read_questions([row])[0].jointly
     assert list(read_questions([row], columns={"evidence": "supporting_facts"})[0].evidence) == ["A", "B"]
     assert read_passages([row]) == [Passage("A", "One. Two.", "A"), Passage("B", "Three.", "B")]
     problems = problems_of(read_passages, row | {"context": [["A", "One."]]}, row, row | {"context": "A"})

@@ -130,7 +130,8 @@ def test_hotpotqa_is_questions_and_a_corpus(hub, caplog):
     second = first | {"id": "q2", "context": {"title": ["B", "D"], "sentences": [["Three."], ["Four."]]}}
     hub("hotpotqa/hotpot_qa", "distractor", "validation", first, second)
     question, _ = read_questions("hf:hotpotqa")
-    assert question == Question("q1", "Who?", (), "Ed", (), {"A": Label.ENTAILED, "B": Label.ENTAILED})
+    gold = {"A": Label.ENTAILED, "B": Label.ENTAILED}
+    assert question == Question("q1", "Who?", (), "Ed", (), gold, jointly=True)
     passages = read_passages("hf:hotpotqa")
     assert passages == [Passage("A", "One. Two.", "A"), Passage("B", "Three.", "B"), Passage("D", "Four.", "D")]
     assert "left out 1 passages" in caplog.text

@@ -440,6 +440,7 @@ def sound_questions(draw: st.DrawFn) -> Question:
         answer=answer,
         aliases=tuple(alias for alias in spellings if alias != answer),
         evidence=draw(st.dictionaries(TEXT, st.sampled_from(Label), max_size=3)),
+        jointly=draw(st.booleans()),
     )
 
 

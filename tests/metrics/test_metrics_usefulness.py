@@ -47,6 +47,17 @@ def test_usefulness_of_what_was_found():
     assert usefulness(["x"], EVIDENCE) == Usefulness(N, {E: 0.0, U: 0.0, N: 1.0}, 0.0)
 
 
+def test_evidence_that_counts_only_together_is_entailed_when_all_of_it_was_found():
+    hops = {"one": E, "two": E, "other": N}
+    assert usefulness(["one"], hops).label is E
+    found = usefulness(["one", "other"], hops, jointly=True)
+    assert found == Usefulness(U, {E: 0.0, U: 0.5, N: 0.5}, 1.0)
+    assert usefulness(["two", "x", "one"], hops, jointly=True).label is E
+    assert usefulness(["x"], hops, jointly=True).label is N
+    assert usefulness(["one"], {"one": E}, jointly=True) == Usefulness(E, {E: 1.0, U: 0.0, N: 0.0}, 1.0)
+    assert passage_labels(["two", "x"], hops, jointly=True) == [U, N]
+
+
 def test_nothing_found_does_not_help():
     found = usefulness([], EVIDENCE)
     assert (found.label, found.score) == (N, 0.0)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -55,10 +56,11 @@ def test_not_used_is_the_answer_that_is_given_without_passages():
 
 
 def test_where_all_the_evidence_is_needed_a_part_of_it_is_not_enough():
-    assert stage(row(0.0, "g1"), needs="all") is Stage.NOT_FOUND
-    assert stage(row(0.0, "g1", found=("g1", "g2")), needs="all") is Stage.CUT
-    assert stage(row(0.0, "g2", "g1"), needs="all") is Stage.MISREAD
-    assert stage(row(0.0, "g2", "g1"), needs="all", indexed=("g1",)) is Stage.NOT_INDEXED
+    both = replace(asked(), jointly=True)
+    assert stage(row(0.0, "g1"), both) is Stage.NOT_FOUND
+    assert stage(row(0.0, "g1", found=("g1", "g2")), both) is Stage.CUT
+    assert stage(row(0.0, "g2", "g1"), both) is Stage.MISREAD
+    assert stage(row(0.0, "g2", "g1"), both, indexed=("g1",)) is Stage.NOT_INDEXED
 
 
 def test_counts_and_what_the_reader_does_without_and_with_the_evidence():
@@ -76,7 +78,7 @@ def test_counts_and_what_the_reader_does_without_and_with_the_evidence():
     ]
     assert found.to_json() == {
         "metric": "accuracy",
-        "needs": "any",
+        "jointly": 0,
         "arms": {"plain": {"right": 1, "not found": 2}},
         "telling": [],
     }

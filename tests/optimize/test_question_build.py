@@ -19,6 +19,7 @@ from querywright.data.types import Passage
 from querywright.errors import CollectionError, OutageError
 from querywright.metrics.judges import AnswerabilityJudge
 from querywright.models.engine_errors import LMOutageError, LMPromptTooLongError
+from querywright.models.lm import resolve_lm
 from querywright.optimize.failures import TooManyFailuresError
 from querywright.optimize.question_build import build_questions, write_record
 from querywright.optimize.question_made import MADE, read_made, settings_digest
@@ -158,6 +159,18 @@ def test_a_record_depends_on_the_answers_alone(lm):
     )  # fmt: skip
     assert (made.passage, made.settings, len(made.questions), made.repeated) == ("p", "s", 3, 0)
     assert made.digest == Passage("p", "bread is good.").digest()
+
+
+def test_the_embedded_lm_fills_in_every_field():
+    lm = resolve_lm("embedded")
+    made = write_record(
+        Passage("tea", "Tea hinders the uptake of iron.", "Tea"), settings="s", writer=QuestionWriter(2, 2),
+        judge=AnswerabilityJudge(), lm=lm, judge_lm=lm,
+    )  # fmt: skip
+    assert 1 <= len(made.questions) <= 2
+    assert all(question.label in AnswerabilityJudge.SCALE for question in made.questions)
+    assert all(0 < len(question.reason) <= 160 for question in made.questions)
+    assert all(question.text.endswith("?") and len(question.text) <= 120 for question in made.questions)
 
 
 def test_what_is_dropped_is_counted_in_the_record(make_lm):
@@ -340,7 +353,7 @@ def test_the_digest_of_settings_is_of_all_that_a_record_depends_on(lm, make_lm):
         for parts in [
             (writer, judge, lm, lm),
             (QuestionWriter(19), judge, lm, lm),
-            (QuestionWriter(batch=4), judge, lm, lm),
+            (QuestionWriter(batch_size=4), judge, lm, lm),
             (QuestionWriter(temperature=0.5), judge, lm, lm),
             (reworded, judge, lm, lm),
             (writer, taught, lm, lm),

@@ -58,7 +58,7 @@ def question(n, place):
 def record(one, *labels):
     n = int(one.id[1:])
     questions = tuple(WrittenQuestion(question(n, place), label) for place, label in enumerate(labels))
-    return PassageRecord(one.id, one.digest(), "s", questions)
+    return PassageRecord(one.id, one.text_digest(), "s", questions)
 
 
 def build(home, embedder):

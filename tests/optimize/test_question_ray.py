@@ -51,7 +51,7 @@ def maker(folder, kill=(), kill_again=(), fail=(), stop=()):
         if n in stop:
             raise BudgetError("the limit of calls is reached")
         return PassageRecord(
-            passage.id, passage.digest(), "s", (WrittenQuestion(f"What of {passage.text}?", COMPLETE, "r"),), n
+            passage.id, passage.text_digest(), "s", (WrittenQuestion(f"What of {passage.text}?", COMPLETE, "r"),), n
         )
 
     return record_of
@@ -64,7 +64,7 @@ def make_one(record_of):
 
 def simple(passage):
     Ledger().add(Cost(calls=2))
-    return PassageRecord(passage.id, passage.digest(), "s", (WrittenQuestion("What?", COMPLETE),))
+    return PassageRecord(passage.id, passage.text_digest(), "s", (WrittenQuestion("What?", COMPLETE),))
 
 
 def test_an_outcome_survives_its_way_as_text():

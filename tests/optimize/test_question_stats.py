@@ -38,7 +38,7 @@ PASSAGES = [Passage(f"p{letter}", f"{letter}.") for letter in "abcde"]
 
 def record(passage, *questions, digest="", settings="s", repeated=0, unfit=None):
     written = tuple(WrittenQuestion(*pair) for pair in questions)
-    return PassageRecord(passage.id, digest or passage.digest(), settings, written, repeated, unfit or {})
+    return PassageRecord(passage.id, digest or passage.text_digest(), settings, written, repeated, unfit or {})
 
 
 @pytest.fixture
@@ -105,7 +105,7 @@ def test_without_a_complete_question_nothing_is_near(tmp_path):
 def test_how_they_were_made_is_told(home):
     made = QuestionsMade(
         format=1, settings="s", lm="writes", engine="e", judge="answerability", judge_lm="judges", judge_engine="f",
-        num_questions=3, batch=3, seconds=2.5, cost={"calls": 7},
+        num_questions=3, batch_size=3, seconds=2.5, cost={"calls": 7},
     )  # fmt: skip
     made.save(questions_folder("letters", home))
     found = question_stats("letters", embedder=Circle(), home=home)

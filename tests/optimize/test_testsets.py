@@ -40,7 +40,7 @@ class HashModel:
 
 
 def record(passage, *questions):
-    return PassageRecord(passage.id, passage.digest(), "s", tuple(WrittenQuestion(*pair) for pair in questions))
+    return PassageRecord(passage.id, passage.text_digest(), "s", tuple(WrittenQuestion(*pair) for pair in questions))
 
 
 def records():

@@ -166,7 +166,7 @@ def indexes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, RecordingInde
     passages = numbered_passages()[:12]
     texts = {p.id: [f"What is fact {n} of {p.title}?" for n in range(QUESTIONS_EACH)] for p in passages}
     further = {question_id(p.id, text): [passages[n - 1].id] for n, p in enumerate(passages) for text in texts[p.id]}
-    for name, digest in (("full", Passage.digest), ("stale", lambda passage: "of another text")):
+    for name, digest in (("full", Passage.text_digest), ("stale", lambda passage: "of another text")):
         build_collection(name, passages, embedder=embedder, home=home)
         records = [
             PassageRecord(p.id, digest(p), "s", tuple(

@@ -177,7 +177,9 @@ def test_near_repetitions(one, other, same):
     assert alike(one, other) is alike(other, one) is same
 
 
-@pytest.mark.parametrize("values", [{"num_questions": 0}, {"num_questions": 101}, {"batch": 0}, {"temperature": 2.0}])
+@pytest.mark.parametrize(
+    "values", [{"num_questions": 0}, {"num_questions": 101}, {"batch_size": 0}, {"temperature": 2.0}]
+)
 def test_values_out_of_range_are_refused(values):
     with pytest.raises(InputError, match=next(iter(values))):
         QuestionWriter(**values)

@@ -51,7 +51,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     home = tmp_path_factory.mktemp("home")
     build_collection("weather", PASSAGES, embedder=_embedder(home), home=home)
     asked = {"north": "is north?", "south": "is south?", "sun": "is south sun?"}
-    records = [PassageRecord(p.id, p.digest(), "s", (WrittenQuestion(asked[p.id], COMPLETE),)) for p in PASSAGES]
+    records = [PassageRecord(p.id, p.text_digest(), "s", (WrittenQuestion(asked[p.id], COMPLETE),)) for p in PASSAGES]
     publish_questions("weather", records, embedder=_embedder(home), home=home)
     yield home
     open_store(home).close()

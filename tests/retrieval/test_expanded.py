@@ -35,7 +35,7 @@ ALL = [TEA, SALT, MILK]
 RECORDS = [
     PassageRecord(
         "tea",
-        TEA.digest(),
+        TEA.text_digest(),
         "s",
         (
             WrittenQuestion("Why avoid a cuppa with dinner?", COMPLETE),
@@ -44,7 +44,7 @@ RECORDS = [
             WrittenQuestion("Is zebra edible?", ""),
         ),
     ),
-    PassageRecord("salt", SALT.digest(), "s", ()),
+    PassageRecord("salt", SALT.text_digest(), "s", ()),
 ]
 
 

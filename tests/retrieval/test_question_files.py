@@ -48,7 +48,7 @@ EMBEDDER = Embedder("hash:8", HashModel, dimension=8)
 
 
 def record(passage: Passage, *questions: tuple[str, ...]) -> PassageRecord:
-    return PassageRecord(passage.id, passage.digest(), "s", tuple(WrittenQuestion(*one) for one in questions), 2)
+    return PassageRecord(passage.id, passage.text_digest(), "s", tuple(WrittenQuestion(*one) for one in questions), 2)
 
 
 RECORDS_BEFORE = [
@@ -92,10 +92,10 @@ def test_the_file_holds_every_question_in_order(home: Path, tmp_path: Path) -> N
     table = pd.read_parquet(tmp_path / "q.parquet")
     assert tuple(table.columns) == COLUMNS
     assert table.values.tolist() == [
-        ["iron", "What hinders iron?", "complete", "it says so", IRON.digest()],
-        ["iron", "What is iron?", "none", "", IRON.digest()],
-        ["iron", "Is it \u6c34?", "", "", IRON.digest()],
-        ["tea", "When is tea drunk?", "partial", 'only "roughly",\nso to say', TEA.digest()],
+        ["iron", "What hinders iron?", "complete", "it says so", IRON.text_digest()],
+        ["iron", "What is iron?", "none", "", IRON.text_digest()],
+        ["iron", "Is it \u6c34?", "", "", IRON.text_digest()],
+        ["tea", "When is tea drunk?", "partial", 'only "roughly",\nso to say', TEA.text_digest()],
     ]
 
 
@@ -135,7 +135,7 @@ def test_questions_are_added_changed_and_removed(edit: Callable[..., Any], home:
         ),
     )
     assert after["salt"].questions == (WrittenQuestion("What brings salt?", COMPLETE),)
-    assert (after["salt"].digest, after["salt"].settings) == (SALT.digest(), IMPORTED)
+    assert (after["salt"].digest, after["salt"].settings) == (SALT.text_digest(), IMPORTED)
     assert after["tea"] == replace(RECORDS_BEFORE[2], settings=IMPORTED, questions=())
     _, index = published_passages(questions_folder("foods", home), home)
     assert {(one.text, one.metadata["passage"]) for one in index.values()} == {

@@ -56,7 +56,7 @@ def test_a_question_of_several_passages_leads_to_all_of_them() -> None:
     assert walk(RANKED, filled, 1) == expected[:1]
 
 
-def test_cells_are_taken_whole_and_only_as_many_as_it_takes() -> None:
+def test_cells_come_one_after_the_other_and_only_as_many_as_it_takes() -> None:
     def cells():
         yield [("q3", 0.7), ("q4", 0.6)]
         yield [("q1", 0.9), ("q5", 0.5)]
@@ -65,7 +65,7 @@ def test_cells_are_taken_whole_and_only_as_many_as_it_takes() -> None:
     nearest = [Match("feet", 0.7, "q3"), Match("tea", 0.6, "q4")]
     assert gathered(cells(), ANSWERS, 1) == nearest[:1]  # a nearer question of another cell is not looked at
     assert gathered(cells(), ANSWERS, 2) == nearest
-    assert gathered(cells(), ANSWERS, 3) == [Match("salt", 0.9, "q1"), *nearest]
+    assert gathered(cells(), ANSWERS, 3) == [*nearest, Match("salt", 0.9, "q1")]
     assert gathered([], ANSWERS, 3) == []
 
 

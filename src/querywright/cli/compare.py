@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import Annotated
 
 import typer
 
@@ -41,9 +41,6 @@ from querywright.cli.results import Results
 from querywright.cli.show import note, progress
 from querywright.errors import InputError
 
-if TYPE_CHECKING:
-    from querywright.optimize.diagnosis import Needs
-
 NEEDS = ("any", "all")
 MANY_ROWS = 2000  # that take more than two seconds to compare and write
 
@@ -68,9 +65,14 @@ def compare_command(
         str, typer.Option("--baseline", metavar="ARM", help="What every arm is held against; added if it is not named.")
     ] = "plain",
     evidence: Annotated[
-        str,
-        typer.Option("--evidence", metavar="any|all", help="Whether one helpful passage is enough, or all are needed."),
-    ] = "any",
+        str | None,
+        typer.Option(
+            "--evidence",
+            metavar="any|all",
+            help="Whether one helpful passage is enough, or it takes all of them. Default: as the data says, else any.",
+            show_default=False,
+        ),
+    ] = None,
     metric: MetricOption = None,
     judge: JudgeOption = None,
     judge_lm: JudgeLMOption = None,
@@ -103,7 +105,7 @@ def compare_command(
     """
     from querywright.optimize.comparison import compare
 
-    if evidence not in NEEDS:
+    if evidence not in (None, *NEEDS):
         raise InputError(f"--evidence is any or all, but got {evidence!r}")
     check_results(save_to, "--out")
     baseline, *named = (_arm(name) for name in (baseline, *arms))
@@ -129,6 +131,7 @@ def compare_command(
         engine=engine,
         reranker=reranker,
         home=home,
+        jointly=None if evidence is None else evidence == "all",
     )
     references = References.of(ready)
     with progress() as update, lm_failures():
@@ -148,7 +151,7 @@ def compare_command(
         )
     if len(compared.arms) * len(ready.questions) >= MANY_ROWS:
         note("comparing, and writing the report")
-    results = Results.of(ready, compared, references, data=data, collection=collection, needs=cast("Needs", evidence))
+    results = Results.of(ready, compared, references, data=data, collection=collection)
     results.write(save_to)
     results.show(save_to, as_json=as_json)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -120,8 +120,11 @@ def prepare(
     engine: str,
     reranker: str | None,
     home: Path | None,
+    jointly: bool | None = None,
 ) -> Prepared:
     """Check, read and open all that a command was given.
+
+    Where ``jointly`` is given, every question takes all of its helpful passages, or any one of them.
 
     Raises:
         InputError: Something cannot be used.
@@ -130,6 +133,8 @@ def prepare(
     panel = make_panel(judging.names, judging.lm, judging.guidelines)
     plan = make_plan(techniques, artifacts, reader, pairs(knob, "--knob"), metric, engine)
     asked = planned_questions(plan, source, pairs(column, "--column"), limit, split)
+    if jointly is not None:
+        asked = [replace(question, jointly=jointly) for question in asked]
     settle(plan, asked, judged=bool(panel.judges))
     if plan.searching and collection is None:
         raise InputError(f"{plan.searching[0]} searches; name a collection with --collection")

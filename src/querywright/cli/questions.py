@@ -55,7 +55,9 @@ def build(
     num_questions: Annotated[
         int, typer.Option("--num-questions", metavar="N", min=1, help="Questions a passage at most.")
     ] = 20,
-    batch: Annotated[int, typer.Option("--batch", metavar="N", min=1, help="Questions asked for in one call.")] = 5,
+    batch_size: Annotated[
+        int, typer.Option("--batch-size", metavar="N", min=1, help="Questions asked for in one call.")
+    ] = 5,
     limit: Annotated[
         int | None,
         typer.Option(
@@ -128,7 +130,7 @@ def build(
         raise InputError(f"unknown engine {engine!r}; questions are written on {THREADS} or {RAY}")
     if workers is not None and engine != RAY:
         raise InputError(f"--workers is of --engine {RAY}; {THREADS} are told by --threads")
-    writer = QuestionWriter(num_questions, batch)
+    writer = QuestionWriter(num_questions, batch_size)
     workspace = Workspace.open(home, lm, api_base=api_base, api_key_env=api_key_env, max_calls=max_calls)
     judging = workspace.judge_lm(
         lm, judge_lm, api_base=judge_api_base, api_key_env=judge_api_key_env, max_calls=max_calls
@@ -142,7 +144,7 @@ def build(
             lm=LMName(lm, api_base, api_key_env),
             judge_lm=None if judging is workspace.lm else LMName(judge_lm or lm, judge_api_base, judge_api_key_env),
             num_questions=num_questions,
-            batch=batch,
+            batch_size=batch_size,
             threads=threads,
             max_calls=max_calls,
         )
@@ -244,7 +246,7 @@ def _cost(made: QuestionsMade) -> str:
     cost = Cost.from_json(made.cost)
     dollars = f"; {cost.dollars:.4f} US dollars estimated" if cost.dollars else ""
     return (
-        f"{made.num_questions} questions a passage asked for, {made.batch} a call; {cost.calls} LM calls made, "
+        f"{made.num_questions} questions a passage asked for, {made.batch_size} a call; {cost.calls} LM calls made, "
         f"{cost.saved} saved; {cost.tokens} tokens; {made.seconds:.0f} s{dollars}"
     )
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from querywright.data.types import Passage
     from querywright.optimize.comparison import Compared
     from querywright.optimize.decisions import Decisions
-    from querywright.optimize.diagnosis import Diagnosis, Needs
+    from querywright.optimize.diagnosis import Diagnosis
 
 RIGHT = ("accuracy", "exact_match")
 """Metrics that say which answers are right; the first that every arm has is taken."""
@@ -52,7 +52,6 @@ class Results:
         *,
         data: str,
         collection: str | None,
-        needs: Needs,
     ) -> Results:
         """Everything that follows from a comparison."""
         from querywright.optimize.decisions import decisions
@@ -73,7 +72,6 @@ class Results:
             ready.questions,
             held,
             metric=metric,
-            needs=needs,
             closed_book=closed_book,
             oracle={arm: results[name] for arm, name in references.oracle.items()},
         )

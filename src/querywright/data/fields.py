@@ -29,6 +29,17 @@ def read_evidence(record: Record) -> dict[str, Label]:
     return evidence
 
 
+def read_jointly(record: Record) -> bool:
+    """Whether it takes all the evidence; False where the row does not say."""
+    column, value = record.cell("jointly")
+    if isinstance(value, str) and value.strip().lower() in {"true", "false"}:
+        return value.strip().lower() == "true"
+    if value is None or isinstance(value, bool):
+        return bool(value)
+    record.complain(column, value, "true or false")
+    return False
+
+
 def read_metadata(record: Record) -> dict[str, Scalar]:
     """The metadata's flat values; a missing one is left out, and a date is its ISO 8601 text."""
     column, value = record.cell("metadata")

@@ -87,7 +87,7 @@ def _hotpot_pairs(value: object, column: str, second: str) -> list[tuple[Any, An
 
 def _hotpot_questions(values: Values) -> Iterator[Values]:
     pairs = _hotpot_pairs(values["supporting_facts"] or [], "supporting_facts", "sent_id")
-    yield {**values, "supporting_facts": list(dict.fromkeys(title for title, _ in pairs))}
+    yield {**values, "supporting_facts": list(dict.fromkeys(title for title, _ in pairs)), "jointly": True}
 
 
 def _hotpot_passages(values: Values) -> Iterator[Values | None]:

@@ -36,7 +36,7 @@ from dataclasses import replace
 
 from querywright.data.choices import INDEX_COLUMNS, Options, read_answer, read_options
 from querywright.data.columns import Record, Table, distinct, short, split_names
-from querywright.data.fields import read_evidence, read_metadata
+from querywright.data.fields import read_evidence, read_jointly, read_metadata
 from querywright.data.forms import shaped
 from querywright.data.sources import Source, iterate_rows, name_of
 from querywright.data.tables import Kind, Row
@@ -45,7 +45,7 @@ from querywright.errors import DataError
 
 logger = logging.getLogger(__name__)
 
-QUESTION_NAMES = ("id", "question", "options", "answer", "aliases", "evidence")
+QUESTION_NAMES = ("id", "question", "options", "answer", "aliases", "evidence", "jointly")
 PASSAGE_NAMES = ("id", "text", "title", "metadata")
 QUESTION_COLUMNS = {
     "id": ("id", "_id", "qid", "question_id"),
@@ -75,6 +75,7 @@ QUESTION_COLUMNS = {
         "correct_answer_document_ids",
         "expected_ids",
     ),
+    "jointly": ("jointly",),
 }
 PASSAGE_COLUMNS = {
     "id": ("id", "_id", "doc_id", "docid", "pid", "passage_id"),
@@ -102,7 +103,7 @@ def read_questions(
             files (see :mod:`querywright.data.folders`) or a dataset; ``sample``; ``hf:NAME[:CONFIG]`` or a name
             with a slash for a dataset of the Hugging Face hub, where NAME may be one of
             :data:`querywright.data.hub.RECIPES`; or rows, each a dict or a ``dspy.Example``.
-        columns: Our names (id, question, options, answer, aliases, evidence) to theirs. Default: guessed, see
+        columns: Our names (id, question, options, answer, aliases, evidence, jointly) to theirs. Default: guessed, see
             the head of this module.
         limit: Read only the first so many rows that hold something, 1 or more. Default all.
         split: Split of a dataset or folder; needed when it has more than one.
@@ -243,7 +244,8 @@ def _question(record: Record, multiple_choice: bool | None) -> tuple[Question, b
     else:
         question_id = record.name(given, column, "a non-empty text or whole number")
     shown = () if multiple_choice is False else texts
-    return Question(question_id, text, shown, answer.text, answer.aliases, evidence), given is not None
+    jointly = read_jointly(record)
+    return Question(question_id, text, shown, answer.text, answer.aliases, evidence, jointly), given is not None
 
 
 def derived_id(question: str, options: tuple[str, ...]) -> str:
@@ -277,6 +279,7 @@ def _add_question(
         answer=answers[0] if answers else None,
         aliases=answers[1:],
         evidence={**first.evidence, **question.evidence},
+        jointly=first.jointly or question.jointly,
     )
     found[question.id] = (place, named, united)
 

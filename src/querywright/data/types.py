@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -49,6 +49,10 @@ class Passage:
         data = [self.id, self.title, self.text, dict(sorted(self.metadata.items()))]
         return hashlib.sha256(json.dumps(data, ensure_ascii=False).encode()).hexdigest()
 
+    def text_digest(self) -> str:
+        """SHA-256 of what can be read in it, as hex: other metadata makes no difference."""
+        return replace(self, metadata={}).digest()
+
 
 @dataclass(frozen=True, slots=True)
 class Question:
@@ -62,6 +66,8 @@ class Question:
         aliases: Further accepted spellings of a short answer.
         evidence: Label of each labelled passage by its id; a passage that is not named is NOT_USEFUL.
             Empty means that nothing is labelled.
+        jointly: Whether it takes all the passages that help, as for a question of several hops: one of them alone is
+            USEFUL, all together ENTAILED. Default False: each label says what its passage does alone.
     """
 
     id: str
@@ -70,6 +76,7 @@ class Question:
     answer: str | None = None
     aliases: tuple[str, ...] = ()
     evidence: Mapping[str, Label] = field(default_factory=dict)
+    jointly: bool = False
 
     @property
     def answers(self) -> tuple[str, ...]:
@@ -87,6 +94,7 @@ class Question:
             answer=self.answer,
             aliases=list(self.aliases),
             evidence={key: str(value) for key, value in self.evidence.items()},
+            jointly=self.jointly,
         ).with_inputs("question", "options")
 
     def to_json(self) -> dict[str, Any]:
@@ -100,4 +108,6 @@ class Question:
             data["aliases"] = list(self.aliases)
         if self.evidence:
             data["evidence"] = {key: str(value) for key, value in self.evidence.items()}
+        if self.jointly:
+            data["jointly"] = True
         return data

@@ -31,7 +31,7 @@ class Pair:
     Args:
         question: Id of the question.
         passage: Id of the passage.
-        digest: Digest of the passage when this was found.
+        digest: ``text_digest`` of the passage when this was found.
         value: 1 for an answer, 0 for none; between them where it is completed.
         judged: Whether a judge has read the two; False for a completed value.
 

@@ -99,7 +99,7 @@ class ExpandedRetriever(BM25Retriever):
 
 def _texts(passage: Passage, record: PassageRecord | None, labels: frozenset[str]) -> list[str]:
     """The questions that are appended to a passage."""
-    if record is None or record.digest != passage.digest():
+    if record is None or record.digest != passage.text_digest():
         return []
     return [question.text for question in record.questions if question.label in labels]
 

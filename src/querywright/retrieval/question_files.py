@@ -215,7 +215,7 @@ def _merged(
     after: dict[str, PassageRecord] = {}
     for passage in sorted(before.keys() | given.keys()):
         rows, old = given.get(passage, ()), before.get(passage)
-        current = passages[passage].digest() if passage in passages else ""
+        current = passages[passage].text_digest() if passage in passages else ""
         digests = {row.digest or current for row in rows}
         if old is not None and digests <= {old.digest} and _same(rows, old):
             after[passage] = old

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from querywright.errors import InputError
+from querywright.errors import CollectionError, InputError
 from querywright.models.embedder import TextEmbedder, Vectors, with_store
 from querywright.retrieval.chroma import ChromaRetriever
 from querywright.retrieval.filters import matcher
@@ -125,9 +125,14 @@ class QuestionIndex(HeldPassages):
         digests: dict[str, str] = {}
         own, complete, stale = {}, set(), 0
         for question in self._questions.passages():
+            if not {"passage", "digest", "label"} <= question.metadata.keys():
+                raise CollectionError(
+                    f"the collection {self._questions.name!r} holds no questions about passages ({question.id!r} names "
+                    f"none); give it another name, then run {build_command(self.name)}"
+                )
             passage = str(question.metadata["passage"])
             if passage in self._passages and passage not in digests:
-                digests[passage] = self._passages[passage].digest()
+                digests[passage] = self._passages[passage].text_digest()
             if digests.get(passage) != question.metadata["digest"]:
                 stale += 1
                 continue
@@ -155,7 +160,7 @@ class QuestionIndex(HeldPassages):
     @property
     def matches(self) -> tuple[str, ...]:
         """The ways of matching that can be had here: ``filled`` only where further answers are known."""
-        return tuple(one for one in MATCHES if one != FILLED or self._answers is not None)
+        return tuple(one for one in MATCHES if one != FILLED or self._answers)
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
         """The passages of the questions nearest to each query.
@@ -251,7 +256,7 @@ class QuestionIndex(HeldPassages):
 
     def _blended(self, rows: Vectors, k: int, matching: Matching, answers: Answers) -> list[list[Match]]:
         nothing: list[list[Any]] = [[] for _ in rows]
-        weight, depth = matching.weight, matching.depth
+        weight, depth = matching.weight, max(matching.depth, k)
         questions: list[list[Match]] = self._walked(rows, depth, answers) if weight < 1 else nothing
         hits: list[list[Hit]] = self.plain.search_vectors(rows, depth) if weight > 0 else nothing
         passages: list[list[Scored]] = [[(hit.passage.id, hit.score) for hit in one] for one in hits]
@@ -298,13 +303,13 @@ class QuestionIndex(HeldPassages):
         """Look at whether a matching can be had here.
 
         Raises:
-            InputError: It is ``filled``, and nothing is known of further answers.
+            InputError: It is ``filled``, and no further answer is known.
         """
         if matching.match not in self.matches:
+            known = "nobody has looked for any" if self._answers is None else "none was found that still holds"
             raise InputError(
-                f"match={matching.match} needs to know which further passages answer each question, and of the "
-                f"collection {self.name!r} nothing is known; run {fill_command(self.name)}, or use one of: "
-                f"{', '.join(self.matches)}"
+                f"match={matching.match} needs further passages that answer the questions of the collection "
+                f"{self.name!r}, and {known}; run {fill_command(self.name)}, or use one of: {', '.join(self.matches)}"
             )
 
     def __repr__(self) -> str:

@@ -19,8 +19,8 @@ from querywright.errors import InputError
 NEAREST, HYBRID, FILLED, PROTOTYPES = "nearest", "hybrid", "filled", "prototypes"
 MATCHES = (NEAREST, HYBRID, FILLED, PROTOTYPES)
 """``nearest``: a question leads to the passage it was written for. ``hybrid``: that, with the similarity of query and
-passage. ``filled``: a question leads to every passage that is known to answer it. ``prototypes``: only the questions
-around the prototypes nearest to the query are looked at (QuIM-RAG)."""
+passage. ``filled``: a question leads to every passage that is known to answer it. ``prototypes``: the questions
+around the prototype nearest to the query, then those around the next (QuIM-RAG)."""
 
 Scored = tuple[str, float]
 
@@ -36,7 +36,8 @@ class Matching:
         coverage: Questions per passage on average that take part, 0 or more; 0 is all of them. Default 0.
         keep_partial: Whether questions that their passage answers only in part take part. Default False.
         weight: Share of the similarity of query and passage in a hybrid score, 0 to 1. Default 0.5.
-        depth: Passages that a hybrid takes from each of its two lists, 1 or more. Default 100.
+        depth: Passages that a hybrid takes from each of its two lists, 1 or more; never fewer than are wanted.
+            Default 100.
         seed: Of the draw of questions for ``coverage``. Default 0.
 
     Raises:
@@ -167,7 +168,7 @@ def walk(ranked: Iterable[Scored], answers: Answers, k: int | None = None) -> li
 
 
 def gathered(cells: Iterable[Sequence[Scored]], answers: Answers, k: int) -> list[Match]:
-    """The passages of the first cells, as many cells as it takes for ``k`` passages.
+    """The passages of the questions in cells, cell after cell, until there are ``k``.
 
     Args:
         cells: Questions with their similarities, cell by cell, the nearest cell first.
@@ -175,16 +176,16 @@ def gathered(cells: Iterable[Sequence[Scored]], answers: Answers, k: int) -> lis
         k: At most so many passages, 1 or more.
 
     Returns:
-        As ``walk`` over the questions of these cells.
+        Those of the first cell as ``walk`` gives them, then those that the next one adds, so that a shorter list begins
+        a longer one; a passage of a later cell may have a higher score than one of an earlier.
     """
-    seen: list[Scored] = []
-    found: list[Match] = []
+    found: dict[str, Match] = {}
     for cell in cells:
-        seen.extend(cell)
-        found = walk(seen, answers)
+        for match in walk(cell, answers):
+            found.setdefault(match.passage, match)
         if len(found) >= min(k, answers.reachable):
             break
-    return found[:k]
+    return list(found.values())[:k]
 
 
 def is_settled(ranked: Sequence[Scored], found: Sequence[Match], answers: Answers, k: int) -> bool:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Container, Mapping
 from pathlib import Path
 
 from querywright.data.types import Passage
 from querywright.errors import CollectionError
 from querywright.models.embedder import TextEmbedder
-from querywright.retrieval.answer_pairs import answers, current_pairs, read_pairs
+from querywright.retrieval.answer_pairs import ANSWERS, answers, current_pairs, read_pairs
 from querywright.retrieval.chroma import ChromaRetriever
 from querywright.retrieval.collection import Manifest, read_manifest
 from querywright.retrieval.question_records import questions_folder, questions_name
+
+_logger = logging.getLogger(__name__)
 
 
 def build_command(name: str) -> str:
@@ -73,9 +76,16 @@ def stored_answers(
     Raises:
         CollectionError: What is stored is damaged.
     """
-    pairs = read_pairs(questions_folder(name, home))
-    if not pairs:
+    folder = questions_folder(name, home)
+    if not (folder / ANSWERS).exists():
         return None
-    digests = {pair.passage: passages[pair.passage].digest() for pair in pairs if pair.passage in passages}
-    held, _ = current_pairs(pairs, questions, digests)
+    pairs = read_pairs(folder)
+    digests = {pair.passage: passages[pair.passage].text_digest() for pair in pairs if pair.passage in passages}
+    held, stale = current_pairs(pairs, questions, digests)
+    if stale:
+        _logger.warning(
+            "%d of %d stored answers to questions of the collection %r are of passages or questions that are gone or "
+            "were changed since; look again: %s",
+            stale, len(pairs), name, fill_command(name),
+        )  # fmt: skip
     return answers(held)

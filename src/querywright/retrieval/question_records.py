@@ -56,7 +56,7 @@ class PassageRecord:
 
     Args:
         passage: Its id.
-        digest: Its digest when the questions were written.
+        digest: Its ``text_digest`` when the questions were written.
         settings: Digest of how they were written and judged.
         questions: All questions written for it, in their order; no two of them nearly the same.
         repeated: Questions dropped because they nearly repeated another of the passage. Default 0.
