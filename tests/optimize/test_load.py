@@ -383,7 +383,9 @@ def test_a_manifest_without_the_field_is_refused(field, artifact, refused):
 def test_an_unknown_engine_is_refused(artifact, refused):
     content = json.loads((artifact / "manifest.json").read_text())
     (artifact / "manifest.json").write_text(json.dumps({**content, "engine": "elastic"}))
-    refused(ArtifactError, r"manifest\.json: field engine: .*'dense', 'bm25' or 'hybrid'", artifact)
+    refused(
+        ArtifactError, r"manifest\.json: field engine: .*'dense', 'bm25', 'hybrid', 'questions' or 'expanded'", artifact
+    )
 
 
 # The reranker: by the application, or by the name of a hub model.
