@@ -119,7 +119,7 @@ def test_demonstrations_have_the_form_that_is_asked_for():
     assert whole["user"] == "passages: p1\n\nquestion: q1"
     assert json.loads(whole["assistant"]) == {"answer": "tea", "reasons": ["warm"], "sure": False}
     assert "not supplied" in messages[0][1]
-    assert json.loads(messages[1][1])["answer"] == "coffee"
+    assert messages[1][1] == '{"answer": "coffee"}'  # what it lacks is left out
 
 
 def test_passages_are_numbered_lines():

@@ -129,8 +129,8 @@ class PromptAdapter(JSONAdapter):
     def format_assistant_message_content(
         self, signature: Any, outputs: Mapping[str, Any], missing_field_message: str | None = None
     ) -> str:
-        """The answer of a demonstration, in the form that is asked for."""
-        values = {name: outputs.get(name, missing_field_message) for name in signature.output_fields}
+        """The answer of a demonstration in the form that is asked for; what it lacks is left out, not filled in."""
+        values = {name: outputs[name] for name in signature.output_fields if name in outputs}
         return json.dumps(values, ensure_ascii=False, default=str)
 
     def parse(self, signature: Any, completion: str) -> dict[str, Any]:
