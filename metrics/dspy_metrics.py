@@ -40,13 +40,12 @@ def _metric(score: Callable[[Any, Any], float]) -> Metric:
 def accuracy(example: Any, prediction: Any) -> float:
     """1.0 if the answer is right: the right option where there are options, else an exact match.
 
-    An answer that comes with ``support`` is a full sentence: where there are no options it is right if an accepted
-    answer stands in it (``contains_answer``).
+    An answer that comes with the ids of passages as its ``support`` is a full sentence: where there are no options it
+    is right if an accepted answer stands in it (``contains_answer``).
     """
     options = getattr(example, "options", None)
     if not options:
-        sentence = getattr(prediction, "support", None) is not None
-        return float((contains_answer if sentence else exact_match)(example, prediction))
+        return float((contains_answer if _is_sentence(example, prediction) else exact_match)(example, prediction))
     if getattr(example, "answer", None) is None:
         return math.nan
     return answers.choice_accuracy(_given(prediction), options, example.answer)
@@ -230,6 +229,12 @@ def _named(prediction: Any, kind: type | tuple[type, ...]) -> Any:
     """What the reader names as its support; None where it does not say, or names things of another kind."""
     named = getattr(prediction, "support", None)
     return None if named is None or not all(isinstance(one, kind) for one in named) else named
+
+
+def _is_sentence(example: Any, prediction: Any) -> bool:
+    """Whether the support is ids of passages; no support at all is of the kind that the example has."""
+    named = _named(prediction, str)
+    return bool(named) or (named is not None and not getattr(example, "support", None))
 
 
 def _asked(prediction: Any) -> list[Any]:

@@ -27,7 +27,7 @@ from querywright.retrieval.collection import (
     read_manifest,
 )
 from querywright.retrieval.collection import Manifest as Collection
-from querywright.retrieval.engines import LEXICAL, CollectionRetriever, open_retriever
+from querywright.retrieval.engines import LEXICAL, CollectionRetriever, Engine, open_retriever
 from querywright.retrieval.rerank import HUB_PREFIX, Reranker, resolve_reranker
 
 _MODEL_NAME = re.compile(r"(?!.*//)[A-Za-z0-9][A-Za-z0-9_.-]*/[A-Za-z0-9_.:@/+-]+")
@@ -35,6 +35,14 @@ _MODEL_NAME = re.compile(r"(?!.*//)[A-Za-z0-9][A-Za-z0-9_.-]*/[A-Za-z0-9_.:@/+-]
 
 _HUB_MODEL = re.compile(r"ce:[A-Za-z0-9][A-Za-z0-9_.-]*(/[A-Za-z0-9][A-Za-z0-9_.-]*)?")
 """A reranker that can be had by its name alone."""
+
+_AS_INDEXED = "; index the original passages again"
+_AS_THEN: dict[Engine, str] = {
+    "questions": ", so its passages, its questions or what questions fill stored are others; index, build, import or "
+    "fill them again as they were then",
+    "expanded": ", so its passages or its questions are others; index, build or import them again as they were then",
+}
+"""What is to be done about another fingerprint where an engine searches more than passages."""
 
 
 class LoadedProgram:
@@ -178,8 +186,8 @@ def _retriever(manifest: Manifest, home: Path | None) -> CollectionRetriever | N
     if retriever.fingerprint != manifest.fingerprint:
         raise ArtifactError(
             f"the collection {manifest.collection!r} is not the one the program was compiled on: its fingerprint is "
-            f"{retriever.fingerprint[:12]}, the artifact names {str(manifest.fingerprint)[:12]}; index the original "
-            "passages again, compile again, or give retriever=..."
+            f"{retriever.fingerprint[:12]}, the artifact names {str(manifest.fingerprint)[:12]}"
+            f"{_AS_THEN.get(manifest.engine, _AS_INDEXED)}, compile again, or give retriever=..."
         )
     return retriever
 

@@ -62,6 +62,11 @@ def guessing(guess, answer):
         ("accuracy", OPEN, prediction("It was Curie, I think."), 0.0),
         ("accuracy", OPEN, prediction("It was Curie, I think.", support=[]), 1.0),  # a grounded reader's sentence
         ("accuracy", OPEN, prediction("The passages do not say.", support=[]), 0.0),
+        ("accuracy", OPEN, prediction("It was Curie, I think.", support=["p1"]), 1.0),
+        ("accuracy", OPEN, prediction("It was Curie, I think.", support=[("Radium", 0)]), 0.0),  # HotpotQA's support
+        ("accuracy", OPEN, prediction("the Marie Curie", support=[["Radium", 1]]), 1.0),
+        ("accuracy", JOINT, prediction("It was Marie Curie.", support=[]), 0.0),
+        ("accuracy", JOINT, prediction("It was Marie Curie.", support=["p1"]), 1.0),
         ("accuracy", CHOICE, prediction("It is insulin that helps.", support=["p1"]), 1.0),
         ("accuracy", CHOICE, prediction("The passages do not say.", support=[]), 0.0),
         ("joint_passage_exact_match", OPEN, prediction("It was Curie.", support=["p3", "p1"]), 1.0),

@@ -119,7 +119,7 @@ def test_demonstrations_have_the_form_that_is_asked_for():
     assert whole["user"] == "passages: p1\n\nquestion: q1"
     assert json.loads(whole["assistant"]) == {"answer": "tea", "reasons": ["warm"], "sure": False}
     assert "not supplied" in messages[0][1]
-    assert json.loads(messages[1][1])["answer"] == "coffee"
+    assert messages[1][1] == '{"answer": "coffee"}'  # what it lacks is left out
 
 
 def test_passages_are_numbered_lines():
@@ -224,6 +224,8 @@ def test_answers_that_can_be_read(text):
         ("tea", "The answer is no JSON object"),
         ('["tea"]', "The answer is no JSON object"),
         ("{" * 3_000, "The answer"),
+        ('{"answer": ' + "[" * 1_500 + "]" * 1_500 + "}", "The (answer is|field answer is) no"),
+        ('{"answer": ' + "[" * 900 + "]" * 900 + "}", "The (answer is nested too deep|field answer is no text)"),
         ("", "The answer is no JSON object"),
         ("{}", "The answer lacks answer"),
         ('{"reply": "tea"}', "The answer lacks answer"),
@@ -285,6 +287,41 @@ def test_choices_that_differ_in_case_only_are_not_guessed():
     assert parse('{"answer": "us"}', Cased) == {"answer": "us"}
     with pytest.raises(AdapterParseError):
         parse('{"answer": "Us"}', Cased)
+
+
+HALF = r"\ud83d"
+"""Half of a surrogate pair as JSON escapes it; ``json`` makes it half a character, which cannot be encoded."""
+
+
+def test_half_a_surrogate_pair_in_an_answer_is_a_character_that_can_be_stored():
+    class Nested(dspy.Signature):
+        """Fill."""
+
+        question: str = dspy.InputField()
+        text: str = dspy.OutputField()
+        words: list[str] = dspy.OutputField()
+        object: dict[str, list[str]] = dspy.OutputField()
+
+    answer = f'{{"text": "a{HALF} b", "words": ["{HALF}", "c"], "object": {{"k{HALF}": ["v{HALF}"]}}}}'
+    expected = {"text": "a\ufffd b", "words": ["\ufffd", "c"], "object": {"k\ufffd": ["v\ufffd"]}}
+    assert parse(answer, Nested) == expected
+    assert parse(answer[:-1], Nested) == expected  # the same from JSON that had to be repaired
+    assert parse(json.dumps(json.loads(answer), ensure_ascii=False), Nested) == expected  # and when it is no escape
+    assert parse(f'{{"answer": "{HALF}"}}') == {"answer": "\ufffd"}
+
+
+@pytest.mark.parametrize("answer", [r'{"answer": "tea \ud83c\udf75"}', r'{"answer": "tea \ud83c\udf75"'])
+def test_a_whole_surrogate_pair_is_one_character(answer):
+    assert parse(answer) == {"answer": "tea \N{TEACUP WITHOUT HANDLE}"}
+
+
+def test_half_a_surrogate_pair_is_no_choice_and_the_error_can_be_written_down():
+    for answer in (f'{{"answer": "tea{HALF}", "reasons": [], "sure": true}}', json.loads(f'"no object {HALF}"')):
+        with pytest.raises(AdapterParseError) as caught:
+            parse(answer, Answer)
+        assert str(caught.value).encode()
+        assert repr(caught.value.parsed_result).encode()
+    assert parse(f'{{"answer": "tea", "reasons": ["{HALF}"], "sure": true}}', Answer)["reasons"] == ["\ufffd"]
 
 
 def test_an_unreadable_answer_is_asked_for_once_more_in_another_prompt():

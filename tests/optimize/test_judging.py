@@ -140,6 +140,23 @@ def test_demonstrations_that_help_are_chosen_and_their_worth_is_shown_on_the_oth
     assert 10 <= made.after.questions <= 30  # about half
 
 
+def test_demonstrations_of_a_judge_that_gives_reasons_show_the_label_alone(lm_that):
+    labels = tuple(AnswerabilityJudge.SCALE)
+
+    def write(asked):
+        label = labels[code(asked)] if asked.prompt.count("Code ") > 1 else random.Random(asked.prompt).choice(labels)
+        return json.dumps({"reason": "So it says.", "label": label})
+
+    lm = lm_that(write)
+    made = compile_judge(AnswerabilityJudge(), cases(24, 4, labels), lm=lm, threads=4)
+    assert made.chosen != AS_IT_IS
+    taught = [asked.prompt for asked in lm.engine.inner.asked if asked.prompt.count("Code ") > 1]
+    assert taught
+    for prompt in taught:
+        assert not [label for label in labels if f'{{"label": "{label}"}}' not in prompt]
+        assert "Not supplied" not in prompt
+
+
 def test_fewer_cases_are_judged_and_demonstrations_come_from_all(judge, lm_that):
     one, all_ = (compile_judge(judge, cases(40, 8), lm=lm_that(learner), per_question=k) for k in (2, None))
     assert (one.after.questions, one.after.n) == (all_.after.questions, 2 * all_.after.questions)

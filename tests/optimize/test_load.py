@@ -26,6 +26,7 @@ from querywright.retrieval.chroma import ChromaRetriever
 from querywright.retrieval.collection import collection_folder
 from querywright.retrieval.engines import open_retriever
 from querywright.retrieval.index import build_collection
+from querywright.retrieval.question_records import COMPLETE, PassageRecord, WrittenQuestion, publish_questions
 from querywright.retrieval.types import kind_of
 
 load_module = sys.modules[load.__module__]  # the package gives its name to the function
@@ -331,6 +332,40 @@ def test_another_engine_is_another_fingerprint(artifact, refused):
     refused(ArtifactError, "'cards' is not the one the program was compiled on: its fingerprint", artifact)
 
 
+@pytest.mark.parametrize(
+    ("engine", "again"),
+    [
+        (
+            "questions",
+            "what questions fill stored are others; index, build, import or fill them again",
+        ),
+        ("expanded", "its passages or its questions are others; index, build or import them again"),
+    ],
+)
+def test_questions_that_changed_are_refused_with_their_remedy(engine, again, artifact, refused, tmp_path):
+    home = tmp_path / "other"
+    embedder = number_embedder(home)
+    passages = [Passage("one", "Number 1."), Passage("two", "Number 2.")]
+    build_collection("cards", passages, embedder=embedder, home=home)
+
+    def publish(*texts):
+        records = [
+            PassageRecord(passage.id, passage.text_digest(), "s", (WrittenQuestion(text, COMPLETE),))
+            for passage, text in zip(passages, texts, strict=True)
+        ]
+        publish_questions("cards", records, embedder=embedder, home=home)
+        return open_retriever("cards", engine=engine, embedder=embedder, home=home).fingerprint
+
+    named = None if engine == "expanded" else "st:numbers"
+    rewrite(artifact, engine=engine, embedder=named, fingerprint=publish("What is 1?", "What is 2?"))
+    assert publish("Which is 1?", "What is 2?") != read_artifact(artifact).manifest.fingerprint
+    open_store(home).close()
+    looked_for = [] if named is None else ["numbers"]
+    refused(
+        ArtifactError, f"its fingerprint is .*{again} as.*compile again", artifact, home=home, looked_for=looked_for
+    )
+
+
 @pytest.mark.parametrize("changes", [{"engine": None}, {"collection": None}])
 def test_an_engine_without_a_collection_is_refused(changes, artifact, refused):
     rewrite(artifact, **changes)
@@ -348,7 +383,9 @@ def test_a_manifest_without_the_field_is_refused(field, artifact, refused):
 def test_an_unknown_engine_is_refused(artifact, refused):
     content = json.loads((artifact / "manifest.json").read_text())
     (artifact / "manifest.json").write_text(json.dumps({**content, "engine": "elastic"}))
-    refused(ArtifactError, r"manifest\.json: field engine: .*'dense', 'bm25' or 'hybrid'", artifact)
+    refused(
+        ArtifactError, r"manifest\.json: field engine: .*'dense', 'bm25', 'hybrid', 'questions' or 'expanded'", artifact
+    )
 
 
 # The reranker: by the application, or by the name of a hub model.

@@ -15,6 +15,7 @@ from querywright.errors import CollectionError
 from querywright.models.embedder import Embedder, Vectors
 from querywright.models.store import open_store
 from querywright.retrieval.bm25 import BM25Retriever
+from querywright.retrieval.collection import MANIFEST
 from querywright.retrieval.expanded import FOLDER, ExpandedRetriever
 from querywright.retrieval.index import build_collection
 from querywright.retrieval.question_records import (
@@ -24,6 +25,7 @@ from querywright.retrieval.question_records import (
     PassageRecord,
     WrittenQuestion,
     add_record,
+    publish_questions,
     questions_folder,
 )
 from querywright.retrieval.words import terms
@@ -56,36 +58,49 @@ class AnyModel:
         return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
 
 
+def any_embedder(home: Path) -> Embedder:
+    return Embedder("any:8", AnyModel, dimension=8, store=open_store(home))
+
+
 def build(home: Path, passages: Sequence[Passage] = ALL) -> None:
-    embedder = Embedder("any:8", AnyModel, dimension=8, store=open_store(home))
-    build_collection("foods", passages, embedder=embedder, home=home)
+    build_collection("foods", passages, embedder=any_embedder(home), home=home)
 
 
-def write(home: Path, *records: PassageRecord) -> None:
-    folder = questions_folder("foods", home)
-    folder.mkdir(parents=True, exist_ok=True)
-    for record in records:
-        add_record(folder, record)
+def publish(home: Path, *records: PassageRecord) -> None:
+    publish_questions("foods", records, embedder=any_embedder(home), home=home)
 
 
 @pytest.fixture
 def home(tmp_path: Path) -> Iterator[Path]:
     build(tmp_path)
-    write(tmp_path, *RECORDS)
+    publish(tmp_path, *RECORDS)
     yield tmp_path
     open_store(tmp_path).close()
 
 
-def found(home: Path, query: str, *, partial: bool = False) -> list[str]:
-    return [hit.passage.id for hit in ExpandedRetriever("foods", partial=partial, home=home).search([query], 5)[0]]
+def found(home: Path, query: str) -> list[str]:
+    return [hit.passage.id for hit in ExpandedRetriever("foods", home=home).search([query], 5)[0]]
 
 
 def test_a_passage_is_found_by_the_words_of_its_kept_questions_and_given_as_it_is(home: Path) -> None:
     assert BM25Retriever("foods", home=home).search(["a cuppa"], 5) == [[]]
     ((hit,),) = ExpandedRetriever("foods", home=home).search(["cuppa"], 5)
     assert (hit.passage, hit.rank) == (TEA, 1)
-    assert found(home, "radium zebra coffee") == []
-    assert found(home, "coffee radium", partial=True) == ["tea"]
+    assert found(home, "radium zebra coffee") == []  # of the other labels
+
+
+def test_questions_that_are_not_published_are_not_searched(home: Path) -> None:
+    """A build that was killed has added a record; the published questions are still the ones that are searched."""
+    before = ExpandedRetriever("foods", home=home)
+    tea, _ = RECORDS
+    folder = questions_folder("foods", home)
+    add_record(folder, replace(tea, questions=(WrittenQuestion("Is matcha green?", COMPLETE),)))
+    add_record(folder, PassageRecord("milk", MILK.text_digest(), "s", (WrittenQuestion("Is kefir milk?", COMPLETE),)))
+    assert found(home, "matcha kefir") == []
+    assert found(home, "cuppa") == ["tea"]
+    assert ExpandedRetriever("foods", home=home).fingerprint == before.fingerprint
+    (folder / "records.jsonl").unlink()
+    assert found(home, "cuppa") == ["tea"]
 
 
 def test_a_passage_without_questions_stays_findable(home: Path) -> None:
@@ -112,12 +127,11 @@ def test_scores_are_those_of_bm25_over_the_texts_with_their_questions(home: Path
 def test_the_fingerprint_changes_with_questions_and_with_nothing_else(home: Path) -> None:
     one = ExpandedRetriever("foods", home=home)
     assert ExpandedRetriever("foods", home=home).fingerprint == one.fingerprint
-    assert ExpandedRetriever("foods", partial=True, home=home).fingerprint != one.fingerprint
     assert BM25Retriever("foods", home=home).fingerprint != one.fingerprint
-    (tea, _), reason = RECORDS, WrittenQuestion("Why avoid a cuppa with dinner?", COMPLETE, "another reason")
-    write(home, replace(tea, questions=(reason, *tea.questions[1:])))
+    (tea, salt), reason = RECORDS, WrittenQuestion("Why avoid a cuppa with dinner?", COMPLETE, "another reason")
+    publish(home, replace(tea, questions=(reason, *tea.questions[1:])), salt)
     assert ExpandedRetriever("foods", home=home).fingerprint == one.fingerprint
-    write(home, replace(tea, questions=tea.questions[1:]))
+    publish(home, replace(tea, questions=tea.questions[1:]))
     assert ExpandedRetriever("foods", home=home).fingerprint != one.fingerprint
 
 
@@ -131,7 +145,7 @@ def test_questions_of_a_passage_that_changed_are_left_out(home: Path) -> None:
 
 
 def test_questions_of_a_passage_that_is_gone_are_nobodys(home: Path) -> None:
-    write(home, PassageRecord("gone", "d", "s", (WrittenQuestion("Where is the yak?", COMPLETE),)))
+    publish(home, *RECORDS, PassageRecord("gone", "d", "s", (WrittenQuestion("Where is the yak?", COMPLETE),)))
     assert found(home, "yak") == []
 
 
@@ -151,10 +165,13 @@ def test_a_filter_holds(home: Path) -> None:
     assert [hit.passage.id for hit in one.search(["iron cuppa"], 5)[0]] == ["tea"]
 
 
-def test_where_no_questions_were_written_the_remedy_is_named(home: Path) -> None:
-    for path in questions_folder("foods", home).iterdir():
-        path.unlink()
-    with pytest.raises(CollectionError, match="querywright questions build foods"):
+def test_where_no_questions_were_published_the_remedy_is_named(home: Path) -> None:
+    manifest = questions_folder("foods", home) / MANIFEST
+    manifest.write_text(manifest.read_text()[:-20])
+    with pytest.raises(CollectionError, match=r"'foods-questions' is damaged.*; run querywright questions build foods"):
+        ExpandedRetriever("foods", home=home)
+    manifest.unlink()  # the records are still there
+    with pytest.raises(CollectionError, match=r"no questions.*'foods'; write some: querywright questions build foods"):
         ExpandedRetriever("foods", home=home)
     with pytest.raises(CollectionError, match="there is no collection 'other'"):
         ExpandedRetriever("other", home=home)

@@ -129,8 +129,8 @@ class PromptAdapter(JSONAdapter):
     def format_assistant_message_content(
         self, signature: Any, outputs: Mapping[str, Any], missing_field_message: str | None = None
     ) -> str:
-        """The answer of a demonstration, in the form that is asked for."""
-        values = {name: outputs.get(name, missing_field_message) for name in signature.output_fields}
+        """The answer of a demonstration in the form that is asked for; what it lacks is left out, not filled in."""
+        values = {name: outputs[name] for name in signature.output_fields if name in outputs}
         return json.dumps(values, ensure_ascii=False, default=str)
 
     def parse(self, signature: Any, completion: str) -> dict[str, Any]:
@@ -140,11 +140,15 @@ class PromptAdapter(JSONAdapter):
             AdapterParseError: There is no JSON object with the fields, more than one, or a value of another type.
         """
         names = list(signature.output_fields)
+        completion = _valid(completion)
         found = [value for value in _objects(completion) if set(names) & set(value)]
         if any(value != found[0] for value in found):
             raise _unreadable(signature, completion, "The answer holds more than one JSON object.")
         whole = found[0] if found else _repaired(signature, completion)
-        given = {name: whole[name] for name in names if name in whole}
+        try:
+            given = {name: _valid_value(whole[name]) for name in names if name in whole}
+        except RecursionError as error:
+            raise _unreadable(signature, completion, "The answer is nested too deep.") from error
         try:
             fields = {
                 name: _read(name, value, signature.output_fields[name].annotation) for name, value in given.items()
@@ -237,14 +241,31 @@ def _text(value: Any) -> str:
 def _framed(text: str, signature: Any) -> str:
     """The text with nothing in it that could be taken for the frame of the prompt, or for an answer to it."""
     text = _UNSEEN.sub("", _LINE_END.sub("\n", text)).strip()
-    text = text.encode("utf-8", "replace").decode()  # lone surrogates, which no LM can be sent
-    text = _MARKER.sub(lambda match: f"{match.group()[0]} {match.group()[1:]}", text)
+    text = _MARKER.sub(lambda match: f"{match.group()[0]} {match.group()[1:]}", _valid(text))
     key = re.compile(rf"""(["'])({_any_of(signature.output_fields)})\1(\s*:)""", re.IGNORECASE)
     text = key.sub(r"(\2)\3", text)
     if "\n" in text:
         opening = re.compile(rf"^(?=(?:{_any_of(signature.fields)})\s*:)", re.MULTILINE | re.IGNORECASE)
         text = opening.sub("  ", text)
     return text
+
+
+def _valid(text: str) -> str:
+    """The text in valid Unicode, which can be stored and sent: both halves of a surrogate pair are one character, half
+    a pair is U+FFFD.
+    """
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def _valid_value(value: Any) -> Any:
+    """A value of JSON with all its texts in valid Unicode: a model can write half a surrogate pair as an escape."""
+    if isinstance(value, str):
+        return _valid(value)
+    if isinstance(value, list):
+        return [_valid_value(one) for one in value]
+    if isinstance(value, dict):
+        return {_valid(key): _valid_value(one) for key, one in value.items()}
+    return value
 
 
 def _any_of(names: Mapping[str, Any]) -> str:
@@ -272,7 +293,7 @@ def _repaired(signature: Any, completion: str) -> dict[str, Any]:
     begins = completion.find("{")
     try:
         value = json_repair.loads(completion[begins:]) if begins >= 0 else None
-    except ValueError:  # nested too deep
+    except (ValueError, RecursionError):  # nested too deep
         value = None
     if not isinstance(value, dict):
         raise _unreadable(signature, completion, "The answer is no JSON object.")

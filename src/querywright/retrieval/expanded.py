@@ -7,65 +7,41 @@ questions, a passage without any stays findable.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from querywright.data.types import Passage
 from querywright.errors import CollectionError
-from querywright.models.embedder import Progress
-from querywright.retrieval.bm25 import K1, B, BM25Retriever
-from querywright.retrieval.collection import Manifest, content_hash
-from querywright.retrieval.question_records import (
-    COMPLETE,
-    KEPT,
-    RECORDS,
-    PassageRecord,
-    questions_folder,
-    read_records,
-)
+from querywright.retrieval.bm25 import BM25Retriever
+from querywright.retrieval.collection import Manifest, content_hash, published_passages, read_manifest
+from querywright.retrieval.question_opening import build_command
+from querywright.retrieval.question_records import COMPLETE, questions_folder
 
 FOLDER = "expanded"
 """Where the index lies in the folder of the questions."""
 
 
 class ExpandedRetriever(BM25Retriever):
-    """Searches passages by the words of their text and of their kept questions; the hits are the passages as they are.
+    """Searches passages by the words of their text and of their questions; the hits are the passages as they are.
 
-    Questions that were written for a passage before it changed are left out. Questions are read at the opening, and
-    what was opened stays as it is.
+    The questions are those that are published, the same as ``QuestionIndex`` searches, and of them those that their
+    passage answers completely. Questions that were written for a passage before it changed are left out. Questions are
+    read at the opening, and what was opened stays as it is.
 
     Args:
         name: The collection of the passages.
-        partial: Whether questions of which the passage gives only a part of the answer are appended too. Default
-            False.
         home, where, k1, b, progress: As ``BM25Retriever`` has them.
 
     Raises:
         InputError: When ``k1``, ``b`` or ``where`` is out of range.
-        CollectionError: When the collection is missing or damaged, or no questions were written for it.
+        CollectionError: When the collection or its questions are missing or damaged.
 
     Source: Doc2Query-- (Gospodinov et al., arXiv:2301.03266). A judge's verdict filters the questions here, where the
     paper cuts a relevance score at one threshold.
     """
-
-    partial: bool = False
-
-    def __init__(
-        self,
-        name: str,
-        *,
-        partial: bool = False,
-        home: Path | None = None,
-        where: Mapping[str, Any] | None = None,
-        k1: float = K1,
-        b: float = B,
-        progress: Progress | None = None,
-    ) -> None:
-        self.partial = partial
-        super().__init__(name, home=home, where=where, k1=k1, b=b, progress=progress)
 
     @property
     def fingerprint(self) -> str:
@@ -74,35 +50,46 @@ class ExpandedRetriever(BM25Retriever):
 
     def __repr__(self) -> str:
         return (
-            f"ExpandedRetriever({self.name!r}, partial={self.partial}, k1={self.k1:g}, b={self.b:g}, "
-            f"count={self.count}, appended={self.appended})"
+            f"ExpandedRetriever({self.name!r}, k1={self.k1:g}, b={self.b:g}, count={self.count}, "
+            f"appended={self.appended})"
         )
 
     def _indexed(self, folder: Path, manifest: Manifest) -> tuple[Path, Manifest, Sequence[Passage]]:
-        questions = questions_folder(self.name, folder.parent.parent)
-        records = read_records(questions)
-        if not records:
-            raise CollectionError(
-                f"no questions were written for the collection {self.name!r} ({RECORDS} is missing or empty); write "
-                f"them: querywright questions build {self.name}"
-            )
-        labels = KEPT if self.partial else frozenset({COMPLETE})
-        texts = [_texts(passage, records.get(passage.id), labels) for passage in self._rows]
-        expanded = [_expanded(passage, lines) for passage, lines in zip(self._rows, texts, strict=True)]
-        self.appended = sum(map(len, texts))
+        home = folder.parent.parent
+        texts = _texts(_published(self.name, home), self._passages)
+        expanded = [_expanded(passage, texts.get(passage.id, ())) for passage in self._rows]
+        self.appended = sum(map(len, texts.values()))
         self._content = content_hash(expanded)
-        place = questions / FOLDER
+        place = questions_folder(self.name, home) / FOLDER
         with suppress(OSError):  # where nothing can be written, the index is built in memory
             place.mkdir(mode=0o700, exist_ok=True)
         return place, replace(manifest, content_hash=self._content), expanded
 
 
-def _texts(passage: Passage, record: PassageRecord | None, labels: frozenset[str]) -> list[str]:
-    """The questions that are appended to a passage."""
-    if record is None or record.digest != passage.text_digest():
-        return []
-    return [question.text for question in record.questions if question.label in labels]
+def _published(name: str, home: Path) -> Iterable[Passage]:
+    """The published questions of a collection, in the order of their ids."""
+    folder = questions_folder(name, home)
+    try:
+        if read_manifest(folder) is not None:
+            return published_passages(folder, home)[1].values()
+    except CollectionError as error:
+        raise CollectionError(
+            f"the questions of the collection {name!r} cannot be searched: {str(error).partition(';')[0]}; run "
+            f"{build_command(name)}"
+        ) from error
+    raise CollectionError(f"there are no questions for the collection {name!r}; write some: {build_command(name)}")
 
 
-def _expanded(passage: Passage, questions: Sequence[str]) -> Passage:
+def _texts(questions: Iterable[Passage], passages: Mapping[str, Passage]) -> dict[str, list[str]]:
+    """By passage the questions that are appended to it."""
+    texts = defaultdict(list)
+    digests = {id: passage.text_digest() for id, passage in passages.items()}
+    for question in questions:
+        passage = str(question.metadata["passage"])
+        if digests.get(passage) == question.metadata["digest"] and question.metadata["label"] == COMPLETE:
+            texts[passage].append(question.text)
+    return texts
+
+
+def _expanded(passage: Passage, questions: Iterable[str]) -> Passage:
     return replace(passage, text="\n".join([passage.text, *questions]))

@@ -72,10 +72,6 @@ class Prototypes:
         taken, cells = np.unique(cells, return_inverse=True)
         return cls(ids, vectors, prototypes[taken], cells)
 
-    def cell(self, prototype: int) -> list[str]:
-        """Ids of the questions of a cell, in order."""
-        return self._ids[self._starts[prototype] : self._starts[prototype + 1]]
-
     def cells(self, query: Vectors) -> Iterator[list[tuple[str, float]]]:
         """All cells, that of the nearest prototype first.
 
