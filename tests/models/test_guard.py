@@ -79,6 +79,12 @@ def test_an_answer_is_stored_and_used_for_the_same_request_only(store):
     assert (engine.ledger.total.saved, engine.ledger.total.saved_tokens) == (2, 24)
 
 
+def test_half_a_character_in_an_answer_is_stored_as_it_is(store):
+    engine = guard("iron \ud83d", store=store)
+    assert [engine.complete(request()).text for _ in range(2)] == ["iron \ud83d"] * 2
+    assert engine.ledger.total.calls == 1
+
+
 def test_a_stored_answer_is_the_answer(store):
     first = guard("höflich\n한국어", store=store).complete(request())
     again = guard("another", store=store).complete(request())

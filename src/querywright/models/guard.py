@@ -195,7 +195,7 @@ class GuardedEngine:
     def _keep(self, key: str, request: Request, response: Response) -> None:
         if self.store is not None and (self._deterministic or worth_keeping(request, response)):
             with _store_errors():
-                self.store.put("lm", key, json.dumps(record_of(response), ensure_ascii=False).encode())
+                self.store.put("lm", key, json.dumps(record_of(response)).encode())
 
     def _ask(self, request: Request) -> Response:
         for attempt in itertools.count(1):
