@@ -6,6 +6,7 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -131,6 +132,7 @@ def test_a_wrong_key_stops_at_once(build, server, home):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (("a" * 54,), "has 54 characters; one with questions has at most 53"),
         (("nothing",), "there is no collection 'nothing' (known: tiny)"),
         (("tiny", "--num-questions", "101"), "num_questions must be from 1 to 100, but got 101"),
         (("tiny", "--judge-api-base", "http://127.0.0.1:1"), "name it with --judge-lm"),
@@ -141,6 +143,13 @@ def test_a_mistake_is_said_before_anything_is_asked(cli, collection, server, arg
     assert done.status == 2
     assert message in done.err
     assert server.requests == []
+
+
+def test_passages_of_ones_own_cannot_have_the_name_of_questions(cli, passages, home):
+    done = cli("index", "tiny-questions", passages)
+    assert done.status == 2
+    assert "a name that ends in -questions is that of the questions written for a collection" in done.err
+    assert not questions_folder("tiny", home).exists()
 
 
 def test_questions_of_which_none_is_kept_are_not_published(build, server, home):
@@ -199,7 +208,7 @@ def test_a_build_that_is_killed_goes_on_to_the_same_records(cli, collection, ser
     assert sum(asked_for.values()) - len(asked_for) <= 2 * kills  # calls under way when their process was killed
     killed = records(home).read_bytes()
 
-    records(home).unlink()
+    shutil.rmtree(folder)
     calls = len(server.requests)
     assert cli(*command).status == 0
     assert len(server.requests) == calls  # all answers are known

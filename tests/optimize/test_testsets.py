@@ -282,6 +282,15 @@ def test_the_models_of_the_index_are_read_where_they_are_told(tmp_path, settings
     assert index_models("facts", tmp_path) == index
 
 
+def test_a_collection_of_another_kind_in_the_place_of_the_questions_is_named(tmp_path, answering):
+    embedder, lm = Embedder("hash:8", HashModel, dimension=8), answering(reworded)
+    for name in ("facts", "facts-questions"):
+        build_collection(name, PASSAGES, embedder=embedder, home=tmp_path)
+    with pytest.raises(CollectionError, match="'facts-questions' has passages that are no written questions"):
+        rephrase("facts", lm=lm, home=tmp_path)
+    assert lm.engine.inner.asked == []
+
+
 def test_equal_models_are_called_circular(publish, answering):
     made = out_of_distribution("facts", lm=answering(about), home=publish())
     assert [line.partition(":")[0] for line in cautions(made, {"writer": made.lm, "judge": made.lm})] == [

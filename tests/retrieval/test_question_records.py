@@ -6,9 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from querywright.data.types import Passage
 from querywright.errors import CollectionError, InputError
 from querywright.models.embedder import TextEmbedder, resolve_embedder
 from querywright.retrieval.chroma import ChromaRetriever
+from querywright.retrieval.collection import MANIFEST, published_passages
+from querywright.retrieval.index import build_collection
 from querywright.retrieval.question_records import (
     COMPLETE,
     NONE,
@@ -88,5 +91,25 @@ def test_publishing_nothing_leaves_what_was_published(tmp_path: Path, embedded: 
 
 
 def test_a_name_too_long_for_its_questions_is_refused(tmp_path: Path) -> None:
+    assert questions_folder("a" * 53, tmp_path).name == "a" * 53 + "-questions"
+    with pytest.raises(InputError, match=r"collection 'a{54}' has 54 characters; one with questions has at most 53"):
+        questions_folder("a" * 54, tmp_path)
     with pytest.raises(InputError, match="1 to 63"):
-        questions_folder("a" * 60, tmp_path)
+        questions_folder("a" * 64, tmp_path)
+
+
+def test_a_collection_of_ones_own_is_not_replaced(tmp_path: Path, embedded: TextEmbedder) -> None:
+    own = Passage("own", "What is mine?")
+    build_collection("foods-questions", [own], embedder=embedded, home=tmp_path)
+    with pytest.raises(CollectionError, match=r"'foods-questions' is in the way.* remove the folder"):
+        publish_questions("foods", [IRON], embedder=embedded, home=tmp_path)
+    folder = questions_folder("foods", tmp_path)
+    assert published_passages(folder, tmp_path)[1] == {"own": own}
+    assert read_records(folder) == {}
+
+
+def test_a_damaged_index_of_questions_names_the_command_that_mends_it(tmp_path: Path, embedded: TextEmbedder) -> None:
+    publish_questions("foods", [IRON], embedder=embedded, home=tmp_path)
+    (questions_folder("foods", tmp_path) / MANIFEST).write_text("{}")
+    with pytest.raises(CollectionError, match=r"from all its passages: querywright questions build foods$"):
+        published_passages(questions_folder("foods", tmp_path), tmp_path)
