@@ -32,6 +32,7 @@ from querywright.optimize.question_made import MADE, QuestionsMade, questions_ma
 from querywright.programs.question_rules import REPEATED
 from querywright.programs.question_writer import QuestionWriter
 from querywright.programs.steps import Call, Together
+from querywright.retrieval.chroma import check_embedder
 from querywright.retrieval.collection import collection_folder, published_passages
 from querywright.retrieval.index import IndexReport
 from querywright.retrieval.locks import building
@@ -41,6 +42,7 @@ from querywright.retrieval.question_records import (
     PassageRecord,
     WrittenQuestion,
     add_record,
+    check_unclaimed,
     publish_questions,
     questions_folder,
     questions_name,
@@ -113,7 +115,7 @@ def build_questions(
     Args:
         collection: Name of a collection that was built.
         lm: An LM made by ``resolve_lm``, which writes.
-        embedder: Embeds the kept questions.
+        embedder: Embeds the kept questions; the one that the collection was built with.
         judge_lm: An LM made by ``resolve_lm``, which judges. Default: the one that writes.
         writer: Writes the questions. Default ``QuestionWriter()``.
         judge: Judges them. Default ``AnswerabilityJudge()``.
@@ -126,7 +128,8 @@ def build_questions(
         progress: Called after each passage, and while questions are embedded.
 
     Raises:
-        CollectionError: There is no such collection, another process writes its questions, or none is kept.
+        CollectionError: There is no such collection, it was built with another embedder, another process writes its
+            questions, none is kept, or a collection that is not of questions has their name.
         OutageError: The LM is out of reach.
         BudgetError: The limit of calls is reached.
         TooManyFailuresError: More passages failed than allowed.
@@ -134,7 +137,9 @@ def build_questions(
     began = time.monotonic()
     home = working_folder(home)
     folder = questions_folder(collection, home)
-    _, passages = published_passages(collection_folder(collection, home), home)
+    check_unclaimed(folder)
+    manifest, passages = published_passages(collection_folder(collection, home), home)
+    check_embedder(manifest, embedder)
     writer, judge, judge_lm = writer or QuestionWriter(), judge or AnswerabilityJudge(), judge_lm or lm
     made = questions_made(writer, judge, lm, judge_lm)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)

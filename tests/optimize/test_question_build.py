@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import threading
 from collections import Counter
 from dataclasses import dataclass, field
@@ -114,7 +115,7 @@ def test_the_records_are_the_same_however_many_calls_are_under_way(build, home, 
     report = build(lm, threads=1)
     assert (report.passages, report.written, report.current, report.failed) == (4, 4, 0, {})
     one = (folder(home) / RECORDS).read_bytes()
-    (folder(home) / RECORDS).unlink()
+    shutil.rmtree(folder(home))
     build(make_lm(Engine()), threads=7)
     assert (folder(home) / RECORDS).read_bytes() == one
     record = read_records(folder(home))["bread"]
@@ -290,6 +291,22 @@ def test_only_one_process_writes(build, home, lm):
         pytest.raises(CollectionError, match="'foods-questions' is being built by process"),
     ):
         build(lm)
+    assert lm.engine.inner.asked == []
+
+
+def test_a_collection_of_ones_own_is_not_replaced(build, home, lm):
+    build_collection("foods-questions", [Passage("own", "What is mine?")], embedder=Words(), home=home)
+    with pytest.raises(CollectionError, match="'foods-questions' is in the way"):
+        build(lm)
+    assert lm.engine.inner.asked == []
+    assert list(published_passages(folder(home))[1]) == ["own"]
+
+
+def test_an_embedder_that_the_collection_was_not_built_with_is_refused_before_anything_is_asked(home, lm):
+    other = Words()
+    other.id = "others"
+    with pytest.raises(CollectionError, match="'foods' was built with the embedder 'letters', but the one given"):
+        build_questions("foods", lm=lm, embedder=other, home=home)
     assert lm.engine.inner.asked == []
 
 

@@ -234,6 +234,26 @@ def test_questions_of_a_passage_that_is_gone_can_be_removed(edit: Callable[..., 
     assert sorted(read_records(questions_folder("foods", home))) == ["iron", "salt"]
 
 
+def test_a_collection_of_ones_own_is_not_replaced(tmp_path: Path) -> None:
+    build_collection("foods", [IRON], embedder=EMBEDDER, home=tmp_path)
+    build_collection("foods-questions", [TEA], embedder=EMBEDDER, home=tmp_path)
+    row("iron", "What hinders iron?").to_parquet(tmp_path / "q.parquet")
+    with pytest.raises(CollectionError, match="'foods-questions' is in the way"):
+        import_questions("foods", tmp_path / "q.parquet", embedder=EMBEDDER, home=tmp_path)
+    assert published_passages(questions_folder("foods", tmp_path), tmp_path)[1] == {"tea": TEA}
+
+
+def test_the_embedder_is_that_of_the_collection(home: Path, tmp_path: Path) -> None:
+    """Not that of the questions there are, which the collection may have left behind."""
+    other = Embedder("other", HashModel, dimension=8)
+    build_collection("foods", [IRON, SALT, TEA], embedder=other, home=home)
+    export_questions("foods", tmp_path / "q.parquet", home)
+    with pytest.raises(CollectionError, match="'foods' was built with the embedder 'other'"):
+        import_questions("foods", tmp_path / "q.parquet", embedder=EMBEDDER, home=home)
+    assert import_questions("foods", tmp_path / "q.parquet", embedder=other, home=home).kept == 2
+    assert published_passages(questions_folder("foods", home), home)[0].embedder == "other"
+
+
 def test_mistakes(home: Path, tmp_path: Path) -> None:
     file = tmp_path / "q.parquet"
     with pytest.raises(InputError, match=r"ends in \.parquet, not 'q\.csv'"):
@@ -243,7 +263,7 @@ def test_mistakes(home: Path, tmp_path: Path) -> None:
     with pytest.raises(CollectionError, match="no questions were written for the collection 'drinks'"):
         export_questions("drinks", file, home)
     export_questions("foods", file, home)
-    with pytest.raises(CollectionError, match="embedder"):
+    with pytest.raises(CollectionError, match="'foods' was built with the embedder 'hash:8'"):
         import_questions("foods", file, embedder=Embedder("other", HashModel, dimension=8), home=home)
     with pytest.raises(CollectionError, match="there is no collection 'drinks'"):
         import_questions("drinks", file, embedder=EMBEDDER, home=home)

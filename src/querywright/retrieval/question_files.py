@@ -18,7 +18,7 @@ from querywright.data.types import Passage
 from querywright.errors import CollectionError, DataError, InputError
 from querywright.models.embedder import Progress, TextEmbedder
 from querywright.retrieval.chroma import check_embedder
-from querywright.retrieval.collection import collection_folder, published_passages, read_manifest, write_whole
+from querywright.retrieval.collection import collection_folder, published_passages, write_whole
 from querywright.retrieval.locks import building
 from querywright.retrieval.question_records import (
     COMPLETE,
@@ -28,6 +28,7 @@ from querywright.retrieval.question_records import (
     PARTIAL,
     PassageRecord,
     WrittenQuestion,
+    check_unclaimed,
     publish_questions,
     questions_folder,
     questions_name,
@@ -122,24 +123,23 @@ def import_questions(
         collection: Name of the collection whose passages the questions are about.
         path: A Parquet file as ``export_questions`` writes it; ``label``, ``reason`` and ``passage_digest`` may be
             missing.
-        embedder: Embeds the kept questions; the one of the published ones, where there are any.
+        embedder: Embeds the kept questions; the one that the collection was built with.
         home: The working folder. Default: ``querywright.home.home()``.
         progress: Called with (texts embedded, texts in all). Default None.
 
     Raises:
         DataError: What is wrong with the file, all of it at once.
-        CollectionError: There is no such collection, its questions are embedded otherwise, none would be kept, or
-            another process changes them.
+        CollectionError: There is no such collection, it was built with another embedder, none of the questions would
+            be kept, another process changes them, or a collection that is not of questions has their name.
         InputError: The file has another name or is not there.
     """
     check_parquet_name(path)
     if not path.is_file():
         raise InputError(f"there is no file {str(path)!r}; write one: querywright questions export {collection}")
     folder = questions_folder(collection, home)
-    _, passages = published_passages(collection_folder(collection, home), home)
-    published = read_manifest(folder)
-    if published is not None:
-        check_embedder(published, embedder)
+    check_unclaimed(folder)
+    manifest, passages = published_passages(collection_folder(collection, home), home)
+    check_embedder(manifest, embedder)
     problems: list[str] = []
     given, ignored = _read(path, problems)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
