@@ -146,7 +146,7 @@ def test_the_same_seed_gives_the_same_set_with_any_threads_and_a_smaller_set_is_
 
 
 def test_a_wording_that_two_questions_are_given_stands_once(publish, answering):
-    made = rephrase("facts", lm=answering(lambda asked: '{"rephrased_question": "What of it?"}'), home=publish())
+    made = rephrase("facts", lm=answering(lambda asked: '{"rephrased_question": "What of tea?"}'), home=publish())
     assert len(made.questions) == 1
     assert made.dropped == {"repeated": 7}
 
