@@ -67,6 +67,7 @@ class QuestionsReport:
         passages: Passages looked at.
         written: Those whose questions were written now.
         current: Those whose questions were there already.
+        replaced: Those of the written that had questions which people imported, for the passage as it was before.
         failed: Those that failed, by kind; the next build tries them again.
         removed: Passages with questions that are in the collection no more.
         pruned: Whether the questions of these were removed too.
@@ -80,6 +81,7 @@ class QuestionsReport:
     passages: int
     written: int
     current: int
+    replaced: int
     failed: Mapping[str, int]
     removed: int
     pruned: bool
@@ -145,7 +147,9 @@ def build_questions(
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     with building(folder / LOCK, questions_name(collection)), metered() as meter:
         looked_at = list(passages.values())[:limit]
-        wanted = _unwritten(folder, looked_at, made.settings)
+        known = read_records(folder)
+        wanted = _unwritten(known, looked_at, made.settings)
+        imported = [passage.id for passage in wanted if _imported(known.get(passage.id))]
         work = records or in_threads(writer, judge, lm, judge_lm, threads)
         with _Book(folder, made, meter) as book:
             failed = _write(folder, wanted, work, made.settings, max_failures, book, progress)
@@ -163,6 +167,7 @@ def build_questions(
         passages=len(looked_at),
         written=len(wanted) - failed.total(),
         current=len(looked_at) - len(wanted),
+        replaced=sum(not _imported(found[id]) for id in imported),
         failed=dict(failed),
         removed=len(removed),
         pruned=prune,
@@ -256,14 +261,18 @@ def _judged(
     return WrittenQuestion(text, str(made.label), " ".join(str(made.reason).split())[:LONGEST_REASON])
 
 
-def _unwritten(folder: Path, passages: Collection[Passage], settings: str) -> list[Passage]:
+def _unwritten(records: Mapping[str, PassageRecord], passages: Collection[Passage], settings: str) -> list[Passage]:
     """The passages without a record, or with one of another text or other settings; what people edited stays."""
-    known = {id: (record.digest, record.settings) for id, record in read_records(folder).items()}
+    known = {id: (record.digest, record.settings) for id, record in records.items()}
     return [
         passage
         for passage in passages
         if known.get(passage.id) not in {(digest := passage.text_digest(), settings), (digest, IMPORTED)}
     ]
+
+
+def _imported(record: PassageRecord | None) -> bool:
+    return record is not None and record.settings == IMPORTED
 
 
 def _write(

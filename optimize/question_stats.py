@@ -23,6 +23,7 @@ from querywright.optimize.question_made import QuestionsMade, read_made
 from querywright.retrieval.collection import collection_folder, published_passages
 from querywright.retrieval.question_records import (
     COMPLETE,
+    IMPORTED,
     NONE,
     PARTIAL,
     PassageRecord,
@@ -64,7 +65,8 @@ class QuestionStats:
         stale: Passages that changed since.
         unwritten: Passages for which none were written yet.
         removed: Passages with questions that are in the collection no more.
-        other_settings: Passages whose questions were written in another way than ``made`` says.
+        imported: Passages as they are now whose questions people edited and imported.
+        other_settings: Other passages whose questions were written in another way than ``made`` says.
         written: Questions written for passages as they are now, repetitions left out.
         labels: How many of them have each label; ``unreadable`` where the judge's answer was.
         kept_share: Share of complete ones among those that could be judged; NaN without any.
@@ -82,6 +84,7 @@ class QuestionStats:
     stale: int
     unwritten: int
     removed: int
+    imported: int
     other_settings: int
     written: int
     labels: Mapping[str, int]
@@ -140,7 +143,10 @@ def question_stats(
         stale=len(known) - len(current),
         unwritten=len(passages) - len(known),
         removed=len(records) - len(known),
-        other_settings=0 if made is None else sum(record.settings != made.settings for record in current),
+        imported=sum(record.settings == IMPORTED for record in current),
+        other_settings=0
+        if made is None
+        else sum(record.settings not in {made.settings, IMPORTED} for record in current),
         written=labels.total(),
         labels={label: labels[label] for label in (COMPLETE, PARTIAL, NONE, "unreadable")},
         kept_share=labels[COMPLETE] / readable if readable else math.nan,

@@ -7,7 +7,7 @@ import re
 import shutil
 import threading
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import dspy
@@ -27,7 +27,16 @@ from querywright.programs.question_writer import QuestionWriter
 from querywright.retrieval.collection import published_passages
 from querywright.retrieval.index import build_collection
 from querywright.retrieval.locks import building
-from querywright.retrieval.question_records import LOCK, RECORDS, questions_folder, questions_name, read_records
+from querywright.retrieval.question_records import (
+    IMPORTED,
+    LOCK,
+    RECORDS,
+    WrittenQuestion,
+    add_record,
+    questions_folder,
+    questions_name,
+    read_records,
+)
 
 NAMES = ("apple", "bread", "cheese", "dates")
 NUMBERS = ("one", "two", "three")
@@ -272,6 +281,28 @@ def test_a_passage_that_changed_under_its_questions_is_written_anew(build, home,
     changed = Passage("bread", "bread is good. For ever.").digest()
     _, kept = published_passages(folder(home))
     assert {one.metadata["digest"] for one in kept.values() if one.metadata["passage"] == "bread"} == {changed}
+
+
+def test_imported_questions_of_a_passage_that_changed_are_replaced_and_counted(build, home, lm, make_lm, store):
+    build(lm)
+    mine = (WrittenQuestion("What is mine?", "complete"),)
+    for name in ("bread", "cheese"):
+        record = read_records(folder(home))[name]
+        add_record(folder(home), replace(record, settings=IMPORTED, questions=mine))
+    assert (build(lm).written, build(lm).replaced) == (0, 0)
+    index(home, bread="bread is good. For ever.")
+
+    def before(text):
+        raise dspy.LMError("no")
+
+    report = build(make_lm(Engine(before), store=store), max_failures=1.0)
+    assert (report.written, report.replaced, report.failed) == (0, 0, {"lm": 1})
+    assert read_records(folder(home))["bread"].questions == mine
+    report = build(lm)
+    assert (report.written, report.replaced) == (1, 1)
+    assert report.to_json()["replaced"] == 1
+    assert len(read_records(folder(home))["bread"].questions) == 3
+    assert read_records(folder(home))["cheese"].questions == mine
 
 
 def test_passages_that_went_stay_until_they_are_pruned(build, home, lm):

@@ -13,6 +13,7 @@ from querywright.optimize.question_made import QuestionsMade
 from querywright.optimize.question_stats import question_stats
 from querywright.retrieval.index import build_collection
 from querywright.retrieval.question_records import (
+    IMPORTED,
     PassageRecord,
     WrittenQuestion,
     add_record,
@@ -33,6 +34,10 @@ class Circle:
         return np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
 
 
+MADE = QuestionsMade(
+    format=1, settings="s", lm="writes", engine="e", judge="answerability", judge_lm="judges", judge_engine="f",
+    num_questions=3, batch_size=3, seconds=2.5, cost={"calls": 7},
+)  # fmt: skip
 PASSAGES = [Passage(f"p{letter}", f"{letter}.") for letter in "abcde"]
 
 
@@ -103,15 +108,21 @@ def test_without_a_complete_question_nothing_is_near(tmp_path):
 
 
 def test_how_they_were_made_is_told(home):
-    made = QuestionsMade(
-        format=1, settings="s", lm="writes", engine="e", judge="answerability", judge_lm="judges", judge_engine="f",
-        num_questions=3, batch_size=3, seconds=2.5, cost={"calls": 7},
-    )  # fmt: skip
-    made.save(questions_folder("letters", home))
+    MADE.save(questions_folder("letters", home))
     found = question_stats("letters", embedder=Circle(), home=home)
-    assert found.made == made
+    assert found.made == MADE
     assert found.other_settings == 1
     assert found.to_json()["made"]["judge_lm"] == "judges"
+
+
+def test_imported_questions_are_no_other_settings(home):
+    add_record(questions_folder("letters", home), record(PASSAGES[0], ("a?", "complete"), settings=IMPORTED))
+    add_record(questions_folder("letters", home), record(PASSAGES[4], ("e?", "none"), settings=IMPORTED))
+    found = question_stats("letters", embedder=Circle(), home=home)
+    assert (found.imported, found.other_settings) == (2, 0)
+    MADE.save(questions_folder("letters", home))
+    found = question_stats("letters", embedder=Circle(), home=home)
+    assert (found.imported, found.other_settings, found.recorded) == (2, 1, 4)
 
 
 def test_without_questions_the_command_that_writes_them_is_named(tmp_path):

@@ -3,8 +3,8 @@
 A row is a question: ``passage`` (id), ``question``, ``label``, ``reason`` and ``passage_digest`` (of the passage that
 the question was written for). The rows of a passage are all of its questions: a row that is gone is a question removed,
 a row that is new is a question added. A passage without any row keeps the questions that it has, unless the import
-prunes. A new question without a label, or one whose label was cleared, is ``complete``: a person vouches for it. Without
-a digest a question is about the passage as it is now.
+prunes. A new question without a label, or one whose label was cleared, is ``complete``: a person vouches for it.
+Without a digest a question is about the passage as it is now.
 """
 
 from __future__ import annotations
