@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from querywright.data.types import Passage
 from querywright.errors import CollectionError, InputError
 from querywright.models.embedder import TextEmbedder, resolve_embedder
+from querywright.retrieval import question_records
 from querywright.retrieval.chroma import ChromaRetriever
 from querywright.retrieval.collection import MANIFEST, published_passages
 from querywright.retrieval.index import build_collection
@@ -69,6 +71,48 @@ def test_a_damaged_line_is_named(tmp_path: Path) -> None:
     (tmp_path / RECORDS).write_text('{"passage": "iron"}\n')
     with pytest.raises(CollectionError, match=r"line 1 of records\.jsonl"):
         read_records(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"passage": 7}, "TypeError: 7 is no text"),
+        ({"digest": None}, "TypeError: None is no text"),
+        ({"settings": []}, r"TypeError: \[\] is no text"),
+        ({"questions": [{"text": 1, "label": "complete"}]}, "TypeError: 1 is no text"),
+        ({"questions": [{"text": "What?", "label": None}]}, "TypeError: None is no text"),
+        ({"questions": [{"text": "What?", "label": "complete", "reason": 0.5}]}, r"TypeError: 0\.5 is no text"),
+        ({"questions": [{"text": "What?", "label": "complete", "mine": ""}]}, "TypeError: .*'mine'"),
+        ({"questions": "What?"}, "TypeError: .* must be a mapping"),
+        ({"repeated": "1"}, "TypeError: '1' is no whole number from 0"),
+        ({"repeated": True}, "TypeError: True is no whole number from 0"),
+        ({"repeated": -1}, "TypeError: -1 is no whole number from 0"),
+        ({"unfit": {"no_words": 1.5}}, r"TypeError: 1\.5 is no whole number from 0"),
+        ({"unfit": 3}, "TypeError: 'int' object is not iterable"),
+    ],
+)
+def test_a_line_with_a_value_of_another_kind_is_named(tmp_path: Path, change: dict[str, object], told: str) -> None:
+    add_record(tmp_path, TEA)
+    with (tmp_path / RECORDS).open("a") as file:
+        file.write(json.dumps(IRON.to_json() | change) + "\n")
+    with pytest.raises(CollectionError, match=rf"line 2 of records\.jsonl in .* is damaged \({told}"):
+        read_records(tmp_path)
+
+
+@pytest.mark.parametrize("line", ["3", "[]", "null", '"iron"', "[" * 100_000])
+def test_a_line_that_is_no_record_is_named(tmp_path: Path, line: str) -> None:
+    (tmp_path / RECORDS).write_text(line + "\n")
+    with pytest.raises(CollectionError, match=r"line 1 of records\.jsonl"):
+        read_records(tmp_path)
+
+
+def test_the_name_of_a_new_file_is_made_safe_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[Path] = []
+    monkeypatch.setattr(question_records, "sync_folder", synced.append)
+    add_record(tmp_path, IRON)
+    assert synced == [tmp_path]
+    add_record(tmp_path, TEA)
+    assert synced == [tmp_path]
 
 
 def test_the_kept_questions_are_published_with_what_they_were_written_for(

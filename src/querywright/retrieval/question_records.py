@@ -85,12 +85,25 @@ class PassageRecord:
         """A record from ``to_json``.
 
         Raises:
-            KeyError, TypeError: It is none.
+            KeyError, TypeError, ValueError: It is none.
         """
         questions = tuple(WrittenQuestion(**question) for question in row["questions"])
-        return cls(
+        record = cls(
             row["passage"], row["digest"], row["settings"], questions, row["repeated"], dict(row.get("unfit", {}))
         )
+        record._check_types()
+        return record
+
+    def _check_types(self) -> None:
+        texts = [self.passage, self.digest, self.settings, *self.unfit]
+        for question in self.questions:
+            texts += [question.text, question.label, question.reason]
+        for text in texts:
+            if not isinstance(text, str):
+                raise TypeError(f"{text!r} is no text")
+        for count in (self.repeated, *self.unfit.values()):
+            if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+                raise TypeError(f"{count!r} is no whole number from 0")
 
     def passages(self) -> list[Passage]:
         """The kept questions as passages to index: id, text, and in the metadata where they come from."""
@@ -194,7 +207,7 @@ def read_records(folder: Path) -> dict[str, PassageRecord]:
                 break
             try:
                 record = PassageRecord.from_json(json.loads(line))
-            except (ValueError, KeyError, TypeError) as error:
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
                 raise CollectionError(
                     f"line {number} of {RECORDS} in {folder.name!r} is damaged ({type(error).__name__}: {error}); "
                     "remove the line, and the questions of its passage are written again, from stored answers"
@@ -210,7 +223,9 @@ def add_record(folder: Path, record: PassageRecord) -> None:
         folder: From ``questions_folder``; there already.
         record: The record.
     """
-    with (folder / RECORDS).open("ab+") as file:
+    path = folder / RECORDS
+    created = not path.exists()
+    with path.open("ab+") as file:
         end = file.seek(0, os.SEEK_END)
         if end:
             file.seek(end - 1)
@@ -220,6 +235,8 @@ def add_record(folder: Path, record: PassageRecord) -> None:
         file.write(_line(record))
         file.flush()
         os.fsync(file.fileno())
+    if created:
+        sync_folder(folder)
 
 
 def publish_questions(
