@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import tracemalloc
+import zlib
 
 import numpy as np
 import pytest
@@ -31,6 +33,17 @@ class Circle:
 
     def encode(self, texts, /):
         angles = np.radians([DEGREES[text] for text in texts])
+        return np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
+
+
+class Turning:
+    """Texts as points of a circle, wherever they fall."""
+
+    id = "turning"
+    dimension = 2
+
+    def encode(self, texts, /):
+        angles = np.array([zlib.crc32(text.encode()) % 3600 for text in texts]) / 3600
         return np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
 
 
@@ -86,6 +99,32 @@ def test_similarities(home):
     assert near.other_passage == pytest.approx((0 + root) / 2)  # a? and b? with c?
     assert near.own_passage == pytest.approx((1 + half + 1) / 3)
     assert near.not_own_passage == pytest.approx((0 + root + 0) / 3)
+
+
+def test_a_large_sample_takes_no_room_for_all_its_pairs(tmp_path):
+    passages = [Passage(f"p{n}", f"{n}.") for n in range(10)]
+    build_collection("letters", passages, embedder=Turning(), home=tmp_path)
+    folder = questions_folder("letters", tmp_path)
+    folder.mkdir(parents=True)
+    for one in passages:
+        add_record(folder, record(one, *((f"{one.text} {n}?", "complete") for n in range(300))))
+    question_stats("letters", embedder=Turning(), home=tmp_path, size=3000)  # what is loaded and stored stays
+    tracemalloc.start()
+    try:
+        near = question_stats("letters", embedder=Turning(), home=tmp_path, size=3000).similarities
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert near.questions == 3000
+    assert most < 3000 * 3000 * 8 / 4  # a matrix of all pairs would be four times that
+    rows = Turning().encode([f"{one.text} {n}?" for one in passages for n in range(300)]).astype(np.float64)
+    places = Turning().encode([one.text for one in passages]).astype(np.float64)
+    cosines, same = rows @ rows.T, np.kron(np.eye(10, dtype=bool), np.ones((300, 300), dtype=bool))
+    apart, own = ~np.eye(3000, dtype=bool), np.repeat(np.eye(10, dtype=bool), 300, axis=0)
+    assert near.same_passage == pytest.approx(cosines[same & apart].mean())
+    assert near.other_passage == pytest.approx(cosines[~same].mean())
+    assert near.own_passage == pytest.approx((rows @ places.T)[own].mean())
+    assert near.not_own_passage == pytest.approx((rows @ places.T)[~own].mean())
 
 
 def test_a_draw_takes_passages_whole_and_is_the_same_for_a_seed(home):
