@@ -12,11 +12,19 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
 from querywright.retrieval.collection import published_passages
-from querywright.retrieval.question_records import RECORDS, questions_folder, questions_name, read_records
+from querywright.retrieval.question_records import (
+    IMPORTED,
+    RECORDS,
+    add_record,
+    questions_folder,
+    questions_name,
+    read_records,
+)
 
 WORDS = ("juice", "feet", "cuff", "salt", "walk", "lenses")
 
@@ -98,6 +106,19 @@ def test_a_passage_that_changed_is_written_anew_and_one_that_went_stays_until_pr
     done = build("--json", "--prune")
     assert (done.data["written"], done.data["index"]["count"]) == (0, 5 * 9)
     assert len(server.requests) == calls + 2 + 10
+
+
+def test_imported_questions_that_a_build_replaces_are_told(build, cli, passages, home):
+    assert build().status == 0
+    lines = [json.loads(line) for line in passages.read_text().splitlines()]
+    folder = questions_folder("tiny", home)
+    add_record(folder, replace(read_records(folder)[lines[0]["id"]], settings=IMPORTED))
+    assert "imported" not in build().err
+    lines[0]["text"] += " Then eat."
+    passages.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert cli("index", "tiny", passages).status == 0
+    told = "the text of 1 passages changed: the questions that were imported for them are replaced"
+    assert told in " ".join(build().err.split())
 
 
 def test_a_trial_looks_at_the_first_passages_and_the_rest_follows(build, server):
