@@ -95,13 +95,14 @@ class PassageRecord:
         return record
 
     def _check_types(self) -> None:
-        texts = [self.passage, self.digest, self.settings, *self.unfit]
+        texts: list[object] = [self.passage, self.digest, self.settings, *self.unfit]
         for question in self.questions:
             texts += [question.text, question.label, question.reason]
         for text in texts:
             if not isinstance(text, str):
                 raise TypeError(f"{text!r} is no text")
-        for count in (self.repeated, *self.unfit.values()):
+        counts: list[object] = [self.repeated, *self.unfit.values()]
+        for count in counts:
             if isinstance(count, bool) or not isinstance(count, int) or count < 0:
                 raise TypeError(f"{count!r} is no whole number from 0")
 
