@@ -39,9 +39,9 @@ def reply(body):
         for one in body["messages"]
     )
     if "rephrased_question" in sent:
-        return json.dumps({"rephrased_question": f"Tell about {sent.rpartition(' of ')[2].rstrip('?')}"})
+        return json.dumps({"rephrased_question": f"Which things of {sent.rpartition(' of ')[2].rstrip('?')}?"})
     if "new_question" in sent:
-        return json.dumps({"new_question": f"Why {re.findall(r'passage: .1. (.+?):', sent)[-1]}?"})
+        return json.dumps({"new_question": f"Why {re.findall(r'passage: (?:.1. )?(.+?):', sent)[-1]}?"})
     fields = re.findall(r"^- (\w+)", sent, re.MULTILINE)
     return json.dumps(dict.fromkeys(fields, "r") | {"label": "complete" if '"complete"' in sent else "yes"})
 
