@@ -32,6 +32,7 @@ from querywright.optimize.question_made import MADE, QuestionsMade, questions_ma
 from querywright.programs.question_rules import REPEATED
 from querywright.programs.question_writer import QuestionWriter
 from querywright.programs.steps import Call, Together
+from querywright.retrieval.chroma import check_embedder
 from querywright.retrieval.collection import collection_folder, published_passages
 from querywright.retrieval.index import IndexReport
 from querywright.retrieval.locks import building
@@ -41,6 +42,7 @@ from querywright.retrieval.question_records import (
     PassageRecord,
     WrittenQuestion,
     add_record,
+    check_unclaimed,
     publish_questions,
     questions_folder,
     questions_name,
@@ -65,6 +67,7 @@ class QuestionsReport:
         passages: Passages looked at.
         written: Those whose questions were written now.
         current: Those whose questions were there already.
+        replaced: Those of the written that had questions which people imported, for the passage as it was before.
         failed: Those that failed, by kind; the next build tries them again.
         removed: Passages with questions that are in the collection no more.
         pruned: Whether the questions of these were removed too.
@@ -78,6 +81,7 @@ class QuestionsReport:
     passages: int
     written: int
     current: int
+    replaced: int
     failed: Mapping[str, int]
     removed: int
     pruned: bool
@@ -113,7 +117,7 @@ def build_questions(
     Args:
         collection: Name of a collection that was built.
         lm: An LM made by ``resolve_lm``, which writes.
-        embedder: Embeds the kept questions.
+        embedder: Embeds the kept questions; the one that the collection was built with.
         judge_lm: An LM made by ``resolve_lm``, which judges. Default: the one that writes.
         writer: Writes the questions. Default ``QuestionWriter()``.
         judge: Judges them. Default ``AnswerabilityJudge()``.
@@ -126,7 +130,8 @@ def build_questions(
         progress: Called after each passage, and while questions are embedded.
 
     Raises:
-        CollectionError: There is no such collection, another process writes its questions, or none is kept.
+        CollectionError: There is no such collection, it was built with another embedder, another process writes its
+            questions, none is kept, or a collection that is not of questions has their name.
         OutageError: The LM is out of reach.
         BudgetError: The limit of calls is reached.
         TooManyFailuresError: More passages failed than allowed.
@@ -134,13 +139,17 @@ def build_questions(
     began = time.monotonic()
     home = working_folder(home)
     folder = questions_folder(collection, home)
-    _, passages = published_passages(collection_folder(collection, home), home)
+    check_unclaimed(folder)
+    manifest, passages = published_passages(collection_folder(collection, home), home)
+    check_embedder(manifest, embedder)
     writer, judge, judge_lm = writer or QuestionWriter(), judge or AnswerabilityJudge(), judge_lm or lm
     made = questions_made(writer, judge, lm, judge_lm)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     with building(folder / LOCK, questions_name(collection)), metered() as meter:
         looked_at = list(passages.values())[:limit]
-        wanted = _unwritten(folder, looked_at, made.settings)
+        known = read_records(folder)
+        wanted = _unwritten(known, looked_at, made.settings)
+        imported = [passage.id for passage in wanted if _imported(known.get(passage.id))]
         work = records or in_threads(writer, judge, lm, judge_lm, threads)
         with _Book(folder, made, meter) as book:
             failed = _write(folder, wanted, work, made.settings, max_failures, book, progress)
@@ -158,6 +167,7 @@ def build_questions(
         passages=len(looked_at),
         written=len(wanted) - failed.total(),
         current=len(looked_at) - len(wanted),
+        replaced=sum(not _imported(found[id]) for id in imported),
         failed=dict(failed),
         removed=len(removed),
         pruned=prune,
@@ -251,14 +261,18 @@ def _judged(
     return WrittenQuestion(text, str(made.label), " ".join(str(made.reason).split())[:LONGEST_REASON])
 
 
-def _unwritten(folder: Path, passages: Collection[Passage], settings: str) -> list[Passage]:
+def _unwritten(records: Mapping[str, PassageRecord], passages: Collection[Passage], settings: str) -> list[Passage]:
     """The passages without a record, or with one of another text or other settings; what people edited stays."""
-    known = {id: (record.digest, record.settings) for id, record in read_records(folder).items()}
+    known = {id: (record.digest, record.settings) for id, record in records.items()}
     return [
         passage
         for passage in passages
         if known.get(passage.id) not in {(digest := passage.text_digest(), settings), (digest, IMPORTED)}
     ]
+
+
+def _imported(record: PassageRecord | None) -> bool:
+    return record is not None and record.settings == IMPORTED
 
 
 def _write(

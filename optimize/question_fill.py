@@ -27,13 +27,17 @@ from querywright.optimize.evaluate import Progress
 from querywright.optimize.judging import judge_cases
 from querywright.retrieval.answer_choice import Floats, Integers, NearPairs, far_pairs, near_pairs
 from querywright.retrieval.answer_matrix import ANSWERED, Cells, Validation, completed
-from querywright.retrieval.answer_pairs import Pair, write_pairs
+from querywright.retrieval.answer_pairs import Pair, read_pairs, write_pairs
 from querywright.retrieval.chroma import ChromaRetriever
+from querywright.retrieval.locks import building
 from querywright.retrieval.question_records import (
     COMPLETE,
+    LOCK,
+    RECORDS,
     PassageRecord,
     question_id,
     questions_folder,
+    questions_name,
     read_records,
 )
 
@@ -59,6 +63,8 @@ class FillReport:
         near_answered: Share of answers among the readable similar pairs; NaN without any.
         far_answered: The same of the random ones.
         completed: Pairs stored because the completion gives them a value of ``cut`` or more.
+        before: Pairs that were stored before; what is stored now replaces them.
+        stored: Pairs that are stored now.
         validation: What the completion is worth; None where none was asked for.
     """
 
@@ -74,6 +80,8 @@ class FillReport:
     near_answered: float
     far_answered: float
     completed: int
+    before: int
+    stored: int
     validation: Validation | None
 
     def to_json(self) -> dict[str, Any]:
@@ -148,7 +156,8 @@ def fill(
 
     Raises:
         InputError: A number is out of range, or both a threshold and a percentile are given.
-        CollectionError: The collection is missing or damaged, or has no questions to fill in.
+        CollectionError: The collection or what is stored of it is missing or damaged, it has no questions to fill in,
+            or another process changes these.
         OutageError: The LM is out of reach.
         BudgetError: The limit of calls is reached; the answers so far are kept.
         TooManyFailuresError: More judgements failed than allowed.
@@ -164,32 +173,35 @@ def fill(
     judge = judge or AnswerabilityJudge()
     folder = questions_folder(collection, home)
     retriever = ChromaRetriever(collection, embedder=embedder, home=home)
-    world = _world(collection, read_records(folder), list(retriever.passages()))
-    near = _near(world, with_store(embedder, home), threshold, percentile, most, complete)
-    near_cells = _cells(world, near.questions, near.passages)
-    taken = np.concatenate([near_cells, _own_cells(world)])
-    share = FAR_SHARE / (1 - FAR_SHARE) if complete else 0.0
-    far_cells = far_pairs(world.shape, taken, min(round(len(near_cells) * share), most - len(near_cells)), seed)
-    asked = np.concatenate([near_cells, far_cells])
-    found = judge_cases(
-        judge,
-        [world.case(int(cell)) for cell in asked],
-        lm=lm,
-        threads=threads,
-        deadline=deadline,
-        max_failures=max_failures,
-        progress=progress,
-    )
-    values = np.array([math.nan if label is None else judge.score([label]) for label in found.labels], dtype=np.float64)
-    read, distant = np.isfinite(values), np.arange(len(asked)) >= len(near_cells)
-    judged = _as_cells(world, asked[read], values[read])
-    pairs = [world.pair(*cell, judged=True) for cell in _listed(judged)]
-    validation, added = None, 0
-    if complete:
-        validation, more = _completed(world, judged, distant[read], np.concatenate([taken, far_cells]), cut, most, seed)
-        pairs += more
-        added = len(more)
-    write_pairs(folder, pairs)
+    if not (folder / RECORDS).exists():
+        raise _nothing_to_fill(collection)
+    with building(folder / LOCK, questions_name(collection)):
+        world = _world(collection, read_records(folder), list(retriever.passages()))
+        before = len(read_pairs(folder))
+        near = _near(world, with_store(embedder, home), threshold, percentile, most, complete)
+        near_cells = _cells(world, near.questions, near.passages)
+        taken = np.concatenate([near_cells, _own_cells(world)])
+        share = FAR_SHARE / (1 - FAR_SHARE) if complete else 0.0
+        far_cells = far_pairs(world.shape, taken, min(round(len(near_cells) * share), most - len(near_cells)), seed)
+        asked = np.concatenate([near_cells, far_cells])
+        found = judge_cases(
+            judge,
+            [world.case(int(cell)) for cell in asked],
+            lm=lm,
+            threads=threads,
+            deadline=deadline,
+            max_failures=max_failures,
+            progress=progress,
+        )
+        values = _values(judge, found.labels)
+        read, distant = np.isfinite(values), np.arange(len(asked)) >= len(near_cells)
+        judged = _as_cells(world, asked[read], values[read])
+        pairs = [world.pair(*cell, judged=True) for cell in _listed(judged)]
+        validation, more = None, list[Pair]()
+        if complete:
+            known = np.concatenate([taken, far_cells])
+            validation, more = _completed(world, judged, distant[read], known, cut, most, seed)
+        write_pairs(folder, pairs + more)
     return FillReport(
         collection,
         questions=world.shape[0],
@@ -202,9 +214,22 @@ def fill(
         failed=found.failed,
         near_answered=_share(values[read & ~distant]),
         far_answered=_share(values[read & distant]),
-        completed=added,
+        completed=len(more),
+        before=before,
+        stored=len(pairs) + len(more),
         validation=validation,
     )
+
+
+def _nothing_to_fill(collection: str) -> CollectionError:
+    return CollectionError(
+        f"the collection {collection!r} has no question that its own passage, as it is now, answers completely; "
+        f"write questions: querywright questions build {collection}"
+    )
+
+
+def _values(judge: Judge, labels: Sequence[str | None]) -> Floats:
+    return np.array([math.nan if label is None else judge.score([label]) for label in labels], dtype=np.float64)
 
 
 def _world(collection: str, records: Mapping[str, PassageRecord], passages: Sequence[Passage]) -> _World:
@@ -222,10 +247,7 @@ def _world(collection: str, records: Mapping[str, PassageRecord], passages: Sequ
     ]
     kept = sorted(one for one in complete if one[2] in current)
     if not kept:
-        raise CollectionError(
-            f"the collection {collection!r} has no question that its own passage, as it is now, answers completely; "
-            f"write questions: querywright questions build {collection}"
-        )
+        raise _nothing_to_fill(collection)
     questions = [Question(id, text) for id, text, _ in kept]
     own = np.array([rows[passage] for _, _, passage in kept], dtype=np.int64)
     return _World(questions, passages, own, len(complete) - len(kept))

@@ -10,15 +10,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from querywright.data.types import Question
-from querywright.errors import InputError
+from querywright.errors import CollectionError, InputError
+from querywright.optimize.question_made import read_made
 from querywright.retrieval.collection import write_whole
 from querywright.retrieval.question_records import questions_folder
 
 Kind = Literal["rephrase", "out-of-distribution"]
 
 SUFFIX = ".jsonl"
-SETTINGS = "questions.json"
-"""Where a build of questions says how it was made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,19 +76,17 @@ def check_set_file(path: Path) -> None:
 
 
 def index_models(collection: str, home: Path | None = None) -> dict[str, str]:
-    """The LMs that made the index of a collection's questions: ``writer`` and ``judge``, as far as it tells.
+    """The LMs that made the index of a collection's questions: ``writer`` and ``judge``; none where it does not tell.
 
     Args:
         collection: Name of the collection.
         home: The working folder. Default: ``querywright.home.home()``.
     """
     try:
-        data = json.loads((questions_folder(collection, home) / SETTINGS).read_bytes())
-    except (OSError, ValueError):
-        return {}
-    names = data if isinstance(data, dict) else {}
-    found = {"writer": names.get("lm"), "judge": names.get("judge_lm")}
-    return {role: name for role, name in found.items() if isinstance(name, str) and name}
+        made = read_made(questions_folder(collection, home))
+    except CollectionError:  # only who made them is not known
+        made = None
+    return {} if made is None else {"writer": made.lm, "judge": made.judge_lm}
 
 
 def cautions(made: QuestionSet, index: Mapping[str, str]) -> list[str]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from querywright.data.types import Passage
 from querywright.errors import CollectionError
@@ -23,6 +24,7 @@ from querywright.optimize.question_made import QuestionsMade, read_made
 from querywright.retrieval.collection import collection_folder, published_passages
 from querywright.retrieval.question_records import (
     COMPLETE,
+    IMPORTED,
     NONE,
     PARTIAL,
     PassageRecord,
@@ -64,7 +66,8 @@ class QuestionStats:
         stale: Passages that changed since.
         unwritten: Passages for which none were written yet.
         removed: Passages with questions that are in the collection no more.
-        other_settings: Passages whose questions were written in another way than ``made`` says.
+        imported: Passages as they are now whose questions people edited and imported.
+        other_settings: Other passages whose questions were written in another way than ``made`` says.
         written: Questions written for passages as they are now, repetitions left out.
         labels: How many of them have each label; ``unreadable`` where the judge's answer was.
         kept_share: Share of complete ones among those that could be judged; NaN without any.
@@ -82,6 +85,7 @@ class QuestionStats:
     stale: int
     unwritten: int
     removed: int
+    imported: int
     other_settings: int
     written: int
     labels: Mapping[str, int]
@@ -140,7 +144,10 @@ def question_stats(
         stale=len(known) - len(current),
         unwritten=len(passages) - len(known),
         removed=len(records) - len(known),
-        other_settings=0 if made is None else sum(record.settings != made.settings for record in current),
+        imported=sum(record.settings == IMPORTED for record in current),
+        other_settings=0
+        if made is None
+        else sum(record.settings not in {made.settings, IMPORTED} for record in current),
         written=labels.total(),
         labels={label: labels[label] for label in (COMPLETE, PARTIAL, NONE, "unreadable")},
         kept_share=labels[COMPLETE] / readable if readable else math.nan,
@@ -169,26 +176,34 @@ def _similarities(
         chosen += [(ids[place], text) for text in complete[ids[place]]]
     if not chosen:
         return Similarities(math.nan, math.nan, math.nan, math.nan, 0)
-    owners = sorted({id for id, _ in chosen})
+    owners = list(dict.fromkeys(id for id, _ in chosen))
     vectors = embedder.encode([text for _, text in chosen])
     about = embedder.encode([passages[id].content for id in owners])
-    own = np.array([[owner == id for owner in owners] for id, _ in chosen])
-    same = own @ own.T  # whether two questions have one passage
-    apart = ~np.eye(len(chosen), dtype=bool)
-    between, to_passages = _cosines(vectors, vectors), _cosines(vectors, about)
+    return _means(vectors, about, np.array([len(complete[id]) for id in owners]))
+
+
+def _means(vectors: Vectors, about: Vectors, counts: NDArray[np.int64]) -> Similarities:
+    """The mean cosines, from sums of vectors: the sum over all pairs is the product of two sums.
+
+    Args:
+        vectors: Of the questions, of length one, those of a passage one after another.
+        about: Of the passages, of length one, in the same order.
+        counts: Questions of each passage, 1 or more.
+    """
+    sums = np.add.reduceat(vectors, np.cumsum(counts) - counts, axis=0, dtype=np.float64)
+    total = sums.sum(axis=0)
+    itself = float(np.einsum("ij,ij->", vectors, vectors, dtype=np.float64))
+    same, every = float((sums * sums).sum()), float(total @ total)
+    own, to_passages = float((sums * about).sum()), float(total @ about.sum(axis=0, dtype=np.float64))
+    n, within = len(vectors), int((counts * counts).sum())
     return Similarities(
-        same_passage=_mean(between[same & apart]),
-        other_passage=_mean(between[~same]),
-        own_passage=_mean(to_passages[own]),
-        not_own_passage=_mean(to_passages[~own]),
-        questions=len(chosen),
+        same_passage=_mean(same - itself, within - n),
+        other_passage=_mean(every - same, n * n - within),
+        own_passage=_mean(own, n),
+        not_own_passage=_mean(to_passages - own, n * (len(counts) - 1)),
+        questions=n,
     )
 
 
-def _cosines(rows: Vectors, others: Vectors) -> Any:
-    """Cosine similarity of each row with each other one; the embedder's vectors have length one."""
-    return rows.astype(np.float64) @ others.astype(np.float64).T
-
-
-def _mean(values: Any) -> float:
-    return float(values.mean()) if values.size else math.nan
+def _mean(total: float, pairs: int) -> float:
+    return total / pairs if pairs else math.nan

@@ -230,6 +230,11 @@ def _stored(collection: str, home: Path | None) -> _Stored:
     if not (folder / MANIFEST).exists():
         raise CollectionError(f"the collection {collection!r} has no index of questions; {_build_command(collection)}")
     _, questions = published_passages(folder, home)
+    if any({"passage", "digest", "label"} - question.metadata.keys() for question in questions.values()):
+        raise CollectionError(
+            f"the collection {folder.name!r} has passages that are no written questions; index them under another "
+            f"name, remove the folder collections/{folder.name} of the working folder, and {_build_command(collection)}"
+        )
     digests = {passage.id: passage.text_digest() for passage in passages.values()}
     fresh = {
         key: question

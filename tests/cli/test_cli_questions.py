@@ -8,6 +8,7 @@ import os
 import pickle
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,7 +23,14 @@ import pytest
 from querywright.errors import InputError
 from querywright.optimize.question_processes import BuildNames, LMName, in_processes, record_maker
 from querywright.retrieval.collection import collection_folder, published_passages
-from querywright.retrieval.question_records import RECORDS, questions_folder, questions_name, read_records
+from querywright.retrieval.question_records import (
+    IMPORTED,
+    RECORDS,
+    add_record,
+    questions_folder,
+    questions_name,
+    read_records,
+)
 
 WORDS = ("juice", "feet", "cuff", "salt", "walk", "lenses")
 
@@ -106,6 +114,19 @@ def test_a_passage_that_changed_is_written_anew_and_one_that_went_stays_until_pr
     assert len(server.requests) == calls + 2 + 10
 
 
+def test_imported_questions_that_a_build_replaces_are_told(build, cli, passages, home):
+    assert build().status == 0
+    lines = [json.loads(line) for line in passages.read_text().splitlines()]
+    folder = questions_folder("tiny", home)
+    add_record(folder, replace(read_records(folder)[lines[0]["id"]], settings=IMPORTED))
+    assert "imported" not in build().err
+    lines[0]["text"] += " Then eat."
+    passages.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert cli("index", "tiny", passages).status == 0
+    told = "the text of 1 passages changed: the questions that were imported for them are replaced"
+    assert told in " ".join(build().err.split())
+
+
 def test_a_trial_looks_at_the_first_passages_and_the_rest_follows(build, server):
     done = build("--json", "--limit", "2")
     assert (done.data["passages"], done.data["written"]) == (2, 2)
@@ -138,6 +159,7 @@ def test_a_wrong_key_stops_at_once(build, server, home):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (("a" * 54,), "has 54 characters; one with questions has at most 53"),
         (("nothing",), "there is no collection 'nothing' (known: tiny)"),
         (("tiny", "--num-questions", "101"), "num_questions must be from 1 to 100, but got 101"),
         (("tiny", "--judge-api-base", "http://127.0.0.1:1"), "name it with --judge-lm"),
@@ -148,6 +170,13 @@ def test_a_mistake_is_said_before_anything_is_asked(cli, collection, server, arg
     assert done.status == 2
     assert message in done.err
     assert server.requests == []
+
+
+def test_passages_of_ones_own_cannot_have_the_name_of_questions(cli, passages, home):
+    done = cli("index", "tiny-questions", passages)
+    assert done.status == 2
+    assert "a name that ends in -questions is that of the questions written for a collection" in done.err
+    assert not questions_folder("tiny", home).exists()
 
 
 def test_questions_of_which_none_is_kept_are_not_published(build, server, home):
@@ -206,7 +235,7 @@ def test_a_build_that_is_killed_goes_on_to_the_same_records(cli, collection, ser
     assert sum(asked_for.values()) - len(asked_for) <= 2 * kills  # calls under way when their process was killed
     killed = records(home).read_bytes()
 
-    records(home).unlink()
+    shutil.rmtree(folder)
     calls = len(server.requests)
     assert cli(*command).status == 0
     assert len(server.requests) == calls  # all answers are known

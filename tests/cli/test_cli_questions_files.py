@@ -27,8 +27,19 @@ def test_questions_written_by_people_are_imported_and_exported(collection, home,
     assert list(pd.read_parquet("out.parquet")["label"]) == ["complete", "complete"]
     import_(collection, Path("out.parquet"), home=home, as_json=True)
     assert json.loads(capsys.readouterr().out) == {
-        "added": 0, "changed": 0, "removed": 0, "passages": 0, "kept": 2, "ignored": [],
+        "added": 0, "changed": 0, "removed": 0, "passages": 0, "absent": 0, "pruned": False, "kept": 2,
+        "ignored": [],
     }  # fmt: skip
+
+    pd.read_parquet("out.parquet")[:1].to_parquet("part.parquet")
+    import_(collection, Path("part.parquet"), home=home)
+    assert "the questions of 1 passages that have no row in the file stay; --prune removes them" in said(capsys)
+    import_(collection, Path("part.parquet"), prune=True, home=home)
+    assert "1 passages that have no row in the file are removed; the next build writes them anew" in said(capsys)
+
+
+def said(capsys):
+    return " ".join(capsys.readouterr().err.split())
 
 
 def test_a_file_of_another_kind_is_refused(collection, home):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import threading
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import dspy
@@ -32,6 +33,8 @@ from querywright.retrieval.question_records import (
     IMPORTED,
     LOCK,
     RECORDS,
+    WrittenQuestion,
+    add_record,
     questions_folder,
     questions_name,
     read_records,
@@ -123,7 +126,7 @@ def test_the_records_are_the_same_however_many_calls_are_under_way(build, home, 
     report = build(lm, threads=1)
     assert (report.passages, report.written, report.current, report.failed) == (4, 4, 0, {})
     one = (folder(home) / RECORDS).read_bytes()
-    (folder(home) / RECORDS).unlink()
+    shutil.rmtree(folder(home))
     build(make_lm(Engine()), threads=7)
     assert (folder(home) / RECORDS).read_bytes() == one
     record = read_records(folder(home))["bread"]
@@ -308,6 +311,28 @@ def test_questions_that_people_edited_stay_until_their_passage_changes(build, ho
     assert [question.text for question in bread.questions] == [f"What is bread {n} good for?" for n in NUMBERS[:2]]
 
 
+def test_imported_questions_of_a_passage_that_changed_are_replaced_and_counted(build, home, lm, make_lm, store):
+    build(lm)
+    mine = (WrittenQuestion("What is mine?", "complete"),)
+    for name in ("bread", "cheese"):
+        record = read_records(folder(home))[name]
+        add_record(folder(home), replace(record, settings=IMPORTED, questions=mine))
+    assert (build(lm).written, build(lm).replaced) == (0, 0)
+    index(home, bread="bread is good. For ever.")
+
+    def before(text):
+        raise dspy.LMError("no")
+
+    report = build(make_lm(Engine(before), store=store), max_failures=1.0)
+    assert (report.written, report.replaced, report.failed) == (0, 0, {"lm": 1})
+    assert read_records(folder(home))["bread"].questions == mine
+    report = build(lm)
+    assert (report.written, report.replaced) == (1, 1)
+    assert report.to_json()["replaced"] == 1
+    assert len(read_records(folder(home))["bread"].questions) == 3
+    assert read_records(folder(home))["cheese"].questions == mine
+
+
 def test_passages_that_went_stay_until_they_are_pruned(build, home, lm):
     build(lm)
     index(home, "apple", "bread")
@@ -325,6 +350,22 @@ def test_only_one_process_writes(build, home, lm):
         pytest.raises(CollectionError, match="'foods-questions' is being built by process"),
     ):
         build(lm)
+    assert lm.engine.inner.asked == []
+
+
+def test_a_collection_of_ones_own_is_not_replaced(build, home, lm):
+    build_collection("foods-questions", [Passage("own", "What is mine?")], embedder=Words(), home=home)
+    with pytest.raises(CollectionError, match="'foods-questions' is in the way"):
+        build(lm)
+    assert lm.engine.inner.asked == []
+    assert list(published_passages(folder(home))[1]) == ["own"]
+
+
+def test_an_embedder_that_the_collection_was_not_built_with_is_refused_before_anything_is_asked(home, lm):
+    other = Words()
+    other.id = "others"
+    with pytest.raises(CollectionError, match="'foods' was built with the embedder 'letters', but the one given"):
+        build_questions("foods", lm=lm, embedder=other, home=home)
     assert lm.engine.inner.asked == []
 
 

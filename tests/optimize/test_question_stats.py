@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import tracemalloc
+import zlib
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from querywright.optimize.question_made import QuestionsMade
 from querywright.optimize.question_stats import question_stats
 from querywright.retrieval.index import build_collection
 from querywright.retrieval.question_records import (
+    IMPORTED,
     PassageRecord,
     WrittenQuestion,
     add_record,
@@ -33,6 +36,21 @@ class Circle:
         return np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
 
 
+class Turning:
+    """Texts as points of a circle, wherever they fall."""
+
+    id = "turning"
+    dimension = 2
+
+    def encode(self, texts, /):
+        angles = np.array([zlib.crc32(text.encode()) % 3600 for text in texts]) / 3600
+        return np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
+
+
+MADE = QuestionsMade(
+    format=1, settings="s", lm="writes", engine="e", judge="answerability", judge_lm="judges", judge_engine="f",
+    num_questions=3, batch_size=3, seconds=2.5, cost={"calls": 7},
+)  # fmt: skip
 PASSAGES = [Passage(f"p{letter}", f"{letter}.") for letter in "abcde"]
 
 
@@ -83,6 +101,32 @@ def test_similarities(home):
     assert near.not_own_passage == pytest.approx((0 + root + 0) / 3)
 
 
+def test_a_large_sample_takes_no_room_for_all_its_pairs(tmp_path):
+    passages = [Passage(f"p{n}", f"{n}.") for n in range(10)]
+    build_collection("letters", passages, embedder=Turning(), home=tmp_path)
+    folder = questions_folder("letters", tmp_path)
+    folder.mkdir(parents=True)
+    for one in passages:
+        add_record(folder, record(one, *((f"{one.text} {n}?", "complete") for n in range(300))))
+    question_stats("letters", embedder=Turning(), home=tmp_path, size=3000)  # what is loaded and stored stays
+    tracemalloc.start()
+    try:
+        near = question_stats("letters", embedder=Turning(), home=tmp_path, size=3000).similarities
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert near.questions == 3000
+    assert most < 3000 * 3000 * 8 / 4  # a matrix of all pairs would be four times that
+    rows = Turning().encode([f"{one.text} {n}?" for one in passages for n in range(300)]).astype(np.float64)
+    places = Turning().encode([one.text for one in passages]).astype(np.float64)
+    cosines, same = rows @ rows.T, np.kron(np.eye(10, dtype=bool), np.ones((300, 300), dtype=bool))
+    apart, own = ~np.eye(3000, dtype=bool), np.repeat(np.eye(10, dtype=bool), 300, axis=0)
+    assert near.same_passage == pytest.approx(cosines[same & apart].mean())
+    assert near.other_passage == pytest.approx(cosines[~same].mean())
+    assert near.own_passage == pytest.approx((rows @ places.T)[own].mean())
+    assert near.not_own_passage == pytest.approx((rows @ places.T)[~own].mean())
+
+
 def test_a_draw_takes_passages_whole_and_is_the_same_for_a_seed(home):
     draws = [question_stats("letters", embedder=Circle(), home=home, size=1, seed=n).similarities for n in range(8)]
     again = [question_stats("letters", embedder=Circle(), home=home, size=1, seed=n).similarities for n in range(8)]
@@ -103,15 +147,21 @@ def test_without_a_complete_question_nothing_is_near(tmp_path):
 
 
 def test_how_they_were_made_is_told(home):
-    made = QuestionsMade(
-        format=1, settings="s", lm="writes", engine="e", judge="answerability", judge_lm="judges", judge_engine="f",
-        num_questions=3, batch_size=3, seconds=2.5, cost={"calls": 7},
-    )  # fmt: skip
-    made.save(questions_folder("letters", home))
+    MADE.save(questions_folder("letters", home))
     found = question_stats("letters", embedder=Circle(), home=home)
-    assert found.made == made
+    assert found.made == MADE
     assert found.other_settings == 1
     assert found.to_json()["made"]["judge_lm"] == "judges"
+
+
+def test_imported_questions_are_no_other_settings(home):
+    add_record(questions_folder("letters", home), record(PASSAGES[0], ("a?", "complete"), settings=IMPORTED))
+    add_record(questions_folder("letters", home), record(PASSAGES[4], ("e?", "none"), settings=IMPORTED))
+    found = question_stats("letters", embedder=Circle(), home=home)
+    assert (found.imported, found.other_settings) == (2, 0)
+    MADE.save(questions_folder("letters", home))
+    found = question_stats("letters", embedder=Circle(), home=home)
+    assert (found.imported, found.other_settings, found.recorded) == (2, 1, 4)
 
 
 def test_without_questions_the_command_that_writes_them_is_named(tmp_path):

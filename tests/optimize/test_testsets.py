@@ -16,6 +16,7 @@ from querywright.data.types import Label, Passage
 from querywright.errors import CollectionError, InputError
 from querywright.models.embedder import Embedder
 from querywright.optimize.failures import TooManyFailuresError
+from querywright.optimize.question_made import QuestionsMade
 from querywright.optimize.question_set import cautions, index_models, write_question_set
 from querywright.optimize.testsets import compared, out_of_distribution, rephrase
 from querywright.retrieval.index import build_collection
@@ -30,6 +31,10 @@ from querywright.retrieval.question_records import (
     questions_folder,
 )
 
+MADE = QuestionsMade(
+    format=1, settings="s", lm="a/b", engine="e", judge="answerability", judge_lm="c/d", judge_engine="f",
+    num_questions=3, batch_size=3,
+)  # fmt: skip
 PASSAGES = [Passage(f"p{n}", f"Fact of {n}.") for n in range(6)]
 
 
@@ -288,8 +293,9 @@ def test_the_file_is_read_as_questions_and_the_card_says_how_it_came(publish, an
 @pytest.mark.parametrize(
     ("settings", "index"),
     [
-        ('{"lm": "a/b", "judge": "answerability", "judge_lm": "c/d"}', {"writer": "a/b", "judge": "c/d"}),
-        ('{"lm": "a/b", "judge_lm": 3}', {"writer": "a/b"}),
+        (MADE.model_dump_json(), {"writer": "a/b", "judge": "c/d"}),
+        (MADE.model_copy(update={"format": 2}).model_dump_json(), {}),
+        ('{"lm": "a/b", "judge_lm": 3}', {}),
         ("[]", {}),
         ("{", {}),
         (None, {}),
@@ -301,6 +307,15 @@ def test_the_models_of_the_index_are_read_where_they_are_told(tmp_path, settings
     if settings is not None:
         (folder / "questions.json").write_text(settings)
     assert index_models("facts", tmp_path) == index
+
+
+def test_a_collection_of_another_kind_in_the_place_of_the_questions_is_named(tmp_path, answering):
+    embedder, lm = Embedder("hash:8", HashModel, dimension=8), answering(reworded)
+    for name in ("facts", "facts-questions"):
+        build_collection(name, PASSAGES, embedder=embedder, home=tmp_path)
+    with pytest.raises(CollectionError, match="'facts-questions' has passages that are no written questions"):
+        rephrase("facts", lm=lm, home=tmp_path)
+    assert lm.engine.inner.asked == []
 
 
 def test_equal_models_are_called_circular(publish, answering):

@@ -70,11 +70,11 @@ def home(tmp_path: Path) -> Path:
 def edit(home: Path, tmp_path: Path) -> Callable[..., Any]:
     """Exports, edits the table, and imports it."""
 
-    def run(change: Callable[[pd.DataFrame], pd.DataFrame]) -> Any:
+    def run(change: Callable[[pd.DataFrame], pd.DataFrame], **options: Any) -> Any:
         file = tmp_path / "q.parquet"
         export_questions("foods", file, home)
         change(pd.read_parquet(file)).to_parquet(file)
-        return import_questions("foods", file, embedder=EMBEDDER, home=home)
+        return import_questions("foods", file, embedder=EMBEDDER, home=home, **options)
 
     return run
 
@@ -119,10 +119,11 @@ def test_what_was_not_edited_comes_back_to_the_byte(edit: Callable[..., Any], ho
 def test_questions_are_added_changed_and_removed(edit: Callable[..., Any], home: Path) -> None:
     def change(table: pd.DataFrame) -> pd.DataFrame:
         table.loc[1, "label"] = "partial"
-        return pd.concat([table.drop(index=3), row("salt", "What brings  salt?"), row("iron", "Does tea matter?")])
+        return pd.concat([table.drop(index=2), row("salt", "What brings  salt?"), row("iron", "Does tea matter?")])
 
     report = edit(change)
-    assert (report.added, report.changed, report.removed, report.passages, report.kept) == (2, 1, 1, 3, 4)
+    assert (report.added, report.changed, report.removed, report.passages, report.kept) == (2, 1, 1, 2, 5)
+    assert (report.absent, report.pruned) == (0, False)
     after = read_records(questions_folder("foods", home))
     assert after["iron"] == replace(
         RECORDS_BEFORE[0],
@@ -130,20 +131,34 @@ def test_questions_are_added_changed_and_removed(edit: Callable[..., Any], home:
         questions=(
             WrittenQuestion("What hinders iron?", COMPLETE, "it says so"),
             WrittenQuestion("What is iron?", PARTIAL),
-            WrittenQuestion("Is it \u6c34?", ""),
             WrittenQuestion("Does tea matter?", COMPLETE),
         ),
     )
     assert after["salt"].questions == (WrittenQuestion("What brings salt?", COMPLETE),)
     assert (after["salt"].digest, after["salt"].settings) == (SALT.text_digest(), IMPORTED)
-    assert after["tea"] == replace(RECORDS_BEFORE[2], settings=IMPORTED, questions=())
+    assert after["tea"] == RECORDS_BEFORE[2]
     _, index = published_passages(questions_folder("foods", home), home)
     assert {(one.text, one.metadata["passage"]) for one in index.values()} == {
         ("What hinders iron?", "iron"),
         ("What is iron?", "iron"),
         ("Does tea matter?", "iron"),
         ("What brings salt?", "salt"),
+        ("When is tea drunk?", "tea"),
     }
+
+
+def test_passages_without_a_row_keep_their_questions(edit: Callable[..., Any], home: Path) -> None:
+    before = on_disk(home)
+    report = edit(lambda table: table[table["passage"] == "tea"])
+    assert (report.removed, report.passages, report.absent, report.pruned, report.kept) == (0, 0, 1, False, 2)
+    assert on_disk(home) == before
+
+
+def test_pruning_forgets_passages_without_a_row(edit: Callable[..., Any], home: Path) -> None:
+    """So that a build writes them anew; that of salt, of which the file cannot have a row, stays as it was."""
+    report = edit(lambda table: table[table["passage"] == "tea"], prune=True)
+    assert (report.removed, report.passages, report.absent, report.pruned, report.kept) == (3, 1, 1, True, 1)
+    assert read_records(questions_folder("foods", home)) == {"salt": RECORDS_BEFORE[1], "tea": RECORDS_BEFORE[2]}
 
 
 def test_a_cleared_label_is_vouched_for(edit: Callable[..., Any], home: Path) -> None:
@@ -160,7 +175,7 @@ def test_an_edited_passage_can_be_exported_and_edited_again(edit: Callable[..., 
     before = on_disk(home)
     edit(lambda table: table)
     assert on_disk(home) == before
-    assert edit(lambda table: table[table["passage"] != "salt"]).removed == 1
+    assert edit(lambda table: table[table["passage"] != "salt"], prune=True).removed == 1
 
 
 def test_questions_can_be_written_by_people_alone(tmp_path: Path) -> None:
@@ -190,8 +205,8 @@ def test_everything_that_is_wrong_is_told_at_once_and_nothing_is_changed(edit: C
         "the label is 'maybe', not one of complete, partial, none, or empty",
         "the passage's id is empty",
         "there is no passage 'milk' in the collection",
-        "the passage 'salt' was changed after its questions were exported; export them again, or empty "
-        "passage_digest where they fit the passage as it is now",
+        "the passage 'salt' was changed after its questions were exported; run querywright questions build foods "
+        "first and export them again, or empty passage_digest where they fit the passage as it is now",
         "the question 'when is tea drunk?' is asked in q.parquet row 4 already",
     ]
     assert problems[0].startswith("q.parquet row 6: ")
@@ -223,6 +238,8 @@ def test_stale_questions_stay_until_they_are_vouched_for(edit: Callable[..., Any
     assert on_disk(home) == before
     with pytest.raises(DataError, match="'tea' was changed after"):
         edit(lambda table: table.assign(label="complete"))
+    edit(lambda table: table[table["passage"] != "tea"])  # not the same as questions that fit the passage as it is
+    assert on_disk(home) == before
     report = edit(lambda table: table.assign(passage_digest=""))
     assert (report.passages, report.changed) == (1, 0)
     assert read_records(questions_folder("foods", home))["tea"].digest == changed.digest()
@@ -230,8 +247,29 @@ def test_stale_questions_stay_until_they_are_vouched_for(edit: Callable[..., Any
 
 def test_questions_of_a_passage_that_is_gone_can_be_removed(edit: Callable[..., Any], home: Path) -> None:
     build_collection("foods", [IRON, SALT], embedder=EMBEDDER, home=home, prune=True)
-    assert edit(lambda table: table[table["passage"] != "tea"]).removed == 1
+    assert edit(lambda table: table[table["passage"] != "tea"]).removed == 0
+    assert edit(lambda table: table[table["passage"] != "tea"], prune=True).removed == 1
     assert sorted(read_records(questions_folder("foods", home))) == ["iron", "salt"]
+
+
+def test_a_collection_of_ones_own_is_not_replaced(tmp_path: Path) -> None:
+    build_collection("foods", [IRON], embedder=EMBEDDER, home=tmp_path)
+    build_collection("foods-questions", [TEA], embedder=EMBEDDER, home=tmp_path)
+    row("iron", "What hinders iron?").to_parquet(tmp_path / "q.parquet")
+    with pytest.raises(CollectionError, match="'foods-questions' is in the way"):
+        import_questions("foods", tmp_path / "q.parquet", embedder=EMBEDDER, home=tmp_path)
+    assert published_passages(questions_folder("foods", tmp_path), tmp_path)[1] == {"tea": TEA}
+
+
+def test_the_embedder_is_that_of_the_collection(home: Path, tmp_path: Path) -> None:
+    """Not that of the questions there are, which the collection may have left behind."""
+    other = Embedder("other", HashModel, dimension=8)
+    build_collection("foods", [IRON, SALT, TEA], embedder=other, home=home)
+    export_questions("foods", tmp_path / "q.parquet", home)
+    with pytest.raises(CollectionError, match="'foods' was built with the embedder 'other'"):
+        import_questions("foods", tmp_path / "q.parquet", embedder=EMBEDDER, home=home)
+    assert import_questions("foods", tmp_path / "q.parquet", embedder=other, home=home).kept == 2
+    assert published_passages(questions_folder("foods", home), home)[0].embedder == "other"
 
 
 def test_mistakes(home: Path, tmp_path: Path) -> None:
@@ -243,7 +281,7 @@ def test_mistakes(home: Path, tmp_path: Path) -> None:
     with pytest.raises(CollectionError, match="no questions were written for the collection 'drinks'"):
         export_questions("drinks", file, home)
     export_questions("foods", file, home)
-    with pytest.raises(CollectionError, match="embedder"):
+    with pytest.raises(CollectionError, match="'foods' was built with the embedder 'hash:8'"):
         import_questions("foods", file, embedder=Embedder("other", HashModel, dimension=8), home=home)
     with pytest.raises(CollectionError, match="there is no collection 'drinks'"):
         import_questions("drinks", file, embedder=EMBEDDER, home=home)

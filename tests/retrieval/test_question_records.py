@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
+from querywright.data.types import Passage
 from querywright.errors import CollectionError, InputError
 from querywright.models.embedder import TextEmbedder, resolve_embedder
+from querywright.retrieval import question_records
 from querywright.retrieval.chroma import ChromaRetriever
+from querywright.retrieval.collection import MANIFEST, published_passages
+from querywright.retrieval.index import build_collection
 from querywright.retrieval.question_records import (
     COMPLETE,
     NONE,
@@ -68,6 +73,48 @@ def test_a_damaged_line_is_named(tmp_path: Path) -> None:
         read_records(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"passage": 7}, "TypeError: 7 is no text"),
+        ({"digest": None}, "TypeError: None is no text"),
+        ({"settings": []}, r"TypeError: \[\] is no text"),
+        ({"questions": [{"text": 1, "label": "complete"}]}, "TypeError: 1 is no text"),
+        ({"questions": [{"text": "What?", "label": None}]}, "TypeError: None is no text"),
+        ({"questions": [{"text": "What?", "label": "complete", "reason": 0.5}]}, r"TypeError: 0\.5 is no text"),
+        ({"questions": [{"text": "What?", "label": "complete", "mine": ""}]}, "TypeError: .*'mine'"),
+        ({"questions": "What?"}, "TypeError: .* must be a mapping"),
+        ({"repeated": "1"}, "TypeError: '1' is no whole number from 0"),
+        ({"repeated": True}, "TypeError: True is no whole number from 0"),
+        ({"repeated": -1}, "TypeError: -1 is no whole number from 0"),
+        ({"unfit": {"no_words": 1.5}}, r"TypeError: 1\.5 is no whole number from 0"),
+        ({"unfit": 3}, "TypeError: 'int' object is not iterable"),
+    ],
+)
+def test_a_line_with_a_value_of_another_kind_is_named(tmp_path: Path, change: dict[str, object], told: str) -> None:
+    add_record(tmp_path, TEA)
+    with (tmp_path / RECORDS).open("a") as file:
+        file.write(json.dumps(IRON.to_json() | change) + "\n")
+    with pytest.raises(CollectionError, match=rf"line 2 of records\.jsonl in .* is damaged \({told}"):
+        read_records(tmp_path)
+
+
+@pytest.mark.parametrize("line", ["3", "[]", "null", '"iron"', "[" * 100_000])
+def test_a_line_that_is_no_record_is_named(tmp_path: Path, line: str) -> None:
+    (tmp_path / RECORDS).write_text(line + "\n")
+    with pytest.raises(CollectionError, match=r"line 1 of records\.jsonl"):
+        read_records(tmp_path)
+
+
+def test_the_name_of_a_new_file_is_made_safe_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[Path] = []
+    monkeypatch.setattr(question_records, "sync_folder", synced.append)
+    add_record(tmp_path, IRON)
+    assert synced == [tmp_path]
+    add_record(tmp_path, TEA)
+    assert synced == [tmp_path]
+
+
 def test_the_kept_questions_are_published_with_what_they_were_written_for(
     tmp_path: Path, embedded: TextEmbedder
 ) -> None:
@@ -88,5 +135,25 @@ def test_publishing_nothing_leaves_what_was_published(tmp_path: Path, embedded: 
 
 
 def test_a_name_too_long_for_its_questions_is_refused(tmp_path: Path) -> None:
+    assert questions_folder("a" * 53, tmp_path).name == "a" * 53 + "-questions"
+    with pytest.raises(InputError, match=r"collection 'a{54}' has 54 characters; one with questions has at most 53"):
+        questions_folder("a" * 54, tmp_path)
     with pytest.raises(InputError, match="1 to 63"):
-        questions_folder("a" * 60, tmp_path)
+        questions_folder("a" * 64, tmp_path)
+
+
+def test_a_collection_of_ones_own_is_not_replaced(tmp_path: Path, embedded: TextEmbedder) -> None:
+    own = Passage("own", "What is mine?")
+    build_collection("foods-questions", [own], embedder=embedded, home=tmp_path)
+    with pytest.raises(CollectionError, match=r"'foods-questions' is in the way.* remove the folder"):
+        publish_questions("foods", [IRON], embedder=embedded, home=tmp_path)
+    folder = questions_folder("foods", tmp_path)
+    assert published_passages(folder, tmp_path)[1] == {"own": own}
+    assert read_records(folder) == {}
+
+
+def test_a_damaged_index_of_questions_names_the_command_that_mends_it(tmp_path: Path, embedded: TextEmbedder) -> None:
+    publish_questions("foods", [IRON], embedder=embedded, home=tmp_path)
+    (questions_folder("foods", tmp_path) / MANIFEST).write_text("{}")
+    with pytest.raises(CollectionError, match=r"from all its passages: querywright questions build foods$"):
+        published_passages(questions_folder("foods", tmp_path), tmp_path)

@@ -48,9 +48,11 @@ def index(
     from querywright.models.store import open_store
     from querywright.retrieval.collection import collection_folder
     from querywright.retrieval.index import build_collection
+    from querywright.retrieval.question_records import check_indexed_name
 
     folder = working_folder(home)
     collection_folder(collection, folder)
+    check_indexed_name(collection)
     passages = read_passages(source, columns=pairs(column, "--column"), limit=limit, split=split)
     with progress() as update:
         report = build_collection(

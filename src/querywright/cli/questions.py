@@ -210,6 +210,7 @@ def _show_stats(found: QuestionStats) -> None:
         "stale: changed since": str(found.stale),
         "not written yet": str(found.unwritten),
         "gone from the collection": str(found.removed),
+        "imported": str(found.imported),
         "written with other settings": str(found.other_settings),
         "questions written": str(found.written),
         **{f"  {label}": str(count) for label, count in judged.items()},
@@ -262,6 +263,8 @@ def _show_build(report: QuestionsReport) -> None:
     say(_standing(report.made))
     if failed:
         note("the same command tries the failed passages again")
+    if report.replaced:
+        note(f"the text of {report.replaced} passages changed: the questions that were imported for them are replaced")
     if report.removed:
         state = "are removed" if report.pruned else "stay; --prune removes them"
         note(f"the questions of {report.removed} passages that are in the collection no more {state}")

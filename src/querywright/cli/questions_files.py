@@ -43,14 +43,19 @@ def export(
 def import_(
     collection: CollectionArgument,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A .parquet file that export wrote, edited.")],
+    prune: Annotated[
+        bool, typer.Option("--prune", help="Remove the questions of passages that have no row in the file.")
+    ] = False,
     embedder: EmbedderOption = "embedded",
     home: HomeOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Make the questions of a Parquet file those of a collection.
+    """Make the questions of a Parquet file those of its passages.
 
-    Rows that are gone are removed, new ones are added; without a label they count as complete. All rows are checked
-    before anything is changed. A later build leaves edited passages as they are until their text changes.
+    Of a passage that has rows, questions that are gone are removed and new ones are added; without a label they count
+    as complete. Passages without a row keep their questions, unless --prune is given: then these are removed, and the
+    next build writes them anew. All rows are checked before anything is changed. A build leaves edited passages as they
+    are until their text changes.
 
     Example: querywright questions import textbooks questions.parquet
     """
@@ -65,6 +70,7 @@ def import_(
             collection,
             file,
             embedder=resolve_embedder(embedder, store=open_store(folder)),
+            prune=prune,
             home=folder,
             progress=lambda done, total: update("embedding", done, total),
         )
@@ -77,3 +83,6 @@ def import_(
             f"{collection}: {report.added} questions added, {report.changed} changed, {report.removed} removed, of "
             f"{report.passages} passages; {report.kept} in the index"
         )
+    if report.absent:
+        state = "are removed; the next build writes them anew" if report.pruned else "stay; --prune removes them"
+        note(f"the questions of {report.absent} passages that have no row in the file {state}")

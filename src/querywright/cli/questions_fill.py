@@ -18,7 +18,7 @@ from querywright.cli.common import (
     Workspace,
     lm_failures,
 )
-from querywright.cli.show import print_json, progress, say
+from querywright.cli.show import note, print_json, progress, say
 
 if TYPE_CHECKING:
     from querywright.optimize.question_fill import FillReport
@@ -76,6 +76,7 @@ def fill(
 ) -> None:
     """Find the passages that answer a question beside the one it was written for: judge similar pairs, complete others.
 
+    What is found replaces what an earlier fill stored, also where that was more.
     A completion that does not predict held-out judgements better than their mean does is refused, and only what was
     judged is stored. The same fill again costs nothing.
 
@@ -118,6 +119,9 @@ def _show(report: FillReport) -> None:
         f"{report.far} drawn at random, {_percent(report.far_answered)} answers; {report.unreadable} unreadable, "
         f"{report.failed} failed"
     )
+    say(f"stored {report.stored} pairs in place of {report.before}")
+    if report.stored < report.before:
+        note("fewer pairs are stored than before; the same fill as then brings them back, from stored answers")
     if report.validation is not None:
         say(_completion(report.validation, report.completed))
 

@@ -23,7 +23,10 @@ from querywright.retrieval.locks import share
 SCHEMA = 1
 SPACE = "cosine"
 MANIFEST = "manifest.json"
-NAME_PATTERN = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
+QUESTIONS_SUFFIX = "-questions"
+"""Ends the name of a collection of written questions, and of no other."""
+LONGEST_NAME = 63
+NAME_PATTERN = re.compile(rf"[a-z0-9][a-z0-9_-]{{0,{LONGEST_NAME - 1}}}")
 LARGEST_MANIFEST = 1_000_000
 REOPENINGS = 5
 
@@ -90,13 +93,16 @@ def collection_folder(name: str, home: Path | None = None) -> Path:
     """
     if not NAME_PATTERN.fullmatch(name):
         raise InputError(
-            f"a collection's name is 1 to 63 of a-z, 0-9, _ and -, beginning with a letter or digit, but got {name!r}"
+            f"a collection's name is 1 to {LONGEST_NAME} of a-z, 0-9, _ and -, beginning with a letter or digit, but "
+            f"got {name!r}"
         )
     return working_folder(home).resolve() / "collections" / name
 
 
 def index_command(name: str, *, prune: bool = False) -> str:
     """The command that builds a collection again, for messages."""
+    if name.endswith(QUESTIONS_SUFFIX):
+        return f"querywright questions build {name.removesuffix(QUESTIONS_SUFFIX)}"
     return f"querywright index {name} SOURCE{' --prune' if prune else ''}"
 
 

@@ -1,9 +1,10 @@
 """The questions of a collection as a Parquet file that people can edit: out as they are, back in checked as a whole.
 
 A row is a question: ``passage`` (id), ``question``, ``label``, ``reason`` and ``passage_digest`` (of the passage that
-the question was written for). The file is the whole: a row that is gone is a question removed, a row that is new is a
-question added. A new question without a label, or one whose label was cleared, is ``complete``: a person vouches for
-it. Without a digest a question is about the passage as it is now.
+the question was written for). The rows of a passage are all of its questions: a row that is gone is a question removed,
+a row that is new is a question added. A passage without any row keeps the questions that it has, unless the import
+prunes. A new question without a label, or one whose label was cleared, is ``complete``: a person vouches for it.
+Without a digest a question is about the passage as it is now.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from querywright.data.types import Passage
 from querywright.errors import CollectionError, DataError, InputError
 from querywright.models.embedder import Progress, TextEmbedder
 from querywright.retrieval.chroma import check_embedder
-from querywright.retrieval.collection import collection_folder, published_passages, read_manifest, write_whole
+from querywright.retrieval.collection import collection_folder, published_passages, write_whole
 from querywright.retrieval.locks import building
 from querywright.retrieval.question_records import (
     COMPLETE,
@@ -28,6 +29,7 @@ from querywright.retrieval.question_records import (
     PARTIAL,
     PassageRecord,
     WrittenQuestion,
+    check_unclaimed,
     publish_questions,
     questions_folder,
     questions_name,
@@ -47,7 +49,9 @@ class ImportReport:
         added: Questions that were not there before.
         changed: Questions whose label or reason is another.
         removed: Questions that are not there any more.
-        passages: Passages whose questions were edited.
+        passages: Passages whose questions were edited or removed.
+        absent: Passages that had questions and have no row in the file.
+        pruned: Whether the questions of these were removed.
         kept: Questions in the index now.
         ignored: Columns of the file that mean nothing here.
     """
@@ -56,6 +60,8 @@ class ImportReport:
     changed: int
     removed: int
     passages: int
+    absent: int
+    pruned: bool
     kept: int
     ignored: tuple[str, ...]
 
@@ -111,10 +117,11 @@ def import_questions(
     path: Path,
     *,
     embedder: TextEmbedder,
+    prune: bool = False,
     home: Path | None = None,
     progress: Progress | None = None,
 ) -> ImportReport:
-    """Make the questions of a file those of a collection, and publish them.
+    """Make the questions of a file those of its passages, and publish them.
 
     Everything is checked before anything is changed. What was not edited stays as it is, to the byte.
 
@@ -122,30 +129,34 @@ def import_questions(
         collection: Name of the collection whose passages the questions are about.
         path: A Parquet file as ``export_questions`` writes it; ``label``, ``reason`` and ``passage_digest`` may be
             missing.
-        embedder: Embeds the kept questions; the one of the published ones, where there are any.
+        embedder: Embeds the kept questions; the one that the collection was built with.
+        prune: Whether the record of a passage is removed when it has questions and no row in the file; the next build
+            writes them anew, if the passage is still there. A record without questions, which no file shows, stays.
+            Default False.
         home: The working folder. Default: ``querywright.home.home()``.
         progress: Called with (texts embedded, texts in all). Default None.
 
     Raises:
         DataError: What is wrong with the file, all of it at once.
-        CollectionError: There is no such collection, its questions are embedded otherwise, none would be kept, or
-            another process changes them.
+        CollectionError: There is no such collection, it was built with another embedder, none of the questions would
+            be kept, another process changes them, or a collection that is not of questions has their name.
         InputError: The file has another name or is not there.
     """
     check_parquet_name(path)
     if not path.is_file():
         raise InputError(f"there is no file {str(path)!r}; write one: querywright questions export {collection}")
     folder = questions_folder(collection, home)
-    _, passages = published_passages(collection_folder(collection, home), home)
-    published = read_manifest(folder)
-    if published is not None:
-        check_embedder(published, embedder)
+    check_unclaimed(folder)
+    manifest, passages = published_passages(collection_folder(collection, home), home)
+    check_embedder(manifest, embedder)
     problems: list[str] = []
     given, ignored = _read(path, problems)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     with building(folder / LOCK, questions_name(collection)):
         before = read_records(folder)
-        after = _merged(given, before, passages, problems)
+        absent = {key for key, record in before.items() if record.questions} - given.keys()
+        known = {key: record for key, record in before.items() if not (prune and key in absent)}
+        after = known | _edited(given, before, passages, collection, problems)
         if problems:
             raise DataError(problems)
         index = publish_questions(collection, after.values(), embedder=embedder, home=home, progress=progress)
@@ -155,6 +166,8 @@ def import_questions(
         changed=sum(old[key] != new[key] for key in old.keys() & new.keys()),
         removed=len(old.keys() - new.keys()),
         passages=sum(before.get(key) != after.get(key) for key in before.keys() | after.keys()),
+        absent=len(absent),
+        pruned=prune,
         kept=index.count,
         ignored=ignored,
     )
@@ -205,30 +218,29 @@ def _cell(place: str, name: str, value: Any, problems: list[str]) -> str:
     return value
 
 
-def _merged(
+def _edited(
     given: Mapping[str, Sequence[_Row]],
     before: Mapping[str, PassageRecord],
     passages: Mapping[str, Passage],
+    collection: str,
     problems: list[str],
 ) -> dict[str, PassageRecord]:
-    """The records after the import; those of passages that were not edited are as before."""
+    """The records of the passages that have rows; where these were not edited, as before."""
     after: dict[str, PassageRecord] = {}
-    for passage in sorted(before.keys() | given.keys()):
-        rows, old = given.get(passage, ()), before.get(passage)
+    for passage, rows in sorted(given.items()):
+        old, place = before.get(passage), rows[0].place
         current = passages[passage].text_digest() if passage in passages else ""
         digests = {row.digest or current for row in rows}
         if old is not None and digests <= {old.digest} and _same(rows, old):
             after[passage] = old
             continue
-        place = rows[0].place if rows else passage
         if not current:
-            if not rows:  # the questions of a passage that is gone go with it
-                continue
             problems.append(f"{place}: there is no passage {passage!r} in the collection")
         elif digests - {current}:
             problems.append(
-                f"{place}: the passage {passage!r} was changed after its questions were exported; export them again, "
-                "or empty passage_digest where they fit the passage as it is now"
+                f"{place}: the passage {passage!r} was changed after its questions were exported; run querywright "
+                f"questions build {collection} first and export them again, or empty passage_digest where they fit "
+                "the passage as it is now"
             )
         _find_repeated(rows, problems)
         labels = {} if old is None else {question.text: question.label for question in old.questions}

@@ -17,12 +17,18 @@ from pathlib import Path
 from typing import Any
 
 from querywright.data.types import Passage
-from querywright.errors import CollectionError
+from querywright.errors import CollectionError, InputError
 from querywright.models.embedder import Progress, TextEmbedder
-from querywright.retrieval.collection import collection_folder, sync_folder, write_whole
+from querywright.retrieval.collection import (
+    LONGEST_NAME,
+    MANIFEST,
+    QUESTIONS_SUFFIX,
+    collection_folder,
+    sync_folder,
+    write_whole,
+)
 from querywright.retrieval.index import IndexReport, build_collection
 
-SUFFIX = "-questions"
 RECORDS = "records.jsonl"
 LOCK = "questions.lock"
 """Held by whoever writes the records."""
@@ -80,12 +86,26 @@ class PassageRecord:
         """A record from ``to_json``.
 
         Raises:
-            KeyError, TypeError: It is none.
+            KeyError, TypeError, ValueError: It is none.
         """
         questions = tuple(WrittenQuestion(**question) for question in row["questions"])
-        return cls(
+        record = cls(
             row["passage"], row["digest"], row["settings"], questions, row["repeated"], dict(row.get("unfit", {}))
         )
+        record._check_types()
+        return record
+
+    def _check_types(self) -> None:
+        texts: list[object] = [self.passage, self.digest, self.settings, *self.unfit]
+        for question in self.questions:
+            texts += [question.text, question.label, question.reason]
+        for text in texts:
+            if not isinstance(text, str):
+                raise TypeError(f"{text!r} is no text")
+        counts: list[object] = [self.repeated, *self.unfit.values()]
+        for count in counts:
+            if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+                raise TypeError(f"{count!r} is no whole number from 0")
 
     def passages(self) -> list[Passage]:
         """The kept questions as passages to index: id, text, and in the metadata where they come from."""
@@ -112,7 +132,7 @@ def question_id(passage: str, text: str) -> str:
 
 def questions_name(collection: str) -> str:
     """Name of the collection that holds the questions of a collection."""
-    return f"{collection}{SUFFIX}"
+    return f"{collection}{QUESTIONS_SUFFIX}"
 
 
 def questions_folder(collection: str, home: Path | None = None) -> Path:
@@ -123,10 +143,49 @@ def questions_folder(collection: str, home: Path | None = None) -> Path:
         home: The working folder. Default: ``querywright.home.home()``.
 
     Raises:
-        InputError: When the name, or that of the questions, has a form that no collection may have.
+        InputError: When the name has a form that no collection may have, or is too long for that of the questions.
     """
     collection_folder(collection, home)
+    longest = LONGEST_NAME - len(QUESTIONS_SUFFIX)
+    if len(collection) > longest:
+        raise InputError(
+            f"the name of the collection {collection!r} has {len(collection)} characters; one with questions has at "
+            f"most {longest}, since these are kept as NAME{QUESTIONS_SUFFIX}. Index its passages under a shorter name"
+        )
     return collection_folder(questions_name(collection), home)
+
+
+def check_indexed_name(name: str) -> None:
+    """Raise when passages of one's own cannot be indexed under a name, since it is that of questions.
+
+    Args:
+        name: Of the collection to be.
+
+    Raises:
+        InputError: It ends in -questions.
+    """
+    if name.endswith(QUESTIONS_SUFFIX):
+        raise InputError(
+            f"a name that ends in {QUESTIONS_SUFFIX} is that of the questions written for a collection, but got "
+            f"{name!r}; give the collection another name"
+        )
+
+
+def check_unclaimed(folder: Path) -> None:
+    """Raise when a collection that is not of questions lies where the questions would be published.
+
+    Args:
+        folder: From ``questions_folder``.
+
+    Raises:
+        CollectionError: A collection is published there, and there are no records of questions.
+    """
+    if (folder / MANIFEST).exists() and not (folder / RECORDS).exists():
+        raise CollectionError(
+            f"the collection {folder.name!r} is in the way: it has no {RECORDS}, so it was not made of written "
+            "questions, which would replace it. Index its passages under another name if you need them, and remove "
+            f"the folder collections/{folder.name} of the working folder"
+        )
 
 
 def read_records(folder: Path) -> dict[str, PassageRecord]:
@@ -150,7 +209,7 @@ def read_records(folder: Path) -> dict[str, PassageRecord]:
                 break
             try:
                 record = PassageRecord.from_json(json.loads(line))
-            except (ValueError, KeyError, TypeError) as error:
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
                 raise CollectionError(
                     f"line {number} of {RECORDS} in {folder.name!r} is damaged ({type(error).__name__}: {error}); "
                     "remove the line, and the questions of its passage are written again, from stored answers"
@@ -166,7 +225,9 @@ def add_record(folder: Path, record: PassageRecord) -> None:
         folder: From ``questions_folder``; there already.
         record: The record.
     """
-    with (folder / RECORDS).open("ab+") as file:
+    path = folder / RECORDS
+    created = not path.exists()
+    with path.open("ab+") as file:
         end = file.seek(0, os.SEEK_END)
         if end:
             file.seek(end - 1)
@@ -176,6 +237,8 @@ def add_record(folder: Path, record: PassageRecord) -> None:
         file.write(_line(record))
         file.flush()
         os.fsync(file.fileno())
+    if created:
+        sync_folder(folder)
 
 
 def publish_questions(
@@ -196,8 +259,11 @@ def publish_questions(
         progress: Called with (texts embedded, texts in all). Default None.
 
     Raises:
-        CollectionError: When not one question is kept, or another process builds the index.
+        CollectionError: When not one question is kept, another process builds the index, or a collection that is not
+            of questions has their name.
     """
+    folder = questions_folder(collection, home)
+    check_unclaimed(folder)
     ordered = sorted(records, key=lambda record: record.passage)
     kept = [passage for record in ordered for passage in record.passages()]
     if not kept:
@@ -206,7 +272,6 @@ def publish_questions(
             f"of {written} questions written for {len(ordered)} passages of {collection!r} none is kept; nothing was "
             "published. Write more a passage, or name a better LM to write or to judge"
         )
-    folder = questions_folder(collection, home)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     write_whole(folder / RECORDS, b"".join(_line(record) for record in ordered))
     sync_folder(folder)
