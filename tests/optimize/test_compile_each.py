@@ -107,7 +107,7 @@ def test_a_grounded_reader_is_tuned_saved_and_loaded(world, make_engine, make_lm
         knobs={"max_passages": 2},
         settings=CompileSettings(n_trials=2, demo_sizes=(), reader_demo_sizes=(1,)),
     )
-    save_compiled(tmp_path / "grounded", compiled, world.splits, lm=lm, retriever=world, threads=2)
+    save_compiled(tmp_path / "grounded", compiled, world.splits, lm=lm, threads=2)
 
     accuracy = {one.name: one.mean("accuracy").value for one in compiled.test}
     assert (accuracy["closed book"], accuracy["hcqr compiled"], accuracy["oracle evidence"]) == (0.0, 1.0, 1.0)
