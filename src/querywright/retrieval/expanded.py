@@ -14,10 +14,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from querywright.data.types import Passage
-from querywright.errors import CollectionError
 from querywright.retrieval.bm25 import BM25Retriever
-from querywright.retrieval.collection import Manifest, content_hash, published_passages, read_manifest
-from querywright.retrieval.question_opening import build_command
+from querywright.retrieval.collection import Manifest, content_hash
+from querywright.retrieval.question_opening import published_questions
 from querywright.retrieval.question_records import COMPLETE, questions_folder
 
 FOLDER = "expanded"
@@ -56,7 +55,7 @@ class ExpandedRetriever(BM25Retriever):
 
     def _indexed(self, folder: Path, manifest: Manifest) -> tuple[Path, Manifest, Sequence[Passage]]:
         home = folder.parent.parent
-        texts = _texts(_published(self.name, home), self._passages)
+        texts = _texts(published_questions(self.name, home), self._passages)
         expanded = [_expanded(passage, texts.get(passage.id, ())) for passage in self._rows]
         self.appended = sum(map(len, texts.values()))
         self._content = content_hash(expanded)
@@ -64,20 +63,6 @@ class ExpandedRetriever(BM25Retriever):
         with suppress(OSError):  # where nothing can be written, the index is built in memory
             place.mkdir(mode=0o700, exist_ok=True)
         return place, replace(manifest, content_hash=self._content), expanded
-
-
-def _published(name: str, home: Path) -> Iterable[Passage]:
-    """The published questions of a collection, in the order of their ids."""
-    folder = questions_folder(name, home)
-    try:
-        if read_manifest(folder) is not None:
-            return published_passages(folder, home)[1].values()
-    except CollectionError as error:
-        raise CollectionError(
-            f"the questions of the collection {name!r} cannot be searched: {str(error).partition(';')[0]}; run "
-            f"{build_command(name)}"
-        ) from error
-    raise CollectionError(f"there are no questions for the collection {name!r}; write some: {build_command(name)}")
 
 
 def _texts(questions: Iterable[Passage], passages: Mapping[str, Passage]) -> dict[str, list[str]]:

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from querywright.errors import CollectionError, InputError
+from querywright.errors import InputError
 from querywright.models.embedder import TextEmbedder, Vectors, with_store
 from querywright.retrieval.chroma import ChromaRetriever
 from querywright.retrieval.filters import matcher
@@ -125,11 +125,6 @@ class QuestionIndex(HeldPassages):
         digests: dict[str, str] = {}
         own, complete, stale = {}, set(), 0
         for question in self._questions.passages():
-            if not {"passage", "digest", "label"} <= question.metadata.keys():
-                raise CollectionError(
-                    f"the collection {self._questions.name!r} holds no questions about passages ({question.id!r} names "
-                    f"none); give it another name, then run {build_command(self.name)}"
-                )
             passage = str(question.metadata["passage"])
             if passage in self._passages and passage not in digests:
                 digests[passage] = self._passages[passage].text_digest()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
 
 from querywright.data.types import Passage
@@ -11,7 +11,7 @@ from querywright.errors import CollectionError
 from querywright.models.embedder import TextEmbedder
 from querywright.retrieval.answer_pairs import ANSWERS, answers, current_pairs, read_pairs
 from querywright.retrieval.chroma import ChromaRetriever
-from querywright.retrieval.collection import Manifest, read_manifest
+from querywright.retrieval.collection import Manifest, published_passages, read_manifest
 from querywright.retrieval.question_records import questions_folder, questions_name
 
 _logger = logging.getLogger(__name__)
@@ -33,25 +33,53 @@ def open_questions(name: str, embedder: TextEmbedder, home: Path | None) -> Chro
     Raises:
         CollectionError: There are none, they are damaged, or they were built with another embedder.
     """
-    published = _published(name, home)
-    if published is None:
-        raise CollectionError(f"there are no questions for the collection {name!r}; write some: {build_command(name)}")
+    published = _manifest(name, home)
     if published.embedder != embedder.id:
         raise CollectionError(
             f"the questions of the collection {name!r} were embedded with {published.embedder!r}, but the embedder "
             f"given is {embedder.id!r}; give that one, or embed the questions again: {build_command(name)}"
         )
     try:
-        return ChromaRetriever(questions_name(name), embedder=embedder, home=home)
+        opened = ChromaRetriever(questions_name(name), embedder=embedder, home=home)
     except CollectionError as error:
         raise _damaged(name, error) from error
+    _check(name, opened.passages())
+    return opened
 
 
-def _published(name: str, home: Path | None) -> Manifest | None:
+def published_questions(name: str, home: Path | None) -> list[Passage]:
+    """The same questions without their index, in the order of their ids.
+
+    Raises:
+        CollectionError: There are none, or they are damaged.
+    """
+    _manifest(name, home)
     try:
-        return read_manifest(questions_folder(name, home))
+        questions = list(published_passages(questions_folder(name, home), home)[1].values())
     except CollectionError as error:
         raise _damaged(name, error) from error
+    _check(name, questions)
+    return questions
+
+
+def _manifest(name: str, home: Path | None) -> Manifest:
+    try:
+        manifest = read_manifest(questions_folder(name, home))
+    except CollectionError as error:
+        raise _damaged(name, error) from error
+    if manifest is None:
+        raise CollectionError(f"there are no questions for the collection {name!r}; write some: {build_command(name)}")
+    return manifest
+
+
+def _check(name: str, questions: Iterable[Passage]) -> None:
+    """Whether they are questions about passages, and no passages of somebody's own."""
+    for question in questions:
+        if not {"passage", "digest", "label"} <= question.metadata.keys():
+            raise CollectionError(
+                f"the collection {questions_name(name)!r} holds no questions about passages ({question.id!r} names "
+                f"none); give it another name, then run {build_command(name)}"
+            )
 
 
 def _damaged(name: str, error: CollectionError) -> CollectionError:
