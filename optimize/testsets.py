@@ -38,6 +38,7 @@ from querywright.programs.question_rules import COPIED, repeats, unfit
 from querywright.programs.question_testset import AskAnother, RephraseQuestion
 from querywright.programs.written import folded
 from querywright.retrieval.collection import MANIFEST, collection_folder, published_passages
+from querywright.retrieval.question_opening import fresh
 from querywright.retrieval.question_records import COMPLETE, questions_folder, read_records
 
 Outcome = tuple[str, str]
@@ -235,14 +236,9 @@ def _stored(collection: str, home: Path | None) -> _Stored:
             f"the collection {folder.name!r} has passages that are no written questions; index them under another "
             f"name, remove the folder collections/{folder.name} of the working folder, and {_build_command(collection)}"
         )
-    digests = {passage.id: passage.text_digest() for passage in passages.values()}
-    fresh = {
-        key: question
-        for key, question in questions.items()
-        if digests.get(str(question.metadata["passage"])) == question.metadata["digest"]
-    }
+    live = {question.id: question for question in fresh(questions.values(), passages)}
     texts = frozenset(compared(question.text) for question in questions.values())
-    return _Stored(passages, fresh, len(questions) - len(fresh), texts)
+    return _Stored(passages, live, len(questions) - len(live), texts)
 
 
 def _first_kept(

@@ -137,6 +137,15 @@ JudgeLMOption = Annotated[
         show_default=False,
     ),
 ]
+WriterJudgeLMOption = Annotated[
+    str | None,
+    typer.Option(
+        "--judge-lm",
+        metavar="NAME",
+        help="The LM that judges. Default: --lm, with its address and key.",
+        show_default=False,
+    ),
+]
 JudgeApiBaseOption = Annotated[
     str | None,
     typer.Option("--judge-api-base", metavar="URL", help="Address of the judge's server.", show_default=False),

@@ -18,6 +18,7 @@ from querywright.cli.common import (
     KeyOption,
     LMOption,
     Workspace,
+    WriterJudgeLMOption,
     check_judge_lm,
     lm_failures,
 )
@@ -70,15 +71,7 @@ def build(
     lm: LMOption = "embedded",
     api_base: ApiBaseOption = None,
     api_key_env: KeyOption = None,
-    judge_lm: Annotated[
-        str | None,
-        typer.Option(
-            "--judge-lm",
-            metavar="NAME",
-            help="The LM that judges. Default: --lm, with its address and key.",
-            show_default=False,
-        ),
-    ] = None,
+    judge_lm: WriterJudgeLMOption = None,
     judge_api_base: JudgeApiBaseOption = None,
     judge_api_key_env: JudgeKeyOption = None,
     max_calls: Annotated[

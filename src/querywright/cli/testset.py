@@ -17,6 +17,7 @@ from querywright.cli.common import (
     KeyOption,
     LMOption,
     Workspace,
+    WriterJudgeLMOption,
     check_file,
     check_judge_lm,
     lm_failures,
@@ -37,15 +38,6 @@ SeedOption = Annotated[int, typer.Option("--seed", metavar="N", help="Of the ord
 SetThreadsOption = Annotated[int, typer.Option("--threads", metavar="N", min=1, help="Questions under way at a time.")]
 SetFailuresOption = Annotated[
     float, typer.Option("--max-failures", metavar="SHARE", min=0.0, max=1.0, help="Share that may fail, 0 to 1.")
-]
-WriterJudgeLMOption = Annotated[
-    str | None,
-    typer.Option(
-        "--judge-lm",
-        metavar="NAME",
-        help="The LM that judges. Default: --lm, with its address and key.",
-        show_default=False,
-    ),
 ]
 
 testset_app = typer.Typer(

@@ -16,7 +16,7 @@ from pathlib import Path
 from querywright.data.types import Passage
 from querywright.retrieval.bm25 import BM25Retriever
 from querywright.retrieval.collection import Manifest, content_hash
-from querywright.retrieval.question_opening import published_questions
+from querywright.retrieval.question_opening import fresh, published_questions
 from querywright.retrieval.question_records import COMPLETE, questions_folder
 
 FOLDER = "expanded"
@@ -68,11 +68,9 @@ class ExpandedRetriever(BM25Retriever):
 def _texts(questions: Iterable[Passage], passages: Mapping[str, Passage]) -> dict[str, list[str]]:
     """By passage the questions that are appended to it."""
     texts = defaultdict(list)
-    digests = {id: passage.text_digest() for id, passage in passages.items()}
-    for question in questions:
-        passage = str(question.metadata["passage"])
-        if digests.get(passage) == question.metadata["digest"] and question.metadata["label"] == COMPLETE:
-            texts[passage].append(question.text)
+    for question in fresh(questions, passages):
+        if question.metadata["label"] == COMPLETE:
+            texts[str(question.metadata["passage"])].append(question.text)
     return texts
 
 

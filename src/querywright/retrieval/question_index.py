@@ -38,7 +38,7 @@ from querywright.retrieval.question_match import (
     time_of,
     walk,
 )
-from querywright.retrieval.question_opening import build_command, fill_command, open_questions, stored_answers
+from querywright.retrieval.question_opening import build_command, fill_command, fresh, open_questions, stored_answers
 from querywright.retrieval.question_records import COMPLETE
 from querywright.retrieval.types import Hit, Kind, check_queries
 
@@ -122,25 +122,17 @@ class QuestionIndex(HeldPassages):
 
     def _live(self) -> tuple[dict[str, str], frozenset[str], int]:
         """By question its passage, the ids of those answered completely, and how many are stale."""
-        digests: dict[str, str] = {}
-        own, complete, stale = {}, set(), 0
-        for question in self._questions.passages():
-            passage = str(question.metadata["passage"])
-            if passage in self._passages and passage not in digests:
-                digests[passage] = self._passages[passage].text_digest()
-            if digests.get(passage) != question.metadata["digest"]:
-                stale += 1
-                continue
-            own[question.id] = passage
-            if question.metadata["label"] == COMPLETE:
-                complete.add(question.id)
+        live = fresh(self._questions.passages(), self._passages)
+        own = {question.id: str(question.metadata["passage"]) for question in live}
+        complete = frozenset(question.id for question in live if question.metadata["label"] == COMPLETE)
+        stale = self._questions.count - len(live)
         if stale:
             _logger.warning(
                 "%d of %d questions of the collection %r are of passages that are gone or were changed since, and lead "
                 "nowhere; replace them: %s",
                 stale, self._questions.count, self.name, build_command(self.name),
             )  # fmt: skip
-        return own, frozenset(complete), stale
+        return own, complete, stale
 
     @property
     def count(self) -> int:

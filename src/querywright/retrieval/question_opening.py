@@ -62,6 +62,17 @@ def published_questions(name: str, home: Path | None) -> list[Passage]:
     return questions
 
 
+def fresh(questions: Iterable[Passage], passages: Mapping[str, Passage]) -> list[Passage]:
+    """The questions whose passage is there and reads as it did when they were written, in their order.
+
+    Args:
+        questions: Published questions.
+        passages: The passages there are, by id.
+    """
+    digests = {id: passage.text_digest() for id, passage in passages.items()}
+    return [one for one in questions if digests.get(str(one.metadata["passage"])) == one.metadata["digest"]]
+
+
 def _manifest(name: str, home: Path | None) -> Manifest:
     try:
         manifest = read_manifest(questions_folder(name, home))
