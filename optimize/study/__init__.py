@@ -1,0 +1,1 @@
+"""Studies: techniques, prompts and numbers searched together, every question answered once."""
