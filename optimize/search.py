@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import dspy
@@ -16,6 +15,7 @@ from querywright.metrics.dspy_metrics import METRICS
 from querywright.optimize.demonstrations import Demos, bootstrap_sets, with_demos
 from querywright.optimize.evaluate import Progress
 from querywright.optimize.final import final_test, planned_comparisons
+from querywright.optimize.quiet import quiet_optuna
 from querywright.optimize.results import (
     NO_REWRITING,
     Arm,
@@ -151,25 +151,12 @@ def _search(run: Run, sets: Sequence[Demos]) -> None:
     searched = run.program(run.technique, reads=False, knobs=run.knobs).technique.searched_knobs
     space = [knob for knob in searched if knob.name not in run.knobs]
     space.sort(key=lambda knob: len(knob.when))  # a knob comes after those that it depends on
-    with _quiet_optuna():
+    with quiet_optuna():
         study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=run.settings.seed))
         for demo_set in range(-1, len(sets)):
             study.enqueue_trial({"demonstrations": demo_set, **{knob.name: knob.default for knob in space}})
         n_trials = max(run.settings.n_trials, 1 + len(sets))
         study.optimize(lambda trial: _trial(run, trial, space, sets), n_trials=n_trials)
-
-
-@contextlib.contextmanager
-def _quiet_optuna() -> Iterator[None]:
-    """Keep Optuna's own account of trials, and of the error that ended one, off the terminal."""
-    import optuna
-
-    before = optuna.logging.get_verbosity()
-    optuna.logging.set_verbosity(optuna.logging.CRITICAL)
-    try:
-        yield
-    finally:
-        optuna.logging.set_verbosity(before)
 
 
 def _trial(run: Run, trial: Any, space: Sequence[Knob], sets: Sequence[Demos]) -> float:
