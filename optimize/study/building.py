@@ -137,7 +137,8 @@ def domain_for(knob: Knob, asked: KnobSpace | None) -> Domain:
 def variants_of(spec: StudySpec, name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The prompt variants of a technique: those of early trials, "as written" first, and those of late ones alone."""
     named = techniques_of(spec)[name].prompts
-    early, late = [AS_WRITTEN], []
+    early: list[str] = [AS_WRITTEN]
+    late: list[str] = []
     for key, prompt in spec.prompts.items():
         if key in named if named is not None else suits(spec, name, prompt):
             names = [key] if prompt.sets == 1 else [f"{key}.{number}" for number in range(1, prompt.sets + 1)]

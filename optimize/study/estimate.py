@@ -22,9 +22,11 @@ from querywright.optimize.study.objectives import reads
 from querywright.optimize.study.space import PLAIN, Space, TechniqueSpace
 from querywright.optimize.study.spec import StudySpec
 from querywright.programs import make_program, technique_class
-from querywright.programs.knobs import Value
 
 CHARACTERS_A_TOKEN = 4
+ANSWER_TOKENS = 1000
+"""Of an answer, where the LM has no limit."""
+
 QUESTIONS = 3
 """Dev questions whose prompts are rendered."""
 
@@ -201,7 +203,7 @@ def estimate(
     reader = next((one for one in space.readers if one is not None), None)
     found = [_look(one, asked, shown, reader, by_likelihood) for one in space.techniques]
     reading = reads(spec.objectives)
-    cap = int(lm.kwargs.get("max_tokens") or lm.kwargs.get("max_completion_tokens") or 0)
+    cap = int(lm.kwargs.get("max_tokens") or lm.kwargs.get("max_completion_tokens") or ANSWER_TOKENS)
     n_dev, n_test = len(splits.dev), len(splits.test)
 
     calls, tokens = _first_asked(found, space.trials, n_dev, cap)
@@ -266,7 +268,7 @@ def _look(
         largest = {key: domain.highest for key, domain in space.domains.items()}
         name, starts = space.name, [dict(space.given), {**space.given, **largest}]
 
-    def run(engine: str, values: Mapping[str, Value], questions: Sequence[Question]) -> frozenset[str]:
+    def run(engine: str, values: Mapping[str, Any], questions: Sequence[Question]) -> frozenset[str]:
         program = make_program(name, dry_retriever(engine, shown), reader=reader, **values)
         noted = [found.note(dry_run(program, one, decides_by_likelihood=likely)) for one in questions]
         return frozenset().union(*noted)
@@ -279,9 +281,9 @@ def _look(
     for key, domain in space.domains.items():
         size = domain.size
         values = domain.values if size is not None and size <= _FEW else [domain.lowest, domain.highest]
-        around = (
+        around = [
             [run(engine, {**start, key: value}, asked[:1]) for value in (*values, start[key])] for start in starts
-        )
+        ]
         found.ways *= (size or _MANY) if any(_differ(asks) for asks in around) else 1
     if _differ([run(one, starts[0], asked[:1]) for one in space.engines]):
         found.ways *= len(space.engines)

@@ -86,8 +86,9 @@ class _Objectives(Mapping[str, Objective]):
     """All objectives by name; measures of the first K passages are there for every K, and listed for none."""
 
     def __init__(self) -> None:
-        named = {name: _quality(name, tuple(metrics)) for name, metrics in OBJECTIVE_METRICS.items()}
-        self._named = {**named, **{name: _quality(name, (name,)) for name in METRICS}, **COSTS}
+        self._named: dict[str, Objective] = {name: _quality(name, (name,)) for name in METRICS}
+        self._named |= {str(name): _quality(name, metrics) for name, metrics in OBJECTIVE_METRICS.items()}
+        self._named |= COSTS
 
     def __getitem__(self, name: str) -> Objective:
         if name in self._named:

@@ -30,6 +30,7 @@ from querywright.retrieval.collection import write_whole
 
 MOST_BYTES = 1_000_000
 _ROUNDS = 4
+_DEEPEST = 30
 
 _FIELDS: tuple[tuple[str, type[BaseModel]], ...] = (
     (r"", StudySpec),
@@ -121,21 +122,23 @@ def _parsed(path: Path, problems: list[str]) -> dict[str, Any]:
     if len(content) > MOST_BYTES:
         raise InputError(f"{path.name} has more than {MOST_BYTES:,} bytes; a study's file has a few thousand")
     try:
+        depth = 0
         for event in yaml.parse(text, Loader=_Loader):
             problems += _forbidden(event)
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > _DEEPEST:
+                raise InputError(f"{path.name} is nested too deep (line {event.start_mark.line + 1})")
         if problems:
             return {}
         node = yaml.compose(text, Loader=_Loader)
         if not isinstance(node, yaml.MappingNode):
             raise InputError(f"{path.name} must be a mapping such as name: my-study, questions: sample, ...")
         problems += _twice(node, "")
-        data = None if problems else yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader
+        data = None if problems else yaml.load(text, Loader=_Loader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         raise InputError(f"{path.name}{place}: no YAML: {getattr(error, 'problem', None) or error}") from None
-    except RecursionError:
-        raise InputError(f"{path.name} is nested too deep; a study has five levels") from None
     except ValueError as error:
         raise InputError(f"{path.name}: a number is too long: {error}") from None
     return data or {}

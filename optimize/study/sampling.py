@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import hashlib
+import importlib.util
 import inspect
 import random
 import threading
@@ -49,6 +50,9 @@ _CLASSES = {
     "cmaes": "CmaEsSampler",
 }
 SAMPLERS = (*_CLASSES, "grid")
+_PACKAGES = {"cmaes": "cmaes", "gp": "torch"}
+"""What a sampler imports when it is first asked."""
+
 _OURS = frozenset({"seed", "independent_sampler", "qmc_independent_sampler"})
 
 
@@ -80,14 +84,16 @@ class SeededSampler(BaseSampler):
         self._asked.inner = (trial.number, inner)
         if self._union is not None:
             return {name: one for name, one in self._union.items() if not one.single()}
-        return inner.infer_relative_search_space(study, trial)
+        found: dict[str, BaseDistribution] = inner.infer_relative_search_space(study, trial)
+        return found
 
     def sample_relative(self, study: Any, trial: Any, search_space: dict[str, BaseDistribution]) -> dict[str, Any]:
         """Their values. Those that a trial turns out not to have are not used."""
         number, inner = getattr(self._asked, "inner", (None, None))
         if inner is None or number != trial.number:
             inner = self._inner(trial.number)
-        return inner.sample_relative(study, trial, search_space)
+        values: dict[str, Any] = inner.sample_relative(study, trial, search_space)
+        return values
 
     def sample_independent(self, study: Any, trial: Any, param_name: str, param_distribution: BaseDistribution) -> Any:
         """The value of one parameter by itself."""
@@ -175,6 +181,11 @@ def make_sampler(
             return _Grid(number, rows, seed_of(seed))
 
         return SeededSampler(grid, seed, independent=True, union=union or {})
+    package = _PACKAGES.get(spec.name)
+    if package is not None and importlib.util.find_spec(package) is None:
+        raise InputError(
+            f"the sampler {spec.name} needs the package {package}, which is not there; install it, or take tpe"
+        )
     options = {**_DEFAULTS.get(spec.name, {}), **spec.arguments}
     _check_arguments(spec)
 
@@ -188,10 +199,6 @@ def make_sampler(
 
     try:
         make(0, 0)
-    except ImportError as error:
-        raise InputError(
-            f"the sampler {spec.name} needs a package that is not there: {error.name or error}; install it, or take tpe"
-        ) from error
     except (ValueError, TypeError) as error:
         raise InputError(f"the sampler {spec.name} refuses its arguments: {error}") from error
     together = union or {} if spec.name == "qmc" else None

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from querywright.optimize.study.sampling import SeededSampler
 
 PLAIN = "plain"
-MOST_COMBINATIONS = 20_000
+MOST_COMBINATIONS = 3_000
 """Combinations of values that a grid goes through at most."""
 
 Pick = Callable[[str, Domain, Value], Value]
@@ -297,7 +297,7 @@ def seeded_sampler(spec: SamplerSpec, seed: int, space: Space | None = None) -> 
 
 def _depth(own: TechniqueSpace) -> int:
     """Hits that a technique asks for at most."""
-    most = dict(own.given) | {name: domain.highest for name, domain in own.domains.items()}
+    most: dict[str, Any] = dict(own.given) | {name: domain.highest for name, domain in own.domains.items()}
     technique = technique_class(own.name)(None, **most)
     asked = [technique.depth, int(most.get("depth", 0))]
     gate = own.domains["gate"].values if "gate" in own.domains else [most.get("gate", "off")]
