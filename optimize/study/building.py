@@ -13,6 +13,9 @@ from querywright.optimize.study.spec import AS_WRITTEN, KnobRange, KnobSpace, Pr
 from querywright.programs import READERS, Technique, make_program, technique_class
 from querywright.programs.knobs import Knob, Value
 
+_COUNTS = ("n_queries", "n_sub_questions")
+"""Knobs that say how many of the ``n_written`` texts are used."""
+
 BUDGET = 5
 """Passages that every arm may show its reader, where the study does not say."""
 
@@ -197,8 +200,9 @@ def _given(spec: StudySpec, name: str, knobs: Mapping[str, Knob], domains: Mappi
     values: dict[str, Any] = {key: value for key, value in fixed_of(spec).items() if key in knobs} | single
     for key, domain in domains.items():
         values[key] = domain.nearest(knobs[key].default)
-    if "n_written" in knobs and "n_written" not in {*values, *asked} and "n_queries" in domains:
-        values["n_written"] = domains["n_queries"].highest  # smaller numbers are the first of the same queries
+    counted = next((key for key in _COUNTS if key in domains and not domains[key].single), None)
+    if "n_written" in knobs and "n_written" not in values and counted is not None:
+        values["n_written"] = domains[counted].highest  # smaller numbers are the first of the same texts
     made: Technique = technique_class(name)(None, **values)
     return dict(made.knobs)
 

@@ -247,16 +247,21 @@ def test_a_retriever_may_narrow_the_knobs(study_of):
         space_of(asked, None, {"qb_rag": narrow})
 
 
-def test_smaller_numbers_of_queries_are_the_first_of_the_largest(study_of, monkeypatch):
-    own = technique_class("rag_fusion")
-    more = Knob("n_written", 0, "queries that are written", low=0, high=8)
-    monkeypatch.setattr(own, "KNOBS", (*own.KNOBS, more))
-    space = space_of(study_of({"rag_fusion": {"knobs": {"n_queries": [2, 3, 6]}}}, trials=12), None)
+@pytest.mark.parametrize(("technique", "knob"), [("rag_fusion", "n_queries"), ("decomposition", "n_sub_questions")])
+def test_smaller_numbers_of_queries_are_the_first_of_the_largest(technique, knob, study_of, monkeypatch):
+    own = technique_class(technique)
+    if "n_written" not in {one.name for one in own.KNOBS}:
+        more = Knob("n_written", 0, "texts that are written", low=0, high=8, search=False)
+        monkeypatch.setattr(own, "KNOBS", (*own.KNOBS, more))
+    space = space_of(study_of({technique: {"knobs": {knob: [2, 3, 6]}}}, trials=12), None)
     arms = arms_of(study_with(space, "random"), space, 12)
-    assert {arm.knobs["n_written"] for arm in arms if arm.technique == "rag_fusion"} == {6}
-    assert "rag_fusion.n_written" not in space.distributions()
-    given = space_of(study_of({"rag_fusion": {"knobs": {"n_queries": 3}}}), None)
-    assert given["rag_fusion"].given["n_written"] == 0
+    assert {arm.knobs["n_written"] for arm in arms if arm.technique == technique} == {6}
+    assert {arm.knobs[knob] for arm in arms if arm.technique == technique} == {2, 3, 6}
+    assert f"{technique}.n_written" not in space.distributions()
+    given = space_of(study_of({technique: {"knobs": {knob: 3}}}), None)
+    assert given[technique].given["n_written"] == 0
+    settled = space_of(study_of({technique: {"knobs": {knob: [2, 3], "n_written": 5}}}), None)
+    assert settled[technique].given["n_written"] == 5
 
 
 @pytest.mark.parametrize(
