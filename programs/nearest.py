@@ -1,7 +1,7 @@
 """Demonstrations chosen anew for each call: those nearest to what a predictor is asked.
 
-DSPy's ``KNNFewShot`` replaces a program's ``forward`` by a closure, which nothing can save. Here a program keeps all its
-demonstrations and the number that is shown, and both are saved as they are.
+DSPy's ``KNNFewShot`` replaces a program's ``forward`` by a closure, which nothing can save. Here a program keeps all
+its demonstrations and the number that is shown, and both are saved as they are.
 """
 
 from __future__ import annotations
