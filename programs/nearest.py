@@ -10,14 +10,16 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from querywright.models.embedder import Vectors
 from querywright.retrieval.words import query_terms
 
-Embed = Callable[[Sequence[str]], Vectors]
+if TYPE_CHECKING:
+    from querywright.models.embedder import Vectors
+
+Embed = Callable[[Sequence[str]], "Vectors"]
 
 KEPT = 4096
 """Vectors of demonstrations that are kept at most."""

@@ -289,8 +289,8 @@ def _is_in_program() -> bool:
 
 def _outage(error: LMError) -> OutageError:
     return OutageError(
-        f"the LM failed while instructions were written, after all attempts: {error}. Check the model's service and run "
-        "again: answers received so far are kept"
+        f"the LM failed while instructions were written, after all attempts: {error}. Check the model's service and "
+        "run again: answers received so far are kept"
     )
 
 

@@ -39,10 +39,7 @@ def labelled_few_shot(work: Work) -> RAG:
 
 def bootstrap_few_shot(work: Work) -> RAG:
     """DSPy's ``BootstrapFewShot``."""
-    (found,) = _sets(work, [int(work.arguments["max_bootstrapped_demos"])]) or [None]
-    if found is None:
-        raise _nothing(work)
-    return _with(work, found)
+    return _with(work, _one_set(work, int(work.arguments["max_bootstrapped_demos"])))
 
 
 def random_search(work: Work) -> RAG:
@@ -78,9 +75,7 @@ def bootstrap_optuna(work: Work) -> RAG:
 
 def knn_few_shot(work: Work) -> RAG:
     """What DSPy's ``KNNFewShot`` does, as a program that can be saved: all traces are kept, the nearest are shown."""
-    (found,) = _sets(work, [min(len(work.train), int(work.arguments["pool"]))]) or [None]
-    if found is None:
-        raise _nothing(work)
+    found = _one_set(work, min(len(work.train), int(work.arguments["pool"])))
     return shaped(_with(work, found), nearest=int(work.arguments["k"]), members=0)
 
 
@@ -141,6 +136,17 @@ def _sets(work: Work, sizes: Sequence[int]) -> list[Demos]:
     )
 
 
+def _one_set(work: Work, size: int) -> Demos:
+    sets = _sets(work, [size])
+    if not sets:
+        raise TeleprompterError(
+            f"{work.name} found nothing to show: on none of the {len(work.train)} training questions did the program "
+            f"reach {work.arguments['metric_threshold']}; give more training questions, a lower metric_threshold, or "
+            "another way to prompts"
+        )
+    return sets[0]
+
+
 def _with(work: Work, found: Demos) -> RAG:
     return work.with_prompts_of(with_demos(work.program, found))
 
@@ -156,11 +162,3 @@ def examples(questions: Sequence[Question], seed: int) -> list[Any]:
     order = list(questions)
     random.Random(seed).shuffle(order)
     return [one.to_example() for one in order]
-
-
-def _nothing(work: Work) -> TeleprompterError:
-    return TeleprompterError(
-        f"{work.name} found nothing to show: on none of the {len(work.train)} training questions did the program "
-        f"reach {work.arguments.get('metric_threshold', 1.0)}; give more training questions, a lower "
-        "metric_threshold, or another way to prompts"
-    )

@@ -124,11 +124,6 @@ def writing() -> type[WritingEngine]:
     return WritingEngine
 
 
-@pytest.fixture
-def magic() -> str:
-    return MAGIC
-
-
 def requests(lm: Any) -> Sequence[Asked]:
     """What an LM over a scripted engine was asked."""
     engine = lm.engine

@@ -54,7 +54,7 @@ def found(program, questions, lm):
 
 def messages(program, question, lm, asked_of):
     evaluate(program, [question], lm=lm, name="x", threads=1)
-    return [asked.messages for asked in asked_of(lm)]
+    return sorted(asked.messages for asked in asked_of(lm))  # members of an ensemble are asked side by side
 
 
 @pytest.mark.parametrize("name", ASKING)
@@ -91,6 +91,19 @@ def test_only_the_part_asked_for_changes(name, part, world, run):
 def test_all_parts_can_be_tuned_at_once(name, world, run):
     tuned = run(name, part="all", metric=METRICS["accuracy"])
     assert state_of(tuned) != state_of(world.program())
+
+
+def test_simba_writes_rules(run):
+    tuned = run("simba", arguments={"max_demos": 0, "max_steps": 2})
+    assert state_of(tuned).predictors["technique.write_queries"].instructions.endswith("Name the key.")
+
+
+def test_gepa_is_told_in_words_what_was_missing(run, make_lm, writing, asked_of):
+    lm = make_lm(writing())
+    run("gepa", lm=lm)
+    told = next(asked.text for asked in asked_of(lm) if "new_instruction" in asked.properties)
+    assert "was missing from the 3 found" in told
+    assert "The queries were" in told
 
 
 def test_labelled_questions_are_shown_to_a_reader_and_ask_nothing(world, run, make_lm, writing, asked_of):
@@ -135,8 +148,9 @@ def test_an_outage_while_instructions_are_written_goes_up(name, run, writing, ma
             reached.append(n)
             raise LMServerError("gone")
 
+    arguments = {"max_demos": 0, "max_steps": 2} if name == "simba" else SMALL[name]  # no demonstrations: rules
     with pytest.raises(OutageError, match="while instructions were written"):
-        run(name, lm=make_lm(writing(before=before), outage_after=9), arguments={}, max_failures=1.0)
+        run(name, lm=make_lm(writing(before=before), outage_after=9), arguments=arguments, max_failures=1.0)
     assert len(reached) == 1
 
 
