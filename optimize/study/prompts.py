@@ -209,7 +209,7 @@ def with_instructions(program: RAG, instructions: Mapping[str, str]) -> RAG:
         InputError: There is no such predictor, or the instructions are empty or too long.
     """
     other = copy.deepcopy(program)
-    predictors = dict(other.named_predictors())
+    predictors: dict[str, Any] = dict(other.named_predictors())
     for name, text in instructions.items():
         if name not in predictors:
             known = ", ".join(predictors) or "none"

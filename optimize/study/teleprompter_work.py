@@ -105,8 +105,9 @@ class Work:
     def with_prompts_of(self, tuned: dspy.Module) -> RAG:
         """The program with the instructions and demonstrations of another, of the part that may change."""
         other = copy.deepcopy(self.program)
-        found = dict(tuned.named_predictors())
-        for name, predictor in other.named_predictors():
+        found: dict[str, Any] = dict(tuned.named_predictors())
+        own: dict[str, Any] = dict(other.named_predictors())
+        for name, predictor in own.items():
             if name in found and name.startswith(self.prefix):
                 predictor.signature = predictor.signature.with_instructions(found[name].signature.instructions)
                 predictor.demos = demonstrations(predictor, found[name].demos)

@@ -107,7 +107,7 @@ def gepa(work: Work) -> RAG:
 
 def _proposer(max_chars: int) -> Any:
     """DSPy's proposer, asked under our adapter; where it fails, a round goes without a proposal."""
-    from dspy.teleprompt.gepa import InstructionProposer
+    from dspy.teleprompt.gepa.instruction_proposal import InstructionProposer
 
     class Proposer(InstructionProposer):
         def __call__(self, *given: Any, **named: Any) -> dict[str, str]:
