@@ -17,6 +17,8 @@ from typing import Any, Generic, TypeVar
 import dspy
 from dspy.utils.exceptions import AdapterParseError
 
+from querywright.programs.nearest import is_showing, shown
+
 T = TypeVar("T")
 
 MOST_THREADS = 32
@@ -125,11 +127,11 @@ class Use(Step[Any]):
 
     def run(self) -> Any:
         """Call the module."""
-        return self._module(**self._inputs)
+        return self._module(**self._inputs, **shown(self._module, self._inputs))
 
     async def run_async(self) -> Any:
         """Call the module asynchronously."""
-        return await self._module.acall(**self._inputs)
+        return await self._module.acall(**self._inputs, **await _shown_async(self._module, self._inputs))
 
 
 class Ask(Step["dspy.Prediction | None"]):
@@ -151,14 +153,15 @@ class Ask(Step["dspy.Prediction | None"]):
     def run(self) -> dspy.Prediction | None:
         """Ask."""
         try:
-            return self._predictor(**self._inputs)
+            return self._predictor(**self._inputs, **shown(self._predictor, self._inputs))
         except AdapterParseError:
             return None
 
     async def run_async(self) -> dspy.Prediction | None:
         """Ask asynchronously."""
         try:
-            made: dspy.Prediction = await self._predictor.acall(**self._inputs)
+            chosen = await _shown_async(self._predictor, self._inputs)
+            made: dspy.Prediction = await self._predictor.acall(**self._inputs, **chosen)
         except AdapterParseError:
             return None
         return made
@@ -292,6 +295,11 @@ async def _driven(
         return value
     finally:
         work.close()
+
+
+async def _shown_async(predictor: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The demonstrations chosen for a call; choosing them may embed texts, which takes time."""
+    return await asyncio.to_thread(shown, predictor, inputs) if is_showing() else {}
 
 
 # A teleprompter reads the trace in order, so each of several calls at a time writes one of its own.
