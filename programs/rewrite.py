@@ -15,7 +15,7 @@ from typing import Any
 import dspy
 
 from querywright.models.late import LateSignature
-from querywright.programs.base import FUSION, MAX_PASSAGES, RRF_K, TOP_K, Plan, Technique
+from querywright.programs.base import FUSION, MAX_PASSAGES, N_WRITTEN, RRF_K, TOP_K, Plan, Technique
 from querywright.programs.knobs import Knob
 from querywright.programs.written import query_texts
 from querywright.retrieval.types import Query
@@ -47,6 +47,7 @@ class RewriteRetrieveRead(Technique):
     KNOBS = (
         MAX_PASSAGES,
         Knob("n_queries", 3, "queries at most", low=1, high=8),
+        N_WRITTEN,
         TOP_K,
         FUSION,
         RRF_K,
@@ -60,15 +61,15 @@ class RewriteRetrieveRead(Technique):
 
     async def plan(self, question: str, options: Sequence[str]) -> Plan:
         """The rewriter's queries; none where it wants none."""
-        limit, may_skip = self.knobs.integer("n_queries"), self.knobs.flag("may_skip")
+        kept, may_skip = self.knobs.integer("n_queries"), self.knobs.flag("may_skip")
         shown = list(options) if self.knobs.flag("rewriter_sees_options") else []
         written = await self.ask(
-            self.rewriter, signature=self._asking(limit, may_skip), question=question, options=shown
+            self.rewriter, signature=self._asking(self.written(), may_skip), question=question, options=shown
         )
         if written is None:
             return Plan((Query(question),), ("rewrite",))
         # The original separates queries by semicolons, and so do models within an item of a list.
-        texts = query_texts("\n".join(written.queries), limit)
+        texts = query_texts("\n".join(written.queries), kept)
         if not texts and not may_skip:
             return Plan((Query(question),))
         return Plan(tuple(Query(text, "rewrite") for text in texts))
