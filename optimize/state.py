@@ -95,7 +95,7 @@ def program_from(state: ProgramState, retriever: Any = None, reranker: Reranker 
     """
     try:
         technique = technique_class(state.technique)(retriever, reranker=reranker)
-        missing = sorted(set(technique.knobs) - set(state.knobs))
+        missing = sorted(technique.knobs.missing(state.knobs))
         if missing:
             raise ArtifactError(f"program.json: the knobs lack {', '.join(missing)}")
         technique.knobs.update(state.knobs)
