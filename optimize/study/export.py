@@ -23,12 +23,13 @@ _COST = ("calls", "saved", "retries", "failures", "repairs", "input_tokens", "ou
 def export(snapshot: Known, path: str | Path, *, questions: bool = False) -> int:
     """Write a row a trial, whole or not at all.
 
-    Columns: ``number``, ``state``, ``technique``, ``engine``, ``prompt``, ``reader``, ``late``, ``same_as``, ``worker``,
-    ``began`` and ``ended`` (Unix time), ``message``; ``value.NAME``, ``low.NAME`` and ``high.NAME`` of each objective;
-    ``questions`` that were met; what was ``spent.`` in calls, tokens and dollars, and on prompts
-    ``prompt_spent.calls``; ``knob.NAME`` and ``param.NAME``, empty where a trial has none. A row a question has the first six and
-    ``id``, ``score.NAME``, ``label``, ``passages`` (ids), ``lm_calls``, ``tokens``, ``seconds``, ``fallbacks`` and
-    ``failure``.
+    A trial has ``number``, ``state``, ``technique``, ``engine``, ``prompt``, ``reader``, ``late``, ``same_as``,
+    ``worker``, ``began`` and ``ended`` (Unix time), ``message``; ``value.NAME``, ``low.NAME`` and ``high.NAME`` of each
+    objective; the number of ``questions`` that it met; ``spent.NAME`` in calls, tokens and dollars, and
+    ``prompt_spent.calls``; ``knob.NAME`` and ``param.NAME``, empty where it has none.
+
+    A question has the first six of these, and ``id``, ``score.NAME``, ``label``, ``passages`` (ids), ``lm_calls``,
+    ``tokens``, ``seconds``, ``fallbacks`` and ``failure``.
 
     Args:
         snapshot: The study.

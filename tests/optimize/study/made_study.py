@@ -17,7 +17,7 @@ from querywright.optimize.study.types import ArmConfig, TrialRecord
 EVIL = '</script><script>alert(1)</script><!-- <img src=x onerror="alert(2)"> \'&amp; <b>bold</b> {{x}} %{y} $z$'
 BEGAN = 1_800_000_000.0
 RATES = {"plain": 0.45, "hyde": 0.55, "multi_query": 0.7}
-PRUNED, FAILED, RUNNING, COPY = 7, 11, 19, 13
+PRUNED, FAILED, RUNNING, COPY = 8, 11, 19, 13
 ARMS = ("no rewriting", "hyde as written", "trial 17")
 
 

@@ -32,7 +32,7 @@ def test_a_row_a_trial(tmp_path, suffix):
     assert export(snapshot, path) == 20
     rows = read(path)
     assert [int(row["number"]) for row in rows] == list(range(20))
-    assert [rows[n]["state"] for n in (0, 7, 11, 19)] == ["complete", "pruned", "failed", "running"]
+    assert [rows[n]["state"] for n in (0, 8, 11, 19)] == ["complete", "pruned", "failed", "running"]
     third = next(row for row in rows if int(row["number"]) == 3)
     assert float(third["value.decision_useful"]) == snapshot.trials[3].values["decision_useful"]
     assert float(third["low.decision_useful"]) < float(third["high.decision_useful"])
@@ -49,7 +49,7 @@ def test_a_row_a_trial(tmp_path, suffix):
 def test_a_row_a_question(tmp_path, suffix):
     path = tmp_path / f"rows.{suffix}"
     assert export(made_snapshot(), path, questions=True) == 17 * 24 + 8
-    rows = [row for row in read(path) if int(row["number"]) == 7]
+    rows = [row for row in read(path) if int(row["number"]) == 8]
     assert [row["id"] for row in rows] == [f"q{n}" for n in range(8)]
     passages = rows[0]["passages"]
     assert (json.loads(passages) if suffix == "csv" else passages) == ["p0"]
