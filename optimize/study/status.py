@@ -129,8 +129,11 @@ def interval(record: TrialRecord, aim: Aim) -> Mean:
     value = record.values.get(aim.name, math.nan)
     if record.dev is None or not aim.metrics:
         return Mean(value, math.nan, math.nan, 0 if record.dev is None else len(record.dev.rows), 0)
-    columns = [record.dev.values(metric) for metric in aim.metrics]
-    found = mean_with_interval([math.fsum(values) / len(values) for values in zip(*columns, strict=True)])
+    if len(aim.metrics) == 1:
+        found = record.dev.mean(aim.metrics[0])
+    else:
+        columns = [record.dev.values(metric) for metric in aim.metrics]
+        found = mean_with_interval([math.fsum(values) / len(values) for values in zip(*columns, strict=True)])
     return found if math.isnan(value) else Mean(value, found.low, found.high, found.n, found.unscored)
 
 

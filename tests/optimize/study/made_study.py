@@ -105,7 +105,7 @@ def made_trial(number: int, technique: str, *, late: bool = False, **more: Any) 
     if record.dev is None or "values" in more:
         return record
     measured = {name: record.dev.mean(name).value for name in ("decision_useful", "accuracy")}
-    return TrialRecord(**{**given, "values": {**measured, "calls": float(calls) + 1}})
+    return TrialRecord(**{**given, "values": {**measured, "lm_calls": float(calls) + 1}})
 
 
 def made_trials(n: int = 20) -> tuple[TrialRecord, ...]:

@@ -55,7 +55,7 @@ def test_an_interval_is_that_of_the_questions():
     assert found.value == 0.5
     assert found.low < sum(rows) / len(rows) < found.high
     assert found.n == 24
-    (cost,) = told.aims(made_spec(objectives=["calls"]))
+    (cost,) = told.aims(made_spec(objectives=["lm_calls"]))
     dear = interval(made_trial(3, "hyde"), cost)
     assert dear.value == 3.0
     assert math.isnan(dear.low)
@@ -93,7 +93,7 @@ def test_a_study_under_way():
 
 
 def test_a_finished_study_has_nothing_left():
-    found = status(made_snapshot(finished=True, spec=made_spec(objectives=["decision_useful", "calls"])))
+    found = status(made_snapshot(finished=True, spec=made_spec(objectives=["decision_useful", "lm_calls"])))
     assert found["trials"]["left"] == 0
     assert found["minutes_left"] == 0
     assert found["verdict"] == "gain"
