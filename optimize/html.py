@@ -54,7 +54,7 @@ def report_html(
         if [row.id for row in arm.rows] != ids:
             raise InputError(f"{arm.name} was not evaluated on the questions of the report; give those it was asked")
     metric = _marked(compared, diagnosis)
-    parts = {"Verdicts": verdicts(compared), "Scores": scores(compared)}
+    parts = {"Verdicts": _verdicts(compared), "Scores": scores(compared)}
     drawn = []
     for name, said, panels in (
         ("Means with 95 % intervals", "The dotted line is the baseline.", html_figures.means(compared)),
@@ -104,8 +104,7 @@ def _decided(decisions: Sequence[Decisions]) -> str:
     return f"<p>{said}</p>" + table("What the passages did", decision_rows(decisions))
 
 
-def verdicts(compared: Compared) -> str:
-    """What the comparisons say, sentence by sentence."""
+def _verdicts(compared: Compared) -> str:
     if not compared.comparisons:
         return f"<p>There is nothing to hold against {text(compared.baseline)}.</p>"
     by_metric: dict[str, list[str]] = {}

@@ -10,9 +10,9 @@ from typing import Any
 from querywright.metrics.statistics import Mean
 from querywright.models.ledger import Cost
 from querywright.optimize.html_figures import ARM, BASELINE, Panel, arm_label, drawn, lined, plain
-from querywright.optimize.report import percent
 from querywright.optimize.study.importance import Importance
 from querywright.optimize.study.status import Aim, arm_name, best, changed_knobs, ended, front, interval, of_technique
+from querywright.optimize.study.tables import shown
 from querywright.optimize.study.types import TrialRecord
 
 COLOURS = ("#3b82c4", "#d1720b", "#15805f", "#a05fb4", "#b8860b", "#c2410c", "#5b7c99", "#7d8f2a")
@@ -20,13 +20,6 @@ SYMBOLS = ("circle", "square", "triangle-up", "cross", "star", "hexagon", "penta
 MADE, SAVED = "#3b82c4", "#a8c5de"
 MANY = 12
 """Parameters that are drawn, the greatest first."""
-
-
-def shown(mean: Mean, aim: Aim) -> str:
-    """A value for people: per cent with its interval, or a cost as it is."""
-    if aim.metrics:
-        return percent(mean)
-    return "-" if math.isnan(mean.value) else f"{mean.value:.4g}"
 
 
 def course(trials: Sequence[TrialRecord], aim: Aim, techniques: Sequence[str]) -> Panel | None:
@@ -163,7 +156,7 @@ def _front(trials: Sequence[TrialRecord], aim: Aim, other: Aim, kept: set[int]) 
             marker={"size": 11, "color": ARM, "symbol": "diamond"},
         ),
     ]
-    layout = _plane(f"{other.name}, {_way(other)}", f"{aim.name}, {_way(aim)}")
+    layout = _plane(_titled(other), _titled(aim))
     _legend(layout)
     alt = "Front: " + "; ".join(
         f"trial {one.number}: {aim.name} {_number(one.values[aim.name], aim)}, "
@@ -230,6 +223,7 @@ def spending(place: str, title: str, costs: Mapping[str, Cost]) -> Panel | None:
     layout = lined([arm_label(None, name) for name in costs], "LM calls")
     layout["barmode"] = "stack"
     _legend(layout)
+    layout["legend"]["traceorder"] = "normal"
     layout["height"] += 40
     alt = "; ".join(f"{name}: {cost.calls} made, {cost.saved} saved" for name, cost in costs.items())
     return Panel(f"figure-spending-{place}", title, alt, drawn(bars, layout))
@@ -302,8 +296,8 @@ def _unit(aim: Aim) -> str:
     return "mean, %" if aim.metrics else aim.name
 
 
-def _way(aim: Aim) -> str:
-    return f"{'% ' if aim.metrics else ''}({'more' if aim.direction == 'maximize' else 'less'} is better)"
+def _titled(aim: Aim) -> str:
+    return f"{aim.name}{', %' if aim.metrics else ''} ({'more' if aim.direction == 'maximize' else 'less'} is better)"
 
 
 def _ends(values: Sequence[float]) -> tuple[float, float]:

@@ -9,17 +9,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from querywright.models.ledger import Cost
+from querywright.optimize.comparison import Compared
+from querywright.optimize.evaluate import Evaluation
 from querywright.optimize.html_figures import Panel
 from querywright.optimize.html_page import table
 from querywright.optimize.html_text import text
 from querywright.optimize.study import figures
-from querywright.optimize.study.figures import shown
 from querywright.optimize.study.importance import Importance
 from querywright.optimize.study.status import Aim, Known, arm_name, best, changed_knobs, ended, interval, of_technique
-from querywright.optimize.study.types import TrialRecord
+from querywright.optimize.study.tables import best_rows, ranked, shown, technique_rows
 
-BEST_SHOWN = 8
-TEXTS = ("arm", "technique", "knobs", "what was said", "values tried", "knob", "why")
+TEXTS = ("arm", "knobs", "knobs of the best", "values tried", "knob", "why")
 
 _SECRETS = (
     (re.compile(r"(\w://)[^\s'\"]*@"), r"\1...@"),
@@ -71,48 +71,21 @@ def _curse(corrected: Mapping[str, Any] | None, aim: Aim) -> str:
     if not corrected or corrected.get("dev") is None or corrected.get("corrected") is None:
         return ""
     dev, fair = (_value(float(corrected[name]), aim) for name in ("dev", "corrected"))
-    trials = f" of {corrected['n']}" if corrected.get("n") else ""
+    arms = f" of {corrected['arms']} arms" if corrected.get("arms") else ""
     return (
-        f"<p>The best{text(trials)} on dev is partly the luckiest: its {text(dev)} would be expected to be about "
+        f"<p>The best{text(arms)} on dev is partly the luckiest: its {text(dev)} would be expected to be about "
         f"<b>{text(fair)}</b> on new questions (the winner's curse).</p>"
     )
 
 
 def best_part(snapshot: Known, aims: Sequence[Aim]) -> str:
     """The best arms on dev, each once."""
-    sign = 1 if aims[0].direction == "maximize" else -1
-    scored = [
-        one for one in ended(snapshot.trials, "complete") if not math.isnan(one.values.get(aims[0].name, math.nan))
-    ]
-    ordered = sorted(scored, key=lambda one: (-sign * one.values[aims[0].name], one.number))
-    rows = best_rows(ordered, aims)
+    rows = best_rows(ranked(snapshot.trials, aims[0]), aims)
     if not rows:
         return "<p>No trial is complete yet.</p>"
     return "<p>Chosen among many, so the top is too good to be true; test says what is.</p>" + table(
         "Best arms on dev", rows, heads=("trial",), prose=TEXTS
     )
-
-
-def best_rows(trials: Sequence[TrialRecord], aims: Sequence[Aim], limit: int = BEST_SHOWN) -> list[dict[str, str]]:
-    """A row a trial for people to read, equal arms once.
-
-    Args:
-        trials: In the order in which they are shown.
-        aims: The objectives.
-        limit: Rows at the most.
-    """
-    arms: dict[str, TrialRecord] = {}
-    for one in trials:
-        arms.setdefault(one.name if one.arm is None else one.arm.key, one)
-    return [
-        {
-            "trial": str(one.number),
-            "arm": arm_name(one.arm),
-            **{aim.name: shown(interval(one, aim), aim) for aim in aims},
-            "knobs": changed_knobs(one.arm),
-        }
-        for one in list(arms.values())[:limit]
-    ]
 
 
 def front_part(snapshot: Known, aims: Sequence[Aim], drawn: Sequence[Panel], kept: Sequence[int]) -> str:
@@ -138,23 +111,11 @@ def mattered_part(found: Sequence[Importance], drawn: Sequence[Panel], aim: Aim)
     return said + panels(drawn) + (f"<ul>{silent}</ul>" if silent else "")
 
 
-def techniques_part(snapshot: Known, aim: Aim, names: Sequence[str], panel: Panel | None) -> str:
+def techniques_part(snapshot: Known, aim: Aim, panel: Panel | None) -> str:
     """The values of each technique's trials."""
-    rows = []
-    for name in names:
-        mine = of_technique(snapshot.trials, name)
-        leader = best(mine, aim)
-        rows.append(
-            {
-                "technique": name,
-                "trials": str(len(mine)),
-                **{state: str(len(ended(mine, state))) for state in ("complete", "pruned", "failed")},
-                "best": "-" if leader is None else shown(interval(leader, aim), aim),
-                "knobs of the best": "-" if leader is None else changed_knobs(leader.arm),
-            }
-        )
+    rows = technique_rows(snapshot, aim)
     drawn = "" if panel is None else panels([panel])
-    return drawn + table("Techniques", rows, heads=("technique",), prose=("knobs of the best",))
+    return drawn + table("Techniques", rows, heads=("technique",), prose=TEXTS)
 
 
 def course_part(snapshot: Known, drawn: Sequence[Panel]) -> str:
@@ -240,6 +201,31 @@ def cost_part(snapshot: Known, aim: Aim, names: Sequence[str], drawn: Sequence[P
         + "<p>A point is one per cent on dev more than no rewriting, by the best trial of a technique.</p>"
         + table("What each technique cost", rows, heads=("technique",))
     )
+
+
+def in_use(compared: Compared, aim: Aim) -> str:
+    """What a point gained on test costs each time that a program is asked."""
+    baseline = compared.arm(compared.baseline)
+    if not all(metric in arm.metrics for arm in compared.arms for metric in aim.metrics) or not aim.metrics:
+        return ""
+    rows = []
+    for arm in compared.arms:
+        gain = 100 * sum(arm.mean(name).value - baseline.mean(name).value for name in aim.metrics) / len(aim.metrics)
+        calls, more = (_a_question(arm), _a_question(arm) - _a_question(baseline))
+        rows.append(
+            {
+                "arm": arm.name,
+                "LM calls / question": f"{calls:.1f}",
+                "more than no rewriting": f"{more:+.1f}",
+                "gained on test": f"{gain:+.1f} points",
+                "calls a question a point": f"{more / gain:.2f}" if gain > 0 else "-",
+            }
+        )
+    return f"<p>In use, by {text(aim.name)} on test:</p>" + table("What a point costs in use", rows)
+
+
+def _a_question(arm: Evaluation) -> float:
+    return arm.cost.asked / max(1, len(arm.rows))
 
 
 def dead_part(snapshot: Known) -> str:

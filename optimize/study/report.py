@@ -10,11 +10,11 @@ from typing import Any
 from querywright import __version__
 from querywright.optimize import html_figures
 from querywright.optimize.comparison import Compared
-from querywright.optimize.html import scores, verdicts
+from querywright.optimize.html import scores
 from querywright.optimize.html_figures import Panel
 from querywright.optimize.html_page import page
 from querywright.optimize.html_questions import questions_data, questions_part
-from querywright.optimize.html_text import json_block
+from querywright.optimize.html_text import json_block, text
 from querywright.optimize.study import figures, html
 from querywright.optimize.study.importance import importances
 from querywright.optimize.study.prompts_html import prompts_html
@@ -60,15 +60,16 @@ def study_html(snapshot: Known) -> str:
         numbers = front(trials, {one.name: one.direction for one in objectives})
         parts["The front"] = html.front_part(snapshot, objectives, kept(*figures.fronts(trials, objectives)), numbers)
     compared = on_test(snapshot.outcome)
-    parts["Test"] = _test(compared, kept)
+    parts["Test"] = _test(snapshot, compared, kept)
     found = importances(trials, aim, names)
     parts["What mattered"] = html.mattered_part(found, kept(*figures.mattered(found, aim)), aim)
     (spread,) = kept(figures.spread(trials, aim, names)) or [None]
-    parts["Techniques"] = html.techniques_part(snapshot, aim, names, spread)
+    parts["Techniques"] = html.techniques_part(snapshot, aim, spread)
     parts["The course of the search"] = html.course_part(
         snapshot, kept(*(figures.course(trials, one, names) for one in objectives))
     )
-    parts["What it cost and saved"] = html.cost_part(snapshot, aim, names, kept(*html.drawn_costs(snapshot, names)))
+    spending = html.cost_part(snapshot, aim, names, kept(*html.drawn_costs(snapshot, names)))
+    parts["What it cost and saved"] = spending + ("" if compared is None else html.in_use(compared, aim))
     shown, data = _questions(snapshot, compared, objectives)
     parts["Wins and losses, question by question"] = shown
     parts["Prompts, before and after"] = _prompts(snapshot)
@@ -81,11 +82,20 @@ def study_html(snapshot: Known) -> str:
     return page(f"Study {snapshot.spec.name}", _facts(snapshot), _notes(snapshot), parts, blocks)
 
 
-def _test(compared: Compared | None, kept: Any) -> str:
+def _test(snapshot: Known, compared: Compared | None, kept: Any) -> str:
     if compared is None:
         return LATER
-    means, differences = kept(*html_figures.means(compared)), kept(*html_figures.differences(compared))
-    return verdicts(compared) + scores(compared) + html.panels([*means, *differences])
+    planned = (snapshot.outcome or {}).get("comparisons") or ()
+    sentences = "".join(f"<li>{text(one['sentence'])}</li>" for one in planned)
+    said = "<p>Met once. The planned comparisons, on the same questions; p is two-sided, corrected after Holm.</p>"
+    drawn = ""
+    for name, found in (
+        ("Means with 95 % intervals", kept(*html_figures.means(compared))),
+        ("Wins and losses", kept(*html_figures.differences(compared))),
+    ):
+        if found:
+            drawn += f"<h3>{name}</h3>{html.panels(found)}"
+    return said + (f"<ul>{sentences}</ul>" if sentences else "") + scores(compared) + drawn
 
 
 def _questions(snapshot: Known, compared: Compared | None, objectives: Sequence[Aim]) -> tuple[str, dict[str, Any]]:
@@ -105,8 +115,9 @@ def _prompts(snapshot: Known) -> str:
         return LATER
     if not outcome["prompts"]:
         return "<p>No prompt was tuned; all are as written.</p>"
-    chosen = ((outcome.get("best") or {}).get("arm") or {}).get("prompt")
-    return prompts_html(outcome["prompts"], chosen)
+    arm = (outcome.get("best") or {}).get("arm") or {}
+    names = (f"{arm.get('technique')}, {arm.get('prompt')}", arm.get("prompt"))
+    return prompts_html(outcome["prompts"], next((name for name in names if name in outcome["prompts"]), None))
 
 
 def _facts(snapshot: Known) -> dict[str, str]:

@@ -10,26 +10,28 @@ from typing import Any
 from querywright.data.types import Question
 from querywright.optimize.comparison import Compared
 from querywright.optimize.evaluate import Evaluation, Row
+from querywright.optimize.final import READER_CHECK
 from querywright.optimize.results import NO_REWRITING, Comparison
 
 
 def on_test(outcome: Mapping[str, Any] | None) -> Compared | None:
     """Every program that met the test, held against no rewriting; None before that.
 
-    Programs that met other questions, such as those of a check of the reader, are references.
+    Those that check the reader, and any that met other questions, are references.
     """
-    arms = evaluations(outcome)
-    if not arms:
+    met = evaluations(outcome)
+    if not met:
         return None
-    baseline = next((one for one in arms if one.name == NO_REWRITING), arms[0])
+    baseline = next((one for one in met if one.name == NO_REWRITING), met[0])
     asked = [row.id for row in baseline.rows]
-    same = [one for one in arms if [row.id for row in one.rows] == asked]
-    return Compared(
-        (baseline, *(one for one in same if one is not baseline)),
-        baseline.name,
-        tuple(_comparisons((outcome or {}).get("comparisons") or (), {one.name: one for one in arms})),
-        tuple(one for one in arms if one not in same),
-    )
+    rivals = [
+        one
+        for one in met
+        if one is not baseline and one.name not in READER_CHECK and [row.id for row in one.rows] == asked
+    ]
+    arms = (baseline, *rivals)
+    held = _comparisons((outcome or {}).get("comparisons") or (), {one.name: one for one in arms}, baseline.name)
+    return Compared(arms, baseline.name, tuple(held), tuple(one for one in met if one not in arms))
 
 
 def evaluations(outcome: Mapping[str, Any] | None) -> list[Evaluation]:
@@ -58,14 +60,15 @@ def _question(data: Mapping[str, Any]) -> Question:
     )
 
 
-def _comparisons(listed: Sequence[Mapping[str, Any]], arms: Mapping[str, Evaluation]) -> list[Comparison]:
-    """The comparisons as they were made, with the corrected p that was kept."""
+def _comparisons(
+    planned: Sequence[Mapping[str, Any]], arms: Mapping[str, Evaluation], baseline: str
+) -> list[Comparison]:
+    """The comparisons with the baseline as they were made, with the corrected p that was kept."""
     found = []
-    for one in listed:
-        pair = (arms.get(one["arm"]), arms.get(one["other"]))
-        if pair[0] is None or pair[1] is None or [r.id for r in pair[0].rows] != [r.id for r in pair[1].rows]:
-            continue
-        p = one.get("p_holm")
-        test = replace(pair[0].against(pair[1], one["metric"]), p_two_sided=math.nan if p is None else p)
-        found.append(Comparison(one["family"], one["metric"], one["arm"], one["other"], test, one["sentence"]))
+    for one in planned:
+        if one["arm"] in arms and one["other"] == baseline:
+            p = one.get("p_holm")
+            raw = arms[one["arm"]].against(arms[baseline], one["metric"])
+            test = replace(raw, p_two_sided=math.nan if p is None else p)
+            found.append(Comparison(one["family"], one["metric"], one["arm"], baseline, test, one["sentence"]))
     return found

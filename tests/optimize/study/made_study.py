@@ -18,6 +18,7 @@ EVIL = '</script><script>alert(1)</script><!-- <img src=x onerror="alert(2)"> \'
 BEGAN = 1_800_000_000.0
 RATES = {"plain": 0.45, "hyde": 0.55, "multi_query": 0.7}
 PRUNED, FAILED, RUNNING, COPY = 8, 11, 19, 13
+REFERENCES = ("oracle evidence", "closed book")
 ARMS = ("no rewriting", "hyde as written", "trial 17")
 
 
@@ -131,21 +132,25 @@ def made_outcome() -> dict[str, Any]:
     techniques = ("plain", "hyde", "multi_query")
     test = [made_dev(name, technique, seed=1) for name, technique in zip(ARMS, techniques, strict=True)]
     arms = {one.name: one for one in test}
-    comparisons = family("study", [("decision_useful", name, ARMS[0]) for name in ARMS[1:]], arms)
+    comparisons = family("decision_useful", [("decision_useful", name, ARMS[0]) for name in ARMS[1:]], arms)
+    references = [made_dev(name, technique, seed=2) for name, technique in zip(REFERENCES, techniques, strict=False)]
+    known = {one.name: one for one in references}
+    comparisons += family("reader check", [("accuracy", *REFERENCES)], known, prefix="reader check: ")
     before, after = "Write a passage.", f"Write a short passage that answers the question. {EVIL}"
     return {
         "recommended": ARMS[2],
         "verdict": "gain",
         "sentence": "Chosen on dev; test shows a gain over no rewriting (decision_useful: 9 won, 1 lost of 24)",
-        "best": {"number": 17, "arm": made_trial(17, "hyde", late=True).arm.to_json()},  # type: ignore[union-attr]
+        "best": {"number": 17, "arm": made_trial(17, "multi_query", late=True).arm.to_json()},  # type: ignore[union-attr]
         "front": [0, 17],
-        "corrected": {"dev": 0.75, "corrected": 0.625, "n": 18},
-        "test": [one.to_json(rows=True) for one in test],
+        "corrected": {"dev": 0.75, "corrected": 0.625, "arms": 18, "n": 24},
+        "test": [one.to_json(rows=True) for one in (*test, *references)],
         "comparisons": [one.to_json() for one in comparisons],
         "dead_knobs": [{"technique": "hyde", "knob": EVIL, "values": [1, 2]}],
         "costs": {"search": Cost(calls=300, saved=150).to_json(), "test": Cost(calls=120, saved=30).to_json()},
         "prompts": {
-            "boot.2": {
+            "hyde, boot": {"technique.write_document": {"before": before, "after": before}},
+            "multi_query, boot.2": {
                 "technique.write_document": {
                     "before": before,
                     "after": after,
@@ -153,7 +158,7 @@ def made_outcome() -> dict[str, Any]:
                     "demos_after": 1,
                     "demos": [{"question": f"Why? {EVIL}", "document": "Because."}],
                 }
-            }
+            },
         },
         "command": "querywright study run study.yaml --out made --workers 2",
         "seeds": {"study": 3, "split": 3},
