@@ -151,7 +151,7 @@ def _search(run: Run, sets: Sequence[Demos]) -> None:
     searched = run.program(run.technique, reads=False, knobs=run.knobs).technique.searched_knobs
     space = [knob for knob in searched if knob.name not in run.knobs]
     space.sort(key=lambda knob: len(knob.when))  # a knob comes after those that it depends on
-    with quiet_optuna():
+    with _quiet_optuna():
         study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=run.settings.seed))
         for demo_set in range(-1, len(sets)):
             study.enqueue_trial({"demonstrations": demo_set, **{knob.name: knob.default for knob in space}})
@@ -160,7 +160,7 @@ def _search(run: Run, sets: Sequence[Demos]) -> None:
 
 
 @contextlib.contextmanager
-def quiet_optuna() -> Iterator[None]:
+def _quiet_optuna() -> Iterator[None]:
     """Keep Optuna's own account of trials, and of the error that ended one, off the terminal."""
     import optuna
 

@@ -19,7 +19,7 @@ from querywright.optimize.study.importance import Importance
 from querywright.optimize.study.status import Aim, Known, arm_name, best, changed_knobs, ended, interval, of_technique
 from querywright.optimize.study.tables import best_rows, ranked, shown, technique_rows
 
-TEXTS = ("arm", "knobs", "knobs of the best", "values tried", "knob", "why")
+TEXTS = ("arm", "knobs", "values tried", "knob", "why")
 
 _SECRETS = (
     (re.compile(r"(\w://)[^\s'\"]*@"), r"\1...@"),

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from querywright.optimize.search import quiet_optuna
+from querywright.optimize.quiet import quiet_optuna
 from querywright.optimize.study.status import Aim, ended, of_technique
 from querywright.optimize.study.types import TrialRecord
 

@@ -71,7 +71,7 @@ def technique_rows(snapshot: Known, aim: Aim) -> list[dict[str, str]]:
                 "trials": str(len(mine)),
                 **{state: str(len(ended(mine, state))) for state in ("complete", "pruned", "failed", "running")},
                 "best": "-" if leader is None else shown(interval(leader, aim), aim),
-                "knobs of the best": "-" if leader is None else changed_knobs(leader.arm),
+                "knobs": "-" if leader is None else changed_knobs(leader.arm),
             }
         )
     return rows
