@@ -281,7 +281,6 @@ def _measured(checked: CheckedStudy, workspace: Workspace) -> float | None:
     from querywright.optimize.study.estimate import measure
     from querywright.programs import make_program
 
-    arm = checked.space.as_written(next(iter(checked.spec.techniques)))
-    retriever = workspace.retriever(checked.spec.collection, checked.spec.embedder, arm.engine)
-    program = make_program(arm.technique, retriever, reader=arm.reader, **arm.knobs)
-    return measure(workspace.lm, program, checked.splits.dev[0])
+    name = next(iter(checked.spec.techniques))
+    retriever = workspace.retriever(checked.spec.collection, checked.spec.embedder, checked.space[name].engine)
+    return measure(workspace.lm, make_program(name, retriever, reader=checked.readers[0]), checked.splits.dev[0])

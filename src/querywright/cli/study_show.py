@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rich.console import Console
+
 from querywright.cli.show import clean, err, note, print_json, say, show_table
 
 if TYPE_CHECKING:
@@ -20,10 +22,15 @@ DETAILS = ("recommended", "verdict", "sentence", "corrected", "comparisons", "de
 
 
 @contextlib.contextmanager
-def study_progress() -> Iterator[Callable[[Known], None]]:
-    """Says how far a study is: a bar on a terminal, else a line a trial at most every few seconds."""
-    if not err.is_terminal:
-        yield _lines()
+def study_progress(console: Console = err, *, every: float = QUIET_SECONDS) -> Iterator[Callable[[Known], None]]:
+    """Says how far a study is: a bar on a terminal, else a line a trial at most every few seconds.
+
+    Args:
+        console: Where. Default standard error.
+        every: Seconds between two lines where that is no terminal.
+    """
+    if not console.is_terminal:
+        yield _lines(every)
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
@@ -33,7 +40,7 @@ def study_progress() -> Iterator[Callable[[Known], None]]:
         MofNCompleteColumn(),
         TextColumn("{task.fields[said]}", markup=False),
     )
-    with Progress(*columns, console=err, transient=True) as bars:
+    with Progress(*columns, console=console, transient=True) as bars:
         task = bars.add_task("trials", total=None, said="")
 
         def update(snapshot: Known) -> None:
@@ -43,17 +50,18 @@ def study_progress() -> Iterator[Callable[[Known], None]]:
         yield update
 
 
-def _lines() -> Callable[[Known], None]:
+def _lines(every: float) -> Callable[[Known], None]:
     last = (-1, 0.0)
 
     def update(snapshot: Known) -> None:
         nonlocal last
         done, planned, said = _told(snapshot)
         now = time.monotonic()
-        if done > last[0] >= 0 and (done == planned or now - last[1] >= QUIET_SECONDS):
+        is_first = last[0] < 0  # a study that is taken up again has trials already
+        if done > last[0] and (done == planned or (not is_first and now - last[1] >= every)):
             note(f"trials: {done} of {planned}; {said}")
             last = (done, now)
-        elif last[0] < 0:
+        elif is_first:
             last = (done, now)
 
     return update
