@@ -111,11 +111,10 @@ def mattered_part(found: Sequence[Importance], drawn: Sequence[Panel], aim: Aim)
     return said + panels(drawn) + (f"<ul>{silent}</ul>" if silent else "")
 
 
-def techniques_part(snapshot: Known, aim: Aim, panel: Panel | None) -> str:
+def techniques_part(snapshot: Known, aim: Aim, drawn: Sequence[Panel]) -> str:
     """The values of each technique's trials."""
     rows = technique_rows(snapshot, aim)
-    drawn = "" if panel is None else panels([panel])
-    return drawn + table("Techniques", rows, heads=("technique",), prose=TEXTS)
+    return panels(drawn) + table("Techniques", rows, heads=("technique",), prose=TEXTS)
 
 
 def course_part(snapshot: Known, drawn: Sequence[Panel]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -63,8 +63,7 @@ def study_html(snapshot: Known) -> str:
     parts["Test"] = _test(snapshot, compared, kept)
     found = importances(trials, aim, names)
     parts["What mattered"] = html.mattered_part(found, kept(*figures.mattered(found, aim)), aim)
-    (spread,) = kept(figures.spread(trials, aim, names)) or [None]
-    parts["Techniques"] = html.techniques_part(snapshot, aim, spread)
+    parts["Techniques"] = html.techniques_part(snapshot, aim, kept(figures.spread(trials, aim, names)))
     parts["The course of the search"] = html.course_part(
         snapshot, kept(*(figures.course(trials, one, names) for one in objectives))
     )
@@ -82,7 +81,7 @@ def study_html(snapshot: Known) -> str:
     return page(f"Study {snapshot.spec.name}", _facts(snapshot), _notes(snapshot), parts, blocks)
 
 
-def _test(snapshot: Known, compared: Compared | None, kept: Any) -> str:
+def _test(snapshot: Known, compared: Compared | None, kept: Callable[..., list[Panel]]) -> str:
     if compared is None:
         return LATER
     planned = (snapshot.outcome or {}).get("comparisons") or ()

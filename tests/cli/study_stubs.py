@@ -16,6 +16,7 @@ PACKAGE = "querywright.optimize.study"
 
 @dataclass(frozen=True)
 class _Estimate:
+    seconds: float | None = None
     assumptions: tuple[str, ...] = ("nothing is stored yet",)
 
     def rows(self) -> list[dict[str, str]]:
@@ -26,7 +27,7 @@ class _Estimate:
         ]
 
     def to_json(self) -> dict[str, Any]:
-        return {"stages": [], "calls": 90, "tokens": 1000, "assumptions": list(self.assumptions)}
+        return {"stages": [], "calls": 90, "seconds_per_call": self.seconds, "assumptions": list(self.assumptions)}
 
 
 def install(made: dict[str, Any]) -> None:
@@ -37,6 +38,7 @@ def install(made: dict[str, Any]) -> None:
     """
     from querywright.data import read_questions, split_questions
     from querywright.errors import InputError
+    from querywright.optimize.evaluate import asking
     from querywright.optimize.study.spec import StudySpec
 
     def checked_study(source: Any, home: Any = None) -> Any:
@@ -45,7 +47,8 @@ def install(made: dict[str, Any]) -> None:
             raise InputError(f"there is no file {path.name!r}; name a study")
         spec = StudySpec.model_validate(yaml.safe_load(path.read_text("utf-8")))
         splits = split_questions(read_questions(spec.questions), seed=spec.seed, sizes=spec.sizes)
-        return _Namespace(spec=spec, splits=splits, space=None, passages=(), readers=("multiple_choice",))
+        space = {name: _Namespace(engine="dense") for name in spec.techniques}
+        return _Namespace(spec=spec, splits=splits, space=space, passages=(), readers=("multiple_choice",))
 
     kept: dict[Path, Any] = {}
 
@@ -64,8 +67,16 @@ def install(made: dict[str, Any]) -> None:
         spec = kept[folder.resolve()].spec
         return run_study(StudySpec.model_validate({**spec.to_json(), **(changes or {})}), folder, **more)
 
+    def estimate(*_: Any, seconds_per_call: float | None = None, **__: Any) -> _Estimate:
+        return _Estimate(seconds_per_call)
+
+    def measure(lm: Any, program: Any, question: Any) -> float:
+        with asking(lm):
+            program(question=question.question, options=list(question.options))
+        return 0.5
+
     _stand_in("data", checked_study=checked_study)
-    _stand_in("estimate", estimate=lambda *_, **__: _Estimate(), measure=lambda *_: None)
+    _stand_in("estimate", estimate=estimate, measure=measure)
     _stand_in(
         "engine",
         run_study=run_study,

@@ -108,6 +108,10 @@ def test_check_says_what_a_study_takes(cli, study, server):
     assert data["calls"] > 0
     assert data["questions"] == {"train": 4, "dev": 6, "test": 4}
     assert server.requests == []
+    measured = cli("study", "check", file, "--measure", "--json")
+    assert measured.status == 0, measured.err
+    assert measured.data["seconds_per_call"] > 0
+    assert 0 < len(server.requests) <= 3
 
 
 @pytest.mark.parametrize("command", ["status", "report", "resume"])
