@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import asdict
 from typing import Any
@@ -30,6 +30,7 @@ from querywright.models.answers import JSON_REQUEST, record_of, response_of, tex
 from querywright.models.engine_errors import LMStoreError, NotStoredError, redacted
 from querywright.models.gate import Gate, Limits
 from querywright.models.ledger import Cost, Ledger
+from querywright.models.single_flight import FOLDER_NAME, Leases
 from querywright.models.store import Store
 
 __all__ = [
@@ -75,8 +76,9 @@ class GuardedEngine:
     """A DSPy engine around another engine.
 
     An answer is stored and used again for the same request to the same model, unless it was sampled without a
-    seed. Equal requests under way at the same time make one call. Transient failures are tried again; failures
-    that trying again cannot cure (a wrong key, an empty account) open the breaker at once.
+    seed. Equal requests under way at the same time make one call, in several processes too where they share a store.
+    Transient failures are tried again; failures that trying again cannot cure (a wrong key, an empty account) open
+    the breaker at once.
 
     Args:
         inner: The engine that asks the model, once a call.
@@ -117,6 +119,7 @@ class GuardedEngine:
         self._sleep = sleep
         self._clock = clock
         self._gate = Gate(identity, self.limits, clock)
+        self._leases = Leases(store.path.parent / FOLDER_NAME) if store is not None else None
         self._lock = threading.Lock()
         self._under_way: dict[str, Future[Timed]] = {}
 
@@ -203,12 +206,13 @@ class GuardedEngine:
     def _lead(self, request: Request, key: str, mine: Future[Timed]) -> Response:
         """Ask for all who wait for this answer."""
         try:
-            timed = self._stored(key)  # whoever led before may have finished since this one looked
-            if timed is None:
-                timed = self._ask(request)
-                self._keep(key, request, timed)
-            else:
-                self._saved(timed)
+            with self._lease(key):
+                timed = self._stored(key)  # whoever led before may have finished since this one looked
+                if timed is None:
+                    timed = self._ask(request)
+                    self._keep(key, request, timed)
+                else:
+                    self._saved(timed)
         except BaseException as error:
             mine.set_exception(error if isinstance(error, Exception) else LMUnexpectedError("the call was interrupted"))
             raise
@@ -218,6 +222,10 @@ class GuardedEngine:
         finally:
             with self._lock:
                 self._under_way.pop(key, None)
+
+    def _lease(self, key: str) -> AbstractContextManager[None]:
+        """Holds off equal requests of other processes that have the same store."""
+        return nullcontext() if self._leases is None else self._leases.lease(key, self._gate.check)
 
     def _saved(self, timed: Timed) -> Response:
         response, seconds = timed
@@ -256,7 +264,9 @@ class GuardedEngine:
                 redacted(error, self._secrets)
                 transient = self._is_transient(error)
                 last = not transient or attempt >= self.limits.max_attempts
-                self.ledger.add(Cost(seconds=self._clock() - began, failures=int(last)))
+                cost = Cost(seconds=self._clock() - began, failures=int(last))
+                self.ledger.add(cost)
+                self._gate.settle(cost)
                 if last:
                     self._gate.failed(error, transient=transient)
                     raise error from None
@@ -264,7 +274,9 @@ class GuardedEngine:
             else:
                 seconds = self._clock() - began
                 self._gate.succeeded()
-                self.ledger.add(self._cost(request, response, seconds))
+                cost = self._cost(request, response, seconds)
+                self.ledger.add(cost)
+                self._gate.settle(cost)
                 return response, seconds
             self._sleep(wait)
         raise AssertionError  # itertools.count never ends
