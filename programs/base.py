@@ -255,9 +255,8 @@ class Technique(dspy.Module):
         """
         signature = with_count(predictor, field, count, desc)
         made = await self.ask(predictor, signature=signature, question=question, **inputs)
-        return [] if made is None else query_texts(
-            getattr(made, field), count if kept is None else kept, besides=[question]
-        )
+        limit = count if kept is None else kept
+        return [] if made is None else query_texts(getattr(made, field), limit, besides=[question])
 
     def search(self, texts: Sequence[str], k: int) -> Step[list[list[Hit]]]:
         """A search; awaited, it gives at most ``k`` hits a text, best first, from one call of the retriever."""

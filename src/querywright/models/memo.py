@@ -179,7 +179,8 @@ def _learning(memo: Memo, key: bytes) -> Iterator[list[dspy.Prediction]]:
         except BaseException as error:
             memo.end(key, error=error if isinstance(error, Exception) else None)
             raise
-        values = _copied(dict(answers[0].completions.items()))
+        completions: Any = answers[0].completions
+        values = _copied(dict(completions.items()))
         memo.end(key, _Outcome(values, None, meter.total.when_repeated))
 
 
