@@ -109,7 +109,9 @@ def _proposer(max_chars: int) -> Any:
     """DSPy's proposer, asked under our adapter; where it fails, a round goes without a proposal."""
     from dspy.teleprompt.gepa.instruction_proposal import InstructionProposer
 
-    class Proposer(InstructionProposer):
+    base: Any = InstructionProposer
+
+    class Proposer(base):
         def __call__(self, *given: Any, **named: Any) -> dict[str, str]:
             try:
                 return dict(super().__call__(*given, **named))

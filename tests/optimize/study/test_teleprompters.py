@@ -54,7 +54,7 @@ def found(program, questions, lm):
 
 def messages(program, question, lm, asked_of):
     evaluate(program, [question], lm=lm, name="x", threads=1)
-    return sorted(asked.messages for asked in asked_of(lm))  # members of an ensemble are asked side by side
+    return {asked.messages for asked in asked_of(lm)}  # members of an ensemble are asked side by side
 
 
 @pytest.mark.parametrize("name", ASKING)
@@ -71,7 +71,7 @@ def test_prompts_get_better_and_go_through_json(name, world, run, make_lm, writi
     loaded = program_from(ProgramState.model_validate_json(text), world)
     one, other = (messages(each, odd[0], make_lm(writing()), asked_of) for each in (tuned, loaded))
     assert one == other
-    assert len(one) == (6 if name == "ensemble" else 3)
+    assert len(one) == (5 if name == "ensemble" else 3)  # its members' readers are asked the same
 
 
 @pytest.mark.parametrize("name", ASKING)
@@ -112,7 +112,11 @@ def test_labelled_questions_are_shown_to_a_reader_and_ask_nothing(world, run, ma
     assert asked_of(lm) == []
     demos = state_of(tuned).predictors["reader.predict"].demos
     assert [sorted(demo) for demo in demos] == [["answer", "question"]] * 3
-    assert "right" in "".join(str(each) for each in messages(tuned, world.questions[12], lm, asked_of)[-1])
+    assert any(
+        role == "assistant" and "right" in text
+        for asked in messages(tuned, world.questions[12], lm, asked_of)
+        for role, text in asked
+    )
 
 
 def test_labelled_questions_say_nothing_of_queries(run):
