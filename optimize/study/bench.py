@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from querywright.metrics.dspy_metrics import Metric, metric_named
 from querywright.models.gate import Limits
 from querywright.models.ledger import Cost, Ledger
 from querywright.models.lm import resolve_lm
+from querywright.models.memo import Memo
 from querywright.models.store import Store, open_store
 from querywright.optimize.evaluate import DEFAULT_METRICS
 from querywright.optimize.study.objectives import Objective
@@ -24,8 +26,8 @@ from querywright.optimize.study.prompts import with_variant
 from querywright.optimize.study.space import Space
 from querywright.optimize.study.spec import AS_WRITTEN, StudySpec
 from querywright.optimize.study.types import ArmConfig
-from querywright.programs import RAG, make_program
-from querywright.programs.memo import Memo
+from querywright.programs import RAG, Technique, make_program
+from querywright.programs.knobs import Value
 from querywright.retrieval.engines import LEXICAL, open_retriever
 from querywright.retrieval.replay import ReplayRetriever
 
@@ -97,11 +99,19 @@ class Bench:
         if key not in self.programs:
             made = make_program(arm.technique, self.retriever(arm.engine), reader=reader)
             self.programs[key] = made if variant is None else with_variant(made, variant)
-        return self.programs[key].with_knobs(**arm.knobs)
+        return with_knobs(self.programs[key], arm.knobs)
 
     def spent_since(self, before: Cost) -> Cost:
         """What was spent since the ledger stood at ``before``."""
         return self.ledger.total - before
+
+
+def with_knobs(program: RAG, knobs: Mapping[str, Value]) -> RAG:
+    """A copy of a program with other numbers and the same prompts, the members of an ensemble included."""
+    other = copy.deepcopy(program)
+    for technique in (part for part in other.modules() if isinstance(part, Technique)):
+        technique.knobs.update(knobs)
+    return other
 
 
 def open_lm(spec: StudySpec, store: Store, ledger: Ledger, purse: Any = None) -> dspy.LM:
@@ -120,7 +130,7 @@ def open_lm(spec: StudySpec, store: Store, ledger: Ledger, purse: Any = None) ->
     if spec.api_key_env is not None:
         key = os.environ.get(spec.api_key_env)
         if not key:
-            raise InputError(f"the environment variable {spec.api_key_env!r} holds no key; set it, or change api_key_env")
+            raise InputError(f"the variable {spec.api_key_env!r} holds no key; set it, or change api_key_env")
     return resolve_lm(
         spec.lm, store=store, ledger=ledger, limits=Limits(purse=purse), api_base=spec.api_base, api_key=key
     )

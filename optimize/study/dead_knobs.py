@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from querywright.errors import QuerywrightError
 from querywright.models.guard import stored_only
+from querywright.optimize.domains import Domain
 from querywright.optimize.evaluate import evaluate
 from querywright.optimize.study.bench import Bench, Variant
 from querywright.optimize.study.types import ArmConfig
-from querywright.programs.knobs import Knob, Value
+from querywright.programs.knobs import Value
 
 
 def dead_knobs(bench: Bench, arm: ArmConfig, variant: Variant | None) -> list[dict[str, Any]]:
@@ -28,11 +28,12 @@ def dead_knobs(bench: Bench, arm: ArmConfig, variant: Variant | None) -> list[di
         One object a dead knob: ``technique``, ``knob`` and the ``values`` that were tried.
     """
     found = []
-    for knob in bench.space.knobs(arm.technique):
+    own = bench.space[arm.technique]
+    for knob in own.knobs:
         if not knob.acts(dict(arm.knobs)):
             continue
         outcomes = {}
-        for value in _values(knob, arm.knobs[knob.name], bench.space.bounds(arm.technique, knob.name)):
+        for value in _values(arm.knobs[knob.name], own.domains[knob.name]):
             passages = _passages(bench, arm, variant, knob.name, value)
             if passages is not None:
                 outcomes[value] = passages
@@ -41,9 +42,9 @@ def dead_knobs(bench: Bench, arm: ArmConfig, variant: Variant | None) -> list[di
     return found
 
 
-def _values(knob: Knob, now: Value, bounds: Sequence[Value]) -> list[Value]:
-    """The value that it has, and others of its space, the farthest first."""
-    return list(dict.fromkeys([now, *bounds]))
+def _values(now: Value, domain: Domain) -> list[Value]:
+    """The value that it has, and others of its space: all choices, or both ends of a range."""
+    return list(dict.fromkeys([now, *(domain.choices or (domain.lowest, domain.highest))]))
 
 
 def _passages(

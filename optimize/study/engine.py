@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,21 +11,22 @@ from pathlib import Path
 from typing import Any
 
 from querywright.errors import InputError, QuerywrightError
-from querywright.models.engine_errors import LMBudgetError
 from querywright.models.ledger import Cost, Ledger
+from querywright.models.memo import remembering
 from querywright.optimize.study.account import Spent
 from querywright.optimize.study.bench import Bench, open_lm, open_store_at
+from querywright.optimize.study.building import build_space
+from querywright.optimize.study.data import data_of
 from querywright.optimize.study.finish import finish
 from querywright.optimize.study.objectives import objectives_of
-from querywright.optimize.study.reading import data_of, read_spec, spec_differences, write_spec
+from querywright.optimize.study.reading import read_spec, spec_differences, write_spec
 from querywright.optimize.study.records import RESULT, record_of
 from querywright.optimize.study.select import choose, surviving
-from querywright.optimize.study.space import seeded_sampler, space_of
+from querywright.optimize.study.space import seeded_sampler
 from querywright.optimize.study.spec import StudySpec
 from querywright.optimize.study.storage import StudyStorage, open_storage
 from querywright.optimize.study.trial import Worker
 from querywright.optimize.study.types import TrialRecord
-from querywright.programs.memo import remembering
 
 SPEC_FILE = "study.yaml"
 SPEC, OUTCOME = "spec", "outcome"
@@ -166,7 +166,7 @@ def snapshot(folder: Path, storage: str | None = None) -> Snapshot:
         InputError: The folder holds no study.
     """
     spec = spec_in(folder)
-    with open_storage(storage or spec.storage, folder, spec.name, reads=True) as store:
+    with open_storage(storage or spec.storage, folder, spec.name) as store:
         return snapshot_of(spec, store)
 
 
@@ -229,8 +229,8 @@ def open_bench(spec: StudySpec, home: Path | None, store: StudyStorage) -> Bench
     folder, answers = open_store_at(home)
     ledger = Ledger()
     lm = open_lm(spec, answers, ledger, store.account(spec.budget))
-    splits, reader = data_of(spec)
-    space = space_of(spec, reader)
+    splits, readers = data_of(spec)
+    space = build_space(spec, readers)
     return Bench(spec, splits, space, objectives_of(spec.objectives), lm, ledger, answers, folder)
 
 
@@ -263,7 +263,7 @@ def work(bench: Bench, store: StudyStorage, name: str) -> None:
             with claim:
                 saved = bench.ledger.total.saved
                 worker.run(trial, survivors)
-            account.settle_saved(bench.ledger.total.saved - saved)
+            account.settle(Cost(saved=bench.ledger.total.saved - saved))
             _see_failures(worker)
 
 

@@ -84,11 +84,9 @@ def finish(
     test_cost = bench.spent_since(before)
     best_name = _name_of(chosen.best, arms)
     verdict, sentence, comparisons = _verdict(bench, chosen, compared, best_name)
-    dead = [
-        one
-        for arm in {record.arm.technique: record.arm for record in (chosen.best, *chosen.front) if record and record.arm}.values()
-        for one in dead_knobs(bench, arm, variant_of(arm))
-    ]  # fmt: skip
+    looked_at = [one.arm for one in (chosen.best, *chosen.front) if one is not None and one.arm is not None]
+    by_technique = {arm.technique: arm for arm in reversed(looked_at)}
+    dead = [one for arm in by_technique.values() for one in dead_knobs(bench, arm, variant_of(arm))]
     recommended = NO_REWRITING if chosen.winner is chosen.plain else best_name
     outcome = {
         "recommended": recommended,
@@ -137,9 +135,7 @@ def _name_of(record: TrialRecord | None, arms: Mapping[str, ArmConfig]) -> str:
     return next(name for name, arm in arms.items() if arm.key == record.arm.key)
 
 
-def _verdict(
-    bench: Bench, chosen: Chosen, compared: Compared, best: str
-) -> tuple[str, str, list[Comparison]]:
+def _verdict(bench: Bench, chosen: Chosen, compared: Compared, best: str) -> tuple[str, str, list[Comparison]]:
     """The word, the sentence, and the planned comparisons, corrected together."""
     arms = {one.name: one for one in compared.arms}
     metrics = list(dict.fromkeys([*bench.objectives[0].metrics, *compared.arm(NO_REWRITING).metrics]))
@@ -257,9 +253,7 @@ def _save(
         )
 
 
-def _card(
-    called: str, name: str, bench: Bench, program: RAG, compared: Compared, outcome: Mapping[str, Any]
-) -> str:
+def _card(called: str, name: str, bench: Bench, program: RAG, compared: Compared, outcome: Mapping[str, Any]) -> str:
     knobs = "\n".join(f"| {key} | {value} |" for key, value in program.technique.knobs.items())
     rows: list[Evaluation] = [*compared.arms, *compared.references]
     metrics = list(dict.fromkeys(metric for one in rows for metric in one.metrics))
@@ -268,9 +262,10 @@ def _card(
         for one in rows
     )
     advice = "" if name == outcome["recommended"] else f" What the study recommends is **{outcome['recommended']}**."
+    origin = f"from the study `{bench.spec.name}` of {today()} for the LM `{bench.lm.model}`"
     return f"""# {called}
 
-{program.technique.TITLE} ({name}), from the study `{bench.spec.name}` of {today()} for the LM `{bench.lm.model}`.{advice}
+{program.technique.TITLE} ({name}), {origin}.{advice}
 
 **{outcome["sentence"]}.**
 
@@ -286,5 +281,3 @@ On test, met once; mean and 95 % interval:
 
 Load it with `querywright.load("path/to/{called}")`: the path of this folder, as your program sees it.
 """
-
-

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+
 from querywright.optimize.evaluate import Evaluation
 from querywright.optimize.quiet import quiet_optuna
 from querywright.optimize.study.objectives import Objective
@@ -16,9 +17,7 @@ FEWEST = 6
 """Questions before a trial may end: fewer that all differ the same way show nothing at this level."""
 
 
-def worse_than(
-    met: Evaluation, finished: Sequence[TrialRecord], objectives: Sequence[Objective]
-) -> TrialRecord | None:
+def worse_than(met: Evaluation, finished: Sequence[TrialRecord], objectives: Sequence[Objective]) -> TrialRecord | None:
     """The finished trial that shows another to be worse, on the questions that it has met.
 
     With one objective Optuna's ``WilcoxonPruner`` decides, against the best trial. It compares the scores of each

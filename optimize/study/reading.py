@@ -127,7 +127,8 @@ def _parsed(path: Path, problems: list[str]) -> dict[str, Any]:
             problems += _forbidden(event)
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
             if depth > _DEEPEST:
-                raise InputError(f"{path.name} is nested too deep (line {event.start_mark.line + 1})")
+                line = 0 if event.start_mark is None else event.start_mark.line + 1
+                raise InputError(f"{path.name} is nested too deep (line {line})")
         if problems:
             return {}
         node = yaml.compose(text, Loader=_Loader)

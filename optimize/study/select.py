@@ -10,6 +10,7 @@ import numpy as np
 
 from querywright.errors import QuerywrightError
 from querywright.metrics.statistics import PairedTest
+from querywright.optimize.evaluate import Evaluation
 from querywright.optimize.selection import beats, best_of, paired
 from querywright.optimize.study.objectives import Objective
 from querywright.optimize.study.prune import scores
@@ -77,27 +78,49 @@ def choose(trials: Sequence[TrialRecord], objectives: Sequence[Objective], n_tes
     plain = next((one for one in distinct if one.arm is not None and one.arm.is_plain), None)
     if plain is None:
         raise QuerywrightError(
-            "no rewriting has no result, so nothing can be chosen; `querywright study status` says what became of trial 0"
+            "no rewriting has no result, so nothing can be chosen; `querywright study status` tells of trial 0"
         )
     first = objectives[0]
     front = pareto(distinct, objectives)
     running = front if len(objectives) > 1 else distinct
     others = [one for one in running if one is not plain] or [one for one in distinct if one is not plain]
-    best = best_of(others, first.name) if others else None
-    winner = best if best is not None and beats(best, plain, first.name) else plain
-    test = None
+    best = _best(others, first)
+    winner, test = plain, None
     if best is not None:
-        mine, theirs = paired(best, plain, first.name)
+        one, other = _Tried(best), _Tried(plain)
+        winner = best if beats(one, other, first.name) else plain
+        mine, theirs = paired(one, other, first.name)
         test = mine.against(theirs, first.metrics[0]) if mine.rows else None
     too_few = ""
     n_dev = len(scores(plain.dev, first)) if plain.dev is not None else 0
     if winner is not plain and min(n_dev, n_test) < FEWEST:
         too_few = (
-            f"{n_dev} dev and {n_test} test questions are too few to crown an arm: with fewer than {FEWEST} no test can "
-            "show a difference"
+            f"{n_dev} dev and {n_test} test questions are too few to crown an arm: with fewer than {FEWEST} no test "
+            "can show a difference"
         )
         winner = plain
     return Chosen(plain, best, winner, tuple(front), winners_curse(distinct, first), test, too_few)
+
+
+@dataclass(frozen=True, slots=True)
+class _Tried:
+    """A trial that ended, as selection looks at it."""
+
+    record: TrialRecord
+
+    @property
+    def name(self) -> str:
+        return self.record.name
+
+    @property
+    def dev(self) -> Evaluation:
+        assert self.record.dev is not None
+        return self.record.dev
+
+
+def _best(trials: Sequence[TrialRecord], objective: Objective) -> TrialRecord | None:
+    tried = [_Tried(one) for one in trials if one.dev is not None]
+    return best_of(tried, objective.name).record if tried else None
 
 
 def pareto(trials: Sequence[TrialRecord], objectives: Sequence[Objective]) -> list[TrialRecord]:
@@ -163,7 +186,8 @@ def surviving(trials: Sequence[TrialRecord], objectives: Sequence[Objective], nu
     left = [one for one in trials if one.state == "complete" and one.arm is not None and one.arm.technique != "plain"]
     found: list[str] = []
     while left and len(found) < number:
-        best = best_of(left, objectives[0].name)
+        best = _best(left, objectives[0])
+        assert best is not None
         assert best.arm is not None
         technique = best.arm.technique
         found.append(technique)

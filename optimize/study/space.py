@@ -163,6 +163,12 @@ class Space:
 
         return self._walk(pick, self._settled(number, survivors), late=self.is_late(number))
 
+    def as_written(self, technique: str) -> ArmConfig:
+        """The arm of a technique whose numbers and prompts nobody chose."""
+        own = self[technique]
+        values = {**own.given, **{name: domain.nearest(own.given[name]) for name, domain in own.domains.items()}}
+        return ArmConfig(technique, own.engine, values, AS_WRITTEN, self.readers[0])
+
     def distributions(self) -> dict[str, Any]:
         """Every parameter that some trial has, with Optuna's distribution of it."""
         return {name: domain.distribution() for name, domain in self._parameters().items()}

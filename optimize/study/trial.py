@@ -8,14 +8,18 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from querywright.data.types import Question
+from querywright.errors import InputError
+from querywright.metrics.dspy_metrics import Metric
 from querywright.models.ledger import Cost
 from querywright.optimize.evaluate import Evaluation, Row, evaluate
 from querywright.optimize.failures import Failures, TooManyFailuresError
 from querywright.optimize.study.bench import Bench, Variant, is_as_written
-from querywright.optimize.study.prompts import variant_of
+from querywright.optimize.study.building import prompt_of
+from querywright.optimize.study.prompts import make_variant
 from querywright.optimize.study.prune import values_of, worse_than
 from querywright.optimize.study.records import ARM, RESULT, record_of, result_json
 from querywright.optimize.study.storage import StudyStorage
+from querywright.optimize.study.teleprompter_work import TeleprompterError
 from querywright.optimize.study.types import ArmConfig, TrialRecord
 from querywright.programs import RAG
 
@@ -75,7 +79,7 @@ class Worker:
         else:
             try:
                 record = self._tried(record, arm)
-            except TooManyFailuresError as error:
+            except (TooManyFailuresError, TeleprompterError) as error:
                 record = replace(record, state="failed", message=str(error)[:500])
         record = replace(record, ended=time.time(), spent=self.bench.spent_since(before))
         trial.set_user_attr(RESULT, result_json(record))
@@ -125,9 +129,30 @@ class Worker:
             if known is not None:
                 return known, Cost()
             before = self.bench.ledger.total
-            made = variant_of(self.bench, arm, progress=self.progress)
+            made = self._made(arm)
             self.storage.set_attribute(name, made)
             return made, self.bench.spent_since(before)
+
+    def _made(self, arm: ArmConfig) -> Variant:
+        """The prompts of a variant, compiled on train."""
+        bench = self.bench
+        found = prompt_of(bench.spec, arm.prompt)
+        if found is None:
+            raise InputError(f"the study has no prompts {arm.prompt!r}; was its file changed?")
+        prompt = bench.spec.prompts[found[0]]
+        say = self.progress
+        return make_variant(
+            prompt,
+            f"{arm.technique}, {arm.prompt}",
+            bench.program(bench.space.as_written(arm.technique), reads=bench.reads or prompt.part != "technique"),
+            bench.splits.train,
+            metric=_metric(bench),
+            lm=bench.lm,
+            seed=bench.spec.seed,
+            threads=bench.spec.threads,
+            max_failures=bench.spec.max_failures,
+            progress=None if say is None else lambda done, total: say(f"prompts {arm.prompt}", done, total),
+        )
 
     def _evaluated(
         self, name: str, program: RAG, rivals: Sequence[TrialRecord], *, turn: int
@@ -170,6 +195,16 @@ class Worker:
         return record
 
 
+def _metric(bench: Bench) -> Metric:
+    """What prompts are compiled for: the mean of the first objective's metrics."""
+    metrics = [bench.metrics[name] for name in bench.objectives[0].metrics]
+
+    def metric(example: Any, prediction: Any, trace: Any = None) -> float:
+        return sum(one(example, prediction, trace) for one in metrics) / len(metrics)
+
+    return metric
+
+
 def _blocks(questions: Sequence[Question]) -> list[Sequence[Question]]:
     size = max(SMALLEST_BLOCK, -(-len(questions) // BLOCKS))
     return [questions[start : start + size] for start in range(0, len(questions), size)]
@@ -179,5 +214,3 @@ def _turned(block: Sequence[Question], turn: int) -> list[Question]:
     """The block from another question on, so that workers that begin together do not wait for the same answers."""
     place = (turn * 7) % len(block) if block else 0
     return [*block[place:], *block[:place]]
-
-

@@ -50,9 +50,12 @@ def test_a_study_tries_all_techniques_chooses_tests_once_and_saves_programs(cli,
     assert {one.state for one in found.trials} <= {"complete", "pruned"}
     assert len(found.trials) == 9
     assert [one.arm.technique for one in found.trials[:3]] == ["plain", "rag_fusion", "step_back"]
-    assert found.finished and found.outcome["recommended"] in {"no rewriting", "rag_fusion tuned", "step_back tuned"}
+    assert found.finished
+    assert found.outcome["recommended"] in {"no rewriting", "rag_fusion tuned", "step_back tuned"}
     names = [one["arm"] for one in found.outcome["test"]]
-    assert names[0] == "no rewriting" and "closed book" in names and "oracle evidence" in names
+    assert names[0] == "no rewriting"
+    assert "closed book" in names
+    assert "oracle evidence" in names
     assert {path.name for path in (out / "artifacts").iterdir()} == {"best", "no-rewriting"}
     assert json.loads(done.out)["recommended"] == found.outcome["recommended"]
 
@@ -83,7 +86,8 @@ def test_the_same_command_again_asks_nothing_and_changes_nothing(cli, study_file
     first = cli("study", "run", file, "--out", out, "--json")
     asked = len(server.requests)
     second = cli("study", "run", file, "--out", out, "--json")
-    assert second.status == 0 and len(server.requests) == asked
+    assert second.status == 0
+    assert len(server.requests) == asked
     assert json.loads(second.out)["recommended"] == json.loads(first.out)["recommended"]
 
 
@@ -95,7 +99,8 @@ def test_a_budget_stops_a_study_and_more_of_it_ends_it_like_an_undisturbed_one(c
     part = tmp_path / "part"
     file = study_file(name="part", questions=str(other_questions(tmp_path)), budget={"calls": 7})
     stopped = cli("study", "run", file, "--out", part)
-    assert stopped.status == 3 and "budget" in stopped.err
+    assert stopped.status == 3
+    assert "budget" in stopped.err
     assert len(server.requests) <= 7
     gone_on = cli("study", "resume", part, "--budget-calls", 1000)
     assert gone_on.status == 0, gone_on.err
@@ -119,14 +124,17 @@ def test_another_study_in_the_same_folder_is_refused_with_the_difference(cli, st
     cli("study", "run", study_file(), "--out", out)
     changed = cli("study", "run", study_file(fixed={"max_passages": 3}), "--out", out)
     assert changed.status == 2
-    assert "max_passages" in changed.err and "2" in changed.err and "3" in changed.err
+    assert "max_passages" in changed.err
+    assert "2" in changed.err
+    assert "3" in changed.err
 
 
 def test_an_outage_stops_a_study_and_saves_nothing(cli, study_file, server, tmp_path):
     server.status = 401
     out = tmp_path / "out"
     ended = cli("study", "run", study_file(), "--out", out)
-    assert ended.status == 3 and "sk-never" not in ended.err
+    assert ended.status == 3
+    assert "sk-never" not in ended.err
     assert not (out / "artifacts").exists()
     assert snapshot(out).outcome is None
     server.status = 200

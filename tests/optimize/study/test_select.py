@@ -39,10 +39,12 @@ def plain(values, **given):
 
 def test_an_arm_that_beats_no_rewriting_is_the_winner_and_one_that_does_not_is_only_the_best():
     ahead = choose([plain([0, 0, 1, 1] * 3), tried(1, [1, 0, 1, 1] * 3)], USEFUL, n_test=20)
-    assert ahead.winner is ahead.best and ahead.best.number == 1
+    assert ahead.winner is ahead.best
+    assert ahead.best.number == 1
     assert (ahead.test.wins, ahead.test.losses) == (3, 0)
     behind = choose([plain([1, 1, 1, 1] * 3), tried(1, [1, 0, 1, 1] * 3)], USEFUL, n_test=20)
-    assert behind.best.number == 1 and behind.winner is behind.plain
+    assert behind.best.number == 1
+    assert behind.winner is behind.plain
 
 
 def test_an_equal_arm_does_not_replace_no_rewriting():
@@ -53,8 +55,10 @@ def test_an_equal_arm_does_not_replace_no_rewriting():
 @pytest.mark.parametrize(("dev", "test"), [(5, 40), (40, 5)])
 def test_too_few_questions_crown_no_arm(dev, test):
     chosen = choose([plain([0] * dev), tried(1, [1] * dev)], USEFUL, n_test=test)
-    assert chosen.winner is chosen.plain and chosen.best.number == 1
-    assert "too few" in chosen.too_few and str(min(dev, test)) in chosen.too_few
+    assert chosen.winner is chosen.plain
+    assert chosen.best.number == 1
+    assert "too few" in chosen.too_few
+    assert str(min(dev, test)) in chosen.too_few
 
 
 def test_without_a_result_of_no_rewriting_nothing_is_chosen():
@@ -78,7 +82,8 @@ def test_the_lead_of_the_luckiest_of_many_equal_arms_is_taken_back():
     coins = np.random.default_rng(3).integers(0, 2, (40, 30)).astype(float)
     trials = [tried(arm, values) for arm, values in enumerate(coins.tolist())]
     found = winners_curse(trials, USEFUL[0])
-    assert found.arms == 40 and found.n == 30
+    assert found.arms == 40
+    assert found.n == 30
     assert found.dev > 0.6  # the best of 40 coins
     assert abs(found.corrected - 0.5) < 0.5 * (found.dev - 0.5)
 
