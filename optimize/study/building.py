@@ -186,7 +186,7 @@ def lacking(spec: StudySpec, name: str, prompt: PromptSpec) -> str | None:
 
 def predictors_of(spec: StudySpec, name: str) -> list[str]:
     """The predictors of a technique's programs by name, such as ``technique.write_queries`` and ``reader.predict``."""
-    reader = spec.reader[0] if isinstance(spec.reader, list) else spec.reader
+    reader = next(iter(spec.reader), "none") if isinstance(spec.reader, list) else spec.reader
     if reader == "auto":
         reader = "short_answer"  # every reader has the same predictors
     program = make_program(name, None, reader=reader if reader in READERS else None)

@@ -66,13 +66,13 @@ class _DryEngine:
 
     def complete(self, request: lm15.Request) -> lm15.Response:
         """Note the prompt and make an answer up."""
-        system = request.system
+        system: Any = request.system
         first = system if isinstance(system, str) else "".join(str(part.text) for part in system or ())
         prompt = "\n".join([first, *(str(message.text or "") for message in request.messages)])
         drawn = (request.config.temperature, request.config.seed)
         mark = hashlib.sha256(f"{prompt}{drawn}".encode()).hexdigest()[:8]
         self.asked.append(Request(prompt, mark))
-        form = request.config.response_format or {}
+        form: Any = request.config.response_format or {}
         schema = form.get("json_schema", form).get("schema", {})
         text = json.dumps({name: _filler(one, f"{name} {mark}") for name, one in schema.get("properties", {}).items()})
         return lm15.Response(

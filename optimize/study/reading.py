@@ -231,6 +231,7 @@ def _found(error: ValidationError, data: Any) -> dict[tuple[str | int, ...], str
 def _real(loc: tuple[str | int, ...], data: Any) -> tuple[tuple[str | int, ...], Any]:
     """The path of an error without the names of types that were tried, and what is there."""
     path: list[str | int] = []
+    step: Any
     for step in loc:
         inside = isinstance(data, list) and isinstance(step, int) and 0 <= step < len(data)
         if inside or (isinstance(data, Mapping) and step in data):
@@ -250,10 +251,10 @@ def _mend(data: Any, path: tuple[str | int, ...]) -> None:
         data = data[step]
     if isinstance(data, list):
         data.clear()
-    else:
-        data.pop(last, None)
+        return
+    data.pop(last, None)
     if not above and last in _STAND_INS:
-        data[last] = _STAND_INS[str(last)]
+        data[str(last)] = _STAND_INS[str(last)]
 
 
 def _unknown_key(path: tuple[str | int, ...]) -> str:

@@ -280,7 +280,10 @@ def space_of(
     """
     from querywright.optimize.study.building import build_space
 
-    return build_space(spec, [readers] if readers is None or isinstance(readers, str) else readers, searched)
+    several = [readers] if readers is None or isinstance(readers, str) else readers
+    made: Any = build_space(spec, several, searched)
+    space: Space = made
+    return space
 
 
 def seeded_sampler(spec: SamplerSpec, seed: int, space: Space | None = None) -> SeededSampler:

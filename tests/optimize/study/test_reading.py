@@ -165,6 +165,7 @@ def test_a_file_that_is_no_text_or_not_there(tmp_path):
         (of(fixed={"max_passages": 500}), "fixed.max_passages: max_passages must be"),
         (of(reader="multiple"), "unknown reader 'multiple' (did you mean multiple_choice?)"),
         (of(reader=["grounded", "short_answer"]), "no objective reads"),
+        (of(reader=[]), "must name one reader or more"),
         (of(reader="none", objectives=["accuracy"]), "needs a reader"),
         (of(objectives=["lm_calls", "accuracy"]), "must be one of quality"),
         (of(objectives=["accuracy", "accuracy"]), "stands there twice"),
