@@ -26,22 +26,27 @@ class Account(Protocol):
     @property
     def calls(self) -> int:
         """LM calls made."""
+        ...
 
     @property
     def saved(self) -> int:
         """LM calls saved."""
+        ...
 
     @property
     def tokens(self) -> int:
         """Tokens of the calls made."""
+        ...
 
     @property
     def dollars(self) -> float:
         """Estimated US dollars of the calls made."""
+        ...
 
     @property
     def minutes(self) -> float:
         """Minutes in which at least one worker ran."""
+        ...
 
 
 class Known(Protocol):
@@ -50,22 +55,27 @@ class Known(Protocol):
     @property
     def spec(self) -> StudySpec:
         """What was asked for."""
+        ...
 
     @property
     def trials(self) -> tuple[TrialRecord, ...]:
         """By number."""
+        ...
 
     @property
     def spent(self) -> Account:
         """What it cost so far."""
+        ...
 
     @property
     def finished(self) -> bool:
         """Whether selection and test are done."""
+        ...
 
     @property
     def outcome(self) -> Mapping[str, Any] | None:
         """What came of it; None, or in parts, before the end."""
+        ...
 
 
 class Aim(Protocol):
@@ -74,14 +84,17 @@ class Aim(Protocol):
     @property
     def name(self) -> str:
         """Its name."""
+        ...
 
     @property
     def direction(self) -> Literal["maximize", "minimize"]:
         """Which way is better."""
+        ...
 
     @property
     def metrics(self) -> tuple[str, ...]:
         """The metrics whose mean it is, question by question; none for a cost."""
+        ...
 
 
 def aims(spec: StudySpec) -> list[Aim]:
