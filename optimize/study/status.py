@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Protocol
@@ -146,8 +147,14 @@ def interval(record: TrialRecord, aim: Aim) -> Mean:
         found = record.dev.mean(aim.metrics[0])
     else:
         columns = [record.dev.values(metric) for metric in aim.metrics]
-        found = mean_with_interval([math.fsum(values) / len(values) for values in zip(*columns, strict=True)])
+        found = _mean(tuple(math.fsum(values) / len(values) for values in zip(*columns, strict=True)))
     return found if math.isnan(value) else Mean(value, found.low, found.high, found.n, found.unscored)
+
+
+@functools.lru_cache(maxsize=4096)
+def _mean(values: tuple[float, ...]) -> Mean:
+    """The mean, resampled once for all that ask."""
+    return mean_with_interval(values)
 
 
 def minutes_busy(trials: Sequence[TrialRecord]) -> float:
