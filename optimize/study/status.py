@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Protocol
@@ -26,22 +27,27 @@ class Account(Protocol):
     @property
     def calls(self) -> int:
         """LM calls made."""
+        ...
 
     @property
     def saved(self) -> int:
         """LM calls saved."""
+        ...
 
     @property
     def tokens(self) -> int:
         """Tokens of the calls made."""
+        ...
 
     @property
     def dollars(self) -> float:
         """Estimated US dollars of the calls made."""
+        ...
 
     @property
     def minutes(self) -> float:
         """Minutes in which at least one worker ran."""
+        ...
 
 
 class Known(Protocol):
@@ -50,22 +56,27 @@ class Known(Protocol):
     @property
     def spec(self) -> StudySpec:
         """What was asked for."""
+        ...
 
     @property
     def trials(self) -> tuple[TrialRecord, ...]:
         """By number."""
+        ...
 
     @property
     def spent(self) -> Account:
         """What it cost so far."""
+        ...
 
     @property
     def finished(self) -> bool:
         """Whether selection and test are done."""
+        ...
 
     @property
     def outcome(self) -> Mapping[str, Any] | None:
         """What came of it; None, or in parts, before the end."""
+        ...
 
 
 class Aim(Protocol):
@@ -74,14 +85,17 @@ class Aim(Protocol):
     @property
     def name(self) -> str:
         """Its name."""
+        ...
 
     @property
     def direction(self) -> Literal["maximize", "minimize"]:
         """Which way is better."""
+        ...
 
     @property
     def metrics(self) -> tuple[str, ...]:
         """The metrics whose mean it is, question by question; none for a cost."""
+        ...
 
 
 def aims(spec: StudySpec) -> list[Aim]:
@@ -133,8 +147,14 @@ def interval(record: TrialRecord, aim: Aim) -> Mean:
         found = record.dev.mean(aim.metrics[0])
     else:
         columns = [record.dev.values(metric) for metric in aim.metrics]
-        found = mean_with_interval([math.fsum(values) / len(values) for values in zip(*columns, strict=True)])
+        found = _mean(tuple(math.fsum(values) / len(values) for values in zip(*columns, strict=True)))
     return found if math.isnan(value) else Mean(value, found.low, found.high, found.n, found.unscored)
+
+
+@functools.lru_cache(maxsize=4096)
+def _mean(values: tuple[float, ...]) -> Mean:
+    """The mean, resampled once for all that ask."""
+    return mean_with_interval(values)
 
 
 def minutes_busy(trials: Sequence[TrialRecord]) -> float:
