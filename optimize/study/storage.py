@@ -13,10 +13,11 @@ from typing import Any
 from querywright.errors import InputError, QuerywrightError
 from querywright.optimize.study.account import FILE_NAME as SPEND_NAME
 from querywright.optimize.study.account import Account, spend_file
-from querywright.optimize.study.claims import Claims, FileClaims, PostgresClaims
+from querywright.optimize.study.claims import Claims, FileClaims
 from querywright.optimize.study.journal import FILE_NAME as JOURNAL_NAME
 from querywright.optimize.study.journal import open_journal
 from querywright.optimize.study.postgres import SCHEMES, PostgresServer, unreachable
+from querywright.optimize.study.postgres_claims import PostgresClaims
 from querywright.optimize.study.spec import BudgetSpec
 
 SQLITE_NAME = "study.sqlite"

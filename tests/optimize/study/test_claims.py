@@ -11,8 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from querywright.errors import QuerywrightError
-from querywright.optimize.study.claims import ClaimLostError, FileClaims, PostgresClaims
+from querywright.optimize.study.claims import ClaimLostError, FileClaims
 from querywright.optimize.study.postgres import PostgresServer
+from querywright.optimize.study.postgres_claims import PostgresClaims
 
 HOLDER = """
 import sys, time
