@@ -13,14 +13,21 @@ from querywright.optimize.study.engine import snapshot
 
 
 @pytest.fixture
-def study_file(home, cli, passages, server, tmp_path, questions):
+def more_questions(home, tmp_path, rows_of_questions):
+    path = tmp_path / "more.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows_of_questions(8)), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def study_file(home, cli, passages, server, tmp_path, more_questions):
     """Writes a study of two techniques over a small collection, and gives its path."""
     assert cli("index", "small", passages).status == 0
 
     def write(name="small", **changes):
         spec = {
             "name": name,
-            "questions": str(questions),
+            "questions": str(more_questions),
             "collection": "small",
             "sizes": [4, 8, 6],
             "lm": "openai/scripted",
@@ -111,7 +118,7 @@ def test_a_budget_stops_a_study_and_more_of_it_ends_it_like_an_undisturbed_one(c
 
 def other_questions(tmp_path: Path) -> Path:
     """The same questions with another mark in each, so that no answer is stored for them."""
-    rows = [json.loads(line) for line in (tmp_path / "questions.jsonl").read_text().splitlines()]
+    rows = [json.loads(line) for line in (tmp_path / "more.jsonl").read_text().splitlines()]
     for row in rows:
         row["question"] = row["question"].replace("Number", "Count")
     path = tmp_path / "others.jsonl"
