@@ -109,7 +109,7 @@ class Bench:
 def with_knobs(program: RAG, knobs: Mapping[str, Value]) -> RAG:
     """A copy of a program with other numbers and the same prompts, the members of an ensemble included."""
     other = copy.deepcopy(program)
-    for technique in (part for part in other.modules() if isinstance(part, Technique)):
+    for technique in (part for _, part in other.named_sub_modules() if isinstance(part, Technique)):
         technique.knobs.update(knobs)
     return other
 

@@ -202,6 +202,7 @@ def settle_spec(store: StudyStorage, spec: StudySpec) -> None:
     Raises:
         InputError: It is another.
     """
+    store.study([one.direction for one in objectives_of(spec.objectives)])
     with store.claims.wait("spec", TAKE_SECONDS):
         known = store.attribute(SPEC)
         if known is not None:

@@ -103,7 +103,7 @@ def finish(
         "costs": _costs(trials, test_cost),
         "command": command,
         "seeds": {"study": bench.spec.seed},
-        "questions": [{"id": one.id, "question": one.question} for one in (*bench.splits.dev, *bench.splits.test)],
+        "questions": [one.to_json() for one in (*bench.splits.dev, *bench.splits.test)],
         "data": {name: {"n": len(part), "sha256": data_hash(part)} for name, part in bench.splits._asdict().items()},
     }
     outcome["prompts"] = _prompts(bench, trials, variant_of)
