@@ -147,9 +147,10 @@ def test_a_lock_on_a_file_that_was_replaced_meanwhile_is_no_lease(tmp_path, monk
     def give_up():
         raise TimeoutError
 
-    with Leases(folder).lease("first"):
+    leases = Leases(folder)
+    with leases.lease("first"):
         monkeypatch.setattr(fcntl, "flock", replaced_meanwhile)
-        with pytest.raises(TimeoutError), Leases(folder).lease("key", give_up):
+        with pytest.raises(TimeoutError), leases.lease("key", give_up):
             pass
     assert len(tried) == 1
     other.__exit__(None, None, None)
