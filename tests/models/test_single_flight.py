@@ -131,6 +131,31 @@ def test_only_one_of_many_is_inside_at_a_time(tmp_path):
     assert most == [1] * 100
 
 
+def test_a_lock_on_a_file_that_was_replaced_meanwhile_is_no_lease(tmp_path, monkeypatch):
+    """One opens the file, its holder removes it, another begins a new one: the first may not go on with the old."""
+    folder = tmp_path / "inflight"
+    flock, other = fcntl.flock, Leases(folder).lease("key")
+    tried = []
+
+    def replaced_meanwhile(descriptor, kind):
+        if not tried:
+            tried.append(descriptor)
+            (folder / "key").unlink()
+            other.__enter__()
+        flock(descriptor, kind)
+
+    def give_up():
+        raise TimeoutError
+
+    leases = Leases(folder)
+    with leases.lease("first"):
+        monkeypatch.setattr(fcntl, "flock", replaced_meanwhile)
+        with pytest.raises(TimeoutError), leases.lease("key", give_up):
+            pass
+    assert len(tried) == 1
+    other.__exit__(None, None, None)
+
+
 def test_files_that_killed_processes_left_are_removed_and_those_in_use_are_not(tmp_path):
     folder = tmp_path / "inflight"
     code = "import sys,time,pathlib;from querywright.models.single_flight import Leases\n"
