@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,6 +17,7 @@ from querywright.models.memo import remembering
 from querywright.optimize.study.account import Spent
 from querywright.optimize.study.bench import Bench, open_lm, open_store_at
 from querywright.optimize.study.building import build_space
+from querywright.optimize.study.claims import ClaimLostError
 from querywright.optimize.study.data import data_of
 from querywright.optimize.study.finish import finish
 from querywright.optimize.study.objectives import objectives_of
@@ -24,13 +26,22 @@ from querywright.optimize.study.records import RESULT, record_of
 from querywright.optimize.study.select import choose, surviving
 from querywright.optimize.study.space import seeded_sampler
 from querywright.optimize.study.spec import StudySpec
-from querywright.optimize.study.storage import StudyStorage, open_storage
+from querywright.optimize.study.storage import StudyStorage, open_storage, storage_kind, with_plain_failures
 from querywright.optimize.study.trial import Worker
 from querywright.optimize.study.types import TrialRecord
 
 SPEC_FILE = "study.yaml"
 SPEC, OUTCOME = "spec", "outcome"
 """Attributes of the study in its storage."""
+
+FINISH = "finish"
+"""What is claimed to meet test."""
+
+ELSEWHERE = "postgresql://"
+"""The storage in the file of a study whose database is named on the command line, which is where a password goes."""
+
+_LIBPQ = ("PGHOST", "PGHOSTADDR", "PGSERVICE")
+"""Variables that tell PostgreSQL's library where its server is."""
 
 IDLE_SECONDS = 0.2
 """Between two looks of a worker that has nothing to do."""
@@ -69,6 +80,7 @@ class Snapshot:
     outcome: Mapping[str, Any] | None
 
 
+@with_plain_failures
 def run_study(
     spec: StudySpec,
     folder: Path,
@@ -101,8 +113,10 @@ def run_study(
     """
     if workers < 1:
         raise InputError(f"workers must be 1 or more, but got {workers}")
-    prepare_folder(spec, folder)
-    where = storage or spec.storage
+    where = _where(spec, storage)
+    if workers > 1 and where == "sqlite":
+        raise InputError("an SQLite storage is for one process; leave --workers out, or use the journal")
+    prepare_folder(_placed(spec, where), folder)
     with open_storage(where, folder, spec.name) as store:
         settle_spec(store, spec)
         if store.attribute(OUTCOME) is None:
@@ -111,8 +125,6 @@ def run_study(
                     bench = open_bench(spec, home, store)
                     work(bench, store, "1")
                     conclude_study(bench, store, folder, command)
-            elif where == "sqlite":
-                raise InputError("an SQLite storage is for one process; leave --workers out, or use the journal")
             else:
                 from querywright.optimize.study.workers import work_in_processes
 
@@ -159,6 +171,7 @@ def resume_study(
     )  # fmt: skip
 
 
+@with_plain_failures
 def snapshot(folder: Path, storage: str | None = None) -> Snapshot:
     """How far a study is; nobody is disturbed and nothing is asked.
 
@@ -166,8 +179,28 @@ def snapshot(folder: Path, storage: str | None = None) -> Snapshot:
         InputError: The folder holds no study.
     """
     spec = spec_in(folder)
-    with open_storage(storage or spec.storage, folder, spec.name) as store:
+    with open_storage(_where(spec, storage), folder, spec.name) as store:
         return snapshot_of(spec, store)
+
+
+def _where(spec: StudySpec, storage: str | None) -> str:
+    """The storage of a study.
+
+    Raises:
+        InputError: Its address was given on the command line, and is not there.
+    """
+    if storage is None and spec.storage == ELSEWHERE and not any(name in os.environ for name in _LIBPQ):
+        raise InputError(
+            "this study is in a PostgreSQL database, whose address is not kept in its folder; give it with --storage"
+        )
+    return storage or spec.storage
+
+
+def _placed(spec: StudySpec, where: str) -> StudySpec:
+    """The study as its folder keeps it: with the kind of its storage, and no address but the one in its own file."""
+    if storage_kind(where) == storage_kind(spec.storage):
+        return spec
+    return spec.model_copy(update={"storage": ELSEWHERE if storage_kind(where) == "postgresql" else where})
 
 
 def spec_in(folder: Path) -> StudySpec:
@@ -189,11 +222,22 @@ def prepare_folder(spec: StudySpec, folder: Path) -> None:
     """
     file = folder / SPEC_FILE
     if file.is_file():
-        _same_study(read_spec(file), spec, f"the folder {str(folder)!r}")
-    elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        before = read_spec(file)
+        _same_study(before, spec, f"the folder {str(folder)!r}")
+        if storage_kind(before.storage) != storage_kind(spec.storage):
+            raise InputError(
+                f"the study in the folder {str(folder)!r} is kept in the storage {storage_kind(before.storage)}, not in "
+                f"{storage_kind(spec.storage)}, where it would begin anew; give the same with --storage, or another --out"
+            )
+    elif folder.exists() and (not folder.is_dir() or any(not _is_ours(path) for path in folder.iterdir())):
         raise InputError(f"{str(folder)!r} is there and holds no study; give another --out")
     folder.mkdir(parents=True, exist_ok=True)
     write_spec(spec, file)
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether a file is what another run writes, or was killed over, before the study's file is there."""
+    return path.name.startswith(f".{SPEC_FILE}.")
 
 
 def settle_spec(store: StudyStorage, spec: StudySpec) -> None:
@@ -208,12 +252,38 @@ def settle_spec(store: StudyStorage, spec: StudySpec) -> None:
         if known is not None:
             before = read_spec(known)
             _same_study(before, spec, "the storage")
-            if store.attribute(OUTCOME) is not None and before.trials != spec.trials:
-                raise InputError(
-                    "this study has met its test questions, which is done once; for more trials give another name and "
-                    "another --out: what was answered is kept and costs nothing again"
-                )
+            if before.trials != spec.trials:
+                _see_test(store)
         store.set_attribute(SPEC, {**spec.to_json(), "storage": "journal"})
+
+
+def _see_test(store: StudyStorage) -> None:
+    """Refuse more trials for a study that meets its test questions, or has met them.
+
+    Raises:
+        InputError: It does, or has.
+    """
+    claim = store.claims.take(FINISH)
+    if claim is not None:
+        claim.release()
+    if claim is None or store.attribute(OUTCOME) is not None:
+        raise InputError(
+            "this study has met its test questions, which is done once; for more trials give another name and "
+            "another --out: what was answered is kept and costs nothing again"
+        )
+
+
+def _see_trials(store: StudyStorage, spec: StudySpec) -> None:
+    """End this run when another was given more trials: who is late and what is tested follows from their number.
+
+    Raises:
+        QuerywrightError: Another was.
+    """
+    trials = store.attribute(SPEC, {}).get("trials", spec.trials)
+    if trials != spec.trials:
+        raise QuerywrightError(
+            f"another run gave this study {trials} trials, and goes on with them; this one knew of {spec.trials}"
+        )
 
 
 def _same_study(before: StudySpec, now: StudySpec, where: str) -> None:
@@ -233,6 +303,21 @@ def open_bench(spec: StudySpec, home: Path | None, store: StudyStorage) -> Bench
     splits, readers = data_of(spec)
     space = build_space(spec, readers)
     return Bench(spec, splits, space, objectives_of(spec.objectives), lm, ledger, answers, folder)
+
+
+@with_plain_failures
+def work_alone(folder: Path, storage: str, home: Path | None, name: str) -> None:
+    """Try arms of a study as one of several workers.
+
+    Args:
+        folder: The study's.
+        storage: Where trials are kept.
+        home: The working folder.
+        name: How this worker is called.
+    """
+    spec = spec_in(folder)
+    with open_storage(storage, folder, spec.name) as store:
+        work(open_bench(spec, home, store), store, name)
 
 
 def work(bench: Bench, store: StudyStorage, name: str) -> None:
@@ -261,9 +346,9 @@ def work(bench: Bench, store: StudyStorage, name: str) -> None:
                 time.sleep(IDLE_SECONDS)
                 continue
             trial, claim, survivors = taken
-            with claim:
-                saved = bench.ledger.total.saved
-                worker.run(trial, survivors)
+            saved = bench.ledger.total.saved
+            with claim, contextlib.suppress(ClaimLostError):  # whoever takes it up next finds all that was answered
+                worker.run(trial, survivors, claim.check)
             account.settle(Cost(saved=bench.ledger.total.saved - saved))
             _see_failures(worker)
 
@@ -274,16 +359,20 @@ def _take(worker: Worker, store: StudyStorage, spec: StudySpec) -> tuple[Any, An
 
     study, space = worker.study, worker.bench.space
     with store.claims.wait("take", TAKE_SECONDS):
+        _see_trials(store, spec)
         trials = study.get_trials(deepcopy=False)
         for one in trials:
-            if not one.state.is_finished():
-                claim = store.claims.take(f"trial-{one.number}")
-                if claim is not None:
-                    return optuna.trial.Trial(study, one._trial_id), claim, _survivors(worker, trials)
+            claim = None if one.state.is_finished() else store.claims.take(f"trial-{one.number}")
+            if claim is None:
+                continue
+            if not study._storage.get_trial(one._trial_id).state.is_finished():
+                return optuna.trial.Trial(study, one._trial_id), claim, _survivors(worker, trials)
+            claim.release()  # its worker ended it since
         number = len(trials)
         if number >= spec.trials:
             return None
-        if space.is_late(number) and any(not one.state.is_finished() for one in trials):
+        early = [one for one in trials if not space.is_late(one.number)]
+        if space.is_late(number) and any(not one.state.is_finished() for one in early):
             return None  # who survives is known when the first phase has ended
         survivors = _survivors(worker, trials)
         trial = study.ask()
@@ -315,9 +404,10 @@ def _see_failures(worker: Worker) -> None:
 
 def conclude_study(bench: Bench, store: StudyStorage, folder: Path, command: str) -> None:
     """Choose, meet test, save; done once in a study, by whoever comes first."""
-    with store.claims.wait("finish", 24 * 3600.0):
+    with store.claims.wait(FINISH, 24 * 3600.0):
         if store.attribute(OUTCOME) is not None:
             return
+        _see_trials(store, bench.spec)
         study = store.study([objective.direction for objective in bench.objectives])
         trials = [record_of(one) for one in study.get_trials(deepcopy=False)]
         chosen = choose(trials, bench.objectives, len(bench.splits.test))
@@ -340,6 +430,7 @@ def snapshot_of(spec: StudySpec, store: StudyStorage) -> Snapshot:
 @contextlib.contextmanager
 def _repeating(work: Callable[[], None], seconds: float) -> Iterator[None]:
     """Do something now and then, beside the ``with`` block and once after it."""
+    work = with_plain_failures(work)
     ended = threading.Event()
 
     def repeat() -> None:

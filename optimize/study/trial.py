@@ -54,12 +54,13 @@ class Worker:
     progress: Progress | None = None
     _ended: dict[int, TrialRecord] = field(default_factory=dict)
 
-    def run(self, trial: Any, survivors: Sequence[str]) -> TrialRecord:
+    def run(self, trial: Any, survivors: Sequence[str], check: Callable[[], None] = lambda: None) -> TrialRecord:
         """Try what a trial proposes and write down what came of it.
 
         Args:
             trial: An Optuna trial that is running, and this worker's.
             survivors: Techniques of the late trials.
+            check: Raises when the trial may be another worker's by now; nothing is written down then.
 
         Raises:
             OutageError: The LM is out of reach; the trial goes on when the study is resumed.
@@ -82,6 +83,7 @@ class Worker:
             except (TooManyFailuresError, TeleprompterError) as error:
                 record = replace(record, state="failed", message=str(error)[:500])
         record = replace(record, ended=time.time(), spent=self.bench.spent_since(before))
+        check()
         trial.set_user_attr(RESULT, result_json(record))
         return self._tell(trial, record)
 
