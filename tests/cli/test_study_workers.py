@@ -15,8 +15,8 @@ N = 14
 
 @pytest.fixture(params=["journal", "postgresql"])
 def storage(request):
-    """What follows --storage, each kind in turn."""
-    return "journal" if request.param == "journal" else request.getfixturevalue("postgres").new_database()
+    """Gives what follows --storage, each kind in turn."""
+    return (lambda: "journal") if request.param == "journal" else request.getfixturevalue("postgres").new_database
 
 
 @pytest.fixture
@@ -38,8 +38,7 @@ def test_workers_that_are_killed_change_nothing_of_what_is_found(
     calls, moments = studies.calls_of_trials(whole), random.Random(5)
     server.delay = 0.05
     for run in range(max(1, int(os.environ.get("QUERYWRIGHT_TEST_KILLS", "2")) // 2)):
-        out = tmp_path / f"out-{run}"
-        where = storage if run == 0 else f"{storage}"
+        out, where = tmp_path / f"out-{run}", storage()
         server.requests.clear()
         studies.forget_answers(home)
         command = studies.Command("run", file, "--out", out, "--workers", 4, "--storage", where)
@@ -58,7 +57,7 @@ def test_workers_that_are_killed_change_nothing_of_what_is_found(
 
 
 def test_no_number_of_workers_and_threads_exceeds_a_budget_and_what_it_paid_for_is_kept(
-    independent, undisturbed, studies, server, tmp_path
+    cli, independent, undisturbed, studies, server, tmp_path
 ):
     file, out = independent(budget={"calls": 31}, threads=4), tmp_path / "out"
     whole = undisturbed(independent("whole"))
@@ -69,7 +68,7 @@ def test_no_number_of_workers_and_threads_exceeds_a_budget_and_what_it_paid_for_
     assert "Traceback" not in stopped.text
     assert len(server.requests) == 31
     server.delay = 0.0
-    gone_on = studies.Command("resume", out, "--workers", 3, "--budget-calls", 10_000).end()
+    gone_on = cli("study", "resume", out, "--budget-calls", 10_000)
     assert gone_on.status == 0, gone_on.err
     assert studies.asked_twice(server.requests) == 0
     assert studies.snapshot(out).spent.calls == len(server.requests)
@@ -97,11 +96,9 @@ def test_a_worker_that_is_refused_stops_all_of_them_at_once(independent, undistu
     assert "sk-never" not in done.text
     assert len(workers) == 3
     assert studies.alive(workers) == []
-    server.refuses, server.delay = (lambda body: False), 0.0
-    assert studies.Command("resume", out).end().status == 0
 
 
-def test_workers_end_soon_after_their_parent_was_killed(independent, undisturbed, studies, server, tmp_path):
+def test_workers_end_soon_after_their_parent_was_killed(cli, independent, undisturbed, studies, server, tmp_path):
     whole = undisturbed(independent("whole"))
     file, out = independent(), tmp_path / "out"
     server.delay = 0.3
@@ -112,13 +109,13 @@ def test_workers_end_soon_after_their_parent_was_killed(independent, undisturbed
     command.end()
     assert len(workers) == 3
     server.delay = 0.0
-    assert studies.Command("resume", out, "--workers", 2).end().status == 0  # with orphans about or without
+    assert cli("study", "resume", out).status == 0  # with orphans about or without
     studies.wait_for(lambda: not studies.alive(workers), 4)
     assert studies.arms(studies.table(out)) == studies.arms(studies.table(whole))
     assert set(studies.told(out).values()) == {1}
 
 
-def test_ctrl_c_ends_the_workers_and_what_was_answered_is_kept(independent, undisturbed, studies, server, tmp_path):
+def test_ctrl_c_ends_the_workers_and_what_was_answered_is_kept(cli, independent, undisturbed, studies, server, tmp_path):
     whole = undisturbed(independent("whole"))
     file, out = independent(), tmp_path / "out"
     server.delay = 0.2
@@ -135,7 +132,7 @@ def test_ctrl_c_ends_the_workers_and_what_was_answered_is_kept(independent, undi
     assert len(workers) == 3
     assert studies.alive(workers) == []
     server.delay = 0.0
-    assert studies.Command("resume", out).end().status == 0
+    assert cli("study", "resume", out).status == 0
     assert studies.asked_twice(server.requests) == 0
     assert studies.arms(studies.table(out)) == studies.arms(studies.table(whole))
 
