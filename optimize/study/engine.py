@@ -404,7 +404,7 @@ def _see_failures(worker: Worker) -> None:
 
 def conclude_study(bench: Bench, store: StudyStorage, folder: Path, command: str) -> None:
     """Choose, meet test, save; done once in a study, by whoever comes first."""
-    with store.claims.wait(FINISH, 24 * 3600.0):
+    with store.claims.wait(FINISH, 24 * 3600.0) as claim:
         if store.attribute(OUTCOME) is not None:
             return
         _see_trials(store, bench.spec)
@@ -416,13 +416,13 @@ def conclude_study(bench: Bench, store: StudyStorage, folder: Path, command: str
             outcome = finish(
                 bench, chosen, trials, lambda arm: worker.variant(arm)[0], folder, command=command
             )  # fmt: skip
+        claim.check()
         store.set_attribute(OUTCOME, outcome)
 
 
 def snapshot_of(spec: StudySpec, store: StudyStorage) -> Snapshot:
     """What an open storage knows now."""
-    study = store.study([one.direction for one in objectives_of(spec.objectives)])
-    trials = tuple(record_of(one) for one in study.get_trials(deepcopy=False))
+    trials = tuple(record_of(one) for one in store.trials())
     outcome = store.attribute(OUTCOME)
     return Snapshot(spec, trials, store.account(spec.budget).spent, outcome is not None, outcome)
 

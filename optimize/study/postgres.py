@@ -32,6 +32,7 @@ _REASONS = (
     ("shutting down", "it is shutting down"),
     ("terminating connection", "it is shutting down"),
     ("closed the connection", "it ended the connection"),
+    ("Can't reconnect", "it ended the connection"),
     ("resolve", "its host's name is not known"),
     ("translate host name", "its host's name is not known"),
     ("SSL", "the encrypted connection failed"),

@@ -105,6 +105,14 @@ class StudyStorage:
             )
         return study
 
+    def trials(self) -> list[Any]:
+        """Optuna's trials in the order of their numbers; nothing is made.
+
+        Raises:
+            InputError: There is no such study.
+        """
+        return list(self._trials.get_all_trials(self._id(), deepcopy=False))
+
     def attribute(self, name: str, default: Any = None) -> Any:
         """A value that was kept with the study, or the default.
 
@@ -134,13 +142,12 @@ class StudyStorage:
         Raises:
             LMStoreError: Its database cannot be used.
         """
-        with self.claims.wait("make the account", SETUP_SECONDS):
-            made = self._accounts or self._spend()
-            account = Account(made, self.name, budget)
-            if self._accounts is None:
-                account.create()
-                self._accounts = made  # each engine has connections of its own, and a study is looked at all the time
-        return account
+        if self._accounts is None:
+            with self.claims.wait("make the account", SETUP_SECONDS):
+                made = self._accounts or self._spend()
+                Account(made, self.name, budget).create()
+                self._accounts = made  # one, for it has connections of its own and a study is looked at all the time
+        return Account(self._accounts, self.name, budget)
 
     def _id(self) -> int:
         try:
@@ -207,13 +214,13 @@ def _database_errors() -> tuple[type[Exception], ...]:
 def _plain(error: Exception) -> QuerywrightError:
     import sqlite3
 
-    cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
-    driver = getattr(cause, "orig", None)
-    if isinstance(driver, sqlite3.Error):
+    while isinstance(error.__cause__, Exception):
+        error = error.__cause__
+    if isinstance(error, sqlite3.Error):
         return QuerywrightError(
-            f"{SQLITE_NAME} of the study cannot be used ({driver}); make room or make it writable, and run again"
+            f"{SQLITE_NAME} of the study cannot be used ({error}); make room or make it writable, and run again"
         )
-    return unreachable(cause)
+    return unreachable(error)
 
 
 @contextmanager

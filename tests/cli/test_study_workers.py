@@ -115,7 +115,9 @@ def test_workers_end_soon_after_their_parent_was_killed(cli, independent, undist
     assert set(studies.told(out).values()) == {1}
 
 
-def test_ctrl_c_ends_the_workers_and_what_was_answered_is_kept(cli, independent, undisturbed, studies, server, tmp_path):
+def test_ctrl_c_ends_the_workers_and_what_was_answered_is_kept(
+    cli, independent, undisturbed, studies, server, tmp_path
+):
     whole = undisturbed(independent("whole"))
     file, out = independent(), tmp_path / "out"
     server.delay = 0.2
@@ -182,7 +184,9 @@ def test_two_runs_of_one_folder_work_at_one_study_and_meet_test_once(
     assert studies.outcome(out)["arms"] == studies.outcome(whole)["arms"]
 
 
-def test_a_run_with_more_trials_goes_on_and_the_one_with_fewer_ends(independent, undisturbed, studies, server, tmp_path):
+def test_a_run_with_more_trials_goes_on_and_the_one_with_fewer_ends(
+    independent, undisturbed, studies, server, tmp_path
+):
     undisturbed(independent("whole", trials=18))
     file, out = independent(), tmp_path / "out"
     server.delay = 0.2

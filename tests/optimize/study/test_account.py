@@ -204,3 +204,27 @@ def test_an_engine_pays_from_it(open_study):
     assert answers.count("yes") == 6
     assert sum("budget of 6 LM calls is spent" in answer for answer in answers) == 4
     assert (account.spent.calls, account.spent.tokens) == (6, 72)
+
+
+LAST = """
+import sqlite3, sys
+connection = sqlite3.connect(sys.argv[1])
+print(connection.execute("SELECT calls FROM querywright_spend").fetchone()[0])
+connection.close()
+"""
+
+
+def test_opening_an_account_again_takes_no_lock_from_the_one_that_is_open(tmp_path):
+    """Else a process that closes the file takes itself for the last one, and removes what the others write to."""
+    path = tmp_path / "spend.sqlite"
+    first = Account(spend_file(path), "s", BudgetSpec())
+    first.create()
+    first.reserve()
+    second = spend_file(path)
+    counted = [subprocess.run([sys.executable, "-c", LAST, str(path)], capture_output=True, text=True, check=True)]
+    assert path.with_name(f"{path.name}-wal").exists()
+    first.reserve()
+    counted.append(subprocess.run([sys.executable, "-c", LAST, str(path)], capture_output=True, text=True, check=True))
+    assert [int(one.stdout) for one in counted] == [1, 2]
+    second.dispose()
+    first._engine.dispose()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import socket
 import sqlite3
 import subprocess
@@ -13,10 +14,12 @@ import warnings
 
 import optuna
 import pytest
+import sqlalchemy
 
 from querywright.errors import InputError, QuerywrightError
 from querywright.optimize.study.postgres import PostgresServer
-from querywright.optimize.study.storage import open_storage, quiet_optuna
+from querywright.optimize.study.spec import BudgetSpec
+from querywright.optimize.study.storage import open_storage, quiet_optuna, with_plain_failures
 
 WORKER = """
 import sys
@@ -62,6 +65,7 @@ def test_a_study_that_is_not_there_is_not_made_by_looking(open_study):
     storage = open_study()
     for look in (
         lambda: storage.study(["maximize"], create=False),
+        lambda: storage.trials(),
         lambda: storage.attribute("a"),
         lambda: storage.set_attribute("a", 1),
     ):
@@ -105,6 +109,36 @@ def test_a_trial_of_a_dead_worker_goes_on_under_its_number(open_study):
     assert trial.suggest_categorical("technique", ["a", "b"]) == began.params["technique"]
     other.tell(trial, 1.0)
     assert [(t.number, t.value) for t in study.trials] == [(0, 1.0)]
+
+
+def test_looking_at_a_study_again_and_again_opens_nothing_more(open_study):
+    storage = open_study()
+    storage.study(["maximize"]).ask()
+    seen = []
+    for _ in range(20):
+        assert storage.account(BudgetSpec()).spent.calls == 0
+        assert [trial.number for trial in storage.trials()] == [0]
+        seen.append(len(os.listdir("/proc/self/fd")))
+    assert seen[-1] == seen[0]
+
+
+def test_a_database_that_fails_is_said_in_plain_words_and_without_the_error_it_came_from(postgres, tmp_path):
+    def fails(url):
+        engine = sqlalchemy.create_engine(url, hide_parameters=True)
+        try:
+            with engine.connect() as connection:
+                connection.execute(sqlalchemy.text("SELECT * FROM nothing_there"))
+        finally:
+            engine.dispose()
+
+    url = postgres.url_of("postgres:hunter2-secret").replace("postgresql:", "postgresql+psycopg:")
+    for given, said in ((url, "the PostgreSQL storage cannot be used"), ("sqlite://", "study.sqlite of the study")):
+        with pytest.raises(QuerywrightError, match=said) as caught:
+            with_plain_failures(fails)(given)
+        shown = "".join(traceback.format_exception(caught.value))
+        assert "hunter2" not in shown
+        assert "127.0.0.1" not in shown
+        assert caught.value.__context__ is None
 
 
 def test_optuna_is_quiet_while_it_is_open_and_as_before_afterwards(open_study, capfd):
