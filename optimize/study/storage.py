@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -47,6 +48,8 @@ class StudyStorage:
         self._trials = trials
         self._spend = spend
         self._closing = closing
+        self._accounts: dict[BudgetSpec, Account] = {}
+        self._lock = threading.Lock()
 
     def __repr__(self) -> str:
         return f"<the {self.kind} storage of the study {self.name!r}>"
@@ -121,7 +124,7 @@ class StudyStorage:
         self._trials.set_study_user_attr(self._id(), name, value)
 
     def account(self, budget: BudgetSpec) -> Account:
-        """The study's account; closed with this storage.
+        """The study's account, opened once; closed with this storage.
 
         Args:
             budget: Where the study stops.
@@ -129,10 +132,13 @@ class StudyStorage:
         Raises:
             LMStoreError: Its database cannot be used.
         """
-        account = Account(self._spend(), self.name, budget)
-        with self.claims.wait("make the account", SETUP_SECONDS):
-            account.create()
-        return account
+        with self._lock:
+            if budget not in self._accounts:
+                account = Account(self._spend(), self.name, budget)
+                with self.claims.wait("make the account", SETUP_SECONDS):
+                    account.create()
+                self._accounts[budget] = account
+            return self._accounts[budget]
 
     def _id(self) -> int:
         try:
