@@ -112,6 +112,8 @@ def usefulness(ids: Sequence[str], evidence: Mapping[str, Label | str], *, joint
 
 
 def _label(key: str, value: Label | str) -> Label:
+    if isinstance(value, Label):
+        return value
     try:
         return Label(value)
     except ValueError:

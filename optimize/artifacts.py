@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 
 from querywright.errors import ArtifactError
 from querywright.optimize.folders import LIMITS, identity, read_files, replace_folder
-from querywright.optimize.state import FORMAT, ProgramState, state_of
+from querywright.optimize.state import FORMAT, READABLE, ProgramState, state_of
 from querywright.programs import RAG
 from querywright.retrieval.engines import Engine
 
@@ -202,10 +202,10 @@ def read_artifact(path: str | Path) -> Artifact:
 
 def _checked(data: Mapping[str, bytes]) -> Artifact:
     content = _json("manifest.json", data["manifest.json"])
-    if isinstance(content, dict) and isinstance(content.get("format"), int) and content["format"] != FORMAT:
+    if isinstance(content, dict) and isinstance(content.get("format"), int) and content["format"] not in READABLE:
         raise ArtifactError(
-            f"manifest.json: the artifact has format {content['format']}, this version of querywright reads {FORMAT}; "
-            "compile again, or install the version of querywright that wrote it"
+            f"manifest.json: the artifact has format {content['format']}, this version of querywright reads "
+            f"{' and '.join(map(str, READABLE))}; compile again, or install the version of querywright that wrote it"
         )
     manifest = _validated(Manifest, "manifest.json", content)
     if manifest.checksum != manifest.digest():

@@ -7,6 +7,7 @@ import copy
 import io
 import logging
 import random
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -31,6 +32,8 @@ def bootstrap_sets(
     lm: dspy.LM,
     sizes: Sequence[int],
     part: str = "",
+    labelled: int = 0,
+    rounds: int = 1,
     seed: int = 0,
     max_failures: float = 0.05,
     progress: Callable[[int, int], None] | None = None,
@@ -49,6 +52,9 @@ def bootstrap_sets(
         lm: An LM made by ``resolve_lm``.
         sizes: Demonstrations wanted in each set, each 1 or more.
         part: Keep demonstrations of the predictors whose name begins so. Default all.
+        labelled: Fill a set up to so many with training questions as they are labelled, which have what the question
+            has and nothing else. Default 0.
+        rounds: Attempts at a question, each after the first sampled anew. Default 1.
         seed: Orders the training questions.
         max_failures: Share of the questions that may fail while a set is made. Default 0.05.
         progress: Called with how many sets are done and how many there are.
@@ -69,7 +75,9 @@ def bootstrap_sets(
         order = list(train)
         random.Random(f"{seed}:{position}").shuffle(order)
         failures = Failures("demonstrations", len(order), max_failures)
-        demos = _bootstrap(program, order, accept, lm=lm, size=size, failures=failures)
+        demos = _bootstrap(
+            program, order, accept, lm=lm, size=size, labelled=labelled, rounds=rounds, failures=failures
+        )
         kept = {name: shown for name, shown in demos.items() if name.startswith(part) and shown}
         if kept and kept not in found:
             found.append(kept)
@@ -85,19 +93,22 @@ def _bootstrap(
     *,
     lm: dspy.LM,
     size: int,
+    labelled: int,
+    rounds: int,
     failures: Failures,
 ) -> dict[str, list[dict[str, Any]]]:
-    watch = _Watch(accept)
+    watch = Watch(accept)
     teleprompter = dspy.BootstrapFewShot(
         metric=watch.accept,
         metric_threshold=1.0,
         max_bootstrapped_demos=size,
-        max_labeled_demos=0,
+        max_labeled_demos=labelled,
+        max_rounds=rounds,
         max_errors=failures.allowed + 1,
     )
     examples = [question.to_example() for question in order]
     try:
-        with asking(lm), dspy.context(callbacks=[*dspy.settings.callbacks, watch]), _quiet():
+        with asking(lm), dspy.context(callbacks=[*dspy.settings.callbacks, watch]), quiet():
             compiled = teleprompter.compile(student=copy.deepcopy(program), trainset=examples)
     finally:
         for error in watch.errors:
@@ -105,30 +116,40 @@ def _bootstrap(
     return demos_of(compiled)
 
 
-class _Watch(BaseCallback):
-    """Sees the failures that a teleprompter swallows: of the whole program and of the metric."""
+class Watch(BaseCallback):
+    """Sees the failures that a teleprompter swallows: of the whole program and of the metric.
+
+    Args:
+        accept: The metric that the teleprompter is given.
+    """
 
     def __init__(self, accept: Callable[..., float]) -> None:
         self._accept = accept
-        self._programs: set[str] = set()
+        self._programs: dict[str, str] = {}
         self.errors: list[Exception] = []
 
     def on_module_start(self, call_id: str, instance: Any, inputs: dict[str, Any]) -> None:
         """Remember which calls are of the whole program."""
         if isinstance(instance, RAG):
-            self._programs.add(call_id)
+            self._programs[call_id] = str(inputs.get("kwargs", {}).get("question", ""))
 
     def on_module_end(self, call_id: str, outputs: Any | None, exception: BaseException | None = None) -> None:
         """Remember what went wrong; an error inside that the program dealt with is none."""
-        if call_id in self._programs and isinstance(exception, Exception):  # an interrupt goes up by itself
-            self.errors.append(exception)
+        question = self._programs.pop(call_id, None)
+        if question is not None:
+            self.ended(question, exception if isinstance(exception, Exception) else None)  # an interrupt goes up itself
+
+    def ended(self, question: str, error: Exception | None) -> None:
+        """Note that a question was gone through, or that it failed in the program or in the metric."""
+        if error is not None:
+            self.errors.append(error)
 
     def accept(self, example: Any, prediction: Any, trace: Any = None) -> float:
         """The metric."""
         try:
             return self._accept(example, prediction, trace)
         except Exception as error:
-            self.errors.append(error)
+            self.ended(example.question, error)
             raise
 
 
@@ -150,13 +171,19 @@ def with_demos(program: RAG, demos: Demos) -> RAG:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep the teleprompter's own progress bar and its logging of examples off the terminal."""
-    logger = logging.getLogger("dspy.teleprompt")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL + 1)
+def quiet() -> Iterator[None]:
+    """Keep a teleprompter's progress bars, prints and warnings, and its logging of examples, off the terminal."""
+    before = {name: logging.getLogger(name).level for name in ("dspy", "optuna")}
     try:
-        with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
+        for name in before:
+            logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+        with (
+            contextlib.redirect_stderr(io.StringIO()),
+            contextlib.redirect_stdout(io.StringIO()),
+            warnings.catch_warnings(),
+        ):
+            warnings.simplefilter("ignore")
             yield
     finally:
-        logger.setLevel(level)
+        for name, level in before.items():
+            logging.getLogger(name).setLevel(level)

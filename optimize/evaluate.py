@@ -243,6 +243,7 @@ def evaluate(
     progress: Progress | None = None,
     known: Mapping[str, Row] | None = None,
     keep: Callable[[Row], None] | None = None,
+    failures: Failures | None = None,
 ) -> Evaluation:
     """Run a program on questions and score it.
 
@@ -261,6 +262,8 @@ def evaluate(
         progress: Called after each question.
         known: Rows by question id that a run before this one kept; their questions are not asked again.
         keep: Called with each row that went through, as soon as it is there; never with a failure.
+        failures: Counts failed questions across several evaluations, such as one a block of questions; then
+            ``max_failures`` is not looked at. Default None: this evaluation counts its own.
 
     Raises:
         OutageError: The LM is out of reach; nothing is scored.
@@ -269,13 +272,13 @@ def evaluate(
         InputError: A question does not fit the program, or a value is out of range.
     """
     chosen = {n: m for n, m in metrics.items() if program.reader is not None or "reader" not in needs(n)}
-    failures = Failures(name, len(questions), max_failures)
+    allowed = Failures(name, len(questions), max_failures) if failures is None else failures
     meters: dict[int, tuple[float, Ledger]] = {}
     rows = {place: known[question.id] for place, question in enumerate(questions) if known and question.id in known}
     asked = [place for place in range(len(questions)) if place not in rows]
 
     def ask(position: int) -> Row:
-        with asking(lm), metered() as meter:
+        with metered() as meter:
             meters[position] = (time.monotonic(), meter)
             return _ask(program, questions[position], chosen, meter)
 
@@ -293,14 +296,15 @@ def evaluate(
                 scores=dict.fromkeys(chosen, math.nan),
                 seconds=time.monotonic() - began,
                 cost=meter.total,
-                failure=failures.add(question.id, result),
+                failure=allowed.add(question.id, result),
                 message=str(result)[:500],
             )
         if progress is not None:
             progress(name, len(rows), len(questions))
 
     began = time.monotonic()
-    bounded_map(ask, asked, threads=threads, deadline=deadline, on_done=on_done)
+    with asking(lm):  # the threads work in copies of this context
+        bounded_map(ask, asked, threads=threads, deadline=deadline, on_done=on_done)
     ordered = tuple(rows[position] for position in range(len(questions)))
     return Evaluation(name, ordered, time.monotonic() - began)
 

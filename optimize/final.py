@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from querywright.metrics.statistics import PairedTest, p_value
@@ -102,6 +102,15 @@ def conclude(compiled: Compiled) -> tuple[Verdict, str]:
         if (one.arm, one.other) == (f"{compiled.technique} compiled", NO_REWRITING)
         and one.metric in OBJECTIVE_METRICS[objective]
     }
+    return verdict_on(tests)
+
+
+def verdict_on(tests: Mapping[str, PairedTest]) -> tuple[Verdict, str]:
+    """What test says of a program that was chosen on dev, as a word and as one plain sentence with figures.
+
+    Args:
+        tests: It against no rewriting, by metric; the p values are corrected.
+    """
     shown = {test.difference > 0 for test in tests.values() if test.p_two_sided < ALPHA}
     word: Verdict = "loss" if False in shown else "gain" if True in shown else "no gain shown"
     said = {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from importlib import resources
 
 from querywright.data.types import Passage, Question
 from querywright.errors import InputError
@@ -12,15 +11,10 @@ from querywright.optimize.comparison import Compared
 from querywright.optimize.decisions import Decisions, decision_rows
 from querywright.optimize.diagnosis import Diagnosis
 from querywright.optimize.html_diagnosis import diagnosis_html, stages, telling_html
-from querywright.optimize.html_questions import question_table, questions_data
-from querywright.optimize.html_text import box, json_block, text
+from querywright.optimize.html_page import page, table
+from querywright.optimize.html_questions import questions_data, questions_part
+from querywright.optimize.html_text import json_block, text
 from querywright.optimize.report import table_rows
-
-POLICY = (
-    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; "
-    "base-uri 'none'; form-action 'none'"
-)
-"""What the page may do: run what it holds, and ask no host for anything."""
 
 OF_THE_RUN = ("LM calls made", "seconds")
 """Columns that tell of one run on one machine; a run that was taken up again has others."""
@@ -60,7 +54,7 @@ def report_html(
         if [row.id for row in arm.rows] != ids:
             raise InputError(f"{arm.name} was not evaluated on the questions of the report; give those it was asked")
     metric = _marked(compared, diagnosis)
-    parts = {"Verdicts": _verdicts(compared), "Scores": _scores(compared)}
+    parts = {"Verdicts": _verdicts(compared), "Scores": scores(compared)}
     drawn = []
     for name, said, panels in (
         ("Means with 95 % intervals", "The dotted line is the baseline.", html_figures.means(compared)),
@@ -86,12 +80,12 @@ def report_html(
         parts["The most telling questions"] = telling_html(diagnosis, questions)
     if decisions:
         parts["What the passages did to the decisions"] = _decided(decisions)
-    parts["All questions"] = _all(compared, questions, metric)
+    parts["All questions"] = questions_part(compared, questions, metric)
     blocks = [
         json_block("report-data", questions_data(compared, questions, passages, metric, diagnosis)),
         json_block("report-figures", {panel.id: panel.figure for panel in drawn}),
     ]
-    return _page(title, facts, notes, parts, blocks)
+    return page(title, facts, notes, parts, blocks)
 
 
 def _marked(compared: Compared, diagnosis: Diagnosis | None) -> str:
@@ -102,57 +96,12 @@ def _marked(compared: Compared, diagnosis: Diagnosis | None) -> str:
     return known[0] if known else "accuracy"
 
 
-def _page(
-    title: str, facts: Mapping[str, str], notes: Sequence[str], parts: Mapping[str, str], blocks: Sequence[str]
-) -> str:
-    from plotly.offline import get_plotlyjs
-
-    files = resources.files("querywright.optimize")
-    style, script = ((files / name).read_text(encoding="utf-8") for name in ("html.css", "html.js"))
-    links = "".join(f'<li><a href="#part-{n}">{text(name)}</a></li>' for n, name in enumerate(parts))
-    sections = "\n".join(
-        f'<section id="part-{n}"><h2>{text(name)}</h2>\n{part}</section>'
-        for n, (name, part) in enumerate(parts.items())
-    )
-    known = "".join(f"<div><dt>{text(name)}</dt><dd>{text(value)}</dd></div>" for name, value in facts.items())
-    said = "".join(f"<li>{text(note)}</li>" for note in notes)
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{POLICY}">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<title>{text(title)}</title>
-<style>
-{style}</style>
-</head>
-<body>
-<header>
-<h1>{text(title)}</h1>
-{f'<dl class="facts">{known}</dl>' if known else ""}
-{f'<ul class="notes">{said}</ul>' if said else ""}
-<noscript><p>Figures, and what stands behind a question, need JavaScript; verdicts and tables do not.</p></noscript>
-<nav aria-label="Parts"><ul>{links}</ul></nav>
-</header>
-<main>
-{sections}
-</main>
-{"".join(blocks)}
-<script>{get_plotlyjs()}</script>
-<script>
-{script}</script>
-</body>
-</html>
-"""
-
-
 def _decided(decisions: Sequence[Decisions]) -> str:
     said = (
         "Answers that turned from right to wrong and from wrong to right against another arm; accuracy by the label of "
         "what was found, before closed book's on the same questions; and the labels of all passages for the reader."
     )
-    return f"<p>{said}</p>" + _table("What the passages did", decision_rows(decisions))
+    return f"<p>{said}</p>" + table("What the passages did", decision_rows(decisions))
 
 
 def _verdicts(compared: Compared) -> str:
@@ -168,7 +117,8 @@ def _verdicts(compared: Compared) -> str:
     )
 
 
-def _scores(compared: Compared) -> str:
+def scores(compared: Compared) -> str:
+    """The table of means."""
     arms = [*compared.arms, *compared.references]
     rows = [{name: value for name, value in row.items() if name not in OF_THE_RUN} for row in table_rows(arms)]
     for number, (row, arm) in enumerate(zip(rows, arms, strict=True), 1):
@@ -177,31 +127,4 @@ def _scores(compared: Compared) -> str:
         if number <= len(compared.arms):
             row["arm"] = f"{number} {arm.name}" + (" (baseline)" if arm.name == compared.baseline else "")
     said = "Means in per cent, with the 95 % interval; what could not be scored is left out and counted."
-    return f"<p>{said}</p>" + _table("Scores", rows)
-
-
-def _table(name: str, rows: Sequence[Mapping[str, str]]) -> str:
-    """A table, one mapping a row, its columns in the order of the first."""
-    heads = "".join(f'<th scope="col">{text(column)}</th>' for column in rows[0])
-    body = "".join(
-        "<tr>"
-        + "".join(
-            f'<th scope="row">{text(value)}</th>' if column == "arm" else f"<td>{text(value)}</td>"
-            for column, value in row.items()
-        )
-        + "</tr>"
-        for row in rows
-    )
-    return box(name, f"<table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>")
-
-
-def _all(compared: Compared, questions: Sequence[Question], metric: str) -> str:
-    arms = "".join(f"<li>{text(arm.name)}</li>" for arm in compared.arms)
-    differ = '<p><label><input type="checkbox" id="differ"> only questions on which the arms differ</label></p>'
-    return (
-        f"<p>{text(metric)}, question by question. ✓ right or yes, ✗ wrong or no, - not scored, ! failed; "
-        "▲ better and ▼ worse than the baseline. A question opens to what each arm searched, found and answered.</p>"
-        f'<ol class="key">{arms}</ol>'
-        + (differ if len(compared.arms) > 1 else "")
-        + box("All questions", question_table(compared, questions, metric))
-    )
+    return f"<p>{said}</p>" + table("Scores", rows)

@@ -13,7 +13,7 @@ from querywright.metrics.usefulness import helpful_ids, passage_labels
 from querywright.optimize.comparison import Compared
 from querywright.optimize.diagnosis import Diagnosis, Stage
 from querywright.optimize.evaluate import Row
-from querywright.optimize.html_text import cut, text
+from querywright.optimize.html_text import box, cut, text
 
 PASSAGE, WRITTEN, LINE = 700, 500, 160
 """Characters shown of a passage; of an answer, query or message; of a question in a list."""
@@ -96,6 +96,19 @@ def questions_data(
             for place, question in enumerate(questions)
         ],
     }
+
+
+def questions_part(compared: Compared, questions: Sequence[Question], metric: str) -> str:
+    """All questions in a table, each to be opened, with a box to tick that leaves those on which the arms differ."""
+    arms = "".join(f"<li>{text(arm.name)}</li>" for arm in compared.arms)
+    differ = '<p><label><input type="checkbox" id="differ"> only questions on which the arms differ</label></p>'
+    return (
+        f"<p>{text(metric)}, question by question. ✓ right or yes, ✗ wrong or no, - not scored, ! failed; "
+        "▲ better and ▼ worse than the baseline. A question opens to what each arm searched, found and answered.</p>"
+        f'<ol class="key">{arms}</ol>'
+        + (differ if len(compared.arms) > 1 else "")
+        + box("All questions", question_table(compared, questions, metric))
+    )
 
 
 def question_table(compared: Compared, questions: Sequence[Question], metric: str) -> str:

@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from querywright.data.splits import Splits, data_hash
+from querywright.data.types import Question
 from querywright.metrics.statistics import Mean
 from querywright.optimize.artifacts import Golden, Manifest, write_artifact
 from querywright.optimize.evaluate import Evaluation, evaluate, finite
 from querywright.optimize.final import conclude
 from querywright.optimize.search import Compiled, objective_value
+from querywright.programs import RAG
 from querywright.retrieval.engines import opened
 
 CARD_METRICS = ("accuracy", "decision_useful")
@@ -71,8 +73,45 @@ def save_compiled(
         threads: Questions under way at a time while the golden answers are taken.
         n_golden: Golden questions, taken from dev. Default 3.
     """
+    made = compiled_json(compiled)
+    made["data"] = {
+        name: {"n": len(part), "sha256": data_hash(part)}
+        for name, part in {**splits._asdict(), "reader_check": compiled.reader_check}.items()
+        if part
+    }
+    created = today()
+    text = card(Path(path).resolve().name, compiled, lm.model, created, made["data"])
     asked = splits.dev[:n_golden]
-    answered = evaluate(compiled.program, asked, lm=lm, name="golden answers", threads=threads)
+    return save_program(path, compiled.program, lm=lm, asked=asked, threads=threads, made=made, card=text)
+
+
+def today() -> str:
+    """The day, ISO 8601."""
+    return datetime.now(UTC).date().isoformat()
+
+
+def save_program(
+    path: str | Path,
+    program: RAG,
+    *,
+    lm: Any,
+    asked: Sequence[Question],
+    threads: int,
+    made: Mapping[str, Any],
+    card: str,
+) -> Manifest:
+    """Write a program as an artifact, with what it makes of some questions now.
+
+    Args:
+        path: The artifact's folder.
+        program: What is saved.
+        lm: The LM that it was made with.
+        asked: Golden questions.
+        threads: Questions under way at a time while their answers are taken.
+        made: How it was made, as plain data.
+        card: The text of its README.md.
+    """
+    answered = evaluate(program, asked, lm=lm, name="golden answers", threads=threads)
     golden = [
         Golden(
             question=question.question,
@@ -83,29 +122,22 @@ def save_compiled(
         for question, row in zip(asked, answered.rows, strict=True)
         if row.failure is None
     ]
-    made = compiled_json(compiled)
-    made["data"] = {
-        name: {"n": len(part), "sha256": data_hash(part)}
-        for name, part in {**splits._asdict(), "reader_check": compiled.reader_check}.items()
-        if part
-    }
-    created = datetime.now(UTC).date().isoformat()
-    searched = compiled.program.technique.searched
+    searched = program.technique.searched
     source = opened(searched)
-    reranker = compiled.program.technique.reranker
+    reranker = program.technique.reranker
     return write_artifact(
         path,
-        compiled.program,
+        program,
         lm=lm.model,
         embedder=source.embedder,
         collection=source.collection,
         engine=source.engine,
         reranker=None if reranker is None else reranker.id,
         fingerprint=searched.fingerprint,
-        created=created,
+        created=today(),
         made=made,
         golden=golden,
-        card=card(Path(path).resolve().name, compiled, lm.model, created, made["data"]),
+        card=card,
     )
 
 

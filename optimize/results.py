@@ -141,7 +141,13 @@ class Compiled:
     reader_check: tuple[Question, ...] = ()
 
 
-def objective_value(evaluation: Evaluation, objective: Objective) -> float:
+def objective_metrics(objective: str) -> tuple[str, ...]:
+    """The metrics whose means an objective is the mean of; the name of a metric stands for itself."""
+    named: Mapping[str, tuple[str, ...]] = {str(name): metrics for name, metrics in OBJECTIVE_METRICS.items()}
+    return named.get(objective, (objective,))
+
+
+def objective_value(evaluation: Evaluation, objective: str) -> float:
     """The value that the search maximises, in [0, 1]; NaN when nothing could be scored."""
-    values = [evaluation.mean(metric).value for metric in OBJECTIVE_METRICS[objective]]
+    values = [evaluation.mean(metric).value for metric in objective_metrics(objective)]
     return sum(values) / len(values)

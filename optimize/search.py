@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import dspy
@@ -14,8 +13,10 @@ from querywright.data.splits import Splits
 from querywright.data.types import Label, Question
 from querywright.metrics.dspy_metrics import METRICS
 from querywright.optimize.demonstrations import Demos, bootstrap_sets, with_demos
+from querywright.optimize.domains import suggest
 from querywright.optimize.evaluate import Progress
 from querywright.optimize.final import final_test, planned_comparisons
+from querywright.optimize.quiet import quiet_optuna
 from querywright.optimize.results import (
     NO_REWRITING,
     Arm,
@@ -31,9 +32,6 @@ from querywright.programs import RAG, technique_class
 from querywright.programs.knobs import Knob
 from querywright.retrieval.callable import as_retriever
 from querywright.retrieval.rerank import Reranker
-
-_STEP = 0.25
-"""Between two values of a knob that is no whole number, where its range and its default allow it."""
 
 
 def compile_program(
@@ -151,25 +149,12 @@ def _search(run: Run, sets: Sequence[Demos]) -> None:
     searched = run.program(run.technique, reads=False, knobs=run.knobs).technique.searched_knobs
     space = [knob for knob in searched if knob.name not in run.knobs]
     space.sort(key=lambda knob: len(knob.when))  # a knob comes after those that it depends on
-    with _quiet_optuna():
+    with quiet_optuna():
         study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=run.settings.seed))
         for demo_set in range(-1, len(sets)):
             study.enqueue_trial({"demonstrations": demo_set, **{knob.name: knob.default for knob in space}})
         n_trials = max(run.settings.n_trials, 1 + len(sets))
         study.optimize(lambda trial: _trial(run, trial, space, sets), n_trials=n_trials)
-
-
-@contextlib.contextmanager
-def _quiet_optuna() -> Iterator[None]:
-    """Keep Optuna's own account of trials, and of the error that ended one, off the terminal."""
-    import optuna
-
-    before = optuna.logging.get_verbosity()
-    optuna.logging.set_verbosity(optuna.logging.CRITICAL)
-    try:
-        yield
-    finally:
-        optuna.logging.set_verbosity(before)
 
 
 def _trial(run: Run, trial: Any, space: Sequence[Knob], sets: Sequence[Demos]) -> float:
@@ -187,18 +172,6 @@ def _trial(run: Run, trial: Any, space: Sequence[Knob], sets: Sequence[Demos]) -
     else:
         arm = run.fits(name, lambda: _try(run, name, run.technique, knobs, chosen, sets))
     return math.nan if arm is None else objective_value(arm.dev, run.settings.objective)
-
-
-def suggest(trial: Any, knob: Knob) -> Any:
-    """A knob's value in a trial; whole numbers over a wide range by their logarithm."""
-    if knob.choices or isinstance(knob.default, bool):
-        return trial.suggest_categorical(knob.name, list(knob.choices) or [False, True])
-    if isinstance(knob.default, int):
-        wide = knob.low is not None and knob.high is not None and knob.low > 0 and knob.high / knob.low >= 50
-        return trial.suggest_int(knob.name, int(knob.low or 0), int(knob.high or 0), log=wide)
-    low, high = float(knob.low or 0.0), float(knob.high or 0.0)
-    in_steps = all((end - low) % _STEP == 0 for end in (high, float(knob.default)))
-    return trial.suggest_float(knob.name, low, high, step=_STEP if in_steps else None)
 
 
 def _try(

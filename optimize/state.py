@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -10,10 +11,13 @@ import dspy
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from querywright.errors import ArtifactError, TechniqueError
-from querywright.programs import RAG, make_reader, technique_class
+from querywright.programs import RAG, Ensemble, make_reader, technique_class
+from querywright.programs.ensemble import MOST_MEMBERS
 from querywright.retrieval.rerank import Reranker
 
-FORMAT = 2
+FORMAT = 3
+READABLE = (2, 3)
+"""Formats that are read: 2 is 3 without ``nearest`` and ``members``."""
 
 
 class PredictorState(BaseModel):
@@ -27,7 +31,11 @@ class PredictorState(BaseModel):
 
 
 class ProgramState(BaseModel):
-    """A program: technique and reader by name, knobs and predictors by name."""
+    """A program: technique and reader by name, knobs and predictors by name.
+
+    ``nearest`` is how many demonstrations a call is shown, 0 for all. ``members`` is how many programs an ensemble has,
+    0 for a program that is none; predictors of the second are named ``members[1].technique...`` and so on.
+    """
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -36,6 +44,8 @@ class ProgramState(BaseModel):
     reader: str | None
     knobs: dict[str, int | float | str | bool]
     predictors: dict[str, PredictorState]
+    nearest: int = Field(default=0, ge=0)
+    members: int = Field(default=0, ge=0, le=MOST_MEMBERS)
 
 
 def state_of(program: RAG) -> ProgramState:
@@ -50,6 +60,8 @@ def state_of(program: RAG) -> ProgramState:
         reader=None if program.reader is None else program.reader.NAME,
         knobs=dict(program.technique.knobs),
         predictors=predictor_states(program),
+        nearest=program.nearest,
+        members=len(program.members) if isinstance(program, Ensemble) else 0,
     )
 
 
@@ -83,15 +95,32 @@ def program_from(state: ProgramState, retriever: Any = None, reranker: Reranker 
     """
     try:
         technique = technique_class(state.technique)(retriever, reranker=reranker)
-        missing = sorted(set(technique.knobs) - set(state.knobs))
+        missing = sorted(technique.knobs.missing(state.knobs))
         if missing:
             raise ArtifactError(f"program.json: the knobs lack {', '.join(missing)}")
         technique.knobs.update(state.knobs)
-        program = RAG(technique, None if state.reader is None else make_reader(state.reader))
+        reader = None if state.reader is None else make_reader(state.reader)
+        program = shaped(RAG(technique, reader), nearest=state.nearest, members=state.members)
     except TechniqueError as error:
         raise ArtifactError(f"program.json: {error}") from error
     apply_states(program, state.predictors, whose=state.technique, file="program.json")
     return program
+
+
+def shaped(program: RAG, *, nearest: int, members: int) -> RAG:
+    """A copy of a program that shows the nearest demonstrations, or is an ensemble of copies.
+
+    Args:
+        program: A program that is no ensemble; it is not changed.
+        nearest: Demonstrations that a call is shown; 0 for all.
+        members: Programs of the ensemble; 0 for none.
+
+    Raises:
+        TechniqueError: A number is out of range.
+    """
+    other = copy.deepcopy(program)
+    one = RAG(other.technique, other.reader, nearest=nearest)
+    return Ensemble([one, *(copy.deepcopy(one) for _ in range(members - 1))]) if members else one
 
 
 def apply_states(program: dspy.Module, states: Mapping[str, PredictorState], *, whose: str, file: str) -> None:

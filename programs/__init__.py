@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from querywright.errors import TechniqueError
 from querywright.programs.base import Finding, Found, Plan, Technique
 from querywright.programs.decomposition import Decomposition
+from querywright.programs.ensemble import Ensemble
 from querywright.programs.filter import Filter
 from querywright.programs.hcqr import HCQR
 from querywright.programs.hyde import HyDE
@@ -103,6 +104,7 @@ __all__ = [
     "TECHNIQUES",
     "ClosedBook",
     "Decomposition",
+    "Ensemble",
     "Filter",
     "Finding",
     "Found",

@@ -30,6 +30,16 @@ MAX_PASSAGES = Knob("max_passages", 5, "passages given to the reader at most", l
 FUSION_CHOICES = ("interleave", "rrf", "union", "best_score")
 FUSION = Knob("fusion", "interleave", "how the lists become one", choices=FUSION_CHOICES)
 TOP_K = Knob("top_k", 5, "passages taken from each query", low=1, high=50)
+N_WRITTEN = Knob(
+    "n_written",
+    0,
+    "queries asked for, of which the first n_queries are searched; 0: n_queries",
+    low=0,
+    high=8,
+    search=False,
+    later=True,
+)
+"""Lets the numbers of queries that are tried share one answer of the LM: that to the largest of them."""
 RRF_K = Knob("rrf_k", 60, "constant of reciprocal rank fusion", low=1, high=200, when={"fusion": ("rrf",)})
 
 
@@ -200,6 +210,14 @@ class Technique(dspy.Module):
         """Hits asked for each query: ``top_k``, else ``max_passages``."""
         return self.knobs.integer("top_k") if "top_k" in self.knobs else self.max_passages
 
+    def written(self, name: str = "n_queries") -> int:
+        """Texts that the prompt asks for: as many as ``n_written`` says, and never fewer than are kept.
+
+        Args:
+            name: The knob that says how many are kept.
+        """
+        return max(self.knobs.integer(name), self.knobs.integer("n_written"))
+
     def ask(self, predictor: dspy.Predict, **inputs: Any) -> Step[dspy.Prediction | None]:
         """An LM step; awaited, it gives the prediction, or None when the answer could not be read.
 
@@ -211,16 +229,25 @@ class Technique(dspy.Module):
         return Ask(name, predictor, **inputs)
 
     async def ask_texts(
-        self, predictor: dspy.Predict, field: str, count: int, desc: str, *, question: str, **inputs: Any
+        self,
+        predictor: dspy.Predict,
+        field: str,
+        count: int,
+        desc: str,
+        *,
+        question: str,
+        kept: int | None = None,
+        **inputs: Any,
     ) -> list[str]:
         """Ask for a list of texts to search with.
 
         Args:
             predictor: One of the technique's own.
             field: The list among its outputs.
-            count: Texts asked for, 1 or more, and kept at most.
+            count: Texts asked for, 1 or more.
             desc: What the prompt says of the list.
             question: The question; a text that only repeats it is dropped.
+            kept: Texts kept at most, the first ones. Default ``count``.
             inputs: Other inputs.
 
         Returns:
@@ -228,7 +255,8 @@ class Technique(dspy.Module):
         """
         signature = with_count(predictor, field, count, desc)
         made = await self.ask(predictor, signature=signature, question=question, **inputs)
-        return [] if made is None else query_texts(getattr(made, field), count, besides=[question])
+        limit = count if kept is None else kept
+        return [] if made is None else query_texts(getattr(made, field), limit, besides=[question])
 
     def search(self, texts: Sequence[str], k: int) -> Step[list[list[Hit]]]:
         """A search; awaited, it gives at most ``k`` hits a text, best first, from one call of the retriever."""

@@ -14,12 +14,13 @@ asked for. ``mode=individual`` is the form without recursion: one search and all
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import dspy
 
 from querywright.models.adapter import show_passages
-from querywright.programs.base import FUSION, RRF_K, Finding, Found, Technique
+from querywright.programs.base import FUSION, N_WRITTEN, RRF_K, Finding, Found, Technique
 from querywright.programs.knobs import Knob
 from querywright.programs.steps import Step
 from querywright.programs.written import folded, plain_line
@@ -71,6 +72,9 @@ class Decomposition(Technique):
             choices=("recursive", "individual"),
         ),
         Knob("n_sub_questions", 3, "sub-questions at most; the question itself is searched besides", low=1, high=6),
+        replace(
+            N_WRITTEN, help="sub-questions asked for, of which the first n_sub_questions are used; 0: as many", high=6
+        ),
         # As HCQR: fifteen passages are left of four lists of five that overlap.
         Knob("top_k", 5, "passages taken from each query, and read for each sub-answer", low=1, high=50),
         FUSION,
@@ -107,9 +111,11 @@ class Decomposition(Technique):
         return read and self.knobs.text("mode") == "recursive"
 
     async def _sub_questions(self, question: str) -> list[str]:
-        count = self.knobs.integer("n_sub_questions")
+        count, kept = self.written("n_sub_questions"), self.knobs.integer("n_sub_questions")
         desc = f"up to {count} simpler questions, easiest first" if count > 1 else "one simpler question"
-        texts = await self.ask_texts(self.list_sub_questions, "sub_questions", count, desc, question=question)
+        texts = await self.ask_texts(
+            self.list_sub_questions, "sub_questions", count, desc, question=question, kept=kept
+        )
         return [text for text in texts if not _repeats(text, question)]
 
     async def _in_turn(self, question: str, subs: Sequence[str]) -> Walk:

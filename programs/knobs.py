@@ -27,6 +27,8 @@ class Knob:
         when: ``{other: values}``: the knob acts only while each knob ``other`` has one of ``values``.
         search: Whether a study searches it. A budget, such as how many passages the reader sees, is given
             rather than searched: more is always at least as good to find, and costs. Default True.
+        later: Whether programs were saved before there was the knob: one that lacks it has the default, which is
+            what it did. Default False.
     """
 
     name: str
@@ -37,6 +39,7 @@ class Knob:
     choices: tuple[Value, ...] = ()
     when: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)
     search: bool = True
+    later: bool = False
 
     def __post_init__(self) -> None:
         number = isinstance(self.default, (int, float)) and not isinstance(self.default, bool) and not self.choices
@@ -184,10 +187,14 @@ class Knobs(Parameter, Mapping[str, Value]):
         Raises:
             TechniqueError: A knob is missing or unknown, or a value is not allowed.
         """
-        missing = [name for name in self._values if name not in state]
+        missing = self.missing(state)
         if missing:
             raise TechniqueError(f"the saved knobs lack {', '.join(missing)}")
-        self.update(state)
+        self.update({knob.name: knob.default for knob in self.declared if knob.later} | dict(state))
+
+    def missing(self, state: Mapping[str, Any]) -> list[str]:
+        """Knobs that saved values lack and may not lack."""
+        return [knob.name for knob in self.declared if knob.name not in state and not knob.later]
 
     def reset(self) -> None:
         """Do nothing: a teleprompter that resets a program's prompts keeps its numbers."""

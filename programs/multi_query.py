@@ -13,7 +13,7 @@ from typing import Any
 
 import dspy
 
-from querywright.programs.base import FUSION, MAX_PASSAGES, RRF_K, TOP_K, Plan, Technique
+from querywright.programs.base import FUSION, MAX_PASSAGES, N_WRITTEN, RRF_K, TOP_K, Plan, Technique
 from querywright.programs.knobs import Knob
 from querywright.retrieval.types import Query
 
@@ -41,6 +41,7 @@ class MultiQuery(Technique):
     KNOBS = (
         MAX_PASSAGES,
         Knob("n_queries", 3, "paraphrases asked for", low=1, high=8),
+        N_WRITTEN,
         TOP_K,
         FUSION,
         RRF_K,
@@ -53,9 +54,9 @@ class MultiQuery(Technique):
 
     async def plan(self, question: str, options: Sequence[str]) -> Plan:
         """The question, where it is searched, and its paraphrases."""
-        count = self.knobs.integer("n_queries")
+        count, kept = self.written(), self.knobs.integer("n_queries")
         texts = await self.ask_texts(
-            self.paraphrase, "queries", count, f"{count} different wordings", question=question
+            self.paraphrase, "queries", count, f"{count} different wordings", question=question, kept=kept
         )
         if not texts:
             return Plan((Query(question),), ("queries",))

@@ -23,6 +23,7 @@ from querywright.programs.steps import Call, Record
 from querywright.retrieval.question_index import Matched, QuestionIndex
 from querywright.retrieval.question_match import HYBRID, MATCHES, NEAREST, Matching
 from querywright.retrieval.question_opening import build_command
+from querywright.retrieval.replay import searched_by
 from querywright.retrieval.types import Query, kind_of
 
 MATCH = Knob("match", NEAREST, "how stored questions lead to passages", choices=MATCHES)
@@ -49,7 +50,7 @@ class QBRAG(Technique):
     )
 
     def __init__(self, retriever: Any = None, **knobs: Any) -> None:
-        if retriever is not None and not isinstance(retriever, QuestionIndex):
+        if retriever is not None and not isinstance(searched_by(retriever), QuestionIndex):
             name = getattr(retriever, "name", "NAME")
             raise TechniqueError(
                 f"{self.NAME} searches the questions of a collection, which a {kind_of(retriever)} retriever "

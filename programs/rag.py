@@ -6,7 +6,9 @@ from collections.abc import Sequence
 
 import dspy
 
+from querywright.errors import TechniqueError
 from querywright.programs.base import Technique
+from querywright.programs.nearest import NearestDemos, showing
 from querywright.programs.readers import Reader
 from querywright.programs.steps import Use, drive, drive_async
 
@@ -17,12 +19,21 @@ class RAG(dspy.Module):
     Args:
         technique: Finds passages.
         reader: Answers from them, or None for a program that only retrieves.
+        nearest: Demonstrations that each call of a predictor is shown, those nearest to what it is asked; 0 for all
+            that the predictor has. Default 0.
+
+    Raises:
+        TechniqueError: ``nearest`` is below 0.
     """
 
-    def __init__(self, technique: Technique, reader: Reader | None) -> None:
+    def __init__(self, technique: Technique, reader: Reader | None, *, nearest: int = 0) -> None:
         super().__init__()
+        if nearest < 0:
+            raise TechniqueError(f"nearest must be 0 (all demonstrations are shown) or more, but got {nearest}")
         self.technique = technique
         self.reader = reader
+        self.nearest = nearest
+        self._nearest = NearestDemos(getattr(technique.retriever, "embed", None))
 
     def forward(self, question: str, options: Sequence[str] | None = None) -> dspy.Prediction:
         """Find passages and answer.
@@ -47,6 +58,10 @@ class RAG(dspy.Module):
         return await drive_async(self._work(question, options), [])
 
     async def _work(self, question: str, options: Sequence[str] | None) -> dspy.Prediction:
+        with showing(self._nearest, self.nearest):
+            return await self._found_and_read(question, options)
+
+    async def _found_and_read(self, question: str, options: Sequence[str] | None) -> dspy.Prediction:
         found = await Use(self.technique, question=question, options=options)
         answer, support, fallbacks = None, None, list(found.fallbacks)
         if self.reader is not None:

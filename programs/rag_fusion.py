@@ -12,7 +12,7 @@ from typing import Any
 
 import dspy
 
-from querywright.programs.base import MAX_PASSAGES, TOP_K, Plan, Technique
+from querywright.programs.base import MAX_PASSAGES, N_WRITTEN, TOP_K, Plan, Technique
 from querywright.programs.knobs import Knob
 from querywright.retrieval.types import Query
 
@@ -41,6 +41,7 @@ class RAGFusion(Technique):
     KNOBS = (
         MAX_PASSAGES,
         Knob("n_queries", 4, "related queries asked for", low=1, high=8),
+        N_WRITTEN,
         TOP_K,
         Knob("rrf_k", 60, "constant of reciprocal rank fusion", low=1, high=200),
         Knob("search_question", True, "whether the question itself is searched"),
@@ -60,9 +61,9 @@ class RAGFusion(Technique):
 
     async def plan(self, question: str, options: Sequence[str]) -> Plan:
         """The question, where it is searched, and related queries."""
-        count = self.knobs.integer("n_queries")
+        count, kept = self.written(), self.knobs.integer("n_queries")
         texts = await self.ask_texts(
-            self.write_queries, "queries", count, f"{count} short search queries", question=question
+            self.write_queries, "queries", count, f"{count} short search queries", question=question, kept=kept
         )
         if not texts:
             return Plan((Query(question),), ("queries",))

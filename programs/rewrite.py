@@ -14,7 +14,8 @@ from typing import Any
 
 import dspy
 
-from querywright.programs.base import FUSION, MAX_PASSAGES, RRF_K, TOP_K, Plan, Technique
+from querywright.models.late import LateSignature
+from querywright.programs.base import FUSION, MAX_PASSAGES, N_WRITTEN, RRF_K, TOP_K, Plan, Technique
 from querywright.programs.knobs import Knob
 from querywright.programs.written import query_texts
 from querywright.retrieval.types import Query
@@ -46,6 +47,7 @@ class RewriteRetrieveRead(Technique):
     KNOBS = (
         MAX_PASSAGES,
         Knob("n_queries", 3, "queries at most", low=1, high=8),
+        N_WRITTEN,
         TOP_K,
         FUSION,
         RRF_K,
@@ -59,20 +61,20 @@ class RewriteRetrieveRead(Technique):
 
     async def plan(self, question: str, options: Sequence[str]) -> Plan:
         """The rewriter's queries; none where it wants none."""
-        limit, may_skip = self.knobs.integer("n_queries"), self.knobs.flag("may_skip")
+        kept, may_skip = self.knobs.integer("n_queries"), self.knobs.flag("may_skip")
         shown = list(options) if self.knobs.flag("rewriter_sees_options") else []
         written = await self.ask(
-            self.rewriter, signature=self._asking(limit, may_skip), question=question, options=shown
+            self.rewriter, signature=self._asking(self.written(), may_skip), question=question, options=shown
         )
         if written is None:
             return Plan((Query(question),), ("rewrite",))
         # The original separates queries by semicolons, and so do models within an item of a list.
-        texts = query_texts("\n".join(written.queries), limit)
+        texts = query_texts("\n".join(written.queries), kept)
         if not texts and not may_skip:
             return Plan((Query(question),))
         return Plan(tuple(Query(text, "rewrite") for text in texts))
 
-    def _asking(self, limit: int, may_skip: bool) -> Any:
+    def _asking(self, limit: int, may_skip: bool) -> LateSignature:
         """The rewriter's signature, tuned instructions and all, and how many queries it may write.
 
         A small model takes a number that stands beside a field for the field's value, so it stands here.
@@ -80,4 +82,4 @@ class RewriteRetrieveRead(Technique):
         tuned: Any = self.rewriter.signature
         number = "one query" if limit == 1 else f"at most {limit} queries"
         none = ", or none if nothing has to be looked up" if may_skip else ""
-        return tuned.with_instructions(f"{tuned.instructions}\nWrite {number}{none}.")
+        return LateSignature(tuned, instructions=f"{tuned.instructions}\nWrite {number}{none}.")

@@ -17,6 +17,9 @@ from typing import Any, Generic, TypeVar
 import dspy
 from dspy.utils.exceptions import AdapterParseError
 
+from querywright.models.memo import ask, ask_async
+from querywright.programs.nearest import is_showing, shown
+
 T = TypeVar("T")
 
 MOST_THREADS = 32
@@ -112,7 +115,7 @@ class Note(Step[None]):
 
 
 class Use(Step[Any]):
-    """Another module.
+    """Another module. What a predictor gave before is taken from the memo, where one is in use.
 
     Args:
         module: What is called.
@@ -120,27 +123,32 @@ class Use(Step[Any]):
     """
 
     def __init__(self, module: dspy.Module, **inputs: Any) -> None:
-        self._module = module
+        self._module: Any = module
         self._inputs = inputs
+        self._is_predictor = isinstance(module, dspy.Predict)
 
     def run(self) -> Any:
         """Call the module."""
-        return self._module(**self._inputs)
+        inputs = {**self._inputs, **shown(self._module, self._inputs)}
+        return ask(self._module, inputs) if self._is_predictor else self._module(**inputs)
 
     async def run_async(self) -> Any:
         """Call the module asynchronously."""
-        return await self._module.acall(**self._inputs)
+        inputs = {**self._inputs, **await _shown_async(self._module, self._inputs)}
+        work = ask_async(self._module, inputs) if self._is_predictor else self._module.acall(**inputs)
+        return await work
 
 
 class Ask(Step["dspy.Prediction | None"]):
     """One LM step: a prediction, or None when neither the answer nor the adapter's one repair could be read.
 
-    Only an unreadable answer is None: an outage, a budget stop or a bug goes up.
+    Only an unreadable answer is None: an outage, a budget stop or a bug goes up. What was asked before is taken from
+    the memo, where one is in use.
 
     Args:
         name: The predictor's name, for traces.
         predictor: What is asked.
-        inputs: Its inputs; ``signature`` and ``config`` are DSPy's own.
+        inputs: Its inputs; ``signature`` (which may be a ``LateSignature``) and ``config`` are DSPy's own.
     """
 
     def __init__(self, name: str, predictor: dspy.Predict, **inputs: Any) -> None:
@@ -151,17 +159,17 @@ class Ask(Step["dspy.Prediction | None"]):
     def run(self) -> dspy.Prediction | None:
         """Ask."""
         try:
-            return self._predictor(**self._inputs)
+            return ask(self._predictor, {**self._inputs, **shown(self._predictor, self._inputs)})
         except AdapterParseError:
             return None
 
     async def run_async(self) -> dspy.Prediction | None:
         """Ask asynchronously."""
         try:
-            made: dspy.Prediction = await self._predictor.acall(**self._inputs)
+            chosen = await _shown_async(self._predictor, self._inputs)
+            return await ask_async(self._predictor, {**self._inputs, **chosen})
         except AdapterParseError:
             return None
-        return made
 
     def records(self, result: dspy.Prediction | None, stage: int) -> list[Record]:
         """Inputs and outputs."""
@@ -292,6 +300,11 @@ async def _driven(
         return value
     finally:
         work.close()
+
+
+async def _shown_async(predictor: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The demonstrations chosen for a call; choosing them may embed texts, which takes time."""
+    return await asyncio.to_thread(shown, predictor, inputs) if is_showing() else {}
 
 
 # A teleprompter reads the trace in order, so each of several calls at a time writes one of its own.

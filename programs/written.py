@@ -53,8 +53,10 @@ def query_texts(written: Any, limit: int, *, besides: Iterable[str] = ()) -> lis
     seen = {folded(text) for text in besides}
     kept: list[str] = []
     for line in lines:
+        if len(kept) >= limit:
+            break
         text = one_line(line)
-        if text and folded(text) not in seen and len(kept) < limit:
+        if text and folded(text) not in seen:
             seen.add(folded(text))
             kept.append(text)
     return kept

@@ -102,6 +102,10 @@ class BudgetSpec(_Strict):
     minutes: float | None = Field(default=None, gt=0)
 
 
+def _usual_budget() -> dict[str, JsonValue]:
+    return {"max_passages": 5}
+
+
 class StudySpec(_Strict):
     """A study. Paths are relative to the working directory; no key is ever part of it.
 
@@ -151,7 +155,7 @@ class StudySpec(_Strict):
     objectives: list[str] = Field(default_factory=lambda: ["decision_useful"], min_length=1)
     techniques: dict[str, TechniqueSpec] = Field(min_length=1)
     prompts: dict[str, PromptSpec] = Field(default_factory=dict)
-    fixed: dict[str, JsonValue] = Field(default_factory=lambda: {"max_passages": 5})
+    fixed: dict[str, JsonValue] = Field(default_factory=_usual_budget)
     trials: int = Field(default=50, ge=1)
     late_trials: int | None = Field(default=None, ge=0)
     survivors: int = Field(default=2, ge=1)

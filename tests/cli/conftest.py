@@ -218,6 +218,12 @@ def rows() -> list[dict[str, Any]]:
 
 
 @pytest.fixture
+def rows_of_questions() -> Callable[[int], list[dict[str, Any]]]:
+    """The questions as plain data, so many copies of each."""
+    return question_rows
+
+
+@pytest.fixture
 def write(tmp_path: Path) -> Callable[[str, list[Any]], Path]:
     """Writes JSON lines into a file of that name."""
     return lambda name, data: write_lines(tmp_path / name, data)

@@ -24,9 +24,16 @@ from dspy.utils.exceptions import (
 )
 
 from querywright.errors import BudgetError, InputError, ModelError, OutageError, PromptTooLongError, QuerywrightError
-from querywright.models.engine_errors import LMModelError, LMPromptTooLongError, redact
+from querywright.models.engine_errors import LMModelError, LMPromptTooLongError, NotStoredError, redact
 from querywright.models.gate import Gate
-from querywright.models.guard import JSON_REQUEST, AsyncGuardedEngine, GuardedEngine, Limits, text_response
+from querywright.models.guard import (
+    JSON_REQUEST,
+    AsyncGuardedEngine,
+    GuardedEngine,
+    Limits,
+    stored_only,
+    text_response,
+)
 from querywright.models.ledger import Cost, metered
 from querywright.models.store import Store
 
@@ -77,6 +84,76 @@ def test_an_answer_is_stored_and_used_for_the_same_request_only(store):
     assert engine.complete(request(max_tokens=5)).text == "three"
     assert engine.ledger.total.calls == 3
     assert (engine.ledger.total.saved, engine.ledger.total.saved_tokens) == (2, 24)
+
+
+class Clock:
+    """Half a second later at each look."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        self.now += 0.5
+        return self.now
+
+
+def test_a_saved_call_tells_how_long_it_took_when_it_was_made(store):
+    engine = guard("one", store=store, clock=Clock())
+    engine.complete(request())
+    made = engine.ledger.total
+    again = guard("another", store=store, clock=Clock())
+    again.complete(request())
+    again.complete(request())
+
+    assert made.seconds > 0
+    assert made.saved_seconds == 0
+    assert (again.ledger.total.seconds, again.ledger.total.saved_seconds) == (0, 2 * made.seconds)
+
+
+def test_a_record_that_does_not_say_how_long_it_took_is_an_answer_still(store):
+    engine = guard("another", store=store)
+    key = engine.key(request())
+    old = {"text": "one", "finish_reason": "stop", "model": "m", "input_tokens": 10, "output_tokens": 2}
+    store.put("lm", key, json.dumps(old).encode())
+
+    assert engine.complete(request()).text == "one"
+    assert engine.ledger.total == Cost(saved=1, saved_tokens=12)
+
+
+def test_a_call_that_waited_for_an_equal_one_saves_its_seconds():
+    engine = guard("one", seconds=0.2)
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: engine.complete(request()), range(4)))
+    total = engine.ledger.total
+    assert (total.calls, total.saved) == (1, 3)
+    assert total.saved_seconds == pytest.approx(3 * total.seconds)
+
+
+def test_what_is_not_stored_is_not_asked_for_where_only_stored_answers_may_be_used(store):
+    engine = guard("one", "two", store=store)
+    with stored_only(), pytest.raises(NotStoredError, match="fake is needed that is not stored"):
+        engine.complete(request())
+    engine.complete(request())
+    with stored_only():
+        assert engine.complete(request()).text == "one"
+        with pytest.raises(NotStoredError):
+            engine.complete(request("other"))
+        with pytest.raises(NotStoredError):
+            engine.complete(request(temperature=0.7))
+    assert engine.complete(request("other")).text == "two"
+    assert (engine.inner.asked, engine.ledger.total.failures) == (2, 0)
+    assert issubclass(NotStoredError, LMError)
+    assert issubclass(NotStoredError, QuerywrightError)
+
+
+def test_who_may_not_ask_takes_no_equal_request_down(store):
+    engine = guard("one", store=store, seconds=0.3)
+    with ThreadPoolExecutor(1) as pool:
+        asks = pool.submit(engine.complete, request())
+        time.sleep(0.1)
+        with stored_only(), pytest.raises(NotStoredError):
+            engine.complete(request())
+        assert asks.result().text == "one"
 
 
 def test_half_a_character_in_an_answer_is_stored_as_it_is(store):

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 import json
 import subprocess
 import sys
@@ -11,9 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from querywright.models.adapter import PromptAdapter
-from querywright.optimize.artifacts import Golden, read_artifact
-from querywright.optimize.state import ProgramState, program_from, state_of
-from querywright.programs import READERS, TECHNIQUES, make_program
+from querywright.optimize.artifacts import Golden, Manifest, read_artifact
+from querywright.optimize.state import ProgramState, program_from, shaped, state_of
+from querywright.programs import READERS, TECHNIQUES, Ensemble, make_program
 
 GOLDEN = Golden(question="What of number 1?\u2028And\x85now?", options=["a", "b"], answer="a", passages=["p"])
 
@@ -180,3 +181,35 @@ def test_states_are_equal_only_when_everything_is():
     assert isinstance(one, ProgramState)
     assert one != state_of(make_program("hcqr", nothing, reader="multiple_choice", top_k=7))
     assert one != state_of(make_program("hcqr", nothing, reader="short_answer"))
+
+
+def test_an_artifact_of_the_format_before_is_read_as_it_was(artifact):
+    written = read_artifact(artifact)
+    for name in ("program.json", "manifest.json"):  # 2 had neither of the two
+        content = json.loads((artifact / name).read_text())
+        content["format"] = 2
+        for key in ("nearest", "members"):
+            content.pop(key, None)
+        if name == "manifest.json":
+            content["files"]["program.json"] = hashlib.sha256((artifact / "program.json").read_bytes()).hexdigest()
+            content["checksum"] = Manifest.model_validate(content).digest()
+        (artifact / name).write_text(json.dumps(content))
+    read = read_artifact(artifact)
+    assert read.state == written.state.model_copy(update={"format": 2})
+    assert state_of(program_from(read.state)) == written.state
+
+
+def test_nearest_demonstrations_and_ensembles_come_back(place, write):
+    plain = make_program("hcqr", lambda query, k: [], reader="multiple_choice", n_queries=2)
+    for name, shape in (("nearest", {"nearest": 3, "members": 0}), ("ensemble", {"nearest": 2, "members": 3})):
+        program = shaped(plain, **shape)
+        for number, (_, predictor) in enumerate(program.named_predictors()):
+            predictor.demos = [{"question": f"Q{number}"}]
+        write(place / name, program)
+        loaded = program_from(read_artifact(place / name).state)
+        assert state_of(loaded) == state_of(program)
+        assert isinstance(loaded, Ensemble) == (name == "ensemble")
+        assert loaded.technique.knobs["n_queries"] == 2
+        assert [predictor.demos[0]["question"] for predictor in loaded.predictors()] == [
+            f"Q{number}" for number in range(9 if name == "ensemble" else 3)
+        ]

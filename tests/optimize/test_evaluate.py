@@ -14,9 +14,11 @@ from querywright.errors import BudgetError, InputError, OutageError, Querywright
 from querywright.metrics.dspy_metrics import METRICS
 from querywright.models.engine_errors import LMPromptTooLongError
 from querywright.models.ledger import Cost
+from querywright.models.memo import Memo, remembering
 from querywright.optimize.evaluate import Evaluation, Row, evaluate, metrics_by_name
-from querywright.optimize.failures import TooManyFailuresError
-from querywright.programs import RAG, PlainRetrieval
+from querywright.optimize.failures import Failures, TooManyFailuresError
+from querywright.programs import RAG, PlainRetrieval, make_program
+from querywright.retrieval.replay import ReplayRetriever
 
 
 def asked_about(*numbers):
@@ -43,6 +45,37 @@ def test_questions_are_scored_in_their_order(world, make_lm):
     assert row.queries[0] == ("support", "key of 4")
     assert row.cost.calls == 3
     assert result.label_share(Label.ENTAILED) == 1.0
+
+
+def test_blocks_of_questions_share_one_allowance(world, make_engine, make_lm):
+    lm = make_lm(make_engine(before=asked_about(1, 4, 12)(LMServerError("out of order"))))
+    failures = Failures("blocks", 18, 0.12)  # two of eighteen
+    blocks = [world.questions[start : start + 6] for start in (0, 6, 12)]
+
+    first = evaluate(world.program(), blocks[0], lm=lm, name="blocks", failures=failures, max_failures=0)
+    assert first.failures == {"lm": 2}
+    assert not evaluate(world.program(), blocks[1], lm=lm, name="blocks", failures=failures).failures
+    with pytest.raises(TooManyFailuresError, match="3 of 18 questions failed in 'blocks'"):
+        evaluate(world.program(), blocks[2], lm=lm, name="blocks", failures=failures)
+
+
+def test_an_evaluation_that_is_remembered_asks_nothing_and_is_the_same(world, make_engine, make_lm):
+    lm, memo = make_lm(make_engine()), Memo()
+    replay = ReplayRetriever(world, store=None, deepest=10)
+    programs = [make_program("hcqr", replay, reader="multiple_choice", max_passages=3) for _ in range(2)]
+    with remembering(memo):
+        first, again = (evaluate(one, world.questions, lm=lm, name="hcqr", threads=3) for one in programs)
+    unaided = evaluate(world.program(), world.questions, lm=make_lm(), name="hcqr")
+
+    assert len(lm.engine.inner.asked) == 54
+    assert len(set(world.searches[:54])) == 54
+    assert [replace(row, seconds=0, cost=Cost()) for row in again.rows] == [
+        replace(row, seconds=0, cost=Cost()) for row in unaided.rows
+    ]
+    assert [row.cost.asked for row in again.rows] == [row.cost.asked for row in first.rows] == [3] * 18
+    assert (again.cost.calls, again.cost.saved_tokens) == (0, first.cost.tokens)
+    assert again.cost.saved_seconds == pytest.approx(first.cost.seconds)
+    assert dspy.settings.lm is None
 
 
 def test_plain_retrieval_that_finds_nothing_useful_is_a_zero_not_a_failure(world, make_lm):
@@ -226,7 +259,8 @@ def test_costs_of_questions_add_up_to_the_ledger_also_with_failures(world, make_
     failed = result.rows[7].cost
     assert (failed.calls, failed.failures) == (2, 1)
     rows, ledger = result.cost, lm.engine.ledger.total
-    assert replace(rows, seconds=0.0) == replace(ledger, seconds=0.0)
+    assert replace(rows, seconds=0.0, saved_seconds=0.0) == replace(ledger, seconds=0.0, saved_seconds=0.0)
+    assert rows.saved_seconds == pytest.approx(ledger.saved_seconds)
     assert rows.seconds == pytest.approx(ledger.seconds)
     assert rows.calls == 18 * 3 - 1
     assert rows.saved == 17 * 3

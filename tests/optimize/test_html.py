@@ -16,7 +16,8 @@ from querywright.optimize.contrasts import against
 from querywright.optimize.decisions import decision_rows, decisions
 from querywright.optimize.diagnosis import MEANING, Stage, diagnose
 from querywright.optimize.evaluate import Evaluation, Row
-from querywright.optimize.html import POLICY, report_html
+from querywright.optimize.html import report_html
+from querywright.optimize.html_page import POLICY
 from querywright.optimize.html_text import clean, cut, json_block, text
 
 EVIL = '</script><script>alert(1)</script><!-- <img src=x onerror="alert(2)"> \'&amp; <b>bold</b> ]]>'

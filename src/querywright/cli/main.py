@@ -24,6 +24,7 @@ from querywright.cli.index import index
 from querywright.cli.judge import judge_app
 from querywright.cli.questions import questions_app
 from querywright.cli.show import err, note
+from querywright.cli.study import study_app
 from querywright.cli.techniques import techniques
 from querywright.cli.testset import testset_app
 from querywright.errors import BudgetError, InputError, OutageError, QuerywrightError
@@ -50,6 +51,7 @@ app.command("compare")(compare_command)
 app.command("compile")(compile_command)
 app.add_typer(judge_app, name="judge")
 app.add_typer(questions_app, name="questions")
+app.add_typer(study_app, name="study")
 app.add_typer(testset_app, name="testset")
 app.command("techniques")(techniques)
 

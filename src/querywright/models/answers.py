@@ -44,12 +44,30 @@ def _system_text(request: Request) -> str:
     return system if isinstance(system, str) else "".join(getattr(part, "text", "") for part in system)
 
 
-def record_of(response: Response) -> dict[str, Any]:
-    """The arguments of ``text_response`` that make the response again."""
+def record_of(response: Response, seconds: float) -> dict[str, Any]:
+    """What is stored of a response, for ``response_of``.
+
+    Args:
+        response: One that consists of text.
+        seconds: How long the call took.
+    """
     return {
         "text": response.text or "",
         "finish_reason": response.finish_reason,
         "model": response.model,
         "input_tokens": response.usage.input_tokens,
         "output_tokens": response.usage.output_tokens,
+        "seconds": round(seconds, 4),
     }
+
+
+def response_of(record: dict[str, Any]) -> tuple[Response, float]:
+    """The response that a record was made of, and how many seconds its call took; 0 where the record does not say.
+
+    Raises:
+        TypeError: It is no such record.
+        ValueError: As well.
+    """
+    fields = dict(record)
+    seconds = float(fields.pop("seconds", 0.0))
+    return text_response(**fields), seconds

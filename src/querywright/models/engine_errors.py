@@ -32,6 +32,10 @@ class LMStoreError(QuerywrightError, LMError):
     """A store that cannot be used, in a form that DSPy passes on unchanged."""
 
 
+class NotStoredError(QuerywrightError, LMError):
+    """An answer that is not kept was needed where only kept ones may be used."""
+
+
 class LMPromptTooLongError(PromptTooLongError, ContextWindowExceededError):
     """The prompt is too long, in a form that DSPy passes on unchanged.
 

@@ -5,16 +5,32 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Protocol
 
 from dspy.utils.exceptions import LMAuthError, LMBillingError, LMConfigurationError, LMUnsupportedModelError
 
 from querywright.errors import InputError
 from querywright.models.engine_errors import LMBudgetError, LMOutageError
+from querywright.models.ledger import Cost
 
 INCURABLE = (LMAuthError, LMBillingError, LMUnsupportedModelError, LMConfigurationError)
 """Failures that no waiting mends."""
 _SHOWN = 300  # characters of the last failure in an outage's message
+
+
+class Purse(Protocol):
+    """What attempts at LM calls are paid from, where several processes share a budget."""
+
+    def reserve(self) -> None:
+        """Count one attempt before it is sent.
+
+        Raises:
+            LMBudgetError: The budget is spent.
+        """
+
+    def settle(self, cost: Cost) -> None:
+        """Enter what an attempt cost, once it ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +45,7 @@ class Limits:
         cooldown: Seconds after which an open breaker lets one request through, to see whether the model is
             back. Default 30.
         max_calls: Attempts that may be sent in all, each retry counted; None for no limit. Default None.
+        purse: Asked before each attempt, and told its cost; a budget that several processes share. Default none.
 
     Raises:
         InputError: A value is out of range.
@@ -40,6 +57,7 @@ class Limits:
     outage_after: int = 5
     cooldown: float = 30.0
     max_calls: int | None = None
+    purse: Purse | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         for name, least in (("max_attempts", 1), ("outage_after", 1), ("backoff", 0), ("max_wait", 0), ("cooldown", 0)):
@@ -74,7 +92,7 @@ class Gate:
 
         Raises:
             LMOutageError: The model is down.
-            LMBudgetError: The limit of calls is reached.
+            LMBudgetError: The limit of calls is reached, or the purse is empty.
         """
         with self._lock:
             limit = self._limits.max_calls
@@ -88,6 +106,28 @@ class Gate:
                     raise LMOutageError(self._outage())
                 self._closed_until = self._clock() + self._limits.cooldown  # this one finds out; others wait
             self._sent += 1
+        if self._limits.purse is not None:
+            try:
+                self._limits.purse.reserve()
+            except BaseException:
+                with self._lock:
+                    self._sent -= 1
+                raise
+
+    def settle(self, cost: Cost) -> None:
+        """Tell the purse, if there is one, what an attempt cost."""
+        if self._limits.purse is not None:
+            self._limits.purse.settle(cost)
+
+    def check(self) -> None:
+        """Note whether the model is down, without asking it.
+
+        Raises:
+            LMOutageError: It is.
+        """
+        with self._lock:
+            if self._open and self._clock() < self._closed_until:
+                raise LMOutageError(self._outage())
 
     def succeeded(self) -> None:
         """Note that a request was answered."""

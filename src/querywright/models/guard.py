@@ -14,7 +14,8 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
 from dataclasses import asdict
 from typing import Any
 
@@ -25,26 +26,59 @@ from dspy.lm15 import Request, Response
 from dspy.utils.exceptions import LMError, LMProviderError, LMUnexpectedError, is_retryable_lm_error
 
 from querywright.errors import QuerywrightError
-from querywright.models.answers import JSON_REQUEST, record_of, text_response, worth_keeping
-from querywright.models.engine_errors import LMStoreError, redacted
+from querywright.models.answers import JSON_REQUEST, record_of, response_of, text_response, worth_keeping
+from querywright.models.engine_errors import LMStoreError, NotStoredError, redacted
 from querywright.models.gate import Gate, Limits
 from querywright.models.ledger import Cost, Ledger
+from querywright.models.single_flight import FOLDER_NAME, Leases
 from querywright.models.store import Store
 
-__all__ = ["JSON_REQUEST", "AsyncGuardedEngine", "GuardedEngine", "Limits", "text_response"]
+__all__ = [
+    "JSON_REQUEST",
+    "AsyncGuardedEngine",
+    "GuardedEngine",
+    "Limits",
+    "is_stored_only",
+    "stored_only",
+    "text_response",
+]
 
 logger = logging.getLogger(__name__)
 
 MOST_REQUESTS = 64
 """Requests of an event loop that are under way at the same time at most."""
 
+Timed = tuple[Response, float]
+"""A response, and how many seconds its call took."""
+
+_only_stored: ContextVar[bool] = ContextVar("querywright_only_stored", default=False)
+
+
+@contextmanager
+def stored_only() -> Iterator[None]:
+    """Inside the ``with`` block, in this thread and contexts copied from it, no LM is asked.
+
+    A request whose answer is not stored raises ``NotStoredError``.
+    """
+    token = _only_stored.set(True)
+    try:
+        yield
+    finally:
+        _only_stored.reset(token)
+
+
+def is_stored_only() -> bool:
+    """Whether only stored answers may be used here."""
+    return _only_stored.get()
+
 
 class GuardedEngine:
     """A DSPy engine around another engine.
 
     An answer is stored and used again for the same request to the same model, unless it was sampled without a
-    seed. Equal requests under way at the same time make one call. Transient failures are tried again; failures
-    that trying again cannot cure (a wrong key, an empty account) open the breaker at once.
+    seed. Equal requests under way at the same time make one call, in several processes too where they share a store.
+    Transient failures are tried again; failures that trying again cannot cure (a wrong key, an empty account) open
+    the breaker at once.
 
     Args:
         inner: The engine that asks the model, once a call.
@@ -85,8 +119,9 @@ class GuardedEngine:
         self._sleep = sleep
         self._clock = clock
         self._gate = Gate(identity, self.limits, clock)
+        self._leases = Leases(store.path.parent / FOLDER_NAME) if store is not None else None
         self._lock = threading.Lock()
-        self._under_way: dict[str, Future[Response]] = {}
+        self._under_way: dict[str, Future[Timed]] = {}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> GuardedEngine:
         return self
@@ -97,16 +132,19 @@ class GuardedEngine:
         Raises:
             LMOutageError: The model is down.
             LMBudgetError: The limit of calls is reached.
+            NotStoredError: The answer is not stored, and nothing may be asked (``stored_only``).
             LMError: The request failed after all its attempts.
         """
         validate_request(request)
         if not self._repeatable(request):
-            return self._ask(request)
+            self._check_allowed()
+            return self._ask(request)[0]
         key = self.key(request)
         stored = self._stored(key)
         if stored is not None:
             return self._saved(stored)
-        mine: Future[Response] = Future()
+        self._check_allowed()
+        mine: Future[Timed] = Future()
         with self._lock:
             under_way = self._under_way.setdefault(key, mine)
         if under_way is not mine:
@@ -146,40 +184,56 @@ class GuardedEngine:
         body = json.dumps(asdict(request), sort_keys=True, ensure_ascii=False, default=str)
         return hashlib.sha256(f"{self.identity}\n{body}".encode()).hexdigest()
 
-    def _repeatable(self, request: Request) -> bool:
-        """Whether the same request has the same answer, and the answer is all text.
+    def is_draw(self, temperature: float | None, seed: int | None) -> bool:
+        """Whether a request sampled like this has another answer each time.
 
-        A sample without a seed is a new draw each time, unless the engine gives it a seed of its own.
+        That is a sample without a seed, unless the engine gives it a seed of its own.
         """
-        config = request.config
-        draw = bool(config.temperature) and config.seed is None and not self._deterministic
-        return not draw and config.logprobs is None and not request.tools
+        return bool(temperature) and seed is None and not self._deterministic
 
-    def _lead(self, request: Request, key: str, mine: Future[Response]) -> Response:
+    def _repeatable(self, request: Request) -> bool:
+        """Whether the same request has the same answer, and the answer is all text."""
+        config = request.config
+        return not self.is_draw(config.temperature, config.seed) and config.logprobs is None and not request.tools
+
+    def _check_allowed(self) -> None:
+        if is_stored_only():
+            raise NotStoredError(
+                f"an answer of {self.identity} is needed that is not stored, and nothing may be asked here; run "
+                "without stored_only to ask for it"
+            )
+
+    def _lead(self, request: Request, key: str, mine: Future[Timed]) -> Response:
         """Ask for all who wait for this answer."""
         try:
-            response = self._stored(key)  # whoever led before may have finished since this one looked
-            if response is None:
-                response = self._ask(request)
-                self._keep(key, request, response)
-            else:
-                self._saved(response)
+            with self._lease(key):
+                timed = self._stored(key)  # whoever led before may have finished since this one looked
+                if timed is None:
+                    timed = self._ask(request)
+                    self._keep(key, request, timed)
+                else:
+                    self._saved(timed)
         except BaseException as error:
             mine.set_exception(error if isinstance(error, Exception) else LMUnexpectedError("the call was interrupted"))
             raise
         else:
-            mine.set_result(response)
-            return response
+            mine.set_result(timed)
+            return timed[0]
         finally:
             with self._lock:
                 self._under_way.pop(key, None)
 
-    def _saved(self, response: Response) -> Response:
-        usage = response.usage
-        self.ledger.add(Cost(saved=1, saved_tokens=(usage.input_tokens or 0) + (usage.output_tokens or 0)))
+    def _lease(self, key: str) -> AbstractContextManager[None]:
+        """Holds off equal requests of other processes that have the same store."""
+        return nullcontext() if self._leases is None else self._leases.lease(key, self._gate.check)
+
+    def _saved(self, timed: Timed) -> Response:
+        response, seconds = timed
+        tokens = (response.usage.input_tokens or 0) + (response.usage.output_tokens or 0)
+        self.ledger.add(Cost(saved=1, saved_tokens=tokens, saved_seconds=seconds))
         return response
 
-    def _stored(self, key: str) -> Response | None:
+    def _stored(self, key: str) -> Timed | None:
         if self.store is None:
             return None
         with _store_errors():
@@ -187,17 +241,17 @@ class GuardedEngine:
         if record is None:
             return None
         try:
-            return text_response(**json.loads(record))
+            return response_of(json.loads(record))
         except (ValueError, TypeError):
             logger.warning("a stored LM answer could not be read and is asked for again")
             return None
 
-    def _keep(self, key: str, request: Request, response: Response) -> None:
-        if self.store is not None and (self._deterministic or worth_keeping(request, response)):
+    def _keep(self, key: str, request: Request, timed: Timed) -> None:
+        if self.store is not None and (self._deterministic or worth_keeping(request, timed[0])):
             with _store_errors():
-                self.store.put("lm", key, json.dumps(record_of(response)).encode())
+                self.store.put("lm", key, json.dumps(record_of(*timed)).encode())
 
-    def _ask(self, request: Request) -> Response:
+    def _ask(self, request: Request) -> Timed:
         for attempt in itertools.count(1):
             self._gate.admit()
             if attempt > 1:
@@ -210,15 +264,20 @@ class GuardedEngine:
                 redacted(error, self._secrets)
                 transient = self._is_transient(error)
                 last = not transient or attempt >= self.limits.max_attempts
-                self.ledger.add(Cost(seconds=self._clock() - began, failures=int(last)))
+                cost = Cost(seconds=self._clock() - began, failures=int(last))
+                self.ledger.add(cost)
+                self._gate.settle(cost)
                 if last:
                     self._gate.failed(error, transient=transient)
                     raise error from None
                 wait = self._wait(attempt, error.retry_after)
             else:
+                seconds = self._clock() - began
                 self._gate.succeeded()
-                self.ledger.add(self._cost(request, response, self._clock() - began))
-                return response
+                cost = self._cost(request, response, seconds)
+                self.ledger.add(cost)
+                self._gate.settle(cost)
+                return response, seconds
             self._sleep(wait)
         raise AssertionError  # itertools.count never ends
 

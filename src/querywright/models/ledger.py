@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field, fields
+from operator import add, attrgetter, sub
 from typing import Any
 
 
@@ -26,6 +27,7 @@ class Cost:
         seconds: Seconds that calls made took, summed over threads.
         dollars: Estimated US dollars of calls made, where the price is known.
         unpriced: Calls made whose price is not known.
+        saved_seconds: Seconds that the calls saved took when they were made, as far as that is known.
     """
 
     calls: int = 0
@@ -39,12 +41,13 @@ class Cost:
     seconds: float = 0.0
     dollars: float = 0.0
     unpriced: int = 0
+    saved_seconds: float = 0.0
 
     def __add__(self, other: Cost) -> Cost:
-        return Cost(**{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)})
+        return Cost(*map(add, _values(self), _values(other)))
 
     def __sub__(self, other: Cost) -> Cost:
-        return Cost(**{f.name: getattr(self, f.name) - getattr(other, f.name) for f in fields(self)})
+        return Cost(*map(sub, _values(self), _values(other)))
 
     @property
     def asked(self) -> int:
@@ -56,16 +59,30 @@ class Cost:
         """Input and output tokens of the calls made."""
         return self.input_tokens + self.output_tokens
 
+    @property
+    def when_repeated(self) -> Cost:
+        """What the same work costs when every answer of it is kept: its calls saved instead of made."""
+        return Cost(
+            saved=self.asked,
+            repairs=self.repairs,
+            saved_tokens=self.tokens + self.saved_tokens,
+            saved_seconds=self.seconds + self.saved_seconds,
+        )
+
     def to_json(self) -> dict[str, Any]:
         """The totals as a JSON object; seconds and dollars rounded."""
         data = asdict(self)
         data["seconds"], data["dollars"] = round(self.seconds, 3), round(self.dollars, 6)
+        data["saved_seconds"] = round(self.saved_seconds, 3)
         return data
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Cost:
         """The totals that ``to_json`` wrote."""
         return cls(**{f.name: data.get(f.name, f.default) for f in fields(cls)})
+
+
+_values = attrgetter(*(f.name for f in fields(Cost)))
 
 
 @dataclass(slots=True)

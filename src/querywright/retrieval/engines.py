@@ -14,6 +14,7 @@ from querywright.retrieval.chroma import ChromaRetriever
 from querywright.retrieval.expanded import ExpandedRetriever
 from querywright.retrieval.hybrid import HybridRetriever
 from querywright.retrieval.question_index import QuestionIndex
+from querywright.retrieval.replay import searched_by
 
 Engine = Literal["dense", "bm25", "hybrid", "questions", "expanded"]
 ENGINES: tuple[Engine, ...] = get_args(Engine)
@@ -98,8 +99,9 @@ def opened(retriever: object) -> Opened:
     Settings other than the usual ones are not told here: the fingerprint gives them away.
 
     Args:
-        retriever: Any retriever.
+        retriever: Any retriever, also one whose rankings are kept.
     """
+    retriever = searched_by(retriever)
     if isinstance(retriever, ChromaRetriever):
         return Opened("dense", retriever.name, retriever.embedder.id)
     if isinstance(retriever, QuestionIndex):

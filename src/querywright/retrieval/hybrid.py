@@ -69,6 +69,11 @@ class HybridRetriever:
         return hashlib.sha256(json.dumps(["hybrid", *parts]).encode()).hexdigest()
 
     @property
+    def is_known(self) -> bool:
+        """Whether the fingerprint tells one index from another: that of every part does."""
+        return all(getattr(one, "is_known", True) for one in self.retrievers)
+
+    @property
     def count(self) -> int:
         """Passages in the collection of the first retriever that can tell.
 

@@ -1,0 +1,148 @@
+"""What a worker has open: data, LM, retrievers, and what was answered already."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import dspy
+
+from querywright.data.splits import Splits
+from querywright.errors import InputError
+from querywright.home import home as working_folder
+from querywright.metrics.dspy_metrics import Metric, metric_named
+from querywright.models.gate import Limits
+from querywright.models.ledger import Cost, Ledger
+from querywright.models.lm import resolve_lm
+from querywright.models.memo import Memo
+from querywright.models.store import Store, open_store
+from querywright.optimize.evaluate import DEFAULT_METRICS
+from querywright.optimize.study.objectives import Objective
+from querywright.optimize.study.prompts import with_variant
+from querywright.optimize.study.space import Space
+from querywright.optimize.study.spec import AS_WRITTEN, StudySpec
+from querywright.optimize.study.types import ArmConfig
+from querywright.programs import RAG, Technique, make_program
+from querywright.programs.knobs import Value
+from querywright.retrieval.engines import LEXICAL, open_retriever
+from querywright.retrieval.replay import ReplayRetriever
+
+Variant = Mapping[str, Any]
+"""Prompts of a variant as plain data, as ``make_variant`` gives them."""
+
+
+@dataclass(slots=True)
+class Bench:
+    """All that a trial needs. Everything that was answered is kept, here and in the store.
+
+    Args:
+        spec: The study.
+        splits: Its questions.
+        space: Its search space.
+        objectives: Its objectives.
+        lm: The LM.
+        ledger: Where its calls are entered.
+        store: Where answers, vectors and rankings are kept.
+        home: The working folder.
+        memo: LM steps of this process.
+        retrievers: Open retrievers by engine.
+        programs: Programs by technique, engine, prompt and reader, with the knobs at their defaults.
+    """
+
+    spec: StudySpec
+    splits: Splits
+    space: Space
+    objectives: tuple[Objective, ...]
+    lm: dspy.LM
+    ledger: Ledger
+    store: Store
+    home: Path
+    memo: Memo = field(default_factory=Memo)
+    retrievers: dict[str, Any] = field(default_factory=dict)
+    programs: dict[tuple[Any, ...], RAG] = field(default_factory=dict)
+
+    @property
+    def reads(self) -> bool:
+        """Whether trials have a reader."""
+        return any(objective.reads for objective in self.objectives)
+
+    @property
+    def metrics(self) -> dict[str, Metric]:
+        """The metrics that trials are scored by: those of the objectives, and the usual ones."""
+        names = [metric for objective in self.objectives for metric in objective.metrics]
+        return {**DEFAULT_METRICS, **{name: metric_named(name) for name in names}}
+
+    def retriever(self, engine: str) -> Any:
+        """The retriever of an engine; what it found once it finds again without a search."""
+        if engine not in self.retrievers:
+            from querywright.models.embedder import resolve_embedder
+
+            embedder = None if engine in LEXICAL else resolve_embedder(self.spec.embedder, store=self.store)
+            inner = open_retriever(self.spec.collection, engine=engine, embedder=embedder, home=self.home)
+            self.retrievers[engine] = ReplayRetriever(inner, store=self.store, deepest=self.space.deepest(engine))
+        return self.retrievers[engine]
+
+    def program(self, arm: ArmConfig, variant: Variant | None = None, *, reads: bool | None = None) -> RAG:
+        """The program of an arm; equal but for their knobs, programs share prompts.
+
+        Args:
+            arm: What it is.
+            variant: Its prompts; None for prompts as they are written.
+            reads: Whether it has the reader. Default: as the objectives need.
+        """
+        reader = arm.reader if (self.reads if reads is None else reads) else None
+        key = (arm.technique, arm.engine, arm.prompt, reader)
+        if key not in self.programs:
+            made = make_program(arm.technique, self.retriever(arm.engine), reader=reader)
+            self.programs[key] = made if variant is None else with_variant(made, variant)
+        return with_knobs(self.programs[key], arm.knobs)
+
+    def spent_since(self, before: Cost) -> Cost:
+        """What was spent since the ledger stood at ``before``."""
+        return self.ledger.total - before
+
+
+def with_knobs(program: RAG, knobs: Mapping[str, Value]) -> RAG:
+    """A copy of a program with other numbers and the same prompts, the members of an ensemble included."""
+    other = copy.deepcopy(program)
+    for technique in (part for _, part in other.named_sub_modules() if isinstance(part, Technique)):
+        technique.knobs.update(knobs)
+    return other
+
+
+def open_lm(spec: StudySpec, store: Store, ledger: Ledger, purse: Any = None) -> dspy.LM:
+    """The LM of a study.
+
+    Args:
+        spec: Names it.
+        store: Where its answers are kept.
+        ledger: Where its calls are entered.
+        purse: Is asked before every call; None for no limit.
+
+    Raises:
+        InputError: The variable that holds its key is empty.
+    """
+    key = None
+    if spec.api_key_env is not None:
+        key = os.environ.get(spec.api_key_env)
+        if not key:
+            raise InputError(f"the variable {spec.api_key_env!r} holds no key; set it, or change api_key_env")
+    return resolve_lm(
+        spec.lm, store=store, ledger=ledger, limits=Limits(purse=purse), api_base=spec.api_base, api_key=key
+    )
+
+
+def open_store_at(home: Path | None) -> tuple[Path, Store]:
+    """The working folder and its store; libraries of ours write to the same folder from now on."""
+    folder = working_folder(home)
+    os.environ["QUERYWRIGHT_HOME"] = str(folder.resolve())
+    return folder, open_store(folder)
+
+
+def is_as_written(arm: ArmConfig) -> bool:
+    """Whether nobody tuned the prompts of an arm."""
+    return arm.prompt == AS_WRITTEN

@@ -1,0 +1,237 @@
+"""From what a study's file says to its arms."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from querywright.data.types import Question
+from querywright.errors import InputError, TechniqueError
+from querywright.optimize.domains import Domain, domain_of, own_step
+from querywright.optimize.study.space import PLAIN, Space, TechniqueSpace
+from querywright.optimize.study.spec import AS_WRITTEN, KnobRange, KnobSpace, PromptSpec, StudySpec, TechniqueSpec
+from querywright.programs import READERS, Technique, make_program, technique_class
+from querywright.programs.knobs import Knob, Value
+
+_COUNTS = ("n_queries", "n_sub_questions")
+"""Knobs that say how many of the ``n_written`` texts are used."""
+
+BUDGET = 5
+"""Passages that every arm may show its reader, where the study does not say."""
+
+
+def build_space(
+    spec: StudySpec,
+    readers: Sequence[str | None],
+    searched: Mapping[str, Sequence[Knob]] | None = None,
+) -> Space:
+    """The arms of a study.
+
+    Args:
+        spec: A study that was checked.
+        readers: Readers to choose from, as ``readers_for`` settles them; None alone where none reads.
+        searched: Knobs that a study searches by technique, for retrievers that narrow them
+            (``Technique.searched_knobs``). Default: as they are declared.
+
+    Raises:
+        InputError: A value is not allowed.
+    """
+    found = []
+    for name, asked in techniques_of(spec).items():
+        knobs = knobs_of(name, (searched or {}).get(name))
+        domains = {knob.name: domain_for(knob, asked.knobs.get(knob.name)) for knob in searched_in(spec, name, knobs)}
+        given = _given(spec, name, knobs, domains)
+        domains = {key: domain for key, domain in domains.items() if _can_act(knobs[key], domains, given)}
+        early, late = variants_of(spec, name)
+        found.append(
+            TechniqueSpace(
+                name=name,
+                engines=engines_of(spec, name),
+                given=given,
+                knobs=tuple(knob for knob in knobs.values() if knob.name in domains),
+                domains=domains,
+                early=early,
+                late=late,
+            )
+        )
+    return Space(tuple(found), tuple(readers), spec.trials, late_trials_of(spec))
+
+
+def readers_for(spec: StudySpec, questions: Sequence[Question]) -> list[str | None]:
+    """The readers of a study; ``auto`` chooses between options where every question has them.
+
+    Args:
+        spec: The study.
+        questions: All of its questions.
+    """
+    if isinstance(spec.reader, list):
+        return list(spec.reader)
+    if spec.reader == "auto":
+        return ["multiple_choice" if all(question.options for question in questions) else "short_answer"]
+    return [None if spec.reader == "none" else spec.reader]
+
+
+def techniques_of(spec: StudySpec) -> dict[str, TechniqueSpec]:
+    """The techniques, no rewriting first; where the study does not name it, it is the single arm as written."""
+    plain = spec.techniques.get(PLAIN, TechniqueSpec(search="named"))
+    return {PLAIN: plain, **{name: one for name, one in spec.techniques.items() if name != PLAIN}}
+
+
+def fixed_of(spec: StudySpec) -> dict[str, Any]:
+    """The knobs of all techniques that are not searched."""
+    return {"max_passages": BUDGET, **spec.fixed}
+
+
+def engines_of(spec: StudySpec, name: str) -> tuple[str, ...]:
+    """The engines of a technique; no rewriting always has dense."""
+    named = techniques_of(spec)[name].engines or [technique_class(name).ENGINE or "dense"]
+    return tuple(dict.fromkeys(["dense", *named] if name == PLAIN else named))
+
+
+def late_trials_of(spec: StudySpec) -> int:
+    """How many trials are late."""
+    if spec.late_trials is not None:
+        return spec.late_trials
+    return spec.trials // 4 if any(variants_of(spec, name)[1] for name in techniques_of(spec)) else 0
+
+
+def knobs_of(name: str, searched: Iterable[Knob] | None = None) -> dict[str, Knob]:
+    """The knobs of a technique, each after those that it depends on, with the values that can be had."""
+    narrowed = {knob.name: knob for knob in searched or ()}
+    declared = sorted(technique_class(name).KNOBS, key=lambda knob: len(knob.when))
+    return {knob.name: narrowed.get(knob.name, knob) for knob in declared}
+
+
+def searched_in(spec: StudySpec, name: str, knobs: Mapping[str, Knob]) -> list[Knob]:
+    """The knobs of a technique that trials choose, in order."""
+    asked, fixed = techniques_of(spec)[name], spec.fixed
+    named = {key for key, values in asked.knobs.items() if isinstance(values, (list, KnobRange))}
+    given = set(fixed) | (set(asked.knobs) - named)
+    every = {knob.name for knob in knobs.values() if knob.search and knob.name != "n_written"}
+    wanted = named | (every if asked.search == "all" else set())
+    return [knob for knob in knobs.values() if knob.name in wanted and knob.name not in given]
+
+
+def domain_for(knob: Knob, asked: KnobSpace | None) -> Domain:
+    """The values of a knob that a study asks for.
+
+    Args:
+        knob: The knob.
+        asked: A range, a list or one value; None for the knob's own range.
+
+    Raises:
+        InputError: A value is not allowed, or a range is none.
+    """
+    if asked is None:
+        return domain_of(knob)
+    if isinstance(asked, KnobRange):
+        return _range(knob, asked)
+    if not isinstance(asked, list):
+        return Domain(choices=(knob.check(asked),))
+    if not asked:
+        raise InputError("must be a list of one value or more, but got []")
+    values = [knob.check(value) for value in asked]
+    twice = [value for place, value in enumerate(values) if value in values[:place]]
+    if twice:
+        raise InputError(f"must hold each value once, but {twice[0]!r} stands there twice")
+    return Domain(choices=tuple(values))
+
+
+def variants_of(spec: StudySpec, name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The prompt variants of a technique: those of early trials, "as written" first, and those of late ones alone."""
+    named = techniques_of(spec)[name].prompts
+    early: list[str] = [AS_WRITTEN]
+    late: list[str] = []
+    for key, prompt in spec.prompts.items():
+        if key in named if named is not None else suits(spec, name, prompt):
+            names = [key] if prompt.sets == 1 else [f"{key}.{number}" for number in range(1, prompt.sets + 1)]
+            (late if is_late(prompt) else early).extend(names)
+    return tuple(early), tuple(late)
+
+
+def prompt_of(spec: StudySpec, variant: str) -> tuple[str, int] | None:
+    """The prompt of a variant and which of its sets, from 1; None for prompts as written."""
+    if variant == AS_WRITTEN:
+        return None
+    name, _, number = variant.partition(".")
+    return name, int(number or 1)
+
+
+def is_late(prompt: PromptSpec) -> bool:
+    """Whether only late trials have a prompt."""
+    if prompt.late is not None or prompt.teleprompter is None:
+        return bool(prompt.late)
+    from querywright.optimize.study.teleprompters import TELEPROMPTERS
+
+    return bool(TELEPROMPTERS[prompt.teleprompter].late)
+
+
+def suits(spec: StudySpec, name: str, prompt: PromptSpec) -> bool:
+    """Whether a prompt can be made for a technique: there is something to tune, and what it instructs is there."""
+    return lacking(spec, name, prompt) is None
+
+
+def lacking(spec: StudySpec, name: str, prompt: PromptSpec) -> str | None:
+    """Why a prompt is none for a technique; None where it is."""
+    known = predictors_of(spec, name)
+    unknown = [key for key in prompt.instructions if key not in known]
+    if unknown:
+        return f"{name} has no predictor {', '.join(unknown)}"
+    parts = {"technique", "reader"} if prompt.part == "all" else {prompt.part}
+    tuned = [key for key in known if key.partition(".")[0] in parts]
+    if prompt.teleprompter is not None and not tuned:
+        return f"{name} asks no LM" if prompt.part == "technique" else "there is no reader"
+    return None
+
+
+def predictors_of(spec: StudySpec, name: str) -> list[str]:
+    """The predictors of a technique's programs by name, such as ``technique.write_queries`` and ``reader.predict``."""
+    reader = next(iter(spec.reader), "none") if isinstance(spec.reader, list) else spec.reader
+    if reader == "auto":
+        reader = "short_answer"  # every reader has the same predictors
+    program = make_program(name, None, reader=reader if reader in READERS else None)
+    return [key for key, _ in program.named_predictors()]
+
+
+def _given(spec: StudySpec, name: str, knobs: Mapping[str, Knob], domains: Mapping[str, Domain]) -> dict[str, Value]:
+    """The value of every knob where nothing is chosen."""
+    asked = techniques_of(spec)[name].knobs
+    single = {key: value for key, value in asked.items() if not isinstance(value, (list, KnobRange))}
+    values: dict[str, Any] = {key: value for key, value in fixed_of(spec).items() if key in knobs} | single
+    for key, domain in domains.items():
+        values[key] = domain.nearest(knobs[key].default)
+    counted = next((key for key in _COUNTS if key in domains and not domains[key].single), None)
+    if "n_written" in knobs and "n_written" not in values and counted is not None:
+        values["n_written"] = domains[counted].highest  # smaller numbers are the first of the same texts
+    made: Technique = technique_class(name)(None, **values)
+    return dict(made.knobs)
+
+
+def _can_act(knob: Knob, domains: Mapping[str, Domain], given: Mapping[str, Value]) -> bool:
+    """Whether some choice of the others lets a knob make a difference."""
+    return all(
+        any(value in allowed for value in (domains[other].values if other in domains else [given[other]]))
+        for other, allowed in knob.when.items()
+    )
+
+
+def _range(knob: Knob, asked: KnobRange) -> Domain:
+    if knob.choices or isinstance(knob.default, bool):
+        raise InputError(f"must be a list or one of {knob.range}, for it is no number, but got a range")
+    whole = isinstance(knob.default, int)
+    for end in ("low", "high"):
+        try:
+            knob.check(getattr(asked, end))
+        except TechniqueError as error:
+            raise InputError(f"{end}: {error}") from error
+    low, high, step = float(asked.low), float(asked.high), asked.step
+    if low >= high:
+        raise InputError(f"low must be smaller than high, but got {asked.low} and {asked.high}; one value is fixed")
+    if step is not None and (step <= 0 or step > high - low or (whole and step != int(step))):
+        rule = "a whole number from 1" if whole else "more than 0"
+        raise InputError(f"step must be {rule}, and no more than high - low, but got {step}")
+    if asked.log and (low <= 0 or step is not None):
+        raise InputError("log needs a low of more than 0 and no step")
+    if step is None and not whole and not asked.log:
+        step = domain_of(knob).step and own_step(low, high)
+    return Domain(low=low, high=high, step=None if step is None else float(step), log=asked.log, whole=whole)

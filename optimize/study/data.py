@@ -1,0 +1,96 @@
+"""The questions and passages of a study, opened without a model."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from querywright.data import read_questions, split_questions
+from querywright.data.splits import Splits
+from querywright.data.types import Passage
+from querywright.errors import DataError
+from querywright.optimize.study.building import build_space, readers_for, techniques_of
+from querywright.optimize.study.objectives import check_objectives
+from querywright.optimize.study.reading import read_spec
+from querywright.optimize.study.space import Space
+from querywright.optimize.study.spec import StudySpec
+from querywright.programs import technique_class
+from querywright.retrieval.collection import collection_folder, published_passages
+
+SAMPLE = 200
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedStudy:
+    """A study that was read and checked, with its data and without its models.
+
+    Args:
+        spec: What was asked for.
+        splits: Its questions.
+        readers: Readers to choose from; None alone where none reads.
+        space: Its arms.
+        passages: Some passages of its collection, chosen by the seed.
+    """
+
+    spec: StudySpec
+    splits: Splits
+    readers: tuple[str | None, ...]
+    space: Space
+    passages: tuple[Passage, ...]
+
+
+def checked_study(source: Path | str | Mapping[str, Any], home: Path | None = None) -> CheckedStudy:
+    """Read and check a study and open its data.
+
+    Args:
+        source: The file's path, or the same as a mapping.
+        home: The working folder, which has the collection.
+
+    Raises:
+        InputError: Something is wrong with the study, its questions or its collection.
+    """
+    spec = read_spec(source)
+    splits, readers = data_of(spec)
+    _, held = published_passages(collection_folder(spec.collection, home), home)
+    ids = sorted(held)
+    chosen = sorted(random.Random(spec.seed).sample(ids, min(SAMPLE, len(ids))))
+    passages = tuple(held[one] for one in chosen)
+    return CheckedStudy(spec, splits, tuple(readers), build_space(spec, readers), passages)
+
+
+def data_of(spec: StudySpec) -> tuple[Splits, list[str | None]]:
+    """The questions of a study and its readers.
+
+    Args:
+        spec: A study that was checked.
+
+    Returns:
+        Train, dev and test; and the readers to choose from, None alone where none reads.
+
+    Raises:
+        DataError: A question is wrong, or lacks the options that a technique or reader compares.
+        InputError: The questions or the reader cannot carry an objective.
+    """
+    needing = [name for name in techniques_of(spec) if technique_class(name).NEEDS_OPTIONS]
+    named: Sequence[str] = spec.reader if isinstance(spec.reader, list) else [spec.reader]
+    needing += ["the reader multiple_choice"] if "multiple_choice" in named else []
+    try:
+        asked = read_questions(
+            spec.questions,
+            columns=spec.columns or None,
+            limit=spec.limit,
+            split=spec.split,
+            multiple_choice=True if needing else None,
+        )
+    except DataError as error:
+        if not any("multiple_choice=True" in problem for problem in error.problems):
+            raise
+        raise DataError([f"{', '.join(needing)}: every question needs options", *error.problems]) from error
+    splits = split_questions(asked, seed=spec.seed, sizes=spec.sizes)
+    readers = readers_for(spec, asked)
+    for reader in readers:
+        check_objectives(spec.objectives, splits, reader)
+    return splits, readers

@@ -1,0 +1,233 @@
+"""Prompt variants of a study: made once, kept as plain data, put into programs with other knobs."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import dspy
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from querywright.data.splits import data_hash
+from querywright.data.types import Question
+from querywright.errors import ArtifactError, InputError, TechniqueError
+from querywright.metrics.dspy_metrics import Metric
+from querywright.models.lm import lm_digest
+from querywright.optimize.state import PredictorState, apply_states, predictor_states, shaped
+from querywright.optimize.study.spec import PromptSpec
+from querywright.optimize.study.teleprompters import run_teleprompter, teleprompter_named
+from querywright.programs import RAG, Ensemble
+from querywright.programs.ensemble import MOST_MEMBERS
+
+MOST_CHARS = 100_000
+"""Characters of instructions that are given by hand."""
+
+
+class VariantState(BaseModel):
+    """A prompt variant as it is kept.
+
+    Args:
+        technique: Of the program it was made with.
+        reader: Likewise; None where the variant says nothing of a reader.
+        predictors: Those that it says something of.
+        nearest: Demonstrations that a call is shown; 0 for all.
+        members: Programs of an ensemble; 0 for none.
+        made: How it was made, for people: the teleprompter, its arguments, and how many training questions it learnt
+            from and chose on.
+    """
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    technique: str
+    reader: str | None
+    predictors: dict[str, PredictorState]
+    nearest: int = Field(default=0, ge=0)
+    members: int = Field(default=0, ge=0, le=MOST_MEMBERS)
+    made: dict[str, Any] = Field(default_factory=dict)
+
+
+def make_variant(
+    spec: PromptSpec,
+    variant_name: str,
+    program: RAG,
+    train: Sequence[Question],
+    *,
+    metric: Metric,
+    lm: dspy.LM,
+    feedback: Callable[..., Any] | None = None,
+    seed: int = 0,
+    threads: int = 1,
+    max_failures: float = 0.05,
+    progress: Callable[[int, int], None] | None = None,
+) -> dict[str, Any]:
+    """Make a prompt variant.
+
+    Args:
+        spec: Instructions by hand, a teleprompter, or both, the teleprompter after the instructions.
+        variant_name: ``NAME`` or ``NAME.2``; each has a seed of its own.
+        program: The program as written; it is not changed.
+        train: Training questions, never those of dev or test.
+        metric: A measure from 0 to 1.
+        lm: An LM made by ``resolve_lm``.
+        feedback: As ``feedback_metric`` makes it. Default: from ``metric``.
+        seed: The study's.
+        threads: Questions under way at a time.
+        max_failures: Share of the training questions that may fail.
+        progress: Called with how much is done and how much there is at most.
+
+    Returns:
+        A JSON object for ``with_variant``.
+
+    Raises:
+        OutageError: The LM is out of reach.
+        BudgetError: The limit of calls is reached.
+        TooManyFailuresError: More questions failed than allowed.
+        TeleprompterError: The teleprompter came to nothing.
+        InputError: A name or value is wrong, or there is nothing to tune.
+        ArtifactError: A demonstration holds something that JSON cannot.
+    """
+    changed = with_instructions(program, spec.instructions)
+    made: dict[str, Any] = {"variant": variant_name, "instructions": sorted(spec.instructions)}
+    if spec.teleprompter is not None:
+        own = _seed(seed, variant_name)
+        teleprompter = teleprompter_named(spec.teleprompter)
+        changed = run_teleprompter(
+            spec.teleprompter,
+            changed,
+            train,
+            metric=metric,
+            feedback=feedback,
+            lm=lm,
+            arguments=spec.arguments,
+            part=spec.part,
+            seed=own,
+            threads=threads,
+            max_failures=max_failures,
+            progress=progress,
+        )
+        learn, choose = teleprompter.parts(train, spec.arguments, own)
+        made |= {
+            "teleprompter": spec.teleprompter,
+            "arguments": teleprompter.check(spec.arguments),
+            "part": spec.part,
+            "learnt_from": learn,
+            "chosen_on": choose,
+        }
+    elif not spec.instructions:
+        raise InputError(f"the prompts {variant_name!r} name no teleprompter and no instructions; give one of them")
+    states = {
+        name: state for name, state in predictor_states(changed).items() if _covers(spec, name.rpartition("].")[2])
+    }
+    reads = any(".reader." in f".{name}" for name in states)
+    state = VariantState(
+        technique=program.technique.NAME,
+        reader=program.reader.NAME if reads and program.reader is not None else None,
+        predictors=states,
+        nearest=changed.nearest,
+        members=len(changed.members) if isinstance(changed, Ensemble) else 0,
+        made=made,
+    )
+    return state.model_dump(mode="json")
+
+
+def with_variant(program: RAG, state: Mapping[str, Any]) -> RAG:
+    """A copy of a program with the prompts of a variant; its knobs, and predictors that are not named, stay.
+
+    Args:
+        program: A program that is no ensemble.
+        state: What ``make_variant`` gave.
+
+    Raises:
+        ArtifactError: It is damaged, or belongs to another technique or reader.
+    """
+    try:
+        variant = VariantState.model_validate(dict(state))
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise ArtifactError(f"a prompt variant: field {where or '(whole)'}: {first['msg']}; make it again") from error
+    reader = None if program.reader is None else program.reader.NAME
+    if variant.technique != program.technique.NAME or (variant.reader is not None and variant.reader != reader):
+        raise ArtifactError(
+            f"the prompt variant was made for {variant.technique} with the reader {variant.reader}, and cannot be put "
+            f"into {program.technique.NAME} with {reader}; make it for that one"
+        )
+    try:
+        other = shaped(program, nearest=variant.nearest, members=variant.members)
+    except TechniqueError as error:
+        raise ArtifactError(f"a prompt variant: {error}; make it again") from error
+    apply_states(
+        other, {**predictor_states(other), **variant.predictors}, whose=variant.technique, file="a prompt variant"
+    )
+    return other
+
+
+def variant_key(
+    spec: PromptSpec, number: int, program: RAG, train: Sequence[Question], *, metric: str, lm: dspy.LM, seed: int
+) -> str:
+    """SHA-256, as hex, of all that a variant depends on.
+
+    Args:
+        spec: How it is made.
+        number: Which of the ``sets`` it is, from 1.
+        program: What it is made with: technique, reader, knobs, and what is searched.
+        train: Training questions, in any order.
+        metric: Name of the measure.
+        lm: An LM made by ``resolve_lm``.
+        seed: The study's.
+
+    Raises:
+        ModelError: The LM was not made by ``resolve_lm``.
+    """
+    data = {
+        "technique": program.technique.NAME,
+        "reader": None if program.reader is None else program.reader.NAME,
+        "knobs": dict(program.technique.knobs),
+        "searched": getattr(program.technique.retriever, "fingerprint", None),
+        "part": spec.part,
+        "spec": spec.model_dump(mode="json", exclude={"sets", "late"}),
+        "number": number,
+        "train": data_hash(train),
+        "metric": metric,
+        "lm": lm_digest(lm),
+        "seed": seed,
+    }
+    return hashlib.sha256(json.dumps(data, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def with_instructions(program: RAG, instructions: Mapping[str, str]) -> RAG:
+    """A copy of a program with instructions written by hand.
+
+    Args:
+        program: It is not changed.
+        instructions: By the predictor's name, such as ``technique.write_queries``.
+
+    Raises:
+        InputError: There is no such predictor, or the instructions are empty or too long.
+    """
+    other = copy.deepcopy(program)
+    predictors: dict[str, Any] = dict(other.named_predictors())
+    for name, text in instructions.items():
+        if name not in predictors:
+            known = ", ".join(predictors) or "none"
+            raise InputError(
+                f"{program.technique.NAME} has no predictor {name!r} to give instructions; the predictors are: {known}"
+            )
+        if not text.strip() or len(text) > MOST_CHARS:
+            raise InputError(f"the instructions of {name} must have 1 to {MOST_CHARS} characters, but have {len(text)}")
+        predictors[name].signature = predictors[name].signature.with_instructions(text)
+    return other
+
+
+def _covers(spec: PromptSpec, name: str) -> bool:
+    """Whether a variant says something of a predictor."""
+    if name in spec.instructions:
+        return True
+    return spec.teleprompter is not None and (spec.part == "all" or name.startswith(f"{spec.part}."))
+
+
+def _seed(seed: int, variant_name: str) -> int:
+    return int.from_bytes(hashlib.sha256(f"{seed}:{variant_name}".encode()).digest()[:4], "big") >> 1

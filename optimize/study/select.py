@@ -1,0 +1,195 @@
+"""What dev decides: the best arm, the front, and how much of the best one's lead is luck."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from querywright.errors import QuerywrightError
+from querywright.metrics.statistics import PairedTest
+from querywright.optimize.evaluate import Evaluation
+from querywright.optimize.selection import beats, best_of, paired
+from querywright.optimize.study.objectives import Objective
+from querywright.optimize.study.prune import scores
+from querywright.optimize.study.types import TrialRecord
+
+FEWEST = 6
+"""Questions without which no exact test can show anything at the level of 5 per cent, even if all were won."""
+
+RESAMPLES = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Corrected:
+    """The best value on dev without the luck of having been chosen there.
+
+    Args:
+        dev: The value as it was measured.
+        corrected: Less the mean lead that an arm chosen on a resample of the questions has there over what it gets
+            on the questions left out of the resample.
+        arms: Arms that were chosen from.
+        n: Questions.
+    """
+
+    dev: float
+    corrected: float
+    arms: int
+    n: int
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """What dev decides.
+
+    Args:
+        plain: No rewriting.
+        best: The best other arm; None where none was complete.
+        winner: ``best`` where it beats no rewriting, else no rewriting.
+        front: Arms that no other beats in all objectives, the first objective's best first.
+        corrected: The winner's curse of the best arm.
+        test: The best arm against no rewriting, on the dev questions that both scored.
+        too_few: Why no arm is crowned although one was ahead; empty where questions suffice.
+    """
+
+    plain: TrialRecord
+    best: TrialRecord | None
+    winner: TrialRecord
+    front: tuple[TrialRecord, ...]
+    corrected: Corrected | None
+    test: PairedTest | None
+    too_few: str = ""
+
+
+def choose(trials: Sequence[TrialRecord], objectives: Sequence[Objective], n_test: int) -> Chosen:
+    """The best arm by the first objective, out of the front where there are several.
+
+    Args:
+        trials: Of the study.
+        objectives: Its objectives; the first is one of quality.
+        n_test: Questions of the test.
+
+    Raises:
+        QuerywrightError: No rewriting could not be scored, so nothing can be held against it.
+    """
+    distinct = [one for one in trials if one.state == "complete" and one.same_as is None]
+    plain = next((one for one in distinct if one.arm is not None and one.arm.is_plain), None)
+    if plain is None:
+        raise QuerywrightError(
+            "no rewriting has no result, so nothing can be chosen; `querywright study status` tells of trial 0"
+        )
+    first = objectives[0]
+    front = pareto(distinct, objectives)
+    running = front if len(objectives) > 1 else distinct
+    others = [one for one in running if one is not plain] or [one for one in distinct if one is not plain]
+    best = _best(others, first)
+    winner, test = plain, None
+    if best is not None:
+        one, other = _Tried(best), _Tried(plain)
+        winner = best if beats(one, other, first.name) else plain
+        mine, theirs = paired(one, other, first.name)
+        test = mine.against(theirs, first.metrics[0]) if mine.rows else None
+    too_few = ""
+    n_dev = len(scores(plain.dev, first)) if plain.dev is not None else 0
+    if winner is not plain and min(n_dev, n_test) < FEWEST:
+        too_few = (
+            f"{n_dev} dev and {n_test} test questions are too few to crown an arm: with fewer than {FEWEST} no test "
+            "can show a difference"
+        )
+        winner = plain
+    return Chosen(plain, best, winner, tuple(front), winners_curse(distinct, first), test, too_few)
+
+
+@dataclass(frozen=True, slots=True)
+class _Tried:
+    """A trial that ended, as selection looks at it."""
+
+    record: TrialRecord
+
+    @property
+    def name(self) -> str:
+        return self.record.name
+
+    @property
+    def dev(self) -> Evaluation:
+        assert self.record.dev is not None
+        return self.record.dev
+
+
+def _best(trials: Sequence[TrialRecord], objective: Objective) -> TrialRecord | None:
+    tried = [_Tried(one) for one in trials if one.dev is not None]
+    return best_of(tried, objective.name).record if tried else None
+
+
+def pareto(trials: Sequence[TrialRecord], objectives: Sequence[Objective]) -> list[TrialRecord]:
+    """The complete trials that no other is at least as good as in all objectives and better in one."""
+    points = [(one, _point(one, objectives)) for one in trials if one.state == "complete"]
+    points = [(one, point) for one, point in points if not any(math.isnan(value) for value in point)]
+    front: list[tuple[TrialRecord, tuple[float, ...]]] = []
+    for one, point in points:
+        behind = any(all(b >= a for a, b in zip(point, other, strict=True)) and other != point for _, other in points)
+        if not behind and all(point != kept for _, kept in front):
+            front.append((one, point))
+    return [one for one, _ in sorted(front, key=lambda pair: (tuple(-value for value in pair[1]), pair[0].number))]
+
+
+def _point(record: TrialRecord, objectives: Sequence[Objective]) -> tuple[float, ...]:
+    """The values, larger being better."""
+    values = [record.values.get(objective.name, math.nan) for objective in objectives]
+    signs = [1 if objective.direction == "maximize" else -1 for objective in objectives]
+    return tuple(sign * value for sign, value in zip(signs, values, strict=True))
+
+
+def winners_curse(trials: Sequence[TrialRecord], objective: Objective, seed: int = 0) -> Corrected | None:
+    """How good the best arm is likely to be on other questions.
+
+    The choice is made again on 1,000 resamples of the dev questions; each time the chosen arm is looked at on the
+    questions that the resample left out.
+
+    Args:
+        trials: Complete trials of different arms.
+        objective: What was chosen by; larger is better.
+        seed: Of the resamples.
+
+    Returns:
+        None with fewer than two arms or six questions that all of them scored.
+    """
+    tables = [scores(one.dev, objective) for one in trials if one.dev is not None]
+    shared = [key for key in (tables[0] if tables else {}) if all(key in table for table in tables)]
+    if len(tables) < 2 or len(shared) < FEWEST:
+        return None
+    values = np.array([[table[key] for key in shared] for table in tables])
+    drawn = np.random.default_rng(seed)
+    leads = []
+    for _ in range(RESAMPLES):
+        inside = drawn.integers(len(shared), size=len(shared))
+        outside = np.setdiff1d(np.arange(len(shared)), inside)
+        if not len(outside):
+            continue
+        means = values[:, inside].mean(axis=1)
+        chosen = int(means.argmax())
+        leads.append(means[chosen] - values[chosen, outside].mean())
+    best = float(values.mean(axis=1).max())
+    return Corrected(best, best - float(np.mean(leads)), len(tables), len(shared))
+
+
+def surviving(trials: Sequence[TrialRecord], objectives: Sequence[Objective], number: int) -> list[str]:
+    """The techniques that go on to the late trials, best first.
+
+    Args:
+        trials: Those of the first phase.
+        objectives: Of the study.
+        number: How many go on at most. No rewriting, which has no prompts to tune, is not counted.
+    """
+    left = [one for one in trials if one.state == "complete" and one.arm is not None and one.arm.technique != "plain"]
+    found: list[str] = []
+    while left and len(found) < number:
+        best = _best(left, objectives[0])
+        assert best is not None
+        assert best.arm is not None
+        technique = best.arm.technique
+        found.append(technique)
+        left = [one for one in left if one.arm is not None and one.arm.technique != technique]
+    return found

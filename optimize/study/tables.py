@@ -1,0 +1,77 @@
+"""Trials as rows for people to read, on the terminal and in the report."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from querywright.metrics.statistics import Mean
+from querywright.optimize.report import percent
+from querywright.optimize.study.status import (
+    Aim,
+    Known,
+    arm_name,
+    best,
+    changed_knobs,
+    ended,
+    interval,
+    of_technique,
+    techniques,
+)
+from querywright.optimize.study.types import TrialRecord
+
+BEST_SHOWN = 8
+
+
+def shown(mean: Mean, aim: Aim) -> str:
+    """A value for people: per cent with its interval, or a cost as it is."""
+    if aim.metrics:
+        return percent(mean)
+    return "-" if math.isnan(mean.value) else f"{mean.value:.4g}"
+
+
+def ranked(trials: Sequence[TrialRecord], aim: Aim) -> list[TrialRecord]:
+    """The complete trials with a value, the best first."""
+    sign = 1 if aim.direction == "maximize" else -1
+    scored = [one for one in ended(trials, "complete") if not math.isnan(one.values.get(aim.name, math.nan))]
+    return sorted(scored, key=lambda one: (-sign * one.values[aim.name], one.number))
+
+
+def best_rows(trials: Sequence[TrialRecord], aims: Sequence[Aim], limit: int = BEST_SHOWN) -> list[dict[str, str]]:
+    """A row a trial, equal arms once.
+
+    Args:
+        trials: In the order in which they are shown.
+        aims: The objectives.
+        limit: Rows at the most.
+    """
+    arms: dict[str, TrialRecord] = {}
+    for one in trials:
+        arms.setdefault(one.name if one.arm is None else one.arm.key, one)
+    return [
+        {
+            "trial": str(one.number),
+            "arm": arm_name(one.arm),
+            **{aim.name: shown(interval(one, aim), aim) for aim in aims},
+            "knobs": changed_knobs(one.arm),
+        }
+        for one in list(arms.values())[:limit]
+    ]
+
+
+def technique_rows(snapshot: Known, aim: Aim) -> list[dict[str, str]]:
+    """A row a technique: its trials by state, and its best one."""
+    rows = []
+    for name in techniques(snapshot):
+        mine = of_technique(snapshot.trials, name)
+        leader = best(mine, aim)
+        rows.append(
+            {
+                "technique": name,
+                "trials": str(len(mine)),
+                **{state: str(len(ended(mine, state))) for state in ("complete", "pruned", "failed", "running")},
+                "best": "-" if leader is None else shown(interval(leader, aim), aim),
+                "knobs": "-" if leader is None else changed_knobs(leader.arm),
+            }
+        )
+    return rows

@@ -1,0 +1,429 @@
+"""The teleprompters of a study by name, each with its own arguments, passed through to DSPy's class."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import dspy
+
+from querywright.data.types import Question
+from querywright.errors import InputError, TechniqueError
+from querywright.metrics.dspy_metrics import Metric
+from querywright.metrics.feedback import feedback_metric
+from querywright.optimize.study.teleprompter_work import Work, check_program, halves
+from querywright.optimize.study.teleprompters_demos import (
+    bootstrap_few_shot,
+    bootstrap_optuna,
+    ensemble,
+    knn_few_shot,
+    labelled_few_shot,
+    random_search,
+)
+from querywright.optimize.study.teleprompters_instructions import copro, gepa, mipro, simba
+from querywright.programs import RAG
+from querywright.programs.ensemble import MOST_MEMBERS
+from querywright.programs.knobs import Knob, Value
+
+Arguments = Mapping[str, Any]
+
+_THRESHOLD = Knob("metric_threshold", 1.0, "value from which a run may be shown", low=0.0, high=1.0)
+_VALIDATION = Knob("validation", 0.5, "share of the training questions that choices are made on", low=0.1, high=0.9)
+_LABELLED = Knob("max_labeled_demos", 0, "labelled questions shown besides", low=0, high=32)
+_ROUNDS = Knob("max_rounds", 1, "attempts at a question, those after the first sampled", low=1, high=10)
+_CANDIDATES = Knob("num_candidate_programs", 4, "sets of demonstrations that are tried", low=1, high=64)
+_TEMPERATURE = Knob("init_temperature", 1.0, "temperature at which instructions are written", low=0.0, high=2.0)
+
+
+def _bootstrapped(default: int) -> Knob:
+    return Knob("max_bootstrapped_demos", default, "demonstrations of each predictor", low=1, high=32)
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """What a teleprompter takes, at most.
+
+    Args:
+        runs: Runs of the program over one question.
+        proposals: LM calls beside those of the program, which write instructions and what they rest on.
+    """
+
+    runs: int
+    proposals: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Teleprompter:
+    """A way to prompts.
+
+    Args:
+        name: How it is called in a study.
+        title: DSPy's class.
+        late: Whether it is so expensive that only techniques that survive the first phase are given it.
+        options: Its arguments, with our defaults, which suit 6 to 10 training questions.
+        compile: Does the work.
+        bound: What it takes at most, by the number of training questions, of predictors and its arguments.
+        splits: Whether it keeps a part of the training questions to choose on (argument ``validation``).
+    """
+
+    name: str
+    title: str
+    late: bool
+    options: tuple[Knob, ...]
+    compile: Callable[[Work], RAG]
+    bound: Callable[[int, int, Mapping[str, Any]], Bound]
+    splits: bool = False
+
+    @property
+    def arguments(self) -> dict[str, Value]:
+        """The allowed arguments with their defaults."""
+        return {option.name: option.default for option in self.options}
+
+    def check(self, arguments: Arguments | None = None) -> dict[str, Value]:
+        """The arguments, defaults filled in.
+
+        Raises:
+            InputError: A name is unknown, or a value has another type or is out of range.
+        """
+        known = {option.name: option for option in self.options}
+        values = self.arguments
+        for name, value in (arguments or {}).items():
+            if name not in known:
+                near = difflib.get_close_matches(str(name), known, n=1)
+                hint = f"did you mean {near[0]!r}? " if near else ""
+                raise InputError(
+                    f"{self.name} has no argument {name!r}; {hint}the arguments are: {', '.join(known) or 'none'}"
+                )
+            try:
+                values[name] = known[name].check(value)
+            except TechniqueError as error:
+                raise InputError(f"{self.name}: {error}") from error
+        return values
+
+    def most_runs(self, n_train: int, n_predictors: int, arguments: Arguments | None = None) -> int:
+        """Runs of the program over a question, at most."""
+        return self.bound(n_train, n_predictors, self.check(arguments)).runs
+
+    def most_calls(
+        self,
+        n_train: int,
+        n_predictors: int,
+        arguments: Arguments | None = None,
+        *,
+        calls_per_run: int | None = None,
+    ) -> int | None:
+        """LM calls at most: those of all runs of the program, and those that write instructions.
+
+        An answer that cannot be read is asked for once more, which is not counted; equal calls are made once, and
+        what the store has is not made at all, so it is mostly far fewer.
+
+        Args:
+            n_train: Training questions.
+            n_predictors: Predictors that are tuned.
+            arguments: As in ``check``.
+            calls_per_run: LM calls of one run of the program. Default one for each predictor.
+
+        Returns:
+            The bound; None where nothing bounds it.
+        """
+        bound = self.bound(n_train, n_predictors, self.check(arguments))
+        return bound.runs * (n_predictors if calls_per_run is None else calls_per_run) + bound.proposals
+
+    def parts(self, train: Sequence[Question], arguments: Arguments | None, seed: int) -> tuple[int, int]:
+        """How many training questions it learns from, and how many of them it keeps to choose on."""
+        if not self.splits:
+            return len(train), 0
+        learn, choose = halves(train, float(self.check(arguments)["validation"]), seed)
+        return len(learn), len(choose)
+
+
+def _choosing(n_train: int, given: Mapping[str, Any]) -> tuple[int, int]:
+    """Questions to learn from and to choose on."""
+    kept = min(max(1, round(n_train * (1 - given["validation"]))), max(1, n_train - 1))
+    return kept, n_train - kept
+
+
+def _random_bound(n: int, predictors: int, given: Mapping[str, Any]) -> Bound:
+    learn, choose = _choosing(n, given)
+    tried = given["num_candidate_programs"]
+    return Bound((tried + 1) * learn * given["max_rounds"] + (tried + 3) * choose)
+
+
+def _optuna_bound(n: int, predictors: int, given: Mapping[str, Any]) -> Bound:
+    learn, choose = _choosing(n, given)
+    return Bound(learn * given["max_rounds"] + given["num_candidate_programs"] * choose)
+
+
+def _copro_bound(n: int, predictors: int, given: Mapping[str, Any]) -> Bound:
+    """At depth d each predictor's candidates of all depths so far are scored on all questions."""
+    breadth, depth = given["breadth"], given["depth"]
+    scored = predictors * breadth * depth * (depth + 1) // 2
+    return Bound(scored * n, predictors * (breadth * depth - 1))
+
+
+def _mipro_bound(n: int, predictors: int, given: Mapping[str, Any]) -> Bound:
+    learn, choose = _choosing(n, given)
+    sets = max(1, given["num_candidates"] - 1)
+    full = given["num_trials"] // given["minibatch_full_eval_steps"] + 2 if given["minibatch"] else 0
+    runs = sets * learn + (1 + given["num_trials"] + full) * choose
+    summary = (2 + learn // given["view_data_batch_size"]) if given["data_aware_proposer"] else 0
+    each = 3 if given["program_aware_proposer"] else 1
+    return Bound(runs, summary + each * max(3, given["num_candidates"]) * predictors)
+
+
+def _simba_bound(n: int, predictors: int, given: Mapping[str, Any]) -> Bound:
+    batch, tried, steps = min(given["bsize"], n), given["num_candidates"], given["max_steps"]
+    each = batch * tried + batch * (tried + 1)
+    return Bound(steps * each + (min(steps, tried) + 1) * n, steps * min(batch, tried + 1))
+
+
+def _gepa_bound(n: int, predictors: int, given: Mapping[str, Any]) -> Bound:
+    """The round that is under way when the limit is met is ended: two small batches and all that is chosen on."""
+    _, choose = _choosing(n, given)
+    runs = max(given["max_metric_calls"], choose) + 2 * given["reflection_minibatch_size"] + choose
+    return Bound(runs, 2 * (runs // max(1, given["reflection_minibatch_size"]) + 1))
+
+
+TELEPROMPTERS: Mapping[str, Teleprompter] = {
+    one.name: one
+    for one in (
+        Teleprompter(
+            "labelled_few_shot",
+            "LabeledFewShot",
+            False,
+            (Knob("k", 4, "labelled questions shown", low=1, high=64),),
+            labelled_few_shot,
+            lambda n, predictors, given: Bound(0),
+        ),
+        Teleprompter(
+            "bootstrap_few_shot",
+            "BootstrapFewShot",
+            False,
+            (_bootstrapped(2), _LABELLED, _ROUNDS, _THRESHOLD),
+            bootstrap_few_shot,
+            lambda n, predictors, given: Bound(n * given["max_rounds"]),
+        ),
+        Teleprompter(
+            "knn_few_shot",
+            "KNNFewShot",
+            False,
+            (
+                Knob("k", 2, "demonstrations shown with each question", low=1, high=32),
+                Knob("pool", 64, "demonstrations kept at most", low=1, high=512),
+                _ROUNDS,
+                _THRESHOLD,
+            ),
+            knn_few_shot,
+            lambda n, predictors, given: Bound(n * given["max_rounds"]),
+        ),
+        Teleprompter(
+            "random_search",
+            "BootstrapFewShotWithRandomSearch",
+            True,
+            (_CANDIDATES, _bootstrapped(2), _LABELLED, _ROUNDS, _THRESHOLD, _VALIDATION),
+            random_search,
+            _random_bound,
+            splits=True,
+        ),
+        Teleprompter(
+            "bootstrap_optuna",
+            "BootstrapFewShotWithOptuna",
+            True,
+            (
+                _CANDIDATES,
+                Knob("max_demos", 4, "demonstrations of each predictor, one of which is chosen", low=1, high=32),
+                _LABELLED,
+                _ROUNDS,
+                _THRESHOLD,
+                _VALIDATION,
+            ),
+            bootstrap_optuna,
+            _optuna_bound,
+            splits=True,
+        ),
+        Teleprompter(
+            "copro",
+            "COPRO",
+            True,
+            (
+                Knob("breadth", 3, "instructions of each predictor at each depth", low=2, high=20),
+                Knob("depth", 2, "times that instructions are proposed", low=1, high=10),
+                _TEMPERATURE,
+            ),
+            copro,
+            _copro_bound,
+        ),
+        Teleprompter(
+            "mipro",
+            "MIPROv2",
+            True,
+            (
+                Knob(
+                    "num_candidates", 3, "instructions, and sets of demonstrations, of each predictor", low=2, high=20
+                ),
+                Knob("num_trials", 6, "combinations that are tried", low=1, high=200),
+                _bootstrapped(2),
+                _LABELLED,
+                Knob("minibatch", False, "whether a combination is tried on some questions only, at first"),
+                Knob("minibatch_size", 35, "how many these are", low=1, high=1000),
+                Knob("minibatch_full_eval_steps", 5, "combinations between two runs over all", low=1, high=100),
+                Knob("program_aware_proposer", False, "whether the source code of the program is shown"),
+                Knob("data_aware_proposer", True, "whether the training questions are summed up"),
+                Knob("tip_aware_proposer", True, "whether a tip is given on how to write"),
+                Knob("fewshot_aware_proposer", True, "whether demonstrations are shown"),
+                Knob("view_data_batch_size", 5, "questions summed up at a time", low=1, high=50),
+                _TEMPERATURE,
+                _THRESHOLD,
+                _VALIDATION,
+            ),
+            mipro,
+            _mipro_bound,
+            splits=True,
+        ),
+        Teleprompter(
+            "simba",
+            "SIMBA",
+            True,
+            (
+                Knob("bsize", 4, "questions of a step", low=1, high=256),
+                Knob("num_candidates", 3, "programs that are tried in a step", low=2, high=20),
+                Knob("max_steps", 2, "steps", low=1, high=50),
+                Knob("max_demos", 2, "demonstrations of each predictor", low=0, high=32),
+                Knob("demo_input_field_maxlen", 20_000, "characters of a demonstration's input", low=1, high=100_000),
+                Knob("temperature_for_sampling", 0.2, "how often worse programs are run", low=0.01, high=10.0),
+                Knob("temperature_for_candidates", 0.2, "how often worse programs are built on", low=0.01, high=10.0),
+            ),
+            simba,
+            _simba_bound,
+        ),
+        Teleprompter(
+            "gepa",
+            "GEPA",
+            True,
+            (
+                Knob("max_metric_calls", 60, "runs of the program over a question", low=1, high=100_000),
+                Knob("reflection_minibatch_size", 3, "questions that an instruction is written from", low=1, high=50),
+                Knob(
+                    "candidate_selection_strategy",
+                    "pareto",
+                    "which program is built on",
+                    choices=("pareto", "current_best"),
+                ),
+                Knob("component_selector", "round_robin", "which predictors change", choices=("round_robin", "all")),
+                Knob("use_merge", False, "whether two good programs are put together"),
+                Knob("max_merge_invocations", 5, "how often", low=0, high=100),
+                Knob("skip_perfect_score", True, "whether questions that went well are passed over"),
+                Knob("add_format_failure_as_feedback", False, "whether unreadable answers are shown as well"),
+                Knob("temperature", 1.0, "temperature at which instructions are written", low=0.0, high=2.0),
+                Knob("max_chars", 2000, "characters of an instruction", low=50, high=50_000),
+                _VALIDATION,
+            ),
+            gepa,
+            _gepa_bound,
+            splits=True,
+        ),
+        Teleprompter(
+            "ensemble",
+            "Ensemble",
+            True,
+            (
+                Knob("size", 3, "programs in it", low=2, high=MOST_MEMBERS),
+                _bootstrapped(2),
+                _ROUNDS,
+                _THRESHOLD,
+            ),
+            ensemble,
+            lambda n, predictors, given: Bound(n * given["size"] * given["max_rounds"]),
+        ),
+    )
+}
+"""By name. Those that choose between prompts keep a part of the training questions for it; dev and test are never seen.
+Demonstrations come from runs that reach ``metric_threshold``."""
+
+
+def teleprompter_named(name: str) -> Teleprompter:
+    """The teleprompter of that name.
+
+    Raises:
+        InputError: There is none.
+    """
+    if name not in TELEPROMPTERS:
+        near = difflib.get_close_matches(name, TELEPROMPTERS, n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise InputError(f"unknown teleprompter {name!r}; {hint}the teleprompters are: {', '.join(TELEPROMPTERS)}")
+    return TELEPROMPTERS[name]
+
+
+def run_teleprompter(
+    name: str,
+    program: RAG,
+    train: Sequence[Question],
+    *,
+    metric: Metric,
+    lm: dspy.LM,
+    feedback: Callable[..., Any] | None = None,
+    arguments: Arguments | None = None,
+    part: str = "technique",
+    seed: int = 0,
+    threads: int = 1,
+    max_failures: float = 0.05,
+    progress: Callable[[int, int], None] | None = None,
+) -> RAG:
+    """Tune the prompts of a program on training questions.
+
+    What the teleprompter passes over is not passed over here: an outage and a spent budget stop it at once, and so do
+    more questions that fail than allowed, each counted once however often it is asked. What is sampled has a seed,
+    so a run that is started again takes it from the store. Nothing is written to a disk.
+
+    Args:
+        name: A name in ``TELEPROMPTERS``.
+        program: The program as it stands; it is not changed.
+        train: Training questions, never those of dev or test. Where the teleprompter chooses, a part of them is kept
+            for that, by the stable hash of seed and id.
+        metric: A measure from 0 to 1 of ``(example, prediction)``.
+        lm: An LM made by ``resolve_lm``; it also writes the instructions.
+        feedback: As ``feedback_metric`` makes it, for GEPA. Default: from ``metric``.
+        arguments: The teleprompter's own.
+        part: Predictors that may change: ``technique``, ``reader`` or ``all``.
+        seed: Of everything that is drawn.
+        threads: Questions under way at a time, where DSPy runs several.
+        max_failures: Share of the training questions that may fail.
+        progress: Called with how much is done and how much there is at most.
+
+    Returns:
+        A program with other instructions and demonstrations: of ``knn_few_shot`` one with ``nearest``, of ``ensemble``
+        an ``Ensemble``.
+
+    Raises:
+        OutageError: The LM is out of reach.
+        BudgetError: The limit of calls is reached.
+        TooManyFailuresError: More questions failed than allowed.
+        TeleprompterError: It came to nothing.
+        InputError: A name or value is wrong, there is nothing to tune, or there are too few questions.
+    """
+    teleprompter = teleprompter_named(name)
+    given = teleprompter.check(arguments)
+    check_program(program, part)
+    if not train:
+        raise InputError(f"{name} has no training questions; give at least {2 if teleprompter.splits else 1}")
+    prefix = "" if part == "all" else f"{part}."
+    tuned = sum(one.startswith(prefix) for one, _ in program.named_predictors())
+    return teleprompter.compile(
+        Work(
+            name=name,
+            program=program,
+            train=train,
+            metric=metric,
+            feedback=feedback_metric(metric) if feedback is None else feedback,
+            lm=lm,
+            arguments=given,
+            part=part,
+            seed=seed,
+            threads=threads,
+            max_failures=max_failures,
+            runs=teleprompter.bound(len(train), tuned, given).runs,
+            progress=progress,
+        )
+    )

@@ -1,0 +1,134 @@
+"""Teleprompters that write instructions: COPRO, MIPROv2, SIMBA and GEPA."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dspy
+from dspy.utils.exceptions import AdapterParseError, LMError
+
+from querywright.models.adapter import PromptAdapter
+from querywright.optimize.study.teleprompter_work import Work
+from querywright.optimize.study.teleprompters_demos import examples, learn_and_choose
+from querywright.programs import RAG
+
+
+def copro(work: Work) -> RAG:
+    """DSPy's ``COPRO``: instructions proposed by the LM and scored on all training questions."""
+    with work.watched(work.score) as metric:
+        teleprompter = dspy.COPRO(metric=metric, **_given(work, "breadth", "depth", "init_temperature"))
+        tuned = teleprompter.compile(
+            work.student(),
+            trainset=examples(work.train, work.number("order")),
+            eval_kwargs={"num_threads": work.threads, "display_progress": False, "display_table": 0},
+        )
+    return work.with_prompts_of(tuned)
+
+
+def mipro(work: Work) -> RAG:
+    """DSPy's ``MIPROv2``: instructions and demonstrations chosen together; nothing is written to a disk."""
+    train, valid = learn_and_choose(work)
+    batch = min(int(work.arguments["minibatch_size"]), len(valid))
+    with work.watched(work.scores_or_accepts) as metric:
+        teleprompter = dspy.MIPROv2(
+            metric=metric,
+            auto=None,
+            seed=work.number("mipro"),
+            num_threads=work.threads,
+            track_stats=False,
+            log_dir=None,
+            **_given(work, "num_candidates", "max_bootstrapped_demos", "max_labeled_demos", "init_temperature"),
+        )
+        tuned = teleprompter.compile(
+            work.student(),
+            trainset=train,
+            valset=valid,
+            minibatch=bool(work.arguments["minibatch"]) and batch < len(valid),
+            minibatch_size=batch,
+            **_given(
+                work,
+                "num_trials",
+                "minibatch_full_eval_steps",
+                "program_aware_proposer",
+                "data_aware_proposer",
+                "tip_aware_proposer",
+                "fewshot_aware_proposer",
+                "view_data_batch_size",
+            ),
+        )
+    return work.with_prompts_of(tuned)
+
+
+def simba(work: Work) -> RAG:
+    """DSPy's ``SIMBA``: rules and demonstrations from runs of the same question that went better and worse."""
+    options = ("num_candidates", "max_steps", "max_demos", "demo_input_field_maxlen")
+    temperatures = ("temperature_for_sampling", "temperature_for_candidates")
+    with work.watched(work.score) as metric:
+        teleprompter = dspy.SIMBA(
+            metric=metric,
+            bsize=min(int(work.arguments["bsize"]), len(work.train)),
+            num_threads=work.threads,
+            **_given(work, *options, *temperatures),
+        )
+        tuned = teleprompter.compile(
+            work.student(), trainset=examples(work.train, work.number("order")), seed=work.number("simba")
+        )
+    return work.with_prompts_of(tuned)
+
+
+def gepa(work: Work) -> RAG:
+    """DSPy's ``GEPA``: instructions written from feedback in words; nothing is written to a disk."""
+    train, valid = learn_and_choose(work)
+    options = (
+        "max_metric_calls",
+        "candidate_selection_strategy",
+        "component_selector",
+        "use_merge",
+        "max_merge_invocations",
+        "skip_perfect_score",
+        "add_format_failure_as_feedback",
+    )
+    with work.watched(work.feedback) as metric:
+        teleprompter = dspy.GEPA(
+            metric=_five(metric),
+            reflection_lm=dspy.settings.lm.copy(temperature=float(work.arguments["temperature"])),
+            reflection_minibatch_size=min(int(work.arguments["reflection_minibatch_size"]), len(train)),
+            instruction_proposer=_proposer(int(work.arguments["max_chars"])),
+            num_threads=work.threads,
+            log_dir=None,
+            track_stats=False,
+            warn_on_score_mismatch=False,
+            seed=work.number("gepa"),
+            **_given(work, *options),
+        )
+        tuned = teleprompter.compile(work.student(), trainset=train, valset=valid)
+    return work.with_prompts_of(tuned)
+
+
+def _proposer(max_chars: int) -> Any:
+    """DSPy's proposer, asked under our adapter; where it fails, a round goes without a proposal."""
+    from dspy.teleprompt.gepa.instruction_proposal import InstructionProposer
+
+    base: Any = InstructionProposer
+
+    class Proposer(base):
+        def __call__(self, *given: Any, **named: Any) -> dict[str, str]:
+            try:
+                return dict(super().__call__(*given, **named))
+            except (AdapterParseError, LMError, ValueError):  # unreadable, too long a prompt, too long an instruction
+                return {}
+
+    return Proposer(adapter=PromptAdapter(), max_chars=max_chars)
+
+
+def _five(metric: Any) -> Any:
+    """The metric with the arguments that GEPA looks for."""
+
+    def with_feedback(gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None) -> Any:
+        return metric(gold, pred, trace, pred_name, pred_trace)
+
+    return with_feedback
+
+
+def _given(work: Work, *names: str) -> dict[str, Any]:
+    return {name: work.arguments[name] for name in names}

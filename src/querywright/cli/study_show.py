@@ -1,0 +1,186 @@
+"""What the commands of a study print: progress while it runs, tables and verdicts at its end."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+from querywright.cli.show import clean, err, note, print_json, say, show_table
+
+if TYPE_CHECKING:
+    from querywright.optimize.study.status import Known
+
+QUIET_SECONDS = 5.0
+"""Between two lines where standard error is no terminal."""
+
+DETAILS = ("recommended", "verdict", "sentence", "corrected", "comparisons", "dead_knobs", "costs", "seeds", "command")
+
+
+@contextlib.contextmanager
+def study_progress(console: Console = err, *, every: float = QUIET_SECONDS) -> Iterator[Callable[[Known], None]]:
+    """Says how far a study is: a bar on a terminal, else a line a trial at most every few seconds.
+
+    Args:
+        console: Where. Default standard error.
+        every: Seconds between two lines where that is no terminal.
+    """
+    if not console.is_terminal:
+        yield _lines(every)
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=20),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[said]}", markup=False),
+    )
+    with Progress(*columns, console=console, transient=True) as bars:
+        task = bars.add_task("trials", total=None, said="")
+
+        def update(snapshot: Known) -> None:
+            done, planned, said = _told(snapshot)
+            bars.update(task, completed=done, total=planned, said=clean(said))
+
+        yield update
+
+
+def _lines(every: float) -> Callable[[Known], None]:
+    last = (-1, 0.0)
+
+    def update(snapshot: Known) -> None:
+        nonlocal last
+        done, planned, said = _told(snapshot)
+        now = time.monotonic()
+        is_first = last[0] < 0  # a study that is taken up again has trials already
+        if done > last[0] and (done == planned or (not is_first and now - last[1] >= every)):
+            note(f"trials: {done} of {planned}; {said}")
+            last = (done, now)
+        elif is_first:
+            last = (done, now)
+
+    return update
+
+
+def _told(snapshot: Known) -> tuple[int, int, str]:
+    """Trials that ended, trials planned, and how it stands."""
+    from querywright.optimize.study.status import status
+
+    found = status(snapshot)
+    parts = [best_line(found), calls_line(found), left_line(found)]
+    trials = found["trials"]
+    return trials["planned"] - trials["left"], trials["planned"], "; ".join(part for part in parts if part)
+
+
+def best_line(found: Mapping[str, Any]) -> str:
+    """The best trial so far, with its interval."""
+    best = found["best"]
+    if best is None:
+        return ""
+    if best["low"] is None or best["high"] is None:
+        return f"best so far {best['value']:.4g} (trial {best['number']}, {best['arm']})"
+    value, low, high = (100 * best[name] for name in ("value", "low", "high"))
+    return f"best so far {value:.1f} [{low:.0f}, {high:.0f}] (trial {best['number']}, {best['arm']})"
+
+
+def calls_line(found: Mapping[str, Any]) -> str:
+    """LM calls made and saved."""
+    calls = found["spent"]["calls"]
+    limit = "" if calls["limit"] is None else f" of at most {calls['limit']}"
+    return f"LM calls {calls['made']} made{limit}, {found['spent']['saved']} saved"
+
+
+def left_line(found: Mapping[str, Any]) -> str:
+    """How long it will take; "" where that is not known or nothing is left."""
+    minutes = found["minutes_left"]
+    if minutes is None or not found["trials"]["left"]:
+        return ""
+    return f"about {minutes / 60:.1f} h left" if minutes >= 90 else f"about {max(1, round(minutes))} min left"
+
+
+def study_json(snapshot: Known, files: Mapping[str, str]) -> dict[str, Any]:
+    """A study and its outcome, without single questions, as a JSON object."""
+    from querywright.optimize.study.status import status
+
+    outcome = snapshot.outcome or {}
+    test = [{name: value for name, value in one.items() if name != "rows"} for one in outcome.get("test") or ()]
+    return {
+        **status(snapshot),
+        **{name: outcome.get(name) for name in DETAILS},
+        "test": test,
+        "files": dict(files),
+    }
+
+
+def show_study(snapshot: Known, folder: Path, *, as_json: bool) -> None:
+    """Print the end of a study: dev, test, verdicts and cost; or one JSON object."""
+    from querywright.optimize.report import table_rows
+    from querywright.optimize.study.status import aims
+    from querywright.optimize.study.tables import best_rows, ranked
+    from querywright.optimize.study.tested import evaluations
+
+    files = {"report": str(folder / "report.html"), "artifacts": str(folder / "artifacts")}
+    if as_json:
+        print_json(study_json(snapshot, files))
+        return
+    objectives = aims(snapshot.spec)
+    rows = best_rows(ranked(snapshot.trials, objectives[0]), objectives)
+    if rows:
+        show_table(f"dev, best {len(rows)} arms, with the knobs that differ from their defaults", rows)
+    outcome = snapshot.outcome or {}
+    met = evaluations(outcome)
+    sentences = [str(one["sentence"]) for one in outcome.get("comparisons") or ()]
+    if outcome.get("recommended"):
+        sentences.append(f"recommended: {outcome['recommended']} (chosen on dev)")
+    if outcome.get("sentence"):
+        sentences.append(str(outcome["sentence"]))
+    if met:
+        notes = ["met once; mean in per cent with its 95 % interval; p-values Holm-corrected", *sentences]
+        show_table(f"test, {len(met[0].rows)} questions", table_rows(met), notes=notes, breaks=("LM calls / question",))
+    else:
+        for line in sentences:
+            say(line)
+    say(cost_line(snapshot))
+    note(f"report: {files['report']}; programs: {files['artifacts']}")
+
+
+def cost_line(snapshot: Known) -> str:
+    """What the study cost over all its workers and runs."""
+    spent = snapshot.spent
+    dollars = f"; {spent.dollars:.4f} US dollars estimated" if spent.dollars else ""
+    calls = f"LM calls: {spent.calls} made, {spent.saved} saved"
+    return f"{calls}; {spent.tokens} tokens; {spent.minutes:.1f} minutes{dollars}"
+
+
+def show_status(snapshot: Known) -> None:
+    """Print how far a study is."""
+    from querywright.optimize.study.status import aims, status
+    from querywright.optimize.study.tables import best_rows, technique_rows
+
+    found, objectives = status(snapshot), aims(snapshot.spec)
+    trials = found["trials"]
+    ended = trials["complete"] + trials["pruned"] + trials["failed"]
+    word = "finished" if found["finished"] else "not finished"
+    show_table(
+        f"{found['name']}: {word}; {ended} of {trials['planned']} trials ended ({trials['pruned']} pruned, "
+        f"{trials['failed']} failed), {trials['running']} under way",
+        technique_rows(snapshot, objectives[0]),
+    )
+    front = found["front"]
+    if front:
+        rows = best_rows([one for one in snapshot.trials if one.number in front], objectives, len(front))
+        show_table(f"front of {', '.join(found['objectives'])}", rows)
+    for line in (best_line(found), left_line(found), found["sentence"], *_budget(found), cost_line(snapshot)):
+        if line:
+            say(line)
+
+
+def _budget(found: Mapping[str, Any]) -> list[str]:
+    limits = {name: one for name, one in found["spent"].items() if isinstance(one, dict) and one["limit"] is not None}
+    said = [f"{one['made']:g} of {one['limit']:g} {name}" for name, one in limits.items()]
+    return [f"budget: {', '.join(said)}"] if said else []

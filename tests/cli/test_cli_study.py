@@ -1,0 +1,241 @@
+"""``querywright study``: the commands, what they print, and what they refuse."""
+
+from __future__ import annotations
+
+import io
+import json
+import runpy
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from rich.console import Console
+
+from querywright.cli.study_show import show_status, show_study, study_json, study_progress
+from querywright.errors import BudgetError
+
+HERE = Path(__file__)
+made = runpy.run_path(str(HERE.parents[1] / "optimize" / "study" / "made_study.py"))
+runpy.run_path(str(HERE.with_name("study_stubs.py")))["install"](made)
+made_snapshot, made_trials, made_spec = made["made_snapshot"], made["made_trials"], made["made_spec"]
+
+
+@pytest.fixture
+def study(collection, questions, server, tmp_path):
+    """Writes a study over the tiny collection, and gives its path."""
+
+    def write(name="tiny", **changes):
+        spec = {
+            "name": name,
+            "questions": str(questions),
+            "collection": collection,
+            "sizes": [4, 6, 4],
+            "lm": "openai/scripted",
+            "api_base": server.address,
+            "api_key_env": "SCRIPTED_KEY",
+            "techniques": {"multi_query": {"search": "named", "knobs": {"top_k": [1, 2], "n_queries": 2}}},
+            "fixed": {"max_passages": 2},
+            "trials": 4,
+            "threads": 2,
+            **changes,
+        }
+        path = tmp_path / f"{name}.yaml"
+        path.write_text(yaml.safe_dump(spec), encoding="utf-8")
+        return path
+
+    return write
+
+
+def test_a_study_is_run_shown_reported_and_exported(cli, study, tmp_path):
+    out = tmp_path / "out"
+    done = cli("study", "run", study(), "--out", out, width=160)
+    assert done.status == 0, done.err
+    assert "dev, best" in done.out
+    assert "test, " in done.out
+    assert "no rewriting" in done.out
+    assert "recommended: " in done.out
+    assert "LM calls: " in done.out
+    assert "trials: 4 of 4" in done.err
+    assert f"report: {out / 'report.html'}" in done.err
+    page = (out / "report.html").read_text("utf-8")
+    assert "Study tiny" in page
+
+    told = cli("study", "status", out, width=160)
+    assert told.status == 0, told.err
+    assert "tiny: finished; 4 of 4 trials ended" in told.out
+    data = cli("study", "status", out, "--json").data
+    assert data["trials"]["complete"] + data["trials"]["pruned"] == 4
+    assert data["finished"] is True
+
+    (out / "report.html").unlink()
+    assert cli("study", "report", out).status == 0
+    assert (out / "report.html").read_text("utf-8") == page
+    assert cli("study", "report", out, "--out", tmp_path / "mine.html").status == 0
+    assert (tmp_path / "mine.html").is_file()
+
+    table = tmp_path / "trials.parquet"
+    exported = cli("study", "export", out, "--out", table)
+    assert exported.out.startswith("4 rows")
+    assert pq.read_table(table).num_rows == 4
+    rows = tmp_path / "rows.jsonl"
+    assert cli("study", "export", out, "--out", rows, "--questions").status == 0
+    assert {"number", "id", "score.decision_useful"} <= set(json.loads(rows.read_text().splitlines()[0]))
+
+
+def test_json_is_one_object_and_nothing_else(cli, study, tmp_path):
+    file, out = study(), tmp_path / "out"
+    ran = cli("study", "run", file, "--out", out, "--json")
+    assert ran.status == 0, ran.err
+    assert ran.data["verdict"]
+    assert ran.data["files"]["report"] == str(out / "report.html")
+    assert {"arm", "metrics"} <= set(ran.data["test"][0])
+    assert "rows" not in ran.data["test"][0]
+    resumed = cli("study", "resume", out, "--json")
+    assert resumed.status == 0, resumed.err
+    assert resumed.data["recommended"] == ran.data["recommended"]
+
+
+def test_check_says_what_a_study_takes(cli, study, server):
+    file = study()
+    told = cli("study", "check", file, width=160)
+    assert told.status == 0, told.err
+    assert "tiny: 4 trials; questions: train 4, dev 6, test 4" in told.out
+    assert "in all, at most" in told.out
+    assert "assumed: " in told.out
+    assert f"{file.name} is in order" in told.out
+    data = cli("study", "check", file, "--json").data
+    assert data["calls"] > 0
+    assert data["questions"] == {"train": 4, "dev": 6, "test": 4}
+    assert server.requests == []
+    measured = cli("study", "check", file, "--measure", "--json")
+    assert measured.status == 0, measured.err
+    assert measured.data["seconds_per_call"] > 0
+    assert 0 < len(server.requests) <= 3
+
+
+@pytest.mark.parametrize("command", ["status", "report", "resume"])
+def test_a_folder_without_a_study_is_refused(cli, tmp_path, command):
+    missing = cli("study", command, tmp_path / "gone")
+    assert missing.status == 2
+    assert "gone' is no folder; name one that querywright study run made with --out" in missing.err
+    (tmp_path / "other").mkdir()
+    empty = cli("study", command, tmp_path / "other")
+    assert empty.status == 2
+    assert "holds no study" in empty.err
+
+
+def test_a_folder_with_other_files_is_refused_and_left_alone(cli, study, tmp_path):
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "mine.txt").write_text("mine")
+    done = cli("study", "run", study(), "--out", out)
+    assert done.status == 2
+    assert "holds no study" in done.err
+    assert [path.name for path in out.iterdir()] == ["mine.txt"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("run", "gone.yaml", "--out", "out"), "gone.yaml"),
+        (("check", "gone.yaml"), "gone.yaml"),
+        (("run", "gone.yaml"), "--out"),
+        (("run", "gone.yaml", "--out", "out", "--workers", "0"), "--workers"),
+        (("export", "gone", "--out", "trials.xlsx"), "'trials.xlsx' says no form of table"),
+        (("resume", "gone", "--budget-calls", "-1"), "--budget-calls"),
+    ],
+)
+def test_mistakes_are_one_message(cli, arguments, message):
+    done = cli("study", *arguments)
+    assert done.status == 2
+    assert message in done.err
+    assert "Traceback" not in done.err
+
+
+def test_the_end_of_a_study_on_the_terminal(capsys):
+    show_study(made_snapshot(finished=True), Path("out"), as_json=False)
+    printed = capsys.readouterr()
+    for said in ("dev, best 8 arms", "trial 17", "Holm-corrected", "recommended: trial 17", "420 made, 180 saved"):
+        assert said in " ".join(printed.out.split()), said
+    assert "report: out/report.html" in printed.err
+
+
+def test_a_study_without_an_outcome_is_shown_as_far_as_it_is(capsys):
+    show_study(made_snapshot(trials=()), Path("out"), as_json=False)
+    assert "LM calls: 420 made" in capsys.readouterr().out
+    show_study(made_snapshot(), Path("out"), as_json=True)
+    assert json.loads(capsys.readouterr().out)["verdict"] is None
+
+
+def test_status_on_the_terminal(capsys):
+    show_status(made_snapshot(spec=made_spec(objectives=["decision_useful", "lm_calls"])))
+    printed = " ".join(capsys.readouterr().out.split())
+    for said in (
+        "made: not finished; 19 of 24 trials ended (1 pruned, 1 failed), 1 under way",
+        "front of decision_useful, lm_calls",
+        "best so far 87.5 [69, 96] (trial 3, multi_query@hybrid)",
+        "about 5 min left",
+        "budget: 420 of 1000 calls",
+    ):
+        assert said in printed, said
+
+
+def test_questions_and_prompts_are_left_out_of_json():
+    written = json.dumps(study_json(made_snapshot(finished=True), {}))
+    assert "Question 3?" not in written
+    assert "Write a passage" not in written
+
+
+def test_without_a_terminal_there_is_a_line_a_trial_at_most_every_few_seconds(capsys):
+    trials = made_trials(24)
+
+    def told(every):
+        quiet = Console(file=io.StringIO())
+        with study_progress(quiet, every=every) as update:
+            for n in range(3, 25):
+                for _ in range(3):
+                    update(made_snapshot(trials=trials[:n]))
+        return capsys.readouterr().err.splitlines()
+
+    lines = told(0.0)
+    assert len(lines) == len(set(lines))
+    assert lines[0].startswith("trials: 4 of 24; best so far ")
+    assert "LM calls 420 made of at most 1000, 180 saved" in lines[0]
+    assert "min left" in lines[0]
+    assert told(60.0) == []
+
+
+def test_the_last_trial_is_always_told(capsys):
+    trials = tuple(one for one in made_trials(25) if one.state == "complete")
+    spec = made_spec(trials=len(trials), late_trials=None)
+    with study_progress(Console(file=io.StringIO()), every=60.0) as update:
+        for n in range(len(trials) + 1):
+            update(made_snapshot(spec=spec, trials=trials[:n]))
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1
+    assert lines[0].startswith(f"trials: {len(trials)} of {len(trials)}; best so far ")
+    assert "left" not in lines[0]
+
+
+def test_on_a_terminal_there_is_a_bar():
+    shown = io.StringIO()
+    with study_progress(Console(file=shown, force_terminal=True, width=160)) as update:
+        update(made_snapshot())
+    assert "19/24" in shown.getvalue()
+    assert "best so far 87.5 [69, 96]" in shown.getvalue()
+
+
+@pytest.mark.parametrize("error", [BudgetError("the budget is spent"), KeyboardInterrupt()])
+def test_a_study_that_stops_says_how_it_goes_on(tmp_path, capsys, error):
+    from querywright.cli.study import _resumable
+
+    folder = tmp_path / "my study"
+    with pytest.raises(type(error)), _resumable(folder):
+        raise error
+    assert capsys.readouterr().err == ""
+    folder.mkdir()
+    (folder / "study.yaml").write_text("name: x")
+    with pytest.raises(type(error)), _resumable(folder):
+        raise error
+    assert f"to go on: querywright study resume '{folder}'" in capsys.readouterr().err.replace("\n", "")

@@ -1,0 +1,166 @@
+"""Studies from end to end: a real collection, a scripted LM, Optuna's own storage."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+import querywright
+from querywright.optimize.study.engine import snapshot
+
+
+@pytest.fixture
+def more_questions(home, tmp_path, rows_of_questions):
+    path = tmp_path / "more.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows_of_questions(8)), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def study_file(home, cli, passages, server, tmp_path, more_questions):
+    """Writes a study of two techniques over a small collection, and gives its path."""
+    assert cli("index", "small", passages).status == 0
+
+    def write(name="small", **changes):
+        spec = {
+            "name": name,
+            "questions": str(more_questions),
+            "collection": "small",
+            "sizes": [4, 8, 6],
+            "lm": "openai/scripted",
+            "api_base": server.address,
+            "api_key_env": "SCRIPTED_KEY",
+            "techniques": {
+                "rag_fusion": {"knobs": {"n_queries": {"low": 1, "high": 3}, "top_k": [1, 2, 4]}, "search": "named"},
+                "step_back": {"search": "named", "knobs": {"top_k": [1, 2]}},
+            },
+            "fixed": {"max_passages": 2},
+            "trials": 9,
+            "threads": 2,
+            **changes,
+        }
+        path = tmp_path / f"{name}.yaml"
+        path.write_text(yaml.safe_dump(spec), encoding="utf-8")
+        return path
+
+    return write
+
+
+def test_a_study_tries_all_techniques_chooses_tests_once_and_saves_programs(cli, study_file, server, tmp_path):
+    out = tmp_path / "out"
+    done = cli("study", "run", study_file(), "--out", out, "--json")
+    assert done.status == 0, done.err
+    found = snapshot(out)
+    assert {one.state for one in found.trials} <= {"complete", "pruned"}
+    assert len(found.trials) == 9
+    assert [one.arm.technique for one in found.trials[:3]] == ["plain", "rag_fusion", "step_back"]
+    assert found.finished
+    assert found.outcome["recommended"] in {"no rewriting", "rag_fusion tuned", "step_back tuned"}
+    names = [one["arm"] for one in found.outcome["test"]]
+    assert names[0] == "no rewriting"
+    assert "closed book" in names
+    assert "oracle evidence" in names
+    assert {path.name for path in (out / "artifacts").iterdir()} == {"best", "no-rewriting"}
+    assert json.loads(done.out)["recommended"] == found.outcome["recommended"]
+
+
+def test_queries_are_written_once_a_question_however_many_trials(cli, study_file, server, tmp_path):
+    only = {"rag_fusion": {"knobs": {"n_queries": {"low": 1, "high": 3}, "top_k": [1, 2, 4]}, "search": "named"}}
+    cli("study", "run", study_file(techniques=only, trials=12), "--out", tmp_path / "out")
+    asked = [one for one in server.requests if "queries" in json.dumps(one)]
+    dev, test = 8, 6
+    assert len(asked) <= dev + test  # one call a question for the largest number of queries
+    spent = snapshot(tmp_path / "out").spent
+    assert spent.calls == len(server.requests)
+
+
+def test_the_winning_artifact_answers(cli, study_file, server, tmp_path, home):
+    out = tmp_path / "out"
+    assert cli("study", "run", study_file(), "--out", out).status == 0
+    told = cli(
+        "ask", "--artifact", out / "artifacts" / "best", "What about juice?", "--option", "juice", "--option", "feet",
+        *server.lm, "--json",
+    )  # fmt: skip
+    assert told.status == 0, told.err
+    assert told.data["answer"] in {"juice", "feet"}
+
+
+def test_the_same_command_again_asks_nothing_and_changes_nothing(cli, study_file, server, tmp_path):
+    out, file = tmp_path / "out", study_file()
+    first = cli("study", "run", file, "--out", out, "--json")
+    asked = len(server.requests)
+    second = cli("study", "run", file, "--out", out, "--json")
+    assert second.status == 0
+    assert len(server.requests) == asked
+    assert json.loads(second.out)["recommended"] == json.loads(first.out)["recommended"]
+
+
+def test_a_budget_stops_a_study_and_more_of_it_ends_it_like_an_undisturbed_one(cli, study_file, server, tmp_path):
+    whole = tmp_path / "whole"
+    cli("study", "run", study_file(name="whole"), "--out", whole)
+    calls = snapshot(whole).spent.calls
+    server.requests.clear()
+    part = tmp_path / "part"
+    file = study_file(name="part", questions=str(other_questions(tmp_path)), budget={"calls": 7})
+    stopped = cli("study", "run", file, "--out", part)
+    assert stopped.status == 3
+    assert "budget" in stopped.err
+    assert len(server.requests) <= 7
+    gone_on = cli("study", "resume", part, "--budget-calls", 1000)
+    assert gone_on.status == 0, gone_on.err
+    mine, undisturbed = snapshot(part), snapshot(whole)
+    assert [one.arm.to_json() for one in mine.trials] == [one.arm.to_json() for one in undisturbed.trials]
+    assert mine.spent.calls <= calls + 2
+
+
+def other_questions(tmp_path: Path) -> Path:
+    """The same questions with another mark in each, so that no answer is stored for them."""
+    rows = [json.loads(line) for line in (tmp_path / "more.jsonl").read_text().splitlines()]
+    for row in rows:
+        row["question"] = row["question"].replace("Number", "Count")
+    path = tmp_path / "others.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def test_another_study_in_the_same_folder_is_refused_with_the_difference(cli, study_file, tmp_path):
+    out = tmp_path / "out"
+    cli("study", "run", study_file(), "--out", out)
+    changed = cli("study", "run", study_file(fixed={"max_passages": 3}), "--out", out)
+    assert changed.status == 2
+    assert "max_passages" in changed.err
+    assert "2" in changed.err
+    assert "3" in changed.err
+
+
+def test_an_outage_stops_a_study_and_saves_nothing(cli, study_file, server, tmp_path):
+    server.status = 401
+    out = tmp_path / "out"
+    ended = cli("study", "run", study_file(), "--out", out)
+    assert ended.status == 3
+    assert "sk-never" not in ended.err
+    assert not (out / "artifacts").exists()
+    assert snapshot(out).outcome is None
+    server.status = 200
+    assert cli("study", "resume", out).status == 0
+
+
+def test_nothing_of_a_key_is_kept(cli, study_file, tmp_path):
+    out = tmp_path / "out"
+    cli("study", "run", study_file(), "--out", out)
+    for path in out.rglob("*"):
+        if path.is_file():
+            assert b"sk-never" not in path.read_bytes(), path
+
+
+def test_the_best_program_can_be_loaded_in_a_line(cli, study_file, server, tmp_path, home, monkeypatch):
+    out = tmp_path / "out"
+    cli("study", "run", study_file(), "--out", out)
+    from querywright.models.lm import resolve_lm
+
+    lm = resolve_lm("openai/scripted", api_base=server.address, api_key="sk-never-to-be-printed-1234567890")
+    program = querywright.load(out / "artifacts" / "best", lm=lm, verify=True)
+    assert program("What about feet?", ["juice", "feet"]).answer in {"juice", "feet"}

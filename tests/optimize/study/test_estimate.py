@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from querywright.data.types import Passage
+from querywright.errors import DataError, InputError
+from querywright.models.lm import resolve_lm
+from querywright.optimize.evaluate import asking
+from querywright.optimize.study.data import checked_study, data_of
+from querywright.optimize.study.dry import dry_retriever, dry_run
+from querywright.optimize.study.estimate import estimate, measure
+from querywright.optimize.study.space import space_of
+from querywright.programs import make_program
+
+PASSAGES = [Passage(f"p{number}", "word " * 100, f"Title {number}") for number in range(5)]
+
+
+@pytest.fixture
+def estimated(study_of, make_lm):
+    """The estimate of a study on the sample, with its stages by name."""
+
+    def make(techniques, lm=None, passages=PASSAGES, **changes):
+        given = {key: changes.pop(key) for key in ("seconds_per_call", "at_once", "test_arms") if key in changes}
+        spec = study_of(techniques, sizes=[4, 5, 6], **changes)
+        splits, readers = data_of(spec)
+        found = estimate(spec, space_of(spec, readers), splits, lm or make_lm(), passages=passages, **given)
+        return found, {stage.name: stage for stage in found.stages}
+
+    return make
+
+
+def test_an_lm_step_is_asked_once_a_question_unless_a_knob_changes_its_prompt(estimated):
+    _, stages = estimated({"hcqr": {"knobs": {"rewriter_sees_options": True}}}, trials=20)
+    assert stages["techniques, on dev"].calls == 2 * 5
+    _, stages = estimated({"hcqr": {}}, trials=20)
+    assert stages["techniques, on dev"].calls == 2 * 5 * 2
+    _, stages = estimated({"hcqr": {"engines": ["dense", "bm25"], "knobs": {"rewriter_sees_options": True}}}, trials=20)
+    assert stages["techniques, on dev"].calls == 2 * 5
+    assert stages["reader, on dev"].calls == 0
+
+
+def test_a_technique_that_reads_what_it_finds_asks_anew_for_other_finds(estimated):
+    only = {"search": "named"}
+    _, stages = estimated({"rerank": {**only, "knobs": {"pool": 4}, "engines": ["dense", "bm25"]}}, trials=20)
+    assert stages["techniques, on dev"].calls == 4 * 5 * 2
+    _, stages = estimated({"ircot": {**only, "knobs": {"top_k": [1, 2], "max_steps": 3}}}, trials=20)
+    assert stages["techniques, on dev"].calls == 3 * 5 * 2
+
+
+def test_never_more_than_the_trials_can_ask(estimated):
+    few, stages = estimated({"hyde": {"knobs": {"n_documents": 2}}}, trials=3)
+    assert stages["techniques, on dev"].calls == 2 * 5 * 2  # as written and one more, at other temperatures
+    assert any("cannot be counted" in line for line in few.assumptions)
+
+
+def test_readings_are_bounded_by_trials_and_test_by_its_programs(estimated):
+    found, stages = estimated({"hcqr": {"search": "named"}}, objectives=["accuracy"], trials=7, test_arms=3)
+    assert stages["reader, on dev"].calls == 7 * 5
+    assert stages["test"].calls == 3 * 6 * (2 + 1)
+    assert found.calls == sum(stage.calls for stage in found.stages)
+    assert all(stage.tokens >= 1000 * stage.calls for stage in found.stages)
+
+
+def test_prompts_by_what_their_teleprompters_take(estimated, teleprompters):
+    prompts = {"few": {"teleprompter": "cheap", "sets": 2}, "best": {"teleprompter": "dear"}}
+    techniques = {"hcqr": {"search": "named"}, "multi_query": {"search": "named"}}
+    found, stages = estimated(techniques, prompts=prompts, trials=20, survivors=1)
+    assert stages["prompts"].calls == 2 * (4 * 2) + 2 * (4 * 1) + 4 * 2  # the dearest survivor's alone
+    assert found.is_whole
+
+
+def test_what_nothing_bounds_is_unknown(estimated, teleprompters, monkeypatch):
+    monkeypatch.setattr(type(teleprompters["cheap"]), "most_calls", lambda *given, **named: None)
+    found, stages = estimated({"hcqr": {}}, prompts={"few": {"teleprompter": "cheap"}}, trials=20)
+    assert stages["prompts"].calls is None
+    assert not found.is_whole
+    assert found.rows()[2]["LM calls"] == "unknown"
+    assert json.loads(json.dumps(found.to_json()))["whole"] is False
+
+
+def test_dollars_by_the_price_of_the_lm_and_minutes_by_a_measured_call(estimated, make_lm):
+    paid, _ = estimated({"hcqr": {}}, resolve_lm("openai/gpt-4o-mini", api_key="k" * 12), seconds_per_call=2.0)
+    assert paid.total_dollars > 0
+    assert paid.minutes(paid.calls) == pytest.approx(paid.calls * 2.0 / 60)
+    twice, _ = estimated({"hcqr": {}}, seconds_per_call=2.0, at_once=4)
+    assert twice.minutes(60) == pytest.approx(0.5)
+    assert twice.total_dollars is None
+    unmeasured, _ = estimated({"hcqr": {}}, resolve_lm("embedded"))
+    assert unmeasured.total_dollars == 0.0
+    assert unmeasured.minutes(10) is None
+    assert unmeasured.rows()[-1]["minutes"] == "unknown"
+    assert any("--measure" in line for line in unmeasured.assumptions)
+
+
+def test_longer_passages_cost_more_tokens(estimated):
+    long = [Passage("p", "word " * 400)]
+    _, short = estimated({"hcqr": {}}, objectives=["accuracy"])
+    _, longer = estimated({"hcqr": {}}, objectives=["accuracy"], passages=long)
+    assert longer["reader, on dev"].tokens > short["reader, on dev"].tokens + 5 * 300
+
+
+def test_a_dry_run_renders_the_prompts_that_are_sent(world, make_lm):
+    question = world.questions[1]
+    program = make_program("hcqr", dry_retriever("dense", PASSAGES), reader="multiple_choice", max_passages=3)
+    run = dry_run(program, question)
+    assert len(run.technique) == 2
+    assert len(run.reader) == 1
+    assert run.reader[0].prompt.count("word word") > 0
+    lm = make_lm()
+    real = world.program()
+    with asking(lm):
+        real(question=question.question, options=list(question.options))
+    assert lm.engine.inner.asked[0].prompt == run.technique[0].prompt
+
+
+def test_one_real_call_is_measured_and_a_stored_one_is_not(world, make_lm, store):
+    lm = make_lm(store=store)
+    assert measure(lm, world.program(), world.questions[0]) > 0
+    assert len(lm.engine.inner.asked) == 3
+    assert measure(lm, world.program(), world.questions[0]) is None
+    assert measure(lm, world.program("plain", reader=None), world.questions[0]) is None
+
+
+def test_a_study_is_opened_with_its_data_and_without_its_models(tmp_path, study_of):
+    with pytest.raises(InputError):
+        checked_study(study_of().to_json(), tmp_path)
+    with pytest.raises(InputError, match="1 problem"):
+        checked_study({**study_of().to_json(), "trials": 0}, tmp_path)
+
+
+def test_techniques_that_compare_options_need_them(study_of, tmp_path):
+    file = tmp_path / "questions.jsonl"
+    file.write_text("".join(json.dumps({"question": f"Who {n}?", "answer": "x"}) + "\n" for n in range(9)))
+    with pytest.raises(DataError, match="hcqr, the reader multiple_choice: every question needs options"):
+        data_of(study_of({"hcqr": {}}, questions=str(file), reader="multiple_choice", objectives=["accuracy"]))
+    with pytest.raises(InputError, match="labelled evidence"):
+        data_of(study_of({"hyde": {}}, questions=str(file)))
+    splits, readers = data_of(study_of({"hyde": {}}, questions=str(file), objectives=["accuracy"]))
+    assert readers == ["short_answer"]
+    assert sum(map(len, splits)) == 9

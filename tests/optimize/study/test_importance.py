@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import logging
+import runpy
+from pathlib import Path
+
+import pytest
+
+from querywright.optimize.study.importance import FEWEST, importances
+from querywright.optimize.study.status import aims
+
+made = runpy.run_path(str(Path(__file__).with_name("made_study.py")))
+made_trial, made_spec, made_trials = made["made_trial"], made["made_spec"], made["made_trials"]
+(AIM,) = aims(made_spec())
+
+
+def trial(number, technique, value, **params):
+    params = {"technique": technique, **{f"{technique}.{name}": one for name, one in params.items()}}
+    return made_trial(number, technique, params=params, values={AIM.name: value}, dev=None)
+
+
+def test_the_parameter_that_decides_comes_first():
+    trials = [trial(n, "hyde", (n % 8) / 10, n_documents=n % 8, gate=["off", "score"][n // 8 % 2]) for n in range(32)]
+    overall, within = importances(trials, AIM, ["hyde"])
+    for one in (overall, within):
+        assert list(one.shares) == ["hyde.n_documents", "hyde.gate"]
+        assert one.shares["hyde.n_documents"] > 0.8
+        assert sum(one.shares.values()) == pytest.approx(1)
+        assert one.n == 32
+    assert (overall.of, within.of) == (None, "hyde")
+
+
+def test_a_technique_that_wins_matters_more_than_its_knobs():
+    trials = [trial(n, ["hyde", "multi_query"][n % 2], 0.9 if n % 2 else 0.1, x=n // 2 % 3) for n in range(40)]
+    overall = importances(trials, AIM, ["hyde", "multi_query"])[0]
+    assert next(iter(overall.shares)) == "technique"
+
+
+def test_parameters_of_each_technique_stand_alone():
+    overall, plain, hyde, multi = importances(made_trials(), AIM, ["plain", "hyde", "multi_query"])
+    assert (plain.of, plain.n, plain.shares) == ("plain", 1, {})
+    assert {"technique", "hyde.n_documents", "multi_query.n_queries"} <= set(overall.shares)
+    for one in (hyde, multi):
+        assert one.shares
+        assert all(name.startswith(f"{one.of}.") for name in one.shares)
+
+
+@pytest.mark.parametrize(
+    ("trials", "why"),
+    [
+        ([trial(n, "hyde", n / 10, x=n) for n in range(FEWEST - 1)], "complete trials: 7, and it takes 8"),
+        ([trial(n, "hyde", n / 10, x=1) for n in range(FEWEST)], "no parameter has two values"),
+        ([trial(n, "hyde", 0.5, x=n) for n in range(FEWEST)], "the best trials cannot be told from the others"),
+    ],
+)
+def test_where_nothing_can_be_said_it_is_said_why(trials, why):
+    for one in importances(trials, AIM, ["hyde"]):
+        assert not one.shares
+        assert one.why == why
+
+
+def test_optuna_says_nothing_while_it_counts(caplog, capfd):
+    with caplog.at_level(logging.INFO):
+        importances(made_trials(), AIM, ["hyde"])
+    assert "study" not in "".join(capfd.readouterr())

@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from querywright.data.splits import Splits
+from querywright.data.types import Label, Question
+from querywright.errors import InputError
+from querywright.models.ledger import Cost
+from querywright.optimize.evaluate import Evaluation, Row
+from querywright.optimize.study.objectives import (
+    OBJECTIVES,
+    check_objectives,
+    metrics_of,
+    objective_named,
+    objectives_of,
+    reads,
+)
+
+COST = Cost(calls=2, saved=3, input_tokens=10, output_tokens=5, saved_tokens=20, seconds=1.5)
+EVALUATION = Evaluation(
+    "arm",
+    (
+        Row("a", {"accuracy": 1.0, "decision_useful": 0.0, "recall@5": 0.5}, cost=COST),
+        Row("b", {"accuracy": 0.0, "decision_useful": 0.0, "recall@5": math.nan}, cost=COST),
+        Row("c", {"accuracy": 1.0, "decision_useful": 1.0, "recall@5": 1.0}),
+        Row("d", {"accuracy": 1.0, "decision_useful": 1.0, "recall@5": 0.0}),
+    ),
+    1.0,
+)
+
+
+def splits(*, evidence=True, answer=True, options=()):
+    question = Question(
+        "q", "Who?", options, "x" if answer else None, evidence={"p": Label.ENTAILED} if evidence else {}
+    )
+    return Splits([question], [question], [question])
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "direction"),
+    [
+        ("accuracy", 0.75, "maximize"),
+        ("decision_useful", 0.5, "maximize"),
+        ("both", 0.625, "maximize"),
+        ("recall@5", 0.5, "maximize"),
+        ("lm_calls", 2.5, "minimize"),
+        ("tokens", 17.5, "minimize"),
+        ("seconds", 0.75, "minimize"),
+    ],
+)
+def test_values(name, value, direction):
+    objective = OBJECTIVES[name]
+    assert objective.value(EVALUATION) == pytest.approx(value)
+    assert objective.direction == direction
+
+
+def test_nothing_scored_is_no_value():
+    assert math.isnan(OBJECTIVES["token_f1"].value(EVALUATION))
+    assert math.isnan(OBJECTIVES["lm_calls"].value(Evaluation("none", (), 0.0)))
+
+
+def test_what_is_read_and_scored():
+    assert reads(["lm_calls", "accuracy"])
+    assert not reads(["decision_useful", "recall@5", "tokens"])
+    assert metrics_of(["both", "accuracy", "seconds", "ndcg@3"]) == ("decision_useful", "accuracy", "ndcg@3")
+    assert [one.kind for one in objectives_of(["both", "seconds"])] == ["quality", "cost"]
+
+
+def test_every_name_is_an_objective_and_no_other():
+    for name in OBJECTIVES:
+        assert objective_named(name).name == name
+    assert "mrr@10" in OBJECTIVES
+    assert "mrr@0" not in OBJECTIVES
+    with pytest.raises(InputError, match=r"unknown objective 'recal@5' \(did you mean recall\?\)"):
+        objective_named("recal@5")
+
+
+@pytest.mark.parametrize(
+    ("names", "given", "reader", "part"),
+    [
+        (["decision_useful"], {"evidence": False}, None, "decision_useful needs labelled evidence"),
+        (["accuracy"], {"answer": False}, "short_answer", "accuracy needs questions with an answer"),
+        (["accuracy"], {}, None, "accuracy needs a reader"),
+        (["both"], {"evidence": False, "answer": False}, None, "both needs a reader"),
+        (["joint_passage_f1"], {}, "short_answer", "a reader that names its support"),
+        (["joint_f1"], {}, "grounded", "take joint_passage_f1"),
+        (["hypothesis_agreement"], {}, "short_answer", "questions with options"),
+    ],
+)
+def test_what_the_data_cannot_carry_is_refused(names, given, reader, part):
+    with pytest.raises(InputError, match=part):
+        check_objectives(names, splits(**given), reader)
+
+
+def test_everything_that_is_lacking_is_said_at_once():
+    with pytest.raises(InputError) as caught:
+        check_objectives(["both", "recall@5"], Splits([], splits(evidence=False, answer=False).dev, []), None)
+    assert len(str(caught.value).splitlines()) == 6
+
+
+def test_what_the_data_can_carry_is_let_through():
+    check_objectives(["decision_useful", "hit", "seconds"], splits(), None)
+    check_objectives(["accuracy", "joint_passage_f1"], splits(), "grounded")

@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from querywright.errors import ArtifactError, InputError
+from querywright.metrics.dspy_metrics import METRICS
+from querywright.optimize.evaluate import evaluate
+from querywright.optimize.state import ProgramState, program_from, state_of
+from querywright.optimize.study.prompts import make_variant, variant_key, with_variant
+from querywright.optimize.study.spec import PromptSpec
+from querywright.programs import Ensemble
+
+QUERIES = "technique.write_queries"
+
+
+@pytest.fixture
+def make(world, make_lm, writing):
+    def of(spec, name="p", *, program=None, metric=METRICS["decision_useful"], **given):
+        settings = {"lm": make_lm(writing()), "seed": 0, **given}
+        state = make_variant(spec, name, program or world.program(), world.questions[:6], metric=metric, **settings)
+        return json.loads(json.dumps(state, allow_nan=False))
+
+    return of
+
+
+def messages(program, world, lm, asked_of):
+    evaluate(program, [world.questions[13]], lm=lm, name="x", threads=1)
+    return {asked.messages for asked in asked_of(lm)}  # of an ensemble some may be equal, and are asked once
+
+
+def test_instructions_by_hand_need_no_lm(make, world, make_lm, writing, asked_of):
+    lm = make_lm(writing())
+    state = make(PromptSpec(instructions={QUERIES: "Do it."}), lm=lm)
+    assert asked_of(lm) == []
+    assert list(state["predictors"]) == [QUERIES]
+    changed = with_variant(world.program(n_queries=1), state)
+    assert state_of(changed).predictors[QUERIES].instructions == "Do it."
+    assert changed.technique.knobs["n_queries"] == 1
+
+
+def test_a_teleprompter_comes_after_the_instructions(make):
+    spec = PromptSpec(teleprompter="bootstrap_few_shot", instructions={QUERIES: "Name the key."}, part="technique")
+    state = make(spec)
+    assert state["predictors"][QUERIES]["instructions"] == "Name the key."
+    assert len(state["predictors"][QUERIES]["demos"]) == 2
+    assert sorted(state["predictors"]) == ["technique.form_hypothesis", QUERIES]
+    assert state["reader"] is None
+    assert (state["made"]["learnt_from"], state["made"]["chosen_on"]) == (6, 0)
+
+
+def test_it_says_what_it_chose_on(make):
+    spec = PromptSpec(teleprompter="random_search", arguments={"num_candidate_programs": 1})
+    assert (lambda made: (made["learnt_from"], made["chosen_on"]))(make(spec)["made"]) == (3, 3)
+
+
+@pytest.mark.parametrize(
+    ("teleprompter", "arguments"),
+    [("knn_few_shot", {"k": 1}), ("ensemble", {"size": 2}), ("bootstrap_few_shot", {})],
+)
+def test_it_goes_into_another_program_and_through_an_artifact(
+    teleprompter, arguments, make, world, make_lm, writing, asked_of
+):
+    state = make(PromptSpec(teleprompter=teleprompter, arguments=arguments))
+    changed = with_variant(world.program(n_queries=2), state)
+    assert isinstance(changed, Ensemble) == (teleprompter == "ensemble")
+    assert changed.nearest == (1 if teleprompter == "knn_few_shot" else 0)
+    text = json.dumps(state_of(changed).model_dump(), allow_nan=False)
+    loaded = program_from(ProgramState.model_validate_json(text), world)
+    one, other = (messages(each, world, make_lm(writing()), asked_of) for each in (changed, loaded))
+    assert one == other
+    assert any("key of" in text for asked in one for _, text in asked)
+
+
+def test_a_variant_of_the_technique_goes_with_any_reader_or_none(make, world):
+    state = make(PromptSpec(teleprompter="bootstrap_few_shot"))
+    for reader in (None, "short_answer", "grounded"):
+        assert state_of(with_variant(world.program(reader=reader), state)).predictors[QUERIES].demos
+
+
+def test_a_variant_of_a_reader_goes_with_that_reader_only(make, world):
+    state = make(PromptSpec(teleprompter="bootstrap_few_shot", part="reader"), metric=METRICS["accuracy"])
+    assert state["reader"] == "multiple_choice"
+    assert list(state["predictors"]) == ["reader.predict"]
+    with pytest.raises(ArtifactError, match="with the reader multiple_choice, and cannot be put into hcqr with None"):
+        with_variant(world.program(reader=None), state)
+
+
+def test_numbers_of_a_name_differ(make):
+    spec = PromptSpec(teleprompter="bootstrap_few_shot", arguments={"max_bootstrapped_demos": 1}, sets=4)
+    texts = {json.dumps(make(spec, name)["predictors"]) for name in ("p", "p.2", "p.3", "p.4")}
+    assert len(texts) > 1
+    assert make(spec, "p.2") == make(spec, "p.2")
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        (PromptSpec(), "no teleprompter and no instructions"),
+        (PromptSpec(instructions={"technique.rewrite": "x"}), "has no predictor 'technique.rewrite'.*write_queries"),
+        (PromptSpec(instructions={QUERIES: " "}), "1 to 100000 characters"),
+        (PromptSpec(teleprompter="gepaa"), "did you mean 'gepa'"),
+    ],
+)
+def test_what_cannot_be_made_is_refused(spec, message, make):
+    with pytest.raises(InputError, match=message):
+        make(spec)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"members": 1}, "2 to 20"),
+        ({"members": 99}, "members"),
+        ({"nearest": -1}, "nearest"),
+        ({"nearest": "2"}, "nearest"),
+        ({"technique": "hyde"}, "made for hyde"),
+        ({"predictors": {"technique.planted": {"instructions": "x", "fields": {}, "demos": []}}}, "has the predictors"),
+        ({"planted": 1}, "planted"),
+    ],
+)
+def test_a_damaged_variant_is_refused(change, message, make, world):
+    state = make(PromptSpec(instructions={QUERIES: "Do it."}))
+    with pytest.raises(ArtifactError, match=message):
+        with_variant(world.program(), {**state, **change})
+
+
+def test_the_key_changes_with_all_that_a_variant_depends_on(world, make_lm, writing):
+    spec, lm = PromptSpec(teleprompter="copro"), make_lm(writing())
+
+    def key(**changes):
+        given = {"spec": spec, "number": 1, "program": world.program(), "train": world.questions[:6]}
+        return variant_key(**{**given, "metric": "accuracy", "lm": lm, "seed": 0, **changes})
+
+    assert key() == key(train=world.questions[:6][::-1]) == key(spec=PromptSpec(teleprompter="copro", sets=3))
+    others = [
+        key(number=2),
+        key(seed=1),
+        key(metric="recall"),
+        key(train=world.questions[:5]),
+        key(program=world.program("multi_query")),
+        key(program=world.program(n_queries=1)),
+        key(program=world.program(reader=None)),
+        key(spec=PromptSpec(teleprompter="copro", part="reader")),
+        key(spec=PromptSpec(teleprompter="copro", arguments={"depth": 1})),
+    ]
+    assert len({key(), *others}) == 10

@@ -1,0 +1,267 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from querywright.errors import InputError
+from querywright.optimize.study.checking import check_storage
+from querywright.optimize.study.reading import MOST_BYTES, read_spec, spec_differences, spec_text, write_spec
+from querywright.optimize.study.spec import KnobRange, StudySpec
+
+GOOD = """
+name: mine
+questions: sample
+collection: papers
+techniques:
+  hcqr:
+    engines: [dense, hybrid]
+    knobs:
+      top_k: [3, 5, 10]
+      n_queries: {low: 1, high: 3}
+      gate: off
+  plain: {}
+sizes: [6, 6, 6]
+budget: {dollars: 1e-3}
+"""
+
+
+def refused(text_or_data, tmp_path=None):
+    source = text_or_data
+    if tmp_path is not None:
+        source = tmp_path / "study.yaml"
+        source.write_text(text_or_data, encoding="utf-8")
+    with pytest.raises(InputError) as caught:
+        read_spec(source)
+    return str(caught.value)
+
+
+def of(techniques=None, **changes):
+    base = {
+        "name": "s",
+        "questions": "sample",
+        "collection": "c",
+        "techniques": {"hcqr": {}} if techniques is None else techniques,
+    }
+    return {**base, **changes}
+
+
+def test_a_file_is_read_with_off_as_a_word_and_1e_3_as_a_number(tmp_path):
+    file = tmp_path / "study.yaml"
+    file.write_text(GOOD)
+    spec = read_spec(file)
+    assert spec.techniques["hcqr"].knobs["gate"] == "off"
+    assert spec.techniques["hcqr"].knobs["top_k"] == [3, 5, 10]
+    assert spec.techniques["hcqr"].knobs["n_queries"] == KnobRange(low=1, high=3)
+    assert spec.budget.dollars == 0.001
+    assert spec.sizes == (6, 6, 6)
+
+
+def test_what_is_written_is_read_again_as_the_same(tmp_path):
+    file = tmp_path / "study.yaml"
+    file.write_text(GOOD)
+    spec = read_spec(file)
+    write_spec(spec, tmp_path / "again.yaml")
+    assert read_spec(tmp_path / "again.yaml") == spec
+    assert read_spec(spec.to_json()) == spec
+    assert list(read_spec(tmp_path / "again.yaml").techniques) == ["hcqr", "plain"]
+
+
+def test_all_that_is_wrong_is_said_at_once():
+    said = refused(
+        {
+            "name": "a b",
+            "questions": 3,
+            "colection": "c",
+            "techniques": {
+                "rag_fuson": {},
+                "hcqr": {
+                    "knobs": {"top_k": [3, 500], "n_queries": {"low": "a", "hihg": 3}, "fusion": "rff", "topk": 3},
+                    "engines": ["bm26"],
+                },
+            },
+            "objectives": ["acuracy"],
+            "sampler": {"name": "tpee"},
+            "trials": "5",
+        }
+    )
+    for part in (
+        "name: string should match pattern",
+        "questions: input should be a valid string, but got 3",
+        "collection: is missing",
+        "colection: unknown key (did you mean collection?)",
+        "techniques.rag_fuson: unknown technique 'rag_fuson' (did you mean rag_fusion?)",
+        "techniques.hcqr.knobs.top_k: top_k must be a whole number from 1 to 50, but got 500",
+        'techniques.hcqr.knobs.n_queries.low: input should be a valid number, but got "a"',
+        "techniques.hcqr.knobs.n_queries.high: is missing",
+        "techniques.hcqr.knobs.n_queries.hihg: unknown key (did you mean high?)",
+        "techniques.hcqr.knobs.fusion: fusion must be interleave",
+        "techniques.hcqr.knobs.topk: unknown knob of hcqr 'topk' (did you mean top_k?)",
+        "techniques.hcqr.engines: unknown engine 'bm26' (did you mean bm25?)",
+        "objectives.0: unknown objective 'acuracy' (did you mean accuracy?)",
+        "sampler: unknown sampler 'tpee' (did you mean tpe?)",
+        'trials: input should be a valid integer, but got "5"',
+    ):
+        assert part in said
+    assert said.count("\n- ") == 15
+    assert "the study has 15 problems" in said
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("name: a\nname: b\n", "name: stands twice, in lines 1 and 2"),
+        ("name: a\ntechniques:\n  hcqr: {}\n  hcqr: {}\n", "techniques.hcqr: stands twice"),
+        ("name: !!python/object/apply:os.system ['true']\n", "the tag"),
+        ("name: !!str a\n", "the tag"),
+        ("name: &a b\nquestions: *a\n", "the anchor"),
+        ("name: [a\n", "no YAML"),
+        ("- a\n- b\n", "must be a mapping"),
+        ("", "must be a mapping"),
+        ("name: a\n---\nname: b\n", "no YAML"),
+        ("1: a\n", "a key must be a text"),
+        ("trials: " + "9" * 5000 + "\n", "a number is too long"),
+        ("name: " + "[" * 3000 + "\n", "nested too deep"),
+        ("#" + "x" * MOST_BYTES, "more than 1,000,000 bytes"),
+    ],
+)
+def test_what_is_more_or_less_than_data_is_refused(tmp_path, text, part):
+    assert part in refused(text, tmp_path)
+
+
+def test_a_file_that_is_no_text_or_not_there(tmp_path):
+    file = tmp_path / "study.yaml"
+    file.write_bytes(b"name: \xff\xfe")
+    with pytest.raises(InputError, match=r"study\.yaml is not UTF-8"):
+        read_spec(file)
+    with pytest.raises(InputError, match="there is no file"):
+        read_spec(tmp_path / "other.yaml")
+    with pytest.raises(InputError, match="cannot be read"):
+        read_spec(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("data", "part"),
+    [
+        (of({"closed_book": {}}), "finds no passages"),
+        (of({"hyde": {"engines": ["bm25"]}}), "techniques.hyde.engines: must be dense"),
+        (of({"qb_rag": {"engines": ["dense"]}}), "must be questions, the only one"),
+        (of({"hcqr": {"engines": []}}), "must name one engine"),
+        (of({"hcqr": {"engines": ["bm25", "bm25"]}}), "stands there twice"),
+        (of({"hcqr": {"engines": ["bm25"], "knobs": {"gate": "score"}}}), "looks at cosine similarities"),
+        (of({"hcqr": {"knobs": {"max_passages": [3, 5]}}}), "write fixed: {}"),
+        (of({"hcqr": {"knobs": {"top_k": [3]}}}, fixed={"top_k": 3}), "stands under fixed as well"),
+        (of({"hcqr": {"knobs": {"top_k": [3, 3]}}}), "twice"),
+        (of({"hcqr": {"knobs": {"top_k": []}}}), "one value or more"),
+        (of({"hcqr": {"knobs": {"top_k": {"low": 5, "high": 5}}}}), "low must be smaller"),
+        (of({"hcqr": {"knobs": {"top_k": {"low": 1, "high": 9, "step": 0}}}}), "step must be"),
+        (of({"hcqr": {"knobs": {"top_k": {"low": 1, "high": 9, "step": 2, "log": True}}}}), "log needs"),
+        (of({"hcqr": {"knobs": {"top_k": {"low": 1, "high": 99}}}}), "high: top_k must be"),
+        (of({"hcqr": {"knobs": {"fusion": {"low": 1, "high": 2}}}}), "it is no number"),
+        (of({"hcqr": {"knobs": {"top_k": None}}}), "must be a value, a list of values or a range"),
+        (of({"plain": {"knobs": {"query_with_options": True}}}), "is always an arm; add that value"),
+        (of(fixed={"query_with_options": True}), "is always an arm"),
+        (of(fixed={"topk": 3}), "fixed.topk: unknown knob of these techniques 'topk' (did you mean top_k?)"),
+        (of(fixed={"max_passages": 500}), "fixed.max_passages: max_passages must be"),
+        (of(reader="multiple"), "unknown reader 'multiple' (did you mean multiple_choice?)"),
+        (of(reader=["grounded", "short_answer"]), "no objective reads"),
+        (of(reader=[]), "must name one reader or more"),
+        (of(reader="none", objectives=["accuracy"]), "needs a reader"),
+        (of(objectives=["lm_calls", "accuracy"]), "must be one of quality"),
+        (of(objectives=["accuracy", "accuracy"]), "stands there twice"),
+        (of(sampler={"name": "tpe", "arguments": {"seed": 3}}), "seed is the study's"),
+        (of(sampler={"name": "tpe", "arguments": {"n_startup": 3}}), "did you mean n_startup_trials?"),
+        (of(sampler={"name": "nsga2", "arguments": {"population_size": 1}}), "refuses its arguments"),
+        (of(sampler={"name": "grid"}, techniques={"hyde": {}}), "hyde.knobs.temperature: the sampler grid needs"),
+        (of(trials=1), "trials: must be 2 or more"),
+        (of(trials=5, late_trials=5), "late_trials: must be fewer"),
+        (of(storage="mysql://host/db"), "mysql://, which is not tested"),
+        (of(storage="sqlite:///x.db"), "write sqlite"),
+        (of(storage="postgres://host/db"), "begins with postgres://"),
+        (of(storage="somewhere"), "but got 'somewhere'"),
+        (of(max_failures=float("nan")), "must be a finite number"),
+        (of(techniques={}), "techniques: dictionary should have at least 1 item"),
+    ],
+)
+def test_what_cannot_be_run_is_refused_where_it_stands(data, part):
+    assert part in refused(data)
+
+
+def test_a_password_is_never_repeated():
+    said = refused(of(storage="postgresql://me:sesame@host/db"))
+    assert "storage: holds a password" in said
+    assert "sesame" not in said
+    with pytest.raises(InputError) as caught:
+        check_storage("mysql://me:sesame@host/db")
+    assert "sesame" not in str(caught.value)
+    check_storage("postgresql+psycopg://host/db")
+
+
+@pytest.mark.parametrize(
+    ("prompt", "part"),
+    [
+        ({}, "names neither a teleprompter nor instructions"),
+        ({"teleprompter": "chep"}, "unknown teleprompter 'chep' (did you mean cheap?)"),
+        ({"teleprompter": "cheap", "arguments": {"kk": 1}}, "unknown argument of cheap 'kk' (did you mean k?)"),
+        ({"teleprompter": "cheap", "arguments": {"k": 0}}, "k must be 1 or more"),
+        ({"teleprompter": "cheap", "part": "reader"}, "no objective reads"),
+        ({"instructions": {"technique.write_querys": "x"}}, "did you mean technique.write_queries?"),
+        ({"instructions": {"technique.write_queries": "x"}, "sets": 2}, "one set"),
+        ({"instructions": {"technique.write_queries": "x"}, "arguments": {"k": 2}}, "none is named"),
+    ],
+)
+def test_prompts_that_cannot_be_made_are_refused(teleprompters, prompt, part):
+    assert part in refused(of(prompts={"mine": prompt}))
+
+
+def test_a_prompt_has_a_name_that_no_variant_has(teleprompters):
+    assert "prompts.as written" in refused(of(prompts={"as written": {"teleprompter": "cheap"}}))
+    assert "prompts.a.1" in refused(of(prompts={"a.1": {"teleprompter": "cheap"}}))
+
+
+def test_prompts_that_a_technique_names(teleprompters):
+    prompts = {"mine": {"teleprompter": "cheap"}}
+    assert "unknown prompt 'mien'" in refused(of({"hcqr": {"prompts": ["mien"]}}, prompts=prompts))
+    said = refused(of({"hcqr": {}, "plain": {"prompts": ["mine"]}}, prompts=prompts))
+    assert "'mine' cannot be made for it: plain asks no LM" in said
+    said = refused(of({"plain": {}}, prompts=prompts))
+    assert "can be made for none of the techniques" in said
+
+
+def test_only_what_changes_results_is_a_difference():
+    old = read_spec(of({"hcqr": {"knobs": {"top_k": [3, 5]}}}, trials=10))
+    free = old.model_copy(
+        update={"trials": 20, "threads": 9, "storage": "postgresql://h/d", "max_failures": 0.5, "api_key_env": "KEY"}
+    )
+    assert spec_differences(old, free) == []
+    new = read_spec(of({"hcqr": {"knobs": {"top_k": [3, 5, 10]}}, "hyde": {}}, trials=8, seed=1))
+    assert spec_differences(old, new) == [
+        "techniques.hcqr.knobs.top_k: [3, 5] became [3, 5, 10]",
+        'techniques.hyde: was not there, and became {"engines": null, "knobs": {}, "search": "all", "prompts": null}',
+        "seed: 0 became 1",
+        "trials: 10 became 8; they can only grow",
+    ]
+    assert spec_differences(old, old.model_copy(update={"late_trials": 3})) == ["late_trials: 0 became 3"]
+    turned = read_spec(of({"hyde": {}, "hcqr": {}})), read_spec(of({"hcqr": {}, "hyde": {}}))
+    assert spec_differences(*turned) == ["techniques: the order hyde, hcqr became hcqr, hyde"]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=6,
+), st.sampled_from(sorted(StudySpec.model_fields)))  # fmt: skip
+def test_whatever_stands_under_a_key_is_read_or_refused(value, key):
+    try:
+        spec = read_spec(of(**{key: value}))
+    except InputError:
+        return
+    assert read_spec(spec.to_json()) == spec
+
+
+def test_the_text_of_a_study_has_no_anchors():
+    knobs = {"top_k": [3, 5]}
+    text = spec_text(read_spec(of({"hcqr": {"knobs": knobs}, "rag_fusion": {"knobs": knobs}})))
+    assert "&" not in text
+    assert "*" not in text

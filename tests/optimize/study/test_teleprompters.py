@@ -1,0 +1,309 @@
+from __future__ import annotations
+
+import json
+import logging
+
+import pytest
+from dspy.utils.exceptions import LMServerError
+
+from querywright.data.splits import split_questions
+from querywright.data.types import Question
+from querywright.errors import BudgetError, InputError, OutageError
+from querywright.metrics.dspy_metrics import METRICS
+from querywright.models.engine_errors import LMPromptTooLongError
+from querywright.optimize.evaluate import evaluate
+from querywright.optimize.failures import TooManyFailuresError
+from querywright.optimize.state import ProgramState, program_from, state_of
+from querywright.optimize.study.teleprompter_work import TeleprompterError
+from querywright.optimize.study.teleprompters import TELEPROMPTERS, run_teleprompter
+from querywright.programs import Ensemble
+
+FOUND = METRICS["decision_useful"]
+ASKING = [name for name in TELEPROMPTERS if name != "labelled_few_shot"]
+SMALL = {
+    "copro": {"breadth": 2, "depth": 1},
+    "random_search": {"num_candidate_programs": 1},
+    "bootstrap_optuna": {"num_candidate_programs": 2},
+    "mipro": {"num_trials": 3},
+    "simba": {"max_steps": 1},
+    "gepa": {"max_metric_calls": 24},
+    "ensemble": {"size": 2},
+}
+"""Arguments with which each is over in a second, and still comes to something."""
+
+
+@pytest.fixture
+def train(world):
+    return world.questions[:6]
+
+
+@pytest.fixture
+def run(world, train, make_lm, writing):
+    def of(name, *, program=None, engine=None, lm=None, metric=FOUND, part="technique", **given):
+        lm = lm or make_lm(engine or writing())
+        program = program or world.program(reader=None if part == "technique" else "multiple_choice")
+        settings = {"train": train, "arguments": SMALL.get(name), **given}
+        return run_teleprompter(name, program, settings.pop("train"), metric=metric, lm=lm, part=part, **settings)
+
+    return of
+
+
+def found(program, questions, lm):
+    return evaluate(program, questions, lm=lm, name="x", threads=1).mean("decision_useful").value
+
+
+def messages(program, question, lm, asked_of):
+    evaluate(program, [question], lm=lm, name="x", threads=1)
+    return {asked.messages for asked in asked_of(lm)}  # members of an ensemble are asked side by side
+
+
+@pytest.mark.parametrize("name", ASKING)
+def test_prompts_get_better_and_go_through_json(name, world, run, make_lm, writing, asked_of):
+    before = state_of(world.program())
+    program = world.program()
+    tuned = run(name, program=program)
+    assert state_of(program) == before  # the program itself is not changed
+    odd = [question for question in world.questions[10:] if int(question.id[1:]) % 2]
+    assert found(program, odd, make_lm(writing())) == 0.0
+    assert found(tuned, odd, make_lm(writing())) == 1.0
+
+    text = json.dumps(state_of(tuned).model_dump(), allow_nan=False)
+    loaded = program_from(ProgramState.model_validate_json(text), world)
+    one, other = (messages(each, odd[0], make_lm(writing()), asked_of) for each in (tuned, loaded))
+    assert one == other
+    assert len(one) == (5 if name == "ensemble" else 3)  # its members' readers are asked the same
+
+
+@pytest.mark.parametrize("name", ASKING)
+@pytest.mark.parametrize("part", ["technique", "reader"])
+def test_only_the_part_asked_for_changes(name, part, world, run):
+    program = world.program()
+    metric = METRICS["accuracy"] if part == "reader" else FOUND
+    tuned = run(name, program=program, part=part, metric=metric)
+    before, after = state_of(program).predictors, state_of(tuned).predictors
+    assert {one.rpartition("].")[2] for one in after} == set(before)
+    for one, state in after.items():
+        plain = one.rpartition("].")[2]
+        assert plain.startswith(part) or state == before[plain]
+
+
+@pytest.mark.parametrize("name", TELEPROMPTERS)
+def test_all_parts_can_be_tuned_at_once(name, world, run):
+    tuned = run(name, part="all", metric=METRICS["accuracy"])
+    assert state_of(tuned) != state_of(world.program())
+
+
+def test_simba_writes_rules(run):
+    tuned = run("simba", arguments={"max_demos": 0, "max_steps": 2})
+    assert state_of(tuned).predictors["technique.write_queries"].instructions.endswith("Name the key.")
+
+
+def test_gepa_is_told_in_words_what_was_missing(run, make_lm, writing, asked_of):
+    lm = make_lm(writing())
+    run("gepa", lm=lm)
+    told = next(asked.text for asked in asked_of(lm) if "new_instruction" in asked.properties)
+    assert "was missing from the 3 found" in told
+    assert "The queries were" in told
+
+
+def test_labelled_questions_are_shown_to_a_reader_and_ask_nothing(world, run, make_lm, writing, asked_of):
+    lm = make_lm(writing())
+    tuned = run("labelled_few_shot", lm=lm, part="reader", arguments={"k": 3})
+    assert asked_of(lm) == []
+    demos = state_of(tuned).predictors["reader.predict"].demos
+    assert [sorted(demo) for demo in demos] == [["answer", "question"]] * 3
+    assert any(
+        role == "assistant" and "right" in text
+        for asked in messages(tuned, world.questions[12], lm, asked_of)
+        for role, text in asked
+    )
+
+
+def test_labelled_questions_say_nothing_of_queries(run):
+    with pytest.raises(TeleprompterError, match="bootstrap_few_shot"):
+        run("labelled_few_shot")
+
+
+@pytest.mark.parametrize("name", ASKING)
+def test_the_seed_decides_and_nothing_else(name, run):
+    one, other = (state_of(run(name, seed=3)) for _ in range(2))
+    assert one == other
+
+
+@pytest.mark.parametrize("name", ASKING)
+@pytest.mark.parametrize("after", [0, 3])
+def test_an_outage_goes_up(name, after, run, writing, make_lm):
+    def before(n, asked):
+        if n >= after:
+            raise LMServerError("gone")
+
+    engine = writing(before=before)
+    with pytest.raises(OutageError):
+        run(name, lm=make_lm(engine, outage_after=2), max_failures=1.0)
+    assert len(engine.asked) <= after + 4
+
+
+@pytest.mark.parametrize("name", ["copro", "mipro", "simba", "gepa"])
+def test_an_outage_while_instructions_are_written_goes_up(name, run, writing, make_lm):
+    reached = []
+
+    def before(n, asked):
+        if asked.proposes:
+            reached.append(n)
+            raise LMServerError("gone")
+
+    arguments = {"max_demos": 0, "max_steps": 2} if name == "simba" else SMALL[name]  # no demonstrations: rules
+    with pytest.raises(OutageError, match="while instructions were written"):
+        run(name, lm=make_lm(writing(before=before), outage_after=9), arguments=arguments, max_failures=1.0)
+    assert len(reached) == 1
+
+
+@pytest.mark.parametrize("name", ASKING)
+@pytest.mark.parametrize("calls", [1, 3])
+def test_the_limit_of_calls_goes_up(name, calls, run, writing, make_lm):
+    engine = writing()
+    with pytest.raises(BudgetError):
+        run(name, lm=make_lm(engine, max_calls=calls), max_failures=1.0)
+    assert len(engine.asked) == calls
+
+
+@pytest.mark.parametrize("name", ASKING)
+def test_too_many_failed_questions_stop_it(name, run):
+    def broken(example, prediction, trace=None):
+        raise AttributeError("no such field")
+
+    with pytest.raises(TooManyFailuresError, match="no such field"):
+        run(name, metric=broken)
+
+
+@pytest.mark.parametrize("name", ASKING)
+def test_one_question_that_fails_again_and_again_counts_once(name, run, writing):
+    def before(n, asked):
+        if not asked.proposes and "number 4?" in asked.messages[-1][1]:
+            raise LMServerError("once more")
+
+    assert run(name, engine=writing(before=before))
+
+
+@pytest.mark.parametrize("name", ["random_search", "bootstrap_optuna", "copro", "mipro", "simba", "gepa"])
+def test_a_prompt_that_is_too_long_only_loses(name, run, writing):
+    def before(n, asked):
+        if not asked.proposes and (len(asked.messages) > 2 or "Name the key" in asked.messages[0][1]):
+            raise LMPromptTooLongError(5000, 4096, 100)
+
+    assert run(name, engine=writing(before=before))
+
+
+def test_a_users_mistake_goes_up(run):
+    for name in ("random_search", "simba", "gepa"):
+        with pytest.raises(InputError, match="options"):
+            run(name, train=[Question(f"b{n}", "What?") for n in range(4)])
+
+
+def test_an_interrupt_goes_up(run, writing):
+    def before(n, asked):
+        if n == 5:
+            raise KeyboardInterrupt
+
+    for name in ASKING:
+        with pytest.raises(KeyboardInterrupt):
+            run(name, engine=writing(before=before))
+
+
+@pytest.mark.parametrize("name", ASKING)
+def test_nothing_is_printed_logged_or_written(name, run, capfd, caplog, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    caplog.set_level(logging.DEBUG, logger="dspy")
+    run(name)
+    assert capfd.readouterr() == ("", "")
+    assert "What of number" not in caplog.text
+    assert list(tmp_path.iterdir()) == []
+    assert logging.getLogger("optuna").level != logging.CRITICAL + 1
+
+
+@pytest.mark.parametrize("name", TELEPROMPTERS)
+def test_it_takes_no_more_than_it_says(name, run, make_lm, writing, train, asked_of, monkeypatch):
+    told = []
+    lm = make_lm(writing(learns=False))
+    part = "reader" if name == "labelled_few_shot" else "technique"
+    run(name, lm=lm, part=part, progress=lambda done, total: told.append((done, total)))
+    teleprompter = TELEPROMPTERS[name]
+    most = teleprompter.most_calls(len(train), 2, SMALL.get(name), calls_per_run=3)
+    assert len(asked_of(lm)) <= most
+    assert all(done <= total for done, total in told)
+
+
+@pytest.mark.parametrize("name", ASKING)
+def test_a_run_that_is_started_again_asks_for_nothing(name, run, make_lm, writing, store, asked_of):
+    first = state_of(run(name, lm=make_lm(writing(), store=store)))
+    again = make_lm(writing(), store=store)
+    assert state_of(run(name, lm=again)) == first
+    assert asked_of(again) == []
+
+
+@pytest.mark.parametrize("name", ["random_search", "bootstrap_optuna", "copro", "mipro", "simba", "gepa"])
+def test_questions_are_asked_side_by_side_with_the_same_result(name, run):
+    assert state_of(run(name, threads=4)) == state_of(run(name, threads=1))
+
+
+def test_questions_to_choose_on_come_from_the_training_questions_by_the_stable_hash(train):
+    teleprompter = TELEPROMPTERS["random_search"]
+    assert teleprompter.parts(train, {"validation": 0.34}, 0) == (4, 2)
+    assert teleprompter.parts(train[:2], {"validation": 0.9}, 0) == (1, 1)
+    assert TELEPROMPTERS["copro"].parts(train, {}, 0) == (6, 0)
+    assert [q.id for q in split_questions(train, train=1.0, dev=0.0, seed=1).train] != [q.id for q in train]
+
+
+def test_arguments_are_passed_through(run):
+    (knn,) = (run("knn_few_shot", arguments={"k": 3, "pool": 2}),)
+    assert knn.nearest == 3
+    assert len(state_of(knn).predictors["technique.write_queries"].demos) == 2
+    both = run("ensemble", arguments={"size": 2})
+    assert isinstance(both, Ensemble)
+    assert len(both.members) == 2
+    short = run("gepa", arguments={"max_chars": 50})
+    assert all(len(state.instructions) <= 200 for state in state_of(short).predictors.values())
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "message"),
+    [
+        ("mipro", {"num_trial": 3}, "did you mean 'num_trials'"),
+        ("mipro", {"num_trials": "3"}, "num_trials must be a whole number from 1 to 200, but got '3'"),
+        ("copro", {"breadth": 1}, "breadth must be"),
+        ("gepa", {"candidate_selection_strategy": "best"}, "pareto | current_best"),
+        ("simba", {"bsize": True}, "bsize must be"),
+        ("labelled_few_shot", {"whatever": 1}, "the arguments are: k"),
+    ],
+)
+def test_wrong_arguments_are_refused(name, arguments, message, run):
+    with pytest.raises(InputError, match=message):
+        run(name, arguments=arguments)
+
+
+def test_what_cannot_be_tuned_is_refused(world, run):
+    with pytest.raises(InputError, match="did you mean 'copro'"):
+        run("coprro")
+    with pytest.raises(InputError, match="plain asks no LM"):
+        run("copro", program=world.program("plain"))
+    with pytest.raises(InputError, match="no reader"):
+        run("copro", program=world.program(reader=None), part="reader")
+    with pytest.raises(InputError, match="no training questions"):
+        run("copro", train=[])
+    with pytest.raises(InputError, match="2 or more"):
+        run("mipro", train=world.questions[:1])
+    with pytest.raises(InputError, match="tune its members"):
+        run("copro", program=run("ensemble"))
+
+
+@pytest.mark.parametrize("name", ["bootstrap_few_shot", "knn_few_shot", "ensemble"])
+def test_nothing_that_could_be_shown_is_said(name, run, world):
+    odd = [question for question in world.questions if int(question.id[1:]) % 2]
+    with pytest.raises(TeleprompterError):
+        run(name, train=odd)
+
+
+def test_an_lm_that_writes_no_instructions_is_said(run, writing, monkeypatch):
+    monkeypatch.setattr(writing, "_answer", lambda self, asked: {})
+    with pytest.raises(TeleprompterError, match="copro came to nothing: AdapterParseError"):
+        run("copro")

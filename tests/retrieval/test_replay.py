@@ -1,0 +1,375 @@
+"""Rankings that are kept: what is found is what the retriever finds, and it is asked for nothing twice."""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from querywright.data.types import Passage
+from querywright.errors import InputError
+from querywright.models.store import Store
+from querywright.programs import TECHNIQUES, HyDE
+from querywright.retrieval.bm25 import BM25Retriever
+from querywright.retrieval.callable import CallableRetriever, as_retriever
+from querywright.retrieval.chroma import ChromaRetriever
+from querywright.retrieval.engines import Opened, open_retriever, opened
+from querywright.retrieval.hybrid import HybridRetriever
+from querywright.retrieval.index import build_collection
+from querywright.retrieval.question_index import QuestionIndex
+from querywright.retrieval.question_match import Matching
+from querywright.retrieval.question_records import COMPLETE, PassageRecord, WrittenQuestion, publish_questions
+from querywright.retrieval.rankings import depth_for
+from querywright.retrieval.replay import ReplayRetriever, searched_by
+from querywright.retrieval.types import Hit, VectorRetriever, kind_of
+
+WORDS = [
+    "aspirin",
+    "insulin",
+    "warfarin",
+    "heparin",
+    "ibuprofen",
+    "statin",
+    "sugar",
+    "blood",
+    "heart",
+    "liver",
+    "dose",
+    "tablet",
+]
+QUERIES = ["aspirin and blood", "sugar", "heart dose", "liver tablet statin", "insulin"]
+
+
+class Embedder:
+    """Counts the words, with a little noise, so that no two passages are equally near; remembers what it embedded."""
+
+    id, dimension = "words", len(WORDS)
+
+    def __init__(self):
+        self.encoded = []
+
+    def encode(self, texts, /):
+        self.encoded += texts
+        rows = [
+            [text.split().count(word) + 0.2 * random.Random(text + word).random() for word in WORDS] for text in texts
+        ]
+        vectors = np.array(rows, dtype=np.float32)
+        return np.asarray(vectors / np.linalg.norm(vectors, axis=1, keepdims=True), dtype=np.float32)
+
+
+class Listed:
+    """Passages in an order that depends on the query; remembers what it was asked."""
+
+    kind = "lexical"
+
+    def __init__(self, size=60, fingerprint="listed"):
+        self.held = {f"p{n}": Passage(f"p{n}", f"Text {n}.") for n in range(size)}
+        self.fingerprint = fingerprint
+        self.asked = []
+
+    def search(self, queries, k):
+        self.asked.append((list(queries), k))
+        lists = []
+        for query in queries:
+            ids = sorted(self.held, key=lambda id: random.Random(query + id).random())[:k]
+            lists.append([Hit(self.held[id], 1 / 3 / rank, rank) for rank, id in enumerate(ids, 1)])
+        return lists
+
+    def get(self, ids):
+        unknown = [id for id in ids if id not in self.held]
+        if unknown:
+            raise InputError(f"unknown: {unknown}")
+        return [self.held[id] for id in ids]
+
+    def __contains__(self, id):
+        return id in self.held
+
+
+@pytest.fixture
+def store(tmp_path):
+    opened_store = Store(tmp_path / "kept" / "store.sqlite")
+    yield opened_store
+    opened_store.close()
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """A collection of eighty passages, three questions for each."""
+    home, rng = tmp_path_factory.mktemp("home"), random.Random(1)
+    passages = [Passage(f"p{n:02}", " ".join(rng.choices(WORDS, k=9)) + f" {n}") for n in range(80)]
+    build_collection("c", passages, embedder=Embedder(), home=home)
+    records = [
+        PassageRecord(p.id, p.text_digest(), "s", tuple(
+            WrittenQuestion(f"{' '.join(rng.choices(WORDS, k=3))} of {p.id} {n}?", COMPLETE) for n in range(3)
+        ))
+        for p in passages
+    ]  # fmt: skip
+    publish_questions("c", records, embedder=Embedder(), home=home)
+    return home
+
+
+def found(lists):
+    return [[(hit.passage.id, id(hit.passage), hit.score, hit.rank) for hit in hits] for hits in lists]
+
+
+@pytest.mark.parametrize("engine", ["dense", "bm25", "hybrid", "questions", "expanded"])
+def test_every_engine_finds_what_it_finds(engine, home, store):
+    embedder = Embedder()
+    inner = open_retriever("c", engine=engine, embedder=embedder, home=home)
+    rng = random.Random(engine)
+    for kept in (store, None):
+        replays = [ReplayRetriever(inner, store=kept, deepest=deepest) for deepest in (1, 10, 50)]
+        for _ in range(12):
+            replay, k, queries = rng.choice(replays), rng.choice([1, 3, 10, 40, 80, 150]), rng.sample(QUERIES, 3)
+            assert found(replay.search(queries, k)) == found(inner.search(queries, k))
+            if isinstance(inner, VectorRetriever):
+                vectors = np.concatenate([replay.embed(queries), -replay.embed(queries[:1])])
+                assert np.array_equal(vectors[:3], inner.embed(queries))
+                assert found(replay.search_vectors(vectors, k)) == found(inner.search_vectors(vectors, k))
+    expected = found(inner.search(QUERIES, 7))
+    ReplayRetriever(inner, store=store, deepest=50).search(QUERIES, 7)
+    before = len(embedder.encoded)
+    assert found(ReplayRetriever(inner, store=store, deepest=50).search(QUERIES, 7)) == expected
+    assert len(embedder.encoded) == before
+
+
+def test_a_query_is_searched_once_and_new_ones_together():
+    inner = Listed()
+    replay = ReplayRetriever(inner, store=None, deepest=20)
+    replay.search(["a"], 5)
+    replay.search(["b", "a", "c", "b"], 20)
+    lists = replay.search(["c", "b"], 3)
+
+    assert inner.asked == [(["a"], 25), (["b", "c"], 25)]
+    assert found(lists) == found(inner.search(["c", "b"], 3))
+    assert replay.search([], 3) == []
+
+
+def test_deeper_than_before_is_searched_again_and_replaces_it(store):
+    inner = Listed(size=300)
+    replay = ReplayRetriever(inner, store=store, deepest=20)
+    assert len(replay.search(["a"], 5)[0]) == 5
+    assert len(replay.search(["a"], 60)[0]) == 60
+    assert len(replay.search(["a"], 90)[0]) == 90
+    assert [k for _, k in inner.asked] == [25, 100]
+
+    other = ReplayRetriever(inner, store=store, deepest=5)  # finds the deeper one
+    assert found(other.search(["a"], 80)) == found(replay.search(["a"], 80))
+    assert found(other.search(["a"], 10)) == found(replay.search(["a"], 10))
+    assert len(inner.asked) == 2
+
+
+def test_another_process_finds_rankings_in_the_store(store):
+    inner = Listed()
+    ReplayRetriever(inner, store=store, deepest=10).search(["a", "b"], 4)
+    again = Listed()
+    replay = ReplayRetriever(again, store=store, deepest=10)
+
+    assert [[hit.passage.id for hit in hits] for hits in replay.search(["b", "c", "a"], 6)] == [
+        [hit.passage.id for hit in hits] for hits in inner.search(["b", "c", "a"], 6)
+    ]
+    assert again.asked == [(["c"], 25)]
+    hit = replay.search(["a"], 1)[0][0]
+    assert hit.passage is again.held[hit.passage.id]
+
+
+def test_another_fingerprint_has_other_rankings(store):
+    ReplayRetriever(Listed(), store=store, deepest=10).search(["a"], 4)
+    other = Listed(fingerprint="newer")
+    ReplayRetriever(other, store=store, deepest=10).search(["a"], 4)
+    assert len(other.asked) == 1
+
+
+@pytest.mark.parametrize(
+    "value",
+    [b"{", b"[]", b'{"ids": ["p1"], "scores": []}', b'{"ids": ["gone"], "scores": [1.0]}', b'{"ids": 3, "scores": 4}',
+     b'{"ids": ["p1"], "scores": ["high"]}', b"\xff"],
+)  # fmt: skip
+def test_what_is_damaged_is_searched_again(value, store):
+    inner = Listed()
+    ReplayRetriever(inner, store=store, deepest=10).search(["a"], 4)
+    kind = "ranking:listed"
+    (key,) = [row[0] for row in store._run(lambda c: list(c.execute("SELECT key FROM entries WHERE kind = ?", [kind])))]
+    store._forget(kind, [key])
+    store.put(kind, key, value)
+
+    again = ReplayRetriever(inner, store=store, deepest=10)
+    assert found(again.search(["a"], 4)) == found(inner.search(["a"], 4))
+    again.search(["a"], 4)
+    assert [k for _, k in inner.asked] == [25, 25, 4]
+
+
+def test_what_cannot_be_told_apart_is_kept_in_memory_only(store):
+    asked = []
+
+    def search(query, k):
+        asked.append((query, k))
+        return [Passage("p", "text")]
+
+    for retriever in (CallableRetriever(search), HybridRetriever([CallableRetriever(search), Listed()])):
+        asked.clear()
+        for _ in range(2):
+            replay = ReplayRetriever(retriever, store=store, deepest=10)
+            assert not replay.is_known
+            replay.search(["a"], 4)
+            replay.search(["a"], 4)
+        assert len(asked) == 2
+    assert store._run(lambda c: c.execute("SELECT COUNT(*) FROM entries").fetchone()[0]) == 0
+
+
+def test_a_retriever_whose_passages_cannot_be_had_by_id_is_kept_in_memory_only(store):
+    class Fresh(Listed):
+        def get(self, ids):
+            return [Passage(id, "another text") for id in ids]
+
+    ReplayRetriever(Fresh(), store=store, deepest=10).search(["a"], 4)
+    assert store.count("ranking:listed") == 0
+
+
+def test_a_foreign_retriever_is_searched_for_each_k():
+    """What it gives for three need not begin what it gives for five."""
+
+    def search(query, k):
+        return [Passage(f"{k}-{n}", "text") for n in range(k)]
+
+    inner = CallableRetriever(search, fingerprint="1")
+    replay = ReplayRetriever(inner, store=None, deepest=10)
+    for k in (3, 5, 3, 12):
+        assert [hit.passage.id for hit in replay.search(["a"], k)[0]] == [f"{k}-{n}" for n in range(k)]
+
+
+def test_a_hybrid_beyond_its_own_depth_is_searched_for_each_k():
+    inner = HybridRetriever([Listed(), Listed(fingerprint="other")], depth=10)
+    replay = ReplayRetriever(inner, store=None, deepest=30)
+    for k in (2, 10, 11, 30, 11, 5):
+        assert found(replay.search(["a", "b"], k)) == found(inner.search(["a", "b"], k))
+
+
+@pytest.mark.parametrize(
+    ("k", "deepest", "limit", "searched", "name", "others"),
+    [
+        (5, 20, None, 25, "up to 25", 7),
+        (5, 26, None, 50, "up to 50", 6),
+        (5000, 26, None, 5000, "up to 5000", 0),
+        (5, 20, 100, 25, "up to 25", 2 + 0),
+        (5, 70, 100, 100, "up to 100", 0),
+        (101, 20, 100, 101, "exactly 101", 0),
+        (5, 20, 0, 5, "exactly 5", 0),
+    ],
+)
+def test_how_deep_a_ranking_is_searched(k, deepest, limit, searched, name, others):
+    depth = depth_for(k, deepest, limit)
+    assert (depth.searched, depth.name, len(depth.others)) == (searched, name, others)
+
+
+def test_hits_are_handed_out_in_lists_of_ones_own():
+    replay = ReplayRetriever(Listed(), store=None, deepest=10)
+    one, other = replay.search(["a", "a"], 4)
+    one.clear()
+    assert len(other) == len(replay.search(["a"], 4)[0]) == 4
+
+
+def test_wrong_input_is_refused_as_it_is_without(home):
+    for inner in (Listed(), ChromaRetriever("c", embedder=Embedder(), home=home)):
+        replay = ReplayRetriever(inner, store=None, deepest=10)
+        for queries, k in (("one text", 3), (["a"], 0)):
+            with pytest.raises(InputError):
+                replay.search(queries, k)
+    for vectors in ([[1.0]], [1.0] * len(WORDS), [[0.0] * len(WORDS)], [[float("nan")] * len(WORDS)]):
+        with pytest.raises(InputError):
+            replay.search_vectors(vectors, 3)
+    with pytest.raises(InputError):
+        replay.embed("one text")
+    assert replay.search_vectors([], 3) == []
+
+
+def test_a_retriever_that_forgets_a_query_is_refused():
+    class Short(Listed):
+        def search(self, queries, k):
+            return super().search(queries, k)[:-1]
+
+    with pytest.raises(InputError, match="gave 1 lists for 2 queries"):
+        ReplayRetriever(Short(), store=None, deepest=10).search(["a", "b"], 3)
+
+
+@pytest.mark.parametrize("way", [{}, {"match": "hybrid"}, {"match": "hybrid", "weight": 0.2, "depth": 20},
+                                 {"match": "prototypes"}, {"coverage": 1}, {"keep_partial": True}])  # fmt: skip
+def test_questions_are_matched_as_they_are(way, home, store):
+    embedder = Embedder()
+    index = QuestionIndex("c", embedder=embedder, home=home)
+    matching = Matching(**way)
+    for _ in range(2):  # the second one from the store
+        replay = ReplayRetriever(index, store=store, deepest=10)
+        for k in (10, 3, 25, 4):
+            assert replay.match(QUERIES, k, matching) == index.match(QUERIES, k, matching)
+        searched = len(embedder.encoded)
+        replay.match(QUERIES[::-1], 2, matching)
+        assert len(embedder.encoded) == searched
+    with pytest.raises(InputError, match="filled"):
+        replay.match(QUERIES, 3, Matching(match="filled"))
+
+
+def test_it_passes_for_what_it_wraps(home, store):
+    for engine in ("dense", "bm25", "hybrid", "questions", "expanded"):
+        inner = open_retriever("c", engine=engine, embedder=Embedder(), home=home)
+        replay = ReplayRetriever(ReplayRetriever(inner, store=store, deepest=5), store=store, deepest=10)
+        assert opened(replay) == opened(inner) != Opened()
+        assert searched_by(replay) is replay.inner is inner
+        assert (replay.fingerprint, replay.kind, replay.count) == (inner.fingerprint, inner.kind, inner.count)
+        assert kind_of(replay) == kind_of(inner)
+        assert isinstance(replay, VectorRetriever) == isinstance(inner, VectorRetriever)
+        assert as_retriever(replay) is replay is copy.deepcopy(replay) is copy.copy(replay)
+        assert list(replay.passages()) == list(inner.passages())
+        assert replay.get(["p01"]) == inner.get(["p01"])
+        assert "p01" in replay
+        assert "nowhere" not in replay
+        assert not hasattr(replay, "no_such_thing")
+        for name, technique in TECHNIQUES.items():
+            made = []
+            for retriever in (inner, replay):
+                try:
+                    made.append(type(technique(retriever)))
+                except InputError as error:
+                    made.append(str(error).replace(f"({type(retriever).__name__})", ""))
+            assert made[0] == made[1], name
+    index = ReplayRetriever(QuestionIndex("c", embedder=Embedder(), home=home), store=None, deepest=10)
+    assert isinstance(index.plain, ReplayRetriever)
+    assert index.plain is index.plain
+    assert isinstance(index.plain.inner, ChromaRetriever)
+
+
+def test_hyde_embeds_only_what_is_new(home):
+    embedder = Embedder()
+    replay = ReplayRetriever(ChromaRetriever("c", embedder=embedder, home=home), store=None, deepest=10)
+    technique = HyDE(replay)
+    assert technique.retriever is replay
+    before = len(embedder.encoded)
+    replay.embed(["a", "b", "a"])
+    replay.embed(["b", "c"])
+    assert embedder.encoded[before:] == ["a", "b", "c"]
+
+
+def test_many_threads(store):
+    inner = Listed()
+    replay = ReplayRetriever(inner, store=store, deepest=10)
+    expected = {n: found(inner.search([f"q{n % 7}", f"q{n % 5}"], 1 + n % 9)) for n in range(200)}
+    with ThreadPoolExecutor(16) as pool:
+        results = list(pool.map(lambda n: found(replay.search([f"q{n % 7}", f"q{n % 5}"], 1 + n % 9)), range(200)))
+    assert results == [expected[n] for n in range(200)]
+
+
+def test_bm25_scores_come_back_exactly(home, store):
+    inner = BM25Retriever("c", home=home)
+    ReplayRetriever(inner, store=store, deepest=10).search(QUERIES, 3)
+    again = ReplayRetriever(inner, store=store, deepest=10)
+    assert found(again.search(QUERIES, 9)) == found(inner.search(QUERIES, 9))
+    (value,) = store._run(
+        lambda c: c.execute(
+            "SELECT value FROM entries WHERE kind = ? LIMIT 1", [f"ranking:{inner.fingerprint}"]
+        ).fetchone()
+    )
+    assert set(json.loads(value)) == {"ids", "scores"}
