@@ -45,7 +45,7 @@ class Chosen:
     """What dev decides.
 
     Args:
-        plain: No rewriting.
+        plain: No rewriting, with the reader of the best arm.
         best: The best other arm; None where none was complete.
         winner: ``best`` where it beats no rewriting, else no rewriting.
         front: Arms that no other beats in all objectives, the first objective's best first.
@@ -74,17 +74,20 @@ def choose(trials: Sequence[TrialRecord], objectives: Sequence[Objective], n_tes
     Raises:
         QuerywrightError: No rewriting could not be scored, so nothing can be held against it.
     """
-    distinct = [one for one in trials if one.state == "complete" and one.same_as is None]
-    plain = next((one for one in distinct if one.arm is not None and one.arm.is_plain), None)
-    if plain is None:
+    distinct = list({one.arm.key: one for one in reversed(trials) if one.state == "complete" and one.arm}.values())[
+        ::-1
+    ]
+    rewriting = [one for one in distinct if one.arm is not None and not one.arm.is_plain]
+    plains = [one for one in distinct if one.arm is not None and one.arm.is_plain]
+    if not plains:
         raise QuerywrightError(
             "no rewriting has no result, so nothing can be chosen; `querywright study status` tells of trial 0"
         )
     first = objectives[0]
     front = pareto(distinct, objectives)
-    running = front if len(objectives) > 1 else distinct
-    others = [one for one in running if one is not plain] or [one for one in distinct if one is not plain]
-    best = _best(others, first)
+    others = [one for one in rewriting if one in front] if len(objectives) > 1 else []
+    best = _best(others or rewriting, first)
+    plain = _like(best, plains)
     winner, test = plain, None
     if best is not None:
         one, other = _Tried(best), _Tried(plain)
@@ -116,6 +119,13 @@ class _Tried:
     def dev(self) -> Evaluation:
         assert self.record.dev is not None
         return self.record.dev
+
+
+def _like(best: TrialRecord | None, plains: Sequence[TrialRecord]) -> TrialRecord:
+    """No rewriting with the reader of the best arm, so that a reader's gain is not taken for rewriting's."""
+    reader = None if best is None or best.arm is None else best.arm.reader
+    same = [one for one in plains if one.arm is not None and one.arm.reader == reader]
+    return (same or list(plains))[0]
 
 
 def _best(trials: Sequence[TrialRecord], objective: Objective) -> TrialRecord | None:
@@ -179,11 +189,12 @@ def surviving(trials: Sequence[TrialRecord], objectives: Sequence[Objective], nu
     """The techniques that go on to the late trials, best first.
 
     Args:
-        trials: Those of the first phase.
+        trials: Those of the first phase. Where none was complete those that ended early are looked at.
         objectives: Of the study.
         number: How many go on at most. No rewriting, which has no prompts to tune, is not counted.
     """
-    left = [one for one in trials if one.state == "complete" and one.arm is not None and one.arm.technique != "plain"]
+    tried = [one for one in trials if one.dev is not None and one.arm is not None and one.arm.technique != "plain"]
+    left = [one for one in tried if one.state == "complete"] or tried
     found: list[str] = []
     while left and len(found) < number:
         best = _best(left, objectives[0])
