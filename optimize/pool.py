@@ -19,6 +19,8 @@ R = TypeVar("R")
 _TICK = 0.1
 """Seconds between two looks at the clock while nothing ends."""
 
+_NAME = "querywright-pool"
+
 
 class DeadlineError(Exception):
     """A piece of work took longer than it was given."""
@@ -133,7 +135,7 @@ def bounded_each(
 
     def start() -> None:
         context = contextvars.copy_context()
-        threading.Thread(target=context.run, args=(board.run,), daemon=True, name="querywright-pool").start()
+        threading.Thread(target=context.run, args=(board.run,), daemon=True, name=_NAME).start()
 
     left = len(items)
     try:
@@ -155,3 +157,17 @@ def bounded_each(
                 yield position, DeadlineError(f"took longer than {deadline:g} seconds")
     finally:
         board.stop.set()
+
+
+def let_work_end(seconds: float) -> None:
+    """Wait for work of any pool that is under way, though nobody waits for its result.
+
+    What an LM answers there is paid for, and kept for the next run.
+
+    Args:
+        seconds: How long at most.
+    """
+    deadline = time.monotonic() + seconds
+    for thread in threading.enumerate():
+        if thread.name == _NAME:
+            thread.join(max(0.0, deadline - time.monotonic()))

@@ -30,6 +30,8 @@ _REASONS = (
     ("No such file", "nothing listens there"),
     ("starting up", "it is starting up"),
     ("shutting down", "it is shutting down"),
+    ("terminating connection", "it is shutting down"),
+    ("closed the connection", "it ended the connection"),
     ("resolve", "its host's name is not known"),
     ("translate host name", "its host's name is not known"),
     ("SSL", "the encrypted connection failed"),

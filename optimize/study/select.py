@@ -74,9 +74,8 @@ def choose(trials: Sequence[TrialRecord], objectives: Sequence[Objective], n_tes
     Raises:
         QuerywrightError: No rewriting could not be scored, so nothing can be held against it.
     """
-    distinct = list({one.arm.key: one for one in reversed(trials) if one.state == "complete" and one.arm}.values())[
-        ::-1
-    ]
+    complete = [one for one in trials if one.state == "complete"]
+    distinct = list({one.arm.key: one for one in complete[::-1] if one.arm is not None}.values())[::-1]
     rewriting = [one for one in distinct if one.arm is not None and not one.arm.is_plain]
     plains = [one for one in distinct if one.arm is not None and one.arm.is_plain]
     if not plains:

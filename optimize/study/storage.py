@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import fcntl
+import functools
 import os
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from querywright.errors import InputError, QuerywrightError
 from querywright.optimize.study.account import FILE_NAME as SPEND_NAME
@@ -25,6 +26,9 @@ SQLITE_NAME = "study.sqlite"
 CLAIMS_NAME = "claims"
 SETUP_SECONDS = 60.0
 """How long one worker waits for another to make the tables."""
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class StudyStorage:
@@ -133,7 +137,7 @@ class StudyStorage:
             LMStoreError: Its database cannot be used.
         """
         with self._lock:
-            if budget not in self._accounts:
+            if budget not in self._accounts:  # each has connections of its own, and a study is looked at all the time
                 account = Account(self._spend(), self.name, budget)
                 with self.claims.wait("make the account", SETUP_SECONDS):
                     account.create()
@@ -162,7 +166,7 @@ def open_storage(text: str, folder: Path, name: str) -> StudyStorage:
     """
     from optuna.storages import get_storage
 
-    kind = _kind(text)
+    kind = storage_kind(text)
     with ExitStack() as closing:
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -179,6 +183,39 @@ def open_storage(text: str, folder: Path, name: str) -> StudyStorage:
                 f"the study's folder {str(folder)!r} cannot be written ({error.strerror}); name another with --out"
             ) from error
         return StudyStorage(kind, name, get_storage(trials), claims, spend, closing.pop_all())
+
+
+def with_plain_failures(work: Callable[P, R]) -> Callable[P, R]:
+    """The same function, which says in plain words that a database failed, without its address in any error."""
+
+    @functools.wraps(work)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return work(*args, **kwargs)
+        except _database_errors() as error:
+            failure = _plain(error)
+        raise failure  # here, so that the driver's error is not part of it
+
+    return call
+
+
+def _database_errors() -> tuple[type[Exception], ...]:
+    from optuna.exceptions import StorageInternalError
+    from sqlalchemy.exc import SQLAlchemyError
+
+    return SQLAlchemyError, StorageInternalError
+
+
+def _plain(error: Exception) -> QuerywrightError:
+    import sqlite3
+
+    cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
+    driver = getattr(cause, "orig", None)
+    if isinstance(driver, sqlite3.Error):
+        return QuerywrightError(
+            f"{SQLITE_NAME} of the study cannot be used ({driver}); make room or make it writable, and run again"
+        )
+    return unreachable(cause)
 
 
 @contextmanager
@@ -203,7 +240,15 @@ def _quiet_log() -> Iterator[None]:
         optuna.logging.set_verbosity(before)
 
 
-def _kind(text: str) -> str:
+def storage_kind(text: str) -> str:
+    """``journal``, ``sqlite`` or ``postgresql``.
+
+    Args:
+        text: What ``open_storage`` is given.
+
+    Raises:
+        InputError: There is no such storage; an address is not repeated.
+    """
     scheme, separator, _ = text.partition("://")
     if not separator and text in {"journal", "sqlite"}:
         return text

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,15 @@ from querywright.errors import BudgetError, InputError, OutageError, Querywright
 DONE, WRONG_INPUT, BUDGET, OUTAGE, FAILED = 0, 2, 3, 4, 5
 GRACE_SECONDS = 10.0
 """How long workers have to end when the study is stopped."""
+
+ANSWERS_SECONDS = 60.0
+"""How long a worker that met the end of the budget waits for answers that are paid for."""
+
+STOPPED_SECONDS = 1.0
+"""The same for a worker that is stopped; Ctrl-C is to end everything within two seconds."""
+
+LOOK_SECONDS = 0.05
+"""Between two looks at whether a worker has ended."""
 
 _ERRORS: dict[int, type[QuerywrightError]] = {
     WRONG_INPUT: InputError,
@@ -29,8 +39,9 @@ _ERRORS: dict[int, type[QuerywrightError]] = {
 def work_in_processes(folder: Path, storage: str, workers: int, home: Path | None) -> None:
     """Start workers and wait until all have ended.
 
-    A worker that is killed costs nothing: the others take up its trial. The address of the storage, which may hold a
-    password, goes over a pipe and not over the command line.
+    A worker that is killed costs nothing: the others take up its trial. One that fails stops them; one that meets the
+    end of the budget does not, for so do they. The address of the storage, which may hold a password, goes over a
+    pipe and not over the command line.
 
     Args:
         folder: The study's.
@@ -43,7 +54,7 @@ def work_in_processes(folder: Path, storage: str, workers: int, home: Path | Non
         OutageError: The LM is out of reach.
         QuerywrightError: A worker failed, or all of them were killed.
     """
-    started: list[subprocess.Popen[bytes]] = []
+    started: list[_Worker] = []
     try:
         for number in range(1, workers + 1):
             order = {
@@ -51,79 +62,115 @@ def work_in_processes(folder: Path, storage: str, workers: int, home: Path | Non
                 "storage": storage,
                 "home": None if home is None else str(home.resolve()),
                 "name": str(number),
+                "parent": os.getpid(),
             }
-            started.append(_start(order))
-        said = [_Listener(one) for one in started]
-        statuses = [one.wait() for one in started]
+            started.append(_Worker(order))
+        running = started
+        while running:
+            time.sleep(LOOK_SECONDS)
+            for one in running:
+                if one.status is not None and one.status not in (DONE, BUDGET):
+                    one.raise_failure()
+            running = [one for one in running if one.status is None]
     except BaseException:
         _stop(started)
         raise
-    for status, listener in zip(statuses, said, strict=True):
-        if status in _ERRORS:
-            raise _ERRORS[status](listener.last or "a worker stopped and said nothing")
-    if not any(status == DONE for status in statuses):
-        last = next((listener.last for listener in said if listener.last), "")
-        raise QuerywrightError(
-            f"all {workers} workers were killed or failed; run the study again to go on. {last}".strip()
-        )
+    for one in started:
+        one.raise_failure()
+    if all(one.was_killed for one in started):
+        raise QuerywrightError(f"all {workers} workers were killed; run the study again to go on")
 
 
-def _start(order: dict[str, Any]) -> subprocess.Popen[bytes]:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "querywright.optimize.study.workers"],
-        stdin=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,  # Ctrl-C reaches the parent alone, which stops its workers in order
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
-    )
-    assert process.stdin is not None
-    with process.stdin as pipe:
-        pipe.write(json.dumps(order).encode())
-    return process
+class _Worker:
+    """A worker's process, and the last line that it wrote to its standard error."""
 
-
-class _Listener:
-    """Keeps the last line that a worker wrote to its standard error."""
-
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+    def __init__(self, order: dict[str, Any]) -> None:
         self.last = ""
-        self._process = process
-        self._thread = threading.Thread(target=self._read, daemon=True, name="querywright-study")
-        self._thread.start()
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "querywright.optimize.study.workers"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            start_new_session=True,  # Ctrl-C reaches the parent alone, which stops its workers in order
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+        )
+        assert self.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError), self.process.stdin as pipe:  # one that was killed is seen later
+            pipe.write(json.dumps(order).encode())
+        self._listener = threading.Thread(target=self._listen, daemon=True, name="querywright-study")
+        self._listener.start()
 
-    def _read(self) -> None:
-        assert self._process.stderr is not None
-        with self._process.stderr as lines:
+    @property
+    def status(self) -> int | None:
+        """How it ended; None while it runs."""
+        return self.process.poll()
+
+    @property
+    def was_killed(self) -> bool:
+        status = self.status
+        return status is not None and status < 0
+
+    def raise_failure(self) -> None:
+        """Raise what the worker ended with, if it failed.
+
+        Raises:
+            QuerywrightError: It did.
+        """
+        status = self.status
+        if status is None or status == DONE or self.was_killed:
+            return
+        self._listener.join(GRACE_SECONDS)
+        raise _ERRORS.get(status, QuerywrightError)(self.last or f"a worker ended with {status} and said nothing")
+
+    def _listen(self) -> None:
+        assert self.process.stderr is not None
+        with self.process.stderr as lines:
             for line in lines:
-                text = line.decode("utf-8", "replace").strip()
-                self.last = text or self.last
+                self.last = line.decode("utf-8", "replace").strip() or self.last
 
 
-def _stop(started: list[subprocess.Popen[bytes]]) -> None:
-    for process in started:
+def _stop(started: list[_Worker]) -> None:
+    for one in started:
         with contextlib.suppress(ProcessLookupError):
-            process.send_signal(signal.SIGTERM)
-    for process in started:
+            one.process.send_signal(signal.SIGTERM)
+    deadline = time.monotonic() + GRACE_SECONDS
+    for one in started:
         try:
-            process.wait(GRACE_SECONDS)
+            one.process.wait(max(0.0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+            one.process.kill()
+            one.process.wait()
+
+
+class _StoppedError(BaseException):
+    """The parent stops this worker."""
 
 
 def main() -> int:
     """Work at what standard input names; the status tells how it ended."""
     order = json.loads(sys.stdin.read())
-    folder = Path(order["folder"])
-    _end_with_parent()
-    from querywright.optimize.study.engine import open_bench, spec_in, work
-    from querywright.optimize.study.storage import open_storage
+    _end_with(order["parent"])
+    from querywright.optimize.pool import let_work_end
 
     try:
-        spec = spec_in(folder)
-        with open_storage(order["storage"], folder, spec.name) as store:
-            home = None if order["home"] is None else Path(order["home"])
-            work(open_bench(spec, home, store), store, order["name"])
+        signal.signal(signal.SIGTERM, _stopped)
+        status = _work(order)
+        if status == BUDGET:
+            let_work_end(ANSWERS_SECONDS)
+    except _StoppedError:
+        let_work_end(STOPPED_SECONDS)
+        status = FAILED
+    return status
+
+
+def _work(order: dict[str, Any]) -> int:
+    from dspy.utils.exceptions import LMError
+
+    from querywright.optimize.study.engine import work_alone
+
+    home = None if order["home"] is None else Path(order["home"])
+    try:
+        work_alone(Path(order["folder"]), order["storage"], home, order["name"])
     except BudgetError as error:
         return _failed(error, BUDGET)
     except OutageError as error:
@@ -132,22 +179,31 @@ def main() -> int:
         return _failed(error, WRONG_INPUT)
     except QuerywrightError as error:
         return _failed(error, FAILED)
+    except LMError as error:
+        return _failed(f"the LM did not answer: {error}; answers received so far are kept", OUTAGE)
+    except OSError as error:
+        place = error.filename or "a file of the working folder"
+        return _failed(f"{error.strerror}: {place}; make room or make it writable", FAILED)
     return DONE
 
 
-def _end_with_parent() -> None:
+def _stopped(*_: object) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise _StoppedError
+
+
+def _end_with(parent: int) -> None:
     """End when the process that started this one is gone, so that no worker is left behind."""
-    parent = os.getppid()
 
     def watch() -> None:
         while os.getppid() == parent:
-            threading.Event().wait(1.0)
+            time.sleep(1.0)
         os._exit(FAILED)
 
     threading.Thread(target=watch, daemon=True, name="querywright-study").start()
 
 
-def _failed(error: Exception, status: int) -> int:
+def _failed(error: object, status: int) -> int:
     sys.stderr.write(" ".join(str(error).split()) + "\n")
     return status
 

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import re
+import runpy
 import subprocess
 import sys
 import threading
@@ -12,10 +14,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 
 from querywright.cli import show
 from querywright.cli.main import run
@@ -66,6 +70,7 @@ class ScriptedServer(ThreadingHTTPServer):
         self.headers: list[dict[str, str]] = []
         self.status = 200
         self.delay = 0.0
+        self.refuses: Callable[[dict[str, Any]], bool] = lambda body: False
         self.reply: Callable[[dict[str, Any]], str] = fill_in
 
     @property
@@ -86,7 +91,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.server.requests.append(body)
         self.server.headers.append(dict(self.headers))
         time.sleep(self.server.delay)
-        if self.server.status != 200:
+        status = 401 if self.server.refuses(body) else self.server.status
+        if status != 200:
             key = self.headers.get("Authorization", "")
             answer: dict[str, Any] = {"error": {"message": f"refused {key}", "type": "x", "code": "x"}}
         else:
@@ -97,11 +103,12 @@ class _Handler(BaseHTTPRequestHandler):
                 "usage": {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15},
             }  # fmt: skip
         data = json.dumps(answer).encode()
-        self.send_response(self.server.status)
+        self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
+        with contextlib.suppress(OSError):  # whoever asked was killed
+            self.end_headers()
+            self.wfile.write(data)
 
     def log_message(self, *_: Any) -> None:
         pass
@@ -256,3 +263,77 @@ def artifact(cli: Callable[..., Result], questions: Path, collection: str, serve
     )  # fmt: skip
     assert made.status == 0, made.err
     return Path("artifacts/made")
+
+
+@pytest.fixture
+def more_questions(home: Path, tmp_path: Path) -> Path:
+    return write_lines(tmp_path / "more.jsonl", question_rows(8))
+
+
+@pytest.fixture
+def study_file(
+    cli: Callable[..., Result], passages: Path, server: ScriptedServer, tmp_path: Path, more_questions: Path
+) -> Callable[..., Path]:
+    """Writes a study of two techniques over a small collection, and gives its path."""
+    assert cli("index", "small", passages).status == 0
+
+    def write(name: str = "small", **changes: Any) -> Path:
+        spec = {
+            "name": name,
+            "questions": str(more_questions),
+            "collection": "small",
+            "sizes": [4, 8, 6],
+            "lm": "openai/scripted",
+            "api_base": server.address,
+            "api_key_env": "SCRIPTED_KEY",
+            "techniques": {
+                "rag_fusion": {"knobs": {"n_queries": {"low": 1, "high": 3}, "top_k": [1, 2, 4]}, "search": "named"},
+                "step_back": {"search": "named", "knobs": {"top_k": [1, 2]}},
+            },
+            "fixed": {"max_passages": 2},
+            "trials": 9,
+            "threads": 2,
+            **changes,
+        }
+        path = tmp_path / f"{name}.yaml"
+        path.write_text(yaml.safe_dump(spec), encoding="utf-8")
+        return path
+
+    return write
+
+
+@pytest.fixture
+def studies() -> Iterator[Any]:
+    """Studies in processes of their own: see ``study_processes.py``."""
+    tools = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("study_processes.py"))))
+    yield tools
+    tools.Command.end_all()
+
+
+@pytest.fixture
+def undisturbed(
+    cli: Callable[..., Result], home: Path, server: ScriptedServer, studies: Any, tmp_path: Path
+) -> Callable[..., Path]:
+    """Runs a study in this process from end to end; what the LM answered is forgotten, so that others ask again."""
+
+    def call(file: Path) -> Path:
+        out = tmp_path / f"whole-{file.stem}"
+        done = cli("study", "run", file, "--out", out)
+        assert done.status == 0, done.err
+        studies.forget_answers(home)
+        server.requests.clear()
+        return out
+
+    return call
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Any]:
+    """A private server: see ``postgres.py`` of the tests of studies."""
+    module = runpy.run_path(str(Path(__file__).parents[1] / "optimize" / "study" / "postgres.py"))
+    reason = module["missing"]()
+    if reason:
+        pytest.skip(reason)
+    server = module["PostgresServer"]()
+    yield server
+    server.close()

@@ -5,48 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
-import yaml
-
 import querywright
 from querywright.optimize.study.engine import snapshot
-
-
-@pytest.fixture
-def more_questions(home, tmp_path, rows_of_questions):
-    path = tmp_path / "more.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows_of_questions(8)), encoding="utf-8")
-    return path
-
-
-@pytest.fixture
-def study_file(home, cli, passages, server, tmp_path, more_questions):
-    """Writes a study of two techniques over a small collection, and gives its path."""
-    assert cli("index", "small", passages).status == 0
-
-    def write(name="small", **changes):
-        spec = {
-            "name": name,
-            "questions": str(more_questions),
-            "collection": "small",
-            "sizes": [4, 8, 6],
-            "lm": "openai/scripted",
-            "api_base": server.address,
-            "api_key_env": "SCRIPTED_KEY",
-            "techniques": {
-                "rag_fusion": {"knobs": {"n_queries": {"low": 1, "high": 3}, "top_k": [1, 2, 4]}, "search": "named"},
-                "step_back": {"search": "named", "knobs": {"top_k": [1, 2]}},
-            },
-            "fixed": {"max_passages": 2},
-            "trials": 9,
-            "threads": 2,
-            **changes,
-        }
-        path = tmp_path / f"{name}.yaml"
-        path.write_text(yaml.safe_dump(spec), encoding="utf-8")
-        return path
-
-    return write
 
 
 def test_a_study_tries_all_techniques_chooses_tests_once_and_saves_programs(cli, study_file, server, tmp_path):

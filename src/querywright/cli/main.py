@@ -105,7 +105,9 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except InputError as error:
         return _fail(f"error: {error}", WRONG_INPUT)
     except BudgetError as error:
-        _let_answers_arrive()
+        from querywright.optimize.pool import let_work_end
+
+        let_work_end(LAST_ANSWERS_SECONDS)
         return _fail(f"stopped: {error}", STOPPED)
     except OutageError as error:
         return _fail(f"failed: {' '.join(str(error).split())}", STOPPED)
@@ -127,14 +129,6 @@ def run(arguments: Sequence[str] | None = None) -> int:
 def _fail(text: str, status: int) -> int:
     note(text, style="bold red")
     return status
-
-
-def _let_answers_arrive() -> None:
-    """Wait for LM calls that are under way and paid for: what they answer is kept for the next run."""
-    deadline = time.monotonic() + LAST_ANSWERS_SECONDS
-    for thread in threading.enumerate():
-        if thread.name == "querywright-pool":
-            thread.join(max(0.0, deadline - time.monotonic()))
 
 
 def _usage_error() -> type[Exception]:

@@ -111,7 +111,7 @@ def run_command(
     from querywright.optimize.study.engine import run_study
 
     spec = checked_study(file, home).spec
-    with _resumable(save_to), study_progress() as update, lm_failures():
+    with _resumable(save_to, storage), study_progress() as update, lm_failures():
         snapshot = run_study(
             spec,
             save_to,
@@ -162,7 +162,7 @@ def resume_command(
     changes: dict[str, Any] = {"budget": budget} if budget else {}
     if trials is not None:
         changes["trials"] = trials
-    with _resumable(folder), study_progress() as update, lm_failures():
+    with _resumable(folder, storage), study_progress() as update, lm_failures():
         snapshot = resume_study(
             folder,
             workers=workers,
@@ -251,7 +251,7 @@ def _check_study(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def _resumable(folder: Path) -> Iterator[None]:
+def _resumable(folder: Path, storage: str | None) -> Iterator[None]:
     """Say how a study that stops goes on, where there is one by then."""
     try:
         yield
@@ -259,7 +259,8 @@ def _resumable(folder: Path) -> Iterator[None]:
         raise
     except (QuerywrightError, KeyboardInterrupt, OSError):
         if (folder / "study.yaml").is_file():
-            note(f"nothing is lost; to go on: {_command('resume', folder)}", style="bold")
+            elsewhere = ("--storage", "URL") if "://" in (storage or "") else ()
+            note(f"nothing is lost; to go on: {_command('resume', folder, *elsewhere)}", style="bold")
         raise
 
 
