@@ -6,13 +6,13 @@ import fcntl
 import functools
 import os
 import threading
-import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from querywright.errors import InputError, QuerywrightError
+from querywright.optimize.quiet import quiet_optuna
 from querywright.optimize.study.account import FILE_NAME as SPEND_NAME
 from querywright.optimize.study.account import Account, spend_file
 from querywright.optimize.study.claims import Claims, FileClaims
@@ -170,7 +170,7 @@ def open_storage(text: str, folder: Path, name: str) -> StudyStorage:
     with ExitStack() as closing:
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            closing.enter_context(_quiet_log())
+            closing.enter_context(quiet_optuna())
             if kind == "postgresql":
                 trials, claims, spend = _postgres(text, name, closing)
             else:
@@ -216,28 +216,6 @@ def _plain(error: Exception) -> QuerywrightError:
             f"{SQLITE_NAME} of the study cannot be used ({driver}); make room or make it writable, and run again"
         )
     return unreachable(cause)
-
-
-@contextmanager
-def quiet_optuna() -> Iterator[None]:
-    """Optuna says nothing below an error, and does not warn that a sampler is experimental."""
-    from optuna.exceptions import ExperimentalWarning
-
-    with warnings.catch_warnings(), _quiet_log():
-        warnings.simplefilter("ignore", ExperimentalWarning)
-        yield
-
-
-@contextmanager
-def _quiet_log() -> Iterator[None]:
-    import optuna
-
-    before = optuna.logging.get_verbosity()
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    try:
-        yield
-    finally:
-        optuna.logging.set_verbosity(before)
 
 
 def storage_kind(text: str) -> str:

@@ -15,8 +15,9 @@ import optuna
 import pytest
 
 from querywright.errors import InputError, QuerywrightError
+from querywright.optimize.quiet import quiet_optuna
 from querywright.optimize.study.postgres import PostgresServer
-from querywright.optimize.study.storage import open_storage, quiet_optuna
+from querywright.optimize.study.storage import open_storage
 
 WORKER = """
 import sys
@@ -116,11 +117,11 @@ def test_optuna_is_quiet_while_it_is_open_and_as_before_afterwards(open_study, c
 
 
 def test_only_the_warning_of_experimental_samplers_is_quiet():
-    with quiet_optuna(), warnings.catch_warnings(record=True) as seen:
-        warnings.simplefilter("always", UserWarning)
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        optuna.samplers.TPESampler(group=True, multivariate=True)
-        warnings.warn("other", UserWarning, stacklevel=1)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        with quiet_optuna():
+            optuna.samplers.TPESampler(group=True, multivariate=True)
+            warnings.warn("other", UserWarning, stacklevel=1)
     assert [str(warning.message) for warning in seen] == ["other"]
 
 
