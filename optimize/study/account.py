@@ -239,7 +239,9 @@ def spend_file(path: Path) -> Engine:
     """
     from sqlalchemy import URL, create_engine, event
 
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+    # One that is there is not opened here: closing it again would release the locks of SQLite in this process.
+    with contextlib.suppress(FileExistsError):
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
     url = URL.create("sqlite", database=str(path))
     engine = create_engine(
         url, connect_args={"timeout": _BUSY_SECONDS}, isolation_level="AUTOCOMMIT", hide_parameters=True

@@ -77,6 +77,10 @@ class ScriptedServer(ThreadingHTTPServer):
     def address(self) -> str:
         return f"http://127.0.0.1:{self.server_port}/v1"
 
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        if not isinstance(sys.exc_info()[1], ConnectionError):  # who asked was killed
+            super().handle_error(request, client_address)
+
     @property
     def lm(self) -> list[str]:
         return ["--lm", "openai/scripted", "--api-base", self.address, "--api-key-env", "SCRIPTED_KEY"]
@@ -106,9 +110,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(data)))
-        with contextlib.suppress(OSError):  # whoever asked was killed
-            self.end_headers()
-            self.wfile.write(data)
+        self.end_headers()
+        self.wfile.write(data)
 
     def log_message(self, *_: Any) -> None:
         pass
