@@ -236,7 +236,7 @@ def check_folder(spec: StudySpec, folder: Path) -> None:
                 f"in {storage_kind(spec.storage)}, where it would begin anew; give the same with --storage, or another "
                 "--out"
             )
-    elif folder.exists() and (not folder.is_dir() or any(not _is_ours(path) for path in folder.iterdir())):
+    elif folder.exists() and (not folder.is_dir() or not all(map(_is_ours, list(folder.iterdir())))):
         raise InputError(f"{str(folder)!r} is there and holds no study; give another --out")
 
 

@@ -28,8 +28,7 @@ class Corrected:
 
     Args:
         dev: The value as it was measured.
-        corrected: Less the mean lead that an arm chosen on a resample of the questions has there over what it gets
-            on the questions left out of the resample.
+        corrected: What an arm that is chosen on a resample of the questions gets on those left out of it, on average.
         arms: Arms that were chosen from.
         n: Questions.
     """
@@ -155,7 +154,8 @@ def winners_curse(trials: Sequence[TrialRecord], objective: Objective, seed: int
     """How good the best arm is likely to be on other questions.
 
     The choice is made again on 1,000 resamples of the dev questions; each time the chosen arm is looked at on the
-    questions that the resample left out.
+    questions that the resample left out (the bootstrap bias correction of Tsamardinos et al., arXiv 1708.07180; it
+    errs towards caution, because a resample holds fewer different questions).
 
     Args:
         trials: Complete trials of different arms.
@@ -171,17 +171,15 @@ def winners_curse(trials: Sequence[TrialRecord], objective: Objective, seed: int
         return None
     values = np.array([[table[key] for key in shared] for table in tables])
     drawn = np.random.default_rng(seed)
-    leads = []
+    left_out = []
     for _ in range(RESAMPLES):
         inside = drawn.integers(len(shared), size=len(shared))
         outside = np.setdiff1d(np.arange(len(shared)), inside)
         if not len(outside):
             continue
-        means = values[:, inside].mean(axis=1)
-        chosen = int(means.argmax())
-        leads.append(means[chosen] - values[chosen, outside].mean())
-    best = float(values.mean(axis=1).max())
-    return Corrected(best, best - float(np.mean(leads)), len(tables), len(shared))
+        chosen = int(values[:, inside].mean(axis=1).argmax())
+        left_out.append(values[chosen, outside].mean())
+    return Corrected(float(values.mean(axis=1).max()), float(np.mean(left_out)), len(tables), len(shared))
 
 
 def surviving(trials: Sequence[TrialRecord], objectives: Sequence[Objective], number: int) -> list[str]:

@@ -100,9 +100,7 @@ def test_ctrl_c_ends_a_study_soon_and_the_command_that_it_names_goes_on(
     assert studies.asked_twice(server.requests) <= 2  # one a thread
 
 
-def test_a_full_disk_is_said_and_with_room_the_study_goes_on(
-    cli, dependent, undisturbed, studies, server, same, disk
-):
+def test_a_full_disk_is_said_and_with_room_the_study_goes_on(cli, dependent, undisturbed, studies, server, same, disk):
     file, out = dependent(), disk / "out"
     whole = undisturbed(file)
     filler = disk / "filler"

@@ -83,7 +83,7 @@ def test_a_variant_of_a_reader_goes_with_that_reader_only(make, world):
     state = make(PromptSpec(teleprompter="bootstrap_few_shot", part="reader"), metric=METRICS["accuracy"])
     assert state["reader"] == "multiple_choice"
     assert list(state["predictors"]) == ["reader.predict"]
-    with pytest.raises(ArtifactError, match="the reader multiple_choice, and cannot be put into hcqr with short_answer"):
+    with pytest.raises(ArtifactError, match="reader multiple_choice, and cannot be put into hcqr with short_answer"):
         with_variant(world.program(reader="short_answer"), state)
     alone = world.program(reader=None)
     assert state_of(with_variant(alone, state)) == state_of(alone)
