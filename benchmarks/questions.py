@@ -1,17 +1,24 @@
 """One question matched with stored questions against a plain search of as many passages: ratios, measured in one run.
 
-Usage: python benchmarks/questions.py [--size 100000] [--each 8] [--rounds 300]
+With --memory instead: the most memory that publishing so many questions takes, in a process of its own, beside that of
+Chroma alone, given the same vectors a batch at a time.
+
+Usage: python benchmarks/questions.py [--size 100000] [--each 8] [--rounds 300] [--memory]
 """
 
 from __future__ import annotations
 
 import argparse
 import math
+import resource
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +26,8 @@ import numpy as np
 from querywright.data.types import Passage
 from querywright.models.embedder import Vectors
 from querywright.retrieval.chroma import ChromaRetriever
+from querywright.retrieval.chroma_index import EF_CONSTRUCTION, EF_SEARCH, SYNC_THRESHOLD
+from querywright.retrieval.collection import SPACE
 from querywright.retrieval.index import build_collection
 from querywright.retrieval.question_index import QuestionIndex
 from querywright.retrieval.question_records import COMPLETE, PassageRecord, WrittenQuestion, publish_questions
@@ -29,6 +38,7 @@ SPREAD = 0.6
 """Share of a question's vector that is its own and not its passage's: two questions of a passage have a cosine of
 about 0.74, the same as two questions of a card have above two of different ones."""
 K = 5
+FILLING = "what is asked about it in a question of middling length"
 
 
 class Numbered:
@@ -111,6 +121,104 @@ def compare(bench: Bench, rounds: int) -> dict[str, float]:
     }
 
 
+class Made(Mapping[str, PassageRecord]):
+    """Records that are made when they are asked for, as those of a file are read.
+
+    Args:
+        size: Questions.
+        each: Questions of a passage, 1 or more.
+    """
+
+    def __init__(self, size: int, each: int) -> None:
+        self._size, self._each = size, each
+
+    def __getitem__(self, key: str) -> PassageRecord:
+        number = int(key)
+        questions = range(min(self._each, self._size - number * self._each))
+        return PassageRecord(
+            key,
+            Passage(key, f"{number}").text_digest(),
+            "benchmark",
+            tuple(WrittenQuestion(f"{number}.{one} {FILLING}", COMPLETE, 4 * FILLING) for one in questions),
+        )
+
+    def __iter__(self) -> Iterator[str]:
+        return (f"{number:07}" for number in range(len(self)))
+
+    def __len__(self) -> int:
+        return math.ceil(self._size / self._each)
+
+
+class Part(StrEnum):
+    """What a process does whose memory is measured."""
+
+    BARE = "bare"
+    CHROMA = "chroma"
+    PUBLISH = "publish"
+
+
+def do(part: Part, size: int, each: int, home: Path) -> int:
+    """Does one part.
+
+    Args:
+        part: Which one; ``bare`` is nothing but the imports.
+        size: Questions.
+        each: Questions of a passage, 1 or more.
+        home: An empty folder.
+
+    Returns:
+        The most memory that this process has had, in bytes.
+    """
+    import chromadb.api.rust  # noqa: F401 - what both others import
+
+    if part is Part.CHROMA:
+        _insert(size, home)
+    elif part is Part.PUBLISH:
+        publish_questions("asked", Made(size, each), embedder=Numbered(), home=home)
+    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def _insert(size: int, home: Path) -> None:
+    """What publishing hands to Chroma, and the search with which it looks at the result; none of our own code."""
+    import chromadb
+
+    settings = chromadb.config.Settings(anonymized_telemetry=False, chroma_api_impl="chromadb.api.rust.RustBindingsAPI")
+    hnsw = {
+        "space": SPACE,
+        "ef_search": EF_SEARCH,
+        "ef_construction": EF_CONSTRUCTION,
+        "sync_threshold": SYNC_THRESHOLD,
+    }
+    client, drawn = chromadb.PersistentClient(str(home), settings=settings), np.random.default_rng(0)
+    table = client.create_collection("passages", configuration={"hnsw": hnsw}, embedding_function=None)  # type: ignore[typeddict-item]
+    for start in range(0, size, client.get_max_batch_size()):
+        ids = [f"{n:024x}" for n in range(start, min(size, start + client.get_max_batch_size()))]
+        rows = drawn.standard_normal((len(ids), DIMENSION), np.float32)
+        about: list[Mapping[str, str]] = [{"passage": id, "digest": 64 * "d", "label": COMPLETE} for id in ids]
+        table.add(ids=ids, embeddings=rows, metadatas=about)  # type: ignore[arg-type]
+    client.close()
+    client = chromadb.PersistentClient(str(home), settings=settings)
+    query = drawn.standard_normal((500, DIMENSION), np.float32)
+    client.get_collection("passages", embedding_function=None).query(query_embeddings=query, n_results=1, include=[])
+    client.close()
+
+
+def memory(size: int, each: int) -> dict[str, float]:
+    """The most memory of each part above that of the imports, in MB, each in a process of its own.
+
+    Args:
+        size: Questions.
+        each: Questions of a passage, 1 or more.
+    """
+    most = {}
+    for part in Part:
+        with tempfile.TemporaryDirectory() as folder:
+            command = [sys.executable, __file__, "--part", part, "--size", f"{size}", "--each", f"{each}"]
+            done = subprocess.run([*command, "--home", folder], check=True, stdout=subprocess.PIPE, text=True)
+        most[part] = int(done.stdout) / 2**20
+    return {part: most[part] - most[Part.BARE] for part in (Part.CHROMA, Part.PUBLISH)} | {Part.BARE: most[Part.BARE]}
+
+
 def _seconds(work: Callable[[], object]) -> float:
     began = time.perf_counter()
     work()
@@ -122,7 +230,20 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=100_000)
     parser.add_argument("--each", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=300)
+    parser.add_argument("--memory", action="store_true")
+    parser.add_argument("--part", type=Part, help=argparse.SUPPRESS)
+    parser.add_argument("--home", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
+    if given.part:
+        print(do(given.part, given.size, given.each, given.home))
+        return
+    if given.memory:
+        most = memory(given.size, given.each)
+        print(
+            f"publishing {given.size} questions, {given.each} a passage: {most['publish']:.0f} MB above the imports "
+            f"({most['bare']:.0f} MB), of which Chroma alone takes {most['chroma']:.0f}"
+        )
+        return
     with tempfile.TemporaryDirectory() as folder:
         ratios = compare(build(Path(folder), given.size, given.each), given.rounds)
     print(

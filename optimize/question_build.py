@@ -35,6 +35,7 @@ from querywright.programs.steps import Call, Together
 from querywright.retrieval.chroma import check_embedder
 from querywright.retrieval.collection import collection_folder, published_passages
 from querywright.retrieval.index import IndexReport
+from querywright.retrieval.line_files import Edited
 from querywright.retrieval.locks import building
 from querywright.retrieval.question_records import (
     IMPORTED,
@@ -157,7 +158,7 @@ def build_questions(
         removed = found.keys() - passages.keys()
         index = publish_questions(
             collection,
-            [record for id, record in found.items() if not (prune and id in removed)],
+            Edited(found, without=removed if prune else ()),
             embedder=embedder,
             home=home,
             progress=None if progress is None else partial(progress, "embedding"),

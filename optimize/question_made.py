@@ -19,7 +19,7 @@ from querywright.retrieval.collection import write_whole
 
 MADE = "questions.json"
 FORMAT = 1
-RULES = 2
+RULES = 3
 """Raised when the same answers of the LMs would make other records."""
 MOST_BYTES = 2**20
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Generator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -18,6 +19,7 @@ import dspy
 from querywright.data.types import Passage
 from querywright.errors import InputError
 from querywright.metrics.judges import AnswerabilityJudge
+from querywright.models.calls import SharedCalls, counted_calls
 from querywright.models.guard import Limits
 from querywright.models.keys import api_key
 from querywright.models.ledger import Ledger
@@ -58,8 +60,9 @@ class BuildNames:
         num_questions: Questions a passage at most.
         batch_size: Questions asked for in one call.
         threads: LM calls under way at a time in a process, 1 or more.
-        max_calls: Calls that an LM of a process may make at most. Default no limit.
+        max_calls: Calls that each of the two LMs may make at most, in all processes together. Default no limit.
         settings: Digest of how the questions are to be written and judged.
+        calls: The file in which the processes count their calls, where there is a limit.
     """
 
     home: str
@@ -70,41 +73,31 @@ class BuildNames:
     threads: int
     max_calls: int | None = None
     settings: str = ""
+    calls: str = ""
 
 
-def in_processes(names: BuildNames, *, workers: int, ledger: Ledger | None = None) -> Records:
+def in_processes(names: BuildNames, *, workers: int, folder: Path, ledger: Ledger | None = None) -> Records:
     """Makes records in processes of Ray, the same as ``in_threads`` makes.
 
     Args:
-        names: What is made by name in each process. ``max_calls`` is that of all of them, and each may make an equal
-            share; one that takes a dead one's place begins its share anew.
+        names: What is made by name in each process.
         workers: Processes, 1 or more.
+        folder: Takes a file with the count of calls while records are made, where there is a limit.
         ledger: Takes what the processes spent. Default none; meters that are open take it anyway.
-
-    Raises:
-        InputError: There are fewer calls than processes.
     """
-    share = names.max_calls
-    if share is not None:
-        share //= workers
-        if not share:
-            raise InputError(
-                f"{names.max_calls} LM calls cannot be shared by {workers} processes; allow {workers} or more, or "
-                "take fewer processes"
-            )
     shared = replace(
         names,
         home=str(Path(names.home).resolve()),
         lm=_located(names.lm),
         judge_lm=names.judge_lm and _located(names.judge_lm),
-        max_calls=share,
     )
 
     def records(
         passages: Sequence[Passage], settings: str
     ) -> Generator[tuple[int, PassageRecord | Exception], None, None]:
-        make = partial(record_maker, replace(shared, settings=settings))
-        return records_by_ray(make, passages, workers=workers, threads=names.threads, ledger=ledger)
+        with nullcontext() if names.max_calls is None else counted_calls(folder) as calls:
+            make = partial(record_maker, replace(shared, settings=settings, calls=str(calls or "")))
+            yield from records_by_ray(make, passages, workers=workers, threads=names.threads, ledger=ledger)
 
     return records
 
@@ -122,8 +115,8 @@ def record_maker(names: BuildNames) -> RecordOf:
     os.environ["QUERYWRIGHT_HOME"] = names.home
     store = open_store(Path(names.home))
     writer, judge = QuestionWriter(names.num_questions, names.batch_size), AnswerabilityJudge()
-    lm = _resolved(names.lm, store, names.max_calls)
-    judge_lm = lm if names.judge_lm is None else _resolved(names.judge_lm, store, names.max_calls)
+    lm = _resolved(names.lm, store, _limits(names, "writer"))
+    judge_lm = lm if names.judge_lm is None else _resolved(names.judge_lm, store, _limits(names, "judge"))
     settings = settings_digest(writer, judge, lm, judge_lm)
     if settings != names.settings:
         raise InputError(
@@ -149,7 +142,12 @@ def _located(lm: LMName) -> LMName:
     return replace(lm, name=f"{GGUF}{Path(lm.name.removeprefix(GGUF)).expanduser().resolve()}")
 
 
-def _resolved(lm: LMName, store: Store, max_calls: int | None) -> dspy.LM:
-    return resolve_lm(
-        lm.name, store=store, limits=Limits(max_calls=max_calls), api_base=lm.api_base, api_key=api_key(lm.key_variable)
-    )
+def _limits(names: BuildNames, whose: str) -> Limits:
+    """Of an LM; what it may be asked is counted for all processes together."""
+    if names.max_calls is None:
+        return Limits()
+    return Limits(purse=SharedCalls(Path(names.calls), whose, names.max_calls))
+
+
+def _resolved(lm: LMName, store: Store, limits: Limits) -> dspy.LM:
+    return resolve_lm(lm.name, store=store, limits=limits, api_base=lm.api_base, api_key=api_key(lm.key_variable))

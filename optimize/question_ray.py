@@ -11,6 +11,7 @@ import importlib
 import json
 import logging
 import os
+import socket
 import warnings
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
@@ -33,6 +34,8 @@ RecordOf = Callable[[Passage], PassageRecord]
 ADDRESS = "RAY_ADDRESS"
 MOST_BLOCKS = 10_000
 """Tasks that Ray is given at most; the passages of one are made one after another."""
+REACHED_SECONDS = 10.0
+"""Seconds in which a cluster that is named must answer."""
 TRIES = 3
 """Times that a passage is made again after its process died; once more, and the run is given up."""
 
@@ -142,6 +145,20 @@ def _result(outcome: Mapping[str, Any]) -> PassageRecord | Exception:
     return stops.get(outcome["error"], QuerywrightError)(outcome["message"])
 
 
+def _knock(address: str) -> None:
+    """Looks whether anything listens at an address ``HOST:PORT`` or ``ray://HOST:PORT``; Ray itself waits for minutes.
+
+    Raises:
+        OSError: Nothing does.
+    """
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if host and port.isdecimal():
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), REACHED_SECONDS).close()
+        except OSError as error:
+            raise OSError(f"nothing answers at {address} ({error})") from error
+
+
 @contextmanager
 def _ray(workers: int) -> Iterator[Any]:
     """Ray, ready: as the caller has started it, or started here and ended with this block."""
@@ -159,8 +176,10 @@ def _ray(workers: int) -> Iterator[Any]:
     if started:
         quiet: dict[str, Any] = {"configure_logging": False, "log_to_driver": False}
         local: dict[str, Any] = {"address": "local", "num_cpus": workers, "include_dashboard": False}
+        address = os.environ.get(ADDRESS, "")
         try:
-            ray.init(**quiet, **({} if os.environ.get(ADDRESS) else local))
+            _knock(address)
+            ray.init(**quiet, **({} if address else local))
         except (ConnectionError, OSError, RuntimeError, ValueError) as error:
             raise InputError(
                 f"Ray could not be started or reached: {str(error).splitlines()[0]}; see {ADDRESS}, or use threads"

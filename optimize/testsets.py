@@ -37,8 +37,8 @@ from querywright.optimize.question_set import Kind, QuestionSet
 from querywright.programs.question_rules import COPIED, repeats, unfit
 from querywright.programs.question_testset import AskAnother, RephraseQuestion
 from querywright.programs.written import folded
-from querywright.retrieval.collection import MANIFEST, collection_folder, published_passages
-from querywright.retrieval.question_opening import fresh
+from querywright.retrieval.collection import collection_folder, published_passages
+from querywright.retrieval.question_opening import build_command, fresh, published_questions
 from querywright.retrieval.question_records import COMPLETE, questions_folder, read_records
 
 Outcome = tuple[str, str]
@@ -114,7 +114,8 @@ def rephrase(
     if not parents:
         raise CollectionError(
             f"no question of {collection!r} can be reworded: {len(stored.fresh)} are of passages as they are now and "
-            f"none of those is answered wholly by its passage, {stored.stale} are stale; {_build_command(collection)}"
+            f"none of those is answered wholly by its passage, {stored.stale} are stale; write them: "
+            f"{build_command(collection)}"
         )
     module = RephraseQuestion()
 
@@ -184,7 +185,7 @@ def out_of_distribution(
     if not current:
         raise CollectionError(
             f"no passage of {collection!r} can be asked of: the questions of all {len(known)} that have any are stale; "
-            + _build_command(collection)
+            f"write them: {build_command(collection)}"
         )
     told: dict[str, list[str]] = {}
     for question in stored.fresh.values():
@@ -227,17 +228,9 @@ def compared(text: str) -> str:
 
 def _stored(collection: str, home: Path | None) -> _Stored:
     _, passages = published_passages(collection_folder(collection, home), home)
-    folder = questions_folder(collection, home)
-    if not (folder / MANIFEST).exists():
-        raise CollectionError(f"the collection {collection!r} has no index of questions; {_build_command(collection)}")
-    _, questions = published_passages(folder, home)
-    if any({"passage", "digest", "label"} - question.metadata.keys() for question in questions.values()):
-        raise CollectionError(
-            f"the collection {folder.name!r} has passages that are no written questions; index them under another "
-            f"name, remove the folder collections/{folder.name} of the working folder, and {_build_command(collection)}"
-        )
-    live = {question.id: question for question in fresh(questions.values(), passages)}
-    texts = frozenset(compared(question.text) for question in questions.values())
+    questions = published_questions(collection, home)
+    live = {question.id: question for question in fresh(questions, passages)}
+    texts = frozenset(compared(question.text) for question in questions)
     return _Stored(passages, live, len(questions) - len(live), texts)
 
 
@@ -315,7 +308,3 @@ def _counted(**numbers: int) -> dict[str, int]:
 def _check_number(number: int | None) -> None:
     if number is not None and number < 1:
         raise InputError(f"number must be 1 or more, but got {number}")
-
-
-def _build_command(collection: str) -> str:
-    return f"write them: querywright questions build {collection}"

@@ -38,9 +38,20 @@ _PASSED_OVER = frozenset({
     "a", "an", "the", "of", "to", "in", "on", "for", "by", "with", "at", "and",
     "is", "are", "was", "were", "be", "been", "do", "does", "did", "has", "have",
 })  # fmt: skip
-_MARKED = frozenset({"LATIN", "CYRILLIC"})
-_MARKS = ("?", "\uff1f")
-_CLOSING = " .!)]\"'`*_\u2019\u201d\u00bb"
+_CLOSING = " .!)]\"'`*_\u2019\u201d\u00bb\u3002\u300d\u300f\u3011\u06d4\u0589\u1362"
+_MARKS = ("?", "\u061f", "\u1367")
+_CUES = {
+    **dict.fromkeys(("LATIN", "CYRILLIC", "GREEK", "ARABIC", "HEBREW", "GEORGIAN", "ETHIOPIC")),
+    "ARMENIAN": re.compile("\u055e"),  # stands in the word that asks
+    "CJK": re.compile(
+        r"[吗嗎呢谁誰哪几幾怎]|什[么麼]|(?<!任)何|多[少久大长長高远遠重]|是否|([一-鿿])[不没沒]\1"
+        r"|か$|なぜ|ど[うこのれんち]|いつ|いく[つら]|だれ|なに"
+    ),
+    "HANGUL": re.compile(r"[까나가니냐지죠래]$|[나가지래]요$|무엇|무슨|뭐|뭘|어[디떤떻느]|언제|누구|누가|왜|몇|얼마"),
+}
+"""The scripts in which a question can be told from other texts, and what tells it besides a mark at its end: words or
+endings of Chinese, Japanese and Korean, which often go without the mark."""
+_ENDS = frozenset(".!\u3002\u06d4\u0589\u1362\u0964")
 _POINTING = frozenset({
     "what", "which", "who", "whom", "whose", "how", "why", "when", "where",
     "it", "its", "this", "that", "these", "those", "they", "them", "their", "he", "him", "his", "she", "her", "there",
@@ -66,15 +77,18 @@ def unfit(text: str, passage: Passage) -> str:
 
     Returns:
         ``no_words`` without a word that names something, ``too_long`` beyond 300 characters, ``no_question`` where it
-        is of a script whose questions end in a question mark and does not, ``points_at_text`` where it speaks of "the
-        passage", ``other_script`` where most of its letters are of a script that the passage does not have.
+        is of a script whose questions can be told by a mark or a word and has neither, or where it is a sentence of the
+        passage that is no question there, such as an order, ``points_at_text`` where it speaks of "the passage",
+        ``other_script`` where most of its letters are of a script that the passage does not have.
     """
     letters, known = _scripts(text), set(_scripts(passage.content))
     if not letters or set(query_terms(text)) <= _PASSED_OVER | _POINTING:
         return NO_WORDS
     if len(text) > LONGEST:
         return TOO_LONG
-    if _most(letters, _MARKED) and not text.rstrip(_CLOSING).endswith(_MARKS):
+    if not _cued(text, letters) and (
+        (_most(letters, _CUES) and not _marked(text, letters)) or _quotes(text, passage.content)
+    ):
         return NO_QUESTION
     if _POINTS.search(text) and not _POINTS.search(passage.content):
         return POINTS_AT_TEXT
@@ -121,6 +135,35 @@ def _words(text: str) -> frozenset[str]:
     words = query_terms(text)
     kept = [word for word in words if word not in _PASSED_OVER] or words
     return frozenset(word[:-1] if len(word) > 3 and word.endswith("s") else word for word in kept)
+
+
+def _marked(text: str, letters: Collection[str]) -> bool:
+    """Whether a text ends in a question mark; a Greek one is a semicolon elsewhere."""
+    plain = unicodedata.normalize("NFKC", text).rstrip(_CLOSING)
+    return plain.endswith(_MARKS) or (plain.endswith(";") and "GREEK" in letters)
+
+
+def _cued(text: str, letters: Iterable[str]) -> bool:
+    """Whether a text has what tells a question without a mark at its end."""
+    plain = unicodedata.normalize("NFKC", text).rstrip(_CLOSING)
+    return any(cue.search(plain) for script in set(letters) if (cue := _CUES.get(script)))
+
+
+def _quotes(text: str, content: str) -> bool:
+    """Whether a text says, word for word, what one sentence or several of some content tell."""
+    own, told = _sentences(text).strip(" .?:"), _sentences(content)
+    return any(f"{start} {own} ." in told for start in ".?:")
+
+
+@lru_cache(maxsize=256)
+def _sentences(text: str) -> str:
+    """The words of a text, and between them ``.`` or ``?`` where a sentence ends, ``:`` where one may begin."""
+    plain = unicodedata.normalize("NFKC", text).casefold()
+    signs = [
+        "." if one in _ENDS else "?" if one in _MARKS else ":" if one in {":", "\n"} else one
+        for one in re.findall(r"\w+|[^\w ]", plain)
+    ]
+    return " ".join((":", *(one for one in signs if one[0].isalnum() or one in ".?:")))
 
 
 def _most(letters: Sequence[str], scripts: Collection[str]) -> bool:

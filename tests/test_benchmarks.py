@@ -13,6 +13,8 @@ import pytest
 from numpy.typing import NDArray
 
 from querywright.data import load_sample
+from querywright.retrieval.collection import published_passages
+from querywright.retrieval.question_records import questions_folder
 
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
 NAMES = ("hostile", "loopback", "measured", "peers", "questions", "techniques")
@@ -190,6 +192,21 @@ def test_stored_questions_lead_to_the_passage_of_a_question(benchmarks: SimpleNa
 
 
 @pytest.mark.shared_data
+def test_memory_is_measured_of_the_same_records_in_processes_of_their_own(
+    benchmarks: SimpleNamespace, tmp_path: Path
+) -> None:
+    made = benchmarks.questions.Made(10, 4)
+    assert [len(record.questions) for record in made.values()] == [4, 4, 2]
+    assert made["0000001"] == made["0000001"]
+    for part in benchmarks.questions.Part:
+        (tmp_path / part).mkdir()
+        assert benchmarks.questions.do(part, 10, 4, tmp_path / part) > 2**20
+    assert published_passages(questions_folder("asked", tmp_path / "publish"))[0].count == 10
+    most = benchmarks.questions.memory(10, 4)
+    assert most["bare"] > 10
+    assert most["publish"] > most["chroma"] - 20
+
+
 def test_public_questions_bring_their_passages(benchmarks: SimpleNamespace) -> None:
     folder = benchmarks.techniques.HOTPOTQA
     if not folder.is_dir():

@@ -181,6 +181,8 @@ def lacking(spec: StudySpec, name: str, prompt: PromptSpec) -> str | None:
     tuned = [key for key in known if key.partition(".")[0] in parts]
     if prompt.teleprompter is not None and not tuned:
         return f"{name} asks no LM" if prompt.part == "technique" else "there is no reader"
+    if prompt.teleprompter == "labelled_few_shot" and prompt.part == "technique":
+        return "labelled_few_shot shows answers that are labelled, which only a reader gives; say part: reader"
     return None
 
 

@@ -11,15 +11,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from querywright.data.splits import data_hash
 from querywright.errors import InputError, QuerywrightError
 from querywright.models.ledger import Cost, Ledger
 from querywright.models.memo import remembering
-from querywright.optimize.study.account import Spent
+from querywright.optimize.study.account import Account, Spent
 from querywright.optimize.study.bench import Bench, open_lm, open_store_at
-from querywright.optimize.study.building import build_space
+from querywright.optimize.study.building import build_space, late_trials_of
 from querywright.optimize.study.claims import ClaimLostError
 from querywright.optimize.study.data import data_of
 from querywright.optimize.study.finish import finish
+from querywright.optimize.study.journal import FILE_NAME as JOURNAL_NAME
 from querywright.optimize.study.objectives import objectives_of
 from querywright.optimize.study.reading import read_spec, spec_differences, write_spec
 from querywright.optimize.study.records import RESULT, record_of
@@ -31,7 +33,7 @@ from querywright.optimize.study.trial import Worker
 from querywright.optimize.study.types import TrialRecord
 
 SPEC_FILE = "study.yaml"
-SPEC, OUTCOME = "spec", "outcome"
+SPEC, DATA, TEST, OUTCOME = "spec", "data", "test", "outcome"
 """Attributes of the study in its storage."""
 
 FINISH = "finish"
@@ -116,9 +118,10 @@ def run_study(
     where = _where(spec, storage)
     if workers > 1 and where == "sqlite":
         raise InputError("an SQLite storage is for one process; leave --workers out, or use the journal")
-    prepare_folder(_placed(spec, where), folder)
+    check_folder(_placed(spec, where), folder)
     with open_storage(where, folder, spec.name) as store:
         settle_spec(store, spec)
+        write_spec(_placed(spec, where), folder / SPEC_FILE)  # last, so that what is refused changes nothing
         if store.attribute(OUTCOME) is None:
             if workers == 1:
                 with _reporting(spec, store, progress):
@@ -179,7 +182,10 @@ def snapshot(folder: Path, storage: str | None = None) -> Snapshot:
         InputError: The folder holds no study.
     """
     spec = spec_in(folder)
-    with open_storage(_where(spec, storage), folder, spec.name) as store:
+    where = _where(spec, storage)
+    if storage_kind(where) == "journal" and not (folder / JOURNAL_NAME).exists():
+        return Snapshot(spec, (), Spent(), False, None)
+    with open_storage(where, folder, spec.name) as store:
         return snapshot_of(spec, store)
 
 
@@ -214,8 +220,8 @@ def spec_in(folder: Path) -> StudySpec:
     return read_spec(folder / SPEC_FILE)
 
 
-def prepare_folder(spec: StudySpec, folder: Path) -> None:
-    """Make the folder of a study, or see that it is this one's.
+def check_folder(spec: StudySpec, folder: Path) -> None:
+    """See that a folder is this study's, or free.
 
     Raises:
         InputError: It holds something else.
@@ -226,18 +232,17 @@ def prepare_folder(spec: StudySpec, folder: Path) -> None:
         _same_study(before, spec, f"the folder {str(folder)!r}")
         if storage_kind(before.storage) != storage_kind(spec.storage):
             raise InputError(
-                f"the study in the folder {str(folder)!r} is kept in the storage {storage_kind(before.storage)}, not in "
-                f"{storage_kind(spec.storage)}, where it would begin anew; give the same with --storage, or another --out"
+                f"the study in the folder {str(folder)!r} is kept in the storage {storage_kind(before.storage)}, not "
+                f"in {storage_kind(spec.storage)}, where it would begin anew; give the same with --storage, or another "
+                "--out"
             )
-    elif folder.exists() and (not folder.is_dir() or any(not _is_ours(path) for path in folder.iterdir())):
+    elif folder.exists() and (not folder.is_dir() or not all(map(_is_ours, list(folder.iterdir())))):
         raise InputError(f"{str(folder)!r} is there and holds no study; give another --out")
-    folder.mkdir(parents=True, exist_ok=True)
-    write_spec(spec, file)
 
 
 def _is_ours(path: Path) -> bool:
-    """Whether a file is what another run writes, or was killed over, before the study's file is there."""
-    return path.name.startswith(f".{SPEC_FILE}.")
+    """Whether a file is what another run writes, or ended over, before the study's file is there."""
+    return path.name.startswith((f".{SPEC_FILE}.", "journal.", "study.sqlite", "spend.sqlite", "claims"))
 
 
 def settle_spec(store: StudyStorage, spec: StudySpec) -> None:
@@ -246,7 +251,7 @@ def settle_spec(store: StudyStorage, spec: StudySpec) -> None:
     Raises:
         InputError: It is another.
     """
-    store.study([one.direction for one in objectives_of(spec.objectives)])
+    study = store.study([one.direction for one in objectives_of(spec.objectives)])
     with store.claims.wait("spec", TAKE_SECONDS):
         known = store.attribute(SPEC)
         if known is not None:
@@ -254,6 +259,7 @@ def settle_spec(store: StudyStorage, spec: StudySpec) -> None:
             _same_study(before, spec, "the storage")
             if before.trials != spec.trials:
                 _see_test(store)
+                _see_late(study, before)
         store.set_attribute(SPEC, {**spec.to_json(), "storage": "journal"})
 
 
@@ -266,10 +272,45 @@ def _see_test(store: StudyStorage) -> None:
     claim = store.claims.take(FINISH)
     if claim is not None:
         claim.release()
-    if claim is None or store.attribute(OUTCOME) is not None:
+    if claim is None or store.attribute(TEST) is not None:
         raise InputError(
             "this study has met its test questions, which is done once; for more trials give another name and "
             "another --out: what was answered is kept and costs nothing again"
+        )
+
+
+def _see_late(study: Any, spec: StudySpec) -> None:
+    """Refuse more trials once techniques were chosen for the late ones.
+
+    Raises:
+        InputError: They were.
+    """
+    late = late_trials_of(spec)
+    if late and len(study.get_trials(deepcopy=False)) > spec.trials - late:
+        raise InputError(
+            f"the late trials of this study have begun, for techniques that survived {spec.trials - late} trials; for "
+            "more trials give another name and another --out: what was answered is kept and costs nothing again"
+        )
+
+
+def settle_data(store: StudyStorage, bench: Bench) -> None:
+    """Note what questions and collections a study is about, or see that they are the same.
+
+    Raises:
+        InputError: They changed since it was begun.
+    """
+    now = {name: data_hash(part) for name, part in bench.splits._asdict().items()}
+    now |= {f"the collection, by {engine}": bench.retriever(engine).fingerprint for engine in bench.space.engines}
+    with store.claims.wait("data", TAKE_SECONDS):
+        before = store.attribute(DATA)
+        if before is None:
+            store.set_attribute(DATA, now)
+            return
+    changed = [name for name in now if before.get(name) != now[name]]
+    if changed:
+        raise InputError(
+            f"{', '.join(changed)} changed since this study was begun, so its trials cannot be compared with new ones; "
+            "undo that, or give another name and another --out: what was answered is kept"
         )
 
 
@@ -302,7 +343,9 @@ def open_bench(spec: StudySpec, home: Path | None, store: StudyStorage) -> Bench
     lm = open_lm(spec, answers, ledger, store.account(spec.budget))
     splits, readers = data_of(spec)
     space = build_space(spec, readers)
-    return Bench(spec, splits, space, objectives_of(spec.objectives), lm, ledger, answers, folder)
+    bench = Bench(spec, splits, space, objectives_of(spec.objectives), lm, ledger, answers, folder)
+    settle_data(store, bench)
+    return bench
 
 
 @with_plain_failures
@@ -337,7 +380,6 @@ def work(bench: Bench, store: StudyStorage, name: str) -> None:
     worker = Worker(bench, store, study, name)
     with remembering(bench.memo), _ticking(account):
         while True:
-            account.check()
             taken = _take(worker, store, spec)
             if taken is None:
                 ended = [one for one in study.get_trials(deepcopy=False) if RESULT in one.user_attrs]
@@ -346,11 +388,23 @@ def work(bench: Bench, store: StudyStorage, name: str) -> None:
                 time.sleep(IDLE_SECONDS)
                 continue
             trial, claim, survivors = taken
-            saved = bench.ledger.total.saved
             with claim, contextlib.suppress(ClaimLostError):  # whoever takes it up next finds all that was answered
-                worker.run(trial, survivors, claim.check)
-            account.settle(Cost(saved=bench.ledger.total.saved - saved))
+                if spec.budget.minutes is not None:  # the others are looked at before every call
+                    account.check()
+                with _settling(bench, account):
+                    worker.run(trial, survivors, claim.check)
             _see_failures(worker)
+
+
+@contextlib.contextmanager
+def _settling(bench: Bench, account: Account) -> Iterator[None]:
+    """Enter the calls that are saved in the ``with`` block, however it ends; those made enter themselves."""
+    before = bench.ledger.total
+    try:
+        yield
+    finally:
+        spent = bench.spent_since(before)
+        account.settle(Cost(saved=spent.saved, saved_tokens=spent.saved_tokens))
 
 
 def _take(worker: Worker, store: StudyStorage, spec: StudySpec) -> tuple[Any, Any, list[str]] | None:
@@ -385,19 +439,17 @@ def _take(worker: Worker, store: StudyStorage, spec: StudySpec) -> tuple[Any, An
 def _survivors(worker: Worker, trials: Sequence[Any]) -> list[str]:
     bench = worker.bench
     early = [one for one in worker.finished(trials) if not bench.space.is_late(one.number)]
-    return surviving(early, bench.objectives, bench.spec.survivors)
+    return surviving(early, bench.objectives, bench.spec.survivors) or list(bench.space.chosen)
 
 
 def _see_failures(worker: Worker) -> None:
     """End a study most of whose trials fail.
 
     Raises:
-        QuerywrightError: No rewriting failed, or too many others did.
+        QuerywrightError: They do.
     """
     ended = worker.finished()
     failed = [one for one in ended if one.state == "failed"]
-    if any(one.number == 0 for one in failed):
-        raise QuerywrightError(f"no rewriting failed, and every arm is held against it: {failed[0].message}")
     if len(failed) >= MOST_FAILED and 2 * len(failed) > len(ended):
         raise QuerywrightError(f"{len(failed)} of {len(ended)} trials failed; the last: {failed[-1].message}")
 
@@ -412,17 +464,22 @@ def conclude_study(bench: Bench, store: StudyStorage, folder: Path, command: str
         trials = [record_of(one) for one in study.get_trials(deepcopy=False)]
         chosen = choose(trials, bench.objectives, len(bench.splits.test))
         worker = Worker(bench, store, study, "0")
-        with remembering(bench.memo), _ticking(store.account(bench.spec.budget)):
+        account = store.account(bench.spec.budget)
+        store.set_attribute(TEST, {"trials": bench.spec.trials})
+        with remembering(bench.memo), _ticking(account), _settling(bench, account):
             outcome = finish(
                 bench, chosen, trials, lambda arm: worker.variant(arm)[0], folder, command=command
             )  # fmt: skip
+        told = sum(cost["calls"] for cost in outcome["costs"].values())
+        outcome["costs"]["interrupted"] = Cost(calls=max(0, account.spent.calls - told)).to_json()
         claim.check()
         store.set_attribute(OUTCOME, outcome)
 
 
 def snapshot_of(spec: StudySpec, store: StudyStorage) -> Snapshot:
     """What an open storage knows now."""
-    trials = tuple(record_of(one) for one in store.trials())
+    study = store.study([one.direction for one in objectives_of(spec.objectives)], create=False)
+    trials = tuple(record_of(one) for one in study.get_trials(deepcopy=False))
     outcome = store.attribute(OUTCOME)
     return Snapshot(spec, trials, store.account(spec.budget).spent, outcome is not None, outcome)
 
@@ -444,7 +501,7 @@ def _repeating(work: Callable[[], None], seconds: float) -> Iterator[None]:
         yield
     finally:
         ended.set()
-        thread.join(seconds)
+        thread.join()
         with contextlib.suppress(QuerywrightError, OSError):
             work()
 

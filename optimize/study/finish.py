@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -118,7 +118,7 @@ def _final_arms(bench: Bench, chosen: Chosen) -> dict[str, ArmConfig]:
     if chosen.best is not None and chosen.best.arm is not None:
         best = chosen.best.arm
         arms[f"{best.technique} tuned"] = best
-        written = bench.space.as_written(best.technique)
+        written = replace(bench.space.as_written(best.technique), reader=best.reader)
         if written.key not in {arm.key for arm in arms.values()}:
             arms[f"{best.technique} as written"] = written
     if len(bench.objectives) > 1:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -88,7 +89,10 @@ def _shares(
                 )
             )
         evaluator = PedAnovaImportanceEvaluator(target_quantile=share)
-        found = get_param_importances(study, evaluator=evaluator, params=list(searched))
+        with warnings.catch_warnings():
+            # That values with a single trial are not told well is said in the report, of all of it.
+            warnings.filterwarnings("ignore", message="Some regimes for parameter", category=UserWarning)
+            found = get_param_importances(study, evaluator=evaluator, params=list(searched))
     return {name: round(float(value), 6) for name, value in sorted(found.items(), key=lambda one: (-one[1], one[0]))}
 
 

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import dspy
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from querywright.data.splits import data_hash
 from querywright.data.types import Question
 from querywright.errors import ArtifactError, InputError, TechniqueError
 from querywright.metrics.dspy_metrics import Metric
-from querywright.models.lm import lm_digest
 from querywright.optimize.state import PredictorState, apply_states, predictor_states, shaped
 from querywright.optimize.study.spec import PromptSpec
 from querywright.optimize.study.teleprompters import run_teleprompter, teleprompter_named
@@ -138,7 +135,7 @@ def with_variant(program: RAG, state: Mapping[str, Any]) -> RAG:
 
     Args:
         program: A program that is no ensemble.
-        state: What ``make_variant`` gave.
+        state: What ``make_variant`` gave. Where the program has no reader, what it says of one is left out.
 
     Raises:
         ArtifactError: It is damaged, or belongs to another technique or reader.
@@ -150,6 +147,9 @@ def with_variant(program: RAG, state: Mapping[str, Any]) -> RAG:
         where = ".".join(str(part) for part in first["loc"])
         raise ArtifactError(f"a prompt variant: field {where or '(whole)'}: {first['msg']}; make it again") from error
     reader = None if program.reader is None else program.reader.NAME
+    if reader is None:  # a program that only retrieves leaves out what the variant says of a reader
+        finding = {name: one for name, one in variant.predictors.items() if ".reader." not in f".{name}"}
+        variant = variant.model_copy(update={"reader": None, "predictors": finding})
     if variant.technique != program.technique.NAME or (variant.reader is not None and variant.reader != reader):
         raise ArtifactError(
             f"the prompt variant was made for {variant.technique} with the reader {variant.reader}, and cannot be put "
@@ -163,39 +163,6 @@ def with_variant(program: RAG, state: Mapping[str, Any]) -> RAG:
         other, {**predictor_states(other), **variant.predictors}, whose=variant.technique, file="a prompt variant"
     )
     return other
-
-
-def variant_key(
-    spec: PromptSpec, number: int, program: RAG, train: Sequence[Question], *, metric: str, lm: dspy.LM, seed: int
-) -> str:
-    """SHA-256, as hex, of all that a variant depends on.
-
-    Args:
-        spec: How it is made.
-        number: Which of the ``sets`` it is, from 1.
-        program: What it is made with: technique, reader, knobs, and what is searched.
-        train: Training questions, in any order.
-        metric: Name of the measure.
-        lm: An LM made by ``resolve_lm``.
-        seed: The study's.
-
-    Raises:
-        ModelError: The LM was not made by ``resolve_lm``.
-    """
-    data = {
-        "technique": program.technique.NAME,
-        "reader": None if program.reader is None else program.reader.NAME,
-        "knobs": dict(program.technique.knobs),
-        "searched": getattr(program.technique.retriever, "fingerprint", None),
-        "part": spec.part,
-        "spec": spec.model_dump(mode="json", exclude={"sets", "late"}),
-        "number": number,
-        "train": data_hash(train),
-        "metric": metric,
-        "lm": lm_digest(lm),
-        "seed": seed,
-    }
-    return hashlib.sha256(json.dumps(data, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def with_instructions(program: RAG, instructions: Mapping[str, str]) -> RAG:

@@ -281,11 +281,13 @@ def _secrets(data: Mapping[str, Any]) -> list[str]:
     }
     for key, remedy in remedies.items():
         try:
-            password = urlsplit(str(data.get(key) or "")).password
+            address = urlsplit(str(data.get(key) or ""))
+            if address.password:
+                found.append(f"{key}: holds a password, which no study's file may; {remedy}")
+            elif address.query:
+                found.append(f"{key}: has settings after a question mark, which may hold a key; {remedy}")
         except ValueError:
             continue
-        if password:
-            found.append(f"{key}: holds a password, which no study's file may; {remedy}")
     return found
 
 

@@ -8,23 +8,21 @@ the parameters that it would have got.
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import hashlib
 import importlib.util
 import inspect
 import random
 import threading
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import optuna
 from optuna.distributions import BaseDistribution
-from optuna.exceptions import ExperimentalWarning
 from optuna.samplers import BaseSampler, QMCSampler, RandomSampler
 
 from querywright.errors import InputError
+from querywright.optimize.quiet import quiet_optuna
 from querywright.optimize.study.spec import SamplerSpec
 
 Union = Mapping[str, BaseDistribution]
@@ -190,7 +188,7 @@ def make_sampler(
     _check_arguments(spec)
 
     def make(seed_of_trial: int, number: int) -> BaseSampler:
-        with _quiet():
+        with quiet_optuna():
             if spec.name == "qmc":  # one sequence for all trials
                 alone = RandomSampler(seed=seed_of_trial)
                 return _Numbered(number, seed=seed_of(seed), independent_sampler=alone, **options)
@@ -218,11 +216,3 @@ def _check_arguments(spec: SamplerSpec) -> None:
             raise InputError(
                 f"the sampler {spec.name} has no argument {name!r}{hint}; it has: {', '.join(known) or 'none'}"
             )
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Let Optuna make a sampler without a warning that a part of it is experimental."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ExperimentalWarning)
-        yield

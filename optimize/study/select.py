@@ -28,8 +28,7 @@ class Corrected:
 
     Args:
         dev: The value as it was measured.
-        corrected: Less the mean lead that an arm chosen on a resample of the questions has there over what it gets
-            on the questions left out of the resample.
+        corrected: What an arm that is chosen on a resample of the questions gets on those left out of it, on average.
         arms: Arms that were chosen from.
         n: Questions.
     """
@@ -45,7 +44,7 @@ class Chosen:
     """What dev decides.
 
     Args:
-        plain: No rewriting.
+        plain: No rewriting, with the reader of the best arm.
         best: The best other arm; None where none was complete.
         winner: ``best`` where it beats no rewriting, else no rewriting.
         front: Arms that no other beats in all objectives, the first objective's best first.
@@ -74,17 +73,19 @@ def choose(trials: Sequence[TrialRecord], objectives: Sequence[Objective], n_tes
     Raises:
         QuerywrightError: No rewriting could not be scored, so nothing can be held against it.
     """
-    distinct = [one for one in trials if one.state == "complete" and one.same_as is None]
-    plain = next((one for one in distinct if one.arm is not None and one.arm.is_plain), None)
-    if plain is None:
+    complete = [one for one in trials if one.state == "complete"]
+    distinct = list({one.arm.key: one for one in complete[::-1] if one.arm is not None}.values())[::-1]
+    rewriting = [one for one in distinct if one.arm is not None and not one.arm.is_plain]
+    plains = [one for one in distinct if one.arm is not None and one.arm.is_plain]
+    if not plains:
         raise QuerywrightError(
             "no rewriting has no result, so nothing can be chosen; `querywright study status` tells of trial 0"
         )
     first = objectives[0]
     front = pareto(distinct, objectives)
-    running = front if len(objectives) > 1 else distinct
-    others = [one for one in running if one is not plain] or [one for one in distinct if one is not plain]
-    best = _best(others, first)
+    others = [one for one in rewriting if one in front] if len(objectives) > 1 else []
+    best = _best(others or rewriting, first)
+    plain = _like(best, plains)
     winner, test = plain, None
     if best is not None:
         one, other = _Tried(best), _Tried(plain)
@@ -118,6 +119,13 @@ class _Tried:
         return self.record.dev
 
 
+def _like(best: TrialRecord | None, plains: Sequence[TrialRecord]) -> TrialRecord:
+    """No rewriting with the reader of the best arm, so that a reader's gain is not taken for rewriting's."""
+    reader = None if best is None or best.arm is None else best.arm.reader
+    same = [one for one in plains if one.arm is not None and one.arm.reader == reader]
+    return (same or list(plains))[0]
+
+
 def _best(trials: Sequence[TrialRecord], objective: Objective) -> TrialRecord | None:
     tried = [_Tried(one) for one in trials if one.dev is not None]
     return best_of(tried, objective.name).record if tried else None
@@ -146,7 +154,8 @@ def winners_curse(trials: Sequence[TrialRecord], objective: Objective, seed: int
     """How good the best arm is likely to be on other questions.
 
     The choice is made again on 1,000 resamples of the dev questions; each time the chosen arm is looked at on the
-    questions that the resample left out.
+    questions that the resample left out (the bootstrap bias correction of Tsamardinos et al., arXiv 1708.07180; it
+    errs towards caution, because a resample holds fewer different questions).
 
     Args:
         trials: Complete trials of different arms.
@@ -162,28 +171,27 @@ def winners_curse(trials: Sequence[TrialRecord], objective: Objective, seed: int
         return None
     values = np.array([[table[key] for key in shared] for table in tables])
     drawn = np.random.default_rng(seed)
-    leads = []
+    left_out = []
     for _ in range(RESAMPLES):
         inside = drawn.integers(len(shared), size=len(shared))
         outside = np.setdiff1d(np.arange(len(shared)), inside)
         if not len(outside):
             continue
-        means = values[:, inside].mean(axis=1)
-        chosen = int(means.argmax())
-        leads.append(means[chosen] - values[chosen, outside].mean())
-    best = float(values.mean(axis=1).max())
-    return Corrected(best, best - float(np.mean(leads)), len(tables), len(shared))
+        chosen = int(values[:, inside].mean(axis=1).argmax())
+        left_out.append(values[chosen, outside].mean())
+    return Corrected(float(values.mean(axis=1).max()), float(np.mean(left_out)), len(tables), len(shared))
 
 
 def surviving(trials: Sequence[TrialRecord], objectives: Sequence[Objective], number: int) -> list[str]:
     """The techniques that go on to the late trials, best first.
 
     Args:
-        trials: Those of the first phase.
+        trials: Those of the first phase. Where none was complete those that ended early are looked at.
         objectives: Of the study.
         number: How many go on at most. No rewriting, which has no prompts to tune, is not counted.
     """
-    left = [one for one in trials if one.state == "complete" and one.arm is not None and one.arm.technique != "plain"]
+    tried = [one for one in trials if one.dev is not None and one.arm is not None and one.arm.technique != "plain"]
+    left = [one for one in tried if one.state == "complete"] or tried
     found: list[str] = []
     while left and len(found) < number:
         best = _best(left, objectives[0])

@@ -105,7 +105,13 @@ class Space:
 
     def is_late(self, number: int) -> bool:
         """Whether the trial of that number is a late one."""
-        return number >= max(self.trials - self.late_trials, len(self.techniques))
+        return number >= max(self.trials - self.late_trials, len(self._openings))
+
+    @property
+    def _openings(self) -> list[tuple[str, str | None]]:
+        """Technique and reader of the first trials: each technique as written, then no rewriting with other readers."""
+        first = [(one.name, self.readers[0]) for one in self.techniques]
+        return [*first, *((self.techniques[0].name, reader) for reader in self.readers[1:])]
 
     def fixed(self, number: int, survivors: Sequence[str] = ()) -> dict[str, Value]:
         """The parameters of a trial that are settled before a sampler is asked.
@@ -123,7 +129,8 @@ class Space:
         if number < 0:
             raise InputError(f"the number of a trial is 0 or more, but got {number}")
         settled: dict[str, Value] = {}
-        if number < len(self.techniques):
+        if number < len(self._openings):
+            technique, reader = self._openings[number]
 
             def note(name: str, domain: Domain, default: Value) -> Value:
                 value = domain.nearest(default)
@@ -131,7 +138,7 @@ class Space:
                     settled[name] = value
                 return value
 
-            self._walk(note, self._settled(number, survivors), late=False)
+            self._walk(note, technique, late=False, reader=reader)
         elif self.is_late(number):
             name = self._settled(number, survivors)
             settled |= {"technique": str(name)} if name in self.chosen and len(self.chosen) > 1 else {}
@@ -192,8 +199,8 @@ class Space:
 
     def _settled(self, number: int, survivors: Sequence[str]) -> str | None:
         """The technique of a trial; None where it is chosen."""
-        if number < len(self.techniques):
-            return self.techniques[number].name
+        if number < len(self._openings):
+            return self._openings[number][0]
         if not self.is_late(number):
             return None
         if not survivors:
@@ -202,7 +209,7 @@ class Space:
         going = [name for name in going if name in self.chosen] or going
         return going[(number - self.trials + self.late_trials) % len(going)]
 
-    def _walk(self, pick: Pick, technique: str | None, *, late: bool) -> ArmConfig:
+    def _walk(self, pick: Pick, technique: str | None, *, late: bool, reader: str | None = None) -> ArmConfig:
         """The arm that is chosen parameter by parameter."""
         name = technique or self.chosen[0]
         if name in self.chosen:
@@ -216,7 +223,7 @@ class Space:
         late = late and bool(own.late)
         variants = Domain(choices=(*own.early, *own.late) if late else own.early)
         prompt = str(pick(f"{name}.late_prompt" if late else f"{name}.prompt", variants, AS_WRITTEN))
-        reader = self.readers[0]
+        reader = reader or self.readers[0]
         if reader is not None:
             reader = str(pick("reader", Domain(choices=tuple(map(str, self.readers))), reader))
         return ArmConfig(name, engine, values, prompt, reader)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import fcntl
 import functools
 import os
-import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from querywright.errors import InputError, QuerywrightError
+from querywright.optimize.quiet import quiet_optuna
 from querywright.optimize.study.account import FILE_NAME as SPEND_NAME
 from querywright.optimize.study.account import Account, spend_file
 from querywright.optimize.study.claims import Claims, FileClaims
@@ -50,8 +51,9 @@ class StudyStorage:
         self.claims = claims
         self._trials = trials
         self._spend = spend
-        self._accounts: Any = None
         self._closing = closing
+        self._accounts: dict[BudgetSpec, Account] = {}
+        self._lock = threading.Lock()
 
     def __repr__(self) -> str:
         return f"<the {self.kind} storage of the study {self.name!r}>"
@@ -105,14 +107,6 @@ class StudyStorage:
             )
         return study
 
-    def trials(self) -> list[Any]:
-        """Optuna's trials in the order of their numbers; nothing is made.
-
-        Raises:
-            InputError: There is no such study.
-        """
-        return list(self._trials.get_all_trials(self._id(), deepcopy=False))
-
     def attribute(self, name: str, default: Any = None) -> Any:
         """A value that was kept with the study, or the default.
 
@@ -134,7 +128,7 @@ class StudyStorage:
         self._trials.set_study_user_attr(self._id(), name, value)
 
     def account(self, budget: BudgetSpec) -> Account:
-        """The study's account; closed with this storage.
+        """The study's account, opened once; closed with this storage.
 
         Args:
             budget: Where the study stops.
@@ -142,12 +136,13 @@ class StudyStorage:
         Raises:
             LMStoreError: Its database cannot be used.
         """
-        if self._accounts is None:
-            with self.claims.wait("make the account", SETUP_SECONDS):
-                made = self._accounts or self._spend()
-                Account(made, self.name, budget).create()
-                self._accounts = made  # one, for it has connections of its own and a study is looked at all the time
-        return Account(self._accounts, self.name, budget)
+        with self._lock:
+            if budget not in self._accounts:  # each has connections of its own, and a study is looked at all the time
+                account = Account(self._spend(), self.name, budget)
+                with self.claims.wait("make the account", SETUP_SECONDS):
+                    account.create()
+                self._accounts[budget] = account
+            return self._accounts[budget]
 
     def _id(self) -> int:
         try:
@@ -175,7 +170,7 @@ def open_storage(text: str, folder: Path, name: str) -> StudyStorage:
     with ExitStack() as closing:
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            closing.enter_context(_quiet_log())
+            closing.enter_context(quiet_optuna())
             if kind == "postgresql":
                 trials, claims, spend = _postgres(text, name, closing)
             else:
@@ -221,28 +216,6 @@ def _plain(error: Exception) -> QuerywrightError:
             f"{SQLITE_NAME} of the study cannot be used ({error}); make room or make it writable, and run again"
         )
     return unreachable(error)
-
-
-@contextmanager
-def quiet_optuna() -> Iterator[None]:
-    """Optuna says nothing below an error, and does not warn that a sampler is experimental."""
-    from optuna.exceptions import ExperimentalWarning
-
-    with warnings.catch_warnings(), _quiet_log():
-        warnings.simplefilter("ignore", ExperimentalWarning)
-        yield
-
-
-@contextmanager
-def _quiet_log() -> Iterator[None]:
-    import optuna
-
-    before = optuna.logging.get_verbosity()
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    try:
-        yield
-    finally:
-        optuna.logging.set_verbosity(before)
 
 
 def storage_kind(text: str) -> str:

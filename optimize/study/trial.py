@@ -18,6 +18,7 @@ from querywright.optimize.study.building import prompt_of
 from querywright.optimize.study.prompts import make_variant
 from querywright.optimize.study.prune import values_of, worse_than
 from querywright.optimize.study.records import ARM, RESULT, record_of, result_json
+from querywright.optimize.study.spec import PromptSpec
 from querywright.optimize.study.storage import StudyStorage
 from querywright.optimize.study.teleprompter_work import TeleprompterError
 from querywright.optimize.study.types import ArmConfig, TrialRecord
@@ -31,6 +32,9 @@ SMALLEST_BLOCK = 8
 
 PROMPTS_SECONDS = 6 * 3600.0
 """How long a worker waits for another that is compiling the prompts that it needs."""
+
+FAILED = "failed"
+"""Stands in the place of prompts that could not be compiled, with what was wrong."""
 
 Progress = Callable[[str, int, int], None]
 
@@ -64,6 +68,7 @@ class Worker:
 
         Raises:
             OutageError: The LM is out of reach; the trial goes on when the study is resumed.
+            TooManyFailuresError: No rewriting failed; it is tried again when the study is resumed.
             BudgetError: The budget is spent; the trial goes on when the study is resumed.
         """
         known = record_of(self.study._storage.get_trial(trial._trial_id))
@@ -76,11 +81,14 @@ class Worker:
         record = TrialRecord(trial.number, "running", arm, late=late, began=known.began or began, worker=self.name)
         same = self._same(arm)
         if same is not None:
-            record = replace(record, state=same.state, values=same.values, dev=same.dev, same_as=same.number)
+            same_as = replace(record, state=same.state, values=same.values, dev=same.dev, same_as=same.number)
+            record = replace(same_as, message=same.message)
         else:
             try:
                 record = self._tried(record, arm)
             except (TooManyFailuresError, TeleprompterError) as error:
+                if arm.is_plain:  # every arm is held against it, so it is tried again when the study goes on
+                    raise
                 record = replace(record, state="failed", message=str(error)[:500])
         record = replace(record, ended=time.time(), spent=self.bench.spent_since(before))
         check()
@@ -122,31 +130,49 @@ class Worker:
         """The prompts of an arm, compiled once in a study, and what compiling them cost here."""
         if is_as_written(arm):
             return None, Cost()
+        found = prompt_of(self.bench.spec, arm.prompt)
+        if found is None:
+            raise InputError(f"the study has no prompts {arm.prompt!r}; was its file changed?")
+        prompt = self.bench.spec.prompts[found[0]]
         name = f"prompt:{arm.technique}:{arm.prompt}"
-        known = self.storage.attribute(name)
+        if prompt.part != "technique":
+            name += f":{arm.reader}"  # each reader has prompts of its own
+        known = self._known(name)
         if known is not None:
             return known, Cost()
         with self.storage.claims.wait(name, PROMPTS_SECONDS):
-            known = self.storage.attribute(name)
+            known = self._known(name)
             if known is not None:
                 return known, Cost()
             before = self.bench.ledger.total
-            made = self._made(arm)
+            try:
+                made = self._made(arm, prompt)
+            except (TooManyFailuresError, TeleprompterError) as error:
+                self.storage.set_attribute(name, {FAILED: str(error)[:500]})
+                raise
             self.storage.set_attribute(name, made)
             return made, self.bench.spent_since(before)
 
-    def _made(self, arm: ArmConfig) -> Variant:
+    def _known(self, name: str) -> Variant | None:
+        """Prompts that were compiled before; None where they were not.
+
+        Raises:
+            TeleprompterError: They were tried, and came to nothing.
+        """
+        known: Variant | None = self.storage.attribute(name)
+        if known is not None and FAILED in known:
+            raise TeleprompterError(str(known[FAILED]))
+        return known
+
+    def _made(self, arm: ArmConfig, prompt: PromptSpec) -> Variant:
         """The prompts of a variant, compiled on train."""
         bench = self.bench
-        found = prompt_of(bench.spec, arm.prompt)
-        if found is None:
-            raise InputError(f"the study has no prompts {arm.prompt!r}; was its file changed?")
-        prompt = bench.spec.prompts[found[0]]
+        written = replace(bench.space.as_written(arm.technique), reader=arm.reader)
         say = self.progress
         return make_variant(
             prompt,
             f"{arm.technique}, {arm.prompt}",
-            bench.program(bench.space.as_written(arm.technique), reads=bench.reads or prompt.part != "technique"),
+            bench.program(written, reads=bench.reads or prompt.part != "technique"),
             bench.splits.train,
             metric=_metric(bench),
             lm=bench.lm,
@@ -192,8 +218,8 @@ class Worker:
         if record.state == "complete":
             self.study.tell(trial, values)
         else:
-            state = TrialState.PRUNED if record.state == "pruned" else TrialState.FAIL
-            self.study.tell(trial, state=state)
+            # Optuna forgets failed trials and would propose them again; pruned ones it counts among the worst.
+            self.study.tell(trial, state=TrialState.PRUNED)
         return record
 
 

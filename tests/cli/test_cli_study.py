@@ -17,7 +17,6 @@ from querywright.errors import BudgetError
 
 HERE = Path(__file__)
 made = runpy.run_path(str(HERE.parents[1] / "optimize" / "study" / "made_study.py"))
-runpy.run_path(str(HERE.with_name("study_stubs.py")))["install"](made)
 made_snapshot, made_trials, made_spec = made["made_snapshot"], made["made_trials"], made["made_spec"]
 
 

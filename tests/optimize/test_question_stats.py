@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import tracemalloc
 import zlib
@@ -125,6 +126,19 @@ def test_a_large_sample_takes_no_room_for_all_its_pairs(tmp_path):
     assert near.other_passage == pytest.approx(cosines[~same].mean())
     assert near.own_passage == pytest.approx((rows @ places.T)[own].mean())
     assert near.not_own_passage == pytest.approx((rows @ places.T)[~own].mean())
+
+
+def test_no_record_is_held_while_the_similarities_are_computed(home):
+    class Watching(Circle):
+        alive = -1
+
+        def encode(self, texts, /):
+            self.alive = sum(type(one) is PassageRecord for one in gc.get_objects())
+            return super().encode(texts)
+
+    embedder, before = Watching(), sum(type(one) is PassageRecord for one in gc.get_objects())
+    assert question_stats("letters", embedder=embedder, home=home).written == 7
+    assert embedder.alive - before in {0, 1}
 
 
 def test_a_draw_takes_passages_whole_and_is_the_same_for_a_seed(home):

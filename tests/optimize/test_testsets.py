@@ -257,7 +257,7 @@ def test_without_an_index_of_questions_the_command_that_makes_one_is_named(tmp_p
         rephrase("facts", lm=lm, home=tmp_path)
     build_collection("facts", PASSAGES, embedder=Embedder("hash:8", HashModel, dimension=8), home=tmp_path)
     for make in (rephrase, out_of_distribution):
-        with pytest.raises(CollectionError, match=r"no index of questions; .*querywright questions build facts"):
+        with pytest.raises(CollectionError, match=r"no questions .* write some: querywright questions build facts"):
             make("facts", lm=lm, home=tmp_path)
     publish(given=records()[5:])
     with pytest.raises(CollectionError, match=r"no question of 'facts' can be reworded: 1 are .* 0 are stale"):
@@ -313,7 +313,7 @@ def test_a_collection_of_another_kind_in_the_place_of_the_questions_is_named(tmp
     embedder, lm = Embedder("hash:8", HashModel, dimension=8), answering(reworded)
     for name in ("facts", "facts-questions"):
         build_collection(name, PASSAGES, embedder=embedder, home=tmp_path)
-    with pytest.raises(CollectionError, match="'facts-questions' has passages that are no written questions"):
+    with pytest.raises(CollectionError, match="'facts-questions' holds no questions about passages"):
         rephrase("facts", lm=lm, home=tmp_path)
     assert lm.engine.inner.asked == []
 

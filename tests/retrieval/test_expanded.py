@@ -135,10 +135,17 @@ def test_the_fingerprint_changes_with_questions_and_with_nothing_else(home: Path
     assert ExpandedRetriever("foods", home=home).fingerprint != one.fingerprint
 
 
-def test_questions_of_a_passage_that_changed_are_left_out(home: Path) -> None:
+def test_questions_of_a_passage_that_changed_are_left_out_with_a_warning(
+    home: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    ExpandedRetriever("foods", home=home)
+    assert caplog.messages == []
     changed = replace(TEA, text="Tannins bind zinc.")
     build(home, [changed])
     one = ExpandedRetriever("foods", home=home)
+    (warned,) = caplog.messages
+    assert warned.startswith("2 of 2 questions of the collection 'foods' are of passages that are gone or were changed")
+    assert warned.endswith("replace them: querywright questions build foods")
     assert one.appended == 0
     assert one.search(["cuppa"], 5) == [[]]
     assert one.search(["zinc"], 5)[0][0].passage == changed

@@ -252,9 +252,13 @@ def test_progress_is_told(builder: Builder) -> None:
     assert seen == [(1024, 1500), (1500, 1500)]
 
 
-def test_more_than_one_batch_of_chroma(builder: Builder) -> None:
+def test_more_than_one_batch_of_chroma(builder: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
     passages = _passages(5600)
+    encode, sizes = builder.embedder.encode, list[int]()
+    monkeypatch.setattr(builder.embedder, "encode", lambda texts, **_: (sizes.append(len(texts)), encode(texts))[1])
     builder.build(passages)
+    assert max(sizes) < 5600  # the vectors of all passages are never in memory together
+    assert sum(sizes) > 2 * 5600
     assert builder.open().count == 5600
     builder.check(passages)
 

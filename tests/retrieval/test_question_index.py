@@ -22,6 +22,7 @@ from querywright.retrieval.chroma_index import ChromaIndex
 from querywright.retrieval.index import build_collection
 from querywright.retrieval.question_index import QuestionIndex
 from querywright.retrieval.question_match import Matching
+from querywright.retrieval.question_opening import published_questions
 from querywright.retrieval.question_records import (
     COMPLETE,
     NONE,
@@ -297,6 +298,15 @@ def test_no_questions_and_questions_of_another_embedder(tmp_path: Path) -> None:
     with pytest.raises(CollectionError, match="was built with the embedder 'other:2'"):
         QuestionIndex("body", embedder=embedder(tmp_path), home=tmp_path)
     open_store(tmp_path).close()
+
+
+def test_the_manifest_of_the_questions_is_read_once(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read, opened = Path.read_bytes, list[str]()
+    monkeypatch.setattr(Path, "read_bytes", lambda path: (opened.append("/".join(path.parts[-2:])), read(path))[1])
+    QuestionIndex("body", embedder=embedder(home), home=home)
+    assert opened.count("body-questions/manifest.json") == 1
+    published_questions("body", home)
+    assert opened.count("body-questions/manifest.json") == 2
 
 
 @pytest.mark.parametrize("damaged", ["manifest.json", "passages-1.jsonl"])

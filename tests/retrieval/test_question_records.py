@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import gc
+import hashlib
 import json
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from querywright.data.types import Passage
 from querywright.errors import CollectionError, InputError
-from querywright.models.embedder import TextEmbedder, resolve_embedder
+from querywright.models.embedder import Embedder, TextEmbedder, Vectors, resolve_embedder
 from querywright.retrieval import question_records
 from querywright.retrieval.chroma import ChromaRetriever
 from querywright.retrieval.collection import MANIFEST, published_passages
@@ -132,6 +136,42 @@ def test_publishing_nothing_leaves_what_was_published(tmp_path: Path, embedded: 
     with pytest.raises(CollectionError, match="of 1 questions written for 1 passages of 'foods' none is kept"):
         publish_questions("foods", [record("tea", ("What is tea?", NONE))], embedder=embedded, home=tmp_path)
     assert list(read_records(questions_folder("foods", tmp_path))) == ["iron"]
+
+
+def test_publishing_holds_one_record_at_a_time(tmp_path: Path) -> None:
+    class Model:
+        def encode(self, texts: Sequence[str], **_: object) -> Vectors:
+            seeds = [int.from_bytes(hashlib.sha256(text.encode()).digest()[:8]) for text in texts]
+            return np.stack([np.random.default_rng(seed).normal(size=8) for seed in seeds]).astype(np.float32)
+
+    class Watched(Mapping[str, PassageRecord]):
+        """Counts, at each record that is read, those that are in memory."""
+
+        def __init__(self, records: Mapping[str, PassageRecord]) -> None:
+            self.records, self.alive = records, list[int]()
+
+        def __getitem__(self, key: str) -> PassageRecord:
+            self.alive.append(sum(type(one) is PassageRecord for one in gc.get_objects()))
+            return self.records[key]
+
+        def __iter__(self) -> Iterator[str]:
+            return iter(self.records)
+
+        def __len__(self) -> int:
+            return len(self.records)
+
+    folder = questions_folder("many", tmp_path)
+    folder.mkdir(parents=True)
+    for number in reversed(range(40)):
+        add_record(folder, record(f"p{number:02}", *((f"What is {number} {n}?", COMPLETE) for n in range(3))))
+    watched = Watched(read_records(folder))
+    before = sum(type(one) is PassageRecord for one in gc.get_objects())
+    report = publish_questions("many", watched, embedder=Embedder("h", Model, dimension=8), home=tmp_path)
+    assert report.count == 120
+    assert len(watched.alive) == 40
+    assert max(watched.alive) <= before + 2
+    assert list(read_records(folder)) == [f"p{number:02}" for number in range(40)]
+    assert dict(watched) == read_records(folder)
 
 
 def test_a_name_too_long_for_its_questions_is_refused(tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ def build(
             "--max-calls",
             metavar="N",
             min=1,
-            help="Stop after N LM calls. With ray each process has an equal share, and its end stops the build.",
+            help="Stop after N LM calls, of all processes together; another LM that judges has as many of its own.",
             show_default=False,
         ),
     ] = None,
@@ -131,6 +131,7 @@ def build(
     records = None
     if engine == RAY:
         from querywright.optimize.question_processes import BuildNames, LMName, in_processes
+        from querywright.retrieval.question_records import questions_folder
 
         names = BuildNames(
             home=str(workspace.home),
@@ -141,7 +142,8 @@ def build(
             threads=threads,
             max_calls=max_calls,
         )
-        records = in_processes(names, workers=workers or WORKERS, ledger=workspace.ledger)
+        folder = questions_folder(collection, workspace.home)
+        records = in_processes(names, workers=workers or WORKERS, folder=folder, ledger=workspace.ledger)
     # Ray tells on standard output that a process died.
     with progress() as update, lm_failures(), contextlib.redirect_stdout(sys.stderr):
         report = build_questions(

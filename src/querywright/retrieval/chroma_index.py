@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -49,15 +49,21 @@ def _client(path: Path) -> Any:
     return chromadb.PersistentClient(str(path), settings=settings)
 
 
-def write_index(
-    path: Path, ids: Sequence[str], vectors: Vectors, metadata: Sequence[Mapping[str, Any]]
-) -> dict[str, str]:
+class Rows(Protocol):
+    """Vectors that are had some at a time; an array, or what reads them where they are kept."""
+
+    def __getitem__(self, part: slice, /) -> Vectors:
+        """Those of some places."""
+        ...
+
+
+def write_index(path: Path, ids: Sequence[str], vectors: Rows, metadata: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """Builds an index in a new directory and closes it.
 
     Args:
         path: The directory, not there yet.
         ids: Ids of the passages, distinct and sorted: equal scores are then found in the order of ids.
-        vectors: One normalised row an id.
+        vectors: One normalised row an id; a batch of Chroma's is asked for at a time.
         metadata: One mapping an id, also empty ones.
 
     Returns:
@@ -75,7 +81,7 @@ def write_index(
 
 
 def _write_index(
-    path: Path, ids: Sequence[str], vectors: Vectors, metadata: Sequence[Mapping[str, Any]]
+    path: Path, ids: Sequence[str], vectors: Rows, metadata: Sequence[Mapping[str, Any]]
 ) -> dict[str, str]:
     client = _client(path)
     try:
@@ -91,7 +97,7 @@ def _write_index(
             part = slice(start, start + size)
             rows = [dict(row) or None for row in metadata[part]]
             table.add(ids=list(ids[part]), embeddings=vectors[part], metadatas=rows if any(rows) else None)
-        table.query(query_embeddings=vectors[:1], n_results=1, include=[])
+        table.query(query_embeddings=np.asarray(vectors[:1]), n_results=1, include=[])
     finally:
         client.close()
     segments = sorted({file.parent for file in path.rglob("index_metadata.pickle")})

@@ -10,7 +10,9 @@ import hashlib
 import json
 import os
 import re
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TypeVar
@@ -213,21 +215,11 @@ def write_passages(path: Path, passages: Iterable[Passage]) -> str:
     Returns:
         SHA-256 of the file.
     """
-    lines = [
-        json.dumps(
-            {
-                "id": passage.id,
-                "title": passage.title,
-                "text": passage.text,
-                "metadata": dict(passage.metadata),
-            },
-            ensure_ascii=False,
-        )
+    rows = (
+        {"id": passage.id, "title": passage.title, "text": passage.text, "metadata": dict(passage.metadata)}
         for passage in passages
-    ]
-    data = "".join(f"{line}\n" for line in lines).encode()
-    write_whole(path, data)
-    return hashlib.sha256(data).hexdigest()
+    )
+    return write_parts(path, (json.dumps(row, ensure_ascii=False).encode() + b"\n" for row in rows))
 
 
 def read_passages(folder: Path, manifest: Manifest) -> dict[str, Passage]:
@@ -237,17 +229,21 @@ def read_passages(folder: Path, manifest: Manifest) -> dict[str, Passage]:
         CollectionError: When the file is missing or is not the one that was published.
     """
     path = folder / manifest.passages_file
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError:
-        data = b""
-    if hashlib.sha256(data).hexdigest() != manifest.passages_sha256:
-        raise CollectionError(
-            f"{path.name} of the collection {folder.name!r} is {'damaged' if data else 'missing'}; build it "
-            f"again from all its passages: {index_command(folder.name, prune=True)}"
-        )
-    rows = [json.loads(line) for line in data.decode().split("\n") if line]
-    return {row["id"]: Passage(row["id"], row["text"], row["title"], row["metadata"]) for row in rows}
+    state = "missing"
+    with suppress(FileNotFoundError), path.open("rb") as file:
+        if hashlib.file_digest(file, "sha256").hexdigest() == manifest.passages_sha256:
+            file.seek(0)
+            return {passage.id: passage for passage in map(_passage, file)}
+        state = "damaged" if file.tell() else "missing"
+    raise CollectionError(
+        f"{path.name} of the collection {folder.name!r} is {state}; build it again from all its passages: "
+        f"{index_command(folder.name, prune=True)}"
+    )
+
+
+def _passage(line: bytes) -> Passage:
+    row = json.loads(line)
+    return Passage(row["id"], row["text"], row["title"], {sys.intern(key): one for key, one in row["metadata"].items()})
 
 
 def file_digests(folder: Path, names: Sequence[str]) -> dict[str, str]:
@@ -262,16 +258,33 @@ def file_digests(folder: Path, names: Sequence[str]) -> dict[str, str]:
 
 def write_whole(path: Path, data: bytes) -> None:
     """Writes a file so that it is there whole or not at all."""
+    write_parts(path, (data,))
+
+
+def write_parts(path: Path, parts: Iterable[bytes]) -> str:
+    """Writes a file part by part so that it is there whole or not at all.
+
+    Args:
+        path: The file; an older one is replaced at the end.
+        parts: What is in it. An error that comes out of them leaves the older file.
+
+    Returns:
+        SHA-256 of the file.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    digest = hashlib.sha256()
     try:
         with temporary.open("wb") as file:
-            file.write(data)
+            for part in parts:
+                digest.update(part)
+                file.write(part)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
     sync_folder(path.parent)
+    return digest.hexdigest()
 
 
 def sync_folder(folder: Path) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +16,7 @@ from pathlib import Path
 from querywright.data.types import Passage
 from querywright.retrieval.bm25 import BM25Retriever
 from querywright.retrieval.collection import Manifest, content_hash
-from querywright.retrieval.question_opening import fresh, published_questions
+from querywright.retrieval.question_opening import live_questions, published_questions
 from querywright.retrieval.question_records import COMPLETE, questions_folder
 
 FOLDER = "expanded"
@@ -27,8 +27,8 @@ class ExpandedRetriever(BM25Retriever):
     """Searches passages by the words of their text and of their questions; the hits are the passages as they are.
 
     The questions are those that are published, the same as ``QuestionIndex`` searches, and of them those that their
-    passage answers completely. Questions that were written for a passage before it changed are left out. Questions are
-    read at the opening, and what was opened stays as it is.
+    passage answers completely. Questions that were written for a passage before it changed are left out, with a
+    warning. Questions are read at the opening, and what was opened stays as it is.
 
     Args:
         name: The collection of the passages.
@@ -55,7 +55,7 @@ class ExpandedRetriever(BM25Retriever):
 
     def _indexed(self, folder: Path, manifest: Manifest) -> tuple[Path, Manifest, Sequence[Passage]]:
         home = folder.parent.parent
-        texts = _texts(published_questions(self.name, home), self._passages)
+        texts = _texts(live_questions(self.name, published_questions(self.name, home), self._passages))
         expanded = [_expanded(passage, texts.get(passage.id, ())) for passage in self._rows]
         self.appended = sum(map(len, texts.values()))
         self._content = content_hash(expanded)
@@ -65,10 +65,10 @@ class ExpandedRetriever(BM25Retriever):
         return place, replace(manifest, content_hash=self._content), expanded
 
 
-def _texts(questions: Iterable[Passage], passages: Mapping[str, Passage]) -> dict[str, list[str]]:
+def _texts(questions: Iterable[Passage]) -> dict[str, list[str]]:
     """By passage the questions that are appended to it."""
     texts = defaultdict(list)
-    for question in fresh(questions, passages):
+    for question in questions:
         if question.metadata["label"] == COMPLETE:
             texts[str(question.metadata["passage"])].append(question.text)
     return texts

@@ -6,19 +6,21 @@ so a build that was killed goes on where it stopped, and a build of the same pas
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import secrets
 import shutil
 import time
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+
 from querywright.data.types import Passage
 from querywright.errors import CollectionError
 from querywright.home import home as working_folder
-from querywright.models.embedder import Embedder, Progress, TextEmbedder, Vectors, with_store
+from querywright.models.embedder import CHUNK, Embedder, Progress, TextEmbedder, Vectors, with_store
 from querywright.retrieval.chroma import check_embedder, check_index, sample
 from querywright.retrieval.chroma_index import (
     ChromaIndex,
@@ -119,25 +121,30 @@ def build_collection(
         published, before = _published(folder, given, prune)
         _sweep(folder, published)
         merged = given if prune else {**before, **given}
-        ids = sorted(merged)
+        added, removed = len(merged.keys() - before.keys()), len(before.keys() - merged.keys())
+        changed = sum(before[id].digest() != merged[id].digest() for id in merged.keys() & before.keys())
+        del before  # what is pruned or replaced need not lie in memory while the index is built
         vectors_of = with_store(embedder, home)
         embedded, cached = vectors_of.n_embedded, vectors_of.n_cached
         content = content_hash(merged.values())
-        if published is not None and _is_current(folder, published, content, before, vectors_of):
+        if published is not None and _is_current(folder, published, content, merged, vectors_of):
             manifest = published
+            embedded, cached = vectors_of.n_embedded - embedded, vectors_of.n_cached - cached
         else:
-            vectors = vectors_of.encode([merged[id].content for id in ids], progress=progress)
+            ordered = [merged[id] for id in sorted(merged)]
+            _embed(ordered, vectors_of, progress)
+            embedded, cached = vectors_of.n_embedded - embedded, vectors_of.n_cached - cached
             number = 1 + max(_generations(folder), default=0)
-            manifest = _build(folder, name, number, [merged[id] for id in ids], content, vectors, embedder)
+            manifest = _build(folder, name, number, ordered, content, vectors_of)
             _sweep(folder, manifest)
         return IndexReport(
             name=name,
             count=manifest.count,
-            added=len(merged.keys() - before.keys()),
-            changed=sum(before[id].digest() != merged[id].digest() for id in merged.keys() & before.keys()),
-            removed=len(before.keys() - merged.keys()),
-            embedded=vectors_of.n_embedded - embedded,
-            cached=vectors_of.n_cached - cached,
+            added=added,
+            changed=changed,
+            removed=removed,
+            embedded=embedded,
+            cached=cached,
             generation=manifest.generation,
             rebuilt=manifest is not published,
             seconds=time.monotonic() - begin,
@@ -183,17 +190,45 @@ def _is_current(
     return True
 
 
+class _Vectors:
+    """The vectors of passages, read from the store when they are asked for: all at once may not fit into memory."""
+
+    def __init__(self, passages: Sequence[Passage], embedder: Embedder) -> None:
+        self._passages, self._embedder = passages, embedder
+
+    def __getitem__(self, part: slice, /) -> Vectors:
+        return self.of(self._passages[part])
+
+    def of(self, passages: Iterable[Passage]) -> Vectors:
+        """One row a passage."""
+        return self._embedder.encode([passage.content for passage in passages])
+
+    def ties(self) -> int:
+        """The most passages that share one vector; of each vector eight bytes of a digest are looked at."""
+        digests = np.empty(len(self._passages), dtype=np.uint64)
+        for start in range(0, len(digests), CHUNK):
+            rows = self[start : start + CHUNK]
+            own = [hashlib.blake2b(row.tobytes(), digest_size=8).digest() for row in rows]
+            digests[start : start + len(rows)] = np.frombuffer(b"".join(own), dtype=np.uint64)
+        return int(np.unique(digests, return_counts=True)[1].max())
+
+
+def _embed(passages: Sequence[Passage], embedder: Embedder, progress: Progress | None) -> None:
+    """Puts the vectors of all distinct texts into the store, a part at a time."""
+    texts = list(dict.fromkeys(passage.content for passage in passages))
+    for start in range(0, len(texts), CHUNK):
+        embedder.encode(texts[start : start + CHUNK])
+        if progress is not None:
+            progress(min(start + CHUNK, len(texts)), len(texts))
+
+
 def _build(
-    folder: Path,
-    name: str,
-    number: int,
-    passages: Sequence[Passage],
-    content: str,
-    vectors: Vectors,
-    embedder: TextEmbedder,
+    folder: Path, name: str, number: int, passages: Sequence[Passage], content: str, embedder: Embedder
 ) -> Manifest:
     """Builds, checks and publishes a generation."""
     ids = [passage.id for passage in passages]
+    vectors = _Vectors(passages, embedder)
+    ties = vectors.ties()
     for attempt in range(1, ATTEMPTS + 1):
         temporary = folder / f"tmp-{number}-{secrets.token_hex(4)}"
         try:
@@ -203,16 +238,16 @@ def _build(
                 name=name,
                 generation=number,
                 embedder=embedder.id,
-                dimension=int(vectors.shape[1]),
+                dimension=int(vectors[:1].shape[1]),
                 space=SPACE,
                 count=len(ids),
-                ties=max(Counter(row.tobytes() for row in vectors).values()),
+                ties=ties,
                 content_hash=content,
                 passages_sha256="",
                 chroma_version=chroma_version(),
                 index_files=files,
             )
-            lost = _lost(temporary, manifest, ids, vectors)
+            lost = _lost(temporary, manifest, passages, vectors)
             if not lost:
                 return _publish(folder, temporary, manifest, passages)
             _logger.warning("attempt %d to index %r lost %d passages", attempt, name, len(lost))
@@ -224,13 +259,16 @@ def _build(
     )
 
 
-def _lost(path: Path, manifest: Manifest, ids: Sequence[str], vectors: Vectors) -> list[str]:
+def _lost(path: Path, manifest: Manifest, passages: Sequence[Passage], vectors: _Vectors) -> list[str]:
     """Passages that the new index does not find by their own vector, judged by exact similarities."""
-    rows = {id: row for row, id in enumerate(ids)}
-    tried = list(ids) if len(ids) <= SEARCH_ALL else sample(ids, SEARCH_SAMPLE)
+    by_id = {passage.id: passage for passage in passages}
+    tried = list(by_id) if len(by_id) <= SEARCH_ALL else sample(list(by_id), SEARCH_SAMPLE)
 
     def similarity(own: str, other: str) -> float:
-        return float(vectors[rows[own]] @ vectors[rows[other]]) if other in rows else -1.0
+        if other not in by_id:
+            return -1.0
+        one, two = vectors.of([by_id[own], by_id[other]])
+        return float(one @ two)
 
     index = ChromaIndex(path, manifest.name)
     try:
@@ -238,7 +276,7 @@ def _lost(path: Path, manifest: Manifest, ids: Sequence[str], vectors: Vectors) 
         lost = []
         for start in range(0, len(tried), SEARCH_SAMPLE):
             part = tried[start : start + SEARCH_SAMPLE]
-            lost.extend(missed(index, part, vectors[[rows[id] for id in part]], similarity))
+            lost.extend(missed(index, part, vectors.of(by_id[id] for id in part), similarity))
         return lost
     finally:
         index.close()

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from querywright.errors import CollectionError, DataError, InputError
 from querywright.models.embedder import Progress, TextEmbedder
 from querywright.retrieval.chroma import check_embedder
 from querywright.retrieval.collection import collection_folder, published_passages, write_whole
+from querywright.retrieval.line_files import Edited
 from querywright.retrieval.locks import building
 from querywright.retrieval.question_records import (
     COMPLETE,
@@ -39,6 +41,8 @@ from querywright.retrieval.question_records import (
 SUFFIX = ".parquet"
 COLUMNS = ("passage", "question", "label", "reason", "passage_digest")
 LABELS = (COMPLETE, PARTIAL, NONE)
+ROWS = 10_000
+"""Rows that are written at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,21 +99,23 @@ def export_questions(collection: str, path: Path, home: Path | None = None) -> i
 
     check_parquet_name(path)
     records = read_records(questions_folder(collection, home))
-    rows = [
+    rows = (
         (record.passage, question.text, question.label, question.reason, record.digest)
-        for _, record in sorted(records.items())
+        for record in map(records.__getitem__, sorted(records))
         for question in record.questions
-    ]
-    if not rows:
+    )
+    schema = pyarrow.schema([(name, pyarrow.string()) for name in COLUMNS])
+    stream, count = pyarrow.BufferOutputStream(), 0
+    with pyarrow.parquet.ParquetWriter(stream, schema) as writer:
+        while part := list(islice(rows, ROWS)):
+            writer.write_table(pyarrow.table(list(zip(*part, strict=True)), schema=schema))
+            count += len(part)
+    if not count:
         raise CollectionError(
             f"no questions were written for the collection {collection!r}; there is nothing to export"
         )
-    columns = {name: [row[place] for row in rows] for place, name in enumerate(COLUMNS)}
-    table = pyarrow.table(columns, schema=pyarrow.schema([(name, pyarrow.string()) for name in COLUMNS]))
-    stream = pyarrow.BufferOutputStream()
-    pyarrow.parquet.write_table(table, stream)
     write_whole(path, stream.getvalue().to_pybytes())
-    return len(rows)
+    return count
 
 
 def import_questions(
@@ -155,17 +161,18 @@ def import_questions(
     with building(folder / LOCK, questions_name(collection)):
         before = read_records(folder)
         absent = {key for key, record in before.items() if record.questions} - given.keys()
-        known = {key: record for key, record in before.items() if not (prune and key in absent)}
-        after = known | _edited(given, before, passages, collection, problems)
+        edited, gone = _edited(given, before, passages, collection, problems), absent if prune else set[str]()
         if problems:
             raise DataError(problems)
-        index = publish_questions(collection, after.values(), embedder=embedder, home=home, progress=progress)
-    old, new = _texts(before.values()), _texts(after.values())
+        after = Edited(before, edited, gone)
+        index = publish_questions(collection, after, embedder=embedder, home=home, progress=progress)
+    old = _texts(before[key] for key in (*edited, *gone) if key in before)
+    new = _texts(edited.values())
     return ImportReport(
         added=len(new.keys() - old.keys()),
         changed=sum(old[key] != new[key] for key in old.keys() & new.keys()),
         removed=len(old.keys() - new.keys()),
-        passages=sum(before.get(key) != after.get(key) for key in before.keys() | after.keys()),
+        passages=len(edited) + len(gone),
         absent=len(absent),
         pruned=prune,
         kept=index.count,
@@ -225,14 +232,13 @@ def _edited(
     collection: str,
     problems: list[str],
 ) -> dict[str, PassageRecord]:
-    """The records of the passages that have rows; where these were not edited, as before."""
+    """The records of the passages whose rows were edited."""
     after: dict[str, PassageRecord] = {}
     for passage, rows in sorted(given.items()):
         old, place = before.get(passage), rows[0].place
         current = passages[passage].text_digest() if passage in passages else ""
         digests = {row.digest or current for row in rows}
         if old is not None and digests <= {old.digest} and _same(rows, old):
-            after[passage] = old
             continue
         if not current:
             problems.append(f"{place}: there is no passage {passage!r} in the collection")
@@ -246,7 +252,9 @@ def _edited(
         labels = {} if old is None else {question.text: question.label for question in old.questions}
         questions = tuple(_vouched(row.question, labels) for row in rows)
         record = old or PassageRecord(passage, current, IMPORTED, ())
-        after[passage] = replace(record, digest=current, settings=IMPORTED, questions=questions)
+        made = replace(record, digest=current, settings=IMPORTED, questions=questions)
+        if made != old:
+            after[passage] = made
     return after
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import math
 import threading
 from collections import OrderedDict
@@ -38,7 +37,7 @@ from querywright.retrieval.question_match import (
     time_of,
     walk,
 )
-from querywright.retrieval.question_opening import build_command, fill_command, fresh, open_questions, stored_answers
+from querywright.retrieval.question_opening import fill_command, live_questions, open_questions, stored_answers
 from querywright.retrieval.question_records import COMPLETE
 from querywright.retrieval.types import Hit, Kind, check_queries
 
@@ -48,8 +47,6 @@ FETCHED = 8
 """Questions fetched at first for each passage that is wanted; several of the nearest are often of one passage, and
 forty hits cost hardly more than five, a second search twice as much."""
 DRAWS_KEPT = 8
-
-_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,17 +119,10 @@ class QuestionIndex(HeldPassages):
 
     def _live(self) -> tuple[dict[str, str], frozenset[str], int]:
         """By question its passage, the ids of those answered completely, and how many are stale."""
-        live = fresh(self._questions.passages(), self._passages)
+        live = live_questions(self.name, list(self._questions.passages()), self._passages)
         own = {question.id: str(question.metadata["passage"]) for question in live}
         complete = frozenset(question.id for question in live if question.metadata["label"] == COMPLETE)
-        stale = self._questions.count - len(live)
-        if stale:
-            _logger.warning(
-                "%d of %d questions of the collection %r are of passages that are gone or were changed since, and lead "
-                "nowhere; replace them: %s",
-                stale, self._questions.count, self.name, build_command(self.name),
-            )  # fmt: skip
-        return own, complete, stale
+        return own, complete, self._questions.count - len(live)
 
     @property
     def count(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Collection, Container, Iterable, Mapping
 from pathlib import Path
 
 from querywright.data.types import Passage
@@ -11,7 +11,7 @@ from querywright.errors import CollectionError
 from querywright.models.embedder import TextEmbedder
 from querywright.retrieval.answer_pairs import ANSWERS, answers, current_pairs, read_pairs
 from querywright.retrieval.chroma import ChromaRetriever
-from querywright.retrieval.collection import Manifest, published_passages, read_manifest
+from querywright.retrieval.collection import published_passages, read_manifest
 from querywright.retrieval.question_records import questions_folder, questions_name
 
 _logger = logging.getLogger(__name__)
@@ -33,16 +33,10 @@ def open_questions(name: str, embedder: TextEmbedder, home: Path | None) -> Chro
     Raises:
         CollectionError: There are none, they are damaged, or they were built with another embedder.
     """
-    published = _manifest(name, home)
-    if published.embedder != embedder.id:
-        raise CollectionError(
-            f"the questions of the collection {name!r} were embedded with {published.embedder!r}, but the embedder "
-            f"given is {embedder.id!r}; give that one, or embed the questions again: {build_command(name)}"
-        )
     try:
         opened = ChromaRetriever(questions_name(name), embedder=embedder, home=home)
     except CollectionError as error:
-        raise _damaged(name, error) from error
+        raise _explained(name, home, error, embedder) from error
     _check(name, opened.passages())
     return opened
 
@@ -53,11 +47,10 @@ def published_questions(name: str, home: Path | None) -> list[Passage]:
     Raises:
         CollectionError: There are none, or they are damaged.
     """
-    _manifest(name, home)
     try:
         questions = list(published_passages(questions_folder(name, home), home)[1].values())
     except CollectionError as error:
-        raise _damaged(name, error) from error
+        raise _explained(name, home, error) from error
     _check(name, questions)
     return questions
 
@@ -73,14 +66,40 @@ def fresh(questions: Iterable[Passage], passages: Mapping[str, Passage]) -> list
     return [one for one in questions if digests.get(str(one.metadata["passage"])) == one.metadata["digest"]]
 
 
-def _manifest(name: str, home: Path | None) -> Manifest:
+def live_questions(name: str, questions: Collection[Passage], passages: Mapping[str, Passage]) -> list[Passage]:
+    """The fresh ones of a collection's questions; a warning says how many are not.
+
+    Args:
+        name: The collection of the passages.
+        questions: Its published questions.
+        passages: The passages there are, by id.
+    """
+    live = fresh(questions, passages)
+    if len(live) < len(questions):
+        _logger.warning(
+            "%d of %d questions of the collection %r are of passages that are gone or were changed since, and are left "
+            "out; replace them: %s",
+            len(questions) - len(live), len(questions), name, build_command(name),
+        )  # fmt: skip
+    return live
+
+
+def _explained(
+    name: str, home: Path | None, error: CollectionError, embedder: TextEmbedder | None = None
+) -> CollectionError:
+    """What keeps questions from being opened, with the remedy for questions, which no one indexes from a file."""
     try:
         manifest = read_manifest(questions_folder(name, home))
-    except CollectionError as error:
-        raise _damaged(name, error) from error
+    except CollectionError:  # the one that is explained
+        return _damaged(name, error)
     if manifest is None:
-        raise CollectionError(f"there are no questions for the collection {name!r}; write some: {build_command(name)}")
-    return manifest
+        return CollectionError(f"there are no questions for the collection {name!r}; write some: {build_command(name)}")
+    if embedder is not None and manifest.embedder != embedder.id:
+        return CollectionError(
+            f"the questions of the collection {name!r} were embedded with {manifest.embedder!r}, but the embedder "
+            f"given is {embedder.id!r}; give that one, or embed the questions again: {build_command(name)}"
+        )
+    return _damaged(name, error)
 
 
 def _check(name: str, questions: Iterable[Passage]) -> None:
@@ -94,7 +113,6 @@ def _check(name: str, questions: Iterable[Passage]) -> None:
 
 
 def _damaged(name: str, error: CollectionError) -> CollectionError:
-    """The same error with the remedy for questions, which no one indexes from a file."""
     return CollectionError(
         f"the questions of the collection {name!r} cannot be searched: {str(error).partition(';')[0]}; "
         f"run {build_command(name)}"

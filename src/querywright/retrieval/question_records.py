@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,9 +25,10 @@ from querywright.retrieval.collection import (
     QUESTIONS_SUFFIX,
     collection_folder,
     sync_folder,
-    write_whole,
+    write_parts,
 )
 from querywright.retrieval.index import IndexReport, build_collection
+from querywright.retrieval.line_files import LineFile
 
 RECORDS = "records.jsonl"
 LOCK = "questions.lock"
@@ -188,10 +189,11 @@ def check_unclaimed(folder: Path) -> None:
         )
 
 
-def read_records(folder: Path) -> dict[str, PassageRecord]:
+def read_records(folder: Path) -> Mapping[str, PassageRecord]:
     """The records of a folder by the passage's id, the last one of each; empty when there are none.
 
-    A last line that is not whole, as a killed build leaves it, is passed over.
+    All are looked at, and none stays in memory: each is read when it is asked for, as it was at this moment. A last
+    line that is not whole, as a killed build leaves it, is passed over.
 
     Args:
         folder: From ``questions_folder``.
@@ -199,23 +201,18 @@ def read_records(folder: Path) -> dict[str, PassageRecord]:
     Raises:
         CollectionError: When another line is damaged.
     """
-    path = folder / RECORDS
-    if not path.exists():
-        return {}
-    records: dict[str, PassageRecord] = {}
-    with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            if not line.endswith(b"\n"):
-                break
-            try:
-                record = PassageRecord.from_json(json.loads(line))
-            except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-                raise CollectionError(
-                    f"line {number} of {RECORDS} in {folder.name!r} is damaged ({type(error).__name__}: {error}); "
-                    "remove the line, and the questions of its passage are written again, from stored answers"
-                ) from error
-            records[record.passage] = record
-    return records
+
+    def read(number: int, line: bytes) -> tuple[str, PassageRecord]:
+        try:
+            record = PassageRecord.from_json(json.loads(line))
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise CollectionError(
+                f"line {number} of {RECORDS} in {folder.name!r} is damaged ({type(error).__name__}: {error}); "
+                "remove the line, and the questions of its passage are written again, from stored answers"
+            ) from error
+        return record.passage, record
+
+    return LineFile(folder / RECORDS, read)
 
 
 def add_record(folder: Path, record: PassageRecord) -> None:
@@ -243,7 +240,7 @@ def add_record(folder: Path, record: PassageRecord) -> None:
 
 def publish_questions(
     collection: str,
-    records: Iterable[PassageRecord],
+    records: Mapping[str, PassageRecord] | Iterable[PassageRecord],
     *,
     embedder: TextEmbedder,
     home: Path | None = None,
@@ -253,7 +250,8 @@ def publish_questions(
 
     Args:
         collection: Name of the collection whose passages they are about.
-        records: All of them; any that are not among them are gone.
+        records: All of them; any that are not among them are gone. Of a mapping by the passage's id one at a time is
+            in memory, if it reads them when they are asked for.
         embedder: Embeds the kept questions.
         home: The working folder. Default: ``querywright.home.home()``.
         progress: Called with (texts embedded, texts in all). Default None.
@@ -264,17 +262,24 @@ def publish_questions(
     """
     folder = questions_folder(collection, home)
     check_unclaimed(folder)
-    ordered = sorted(records, key=lambda record: record.passage)
-    kept = [passage for record in ordered for passage in record.passages()]
-    if not kept:
-        written = sum(len(record.questions) for record in ordered)
-        raise CollectionError(
-            f"of {written} questions written for {len(ordered)} passages of {collection!r} none is kept; nothing was "
-            "published. Write more a passage, or name a better LM to write or to judge"
-        )
+    by_id = records if isinstance(records, Mapping) else {record.passage: record for record in records}
+    kept: list[Passage] = []
+
+    def lines() -> Iterator[bytes]:
+        written = 0
+        for id in sorted(by_id):
+            record = by_id[id]
+            written += len(record.questions)
+            kept.extend(record.passages())
+            yield _line(record)
+        if not kept:
+            raise CollectionError(
+                f"of {written} questions written for {len(by_id)} passages of {collection!r} none is kept; nothing was "
+                "published. Write more a passage, or name a better LM to write or to judge"
+            )
+
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    write_whole(folder / RECORDS, b"".join(_line(record) for record in ordered))
-    sync_folder(folder)
+    write_parts(folder / RECORDS, lines())
     return build_collection(
         questions_name(collection), kept, embedder=embedder, home=home, prune=True, progress=progress
     )

@@ -17,9 +17,10 @@ import pytest
 import sqlalchemy
 
 from querywright.errors import InputError, QuerywrightError
+from querywright.optimize.quiet import quiet_optuna
 from querywright.optimize.study.postgres import PostgresServer
 from querywright.optimize.study.spec import BudgetSpec
-from querywright.optimize.study.storage import open_storage, quiet_optuna, with_plain_failures
+from querywright.optimize.study.storage import open_storage, with_plain_failures
 
 WORKER = """
 import sys
@@ -65,7 +66,6 @@ def test_a_study_that_is_not_there_is_not_made_by_looking(open_study):
     storage = open_study()
     for look in (
         lambda: storage.study(["maximize"], create=False),
-        lambda: storage.trials(),
         lambda: storage.attribute("a"),
         lambda: storage.set_attribute("a", 1),
     ):
@@ -117,7 +117,7 @@ def test_looking_at_a_study_again_and_again_opens_nothing_more(open_study):
     seen = []
     for _ in range(20):
         assert storage.account(BudgetSpec()).spent.calls == 0
-        assert [trial.number for trial in storage.trials()] == [0]
+        assert [trial.number for trial in storage.study(["maximize"], create=False).trials] == [0]
         seen.append(len(os.listdir("/proc/self/fd")))
     assert seen[-1] == seen[0]
 
@@ -150,11 +150,11 @@ def test_optuna_is_quiet_while_it_is_open_and_as_before_afterwards(open_study, c
 
 
 def test_only_the_warning_of_experimental_samplers_is_quiet():
-    with quiet_optuna(), warnings.catch_warnings(record=True) as seen:
-        warnings.simplefilter("always", UserWarning)
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        optuna.samplers.TPESampler(group=True, multivariate=True)
-        warnings.warn("other", UserWarning, stacklevel=1)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        with quiet_optuna():
+            optuna.samplers.TPESampler(group=True, multivariate=True)
+            warnings.warn("other", UserWarning, stacklevel=1)
     assert [str(warning.message) for warning in seen] == ["other"]
 
 
