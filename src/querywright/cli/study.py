@@ -251,7 +251,7 @@ def _check_study(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def _resumable(folder: Path, storage: str | None) -> Iterator[None]:
+def _resumable(folder: Path, storage: str | None = None) -> Iterator[None]:
     """Say how a study that stops goes on, where there is one by then."""
     try:
         yield
