@@ -23,7 +23,7 @@ from querywright.models.memo import remembering
 from querywright.optimize.domains import Domain
 from querywright.optimize.evaluate import Evaluation, evaluate
 from querywright.optimize.study.bench import Bench, open_lm
-from querywright.optimize.study.engine import open_bench, prepare_folder, settle_spec, work
+from querywright.optimize.study.engine import open_bench, settle_spec, work
 from querywright.optimize.study.objectives import objective_named
 from querywright.optimize.study.prompts import make_variant
 from querywright.optimize.study.records import record_of
@@ -143,7 +143,6 @@ def _opened(
         usual["api_key_env"] = None
     spec = site.spec(slug, site.questions, (TRAIN, given.dev, given.test), {**usual, **changes})
     folder = site.folder / f"contest-{slug}"
-    prepare_folder(spec, folder)
     with open_storage("journal", folder, spec.name) as store:
         settle_spec(store, spec)
         bench = open_bench(spec, site.home(slug), store)
