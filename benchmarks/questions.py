@@ -190,12 +190,12 @@ def _insert(size: int, home: Path) -> None:
         "sync_threshold": SYNC_THRESHOLD,
     }
     client, drawn = chromadb.PersistentClient(str(home), settings=settings), np.random.default_rng(0)
-    table = client.create_collection("passages", configuration={"hnsw": hnsw}, embedding_function=None)  # type: ignore[typeddict-item]
+    table = client.create_collection("passages", configuration={"hnsw": hnsw}, embedding_function=None)
     for start in range(0, size, client.get_max_batch_size()):
         ids = [f"{n:024x}" for n in range(start, min(size, start + client.get_max_batch_size()))]
         rows = drawn.standard_normal((len(ids), DIMENSION), np.float32)
         about: list[Mapping[str, str]] = [{"passage": id, "digest": 64 * "d", "label": COMPLETE} for id in ids]
-        table.add(ids=ids, embeddings=rows, metadatas=about)  # type: ignore[arg-type]
+        table.add(ids=ids, embeddings=rows, metadatas=about)
     client.close()
     client = chromadb.PersistentClient(str(home), settings=settings)
     query = drawn.standard_normal((500, DIMENSION), np.float32)
@@ -210,13 +210,13 @@ def memory(size: int, each: int) -> dict[str, float]:
         size: Questions.
         each: Questions of a passage, 1 or more.
     """
-    most = {}
+    most: dict[str, float] = {}
     for part in Part:
         with tempfile.TemporaryDirectory() as folder:
             command = [sys.executable, __file__, "--part", part, "--size", f"{size}", "--each", f"{each}"]
             done = subprocess.run([*command, "--home", folder], check=True, stdout=subprocess.PIPE, text=True)
         most[part] = int(done.stdout) / 2**20
-    return {part: most[part] - most[Part.BARE] for part in (Part.CHROMA, Part.PUBLISH)} | {Part.BARE: most[Part.BARE]}
+    return {part: had - (part != Part.BARE) * most[Part.BARE] for part, had in most.items()}
 
 
 def _seconds(work: Callable[[], object]) -> float:

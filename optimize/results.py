@@ -149,5 +149,5 @@ def objective_metrics(objective: str) -> tuple[str, ...]:
 
 def objective_value(evaluation: Evaluation, objective: str) -> float:
     """The value that the search maximises, in [0, 1]; NaN when nothing could be scored."""
-    values = [evaluation.mean(metric).value for metric in objective_metrics(objective)]
+    values = [evaluation.average(metric) for metric in objective_metrics(objective)]
     return sum(values) / len(values)

@@ -4,9 +4,10 @@ import hashlib
 import json
 import sys
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +18,9 @@ from querywright.retrieval.collection import published_passages
 from querywright.retrieval.question_records import questions_folder
 
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
-NAMES = ("hostile", "loopback", "measured", "peers", "questions", "techniques")
+NAMES = (
+    "by_hand", "contest", "hostile", "loopback", "measured", "peers", "questions", "study", "techniques", "trials",
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -27,11 +30,14 @@ def benchmarks(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
     import loopback
     import measured
     import questions
+    import study
     import techniques
+    import trials
 
     yield SimpleNamespace(
-        hostile=hostile, loopback=loopback, measured=measured, questions=questions, techniques=techniques
-    )
+        hostile=hostile, loopback=loopback, measured=measured, questions=questions, study=study,
+        techniques=techniques, trials=trials,
+    )  # fmt: skip
     for name in NAMES:
         sys.modules.pop(name, None)
 
@@ -45,6 +51,32 @@ class Hashed:
         rows = [np.frombuffer(hashlib.sha256(text.encode()).digest()[:8], np.uint8) for text in texts]
         vectors = np.array(rows, dtype=np.float32) - 127.5
         return np.asarray(vectors / np.linalg.norm(vectors, axis=1, keepdims=True), dtype=np.float32)
+
+
+class HashedModel:
+    """The same in the place of the embedded model."""
+
+    def encode(self, texts: Sequence[str], **_: object) -> NDArray[np.float32]:
+        return np.tile(Hashed().encode(texts), 48)
+
+
+@pytest.fixture
+def studies(benchmarks: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Any]:
+    """Runs parts of the benchmark of studies at a tiny size, with an embedder that has no model."""
+    monkeypatch.setattr("querywright.models.embedder._loader", lambda *_: HashedModel)
+    monkeypatch.setenv(benchmarks.trials.KEY, "x")
+    small = {
+        "latency": 0.01, "threads": 2, "questions": 6, "trials": 6, "passages": 40, "data": tmp_path,
+        "big-questions": 12, "big-trials": 3, "worker-trials": 5, "worker-questions": 3, "lm": "openai/bench",
+        "objective": "accuracy", "dev": 6, "test": 6, "calls": 45, "most-trials": 8,
+    }  # fmt: skip
+
+    def run(*parts: str) -> Any:
+        named = [text for part in parts for text in ("--part", part)]
+        given = [text for name, value in small.items() for text in (f"--{name}", str(value))]
+        return benchmarks.study.main([*named, *given])
+
+    return run
 
 
 def body(prompt: str, schema: object = None, system: str = "Be brief.") -> dict[str, object]:
@@ -189,6 +221,55 @@ def test_stored_questions_lead_to_the_passage_of_a_question(benchmarks: SimpleNa
     ratios = benchmarks.questions.compare(bench, 3)
     assert set(ratios) == {"median", "p95", "plain ms", "matched ms"}
     assert all(value > 0 for value in ratios.values())
+
+
+def test_trials_over_numbers_ask_once_and_loops_by_hand_as_often_as_their_cache_lets_them(
+    studies: Callable[..., Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = studies("replay", "big")
+    found = report["replay"]
+    calls = [one["calls"] for one in found["by hand"]]
+    assert found["ours"]["calls"] == 6
+    assert found["floor"] == pytest.approx(0.03)
+    assert calls[0] == 36
+    assert 6 < calls[1] <= 24
+    assert calls[2] == 6
+    assert found["ours"]["seconds"] > 0
+    assert report["big"]["questions"] == 12
+    assert 1 <= len(report["big"]["seconds"]) <= 3
+    assert "always four queries" in capsys.readouterr().out
+
+
+def test_the_time_of_trials_is_set_beside_that_of_their_calls(studies: Callable[..., Any]) -> None:
+    found = studies("overhead")["overhead"]
+    assert set(found) == {"plain", "rag_fusion"}
+    assert found["plain"]["calls"] == 3 * found["plain"]["trials"]
+    for one in found.values():
+        assert 0 < one["without client"] < one["share"] < 1
+
+
+def test_searches_are_compared_at_equal_calls(studies: Callable[..., Any]) -> None:
+    found = studies("equal-calls")["equal-calls"]
+    assert [one["name"].split()[0] for one in found["searches"]] == ["study", "random", "one", "MIPROv2"]
+    assert all(one["calls"] <= 45 for one in found["searches"])
+    ours, *others = found["searches"]
+    assert ours["paired"] is None
+    for one in others:
+        assert one["paired"]["n"] == 6
+        assert one["paired"]["difference"] == pytest.approx(ours["test"] - one["test"])
+
+
+def test_trials_a_minute_are_counted_while_all_workers_are_at_work(benchmarks: SimpleNamespace) -> None:
+    from querywright.optimize.study.types import TrialRecord
+
+    def trial(number: int, worker: str, began: float, ended: float, same_as: int | None = None) -> TrialRecord:
+        return TrialRecord(number, "complete", None, began=began, ended=ended, worker=worker, same_as=same_as)
+
+    alone = [trial(number, "1", 2 * number, 2 * number + 2) for number in range(10)]
+    assert benchmarks.trials.rate(alone) == pytest.approx(30)
+    late = [trial(number, "2", 2 * number + 5, 2 * number + 7) for number in range(10)]
+    copies = [trial(30 + number, "2", 9, 9, same_as=0) for number in range(5)]
+    assert benchmarks.trials.rate([*alone, *late, *copies]) == pytest.approx(60)
 
 
 @pytest.mark.shared_data

@@ -420,7 +420,7 @@ def _take(worker: Worker, store: StudyStorage, spec: StudySpec) -> tuple[Any, An
             if claim is None:
                 continue
             if not study._storage.get_trial(one._trial_id).state.is_finished():
-                return optuna.trial.Trial(study, one._trial_id), claim, _survivors(worker, trials)
+                return optuna.trial.Trial(study, one._trial_id), claim, _survivors(worker, trials, one.number)
             claim.release()  # its worker ended it since
         number = len(trials)
         if number >= spec.trials:
@@ -428,7 +428,7 @@ def _take(worker: Worker, store: StudyStorage, spec: StudySpec) -> tuple[Any, An
         early = [one for one in trials if not space.is_late(one.number)]
         if space.is_late(number) and any(not one.state.is_finished() for one in early):
             return None  # who survives is known when the first phase has ended
-        survivors = _survivors(worker, trials)
+        survivors = _survivors(worker, trials, number)
         trial = study.ask()
         claim = store.claims.take(f"trial-{trial.number}")
         if claim is None:
@@ -436,8 +436,11 @@ def _take(worker: Worker, store: StudyStorage, spec: StudySpec) -> tuple[Any, An
         return trial, claim, survivors
 
 
-def _survivors(worker: Worker, trials: Sequence[Any]) -> list[str]:
+def _survivors(worker: Worker, trials: Sequence[Any], number: int) -> list[str]:
+    """The techniques that a trial may have; none where it is no late one, which has them all."""
     bench = worker.bench
+    if not bench.space.is_late(number):
+        return []
     early = [one for one in worker.finished(trials) if not bench.space.is_late(one.number)]
     return surviving(early, bench.objectives, bench.spec.survivors) or list(bench.space.chosen)
 

@@ -55,7 +55,7 @@ class Objective:
 
 def _quality(name: str, metrics: tuple[str, ...]) -> Objective:
     def mean(evaluation: Evaluation) -> float:
-        return sum(evaluation.mean(metric).value for metric in metrics) / len(metrics)
+        return sum(evaluation.average(metric) for metric in metrics) / len(metrics)
 
     return Objective(name, "maximize", "quality", metrics, mean)
 

@@ -230,11 +230,11 @@ def test_a_study_that_stops_says_how_it_goes_on(tmp_path, capsys, error):
     from querywright.cli.study import _resumable
 
     folder = tmp_path / "my study"
-    with pytest.raises(type(error)), _resumable(folder):
+    with pytest.raises(type(error)), _resumable(folder, None):
         raise error
     assert capsys.readouterr().err == ""
     folder.mkdir()
     (folder / "study.yaml").write_text("name: x")
-    with pytest.raises(type(error)), _resumable(folder):
+    with pytest.raises(type(error)), _resumable(folder, None):
         raise error
     assert f"to go on: querywright study resume '{folder}'" in capsys.readouterr().err.replace("\n", "")

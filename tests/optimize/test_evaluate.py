@@ -299,6 +299,14 @@ def test_nothing_is_recorded_by_dspy(world, make_lm):
     assert lm.history == []
 
 
+def test_the_average_is_the_mean_without_its_interval():
+    rows = [Row(str(n), {"recall@5": value}) for n, value in enumerate((0.1, 0.7, math.nan, 0.2))]
+    some = Evaluation("some", tuple(rows), 0.0)
+    assert some.average("recall@5") == some.mean("recall@5").value == pytest.approx(1 / 3)
+    assert math.isnan(some.average("accuracy"))
+    assert math.isnan(Evaluation("none", (), 0.0).average("recall@5"))
+
+
 def test_the_summary_is_json_without_nan(world, make_lm, make_engine):
     lm = make_lm(make_engine(before=asked_about(0)(LMServerError("down"))))
     questions = [replace(q, evidence={}) for q in world.questions]

@@ -6,7 +6,7 @@ import contextlib
 import threading
 from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from operator import add, attrgetter, sub
 from typing import Any
 
@@ -71,7 +71,7 @@ class Cost:
 
     def to_json(self) -> dict[str, Any]:
         """The totals as a JSON object; seconds and dollars rounded."""
-        data = asdict(self)
+        data: dict[str, Any] = dict(zip(_NAMES, _values(self), strict=True))  # asdict() copies, ten times as slowly
         data["seconds"], data["dollars"] = round(self.seconds, 3), round(self.dollars, 6)
         data["saved_seconds"] = round(self.saved_seconds, 3)
         return data
@@ -82,7 +82,8 @@ class Cost:
         return cls(**{f.name: data.get(f.name, f.default) for f in fields(cls)})
 
 
-_values = attrgetter(*(f.name for f in fields(Cost)))
+_NAMES = tuple(f.name for f in fields(Cost))
+_values = attrgetter(*_NAMES)
 
 
 @dataclass(slots=True)

@@ -14,7 +14,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from querywright.data.types import Passage
 from querywright.errors import CollectionError, InputError
@@ -262,7 +262,10 @@ def publish_questions(
     """
     folder = questions_folder(collection, home)
     check_unclaimed(folder)
-    by_id = records if isinstance(records, Mapping) else {record.passage: record for record in records}
+    if isinstance(records, Mapping):
+        by_id = cast("Mapping[str, PassageRecord]", records)
+    else:
+        by_id = {record.passage: record for record in records}
     kept: list[Passage] = []
 
     def lines() -> Iterator[bytes]:
