@@ -23,13 +23,15 @@ from querywright.models.memo import remembering
 from querywright.optimize.domains import Domain
 from querywright.optimize.evaluate import Evaluation, evaluate
 from querywright.optimize.study.bench import Bench, open_lm
-from querywright.optimize.study.engine import open_bench, settle_spec, work
+from querywright.optimize.study.engine import open_bench
 from querywright.optimize.study.objectives import objective_named
 from querywright.optimize.study.prompts import make_variant
 from querywright.optimize.study.records import record_of
 from querywright.optimize.study.select import choose
+from querywright.optimize.study.settling import settle_spec
 from querywright.optimize.study.storage import StudyStorage, open_storage
 from querywright.optimize.study.types import ArmConfig
+from querywright.optimize.study.working import work
 
 TECHNIQUES = ("rag_fusion", "multi_query", "step_back", "query2doc", "hcqr")
 TUNED = "rag_fusion"
