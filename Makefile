@@ -51,6 +51,7 @@ format: $(STAMP) ## Rewrite the code in the project's style
 bench: $(STAMP) ## Run the benchmarks
 	$(BIN)/python benchmarks/search.py
 	$(BIN)/python benchmarks/questions.py --size 20000
+	$(BIN)/python benchmarks/study.py
 	$(BIN)/python benchmarks/techniques.py --home $(QUERYWRIGHT_HOME)/bench
 
 clean: ## Remove build products and tool caches; .querywright, with its stored answers, and .venv stay
