@@ -1,0 +1,153 @@
+"""What comes of a study: a real gain, knobs without effect, several objectives or readers, arms that fail."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from querywright.optimize.study.engine import snapshot
+
+RIDDLES = {"juice": "zork", "feet": "blam", "cuff": "quix", "salt": "vree", "walk": "plon", "lenses": "drab"}
+"""Words that stand in no passage, so that plain search cannot tell what is asked for."""
+
+FUSION = {
+    "rag_fusion": {
+        "knobs": {
+            "n_queries": {"low": 1, "high": 3},
+            "top_k": [1, 2],
+            "rrf_k": [10, 60],
+            "search_question": [True, False],
+        },
+        "search": "named",
+    }
+}
+
+
+@pytest.fixture
+def riddles(study_file, write, rows_of_questions, passages, server):
+    """Writes a study of riddles, which the LM solves where it is asked for several queries and nowhere else."""
+    rows = rows_of_questions(8)
+    for number, row in enumerate(rows):
+        row["question"] = f"Riddle {number}: what of {RIDDLES[row['answer']]}?"
+    questions = write("riddles.jsonl", rows)
+    texts = {row["title"]: row["text"] for row in map(json.loads, passages.read_text().splitlines())}
+    usual = server.reply
+
+    def reply(body):
+        filled = json.loads(usual(body))
+        asked = json.dumps(body["messages"][-1])
+        topic = next((topic for topic, word in RIDDLES.items() if word in asked), None)
+        if "queries" in filled and topic is not None:
+            filled["queries"] = [texts[topic], f"{texts[topic]} please", f"{texts[topic]} again"]
+        return json.dumps(filled)
+
+    server.reply = reply
+    usual_study = {"questions": str(questions), "sizes": [6, 10, 10], "techniques": FUSION, "trials": 8}
+    return lambda **changes: study_file(**{**usual_study, **changes})
+
+
+def test_an_arm_that_is_really_better_is_recommended_with_figures_and_saved(cli, riddles, tmp_path):
+    out = tmp_path / "out"
+    assert cli("study", "run", riddles(), "--out", out).status == 0
+    found = snapshot(out)
+    values = {one.arm.technique: one.values["decision_useful"] for one in found.trials[:2]}
+    assert values["rag_fusion"] == 1.0
+    assert values["plain"] < 0.7
+    assert found.outcome["recommended"] == "rag_fusion tuned"
+    assert found.outcome["verdict"] == "gain"
+    test = {one["arm"]: one["metrics"]["decision_useful"]["value"] for one in found.outcome["test"]}
+    assert test["rag_fusion tuned"] == 1.0
+    assert test["no rewriting"] < 0.7
+    manifest = json.loads((out / "artifacts" / "best" / "manifest.json").read_text())
+    assert manifest["technique"] == "rag_fusion"
+    assert manifest["made"]["verdict"] == "gain"
+
+
+def test_a_knob_without_effect_is_named_and_one_with_effect_is_not(cli, riddles, tmp_path):
+    cli("study", "run", riddles(), "--out", tmp_path / "out")
+    dead = {one["knob"] for one in snapshot(tmp_path / "out").outcome["dead_knobs"]}
+    assert "rrf_k" in dead
+    assert "top_k" not in dead
+
+
+def test_a_technique_that_is_shown_to_be_worse_ends_early_and_is_never_the_best(cli, study_file, server, tmp_path):
+    def misled(body):
+        filled = json.loads(usual(body))
+        if "queries" in filled:
+            filled["queries"] = ["nothing of the kind", "something else", "neither"]
+        return json.dumps(filled)
+
+    usual, server.reply = server.reply, misled
+    worse = {"rag_fusion": {"knobs": {"search_question": False, "top_k": [1, 2]}, "search": "named"}}
+    out = tmp_path / "out"
+    done = cli("study", "run", study_file(techniques=worse, trials=4, sizes=[4, 16, 6]), "--out", out)
+    assert done.status == 0, done.err
+    found = snapshot(out)
+    pruned = [one for one in found.trials if one.state == "pruned"]
+    assert pruned
+    assert all(len(one.dev.rows) < 16 for one in pruned)
+    assert found.outcome["recommended"] == "no rewriting"
+
+
+def test_late_trials_have_expensive_prompts_and_only_survivors(cli, riddles, tmp_path):
+    prompts = {
+        "shown": {"teleprompter": "bootstrap_few_shot", "arguments": {"max_bootstrapped_demos": 1}, "late": True}
+    }
+    techniques = {**FUSION, "step_back": {"search": "named", "knobs": {"top_k": [1, 2]}}}
+    out = tmp_path / "out"
+    file = riddles(techniques=techniques, prompts=prompts, trials=12, late_trials=4, survivors=1)
+    done = cli("study", "run", file, "--out", out)
+    assert done.status == 0, done.err
+    found = snapshot(out)
+    assert {one.arm.prompt for one in found.trials if not one.late} == {"as written"}
+    late = [one for one in found.trials if one.late]
+    assert [one.number for one in late] == [8, 9, 10, 11]
+    assert {one.arm.technique for one in late} == {"rag_fusion"}
+    grown = cli("study", "resume", out, "--trials", 20)
+    assert grown.status == 2
+
+
+def test_with_two_objectives_the_front_is_kept(cli, riddles, tmp_path):
+    out = tmp_path / "out"
+    done = cli("study", "run", riddles(objectives=["decision_useful", "lm_calls"]), "--out", out)
+    assert done.status == 0, done.err
+    found = snapshot(out)
+    front = [found.trials[number].arm.technique for number in found.outcome["front"]]
+    assert set(front) == {"plain", "rag_fusion"}  # the one finds more, the other asks no LM
+    assert found.outcome["recommended"] == "rag_fusion tuned"
+
+
+def test_no_rewriting_has_the_reader_of_what_it_is_held_against(cli, riddles, tmp_path):
+    out = tmp_path / "out"
+    readers = ["short_answer", "multiple_choice"]
+    done = cli("study", "run", riddles(reader=readers, objectives=["accuracy"], trials=10), "--out", out)
+    assert done.status == 0, done.err
+    found = snapshot(out)
+    assert {one.arm.reader for one in found.trials if one.arm.is_plain} == set(readers)
+    arms = found.outcome["arms"]
+    best = found.outcome["best"]["name"]
+    assert arms["no rewriting"]["reader"] == arms[best]["reader"]
+    assert arms[best]["technique"] == "rag_fusion"
+
+
+def test_no_rewriting_that_failed_is_tried_again(cli, riddles, server, tmp_path):
+    out = tmp_path / "out"
+    server.refuses = lambda body: True
+    assert cli("study", "run", riddles(objectives=["accuracy"]), "--out", out).status == 3
+    server.refuses = lambda body: False
+    done = cli("study", "resume", out)
+    assert done.status == 0, done.err
+    assert snapshot(out).trials[0].state == "complete"
+
+
+def test_questions_that_changed_are_refused(cli, riddles, write, rows_of_questions, tmp_path):
+    out = tmp_path / "out"
+    file = riddles(budget={"calls": 4})
+    assert cli("study", "run", file, "--out", out).status == 3
+    rows = rows_of_questions(8)
+    write("riddles.jsonl", [{**row, "question": f"{row['question']} Now?"} for row in rows])
+    changed = cli("study", "resume", out, "--budget-calls", 500)
+    assert changed.status == 2
+    assert "dev" in changed.err
+    assert "changed" in changed.err
