@@ -46,3 +46,15 @@ def chat_server() -> Iterator[Callable[..., Any]]:
     yield start
     for server in servers:
         server.close()
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Any]:
+    """A private server: see ``postgres.py`` of the tests of studies."""
+    module = runpy.run_path(str(Path(__file__).with_name("optimize") / "study" / "postgres.py"))
+    reason = module["missing"]()
+    if reason:
+        pytest.skip(reason)
+    server = module["PostgresServer"]()
+    yield server
+    server.close()

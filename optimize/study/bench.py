@@ -24,7 +24,7 @@ from querywright.optimize.evaluate import DEFAULT_METRICS
 from querywright.optimize.study.objectives import Objective
 from querywright.optimize.study.prompts import with_variant
 from querywright.optimize.study.space import Space
-from querywright.optimize.study.spec import AS_WRITTEN, StudySpec
+from querywright.optimize.study.spec import StudySpec
 from querywright.optimize.study.types import ArmConfig
 from querywright.programs import RAG, Technique, make_program
 from querywright.programs.knobs import Value
@@ -141,8 +141,3 @@ def open_store_at(home: Path | None) -> tuple[Path, Store]:
     folder = working_folder(home)
     os.environ["QUERYWRIGHT_HOME"] = str(folder.resolve())
     return folder, open_store(folder)
-
-
-def is_as_written(arm: ArmConfig) -> bool:
-    """Whether nobody tuned the prompts of an arm."""
-    return arm.prompt == AS_WRITTEN

@@ -38,6 +38,7 @@ from querywright.optimize.study.spec import StudySpec
 from querywright.optimize.study.storage import StudyStorage, open_storage, storage_kind, with_plain_failures
 from querywright.optimize.study.trial import Worker
 from querywright.optimize.study.types import TrialRecord
+from querywright.optimize.study.workers import work_in_processes
 from querywright.optimize.study.working import repeating, settling, ticking, work
 
 REPORT_SECONDS = 1.0
@@ -106,19 +107,12 @@ def run_study(
         settle_spec(store, spec)
         write_spec(as_kept(spec, where), folder / SPEC_FILE)  # last, so that what is refused changes nothing
         if store.attribute(OUTCOME) is None:
-            if workers == 1:
-                with _reporting(spec, store, progress):
-                    bench = open_bench(spec, home, store)
-                    work(bench, store, "1")
-                    conclude_study(bench, store, folder, command)
-            else:
-                from querywright.optimize.study.workers import work_in_processes
-
-                with _reporting(spec, store, progress):
+            with _reporting(spec, store, progress):
+                if workers > 1:
                     work_in_processes(folder, where, workers, home)
-                    bench = open_bench(spec, home, store)
-                    work(bench, store, "0")
-                    conclude_study(bench, store, folder, command)
+                bench = open_bench(spec, home, store)
+                work(bench, store, "1" if workers == 1 else "0")  # 0 takes up what killed workers left
+                conclude_study(bench, store, folder, command)
         return snapshot_of(spec, store)
 
 

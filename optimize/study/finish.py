@@ -20,6 +20,7 @@ from querywright.optimize.results import NO_REWRITING, Comparison
 from querywright.optimize.study.bench import Bench, Variant
 from querywright.optimize.study.dead_knobs import dead_knobs
 from querywright.optimize.study.select import Chosen
+from querywright.optimize.study.spec import AS_WRITTEN
 from querywright.optimize.study.types import ArmConfig, TrialRecord
 from querywright.programs import RAG, make_reader
 
@@ -65,7 +66,7 @@ def finish(
     references: dict[str, RAG] = {}
     if reader is not None:
         references["closed book"] = closed_book(make_reader(reader))
-        budget = {"max_passages": dict(arms)[NO_REWRITING].knobs["max_passages"]}
+        budget = {"max_passages": arms[NO_REWRITING].knobs["max_passages"]}
         oracle = oracle_evidence(bench.retriever("dense"), bench.splits.test, make_reader(reader), budget)
         if oracle is not None:
             references["oracle evidence"] = oracle
@@ -202,13 +203,13 @@ def _prompts(bench: Bench, trials: Sequence[TrialRecord], variant_of: VariantOf)
     found: dict[str, Any] = {}
     for record in trials:
         arm = record.arm
-        if arm is None or arm.prompt == "as written" or record.state not in ("complete", "pruned"):
+        if arm is None or arm.prompt == AS_WRITTEN or record.state not in ("complete", "pruned"):
             continue
         name = f"{arm.technique}, {arm.prompt}"
         variant = variant_of(arm)
         if name in found or variant is None:
             continue
-        written = ArmConfig(arm.technique, arm.engine, arm.knobs, "as written", arm.reader)
+        written = ArmConfig(arm.technique, arm.engine, arm.knobs, AS_WRITTEN, arm.reader)
         before = predictor_states(bench.program(written))
         after = predictor_states(bench.program(arm, variant))
         found[name] = {

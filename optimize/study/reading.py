@@ -14,7 +14,6 @@ from urllib.parse import urlsplit
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from querywright.data.splits import Splits
 from querywright.errors import InputError
 from querywright.optimize.study.checking import check_spec, check_storage, problems_of
 from querywright.optimize.study.differences import spec_differences
@@ -265,13 +264,6 @@ def _unknown_key(path: tuple[str | int, ...]) -> str:
     return f"{_join(parent, name)}: unknown key{hint}; there are: {', '.join(known)}"
 
 
-def data_of(spec: StudySpec) -> tuple[Splits, list[str | None]]:
-    """The questions of a study and its readers; see ``querywright.optimize.study.data``."""
-    from querywright.optimize.study.data import data_of as opened
-
-    return opened(spec)
-
-
 def _secrets(data: Mapping[str, Any]) -> list[str]:
     """Addresses with a password: a study's file is copied, shown and kept."""
     found = []
@@ -300,4 +292,4 @@ def _join(path: str, step: object) -> str:
     return f"{path}.{step}" if path else str(step)
 
 
-__all__ = ["check_spec", "check_storage", "data_of", "read_spec", "spec_differences", "spec_text", "write_spec"]
+__all__ = ["check_spec", "check_storage", "read_spec", "spec_differences", "spec_text", "write_spec"]

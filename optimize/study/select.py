@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,6 +13,7 @@ from querywright.optimize.evaluate import Evaluation
 from querywright.optimize.selection import beats, best_of, paired
 from querywright.optimize.study.objectives import Objective
 from querywright.optimize.study.prune import scores
+from querywright.optimize.study.status import front
 from querywright.optimize.study.types import TrialRecord
 
 FEWEST = 6
@@ -82,8 +82,8 @@ def choose(trials: Sequence[TrialRecord], objectives: Sequence[Objective], n_tes
             "no rewriting has no result, so nothing can be chosen; `querywright study status` tells of trial 0"
         )
     first = objectives[0]
-    front = pareto(distinct, objectives)
-    others = [one for one in rewriting if one in front] if len(objectives) > 1 else []
+    kept = pareto(distinct, objectives)
+    others = [one for one in rewriting if one in kept] if len(objectives) > 1 else []
     best = _best(others or rewriting, first)
     plain = _like(best, plains)
     winner, test = plain, None
@@ -100,7 +100,7 @@ def choose(trials: Sequence[TrialRecord], objectives: Sequence[Objective], n_tes
             "can show a difference"
         )
         winner = plain
-    return Chosen(plain, best, winner, tuple(front), winners_curse(distinct, first), test, too_few)
+    return Chosen(plain, best, winner, tuple(kept), winners_curse(distinct, first), test, too_few)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,22 +132,14 @@ def _best(trials: Sequence[TrialRecord], objective: Objective) -> TrialRecord | 
 
 
 def pareto(trials: Sequence[TrialRecord], objectives: Sequence[Objective]) -> list[TrialRecord]:
-    """The complete trials that no other is at least as good as in all objectives and better in one."""
-    points = [(one, _point(one, objectives)) for one in trials if one.state == "complete"]
-    points = [(one, point) for one, point in points if not any(math.isnan(value) for value in point)]
-    front: list[tuple[TrialRecord, tuple[float, ...]]] = []
-    for one, point in points:
-        behind = any(all(b >= a for a, b in zip(point, other, strict=True)) and other != point for _, other in points)
-        if not behind and all(point != kept for _, kept in front):
-            front.append((one, point))
-    return [one for one, _ in sorted(front, key=lambda pair: (tuple(-value for value in pair[1]), pair[0].number))]
+    """The trials of the front, best by the first objective first."""
+    kept = set(front(trials, {objective.name: objective.direction for objective in objectives}))
+    signs = {objective.name: -1 if objective.direction == "maximize" else 1 for objective in objectives}
 
+    def order(one: TrialRecord) -> tuple[list[float], int]:
+        return [sign * one.values[name] for name, sign in signs.items()], one.number
 
-def _point(record: TrialRecord, objectives: Sequence[Objective]) -> tuple[float, ...]:
-    """The values, larger being better."""
-    values = [record.values.get(objective.name, math.nan) for objective in objectives]
-    signs = [1 if objective.direction == "maximize" else -1 for objective in objectives]
-    return tuple(sign * value for sign, value in zip(signs, values, strict=True))
+    return sorted((one for one in trials if one.number in kept), key=order)
 
 
 def winners_curse(trials: Sequence[TrialRecord], objective: Objective, seed: int = 0) -> Corrected | None:

@@ -8,12 +8,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from querywright.data.types import Question
-from querywright.errors import InputError
 from querywright.metrics.dspy_metrics import Metric
 from querywright.models.ledger import Cost
 from querywright.optimize.evaluate import Evaluation, Row, evaluate
 from querywright.optimize.failures import Failures, TooManyFailuresError
-from querywright.optimize.study.bench import Bench, Variant, is_as_written
+from querywright.optimize.study.bench import Bench, Variant
 from querywright.optimize.study.building import prompt_of
 from querywright.optimize.study.prompts import make_variant
 from querywright.optimize.study.prune import values_of, worse_than
@@ -128,11 +127,9 @@ class Worker:
 
     def variant(self, arm: ArmConfig) -> tuple[Variant | None, Cost]:
         """The prompts of an arm, compiled once in a study, and what compiling them cost here."""
-        if is_as_written(arm):
-            return None, Cost()
         found = prompt_of(self.bench.spec, arm.prompt)
         if found is None:
-            raise InputError(f"the study has no prompts {arm.prompt!r}; was its file changed?")
+            return None, Cost()
         prompt = self.bench.spec.prompts[found[0]]
         name = f"prompt:{arm.technique}:{arm.prompt}"
         if prompt.part != "technique":

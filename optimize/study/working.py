@@ -14,7 +14,6 @@ from querywright.models.memo import remembering
 from querywright.optimize.study.account import Account
 from querywright.optimize.study.bench import Bench
 from querywright.optimize.study.claims import ClaimLostError
-from querywright.optimize.study.records import RESULT
 from querywright.optimize.study.select import surviving
 from querywright.optimize.study.settling import (
     TAKE_SECONDS,
@@ -54,8 +53,7 @@ def work(bench: Bench, store: StudyStorage, name: str) -> None:
         while True:
             taken = _take(worker, store, spec)
             if taken is None:
-                ended = [one for one in study.get_trials(deepcopy=False) if RESULT in one.user_attrs]
-                if len(ended) >= spec.trials:
+                if len(worker.finished()) >= spec.trials:
                     return
                 time.sleep(IDLE_SECONDS)
                 continue

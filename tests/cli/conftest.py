@@ -327,15 +327,3 @@ def undisturbed(
         return out
 
     return call
-
-
-@pytest.fixture(scope="session")
-def postgres() -> Iterator[Any]:
-    """A private server: see ``postgres.py`` of the tests of studies."""
-    module = runpy.run_path(str(Path(__file__).parents[1] / "optimize" / "study" / "postgres.py"))
-    reason = module["missing"]()
-    if reason:
-        pytest.skip(reason)
-    server = module["PostgresServer"]()
-    yield server
-    server.close()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import runpy
 import sys
 import threading
 import types
@@ -177,18 +176,6 @@ def requests(lm: Any) -> Sequence[Asked]:
 @pytest.fixture
 def asked_of() -> Callable[[Any], Sequence[Asked]]:
     return requests
-
-
-@pytest.fixture(scope="session")
-def postgres() -> Iterator[Any]:
-    """A private server: see ``postgres.py``."""
-    module = runpy.run_path(str(Path(__file__).with_name("postgres.py")))
-    reason = module["missing"]()
-    if reason:
-        pytest.skip(reason)
-    server = module["PostgresServer"]()
-    yield server
-    server.close()
 
 
 @pytest.fixture(params=["journal", "postgresql"])
