@@ -30,8 +30,8 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP) ## Index the sample, compile HCQR on the embedded models, write artifacts/hcqr-sample
 	$(BIN)/querywright demo
 
-test: $(STAMP) ## Run the tests with coverage
-	$(BIN)/python -m pytest --cov --cov-report=term --cov-fail-under=90
+test: $(STAMP) ## Run the tests with coverage, on up to four cores
+	$(BIN)/python -m pytest -n logical --maxprocesses 4 --dist worksteal --cov --cov-report=term --cov-fail-under=90
 
 lint: $(STAMP) ## Style, types and floors
 	$(BIN)/ruff check .

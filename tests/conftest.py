@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import runpy
 import signal
 from collections.abc import Callable, Iterator
@@ -9,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+os.environ["HF_HUB_OFFLINE"] = "1"  # it is read when huggingface_hub is imported
 
 
 @pytest.fixture(scope="session", autouse=True)

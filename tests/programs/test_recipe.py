@@ -22,11 +22,11 @@ def printed(monkeypatch):
     technique, test = re.findall(r"```python\n(.*?)```", CONTRIBUTING.read_text(encoding="utf-8"), re.DOTALL)
     module = types.ModuleType("querywright.programs.keywords")
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    exec(compile(technique, "keywords.py", "exec"), vars(module))
+    exec(compile(technique, "<keywords>", "exec"), vars(module))
     monkeypatch.setattr(querywright.programs, "Keywords", module.Keywords, raising=False)
     monkeypatch.setitem(querywright.programs.TECHNIQUES, module.Keywords.NAME, module.Keywords)
     names: dict[str, object] = {}
-    exec(compile(test, "test_keywords.py", "exec"), names)
+    exec(compile(test, "<test_keywords>", "exec"), names)
     return module.Keywords, names["test_the_question_and_its_keywords_are_searched"]
 
 
