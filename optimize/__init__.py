@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from querywright.optimize.artifacts import Artifact, Golden, Manifest, read_artifact, write_artifact
+from querywright.optimize.artifacts.files import Artifact, Golden, Manifest, read_artifact, write_artifact
+from querywright.optimize.artifacts.load import LoadedProgram, load
 from querywright.optimize.evaluate import Evaluation, Row, evaluate, metrics_by_name
 from querywright.optimize.failures import TooManyFailuresError
-from querywright.optimize.load import LoadedProgram, load
 from querywright.optimize.report import compiled_json, save_compiled
 from querywright.optimize.search import Compiled, CompileSettings, compile_program
 

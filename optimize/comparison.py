@@ -20,10 +20,10 @@ from querywright.data.types import Question
 from querywright.errors import InputError
 from querywright.metrics.dspy_metrics import Metric
 from querywright.models.lm import engine_of
+from querywright.optimize.artifacts.state import state_of
 from querywright.optimize.contrasts import against
 from querywright.optimize.evaluate import DEFAULT_METRICS, Evaluation, Progress, Row, evaluate
 from querywright.optimize.results import Comparison
-from querywright.optimize.state import state_of
 from querywright.programs.rag import RAG
 
 JOURNAL = "journal.jsonl"

@@ -11,7 +11,7 @@ from typing import Any
 from querywright.data.splits import Splits, data_hash
 from querywright.data.types import Question
 from querywright.metrics.statistics import Mean
-from querywright.optimize.artifacts import Golden, Manifest, write_artifact
+from querywright.optimize.artifacts.files import Golden, Manifest, write_artifact
 from querywright.optimize.evaluate import Evaluation, evaluate, finite
 from querywright.optimize.final import conclude
 from querywright.optimize.search import Compiled, objective_value

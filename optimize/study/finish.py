@@ -198,7 +198,7 @@ def _costs(trials: Sequence[TrialRecord], test: Cost) -> dict[str, Any]:
 
 def _prompts(bench: Bench, trials: Sequence[TrialRecord], variant_of: VariantOf) -> dict[str, Any]:
     """By technique and variant each predictor's prompt before and after."""
-    from querywright.optimize.state import predictor_states
+    from querywright.optimize.artifacts.state import predictor_states
 
     found: dict[str, Any] = {}
     for record in trials:

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from querywright.data.types import Label, Passage, Question
     from querywright.models.embedder import resolve_embedder
     from querywright.models.lm import resolve_lm
+    from querywright.optimize.artifacts.load import LoadedProgram, load
     from querywright.optimize.evaluate import evaluate
-    from querywright.optimize.load import LoadedProgram, load
     from querywright.optimize.search import CompileSettings
     from querywright.optimize.search import compile_program as compile
     from querywright.programs import make_program
@@ -26,13 +26,13 @@ _HOMES = {
     "ChromaRetriever": "querywright.retrieval.chroma",
     "CompileSettings": "querywright.optimize.search",
     "Label": "querywright.data.types",
-    "LoadedProgram": "querywright.optimize.load",
+    "LoadedProgram": "querywright.optimize.artifacts.load",
     "Passage": "querywright.data.types",
     "Question": "querywright.data.types",
     "build_collection": "querywright.retrieval.index",
     "compile": "querywright.optimize.search",
     "evaluate": "querywright.optimize.evaluate",
-    "load": "querywright.optimize.load",
+    "load": "querywright.optimize.artifacts.load",
     "make_program": "querywright.programs",
     "resolve_embedder": "querywright.models.embedder",
     "resolve_lm": "querywright.models.lm",

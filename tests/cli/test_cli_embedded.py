@@ -38,8 +38,8 @@ def place(tmp_path_factory):
     from querywright.data.types import Passage
     from querywright.models.embedder import resolve_embedder
     from querywright.models.store import open_store
-    from querywright.optimize.artifacts import Golden, write_artifact
-    from querywright.optimize.load import load
+    from querywright.optimize.artifacts.files import Golden, write_artifact
+    from querywright.optimize.artifacts.load import load
     from querywright.programs import make_program
     from querywright.retrieval.chroma import ChromaRetriever
     from querywright.retrieval.index import build_collection

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from querywright.cli import common
-from querywright.optimize.load import load
+from querywright.optimize.artifacts.load import load
 
 load_module = sys.modules[load.__module__]  # the package gives its name to the function
 QUESTION = "What is said about bread and ready meals?"

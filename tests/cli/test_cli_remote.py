@@ -356,12 +356,12 @@ def test_an_artifact_takes_its_own_lm_at_the_address_given(cli, artifact, server
 def test_what_was_found_is_shown_when_it_cannot_be_saved(cli, collection, questions, server, monkeypatch):
     import errno
 
-    from querywright.optimize import artifacts
+    from querywright.optimize.artifacts import files
 
     def full(target, files):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(artifacts, "replace_folder", full)
+    monkeypatch.setattr(files, "replace_folder", full)
     done = cli(
         "compile", "hcqr", questions, "--collection", collection, "--out", "artifacts/x",
         "--sizes", "2,2,2", "--trials", "1", "--json", *server.lm,

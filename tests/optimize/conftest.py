@@ -19,7 +19,7 @@ from querywright.data.types import Label, Passage, Question
 from querywright.models.guard import GuardedEngine, Limits
 from querywright.models.ledger import Ledger
 from querywright.models.store import Store
-from querywright.optimize.artifacts import Golden, Manifest, write_artifact
+from querywright.optimize.artifacts.files import Golden, Manifest, write_artifact
 from querywright.programs import make_program
 from querywright.retrieval.types import Hit
 

@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from querywright.optimize.load import load
+from querywright.optimize.artifacts.load import load
 from querywright.optimize.report import save_compiled
 from querywright.optimize.results import NO_REWRITING, CompileSettings
 from querywright.optimize.search import compile_program

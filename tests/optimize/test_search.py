@@ -18,11 +18,11 @@ from querywright.metrics.statistics import holm
 from querywright.models.engine_errors import LMPromptTooLongError
 from querywright.models.ledger import Cost
 from querywright.optimize import run, search
+from querywright.optimize.artifacts.state import state_of
 from querywright.optimize.evaluate import Evaluation, Row, evaluate
 from querywright.optimize.failures import TooManyFailuresError
 from querywright.optimize.report import compiled_json
 from querywright.optimize.search import CompileSettings, compile_program, objective_value, suggest
-from querywright.optimize.state import state_of
 from querywright.programs.knobs import Knob
 
 QUICK = CompileSettings(n_trials=6, demo_sizes=(1,), threads=2)

@@ -141,8 +141,8 @@ def _compiled(
     reranker: str | None,
 ) -> Asked:
     """The artifact's program; an address or a key alone is for the LM that the artifact names."""
-    from querywright.optimize.artifacts import read_artifact
-    from querywright.optimize.load import load
+    from querywright.optimize.artifacts.files import read_artifact
+    from querywright.optimize.artifacts.load import load
 
     manifest = read_artifact(artifact).manifest
     if manifest.reader == "multiple_choice" and not options:

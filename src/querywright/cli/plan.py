@@ -21,7 +21,7 @@ from querywright.errors import InputError
 
 if TYPE_CHECKING:
     from querywright.data.types import Question
-    from querywright.optimize.artifacts import Manifest
+    from querywright.optimize.artifacts.files import Manifest
     from querywright.programs import RAG
     from querywright.retrieval.engines import CollectionRetriever
     from querywright.retrieval.rerank import Reranker
@@ -133,7 +133,7 @@ def make_plan(
     engine: str,
 ) -> Plan:
     """Check everything that was named."""
-    from querywright.optimize.artifacts import read_artifact
+    from querywright.optimize.artifacts.files import read_artifact
     from querywright.optimize.evaluate import metrics_by_name
     from querywright.programs import technique_class
 
@@ -243,7 +243,7 @@ def planned_programs(
     reranker: Reranker | None = None,
 ) -> dict[str, RAG]:
     """The programs by the names of their arms; an artifact brings its own reranker where none is given."""
-    from querywright.optimize.load import load
+    from querywright.optimize.artifacts.load import load
     from querywright.programs import make_program, technique_class
 
     def own(technique: str) -> Reranker | None:

@@ -6,8 +6,8 @@ import pytest
 
 from querywright.errors import ArtifactError, InputError
 from querywright.metrics.dspy_metrics import METRICS
+from querywright.optimize.artifacts.state import ProgramState, program_from, state_of
 from querywright.optimize.evaluate import evaluate
-from querywright.optimize.state import ProgramState, program_from, state_of
 from querywright.optimize.study.prompts import make_variant, with_variant
 from querywright.optimize.study.spec import PromptSpec
 from querywright.programs import Ensemble

@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from querywright.models.adapter import PromptAdapter
-from querywright.optimize.artifacts import Golden, Manifest, read_artifact
-from querywright.optimize.state import ProgramState, program_from, shaped, state_of
+from querywright.optimize.artifacts.files import Golden, Manifest, read_artifact
+from querywright.optimize.artifacts.state import ProgramState, program_from, shaped, state_of
 from querywright.programs import READERS, TECHNIQUES, Ensemble, make_program
 
 GOLDEN = Golden(question="What of number 1?\u2028And\x85now?", options=["a", "b"], answer="a", passages=["p"])
@@ -71,8 +71,8 @@ READ_AGAIN = """
 import json, sys
 from pathlib import Path
 from querywright.models.adapter import PromptAdapter
-from querywright.optimize.artifacts import read_artifact
-from querywright.optimize.state import program_from
+from querywright.optimize.artifacts.files import read_artifact
+from querywright.optimize.artifacts.state import program_from
 for folder in sorted(Path(sys.argv[1]).iterdir()):
     program = program_from(read_artifact(folder).state)
     adapter = PromptAdapter()
@@ -155,8 +155,8 @@ def test_readers_beside_a_writer_always_see_a_whole_artifact(place, write):
 WATCHED = """
 import pickle, sys
 import dspy
-from querywright.optimize.artifacts import read_artifact
-from querywright.optimize.state import program_from
+from querywright.optimize.artifacts.files import read_artifact
+from querywright.optimize.artifacts.state import program_from
 program_from(read_artifact(sys.argv[1]).state, lambda query, k: [])  # what is imported late is imported now
 events = []
 sys.addaudithook(lambda event, args: events.append(event) if event.split(".")[0] in WATCH else None)

@@ -14,7 +14,7 @@ import dspy
 import pytest
 
 from querywright.errors import ArtifactError
-from querywright.optimize.artifacts import read_artifact
+from querywright.optimize.artifacts.files import read_artifact
 from querywright.programs import make_program
 
 FILES = ("README.md", "golden.jsonl", "manifest.json", "program.json")
@@ -179,7 +179,7 @@ def test_a_full_disk(place, write):
 
 KILLED = """
 import os, signal, sys, time
-from querywright.optimize.artifacts import Golden, read_artifact, write_artifact
+from querywright.optimize.artifacts.files import Golden, read_artifact, write_artifact
 from querywright.programs import make_program
 
 program = make_program("hcqr", lambda query, k: [], reader="multiple_choice")

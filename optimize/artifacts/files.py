@@ -19,8 +19,8 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 
 from querywright.errors import ArtifactError
-from querywright.optimize.folders import LIMITS, identity, read_files, replace_folder
-from querywright.optimize.state import FORMAT, READABLE, ProgramState, state_of
+from querywright.optimize.artifacts.folders import LIMITS, identity, read_files, replace_folder
+from querywright.optimize.artifacts.state import FORMAT, READABLE, ProgramState, state_of
 from querywright.programs import RAG
 from querywright.retrieval.engines import Engine
 

@@ -14,9 +14,9 @@ from querywright.models.embedded import EMBEDDED_ID
 from querywright.models.embedder import Embedder, resolve_embedder
 from querywright.models.lm import resolve_lm
 from querywright.models.store import open_store
-from querywright.optimize.artifacts import Artifact, Manifest, read_artifact
+from querywright.optimize.artifacts.files import Artifact, Manifest, read_artifact
+from querywright.optimize.artifacts.state import program_from
 from querywright.optimize.evaluate import asking
-from querywright.optimize.state import program_from
 from querywright.programs import RAG, technique_class
 from querywright.retrieval.callable import as_retriever
 from querywright.retrieval.collection import (

@@ -8,9 +8,9 @@ import time
 import pytest
 
 from querywright.errors import ArtifactError
-from querywright.optimize import folders
-from querywright.optimize.artifacts import read_artifact
-from querywright.optimize.state import program_from
+from querywright.optimize.artifacts import folders
+from querywright.optimize.artifacts.files import read_artifact
+from querywright.optimize.artifacts.state import program_from
 
 FILES = ("README.md", "golden.jsonl", "manifest.json", "program.json")
 

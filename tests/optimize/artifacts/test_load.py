@@ -17,8 +17,8 @@ from querywright.data.types import Passage
 from querywright.errors import ArtifactError, CollectionError, InputError, ModelError
 from querywright.models.embedder import Embedder, Vectors
 from querywright.models.store import open_store
-from querywright.optimize.artifacts import read_artifact, write_artifact
-from querywright.optimize.load import load
+from querywright.optimize.artifacts.files import read_artifact, write_artifact
+from querywright.optimize.artifacts.load import load
 from querywright.optimize.report import save_compiled
 from querywright.optimize.search import CompileSettings, compile_program
 from querywright.programs import make_program
@@ -531,7 +531,7 @@ def test_keys_in_the_environment_are_not_saved(artifact, monkeypatch, world, mak
 
 
 def test_another_embedded_lm_than_the_artifact_names_is_refused(saved, home):
-    from querywright.optimize.load import _lm
+    from querywright.optimize.artifacts.load import _lm
 
     manifest = read_artifact(saved).manifest.model_copy(update={"lm": "embedded:Another-1B"})
     with pytest.raises(ArtifactError, match=r"'embedded:Another-1B', but the embedded LM here is 'embedded:SmolLM2"):

@@ -1,0 +1,1 @@
+"""Programs in the frameworks of others, one small module each."""

@@ -1,0 +1,1 @@
+"""Serving artifacts over HTTP: an API and a page."""
