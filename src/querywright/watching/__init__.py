@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from querywright.watching.drift import Drift, drift
 from querywright.watching.otel import OpenTelemetry
 from querywright.watching.record import JsonLines
 from querywright.watching.traffic import Recorded, read_traffic
 
-__all__ = ["JsonLines", "OpenTelemetry", "Recorded", "read_traffic"]
+__all__ = ["Drift", "JsonLines", "OpenTelemetry", "Recorded", "drift", "read_traffic"]

@@ -47,9 +47,7 @@ class OpenTelemetry:
         try:
             from opentelemetry import metrics, trace
         except ImportError as error:
-            raise InputError(
-                "OpenTelemetry needs the extra otel: pip install 'querywright[otel]'"
-            ) from error
+            raise InputError("OpenTelemetry needs the extra otel: pip install 'querywright[otel]'") from error
         self._trace = trace
         self._tracer = trace.get_tracer("querywright", __version__, tracer_provider=tracer_provider)
         self._name = name

@@ -211,7 +211,9 @@ def _salt(path: Path) -> bytes:
             salt = None
         if salt is not None:
             if len(salt) != SALT_BYTES:
-                raise InputError(f"{path.name!r} is no salt of {SALT_BYTES} bytes; remove it, or record in another file")
+                raise InputError(
+                    f"{path.name!r} is no salt of {SALT_BYTES} bytes; remove it, or record in another file"
+                )
             return salt
         made = path.with_name(f"{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
         descriptor = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
