@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-import time
 from statistics import NormalDist
 
 import numpy as np
@@ -12,7 +11,7 @@ import pytest
 from scipy import stats
 
 from querywright.errors import OutageError
-from querywright.watching import Recorded, drift
+from querywright.watching import Recorded, find_drift
 from querywright.watching.drift import ALPHA, BEST, DECLINED, FAILED, FAR, FELL_BACK, PASSAGES, distinct, recorded_now
 from querywright.watching.measures import LEAST, detectable, newcombe, scores, shares
 from querywright.watching.permutation import FarTest, anderson_darling, permutation_p, same_shares
@@ -52,12 +51,16 @@ class Source:
         return found
 
 
-def compared(make, seed, *, n=120, m=90, **changes):
+def compared(make, seed, *, n=120, m=90, far=True, **changes):
     """What a comparison shows of traffic from a source that differs so from that of the reference."""
     vectors = {}
     traffic = Source(make, **changes).draw(n, 2 * seed, vectors)
     reference = Source(make).draw(m, 2 * seed + 1, vectors)
-    return drift(traffic, reference, embed=lambda texts: np.asarray([vectors[text] for text in texts]), seed=seed)
+
+    def embed(texts):
+        return np.asarray([vectors[text] for text in texts])
+
+    return find_drift(traffic, reference, embed=embed if far else None, seed=seed)
 
 
 def shown(found):
@@ -66,23 +69,19 @@ def shown(found):
 
 def test_where_nothing_changed_nothing_is_shown_in_nineteen_of_twenty(exchange):
     """All seven measures together: 200 draws, of which .05 or fewer may show something; 18 of them would be .09."""
-    began = time.process_time()
     found = [compared(exchange, seed) for seed in range(200)]
     wrong = [one.sentence for one in found if one.verdict == "drift"]
-    print(f"{len(wrong)} of {len(found)}; {time.process_time() - began:.1f} s")
     assert len(wrong) <= 17, wrong
     tested = {one.name for one in found[0].measures if not math.isnan(one.p)}
     assert {BEST, FAR, PASSAGES, FELL_BACK, DECLINED, FAILED} < tested
     assert len(tested) == 7
     by_measure = {name: sum(one.p < ALPHA for f in found for one in f.measures if one.name == name) for name in tested}
-    print(by_measure)
     assert all(count <= 22 for name, count in by_measure.items() if not name.startswith("answer")), by_measure
 
 
 @pytest.mark.parametrize(
     ("change", "name", "least"),
     [
-        ({"score": 0.6 - 0.1 * detectable(120, 90, alpha=ALPHA / 7)}, BEST, 0.7),
         ({"spread": 0.25}, BEST, 0.9),
         ({"new": 0.3}, FAR, 0.9),
         ({"fell_back": 0.4}, FELL_BACK, 0.9),
@@ -90,15 +89,14 @@ def test_where_nothing_changed_nothing_is_shown_in_nineteen_of_twenty(exchange):
         ({"failed": 0.3}, FAILED, 0.9),
         ({"first": 0.7}, "answer: option 1", 0.9),
     ],
-    ids=["score lower", "score spread", "new topics", "fallbacks", "declined", "failures", "one option"],
+    ids=["score spread", "new topics", "fallbacks", "declined", "failures", "one option"],
 )
 def test_what_was_planted_is_found(exchange, change, name, least):
-    found = [compared(exchange, 1_000 + seed, **change) for seed in range(20)]
+    found = [compared(exchange, 1_000 + seed, **change) for seed in range(12)]
     hits = sum(name in shown(one) for one in found)
-    print(name, hits / len(found))
     assert hits / len(found) >= least
     others = sum(bool(shown(one) - {name}) for one in found)
-    assert others <= 4
+    assert others <= 3
     seen = next(one for one in found if name in shown(one))
     assert seen.verdict == "drift"
     assert name in seen.sentence
@@ -106,12 +104,18 @@ def test_what_was_planted_is_found(exchange, change, name, least):
     assert remedy in seen.sentence
 
 
-def test_the_shift_that_could_have_been_found_is_told(exchange):
-    found = compared(exchange, 3)
+def test_the_shift_that_is_told_is_found_four_times_in_five(exchange):
+    found = compared(exchange, 3, far=False)
     assert found.verdict == "none"
     assert "nothing shown: 120 distinct questions of traffic, 90 of the reference" in found.sentence
     told = float(found.sentence.partition("best score that is ")[2].split()[0])
-    assert told == pytest.approx(0.1 * detectable(120, 90, alpha=ALPHA / 7), rel=0.15)
+    assert told == pytest.approx(0.1 * 1.07 * detectable(120, 90, alpha=ALPHA / 6), rel=0.15)
+    shift = 0.1 * 1.07 * detectable(120, 90, alpha=ALPHA / 6)
+    lower = [compared(exchange, 5_000 + seed, far=False, score=0.6 - shift) for seed in range(100)]
+    share = sum(BEST in shown(one) for one in lower) / len(lower)
+    assert 0.7 <= share <= 0.9
+    seen = next(one for one in lower if shown(one) == {BEST})
+    assert "compile again" in seen.sentence
     data = found.to_json()
     assert data["verdict"] == "none"
     assert {
@@ -133,9 +137,8 @@ def test_the_shift_that_could_have_been_found_is_told(exchange):
 def test_few_questions_tell_nothing(exchange, n, m):
     found = compared(exchange, 5, n=n, m=m, score=0.1, new=1.0)
     assert found.verdict == "too_few"
-    assert found.sentence == (
-        f"too few to tell: {n} distinct questions of traffic and {m} of the reference, and 30 of each are needed"
-    )
+    side, count = ("traffic", n) if n < LEAST else ("reference", m)
+    assert found.sentence == f"too few distinct questions to tell: the {side} has {count}, and 30 are needed"
     assert all(math.isnan(one.p) for one in found.measures)
 
 
@@ -143,16 +146,17 @@ def test_a_question_asked_again_counts_once_as_it_went_last(exchange):
     first = Recorded.of(exchange(1, declined=True))
     last = Recorded.of(exchange(2, question=" What of number 1? "))
     other = Recorded.of(exchange(3, question="What of number 1?", options=("x", "y")))
-    assert distinct([first, other, last]) == [other, last]
+    given_up = Recorded.of(exchange(4, question="What of number 1?", error="CancelledError", answer=None))
+    assert distinct([first, other, last, given_up]) == [other, last]
     many = [Recorded.of(exchange(n, question="one question", top_scores=(0.1,))) for n in range(500)]
     reference = Source(exchange).draw(60, 1, {})
-    found = drift(many, reference)
+    found = find_drift(many, reference)
     assert (found.verdict, found.requests, found.questions) == ("too_few", 500, 1)
 
 
 def test_a_hash_has_no_place_among_the_questions(exchange):
     hashed = [Recorded.of(exchange(n, question=f"sha256:{n:064x}")) for n in range(40)]
-    found = drift(hashed, Source(exchange).draw(40, 1, {}), embed=lambda texts: np.eye(len(texts)))
+    found = find_drift(hashed, Source(exchange).draw(40, 1, {}), embed=lambda texts: np.eye(len(texts)))
     (one,) = (one for one in found.measures if one.name == FAR)
     assert one.note == "the texts of the questions were not kept"
 
@@ -160,17 +164,17 @@ def test_a_hash_has_no_place_among_the_questions(exchange):
 def test_without_answers_of_the_reference_the_reader_is_left_out(exchange):
     traffic = [Recorded.of(exchange(n, fallbacks=("reader",), declined=True)) for n in range(40)]
     reference = [Recorded.of(exchange(n, answer=None)) for n in range(40)]
-    found = {one.name: one for one in drift(traffic, reference).measures}
+    found = {one.name: one for one in find_drift(traffic, reference).measures}
     assert set(found) == {BEST, PASSAGES, FELL_BACK, FAILED}
     assert found[FELL_BACK].value == 0
-    both = {one.name: one for one in drift(traffic, [Recorded.of(exchange(n)) for n in range(40)]).measures}
+    both = {one.name: one for one in find_drift(traffic, [Recorded.of(exchange(n)) for n in range(40)]).measures}
     assert both[FELL_BACK].value == both[DECLINED].value == 1
     assert both[FELL_BACK].p_holm < 0.001
 
 
 def test_what_is_equal_everywhere_is_no_test(exchange):
     traffic = [Recorded.of(exchange(n, top_scores=(n / 40,))) for n in range(40)]
-    found = drift(traffic, traffic)
+    found = find_drift(traffic, traffic)
     tested = {one.name: one.note for one in found.measures if not math.isnan(one.p)}
     assert set(tested) == {BEST}
     assert {one.note for one in found.measures if one.name != BEST} == {

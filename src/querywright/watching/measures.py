@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist, fmean, variance
+from typing import Any
 
 import numpy as np
 
@@ -106,7 +107,8 @@ def shares(name: str, traffic: Sequence[bool], reference: Sequence[bool]) -> Mea
         return Measure(name, "share", n, m, value, other, low, high, 0.0, method="Fisher", note=note)
     from scipy.stats import fisher_exact
 
-    p = min(1.0, float(fisher_exact([[hits, n - hits], [others, m - others]]).pvalue))
+    exact: Any = fisher_exact(np.array([[hits, n - hits], [others, m - others]]))
+    p = min(1.0, float(exact.pvalue))
     return Measure(name, "share", n, m, value, other, low, high, _cohen(value, other), p, "Fisher")
 
 
@@ -226,7 +228,8 @@ def _places(traffic: Sequence[Recorded]) -> list[int]:
 def _sample(texts: Sequence[str], generator: np.random.Generator) -> list[str]:
     if len(texts) <= MOST_EMBEDDED:
         return list(texts)
-    return [texts[place] for place in sorted(generator.choice(len(texts), MOST_EMBEDDED, replace=False))]
+    chosen = generator.choice(len(texts), MOST_EMBEDDED, replace=False)
+    return [texts[int(place)] for place in np.sort(chosen)]
 
 
 def _normed(vectors: Vectors) -> Vectors:

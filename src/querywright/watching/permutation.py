@@ -1,6 +1,6 @@
 """Two samples that may come from one: permutation tests, which need no assumption but that, and are exact with ties.
 
-The labels of the pooled values are drawn anew, and the p-value is how often a statistic is then as large as it was seen.
+The labels of the pooled values are drawn anew; the p-value is how often a statistic is then as large as it was seen.
 """
 
 from __future__ import annotations

@@ -142,7 +142,7 @@ class JsonLines:
         return (there.st_dev, there.st_ino) != (held.st_dev, held.st_ino)
 
     def _is_full(self, size: int, line: bytes) -> bool:
-        return self._max_bytes is not None and 0 < size and size + len(line) > self._max_bytes
+        return self._max_bytes is not None and size > 0 and size + len(line) > self._max_bytes
 
     def _rotate(self) -> bool:
         """Whether the file could be put aside; where it cannot it goes on growing. Who does so holds its lock."""
