@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
@@ -271,7 +271,7 @@ class Technique(dspy.Module):
                 )
             return lists
 
-        return Call(search, lambda lists, stage: _search_record(asked, lists, stage))
+        return Call(search, lambda lists, stage: search_record(asked, lists, stage))
 
     def together(self, steps: Sequence[Step[T]]) -> Step[list[T]]:
         """Steps side by side; awaited, it gives their results in order."""
@@ -399,9 +399,25 @@ def _checked_reranker(reranker: Any) -> Any:
     return reranker
 
 
-def _search_record(texts: Sequence[str], lists: Sequence[Sequence[Hit]], stage: int) -> Record:
+def search_record(
+    texts: Sequence[str], lists: Sequence[Sequence[Hit]], stage: int, given: Mapping[str, Any] | None = None
+) -> Record:
+    """The record of a search for passages.
+
+    Args:
+        texts: What was searched for, as a trace names it.
+        lists: The hits of each.
+        stage: Of the step.
+        given: What went in. Default: the texts.
+    """
     found = {text: [hit.passage.id for hit in hits] for text, hits in zip(texts, lists, strict=True)}
-    return Record("search", "passages", stage, {"queries": list(texts)}, found)
+    scores = scores_of(texts, lists)
+    return Record("search", "passages", stage, {"queries": list(texts)} if given is None else given, found, scores)
+
+
+def scores_of(texts: Sequence[str], lists: Sequence[Sequence[Hit]]) -> dict[str, tuple[float, ...]]:
+    """The scores of each text's hits, best first."""
+    return {text: tuple(hit.score for hit in hits) for text, hits in zip(texts, lists, strict=True)}
 
 
 def _prediction(found: Found, log: list[Record]) -> dspy.Prediction:

@@ -14,7 +14,7 @@ import dspy
 import numpy as np
 
 from querywright.data.types import Passage
-from querywright.programs.base import MAX_PASSAGES, Plan, Technique
+from querywright.programs.base import MAX_PASSAGES, Plan, Technique, search_record
 from querywright.programs.knobs import Knob
 from querywright.programs.steps import Call, Record
 from querywright.programs.written import plain_line
@@ -73,8 +73,7 @@ class HyDE(Technique):
         mean = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).mean(axis=0, keepdims=True)
 
         def record(lists: Any, stage: int) -> Record:
-            found = {"mean vector": [hit.passage.id for hit in lists[0]]}
-            return Record("search", "passages", stage, {"vectors": len(texts)}, found)
+            return search_record(["mean vector"], lists[:1], stage, {"vectors": len(texts)})
 
         lists = await Call(lambda: retriever.search_vectors(mean, self.depth), record)
         return self.fused(queries[:1], lists)

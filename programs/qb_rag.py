@@ -17,7 +17,7 @@ from typing import Any
 
 from querywright.data.types import Passage
 from querywright.errors import TechniqueError
-from querywright.programs.base import MAX_PASSAGES, Plan, Technique
+from querywright.programs.base import MAX_PASSAGES, Plan, Technique, scores_of
 from querywright.programs.knobs import Knob
 from querywright.programs.steps import Call, Record
 from querywright.retrieval.question_index import Matched, QuestionIndex
@@ -87,7 +87,8 @@ class QBRAG(Technique):
         def record(lists: list[list[Matched]], stage: int) -> Record:
             found = {text: [one.hit.passage.id for one in matched] for text, matched in zip(texts, lists, strict=True)}
             through = {one.hit.passage.id: one.question for matched in lists for one in matched if one.question}
-            return Record("search", "questions", stage, {"queries": texts, "through": through}, found)
+            scores = scores_of(texts, [[one.hit for one in matched] for matched in lists])
+            return Record("search", "questions", stage, {"queries": texts, "through": through}, found, scores)
 
         lists = await Call(lambda: index.match(texts, self.depth, matching), record)
         return self.fused(queries, [[one.hit for one in matched] for matched in lists])

@@ -36,6 +36,7 @@ class Record:
         stage: Steps with the same number ran side by side; from 1.
         given: What went in, as far as a person wants to read it.
         made: What came out; None for an LM's answer that could not be read.
+        scores: Of a search: the scores of each query's hits, best first.
     """
 
     kind: str
@@ -43,6 +44,7 @@ class Record:
     stage: int
     given: Mapping[str, Any] = field(default_factory=dict)
     made: Any = None
+    scores: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
 
 class Step(Generic[T]):

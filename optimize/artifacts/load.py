@@ -9,15 +9,15 @@ from typing import Any
 
 import dspy
 
-from querywright.errors import ArtifactError, CollectionError
+from querywright.errors import ArtifactError, CollectionError, InputError
 from querywright.models.embedded import EMBEDDED_ID
 from querywright.models.embedder import Embedder, resolve_embedder
 from querywright.models.lm import resolve_lm
 from querywright.models.store import open_store
 from querywright.optimize.artifacts.files import Artifact, Manifest, read_artifact
+from querywright.optimize.artifacts.loaded import LoadedProgram, Watcher
 from querywright.optimize.artifacts.state import program_from
-from querywright.optimize.evaluate import asking
-from querywright.programs import RAG, technique_class
+from querywright.programs import technique_class
 from querywright.retrieval.callable import as_retriever
 from querywright.retrieval.collection import (
     NAME_PATTERN,
@@ -45,47 +45,16 @@ _AS_THEN: dict[Engine, str] = {
 """What is to be done about another fingerprint where an engine searches more than passages."""
 
 
-class LoadedProgram:
-    """A program with its LM and its retriever, ready to be asked from any thread.
-
-    Args:
-        program: The DSPy program.
-        lm: The LM that it asks.
-        manifest: How it was made.
-    """
-
-    def __init__(self, program: RAG, lm: dspy.LM, manifest: Manifest) -> None:
-        self.program = program
-        self.lm = lm
-        self.manifest = manifest
-
-    def __call__(self, question: str, options: Sequence[str] | None = None) -> dspy.Prediction:
-        """Ask.
-
-        Args:
-            question: The question.
-            options: Option texts for a multiple-choice program.
-
-        Returns:
-            ``answer``, ``passages`` (list of Passage, best first), ``queries``, ``fallbacks``.
-        """
-        with asking(self.lm):
-            return self.program(question=question, options=None if options is None else list(options))
-
-    def __repr__(self) -> str:
-        return (
-            f"LoadedProgram({self.manifest.technique}, lm={self.lm.model!r}, collection={self.manifest.collection!r})"
-        )
-
-
 def load(
     path: str | Path,
     *,
-    lm: dspy.LM | str | None = None,
+    lm: dspy.BaseLM | str | None = None,
     retriever: Any = None,
     reranker: Reranker | str | None = None,
     home: str | Path | None = None,
     verify: bool = False,
+    public_key: str | Path | None = None,
+    watchers: Sequence[Watcher] = (),
 ) -> LoadedProgram:
     """Load an artifact; everything is checked before the first answer.
 
@@ -97,13 +66,17 @@ def load(
         reranker: A reranker, or the name or folder of a cross-encoder, instead of the artifact's own.
         home: The working folder that holds the collection. Default ``$QUERYWRIGHT_HOME`` or ``.querywright``.
         verify: Ask the golden questions and compare with what the program answered when it was saved.
+        public_key: A file with the public key of who signed the artifact; one that is not signed with it is refused.
+            Default: signatures are not looked at.
+        watchers: Each is called with an ``Exchange`` after every question.
 
     Raises:
-        ArtifactError: The artifact is missing, damaged or edited, or does not give its golden answers.
+        ArtifactError: The artifact is missing, damaged or edited, is not signed as asked, or does not give its golden
+            answers.
         CollectionError: The collection is missing, damaged or was built with another embedder.
         ModelError: The LM or the reranker cannot be used.
     """
-    artifact = read_artifact(path)
+    artifact = read_artifact(path) if public_key is None else _signed(Path(path), Path(public_key))
     manifest = artifact.manifest
     program_from(artifact.state)  # what is wrong with the artifact itself is said before anything is opened
     if reranker is not None and not technique_class(manifest.technique).USES_RERANKER:
@@ -111,14 +84,29 @@ def load(
     folder = None if home is None else Path(home)
     found = _retriever(manifest, folder) if retriever is None else as_retriever(retriever)
     program = program_from(artifact.state, found, _reranker(manifest, reranker))
-    loaded = LoadedProgram(program, lm if isinstance(lm, dspy.LM) else _lm(manifest, lm, folder), manifest)
+    loaded = LoadedProgram(program, lm if isinstance(lm, dspy.BaseLM) else _lm(manifest, lm, folder), manifest)
     if verify:
         _verify(loaded, artifact)
+    loaded.watchers = tuple(watchers)  # who watches is told of the application's questions, not of ours
     return loaded
+
+
+def _signed(path: Path, public_key: Path) -> Artifact:
+    """The artifact, read both before and after its signature was checked, so that the one checked is the one read."""
+    from querywright.optimize.artifacts.sign import check_signature
+
+    before = read_artifact(path)
+    check_signature(path, public_key)
+    artifact = read_artifact(path)
+    if artifact.manifest.checksum != before.manifest.checksum:
+        raise ArtifactError(f"the artifact {path.name!r} was replaced while its signature was checked; load it again")
+    return artifact
 
 
 def _lm(manifest: Manifest, name: str | None, home: Path | None) -> dspy.LM:
     """The LM of that name, or the one that the artifact names. A name can hold an address; an artifact's may not."""
+    if name is not None and not isinstance(name, str):
+        raise InputError(f"lm must be an LM or its name, but got {name!r:.80}; give lm=resolve_lm(...) or a name")
     if name is None:
         name = manifest.lm
         if name == EMBEDDED_ID:

@@ -116,6 +116,21 @@ def test_passages_are_unique_and_at_most_max_passages(name, limit, retriever, sc
 
 
 @every_search
+def test_a_record_of_a_search_has_the_scores_of_its_hits(name, retriever, scripted, asking):
+    with asking(scripted()):
+        out = TECHNIQUES[name](retriever)(question=QUESTIONS[0], options=OPTIONS)
+
+    searches = [record for record in out.steps if record.kind == "search"]
+    assert searches
+    for record in searches:
+        assert list(record.scores) == list(record.made)
+        for text, scores in record.scores.items():
+            assert len(scores) == len(record.made[text]) > 0
+            assert list(scores) == sorted(scores, reverse=True)
+    assert not any(record.scores for record in out.steps if record.kind != "search")
+
+
+@every_search
 def test_smaller_budgets_give_fewer_of_the_same_passages(name, retriever, scripted, asking):
     technique = TECHNIQUES[name](retriever, max_passages=10)
     with asking(scripted()):

@@ -19,6 +19,7 @@ from querywright.cli.ask import ask
 from querywright.cli.compare import compare_command
 from querywright.cli.compile import compile_command
 from querywright.cli.demo import demo
+from querywright.cli.drift import drift_command
 from querywright.cli.evaluate import evaluate_command
 from querywright.cli.index import index
 from querywright.cli.judge import judge_app
@@ -27,6 +28,7 @@ from querywright.cli.show import err, note
 from querywright.cli.study import study_app
 from querywright.cli.techniques import techniques
 from querywright.cli.testset import testset_app
+from querywright.cli.traffic import traffic_app
 from querywright.errors import BudgetError, InputError, OutageError, QuerywrightError
 
 WRONG_INPUT, STOPPED, INTERRUPTED = 2, 3, 130
@@ -53,6 +55,8 @@ app.add_typer(judge_app, name="judge")
 app.add_typer(questions_app, name="questions")
 app.add_typer(study_app, name="study")
 app.add_typer(testset_app, name="testset")
+app.command("drift")(drift_command)
+app.add_typer(traffic_app, name="traffic")
 app.command("techniques")(techniques)
 
 

@@ -1,0 +1,198 @@
+"""``querywright drift``: does recorded traffic still look like the questions that a program was compiled on?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from querywright.cli.common import (
+    ApiBaseOption,
+    CallsOption,
+    ColumnOption,
+    HomeOption,
+    JsonOption,
+    KeyOption,
+    LimitOption,
+    RerankerOption,
+    SplitOption,
+    ThreadsOption,
+    Workspace,
+    lm_failures,
+    pairs,
+)
+from querywright.cli.show import note, print_json, progress, say, show_table
+from querywright.cli.traffic import recorded
+from querywright.errors import InputError
+
+if TYPE_CHECKING:
+    import dspy
+
+    from querywright.models.ledger import Cost
+    from querywright.optimize.artifacts.loaded import LoadedProgram
+    from querywright.watching.drift import Drift
+    from querywright.watching.measures import Measure
+    from querywright.watching.traffic import Recorded
+
+SHOWN = 1
+
+
+def drift_command(
+    traffic: Annotated[Path, typer.Argument(metavar="TRAFFIC", help="The file that a JsonLines watcher wrote.")],
+    artifact: Annotated[Path, typer.Option("--artifact", metavar="FOLDER", help="The program that was asked.")],
+    against: Annotated[
+        str,
+        typer.Option(
+            "--against",
+            metavar="QUESTIONS",
+            help="What it was compiled on, as compile takes it, asked now; or a file of earlier traffic.",
+        ),
+    ],
+    retrieval_only: Annotated[
+        bool, typer.Option("--retrieval-only", help="Ask no reader; what it would say is not compared.")
+    ] = False,
+    column: ColumnOption = None,
+    limit: LimitOption = None,
+    split: SplitOption = None,
+    lm: Annotated[
+        str | None,
+        typer.Option("--lm", metavar="NAME", help="LM. Default: the artifact's own.", show_default=False),
+    ] = None,
+    api_base: ApiBaseOption = None,
+    api_key_env: KeyOption = None,
+    max_calls: CallsOption = None,
+    threads: ThreadsOption = 4,
+    reranker: RerankerOption = None,
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Compare recorded traffic with the questions that a program was compiled on, and say when to compile again.
+
+    Exit status: 0 nothing shown, or too few questions to tell; 1 drift shown; 2 wrong input; 3 stopped.
+
+    Example: querywright drift traffic.jsonl --artifact artifacts/mine --against questions.jsonl
+    """
+    from querywright.optimize.artifacts.files import read_artifact
+    from querywright.optimize.artifacts.load import load
+    from querywright.watching.drift import distinct, find_drift, too_few
+    from querywright.watching.traffic import is_traffic
+
+    manifest = read_artifact(artifact).manifest
+    program_id = manifest.checksum[:12]
+    ours = _of(recorded(traffic), program_id, traffic.name)
+    earlier = is_traffic(against)
+    if earlier and (retrieval_only or column or limit or split):
+        raise InputError(
+            "--retrieval-only, --column, --limit and --split are of questions, but "
+            f"{Path(against).name!r} is recorded traffic; leave them out"
+        )
+    theirs = _of(recorded(Path(against)), program_id, Path(against).name) if earlier else None
+    asked = [] if earlier else _questions(against, column, limit, split, options=manifest.reader == "multiple_choice")
+    few = too_few(len(distinct(ours)), len(asked if theirs is None else distinct(theirs)))
+    if few:  # then nothing is spent on the reference
+        print_json({"verdict": "too_few", "sentence": few}) if as_json else say(few, style="bold")
+        return
+    with lm_failures():
+        given = _lm(manifest.lm, lm, api_base, api_key_env, max_calls, home)
+        program = load(artifact, lm=given, reranker=reranker, home=home)
+    cost = None
+    if theirs is None:
+        reads = not retrieval_only and any(one.answer is not None for one in ours)
+        theirs, cost = _asked_now(program, asked, reads=reads, threads=threads)
+    found = find_drift(ours, theirs, embed=_embed(program))
+    if as_json:
+        print_json(found.to_json())
+    else:
+        _show(found, traffic.name, Path(against).name)
+    if cost is not None:
+        note(f"the reference was asked now: LM calls: {cost.calls} made, {cost.saved} saved")
+    if found.verdict == "drift":
+        raise typer.Exit(SHOWN)
+
+
+def _of(traffic: Sequence[Recorded], artifact: str, file: str) -> list[Recorded]:
+    """The traffic of one artifact."""
+    found = [one for one in traffic if one.artifact == artifact]
+    others = sorted({one.artifact for one in traffic} - {artifact})
+    if not found:
+        whose = f"of {', '.join(others[:3])}" if others else "empty"
+        raise InputError(
+            f"{file}: the traffic is {whose}, and holds no question that the artifact {artifact} was asked"
+        )
+    if others:
+        note(f"{file}: {len(traffic) - len(found)} requests of other artifacts are left out")
+    return found
+
+
+def _questions(
+    source: str, column: list[str] | None, limit: int | None, split: str | None, *, options: bool
+) -> list[Any]:
+    from querywright.data import read_questions
+
+    names = pairs(column, "--column")
+    return read_questions(source, columns=names, limit=limit, split=split, multiple_choice=True if options else None)
+
+
+def _lm(
+    named: str, lm: str | None, api_base: str | None, api_key_env: str | None, max_calls: int | None, home: Path | None
+) -> dspy.LM | None:
+    """The LM that was named here; None for the artifact's own. An address, a key or a limit alone is for that one."""
+    if lm is None and api_base is None and api_key_env is None and max_calls is None:
+        return None
+    name = lm or ("embedded" if named.startswith("embedded:") else named)
+    return Workspace.open(home, name, api_base=api_base, api_key_env=api_key_env, max_calls=max_calls).lm
+
+
+def _asked_now(
+    program: LoadedProgram, questions: Sequence[Any], *, reads: bool, threads: int
+) -> tuple[list[Recorded], Cost]:
+    from querywright.models.ledger import metered
+    from querywright.watching.drift import recorded_now
+
+    ask = program if reads else program.retrieve
+    with metered() as meter, progress() as update, lm_failures():
+        found = recorded_now(ask, questions, artifact=program.id, threads=threads, progress=update)
+    return found, meter.total
+
+
+def _embed(program: LoadedProgram) -> Any:
+    return getattr(program.program.technique.retriever, "embed", None)
+
+
+def _show(found: Drift, traffic: str, against: str) -> None:
+    show_table(
+        f"{traffic}: {found.requests} requests, {found.questions} distinct questions; against {against}: "
+        f"{found.reference}",
+        [_row(one) for one in found.measures],
+        notes=[
+            "each question counts once, as it went last; difference with its 95 % interval; p Holm-corrected",
+            *(f"{one.name} is not tested: {one.note}" for one in found.measures if one.note),
+        ],
+    )
+    say(found.sentence, style="bold red" if found.verdict == "drift" else "bold")
+
+
+def _row(one: Measure) -> dict[str, str]:
+    return {
+        "measure": one.name,
+        "traffic": _value(one, one.value),
+        "n": str(one.n),
+        "reference": _value(one, one.reference),
+        "reference n": str(one.n_reference),
+        "difference": _value(one, one.difference, sign="+"),
+        "95 %": "-" if one.low != one.low else f"{_value(one, one.low, sign='+')} to {_value(one, one.high, sign='+')}",
+        "effect": _number(one.effect, sign="+"),
+        "p": _number(one.p_holm),
+    }
+
+
+def _value(one: Measure, value: float, *, sign: str = "") -> str:
+    if value != value:
+        return "-"
+    return f"{100 * value:{sign}.1f} %" if one.kind == "share" else f"{value:{sign}.3f}"
+
+
+def _number(value: float, *, sign: str = "") -> str:
+    return "-" if value != value else f"{value:{sign}.3f}"

@@ -1,0 +1,225 @@
+"""Recorded traffic and labels of it become questions that compile, evaluate and study take.
+
+A label names an exchange (``id``) and says at least one of
+
+* ``answer``: the right answer; for a question with options the text of one, or its letter,
+* ``evidence``: the passages that help: ids, or an object of id and label, as in a file of questions,
+* ``feedback``: ``up`` (the answer given was right) or ``down`` (it was not); also yes/no, true/false, 1/0.
+
+Labels of one question are one question: further right answers of a short-answer question are aliases, evidence is
+united.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from querywright.data.choices import read_answer, read_options
+from querywright.data.columns import Record, Table
+from querywright.data.fields import read_evidence
+from querywright.data.reading import QUESTION_COLUMNS, derived_id
+from querywright.data.tables import Row, file_rows, format_of
+from querywright.data.types import Label, Question
+from querywright.errors import DataError, InputError
+from querywright.watching.traffic import Recorded
+
+FEEDBACK = {
+    **dict.fromkeys(("up", "yes", "true", "1", "+1", "👍"), True),
+    **dict.fromkeys(("down", "no", "false", "0", "-1", "👎"), False),
+}
+COLUMNS = {
+    **{name: QUESTION_COLUMNS[name] for name in ("answer", "answer_idx", "answers", "aliases", "evidence")},
+    "id": ("id", "exchange", "exchange_id"),
+    "feedback": ("feedback", "thumb", "thumbs", "rating"),
+    "options": ("options",),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Labelled:
+    """Questions with labels, and what could not become one.
+
+    Args:
+        questions: One for each question that was labelled, in the order of the traffic.
+        left_out: A line for each question or label that was left out, with the reason.
+        labels: Labels read.
+        merged: Labels beyond the first of their question.
+    """
+
+    questions: tuple[Question, ...]
+    left_out: tuple[str, ...]
+    labels: int
+    merged: int
+
+
+@dataclass(slots=True)
+class _Gathered:
+    """What is said of one question; answers by what is left of them without case and spaces, each with who says so."""
+
+    recorded: Recorded
+    right: dict[str, tuple[str, str]] = field(default_factory=dict)
+    wrong: dict[str, tuple[str, str]] = field(default_factory=dict)
+    evidence: dict[str, Label] = field(default_factory=dict)
+    conflicts: list[str] = field(default_factory=list)
+
+    def add(self, one: Recorded, answers: Sequence[str], evidence: dict[str, Label], feedback: bool | None) -> None:
+        said = [(answer, self.right) for answer in answers]
+        if feedback is not None and one.answer is not None:
+            said.append((one.answer, self.right if feedback else self.wrong))
+        for answer, known in said:
+            known.setdefault(" ".join(answer.casefold().split()), (answer, one.id))
+        for passage, label in evidence.items():
+            if self.evidence.setdefault(passage, label) != label:
+                self.conflicts.append(f"the passage {passage!r} is {self.evidence[passage]} and {label} ({one.id})")
+
+    def contradictions(self) -> list[str]:
+        """What cannot be true together."""
+        found = list(self.conflicts)
+        if self.recorded.options and len(self.right) > 1:
+            said = " and ".join(f"{answer!r} ({id})" for answer, id in self.right.values())
+            found.append(f"the right answer is {said}")
+        found += [
+            f"{answer!r} is right ({self.right[key][1]}) and wrong ({id})"
+            for key, (answer, id) in self.wrong.items()
+            if key in self.right
+        ]
+        return found
+
+    def question(self) -> Question:
+        asked, answers = self.recorded, [answer for answer, _ in self.right.values()]
+        return Question(
+            derived_id(asked.question.strip(), asked.options),
+            asked.question.strip(),
+            asked.options,
+            answers[0] if answers else None,
+            tuple(answers[1:]),
+            dict(self.evidence),
+        )
+
+
+def labelled_questions(traffic: Sequence[Recorded], labels: str | Path) -> Labelled:
+    """The recorded questions that are labelled.
+
+    A question whose labels contradict each other is left out and named, and so is one of which nothing is known but
+    that an answer was wrong, one whose text was not kept, and a label of an exchange that is not in the traffic.
+
+    Args:
+        traffic: What was recorded.
+        labels: A .jsonl, .json, .csv or .tsv file, one label a row.
+
+    Raises:
+        DataError: The file cannot be read, or a label is none; all of them are named.
+    """
+    by_id = {one.id: one for one in traffic}
+    table = Table(COLUMNS, None, ())
+    gathered: dict[tuple[str, ...], _Gathered] = {}
+    left_out: list[str] = []
+    counts: dict[tuple[str, ...], int] = defaultdict(int)
+    rows = 0
+    for row in _rows(Path(labels), table.problems):
+        rows += 1
+        name = _id(table.record(row))
+        if name is not None and name not in by_id:
+            left_out.append(f"{row.place}: there is no exchange {name!r} in the traffic")
+        elif name is not None:
+            _add(gathered, counts, by_id[name], table, row, left_out)
+    table.raise_problems(os.fspath(labels), rows)
+    place = {one.key: number for number, one in reversed(list(enumerate(traffic)))}
+    questions = []
+    for key in sorted(gathered, key=place.__getitem__):
+        one = gathered[key]
+        conflicts = one.contradictions()
+        shown = f"{one.recorded.question[:60]!r}"
+        if conflicts:
+            left_out.append(f"{shown}: {'; '.join(conflicts)}")
+        elif not one.right and not one.evidence:
+            left_out.append(f"{shown}: nothing but a wrong answer is known; label the right one, or passages that help")
+        else:
+            questions.append(one.question())
+    return Labelled(tuple(questions), tuple(left_out), rows, sum(counts.values()) - len(counts))
+
+
+def write_questions(path: str | Path, questions: Sequence[Question]) -> None:
+    """Write questions as JSON lines, readable by their owner only.
+
+    They have no ids, so that files of them can be put together: reading them unites what asks the same.
+
+    Args:
+        path: The file; one that is there is replaced.
+        questions: What is written.
+
+    Raises:
+        InputError: The file cannot be written.
+    """
+    target = Path(path)
+    try:
+        descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with open(descriptor, "w", encoding="utf-8") as file:
+            for question in questions:
+                data = {key: value for key, value in question.to_json().items() if key != "id"}
+                file.write(json.dumps(data, ensure_ascii=False) + "\n")
+    except OSError as error:
+        raise InputError(f"{target.name!r} could not be written: {error.strerror}; give another file") from error
+
+
+def _rows(path: Path, problems: list[str]) -> list[Row]:
+    if not path.is_file() or not format_of(path.name)[0]:
+        raise DataError(f"{path.name}: labels are a .jsonl, .json, .csv or .tsv file that is there, one label a row")
+    return list(file_rows(path, path.name, problems))
+
+
+def _id(record: Record) -> str | None:
+    column, value = record.cell("id")
+    if value is None:
+        record.complain(column, None, "the id of a recorded exchange")
+        return None
+    return record.name(value, column, "the id of a recorded exchange") or None
+
+
+def _add(
+    gathered: dict[tuple[str, ...], _Gathered],
+    counts: dict[tuple[str, ...], int],
+    one: Recorded,
+    table: Table,
+    row: Row,
+    left_out: list[str],
+) -> None:
+    """Take what a row says of a recorded question."""
+    # The options are those that were recorded: a letter, or the text of one, is understood as in a file of questions.
+    record = table.record(Row(row.place, {**row.values, "options": list(one.options)}))
+    answer = read_answer(record, read_options(record))
+    evidence = read_evidence(record)
+    feedback = _feedback(record)
+    answers = [] if answer.text is None else [answer.text, *answer.aliases]
+    if not record.ok:
+        return
+    if not answers and not evidence and feedback is None:
+        record.complain("answer", None, "an answer, evidence or feedback")
+    elif one.hashed:
+        left_out.append(f"{row.place}: the text of {one.id!r} was not kept, so nothing can be learnt from it")
+    elif feedback and not answers and not evidence and not _says_something(one):
+        left_out.append(f"{row.place}: {one.id!r} gave no answer that could be the right one, whatever its feedback")
+    else:
+        usable = feedback if _says_something(one) else None
+        gathered.setdefault(one.key, _Gathered(one)).add(one, answers, evidence, usable)
+        counts[one.key] += 1
+
+
+def _says_something(one: Recorded) -> bool:
+    """Whether the recorded answer could be the right one."""
+    return bool(one.answer) and not one.declined and (not one.options or one.answer in one.options)
+
+
+def _feedback(record: Record) -> bool | None:
+    column, value = record.cell("feedback")
+    if value is None:
+        return None
+    known = FEEDBACK.get(str(value).strip().lower())
+    if known is None:
+        record.complain(column, value, f"one of {', '.join(FEEDBACK)}")
+    return known

@@ -1,0 +1,238 @@
+"""What is compared of two sets of traffic: one value a question, a difference with its interval, and a test."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist, fmean, variance
+from typing import Any
+
+import numpy as np
+
+from querywright.metrics.intervals import wilson_interval
+from querywright.models.embedder import Vectors
+from querywright.watching.permutation import FarTest, anderson_darling, same_shares
+from querywright.watching.traffic import Recorded
+
+LEAST = 30
+"""Questions that a side needs at least: fewer say too little of a distribution."""
+MOST_EMBEDDED = 500
+"""Questions of a side that are embedded; the test of more would take minutes and show no more that matters."""
+CONFIDENCE = 0.95
+
+Embed = Callable[[Sequence[str]], Vectors]
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """One thing that was compared, traffic against reference.
+
+    Args:
+        name: What was measured.
+        kind: ``score`` (a mean) or ``share`` (of questions).
+        n: Questions of the traffic that have it.
+        n_reference: Questions of the reference that have it.
+        value: Of the traffic; NaN without questions.
+        reference: Of the reference.
+        low: Lower end of the difference's 95 % interval; NaN where there is none.
+        high: Upper end.
+        effect: Size of the difference beside the spread: Cliff's delta of scores, in [-1, 1]; Cohen's h of shares.
+        p: Probability of such a difference if there were none; NaN where it was not tested.
+        method: The test.
+        note: Why it was not tested.
+        p_holm: The same, corrected for all that was tested.
+    """
+
+    name: str
+    kind: str
+    n: int
+    n_reference: int
+    value: float = math.nan
+    reference: float = math.nan
+    low: float = math.nan
+    high: float = math.nan
+    effect: float = math.nan
+    p: float = math.nan
+    method: str = ""
+    note: str = ""
+    p_holm: float = math.nan
+
+    @property
+    def difference(self) -> float:
+        """The traffic's value less that of the reference."""
+        return self.value - self.reference
+
+
+def scores(name: str, traffic: Sequence[float], reference: Sequence[float], *, seed: int = 0) -> Measure:
+    """Two samples of numbers: means, Welch's interval, the Anderson-Darling test by permutation.
+
+    Args:
+        name: What was measured.
+        traffic: One number a question.
+        reference: The same.
+        seed: Of the test.
+    """
+    n, m = len(traffic), len(reference)
+    if not n or not m:
+        return Measure(name, "score", n, m, note="one side has none")
+    value, other = fmean(traffic), fmean(reference)
+    if min(n, m) < LEAST:
+        return Measure(name, "score", n, m, value, other, note=_too_few(n, m))
+    low, high = _welch(traffic, reference)
+    p = anderson_darling(traffic, reference, seed=seed)
+    note = "all of them are equal" if math.isnan(p) else ""
+    return Measure(
+        name, "score", n, m, value, other, low, high, _cliff(traffic, reference), p, "Anderson-Darling", note
+    )
+
+
+def shares(name: str, traffic: Sequence[bool], reference: Sequence[bool]) -> Measure:
+    """Two samples of yes and no: shares, Newcombe's interval, Fisher's exact test.
+
+    Args:
+        name: What was measured.
+        traffic: One value a question.
+        reference: The same.
+    """
+    n, m, hits, others = len(traffic), len(reference), sum(traffic), sum(reference)
+    if not n or not m:
+        return Measure(name, "share", n, m, note="one side has none")
+    value, other = hits / n, others / m
+    if min(n, m) < LEAST:
+        return Measure(name, "share", n, m, value, other, note=_too_few(n, m))
+    low, high = newcombe(value, n, other, m)
+    if hits + others in (0, n + m):
+        note = f"it is {'every' if hits else 'no'} question of both"
+        return Measure(name, "share", n, m, value, other, low, high, 0.0, method="Fisher", note=note)
+    from scipy.stats import fisher_exact
+
+    exact: Any = fisher_exact(np.array([[hits, n - hits], [others, m - others]]))
+    p = min(1.0, float(exact.pvalue))
+    return Measure(name, "share", n, m, value, other, low, high, _cohen(value, other), p, "Fisher")
+
+
+def options(traffic: Sequence[Recorded], reference: Sequence[Recorded], *, seed: int = 0) -> Measure | None:
+    """Which place among its options the answer has: a chi-squared test by permutation.
+
+    What is shown is the place whose share differs most, with an interval that is wide enough for all of them. None
+    where no question has options.
+
+    Args:
+        traffic: What was recorded.
+        reference: What it is compared with.
+        seed: Of the test.
+    """
+    ours, theirs = _places(traffic), _places(reference)
+    n, m, name = len(ours), len(theirs), "answer's place"
+    if not ours or not theirs:
+        return None
+    if min(n, m) < LEAST:
+        return Measure(name, "share", n, m, note=_too_few(n, m))
+    places = sorted({*ours, *theirs})
+    most = max(places, key=lambda place: abs(ours.count(place) / n - theirs.count(place) / m))
+    value, other = ours.count(most) / n, theirs.count(most) / m
+    name = "answer: no option" if most < 0 else f"answer: option {most + 1}"
+    low, high = newcombe(value, n, other, m, confidence=1 - (1 - CONFIDENCE) / len(places))
+    p = same_shares(ours, theirs, seed=seed)
+    note = "all of them are equal" if math.isnan(p) else ""
+    return Measure(name, "share", n, m, value, other, low, high, _cohen(value, other), p, "chi-squared", note)
+
+
+def far(traffic: Sequence[str], reference: Sequence[str], embed: Embed, *, seed: int = 0) -> Measure:
+    """Questions that are farther from every question of the reference than 95 % of these are from one another.
+
+    Args:
+        traffic: Distinct questions.
+        reference: Distinct questions.
+        embed: Makes their vectors.
+        seed: Of the sample that is embedded, and of the test.
+    """
+    name, n, m = "far questions", len(traffic), len(reference)
+    if min(n, m) < LEAST:
+        return Measure(name, "share", n, m, note=_too_few(n, m))
+    generator = np.random.default_rng(seed)
+    ours, theirs = (_sample(texts, generator) for texts in (traffic, reference))
+    vectors = _normed(embed([*ours, *theirs]))
+    test = FarTest(vectors[: len(ours)], vectors[len(ours) :])
+    n, m, value, other = len(ours), len(theirs), test.far / len(ours), test.reference_share
+    low, high = newcombe(value, n, other, m)
+    return Measure(
+        name, "share", n, m, value, other, low, high, _cohen(value, other), test.p(seed=seed), "permutation, one-sided"
+    )
+
+
+def newcombe(a: float, n: int, b: float, m: int, *, confidence: float = CONFIDENCE) -> tuple[float, float]:
+    """Interval of the difference a - b of two shares, from Wilson's intervals of each.
+
+    Args:
+        a: Share of n.
+        n: 1 or more.
+        b: Share of m.
+        m: 1 or more.
+        confidence: Between 0 and 1. Default 0.95.
+
+    Source: Newcombe 1998, Statistics in Medicine 17(8), 873-890, method 10.
+    """
+    (low_a, high_a), (low_b, high_b) = (wilson_interval(s, k, confidence=confidence) for s, k in ((a, n), (b, m)))
+    return a - b - math.hypot(a - low_a, high_b - b), a - b + math.hypot(high_a - a, b - low_b)
+
+
+def detectable(n: int, m: int, *, alpha: float, power: float = 0.8) -> float:
+    """The shift of a mean, in standard deviations, that is found with this power.
+
+    Args:
+        n: Values of one sample.
+        m: Values of the other.
+        alpha: Level of the two-sided test.
+        power: Between 0 and 1. Default 0.8.
+    """
+    normal = NormalDist()
+    return (normal.inv_cdf(1 - alpha / 2) + normal.inv_cdf(power)) * math.sqrt(1 / n + 1 / m)
+
+
+def _too_few(n: int, m: int) -> str:
+    side, count = ("the traffic", n) if n < LEAST else ("the reference", m)
+    return f"too few: {side} has {count}, {LEAST} are needed"
+
+
+def _welch(a: Sequence[float], b: Sequence[float]) -> tuple[float, float]:
+    from scipy.special import stdtrit
+
+    one, two = variance(a) / len(a), variance(b) / len(b)
+    difference, error = fmean(a) - fmean(b), math.sqrt(one + two)
+    if not error:
+        return difference, difference
+    freedom = (one + two) ** 2 / (one**2 / (len(a) - 1) + two**2 / (len(b) - 1))
+    half = error * float(stdtrit(freedom, 0.5 + CONFIDENCE / 2))
+    return difference - half, difference + half
+
+
+def _cliff(a: Sequence[float], b: Sequence[float]) -> float:
+    """How much more often a value of a is the larger one than one of b."""
+    ordered = np.sort(np.asarray(b, dtype=np.float64))
+    values = np.asarray(a, dtype=np.float64)
+    below, until = np.searchsorted(ordered, values, "left"), np.searchsorted(ordered, values, "right")
+    return float((below + until - len(ordered)).sum()) / (len(values) * len(ordered))
+
+
+def _cohen(a: float, b: float) -> float:
+    return 2 * math.asin(math.sqrt(a)) - 2 * math.asin(math.sqrt(b))
+
+
+def _places(traffic: Sequence[Recorded]) -> list[int]:
+    read = (one for one in traffic if one.error is None and one.options and one.answer is not None)
+    return [one.options.index(one.answer) if one.answer in one.options else -1 for one in read]
+
+
+def _sample(texts: Sequence[str], generator: np.random.Generator) -> list[str]:
+    if len(texts) <= MOST_EMBEDDED:
+        return list(texts)
+    chosen = generator.choice(len(texts), MOST_EMBEDDED, replace=False)
+    return [texts[int(place)] for place in np.sort(chosen)]
+
+
+def _normed(vectors: Vectors) -> Vectors:
+    rows = np.asarray(vectors, dtype=np.float32)
+    made: Vectors = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
+    return made

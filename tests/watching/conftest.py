@@ -1,0 +1,41 @@
+"""Exchanges of a made program, with what a test wants to be different."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from querywright.optimize.artifacts.exchange import Exchange
+
+ARTIFACT = "0123456789ab"
+
+
+def made_exchange(number: int = 0, **changes: Any) -> Exchange:
+    fields: dict[str, Any] = {
+        "id": f"{number:032x}",
+        "at": "2026-03-04T05:06:07.250000+00:00",
+        "artifact": ARTIFACT,
+        "question": f"What of number {number}?",
+        "options": ("Heparin", "Aspirin"),
+        "queries": (("original", f"What of number {number}?"), ("support", "blood thinner")),
+        "passages": ("p1", "p2"),
+        "support": None,
+        "answer": "Heparin",
+        "declined": False,
+        "fallbacks": (),
+        "top_scores": (0.75, 0.5),
+        "seconds": 0.5,
+        "lm_calls": 2,
+        "lm_saved": 1,
+        "error": None,
+        "metadata": {"request": f"r{number}"},
+    }
+    return Exchange(**(fields | changes))
+
+
+@pytest.fixture(scope="session")
+def exchange() -> Callable[..., Exchange]:
+    """Makes an exchange; its number is in its id and its question."""
+    return made_exchange
