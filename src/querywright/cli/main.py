@@ -22,6 +22,7 @@ from querywright.cli.demo import demo
 from querywright.cli.evaluate import evaluate_command
 from querywright.cli.index import index
 from querywright.cli.judge import judge_app
+from querywright.cli.mcp import mcp
 from querywright.cli.questions import questions_app
 from querywright.cli.show import err, note
 from querywright.cli.study import study_app
@@ -53,6 +54,7 @@ app.add_typer(judge_app, name="judge")
 app.add_typer(questions_app, name="questions")
 app.add_typer(study_app, name="study")
 app.add_typer(testset_app, name="testset")
+app.command("mcp")(mcp)
 app.command("techniques")(techniques)
 
 
