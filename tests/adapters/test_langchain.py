@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 
 import pytest
 from langchain_core.callbacks import BaseCallbackHandler
@@ -10,7 +11,7 @@ from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import RunnableLambda, RunnablePassthrough
 
-from querywright.adapters.langchain import QuerywrightRetriever, as_runnable
+from querywright.adapters.langchain import QuerywrightRetriever, TakenBack, as_runnable
 from querywright.errors import InputError, TechniqueError
 
 QUESTION = "Which home blood pressure reading should be written down?"
@@ -122,6 +123,35 @@ def test_parts_of_a_stream_add_up_to_the_answer(runnable):
         assert ids(total["documents"]) == ids(whole["documents"])
         assert total["queries"] == whole["queries"]
         assert total["fallbacks"] == []
+
+
+def pieces(text, *, whole=True):
+    """An answer as a server streams it, in pieces of five characters."""
+    parts = [text[start : start + 5] for start in range(0, len(text), 5)]
+    choices = [{"index": 0, "delta": {"content": part}, "finish_reason": None} for part in parts]
+    if whole:
+        choices.append({"index": 0, "delta": {}, "finish_reason": "stop"})
+    chunks = [
+        {"id": "1", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": [one]} for one in choices
+    ]
+    lines = [f"data: {json.dumps(chunk)}\n\n" for chunk in chunks] + ["data: [DONE]\n\n"] * whole
+    return {"body": "".join(lines).encode()}
+
+
+def test_text_that_is_taken_back_is_not_in_the_sum(open_program, chat_server, monkeypatch):
+    broken = pieces('{"answer": "something that is not', whole=False)
+    server = chat_server(broken, pieces('{"answer": "the average"}'))
+    monkeypatch.setenv("OPENAI_API_BASE", server.url)
+    parts = list(as_runnable(open_program("plain")).stream("What is written down at home?"))
+    said = [part["answer"] for part in parts if "answer" in part]
+    assert server.count == 2
+    assert len(said) > 4
+    assert [text for text in said if isinstance(text, TakenBack)] == [""]
+    assert "".join(said) == "something that is notthe average"
+    total = parts[0]
+    for part in parts[1:]:
+        total = total + part
+    assert total["answer"] == "the average"
 
 
 def test_a_runnable_stands_in_a_chain_that_streams(runnable):

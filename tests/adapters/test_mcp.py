@@ -97,6 +97,15 @@ def test_what_a_client_can_mend_is_told_and_nothing_else(program, monkeypatch):
     assert "secret" not in crashed.content[0].text
 
 
+def test_an_lm_that_fails_is_told_without_its_key(open_program, chat_server, monkeypatch):
+    refusing = chat_server({"status": 401, "body": {"error": {"message": "wrong key sk-never-to-be-saved-1234567890"}}})
+    monkeypatch.setenv("OPENAI_API_BASE", refusing.url)
+    failed = call(serve(open_program("plain")), "ask", {"question": QUESTION})
+    assert failed.is_error
+    assert "the LM did not answer (LMAuthError)" in failed.content[0].text
+    assert "sk-never" not in failed.content[0].text
+
+
 def test_the_example_asks_over_stdio(example):
     tools, answer, passages = example("mcp_client.py")
     assert tools == "['ask', 'retrieve']"

@@ -9,7 +9,8 @@ from typing import Any
 
 from querywright.data.types import Passage
 from querywright.errors import InputError
-from querywright.optimize.artifacts.load import LoadedProgram, load
+from querywright.optimize.artifacts.load import load
+from querywright.optimize.artifacts.loaded import LoadedProgram
 
 GivenProgram = str | Path | LoadedProgram
 """The path of an artifact, or a program that ``querywright.load`` gave."""

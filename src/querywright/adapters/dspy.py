@@ -12,7 +12,7 @@ import dspy
 from querywright.adapters.common import GivenProgram, opened
 from querywright.models.adapter import PromptAdapter
 from querywright.optimize.artifacts.files import Manifest
-from querywright.optimize.artifacts.load import LoadedProgram
+from querywright.optimize.artifacts.loaded import LoadedProgram
 from querywright.optimize.report import save_program, today
 
 if TYPE_CHECKING:
@@ -103,7 +103,8 @@ def save_module(
     program = copy.deepcopy(module.program)
     for _, predictor in program.named_predictors():
         # A teleprompter also shows whole training examples, with fields that a predictor does not have.
-        fields = predictor.signature.fields
+        signature: Any = predictor.signature
+        fields = signature.fields
         shown = [{key: value for key, value in demo.items() if key in fields} for demo in predictor.demos]
         predictor.demos = [dspy.Example(**demo) for demo in shown if demo]
     used = module.origin.lm if lm is None else lm

@@ -12,7 +12,7 @@ from typing import Any
 
 from querywright.adapters.common import Found, GivenProgram, found_by, lm_by_name, missing, opened
 from querywright.errors import InputError
-from querywright.optimize.artifacts.load import LoadedProgram
+from querywright.optimize.artifacts.loaded import LoadedProgram
 
 os.environ.setdefault("HAYSTACK_TELEMETRY_ENABLED", "false")
 try:

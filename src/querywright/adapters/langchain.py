@@ -17,7 +17,8 @@ from querywright.adapters.common import (
     opened,
     query_data,
 )
-from querywright.optimize.artifacts.load import LoadedProgram
+from querywright.optimize.artifacts.loaded import LoadedProgram
+from querywright.optimize.artifacts.streaming import Event
 
 try:
     from langchain_core.callbacks import AsyncCallbackManagerForRetrieverRun, CallbackManagerForRetrieverRun
@@ -77,7 +78,11 @@ class QuerywrightRunnable(Runnable[Any, dict[str, Any]]):
         return await self._acall_with_config(self._aanswer, input, config, **kwargs)
 
     def stream(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Iterator[dict[str, Any]]:
-        """The result in parts that can be added up: queries, documents, the answer as it is written, the rest."""
+        """The result in parts that can be added up: queries, documents, the answer as it is written, the rest.
+
+        A part whose ``answer`` is a ``TakenBack`` takes back what was written before it. Documents have no ``queries``
+        and no ``score`` yet.
+        """
         yield from self.transform(iter([input]), config, **kwargs)
 
     async def astream(
@@ -115,18 +120,26 @@ class QuerywrightRunnable(Runnable[Any, dict[str, Any]]):
     def _parts(self, inputs: Iterator[Any]) -> Iterator[dict[str, Any]]:
         question, options = asked(_added(list(inputs)))
         yield AddableDict(question=question)
-        said = False
         for event in self.program.stream(question, options):
-            said = said or event.kind == "text"
-            yield _part(event, said)
+            yield _part(event)
 
     async def _aparts(self, inputs: AsyncIterator[Any]) -> AsyncIterator[dict[str, Any]]:
         question, options = asked(_added([part async for part in inputs]))
         yield AddableDict(question=question)
-        said = False
         async for event in self.program.astream(question, options):
-            said = said or event.kind == "text"
-            yield _part(event, said)
+            yield _part(event)
+
+
+class TakenBack(str):
+    """The ``answer`` of a part that takes back the text before it: the LM had to begin again.
+
+    Adding up the parts drops that text; who shows them as they come begins anew.
+    """
+
+    __slots__ = ()
+
+    def __radd__(self, before: str) -> str:
+        return ""
 
 
 def as_runnable(program: GivenProgram) -> QuerywrightRunnable:
@@ -157,17 +170,19 @@ def _result(question: str, prediction: Any) -> dict[str, Any]:
     }
 
 
-def _part(event: Any, said: bool) -> dict[str, Any]:
-    """What an event adds to the result; the answer at the end only where none was streamed."""
+def _part(event: Event) -> dict[str, Any]:
+    """What an event adds to the result."""
     if event.kind == "queries":
-        return AddableDict(queries=[dict(query) for query in event.data])
+        return AddableDict(queries=event.data)
     if event.kind == "passages":
         return AddableDict(documents=_documents(found(event.data)))
     if event.kind == "text":
         return AddableDict(answer=event.data)
+    if event.kind == "restart":
+        return AddableDict(answer=TakenBack())
     ended = event.data
-    rest = {} if said else {"answer": ended.answer}
-    return AddableDict(support=ended.support, fallbacks=list(ended.fallbacks), **rest)
+    unsaid = {} if ended.answer else {"answer": ended.answer}
+    return AddableDict(support=ended.support, fallbacks=list(ended.fallbacks), **unsaid)
 
 
 def _added(parts: list[Any]) -> Any:

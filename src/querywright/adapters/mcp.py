@@ -104,7 +104,7 @@ def _told() -> Iterator[None]:
     except QuerywrightError as error:
         raise ToolError(str(error)) from error
     except LMError as error:
-        raise ToolError("the LM did not answer; try later") from error
+        raise ToolError(f"the LM did not answer ({type(error).__name__})") from error
 
 
 def _found(prediction: Any) -> dict[str, Any]:

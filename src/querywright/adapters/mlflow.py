@@ -17,7 +17,8 @@ from querywright.adapters.common import lm_by_name, missing
 from querywright.errors import InputError
 from querywright.optimize.artifacts.files import Artifact, read_artifact
 from querywright.optimize.artifacts.folders import read_files
-from querywright.optimize.artifacts.load import LoadedProgram, load
+from querywright.optimize.artifacts.load import load
+from querywright.optimize.artifacts.loaded import LoadedProgram
 
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 try:
@@ -55,7 +56,7 @@ SIGNATURE = ModelSignature(
 ``passages`` and ``support`` are ids; ``error`` says what went wrong with a question; its other columns are then empty.
 """
 
-_SETTINGS: Mapping[str, Any] = {"lm": None, "home": None, "verify": False, "threads": 8}
+_SETTINGS: Mapping[str, Any] = {"lm": None, "home": None, "verify": False, "public_key": None, "threads": 8}
 """What ``mlflow.pyfunc.load_model(uri, model_config={...})`` may set."""
 
 
@@ -89,7 +90,7 @@ def log_artifact_folder(
             (copied / file).write_bytes(data)
         artifact = read_artifact(copied)
         manifest = artifact.manifest
-        return mlflow.pyfunc.log_model(
+        logged: ModelInfo = mlflow.pyfunc.log_model(
             name=name,
             loader_module=__name__,
             data_path=str(copied),
@@ -101,6 +102,7 @@ def log_artifact_folder(
             registered_model_name=registered_model_name,
             tags=None if tags is None else dict(tags),
         )
+    return logged
 
 
 def load_logged(uri: str, **options: Any) -> LoadedProgram:
@@ -111,7 +113,7 @@ def load_logged(uri: str, **options: Any) -> LoadedProgram:
         options: As ``querywright.load`` takes them.
 
     Raises:
-        InputError: The model there is none that ``log_artifact_folder`` logged, or the artifact cannot be loaded.
+        InputError: What is there was not logged by ``log_artifact_folder``, or the artifact cannot be loaded.
     """
     with tempfile.TemporaryDirectory() as folder:
         local = Path(download_artifacts(artifact_uri=uri, dst_path=folder)).resolve()
@@ -125,7 +127,13 @@ def load_logged(uri: str, **options: Any) -> LoadedProgram:
 def _load_pyfunc(path: str, model_config: Mapping[str, Any] | None = None) -> _Model:
     """What MLflow calls to load a model; its name and arguments are MLflow's."""
     given = {**_SETTINGS, **(model_config or {})}
-    program = load(path, lm=lm_by_name(given["lm"]), home=given["home"], verify=given["verify"])
+    program = load(
+        path,
+        lm=lm_by_name(given["lm"]),
+        home=given["home"],
+        verify=given["verify"],
+        public_key=given["public_key"],
+    )
     return _Model(program, int(given["threads"]))
 
 

@@ -25,6 +25,12 @@ def mcp(
         typer.Option("--reranker", metavar="NAME", help="A cross-encoder's name or path.", show_default=False),
     ] = None,
     verify: Annotated[bool, typer.Option("--verify", help="Replay the artifact's golden answers first.")] = False,
+    public_key: Annotated[
+        Path | None,
+        typer.Option(
+            "--public-key", metavar="FILE", help="Who must have signed it: their .pub file.", show_default=False
+        ),
+    ] = None,
     home: HomeOption = None,
 ) -> None:
     """Serve a compiled program to an assistant, over standard input and output.
@@ -44,6 +50,6 @@ def mcp(
             name = lm or ("embedded" if manifest.lm.startswith("embedded:") else manifest.lm)
             given = Workspace.open(home, name, api_base=api_base, api_key_env=api_key_env).lm
         with lm_failures():
-            program = load(artifact, lm=given, reranker=reranker, home=home, verify=verify)
+            program = load(artifact, lm=given, reranker=reranker, home=home, verify=verify, public_key=public_key)
         serving = server(program)
     serving.run()
