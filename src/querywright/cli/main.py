@@ -23,6 +23,7 @@ from querywright.cli.drift import drift_command
 from querywright.cli.evaluate import evaluate_command
 from querywright.cli.index import index
 from querywright.cli.judge import judge_app
+from querywright.cli.mcp import mcp
 from querywright.cli.questions import questions_app
 from querywright.cli.show import err, note
 from querywright.cli.study import study_app
@@ -57,6 +58,7 @@ app.add_typer(study_app, name="study")
 app.add_typer(testset_app, name="testset")
 app.command("drift")(drift_command)
 app.add_typer(traffic_app, name="traffic")
+app.command("mcp")(mcp)
 app.command("techniques")(techniques)
 
 

@@ -1,0 +1,131 @@
+"""A loaded program as part of a larger DSPy program, whose teleprompters see and tune it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import dspy
+
+from querywright.adapters.common import GivenProgram, opened
+from querywright.models.adapter import PromptAdapter
+from querywright.optimize.artifacts.files import Manifest
+from querywright.optimize.artifacts.loaded import LoadedProgram
+from querywright.optimize.report import save_program, today
+
+if TYPE_CHECKING:
+    from querywright.data.types import Question
+
+
+class ProgramModule(dspy.Module):
+    """A program inside another; ``as_module`` makes it.
+
+    Its predictors and knobs are parameters of the program around it, named ``program.technique...`` and
+    ``program.reader...``. A teleprompter that resets what it tunes takes away demonstrations and keeps instructions and
+    knobs. Copies share LM and retriever.
+
+    Args:
+        loaded: The loaded program.
+        outer_lm: Whether it asks the LM of the DSPy settings around it instead of its own.
+    """
+
+    def __init__(self, loaded: LoadedProgram, *, outer_lm: bool = False) -> None:
+        super().__init__()
+        self.program = copy.deepcopy(loaded.program)
+        self.outer_lm = outer_lm
+        self._origin = _Shared(loaded)
+
+    @property
+    def origin(self) -> LoadedProgram:
+        """The loaded program that it began as, which it leaves as it is."""
+        return self._origin.held
+
+    def forward(self, question: str, options: Sequence[str] | None = None) -> dspy.Prediction:
+        """Answer a question.
+
+        Args:
+            question: The question.
+            options: Option texts for a program that compares options.
+
+        Returns:
+            As the loaded program gives it: ``answer``, ``support``, ``passages``, ``queries``, ``fallbacks``.
+        """
+        with self._settings():
+            return self.program(question=question, options=None if options is None else list(options))
+
+    async def aforward(self, question: str, options: Sequence[str] | None = None) -> dspy.Prediction:
+        """``forward`` in an event loop."""
+        with self._settings():
+            return await self.program.acall(question=question, options=None if options is None else list(options))
+
+    def _settings(self) -> Any:
+        """The DSPy settings of a call: those around it, its trace included, but our adapter and mostly our LM."""
+        lm = {} if self.outer_lm else {"lm": self.origin.lm}
+        return dspy.context(adapter=PromptAdapter(), **lm)
+
+
+def as_module(program: GivenProgram, *, outer_lm: bool = False, frozen: bool = False) -> ProgramModule:
+    """A program as a module for a larger one.
+
+    Args:
+        program: The path of an artifact, or a loaded program; it stays as it is.
+        outer_lm: Whether it asks the LM of the DSPy settings around it, a teleprompter's teacher included, instead of
+            its own. Default False.
+        frozen: Whether teleprompters of the larger program leave it as it is. Default False.
+    """
+    module = ProgramModule(opened(program), outer_lm=outer_lm)
+    module._compiled = frozen
+    return module
+
+
+def save_module(
+    path: str | Path,
+    module: ProgramModule,
+    *,
+    lm: Any = None,
+    asked: Sequence[Question] = (),
+    threads: int = 4,
+) -> Manifest:
+    """Write a module that was tuned inside a larger program as an artifact of its own.
+
+    Args:
+        path: The artifact's folder.
+        module: As the teleprompter left it.
+        lm: The LM that it was tuned for. Default: its own.
+        asked: Golden questions, asked now and replayed by ``querywright.load(path, verify=True)``. Default none.
+        threads: Questions under way at a time.
+
+    Raises:
+        ArtifactError: It cannot be written.
+    """
+    program = copy.deepcopy(module.program)
+    for _, predictor in program.named_predictors():
+        # A teleprompter also shows whole training examples, with fields that a predictor does not have.
+        signature: Any = predictor.signature
+        fields = signature.fields
+        shown = [{key: value for key, value in demo.items() if key in fields} for demo in predictor.demos]
+        predictor.demos = [dspy.Example(**demo) for demo in shown if demo]
+    used = module.origin.lm if lm is None else lm
+    origin = module.origin.manifest
+    name = Path(path).resolve().name
+    card = (
+        f"# {name}\n\n{program.technique.TITLE}, tuned inside a larger DSPy program on {today()} for the LM "
+        f"`{used.model}`. It began as the artifact with the checksum {origin.checksum[:12]}.\n\n"
+        f'Load it with `querywright.load("path/to/{name}")`: the path of this folder, as your program sees it.\n'
+    )
+    made = {"tuned_in": "a larger DSPy program", "began_as": origin.checksum}
+    return save_program(path, program, lm=used, asked=asked, threads=threads, made=made, card=card)
+
+
+class _Shared:
+    """Keeps an object out of DSPy's sight, and the same in every copy."""
+
+    __slots__ = ("held",)
+
+    def __init__(self, held: LoadedProgram) -> None:
+        self.held = held
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Shared:
+        return self

@@ -1,0 +1,142 @@
+"""Programs in Haystack: a component that answers, and one that only retrieves. Needs the extra ``haystack``.
+
+Importing Haystack switches its usage statistics on; they stay off here unless HAYSTACK_TELEMETRY_ENABLED says otherwise
+or the application has imported Haystack before.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import Any
+
+from querywright.adapters.common import Found, GivenProgram, found_by, lm_by_name, missing, opened
+from querywright.errors import InputError
+from querywright.optimize.artifacts.loaded import LoadedProgram
+
+os.environ.setdefault("HAYSTACK_TELEMETRY_ENABLED", "false")
+try:
+    from haystack import Document, component, default_to_dict
+except ImportError as error:
+    raise missing("haystack", error) from error
+
+
+class _Component:
+    """What both components are: a program that is loaded when the pipeline is warmed up.
+
+    Saved are the path and the names as they were given, and never a key or an address: a pipeline from elsewhere cannot
+    send a key away. Haystack asks for consent before it loads a class of ours: ``Pipeline.loads(text,
+    allowed_modules=["querywright.adapters.haystack"])``.
+    """
+
+    def __init__(
+        self, program: GivenProgram, lm: str | None = None, home: str | None = None, verify: bool = False
+    ) -> None:
+        self.program = program if isinstance(program, LoadedProgram) else str(program)
+        self.lm = lm_by_name(lm)
+        self.home = home
+        self.verify = verify
+        self._loaded = program if isinstance(program, LoadedProgram) else None
+
+    def warm_up(self) -> None:
+        """Load the artifact, once."""
+        self._ready()
+
+    def to_dict(self) -> dict[str, Any]:
+        """The component as plain data.
+
+        Raises:
+            InputError: It was made with a loaded program, which has no path.
+        """
+        if isinstance(self.program, LoadedProgram):
+            raise InputError(
+                "a component made with a loaded program cannot be saved; give the path of the artifact instead"
+            )
+        return default_to_dict(self, program=self.program, lm=self.lm, home=self.home, verify=self.verify)
+
+    def _ready(self) -> LoadedProgram:
+        if self._loaded is None:
+            self._loaded = opened(self.program, lm=self.lm, home=self.home, verify=self.verify)
+        return self._loaded
+
+
+@component
+class QuerywrightProgram(_Component):
+    """A whole program as a component: ``query`` and ``options`` in, ``answer``, ``documents`` and ``queries`` out.
+
+    The answer is empty where the program has no reader. The metadata of a document are those of the passage, and
+    ``id``, ``title``, ``rank`` and ``queries`` (the searches that found it).
+
+    Args:
+        program: The path of an artifact, or a loaded program, which cannot be saved with a pipeline.
+        lm: Name of an LM instead of the artifact's own. Default None.
+        home: The working folder that holds the collection. Default ``$QUERYWRIGHT_HOME`` or ``.querywright``.
+        verify: Replay the artifact's golden answers when it is loaded. Default False.
+
+    Raises:
+        InputError: ``lm`` holds an address.
+    """
+
+    @component.output_types(answer=str, documents=list[Document], queries=list[str])
+    def run(self, query: str, options: list[str] | None = None) -> dict[str, Any]:
+        """Answer a question.
+
+        Args:
+            query: The question.
+            options: Option texts for a program that compares options.
+        """
+        return _result(self._ready()(query, options))
+
+    @component.output_types(answer=str, documents=list[Document], queries=list[str])
+    async def run_async(self, query: str, options: list[str] | None = None) -> dict[str, Any]:
+        """``run`` in an event loop."""
+        return _result(await self._ready().acall(query, options))
+
+
+@component
+class QuerywrightRetriever(_Component):
+    """A program's technique as a component: the reader is not asked.
+
+    Documents are as ``QuerywrightProgram`` gives them.
+
+    Args:
+        program: The path of an artifact, or a loaded program, which cannot be saved with a pipeline.
+        lm: Name of an LM instead of the artifact's own. Default None.
+        home: The working folder that holds the collection. Default ``$QUERYWRIGHT_HOME`` or ``.querywright``.
+        verify: Replay the artifact's golden answers when it is loaded. Default False.
+
+    Raises:
+        InputError: ``lm`` holds an address.
+    """
+
+    @component.output_types(documents=list[Document], queries=list[str])
+    def run(self, query: str, options: list[str] | None = None) -> dict[str, Any]:
+        """Find documents for a question.
+
+        Args:
+            query: The question.
+            options: Option texts for a technique that compares options.
+        """
+        return _found(self._ready().retrieve(query, options))
+
+    @component.output_types(documents=list[Document], queries=list[str])
+    async def run_async(self, query: str, options: list[str] | None = None) -> dict[str, Any]:
+        """``run`` in an event loop."""
+        return _found(await self._ready().aretrieve(query, options))
+
+
+def _result(prediction: Any) -> dict[str, Any]:
+    return {"answer": prediction.answer or "", **_found(prediction)}
+
+
+def _found(prediction: Any) -> dict[str, Any]:
+    texts = [query.text for query in prediction.queries]
+    return {"documents": _documents(found_by(prediction)), "queries": texts}
+
+
+def _documents(passages: Iterable[Found]) -> list[Document]:
+    documents = []
+    for one in passages:
+        meta = {key: value for key, value in one.metadata.items() if key != "score"}
+        documents.append(Document(id=one.passage.id, content=one.passage.text, meta=meta, score=one.score))
+    return documents

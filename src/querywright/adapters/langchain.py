@@ -1,0 +1,193 @@
+"""Programs in LangChain: a retriever, and a Runnable that answers. Needs the extra ``langchain``."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Iterator
+from typing import Any
+
+from pydantic import field_validator
+
+from querywright.adapters.common import (
+    Found,
+    GivenProgram,
+    asked,
+    found,
+    found_by,
+    missing,
+    opened,
+    query_data,
+)
+from querywright.optimize.artifacts.loaded import LoadedProgram
+from querywright.optimize.artifacts.streaming import Event
+
+try:
+    from langchain_core.callbacks import AsyncCallbackManagerForRetrieverRun, CallbackManagerForRetrieverRun
+    from langchain_core.documents import Document
+    from langchain_core.retrievers import BaseRetriever
+    from langchain_core.runnables import Runnable, RunnableConfig
+    from langchain_core.runnables.utils import AddableDict
+except ImportError as error:
+    raise missing("langchain", error) from error
+
+
+class QuerywrightRetriever(BaseRetriever):
+    """A program's technique as a retriever: the reader is not asked.
+
+    A document has the passage's text and id; its metadata are those of the passage, and ``id``, ``title``, ``rank``,
+    ``queries`` (the searches that found it) and, where it is known, ``score``. A technique that compares options takes
+    them with the question: ``retriever.invoke(question, options=[...])``.
+
+    Args:
+        program: The path of an artifact, or a loaded program.
+    """
+
+    program: Any
+
+    @field_validator("program", mode="before")
+    @classmethod
+    def _opened(cls, given: GivenProgram) -> LoadedProgram:
+        return opened(given)
+
+    def _get_relevant_documents(
+        self, query: str, *, run_manager: CallbackManagerForRetrieverRun, options: list[str] | None = None
+    ) -> list[Document]:
+        return _documents(found_by(self.program.retrieve(query, options)))
+
+    async def _aget_relevant_documents(
+        self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun, options: list[str] | None = None
+    ) -> list[Document]:
+        return _documents(found_by(await self.program.aretrieve(query, options)))
+
+
+class QuerywrightRunnable(Runnable[Any, dict[str, Any]]):
+    """A whole program as a step of a chain; ``as_runnable`` makes it.
+
+    Args:
+        program: The path of an artifact, or a loaded program.
+    """
+
+    def __init__(self, program: GivenProgram) -> None:
+        self.program = opened(program)
+
+    def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> dict[str, Any]:
+        """Answer one question."""
+        return self._call_with_config(self._answer, input, config, **kwargs)
+
+    async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> dict[str, Any]:
+        """Answer one question in an event loop."""
+        return await self._acall_with_config(self._aanswer, input, config, **kwargs)
+
+    def stream(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Iterator[dict[str, Any]]:
+        """The result in parts that can be added up: queries, documents, the answer as it is written, the rest.
+
+        A part whose ``answer`` is a ``TakenBack`` takes back what was written before it. Documents have no ``queries``
+        and no ``score`` yet.
+        """
+        yield from self.transform(iter([input]), config, **kwargs)
+
+    async def astream(
+        self, input: Any, config: RunnableConfig | None = None, **kwargs: Any
+    ) -> AsyncIterator[dict[str, Any]]:
+        """``stream`` in an event loop."""
+
+        async def one() -> AsyncIterator[Any]:
+            yield input
+
+        async for part in self.atransform(one(), config, **kwargs):
+            yield part
+
+    def transform(
+        self, input: Iterator[Any], config: RunnableConfig | None = None, **kwargs: Any
+    ) -> Iterator[dict[str, Any]]:
+        """``stream`` of what an earlier step gives in parts."""
+        yield from self._transform_stream_with_config(input, self._parts, config, **kwargs)
+
+    async def atransform(
+        self, input: AsyncIterator[Any], config: RunnableConfig | None = None, **kwargs: Any
+    ) -> AsyncIterator[dict[str, Any]]:
+        """``transform`` in an event loop."""
+        async for part in self._atransform_stream_with_config(input, self._aparts, config, **kwargs):
+            yield part
+
+    def _answer(self, given: Any) -> dict[str, Any]:
+        question, options = asked(given)
+        return _result(question, self.program(question, options))
+
+    async def _aanswer(self, given: Any) -> dict[str, Any]:
+        question, options = asked(given)
+        return _result(question, await self.program.acall(question, options))
+
+    def _parts(self, inputs: Iterator[Any]) -> Iterator[dict[str, Any]]:
+        question, options = asked(_added(list(inputs)))
+        yield AddableDict(question=question)
+        for event in self.program.stream(question, options):
+            yield _part(event)
+
+    async def _aparts(self, inputs: AsyncIterator[Any]) -> AsyncIterator[dict[str, Any]]:
+        question, options = asked(_added([part async for part in inputs]))
+        yield AddableDict(question=question)
+        async for event in self.program.astream(question, options):
+            yield _part(event)
+
+
+class TakenBack(str):
+    """The ``answer`` of a part that takes back the text before it: the LM had to begin again.
+
+    Adding up the parts drops that text; who shows them as they come begins anew.
+    """
+
+    __slots__ = ()
+
+    def __radd__(self, before: str) -> str:
+        return ""
+
+
+def as_runnable(program: GivenProgram) -> QuerywrightRunnable:
+    """A whole program as a Runnable.
+
+    Args:
+        program: The path of an artifact, or a loaded program.
+
+    Returns:
+        A Runnable that takes a question, or a dict with ``question`` and ``options``, and gives a dict with
+        ``question``, ``answer``, ``support``, ``documents``, ``queries`` and ``fallbacks``.
+    """
+    return QuerywrightRunnable(program)
+
+
+def _documents(passages: Iterable[Found]) -> list[Document]:
+    return [Document(one.passage.text, id=one.passage.id, metadata=one.metadata) for one in passages]
+
+
+def _result(question: str, prediction: Any) -> dict[str, Any]:
+    return {
+        "question": question,
+        "answer": prediction.answer,
+        "support": prediction.support,
+        "documents": _documents(found_by(prediction)),
+        "queries": query_data(prediction.queries),
+        "fallbacks": list(prediction.fallbacks),
+    }
+
+
+def _part(event: Event) -> dict[str, Any]:
+    """What an event adds to the result."""
+    if event.kind == "queries":
+        return AddableDict(queries=event.data)
+    if event.kind == "passages":
+        return AddableDict(documents=_documents(found(event.data)))
+    if event.kind == "text":
+        return AddableDict(answer=event.data)
+    if event.kind == "restart":
+        return AddableDict(answer=TakenBack())
+    ended = event.data
+    unsaid = {} if ended.answer else {"answer": ended.answer}
+    return AddableDict(support=ended.support, fallbacks=list(ended.fallbacks), **unsaid)
+
+
+def _added(parts: list[Any]) -> Any:
+    """The input of a step whose predecessor gave it in parts."""
+    whole = parts[0] if parts else None
+    for part in parts[1:]:
+        whole = whole + part
+    return whole

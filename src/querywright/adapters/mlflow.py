@@ -1,0 +1,182 @@
+"""Artifacts as MLflow models, JSON all the way: logged, versioned and loaded there. Needs the extra ``mlflow``.
+
+Importing MLflow switches its usage statistics on; they stay off here unless MLFLOW_DISABLE_TELEMETRY says otherwise or
+the application has imported MLflow before.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from querywright import __version__
+from querywright.adapters.common import lm_by_name, missing
+from querywright.errors import InputError
+from querywright.optimize.artifacts.files import Artifact, read_artifact
+from querywright.optimize.artifacts.folders import read_files
+from querywright.optimize.artifacts.load import load
+from querywright.optimize.artifacts.loaded import LoadedProgram
+
+os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+try:
+    import mlflow.pyfunc
+    from mlflow.artifacts import download_artifacts
+    from mlflow.models import Model, ModelSignature
+    from mlflow.models.model import ModelInfo
+    from mlflow.types.schema import Array, ColSpec, DataType, Schema
+except ImportError as error:
+    raise missing("mlflow", error) from error
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SIGNATURE = ModelSignature(
+    inputs=Schema(
+        [
+            ColSpec(DataType.string, "question"),
+            ColSpec(Array(DataType.string), "options", required=False),
+        ]
+    ),
+    outputs=Schema(
+        [
+            ColSpec(DataType.string, "answer", required=False),
+            ColSpec(Array(DataType.string), "support", required=False),
+            ColSpec(Array(DataType.string), "passages"),
+            ColSpec(Array(DataType.string), "queries"),
+            ColSpec(Array(DataType.string), "fallbacks"),
+            ColSpec(DataType.string, "error", required=False),
+        ]
+    ),
+)
+"""What a model takes and gives: one row a question.
+
+``passages`` and ``support`` are ids; ``error`` says what went wrong with a question; its other columns are then empty.
+"""
+
+_SETTINGS: Mapping[str, Any] = {"lm": None, "home": None, "verify": False, "public_key": None, "threads": 8}
+"""What ``mlflow.pyfunc.load_model(uri, model_config={...})`` may set."""
+
+
+def log_artifact_folder(
+    program_path: str | Path,
+    *,
+    name: str = "program",
+    input_example: Mapping[str, Any] | None = None,
+    registered_model_name: str | None = None,
+    tags: Mapping[str, Any] | None = None,
+) -> ModelInfo:
+    """Log an artifact as a model of the active run, which ``mlflow.pyfunc.load_model`` and ``load_logged`` load.
+
+    The model is the artifact's own files and the name of this module: no pickle is written or read. The collection that
+    is searched is not in it; who loads the model names its working folder.
+
+    Args:
+        program_path: The artifact's folder.
+        name: The model's name. Default ``program``.
+        input_example: ``question`` and ``options``. Default: the artifact's first golden question.
+        registered_model_name: A name in the model registry. Default: it is not registered.
+        tags: Tags of the model.
+
+    Raises:
+        ArtifactError: The artifact is missing, damaged or edited.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        copied = Path(folder) / "artifact"
+        copied.mkdir()
+        for file, data in read_files(Path(program_path).absolute()).items():
+            (copied / file).write_bytes(data)
+        artifact = read_artifact(copied)
+        manifest = artifact.manifest
+        logged: ModelInfo = mlflow.pyfunc.log_model(
+            name=name,
+            loader_module=__name__,
+            data_path=str(copied),
+            signature=SIGNATURE,
+            input_example=dict(input_example or _example(artifact)),
+            pip_requirements=[f"querywright[mlflow]=={__version__}"],
+            metadata={"technique": manifest.technique, "lm": manifest.lm, "checksum": manifest.checksum},
+            model_config=dict(_SETTINGS),
+            registered_model_name=registered_model_name,
+            tags=None if tags is None else dict(tags),
+        )
+    return logged
+
+
+def load_logged(uri: str, **options: Any) -> LoadedProgram:
+    """The program of a logged artifact, as ``querywright.load`` gives it.
+
+    Args:
+        uri: Where MLflow has it, such as ``models:/name/1`` or ``runs:/id/program``.
+        options: As ``querywright.load`` takes them.
+
+    Raises:
+        InputError: What is there was not logged by ``log_artifact_folder``, or the artifact cannot be loaded.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        local = Path(download_artifacts(artifact_uri=uri, dst_path=folder)).resolve()
+        flavor = Model.load(str(local)).flavors.get(mlflow.pyfunc.FLAVOR_NAME, {})
+        data = (local / str(flavor.get(mlflow.pyfunc.DATA, ""))).resolve()
+        if flavor.get(mlflow.pyfunc.MAIN) != __name__ or not data.is_relative_to(local):
+            raise InputError(f"{uri} is no artifact of querywright; log it with log_artifact_folder")
+        return load(data, **options)
+
+
+def _load_pyfunc(path: str, model_config: Mapping[str, Any] | None = None) -> _Model:
+    """What MLflow calls to load a model; its name and arguments are MLflow's."""
+    given = {**_SETTINGS, **(model_config or {})}
+    program = load(
+        path,
+        lm=lm_by_name(given["lm"]),
+        home=given["home"],
+        verify=given["verify"],
+        public_key=given["public_key"],
+    )
+    return _Model(program, int(given["threads"]))
+
+
+class _Model:
+    """A program in the form of an MLflow model."""
+
+    def __init__(self, program: LoadedProgram, threads: int) -> None:
+        self._program = program
+        self._threads = threads
+
+    def predict(self, data: Any) -> pd.DataFrame:
+        """Answer the questions of a table, one row each; a question that fails has its error and nothing else."""
+        import pandas as pd
+
+        rows = pd.DataFrame(data).to_dict("records")
+        asked = [(str(row["question"]), _options(row.get("options"))) for row in rows]
+        answered = self._program.batch(asked, threads=self._threads)
+        return pd.DataFrame([_row(one.prediction, one.error) for one in answered])
+
+
+def _options(given: Any) -> list[str] | None:
+    """The options of a row: a list or an array; nothing, or not a number, where the question has none."""
+    options = list(given) if hasattr(given, "__len__") and not isinstance(given, str) else []
+    return options or None
+
+
+def _row(prediction: Any, error: Exception | None) -> dict[str, Any]:
+    if prediction is None:
+        empty: dict[str, Any] = {"answer": None, "support": None, "passages": [], "queries": [], "fallbacks": []}
+        return {**empty, "error": f"{type(error).__name__}: {error}"}
+    return {
+        "answer": prediction.answer,
+        "support": prediction.support,
+        "passages": [passage.id for passage in prediction.passages],
+        "queries": [query.text for query in prediction.queries],
+        "fallbacks": list(prediction.fallbacks),
+        "error": None,
+    }
+
+
+def _example(artifact: Artifact) -> dict[str, Any]:
+    """The first golden question, else one made up."""
+    if not artifact.golden:
+        return {"question": "What is it that you want to know?"}
+    first = artifact.golden[0]
+    return {"question": first.question} | ({"options": first.options} if first.options else {})

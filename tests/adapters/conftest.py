@@ -1,0 +1,162 @@
+"""Two small artifacts, an LM that answers from a script, and a network that ends at this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import runpy
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+# Read when a framework is imported, which a test module does before it imports an adapter.
+os.environ["HAYSTACK_TELEMETRY_ENABLED"] = "false"
+os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
+os.environ["LANGSMITH_TRACING"] = "false"
+
+KEY = "sk-never-to-be-saved-1234567890"
+CARDS = {
+    "home": "A home blood pressure reading to write down is the average of several, seated and rested, in a week.",
+    "feet": "Look at both feet every evening and show any new sore to the care team soon.",
+    "juice": "Fast sugar such as juice or glucose tablets comes first when blood sugar is very low.",
+    "lenses": "The eye clinic looks at the retina once a year, also when sight is good.",
+    "salt": "Bread and ready meals bring most of the salt; fresh food brings little of it.",
+}
+QUESTION = "Which home blood pressure reading should be written down?"
+OPTIONS = ["Only the highest one", "The average of several, seated and rested", "One after a walk"]
+
+
+class Flat:
+    """An embedder for a collection that is searched by words."""
+
+    id = "flat"
+    dimension = 2
+
+    def encode(self, texts: Any, /) -> np.ndarray:
+        return np.tile(np.asarray([[1, 0]], dtype=np.float32), (len(texts), 1))
+
+
+def fill_in(body: dict[str, Any]) -> str:
+    """The fields that the prompt names: the choice whose words the prompt's end holds, else the question's words."""
+    said = {
+        message["role"]: message["content"]
+        if isinstance(message["content"], str)
+        else "".join(part["text"] for part in message["content"])
+        for message in body["messages"]
+    }
+    asked = said["user"].lower()
+    answer: dict[str, Any] = {}
+    for name, form in re.findall(r"^- (\w+):? ?(.*)$", said["system"], re.MULTILINE):
+        if "one of " in form:
+            choices = json.loads("[" + form.partition("one of ")[2].replace(" | ", ",") + "]")
+            answer[name] = max(choices, key=lambda one: asked.partition("options:")[0].count(one.lower()))
+        else:
+            words = " ".join(re.findall(r"\w+", asked.rpartition("question:")[2])[:8])
+            answer[name] = [words] if "list of texts" in form else words
+    return json.dumps(answer)
+
+
+@pytest.fixture(scope="session")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder as `make demo` leaves it: ``artifacts/hcqr-sample`` with its collection; and ``artifacts/plain``."""
+    from querywright.data.types import Passage, Question
+    from querywright.models.lm import resolve_lm
+    from querywright.optimize.report import save_program
+    from querywright.programs import make_program
+    from querywright.retrieval.bm25 import BM25Retriever
+    from querywright.retrieval.index import build_collection
+
+    folder = tmp_path_factory.mktemp("place")
+    home = folder / ".querywright"
+    passages = [Passage(key, text, key.title(), {"source": "cards"}) for key, text in CARDS.items()]
+    build_collection("sample", passages, embedder=Flat(), home=home)
+    retriever = BM25Retriever("sample", home=home)
+    server = runpy.run_path(str(Path(__file__).parents[1] / "scripted_server.py"))["ScriptedServer"]([fill_in])
+    lm = resolve_lm("openai/scripted", api_base=server.url, api_key=KEY)
+    for name, technique, reader, options in (
+        ("hcqr-sample", "hcqr", "multiple_choice", OPTIONS),
+        ("plain", "plain", "short_answer", []),
+    ):
+        save_program(
+            folder / "artifacts" / name,
+            make_program(technique, retriever, reader=reader, max_passages=2),
+            lm=lm,
+            asked=[Question("q", QUESTION, tuple(options))],
+            threads=1,
+            made={},
+            card=f"# {name}\n",
+        )
+    server.close()
+    return folder
+
+
+@pytest.fixture
+def server(chat_server: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The LM; artifacts ask it without being told where it is."""
+    started = chat_server(fill_in)
+    monkeypatch.setenv("OPENAI_API_BASE", started.url)
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    return started
+
+
+@pytest.fixture
+def open_program(place: Path, server: Any) -> Callable[..., Any]:
+    """Loads one of the artifacts."""
+    from querywright.optimize.artifacts.load import load
+
+    return lambda name="hcqr-sample": load(place / "artifacts" / name, home=place / ".querywright")
+
+
+@pytest.fixture
+def program(open_program: Callable[..., Any]) -> Any:
+    """The loaded ``hcqr-sample``."""
+    return open_program()
+
+
+@pytest.fixture
+def at_place(place: Path, server: Any, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The test works in that folder, where paths are those of the examples."""
+    monkeypatch.chdir(place)
+    monkeypatch.setenv("QUERYWRIGHT_HOME", str(place / ".querywright"))
+    return place
+
+
+@pytest.fixture
+def example(at_place: Path, capsys: pytest.CaptureFixture[str]) -> Callable[[str], list[str]]:
+    """Runs an example in this process, at the place, and gives the lines that it printed."""
+
+    def call(name: str) -> list[str]:
+        capsys.readouterr()
+        runpy.run_path(str(Path(__file__).parents[2] / "examples" / name), run_name="__main__")
+        return capsys.readouterr().out.splitlines()
+
+    return call
+
+
+@pytest.fixture(autouse=True)
+def _nothing_leaves(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Connections to other machines are refused, and a test that tried one fails."""
+    tried: list[Any] = []
+    connect, look_up = socket.socket.connect, socket.getaddrinfo
+
+    def guarded_connect(self: socket.socket, address: Any) -> Any:
+        if isinstance(address, tuple) and address[0] not in ("127.0.0.1", "::1", "localhost"):
+            tried.append(address)
+            raise OSError(101, "no network in this test")
+        return connect(self, address)
+
+    def guarded_look_up(host: Any, *arguments: Any, **options: Any) -> Any:
+        if host not in ("127.0.0.1", "::1", "localhost", None):
+            tried.append(host)
+            raise OSError(101, "no network in this test")
+        return look_up(host, *arguments, **options)
+
+    monkeypatch.setattr(socket.socket, "connect", guarded_connect)
+    monkeypatch.setattr(socket, "getaddrinfo", guarded_look_up)
+    yield
+    assert tried == []

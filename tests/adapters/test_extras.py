@@ -1,0 +1,109 @@
+"""What an adapter says without its framework, and that importing one sends nothing."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+
+import pytest
+
+from querywright.adapters.common import asked, found, lm_by_name, opened
+from querywright.data.types import Passage
+from querywright.errors import InputError
+from querywright.programs import Record
+
+ROOTS = {
+    "langchain": "langchain_core",
+    "llama_index": "llama_index",
+    "haystack": "haystack",
+    "mcp": "mcp",
+    "mlflow": "mlflow",
+}
+QUIET = """
+import sys
+
+def guard(event, args):
+    if event == "socket.getaddrinfo" or (event == "socket.connect" and isinstance(args[1], tuple)):
+        print("tried", event, args[1:], flush=True)
+        raise OSError(101, "no network in this test")
+
+sys.addaudithook(guard)
+import querywright.adapters.langchain, querywright.adapters.llama_index, querywright.adapters.haystack
+import querywright.adapters.mcp, querywright.adapters.mlflow
+from haystack.telemetry._telemetry import telemetry
+from langsmith.utils import tracing_is_enabled
+from mlflow.telemetry.client import get_telemetry_client
+
+print(telemetry, tracing_is_enabled(), get_telemetry_client())
+"""
+
+
+@pytest.mark.parametrize("name", ROOTS)
+def test_without_its_framework_an_adapter_names_the_extra(name, monkeypatch):
+    root = ROOTS[name]
+    for module in [root, *(one for one in sys.modules if one.startswith(f"{root}."))]:
+        monkeypatch.setitem(sys.modules, module, None)
+    monkeypatch.delitem(sys.modules, f"querywright.adapters.{name}", raising=False)
+    extra = name.replace("_", "-")
+    with pytest.raises(InputError, match=rf"needs the extra {extra}: pip install 'querywright\[{extra}\]'"):
+        importlib.import_module(f"querywright.adapters.{name}")
+
+
+def test_importing_the_adapters_switches_nothing_on_that_sends(tmp_path):
+    kept = {name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ}
+    done = subprocess.run(
+        [sys.executable, "-c", QUIET],
+        env={**kept, "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.stdout.split() == ["None", "False", "None"], done.stderr
+    assert not (tmp_path / ".haystack").exists()
+
+
+def test_a_passage_knows_how_it_was_found():
+    passages = [Passage("a", "text a"), Passage("b", "text b", "B", {"page": 3, "rank": 9})]
+    steps = [
+        Record("lm", "queries", 1, {}, {"support": "one"}),
+        Record("search", "passages", 2, {}, {"one": ["b", "a"], "two": ["b"]}),
+        Record("search", "passages", 3, {}, {"three": ["c"]}),
+    ]
+    first, second = found(passages, steps)
+    assert (first.rank, first.queries, first.score) == (1, ("one",), None)
+    assert second.metadata == {"id": "b", "title": "B", "page": 3, "rank": 2, "queries": ["one", "two"]}
+    assert found(passages)[1].queries == ()
+
+
+def test_the_best_score_is_given_where_scores_are_kept():
+    class Scored:
+        kind, name, stage = "search", "passages", 1
+        made = {"one": ["b", "a"], "two": ["a"]}  # noqa: RUF012
+        scores = {"one": (0.9, 0.2), "two": (0.5,)}  # noqa: RUF012
+
+    a, b = found([Passage("a", "t"), Passage("b", "t")], [Scored()])
+    assert (a.score, b.score) == (0.5, 0.9)
+    assert a.metadata["score"] == 0.5
+
+
+@pytest.mark.parametrize("given", [None, 3, ["a"], {"options": ["a", "b"]}, {"question": 3}])
+def test_what_is_no_question_is_refused(given):
+    with pytest.raises(InputError, match="give a question, or"):
+        asked(given)
+
+
+def test_what_is_no_program_is_refused(tmp_path):
+    with pytest.raises(InputError, match="give the path of an artifact"):
+        opened({"a": "dict"})
+    with pytest.raises(InputError, match="there is no artifact"):
+        opened(tmp_path / "none")
+
+
+def test_a_name_that_is_saved_holds_no_address():
+    assert lm_by_name("openai/gpt-4o-mini") == "openai/gpt-4o-mini"
+    assert lm_by_name(None) is None
+    with pytest.raises(InputError, match="holds an address"):
+        lm_by_name("openai/http://elsewhere.example")

@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import anyio
+import pytest
+from mcp import Client
+
+from querywright.adapters.mcp import server as serve
+from querywright.cli.main import run
+
+QUESTION = "Which home blood pressure reading should be written down?"
+OPTIONS = ["Only the highest one", "The average of several, seated and rested", "One after a walk"]
+GIVEN = {"question": QUESTION, "options": OPTIONS}
+
+
+def with_client(server, work, **options):
+    """What comes of work with a client that is connected to a server."""
+
+    async def connected():
+        async with Client(server, **options) as client:
+            return await work(client)
+
+    return anyio.run(connected)
+
+
+def call(server, name, arguments, **options):
+    return with_client(server, lambda client: client.call_tool(name, arguments), **options)
+
+
+def test_the_tools_say_what_they_take_and_give(program):
+    async def look(client):
+        return (await client.list_tools()).tools, client.server_info, client.instructions
+
+    tools, info, instructions = with_client(serve(program), look)
+    assert info.name == "querywright"
+    assert "hcqr" in instructions
+    assert [tool.name for tool in tools] == ["ask", "retrieve"]
+    for tool in tools:
+        assert set(tool.input_schema["properties"]) == {"question", "options"}
+        assert tool.input_schema["required"] == ["question"]
+        assert tool.annotations.read_only_hint
+    assert {"answer", "support", "passages", "queries", "fallbacks"} == set(tools[0].output_schema["properties"])
+
+
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+def test_ask(program, mode):
+    result = call(serve(program), "ask", GIVEN, mode=mode)
+    assert not result.is_error
+    said = result.structured_content
+    assert said["answer"] == OPTIONS[1]
+    assert said["passages"][0]["id"] == "home"
+    assert said["passages"][0]["rank"] == 1
+    assert [query["role"] for query in said["queries"]] == ["support", "distinguish", "verify"]
+    assert json.loads(result.content[0].text) == said
+
+
+def test_retrieve_asks_no_reader(open_program, server):
+    said = call(serve(open_program("plain")), "retrieve", {"question": QUESTION}).structured_content
+    assert "answer" not in said
+    assert said["passages"][0]["text"].startswith("A home blood pressure reading")
+    assert said["passages"][0]["queries"] == [QUESTION]
+    assert server.count == 0
+
+
+def test_calls_side_by_side(program):
+    async def both(client):
+        results = []
+
+        async def one(question, options):
+            results.append(await client.call_tool("ask", {"question": question, "options": options}))
+
+        async with anyio.create_task_group() as group:
+            for number in range(4):
+                group.start_soon(one, f"{QUESTION} ({number})", OPTIONS)
+        return [result.structured_content["answer"] for result in results]
+
+    assert with_client(serve(program), both) == [OPTIONS[1]] * 4
+
+
+def test_what_a_client_can_mend_is_told_and_nothing_else(program, monkeypatch):
+    served = serve(program)
+    told = call(served, "ask", {"question": QUESTION})
+    assert told.is_error
+    assert "give options" in told.content[0].text
+    assert call(served, "ask", {"question": 3}).is_error
+    assert call(served, "forget", {}).is_error
+
+    def broken(*_, **__):
+        raise RuntimeError("a secret of the machine")
+
+    monkeypatch.setattr(type(program.program), "aforward", broken)
+    crashed = call(served, "ask", GIVEN)
+    assert crashed.is_error
+    assert "secret" not in crashed.content[0].text
+
+
+def test_an_lm_that_fails_is_told_without_its_key(open_program, chat_server, monkeypatch):
+    refusing = chat_server({"status": 401, "body": {"error": {"message": "wrong key sk-never-to-be-saved-1234567890"}}})
+    monkeypatch.setenv("OPENAI_API_BASE", refusing.url)
+    failed = call(serve(open_program("plain")), "ask", {"question": QUESTION})
+    assert failed.is_error
+    assert "the LM did not answer (LMAuthError)" in failed.content[0].text
+    assert "sk-never" not in failed.content[0].text
+
+
+def test_the_example_asks_over_stdio(example):
+    tools, answer, passages = example("mcp_client.py")
+    assert tools == "['ask', 'retrieve']"
+    assert answer == OPTIONS[1]
+    assert passages.startswith("['home', ")
+
+
+def test_stdout_holds_messages_alone_and_the_server_ends_with_its_input(at_place):
+    hello = {
+        "protocolVersion": "2025-06-18",
+        "capabilities": {},
+        "clientInfo": {"name": "a test", "version": "1"},
+    }
+    sent = [
+        {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello},
+        {"jsonrpc": "2.0", "method": "notifications/initialized"},
+        {"jsonrpc": "2.0", "id": 2, "method": "tools/list"},
+    ]
+    server = subprocess.Popen(
+        [sys.executable, "-m", "querywright", "mcp", "artifacts/hcqr-sample", "--verify"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=at_place,
+    )
+    for message in sent:
+        server.stdin.write(json.dumps(message) + "\n")
+    server.stdin.flush()
+    lines = [json.loads(server.stdout.readline()) for _ in range(2)]
+    rest, complaints = server.communicate(timeout=60)
+    assert [line["id"] for line in lines] == [1, 2]
+    assert lines[0]["result"]["serverInfo"]["name"] == "querywright"
+    assert rest == ""
+    assert server.returncode == 0, complaints
+
+
+def test_the_command_says_what_is_wrong(at_place, capsys):
+    assert run(["mcp", "artifacts/none"]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "there is no artifact at 'none'" in " ".join(said.err.split())

@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+
+import pandas as pd
+import pytest
+
+from querywright import __version__
+from querywright.errors import ArtifactError, InputError
+
+QUESTION = "Which home blood pressure reading should be written down?"
+OPTIONS = ["Only the highest one", "The average of several, seated and rested", "One after a walk"]
+pytestmark = [  # MLflow's own
+    pytest.mark.filterwarnings(r"ignore:(?s).*Any type hint is inferred as AnyType:UserWarning"),
+    pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated:DeprecationWarning"),
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("mlflow")
+
+
+@pytest.fixture(scope="module")
+def tools(folder):
+    """MLflow with a store in a folder of the module's own, and the adapter."""
+    import mlflow
+
+    from querywright.adapters import mlflow as adapter
+
+    mlflow.set_tracking_uri(f"sqlite:///{folder}/mlflow.db")
+    mlflow.set_experiment(experiment_id=mlflow.create_experiment("cards", artifact_location=f"file://{folder}/store"))
+    yield SimpleNamespace(mlflow=mlflow, ours=adapter)
+    mlflow.set_tracking_uri(None)
+
+
+@pytest.fixture(scope="module")
+def once(tools, place):
+    with tools.mlflow.start_run():
+        return tools.ours.log_artifact_folder(place / "artifacts" / "hcqr-sample", tags={"kind": "rag"})
+
+
+@pytest.fixture
+def logged(once, at_place):
+    """The logged ``hcqr-sample``; the test works where its collection is."""
+    return once
+
+
+def test_a_logged_artifact_predicts(tools, logged):
+    model = tools.mlflow.pyfunc.load_model(logged.model_uri)
+    other = {"question": "What comes first when blood sugar is very low?", "options": ["bread", "juice"]}
+    table = model.predict(pd.DataFrame([{"question": QUESTION, "options": OPTIONS}, other]))
+    assert list(table["answer"]) == [OPTIONS[1], "juice"]
+    assert [found[0] for found in table["passages"]] == ["home", "juice"]
+    assert [len(queries) for queries in table["queries"]] == [3, 3]
+    assert table["error"].isna().all()
+    assert list(table.columns) == logged.signature.outputs.input_names()
+    assert model.predict({"question": QUESTION, "options": OPTIONS})["answer"][0] == OPTIONS[1]
+
+
+def test_a_question_that_fails_fails_alone(tools, logged):
+    model = tools.mlflow.pyfunc.load_model(logged.model_uri)
+    table = model.predict([{"question": QUESTION, "options": OPTIONS}, {"question": QUESTION, "options": ["one"]}])
+    assert list(table["answer"].fillna("-")) == [OPTIONS[1], "-"]
+    assert table["error"][1].startswith("TechniqueError: options must be two or more")
+
+
+def test_nothing_is_pickled_and_no_secret_is_kept(tools, logged, folder, place):
+    files = [file for file in folder.rglob("*") if file.is_file() and file.suffix != ".db"]
+    names = {file.name for file in files}
+    assert {"MLmodel", "manifest.json", "program.json", "golden.jsonl"} <= names
+    assert not [name for name in names if name.endswith((".pkl", ".pickle", ".joblib", ".cloudpickle", ".pt"))]
+    for file in files:
+        data = file.read_bytes()
+        assert data[:1] != b"\x80", f"{file.name} begins as a pickle does"
+        assert b"sk-never-to-be-saved" not in data
+        assert str(place).encode() not in data
+    flavor = tools.mlflow.models.Model.load(logged.model_uri).flavors["python_function"]
+    assert flavor["loader_module"] == "querywright.adapters.mlflow"
+    assert "python_model" not in flavor
+
+
+def test_signature_example_and_requirements(tools, logged, place):
+    assert logged.signature.inputs.input_names() == ["question", "options"]
+    assert logged.signature.inputs.required_input_names() == ["question"]
+    model = tools.mlflow.pyfunc.load_model(logged.model_uri)
+    assert model.input_example == {"question": QUESTION, "options": OPTIONS}
+    assert model.predict(model.input_example)["answer"][0] == OPTIONS[1]
+    with open(tools.mlflow.pyfunc.get_model_dependencies(logged.model_uri), encoding="utf-8") as file:
+        assert f"querywright[mlflow]=={__version__}" in file.read().split()
+    manifest = json.loads((place / "artifacts" / "hcqr-sample" / "manifest.json").read_text())
+    assert logged.metadata == {key: manifest[key] for key in ("technique", "lm", "checksum")}
+
+
+def test_a_logged_artifact_is_a_program_again(tools, logged, program):
+    again = tools.ours.load_logged(logged.model_uri)
+    assert again.manifest == program.manifest
+    assert again(QUESTION, OPTIONS).answer == OPTIONS[1]
+
+
+def test_a_registered_version_is_loaded_by_its_name(tools, at_place):
+    with tools.mlflow.start_run():
+        tools.ours.log_artifact_folder("artifacts/plain", registered_model_name="cards")
+    assert tools.ours.load_logged("models:/cards/1", verify=True).manifest.technique == "plain"
+
+
+def test_what_is_set_when_a_model_is_loaded(tools, at_place, monkeypatch, tmp_path):
+    with tools.mlflow.start_run():
+        uri = tools.ours.log_artifact_folder("artifacts/plain").model_uri
+    monkeypatch.delenv("QUERYWRIGHT_HOME")
+    monkeypatch.chdir(tmp_path)
+    load = tools.mlflow.pyfunc.load_model
+    with pytest.raises(InputError, match="needs the collection 'sample'"):
+        load(uri)
+    home = str(at_place / ".querywright")
+    model = load(uri, model_config={"home": home, "verify": True})
+    assert model.predict({"question": QUESTION})["passages"][0][0] == "home"
+    with pytest.raises(InputError, match="holds an address"):
+        load(uri, model_config={"home": home, "lm": "openai/http://elsewhere.example/x"})
+
+
+def test_what_is_no_artifact_is_refused(tools, at_place, tmp_path):
+    with pytest.raises(ArtifactError, match="there is no artifact"):
+        tools.ours.log_artifact_folder("artifacts/none")
+    other = tmp_path / "model.py"
+    other.write_text(
+        "import mlflow\n\n\nclass Echo(mlflow.pyfunc.PythonModel):\n"
+        "    def predict(self, context, model_input: list[str]) -> list[str]:\n        return model_input\n\n\n"
+        "mlflow.models.set_model(Echo())\n"
+    )
+    info = tools.mlflow.pyfunc.log_model(name="other", python_model=str(other), pip_requirements=["mlflow"])
+    with pytest.raises(InputError, match="is no artifact of querywright"):
+        tools.ours.load_logged(info.model_uri)
+
+
+def test_a_model_that_points_out_of_its_folder_is_refused(tools, at_place, folder):
+    logged = tools.ours.log_artifact_folder("artifacts/plain")
+    (described,) = [one for one in (folder / "store").rglob("MLmodel") if logged.model_id in str(one)]
+    text = described.read_text()
+    described.write_text(text.replace("data: data/artifact", f"data: {at_place}/artifacts/plain"))
+    with pytest.raises(InputError, match="is no artifact of querywright"):
+        tools.ours.load_logged(logged.model_uri)
+
+
+def test_the_example(tools, example):
+    *table, answer = example("in_mlflow.py")
+    assert OPTIONS[1] in table[-1]
+    assert answer == OPTIONS[1]
