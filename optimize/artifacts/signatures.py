@@ -1,7 +1,7 @@
 """Ed25519 signatures over bytes: made with a private key file, checked with the public one.
 
-A signature travels as a small JSON file that names its algorithm, the signature and the SHA-256 of the public key. Which
-key is believed is never read from it: whoever checks names the key file.
+A signature travels as a small JSON file that names its algorithm, the signature and the SHA-256 of the public key.
+Which key is believed is never read from it: whoever checks names the key file.
 """
 
 from __future__ import annotations
