@@ -164,14 +164,14 @@ def _collections(
         return None, None
     folder = collection_folder(manifest.collection, home)
     published, passages = published_passages(folder, home)
-    embedder = _embedder(published, home)
+    embedder = _packing(published, home)
     check_fingerprint(manifest, None if manifest.engine in LEXICAL else embedder, home)
     collection = _add(writer, IN_COLLECTION, published, passages, embedder)
     questions = None
     if manifest.engine in WITH_QUESTIONS:
         own = questions_folder(manifest.collection, home)
         written, texts = published_passages(own, home)
-        questions = _add(writer, IN_QUESTIONS, written, texts, _embedder(written, home))
+        questions = _add(writer, IN_QUESTIONS, written, texts, _packing(written, home))
         read_records(own)
         writer.add(f"{IN_QUESTIONS}{RECORDS}", iter([(own / STORED_RECORDS).read_bytes()]))
         if (own / STORED_ANSWERS).exists():
@@ -179,6 +179,12 @@ def _collections(
             writer.add(f"{IN_QUESTIONS}{ANSWERS}", iter([(own / STORED_ANSWERS).read_bytes()]))
     check_fingerprint(manifest, None if manifest.engine in LEXICAL else embedder, home)
     return collection, questions
+
+
+def _packing(published: Published, home: Path | None) -> Embedder:
+    return embedder_of(published, home) or stored_embedder(
+        published.embedder, published.dimension, home, published.name
+    )  # fmt: skip
 
 
 def _add(
@@ -213,15 +219,22 @@ def _rows(texts: list[str], embedder: Embedder) -> Iterator[bytes]:
         yield embedder.encode(texts[start : start + CHUNK]).astype("<f4").tobytes()
 
 
-def _embedder(published: Published, home: Path | None) -> Embedder:
-    """The embedder of a collection: by its name where it has one, else the store of what it has made."""
+def embedder_of(published: Published, home: Path | None) -> Embedder | None:
+    """The embedder of a collection, with the store of a working folder; None where its name is not enough to have it.
+
+    Args:
+        published: The collection.
+        home: The working folder.
+
+    Raises:
+        ModelError: It is not installed.
+    """
     identifier = published.embedder
+    if identifier != EMBEDDED_ID and not identifier.startswith("st:"):
+        return None
     name = "embedded" if identifier == EMBEDDED_ID else identifier.removeprefix("st:")
-    if identifier == EMBEDDED_ID or identifier.startswith("st:"):
-        found = resolve_embedder(name, store=open_store(home))
-        if found.id == identifier:
-            return found
-    return stored_embedder(identifier, published.dimension, home, published.name)
+    found = resolve_embedder(name, store=open_store(home))
+    return found if found.id == identifier else None
 
 
 def stored_embedder(identifier: str, dimension: int, home: Path | None, collection: str) -> Embedder:
