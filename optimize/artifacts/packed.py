@@ -172,10 +172,11 @@ def open_packed(path: Path, public_key: Path | None = None) -> Iterator[Packed]:
         raise ArtifactError(
             f"the packed file {path.name!r} cannot be read: {error.strerror}; give what artifact pack wrote with --out"
         ) from error
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
+        os.close(descriptor)
+        raise ArtifactError(f"{path.name!r} is no file; give what artifact pack wrote with --out")
     with open(descriptor, "rb") as file:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise ArtifactError(f"{path.name!r} is no file; give what artifact pack wrote with --out")
         if status.st_size > LARGEST:
             raise ArtifactError(f"{path.name!r} has more than the {LARGEST} bytes that are read")
         _check_seal(file, path.name, status.st_size)

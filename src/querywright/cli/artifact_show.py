@@ -1,4 +1,4 @@
-"""What the commands of an artifact print. It was written by whoever made the artifact, so all of it goes through ``say``.
+"""What the commands of an artifact print. It was written by whoever made it, so all of it goes through ``say``.
 
 What stands on a line of its own has no line of its own inside: a text cannot pass for a line of ours.
 """
