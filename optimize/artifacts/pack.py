@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import secrets
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from querywright.data.types import Passage
 from querywright.errors import ArtifactError, CollectionError, InputError
-from querywright.models.embedder import CHUNK, EMBEDDED_ID, Embedder, resolve_embedder
+from querywright.models.embedder import CHUNK, EMBEDDED_ID, Embedder, Vectors, resolve_embedder
 from querywright.models.store import open_store
 from querywright.optimize.artifacts.files import Manifest, artifact_files, checked_artifact
 from querywright.optimize.artifacts.packed import (
@@ -181,10 +181,26 @@ def _collections(
     return collection, questions
 
 
+class _Model:
+    """An embedder in the form of a model, looked for when a vector is missing."""
+
+    def __init__(self, embedder: Embedder) -> None:
+        self._embedder = embedder
+
+    def encode(self, texts: Sequence[str], **_: object) -> Vectors:
+        return self._embedder.encode(texts)
+
+
 def _packing(published: Published, home: Path | None) -> Embedder:
-    return embedder_of(published, home) or stored_embedder(
-        published.embedder, published.dimension, home, published.name
-    )  # fmt: skip
+    """What the embedder of a collection has made, and the embedder for what the store lacks."""
+
+    def load() -> _Model:
+        found = embedder_of(published, home)
+        if found is None:
+            raise lacking(published.embedder, published.name)
+        return _Model(found)
+
+    return Embedder(published.embedder, load, dimension=published.dimension, store=open_store(home))
 
 
 def _add(
@@ -248,9 +264,14 @@ def stored_embedder(identifier: str, dimension: int, home: Path | None, collecti
     """
 
     def missing() -> object:
-        raise CollectionError(
-            f"the store of the working folder lacks vectors of {identifier!r} for the collection {collection!r}; "
-            "index its passages again, with that embedder, in a new working folder (--home)"
-        )
+        raise lacking(identifier, collection)
 
     return Embedder(identifier, missing, dimension=dimension, store=open_store(home))
+
+
+def lacking(identifier: str, collection: str) -> CollectionError:
+    """The error where vectors are neither in the store nor to be had from their embedder."""
+    return CollectionError(
+        f"the store of the working folder lacks vectors of {identifier!r} for the collection {collection!r}; index its "
+        "passages again, with that embedder, in a new working folder (--home)"
+    )

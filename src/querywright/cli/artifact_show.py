@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from querywright.cli.show import say, show_table
+from querywright.cli.show import clean, say, show_table
 
 FACTS = {
     "technique": "technique", "reader": "reader", "lm": "LM", "collection": "collection", "engine": "engine",
@@ -148,7 +148,7 @@ def _show_demo(demo: Mapping[str, Any], indent: int) -> None:
 
 
 def _line(text: str) -> str:
-    return " ".join(text.split())
+    return " ".join(clean(text).split())
 
 
 def _head(text: str) -> None:
