@@ -2,7 +2,8 @@
 
 ``program.json`` (what was tuned), ``golden.jsonl`` (questions with the answers the program gave when it was saved),
 ``README.md`` (a card for people) and ``manifest.json``, which binds them by SHA-256 and says how the program was
-made. JSON only; nothing is ever unpickled, and no address, header or key of an LM is stored or read.
+made. ``signature.json`` says who vouches for it, where it is signed. JSON only; nothing is ever unpickled, and no
+address, header or key of an LM is stored or read.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 
 from querywright.errors import ArtifactError
-from querywright.optimize.artifacts.folders import LIMITS, identity, read_files, replace_folder
+from querywright.optimize.artifacts.folders import LIMITS, SIGNATURE, identity, read_files, replace_folder
+from querywright.optimize.artifacts.signatures import check_signed
 from querywright.optimize.artifacts.state import FORMAT, ProgramState, state_of
 from querywright.optimize.artifacts.versions import check_format, migrated
 from querywright.programs import RAG
@@ -184,29 +186,61 @@ def _contents(
     return manifest, files
 
 
-def read_artifact(path: str | Path) -> Artifact:
+def read_artifact(path: str | Path, *, public_key: Path | None = None) -> Artifact:
     """Read an artifact and check every byte of it. Nothing is written, also while another process replaces it.
 
+    Args:
+        path: The artifact's folder.
+        public_key: Key file of whoever must have signed it. Default None: a signature is not looked at.
+
     Raises:
-        ArtifactError: It is missing, incomplete, too large, edited, or not of a form that this version reads.
+        ArtifactError: It is missing, incomplete, too large, edited, not of a form that this version reads, or not
+            signed by that key.
     """
+    return _read_checked(path, public_key)[1]
+
+
+def artifact_files(path: str | Path) -> dict[str, bytes]:
+    """The bytes of an artifact that is whole, by the name of the file; they are those of one and the same artifact.
+
+    Raises:
+        ArtifactError: As ``read_artifact`` has it.
+    """
+    return _read_checked(path, None)[0]
+
+
+def _read_checked(path: str | Path, public_key: Path | None) -> tuple[dict[str, bytes], Artifact]:
     target = Path(path).absolute()
     for _ in range(_READS):
         before = identity(target)
         try:
-            return _checked(read_files(target))
+            data = read_files(target)
+            return data, checked_artifact(data, public_key=public_key)
         except ArtifactError:
             if identity(target) == before:
                 raise
     raise ArtifactError(f"the artifact {target.name!r} is replaced again and again; try later")
 
 
-def _checked(data: Mapping[str, bytes]) -> Artifact:
+def checked_artifact(data: Mapping[str, bytes], *, public_key: Path | None = None) -> Artifact:
+    """The artifact that these bytes are, every one of them checked.
+
+    Args:
+        data: By the name of the file.
+        public_key: Key file of whoever must have signed it. Default None: a signature is not looked at.
+
+    Raises:
+        ArtifactError: As ``read_artifact`` has it.
+    """
+    if public_key is not None:
+        check_signed(data["manifest.json"], data.get(SIGNATURE), public_key)
     content = _json("manifest.json", data["manifest.json"])
     check_format(content)
     manifest = _validated(Manifest, "manifest.json", content)
     if manifest.checksum != manifest.digest():
         raise ArtifactError("manifest.json was changed after it was written (field checksum); compile again")
+    if _pretty(content) != data["manifest.json"]:  # white space is not covered by the checksum
+        raise ArtifactError("manifest.json was changed after it was written (its form); compile again")
     expected = set(LIMITS) - {"manifest.json"}
     if set(manifest.files) != expected:
         raise ArtifactError(f"manifest.json: the field files must name {sorted(expected)}")

@@ -23,6 +23,10 @@ LIMITS = {
 }
 """The files of an artifact, and bytes of each that are read at most."""
 
+SIGNATURE = "signature.json"
+OPTIONAL = {SIGNATURE: 4096}
+"""Files that an artifact may have besides, and bytes of each that are read at most."""
+
 
 def identity(target: Path) -> tuple[int, ...]:
     """Changes when the artifact is replaced."""
@@ -44,7 +48,10 @@ def read_files(target: Path) -> dict[str, bytes]:
                 continue
             raise ArtifactError(f"the artifact {target.name!r} cannot be read: {error.strerror}") from error
         try:
-            return {name: _read(target.name, name, descriptor) for name in LIMITS}
+            return {
+                name: _read(target.name, name, descriptor)
+                for name in (*LIMITS, *(one for one in OPTIONAL if _is_there(one, descriptor)))
+            }
         finally:
             os.close(descriptor)
     raise ArtifactError(
@@ -52,14 +59,23 @@ def read_files(target: Path) -> dict[str, bytes]:
     )
 
 
+def _is_there(name: str, folder: int) -> bool:
+    try:
+        os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return True
+
+
 def _read(artifact: str, name: str, folder: int) -> bytes:
+    limit = {**LIMITS, **OPTIONAL}[name]
     try:
         # A link is not followed, and a pipe is not waited for.
         descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
         with open(descriptor, "rb") as file:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 raise ArtifactError(f"the artifact {artifact!r} is not whole: {name} is not a plain file")
-            data = file.read(LIMITS[name] + 1)
+            data = file.read(limit + 1)
     except FileNotFoundError as error:
         raise ArtifactError(
             f"the artifact {artifact!r} is not whole: {name} is missing; copy the whole folder, or compile again"
@@ -67,17 +83,17 @@ def _read(artifact: str, name: str, folder: int) -> bytes:
     except OSError as error:
         reason = "is a link, not a plain file" if error.errno == errno.ELOOP else f"cannot be read: {error.strerror}"
         raise ArtifactError(f"{name} of the artifact {artifact!r} {reason}") from error
-    if len(data) > LIMITS[name]:
-        raise ArtifactError(f"{name} has more than the {LIMITS[name]} bytes that are read")
+    if len(data) > limit:
+        raise ArtifactError(f"{name} has more than the {limit} bytes that are read")
     return data
 
 
 def replace_folder(target: Path, files: Mapping[str, bytes]) -> None:
-    """Write files beside the target, then put the folder in its place."""
+    """Write files beside the target, then put the folder in its place; what else stood there is gone."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with _only_writer(target.parent):
         _clear_up(target)
-        _check_replaceable(target)
+        check_replaceable(target)
         temporary = target.with_name(f".{target.name}.new-{secrets.token_hex(6)}")
         try:
             temporary.mkdir()
@@ -108,11 +124,16 @@ def _swap(temporary: Path, target: Path) -> None:
     shutil.rmtree(_aside(target), ignore_errors=True)
 
 
-def _check_replaceable(target: Path) -> None:
-    """Only an artifact or an empty folder is replaced."""
+def check_replaceable(target: Path) -> None:
+    """Raise when something else than an artifact or an empty folder would be replaced.
+
+    Raises:
+        ArtifactError: The folder holds other files.
+        NotADirectoryError: It is a file.
+    """
     if not target.exists():
         return
-    others = sorted({entry.name for entry in target.iterdir()} - set(LIMITS))
+    others = sorted({entry.name for entry in target.iterdir()} - {*LIMITS, *OPTIONAL})
     if others:
         raise ArtifactError(
             f"{target.name!r} holds files that are not of an artifact, such as {others[0]!r}; they would be lost. "

@@ -76,7 +76,7 @@ def load(
         CollectionError: The collection is missing, damaged or was built with another embedder.
         ModelError: The LM or the reranker cannot be used.
     """
-    artifact = read_artifact(path) if public_key is None else _signed(Path(path), Path(public_key))
+    artifact = read_artifact(path, public_key=None if public_key is None else Path(public_key))
     manifest = artifact.manifest
     program_from(artifact.state)  # what is wrong with the artifact itself is said before anything is opened
     if reranker is not None and not technique_class(manifest.technique).USES_RERANKER:
@@ -89,18 +89,6 @@ def load(
         _verify(loaded, artifact)
     loaded.watchers = tuple(watchers)  # who watches is told of the application's questions, not of ours
     return loaded
-
-
-def _signed(path: Path, public_key: Path) -> Artifact:
-    """The artifact, read both before and after its signature was checked, so that the one checked is the one read."""
-    from querywright.optimize.artifacts.sign import check_signature
-
-    before = read_artifact(path)
-    check_signature(path, public_key)
-    artifact = read_artifact(path)
-    if artifact.manifest.checksum != before.manifest.checksum:
-        raise ArtifactError(f"the artifact {path.name!r} was replaced while its signature was checked; load it again")
-    return artifact
 
 
 def _lm(manifest: Manifest, name: str | None, home: Path | None) -> dspy.LM:

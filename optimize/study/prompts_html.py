@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import json
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
+from querywright.optimize.artifacts.words import word_changes
 from querywright.optimize.html_text import cut, text
-
-WORDS = 3000
-"""Words up to which two texts are told apart word by word; longer ones are line by line."""
-
-ALIKE = 0.3
-"""Share of equal words below which a text counts as written anew."""
 
 FIELD = 1500
 """Characters shown of a field of a demonstration."""
@@ -35,31 +28,9 @@ def prompts_html(prompts: Mapping[str, Any], chosen: str | None) -> str:
 
 def difference(before: str, after: str) -> str:
     """Two texts as one, in HTML: what was taken away in ``<del>``, what was added in ``<ins>``."""
-    if before == after:
-        return text(after)
-    old, new = _words(before), _words(after)
-    if max(len(old), len(new)) > WORDS:
-        old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)
-    matcher = difflib.SequenceMatcher(None, old, new, autojunk=False)
-    if matcher.ratio() < ALIKE:
-        return _marked("del", before) + ("\n" if before and after else "") + _marked("ins", after)
-    return "".join(_changes(matcher, old, new))
-
-
-def _changes(matcher: difflib.SequenceMatcher[str], old: Sequence[str], new: Sequence[str]) -> Iterator[str]:
-    for kind, a, b, c, d in matcher.get_opcodes():
-        if kind == "equal":
-            yield text("".join(new[c:d]))
-        else:
-            yield _marked("del", "".join(old[a:b])) + _marked("ins", "".join(new[c:d]))
-
-
-def _marked(tag: str, value: str) -> str:
-    return f"<{tag}>{text(value)}</{tag}>" if value else ""
-
-
-def _words(value: str) -> list[str]:
-    return re.findall(r"\s+|\w+|[^\w\s]", value)
+    changes = word_changes(before, after)
+    anew = "\n" if [kind for kind, _ in changes] == ["del", "ins"] else ""
+    return anew.join(text(one) if kind == "equal" else f"<{kind}>{text(one)}</{kind}>" for kind, one in changes)
 
 
 def _variant(name: str, predictors: Mapping[str, Any], *, is_chosen: bool) -> str:

@@ -15,6 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from querywright import __version__
+from querywright.cli.artifact import artifact_app
 from querywright.cli.ask import ask
 from querywright.cli.compare import compare_command
 from querywright.cli.compile import compile_command
@@ -52,6 +53,7 @@ app.command("ask")(ask)
 app.command("evaluate")(evaluate_command)
 app.command("compare")(compare_command)
 app.command("compile")(compile_command)
+app.add_typer(artifact_app, name="artifact")
 app.add_typer(judge_app, name="judge")
 app.add_typer(questions_app, name="questions")
 app.add_typer(study_app, name="study")

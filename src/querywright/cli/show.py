@@ -28,7 +28,8 @@ TEXT_COLUMNS = ("arm", "technique", "knobs")
 NARROWEST_TEXT = 26
 SHORTEST_HEAD = 10
 GAP = 2  # the padding and the divider
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+_RAW_IN_JSON = re.compile(r"[\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
 def clean(text: str) -> str:
@@ -107,6 +108,7 @@ def _table(rows: Rows, columns: Sequence[str]) -> Table:
 def print_json(data: Any) -> None:
     """Data as JSON on standard output, and nothing else there; a number that is none becomes null."""
     text = json.dumps(_finite(data), ensure_ascii=False, indent=2, allow_nan=False) + "\n"
+    text = _RAW_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)  # json escapes those below the space only
     try:
         text.encode(sys.stdout.encoding or "utf-8")
     except UnicodeEncodeError:

@@ -33,6 +33,8 @@ EMBEDDED_ID = "embedded:all-MiniLM-L6-v2"
 EMBEDDED_DIMENSION = 384
 SMALL_BATCH = 31  # texts; a larger batch is half as fast again on two threads, a smaller one gains nothing by them
 CHUNK = 1024
+UNIT = 1e-3
+"""How far the length of a vector that is taken as it is may be from 1."""
 
 
 class TextEmbedder(Protocol):
@@ -120,6 +122,30 @@ class Embedder:
         if not clean:
             return np.empty((0, self.dimension), dtype=np.float32)
         return np.stack([rows[text] for text in clean])
+
+    def keep(self, texts: Sequence[str], vectors: Vectors) -> None:
+        """Put vectors that were made elsewhere into the store; those that are there already stay as they are.
+
+        Args:
+            texts: What was embedded.
+            vectors: float32 of shape (n, dimension), rows in the order of the texts, finite, each of length 1.
+
+        Raises:
+            InputError: There is no store, or the vectors are no such rows.
+        """
+        if self.store is None:
+            raise InputError(f"the embedder {self.id!r} has no store to keep vectors in; give it one")
+        with np.errstate(over="ignore", invalid="ignore"):
+            lengths = np.linalg.norm(vectors, axis=-1)
+        if vectors.shape != (len(texts), self.dimension) or not np.allclose(lengths, 1, rtol=0, atol=UNIT):
+            raise InputError(
+                f"vectors of {self.id!r} must be {len(texts)} finite rows of {self.dimension} numbers and of length 1, "
+                f"but got the shape {vectors.shape}; take them from the same embedder"
+            )
+        rows = zip(texts, vectors, strict=True)
+        self.store.put_many(
+            f"vector:{self.id}", {_key(_clean(text)): row.astype("<f4").tobytes() for text, row in rows}
+        )
 
     def __deepcopy__(self, memo: dict[int, object]) -> Embedder:
         return self

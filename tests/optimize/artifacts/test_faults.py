@@ -37,7 +37,8 @@ def sign(folder):
 def sign_manifest(folder, content):
     signed = {key: value for key, value in content.items() if key != "checksum"}
     checksum = hashlib.sha256(json.dumps(signed, sort_keys=True).encode()).hexdigest()
-    (folder / "manifest.json").write_text(json.dumps({**signed, "checksum": checksum}))
+    text = json.dumps({**signed, "checksum": checksum}, ensure_ascii=False, indent=2) + "\n"
+    (folder / "manifest.json").write_text(text, encoding="utf-8", errors="surrogatepass")
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -52,20 +53,10 @@ def test_every_flipped_bit_and_every_cut_is_noticed(name, artifact):
             whole[:position] + whole[position + 1 :],
         ):
             file.write_bytes(bad)
-            if name == "manifest.json" and json_equal(bad, whole):
-                continue
             with pytest.raises(ArtifactError, match=r"manifest\.json" if name == "manifest.json" else name):
                 read_artifact(artifact)
     file.write_bytes(whole)
     assert read_artifact(artifact)
-
-
-def json_equal(one, other):
-    """White space of the manifest is the only thing that no checksum covers."""
-    try:
-        return json.loads(one) == json.loads(other)
-    except ValueError:
-        return False
 
 
 @pytest.mark.parametrize("name", FILES)

@@ -17,7 +17,7 @@ import pytest
 from dspy.utils.exceptions import LMInvalidRequestError, LMServerError
 
 from querywright.data.types import Passage, Question
-from querywright.errors import BudgetError, InputError, QuerywrightError, TechniqueError
+from querywright.errors import ArtifactError, BudgetError, InputError, QuerywrightError, TechniqueError
 from querywright.models.guard import Limits
 from querywright.models.lm import engine_of, resolve_lm
 from querywright.models.store import open_store
@@ -25,6 +25,7 @@ from querywright.optimize.artifacts.answered import Answered, FailedQuestionErro
 from querywright.optimize.artifacts.files import read_artifact
 from querywright.optimize.artifacts.load import load
 from querywright.optimize.artifacts.loaded import LoadedProgram
+from querywright.optimize.artifacts.sign import sign_artifact
 from querywright.optimize.artifacts.state import shaped
 from querywright.programs import make_program
 
@@ -360,27 +361,12 @@ def test_watchers_can_be_given_later_and_are_not_told_of_golden_questions(artifa
 # Signatures.
 
 
-def test_a_key_is_looked_at_only_when_one_is_given(artifact, world, make_lm, monkeypatch):
-    from types import ModuleType
-
-    checked = []
-    sign = ModuleType("sign")
-    sign.check_signature = lambda folder, key: checked.append((folder, key))
-    monkeypatch.setitem(sys.modules, "querywright.optimize.artifacts.sign", sign)
+def test_an_artifact_is_loaded_only_when_it_is_signed_by_the_key_that_is_given(artifact, world, make_lm, keys):
     load(artifact, lm=make_lm(), retriever=world)
-    assert checked == []
-    load(str(artifact), lm=make_lm(), retriever=world, public_key="key.pem")
-    assert [(str(folder), str(key)) for folder, key in checked] == [(str(artifact), "key.pem")]
-
-
-def test_an_artifact_replaced_while_its_signature_is_checked_is_refused(artifact, world, make_lm, write, monkeypatch):
-    from types import ModuleType
-
-    sign = ModuleType("sign")
-    sign.check_signature = lambda folder, key: write(artifact, created="2026-01-03")
-    monkeypatch.setitem(sys.modules, "querywright.optimize.artifacts.sign", sign)
-    with pytest.raises(InputError, match="was replaced while its signature was checked"):
-        load(artifact, lm=make_lm(), retriever=world, public_key="key.pem")
+    with pytest.raises(ArtifactError, match="is not signed"):
+        load(artifact, lm=make_lm(), retriever=world, public_key=keys[1])
+    sign_artifact(artifact, keys[0])
+    assert load(artifact, lm=make_lm(), retriever=world, public_key=str(keys[1])).manifest.technique
 
 
 def test_an_lm_of_the_users_own_is_left_as_it_is(artifact, world):

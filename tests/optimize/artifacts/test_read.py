@@ -193,7 +193,7 @@ def test_an_artifact_of_the_format_before_is_read_as_it_was(artifact):
         if name == "manifest.json":
             content["files"]["program.json"] = hashlib.sha256((artifact / "program.json").read_bytes()).hexdigest()
             content["checksum"] = Manifest.model_validate(content).digest()
-        (artifact / name).write_text(json.dumps(content))
+        (artifact / name).write_text(json.dumps(content, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
     read = read_artifact(artifact)
     assert read.state == written.state
     assert state_of(program_from(read.state)) == written.state

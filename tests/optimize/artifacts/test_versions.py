@@ -29,7 +29,7 @@ def as_written(folder: Path, number: object, *, without: tuple[str, ...] = (), *
     manifest.pop("checksum")
     text = json.dumps(manifest, sort_keys=True)
     manifest["checksum"] = hashlib.sha256(text.encode()).hexdigest()
-    (folder / "manifest.json").write_text(json.dumps(manifest))
+    (folder / "manifest.json").write_text(json.dumps(manifest, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
     return folder
 
 
@@ -99,7 +99,7 @@ def test_a_format_that_is_no_whole_number_is_not_guessed(artifact, number):
 def test_a_manifest_without_a_format_is_refused(artifact):
     manifest = json.loads((artifact / "manifest.json").read_text())
     del manifest["format"]
-    (artifact / "manifest.json").write_text(json.dumps(manifest))
+    (artifact / "manifest.json").write_text(json.dumps(manifest, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
     with pytest.raises(ArtifactError, match="field format: Field required"):
         read_artifact(artifact)
 
@@ -117,7 +117,7 @@ def test_files_of_different_forms_do_not_go_together(artifact):
     manifest = json.loads((artifact / "manifest.json").read_text()) | {"format": 3}
     manifest.pop("checksum")
     manifest["checksum"] = hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
-    (artifact / "manifest.json").write_text(json.dumps(manifest))
+    (artifact / "manifest.json").write_text(json.dumps(manifest, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
     with pytest.raises(ArtifactError, match="different programs"):
         read_artifact(artifact)
 

@@ -5,7 +5,8 @@ from html import unescape
 
 import pytest
 
-from querywright.optimize.study.prompts_html import WORDS, difference, prompts_html
+from querywright.optimize.artifacts.words import WORDS
+from querywright.optimize.study.prompts_html import difference, prompts_html
 
 EVIL = "</script><script>alert(1)</script> <img src=x onerror=alert(2)> & 'quoted'"
 

@@ -1,0 +1,144 @@
+"""What somebody else may do to an artifact: all of it is refused, none of it runs."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from querywright.data.types import Passage
+from querywright.errors import ArtifactError
+from querywright.models.embedder import resolve_embedder
+from querywright.models.store import open_store
+from querywright.optimize.artifacts.files import read_artifact
+from querywright.optimize.artifacts.load import load
+from querywright.optimize.artifacts.sign import sign_artifact
+from querywright.retrieval.index import build_collection
+
+CHANGES = 2200
+
+TAMPERED = """
+import os, random, sys
+from collections import Counter
+from pathlib import Path
+from querywright.errors import ArtifactError
+from querywright.optimize.artifacts.files import read_artifact
+from querywright.optimize.artifacts.state import program_from
+
+folder, key, changes = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
+program_from(read_artifact(folder, public_key=key).state)  # what is imported late is imported now
+WATCH = {"pickle", "marshal", "exec", "compile", "import", "socket", "subprocess", "os.system", "ctypes"}
+events, written = set(), set()
+
+def watch(event, args):
+    if event.split(".")[0] in WATCH or event in WATCH:
+        events.add(event)
+    elif event == "open" and args[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
+        written.add(os.fspath(args[0]))
+
+chance = random.Random(20)
+outcomes, kinds = Counter(), ("flip", "replace", "insert", "delete")
+files = sorted(path for path in folder.iterdir())
+sys.addaudithook(watch)
+for turn in range(changes):
+    file, kind = files[turn % len(files)], kinds[turn // len(files) % len(kinds)]
+    whole = file.read_bytes()
+    place = chance.randrange(len(whole))
+    head, old, tail = whole[:place], whole[place], whole[place + 1:]
+    other = chance.choice([byte for byte in range(256) if byte != old])
+    made = {"flip": bytes([old ^ 1 << chance.randrange(8)]), "replace": bytes([other]),
+            "insert": bytes([chance.randrange(256), old]), "delete": b""}[kind]
+    file.write_bytes(head + made + tail)
+    try:
+        read_artifact(folder, public_key=key)
+        outcomes["read"] += 1
+        print("READ", file.name, kind, place)
+    except ArtifactError:
+        outcomes[file.name, kind] += 1
+    file.write_bytes(whole)
+read_artifact(folder, public_key=key)
+print(sum(outcomes.values()), len(outcomes), outcomes["read"], sorted(events), len(written - set(map(str, files))))
+"""
+
+
+def test_every_changed_byte_of_every_file_is_refused_and_nothing_of_it_runs(own, keys):
+    sign_artifact(own, keys[0])
+    done = subprocess.run(
+        [sys.executable, "-c", TAMPERED, str(own), str(keys[1]), str(CHANGES)],
+        capture_output=True, text=True, timeout=120, check=True,
+    )  # fmt: skip
+    # Every change, of five files in four ways, and none that was read; no event, and no other file was opened to write.
+    assert done.stdout.splitlines() == [f"{CHANGES} {5 * 4} 0 [] 0"]
+
+
+def test_without_a_key_every_changed_byte_but_of_the_signature_is_refused(own, keys):
+    from querywright.optimize.artifacts.files import artifact_files, checked_artifact
+
+    sign_artifact(own, keys[0])
+    data, chance = artifact_files(own), random.Random(4)
+    for name in ("README.md", "golden.jsonl", "manifest.json", "program.json"):
+        for _ in range(100):
+            place = chance.randrange(len(data[name]))
+            changed = bytearray(data[name])
+            changed[place] ^= 1 << chance.randrange(8)
+            with pytest.raises(ArtifactError):
+                checked_artifact({**data, name: bytes(changed)})
+
+
+@pytest.mark.parametrize("changed", [0, -1, 1000])
+def test_nothing_is_opened_or_asked_for_an_artifact_that_was_changed(changed, own, saved, make_lm, make_engine):
+    data = bytearray((own / "program.json").read_bytes())
+    data[changed] ^= 1
+    (own / "program.json").write_bytes(data)
+    engine = make_engine()
+    with pytest.raises(ArtifactError, match=r"program\.json was changed"):
+        load(own, lm=make_lm(engine), home=own / "no-home")
+    assert engine.asked == []
+    assert not (own / "no-home").exists()
+
+
+@pytest.mark.parametrize("name", ["../cards", "/etc/cards", "cards/../../x", "..", "a\x00b", "C:\\cards", "-rf"])
+def test_a_manifest_cannot_name_a_place_outside(name, own, saved, place, write, make_lm):
+    write(place / "x", collection=name, engine="dense", embedder="st:words", lm="scripted/model")
+    with pytest.raises(ArtifactError, match="cannot be a collection's name"):
+        load(place / "x", lm=make_lm(), home=place / "home")
+    assert not (place / "home").exists() or not any((place / "home").iterdir())
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "program.json", "golden.jsonl", "README.md", "signature.json"])
+def test_no_file_of_an_artifact_may_be_a_link(name, own, keys, tmp_path):
+    sign_artifact(own, keys[0])
+    (own / name).rename(tmp_path / "moved")
+    (own / name).symlink_to(tmp_path / "moved")
+    with pytest.raises(ArtifactError, match=f"{name} of the artifact 'own' is a link"):
+        read_artifact(own, public_key=keys[1])
+    (own / name).unlink()
+    os.link(tmp_path / "moved", own / name)  # the same bytes under a name of their own are a plain file
+    read_artifact(own, public_key=keys[1])
+
+
+def test_a_swapped_collection_is_refused(own, saved, word_model, tmp_path, make_lm, make_engine):
+    home, engine = tmp_path / "home", make_engine()
+    embedder = resolve_embedder("words", store=open_store(home))
+    swapped = [Passage(f"decides-{n}", f"Decides {n}. It is wrong {n}.") for n in range(48)]
+    build_collection("cards", swapped, embedder=embedder, home=home)
+    with pytest.raises(ArtifactError, match="'cards' is not the one the program was compiled on"):
+        load(own, lm=make_lm(engine), home=home)
+    assert engine.asked == []
+    open_store(home).close()
+
+
+def test_a_collection_whose_passages_were_edited_in_place_is_refused(own, saved, tmp_path, make_lm):
+    home = tmp_path / "home"
+    shutil.copytree(saved[0] / "collections", home / "collections")
+    shutil.copy(saved[0] / "store.sqlite", home)
+    passages = next((home / "collections" / "cards").glob("passages-*.jsonl"))
+    passages.write_text(passages.read_text().replace("Decides 7.", "Decides 8.", 1))
+    with pytest.raises(Exception, match=r"passages-1\.jsonl of the collection 'cards' is damaged") as error:
+        load(own, lm=make_lm(), home=home)
+    assert type(error.value).__name__ == "CollectionError"
+    open_store(home).close()
