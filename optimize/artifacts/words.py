@@ -29,15 +29,22 @@ def word_changes(before: str, after: str) -> list[tuple[Kind, str]]:
         old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)
     matcher = difflib.SequenceMatcher(None, old, new, autojunk=False)
     changes: list[tuple[Kind, str]] = []
+
+    def add(kind: Kind, text: str) -> None:
+        if text:
+            changes.append((kind, text))
+
     if matcher.ratio() < ALIKE:
-        changes = [("del", before), ("ins", after)]
-    else:
-        for kind, a, b, c, d in matcher.get_opcodes():
-            if kind == "equal":
-                changes.append(("equal", "".join(new[c:d])))
-            else:
-                changes += [("del", "".join(old[a:b])), ("ins", "".join(new[c:d]))]
-    return [(kind, text) for kind, text in changes if text]
+        add("del", before)
+        add("ins", after)
+        return changes
+    for tag, a, b, c, d in matcher.get_opcodes():
+        if tag == "equal":
+            add("equal", "".join(new[c:d]))
+        else:
+            add("del", "".join(old[a:b]))
+            add("ins", "".join(new[c:d]))
+    return changes
 
 
 def _words(value: str) -> list[str]:

@@ -78,7 +78,7 @@ def test_a_compiled_program_is_shown_checked_and_compared(cli, artifact, server,
     found = cli("artifact", "diff", artifact, other, width=160)
     assert found.status == 0
     assert f"max_passages: {read.state.knobs['max_passages']} -> 7" in found.out
-    assert "{+Choose" in found.out
+    assert "{+well+}" in found.out
     assert "B: not asked" in found.out
     assert cli("artifact", "diff", artifact, other, "--json").data["knobs"]
 

@@ -121,10 +121,10 @@ def test_no_file_of_an_artifact_may_be_a_link(name, own, keys, tmp_path):
     read_artifact(own, public_key=keys[1])
 
 
-def test_a_swapped_collection_is_refused(own, saved, word_model, tmp_path, make_lm, make_engine):
+def test_a_swapped_collection_is_refused(own, saved, word_model, tmp_path, make_lm, make_engine, world):
     home, engine = tmp_path / "home", make_engine()
     embedder = resolve_embedder("words", store=open_store(home))
-    swapped = [Passage(f"decides-{n}", f"Decides {n}. It is wrong {n}.") for n in range(48)]
+    swapped = [*world.deciding.values(), *world.others[:-1], Passage("other-29", "Whatever is asked, it is wrong.")]
     build_collection("cards", swapped, embedder=embedder, home=home)
     with pytest.raises(ArtifactError, match="'cards' is not the one the program was compiled on"):
         load(own, lm=make_lm(engine), home=home)
