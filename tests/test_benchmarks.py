@@ -19,7 +19,7 @@ from querywright.retrieval.question_records import questions_folder
 
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
 NAMES = (
-    "by_hand", "contest", "hostile", "loopback", "measured", "peers", "questions", "study", "techniques", "trials",
+    "by_hand", "contest", "hostile", "load", "loopback", "measured", "peers", "questions", "study", "techniques", "trials",
 )  # fmt: skip
 
 
@@ -27,6 +27,7 @@ NAMES = (
 def benchmarks(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     import hostile
+    import load
     import loopback
     import measured
     import questions
@@ -35,7 +36,7 @@ def benchmarks(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
     import trials
 
     yield SimpleNamespace(
-        hostile=hostile, loopback=loopback, measured=measured, questions=questions, study=study,
+        hostile=hostile, load=load, loopback=loopback, measured=measured, questions=questions, study=study,
         techniques=techniques, trials=trials,
     )  # fmt: skip
     for name in NAMES:
@@ -297,3 +298,20 @@ def test_public_questions_bring_their_passages(benchmarks: SimpleNamespace) -> N
     ids = {passage.id for passage in made.passages}
     assert len(ids) == 300
     assert all(set(question.evidence) <= ids for question in made.questions)
+
+
+def test_loading_is_set_beside_what_its_models_alone_need(
+    benchmarks: SimpleNamespace, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = benchmarks.load.main(["--runs", "1", "--lm", "loopback", "--engine", "bm25"])
+    assert 0 < result.dspy < result.load
+    assert 0 < result.floor < result.load
+    assert result.ratio == pytest.approx(result.load / result.floor)
+    assert result.work > 0
+    assert f"load to first answer: {result.ratio:.2f} times" in capsys.readouterr().out
+
+
+def test_a_process_that_answers_nothing_is_no_measurement(benchmarks: SimpleNamespace, tmp_path: Path) -> None:
+    bench = benchmarks.load.Bench(tmp_path, tmp_path / "a", {"load": "raise SystemExit(3)"})
+    with pytest.raises(RuntimeError, match="the process load ended with 3"):
+        benchmarks.load.seconds(bench, "load")
