@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
+
+NOTEBOOK = Path(__file__).with_name("notebook.ipynb")
 
 MARK = re.compile(r"^<!-- generated: ([a-z-]+) -->$", re.MULTILINE)
 
@@ -71,13 +75,32 @@ def commands() -> str:
     return "\n\n".join(_command(path, command) for path, command in _walk("querywright", typer.main.get_command(app)))
 
 
+def notebook() -> str:
+    """``notebook.ipynb`` as a page: its texts, its code, and the results that are kept in it."""
+    cells = json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
+    return "\n\n".join(part for cell in cells for part in _cell_parts(cell))
+
+
 GENERATED: dict[str, Callable[[], str]] = {
     "techniques": techniques,
     "knobs": knobs,
     "metrics": metrics,
     "judges": judges,
     "commands": commands,
+    "notebook": notebook,
 }
+
+
+def _cell_parts(cell: dict[str, Any]) -> Iterator[str]:
+    source = "".join(cell["source"])
+    if cell["cell_type"] == "markdown":
+        yield source
+        return
+    yield f"```python\n{source}\n```"
+    for output in cell["outputs"]:
+        data = output.get("data", {})
+        html, plain = "".join(data.get("text/html", ())), "".join(data.get("text/plain", ()))
+        yield html.replace(' border="1" class="dataframe"', "") if html else f"```text\n{plain}\n```"
 
 
 def _said(technique: type[Any]) -> str:
@@ -91,7 +114,9 @@ def _knob_table(knobs: list[dict[str, Any]]) -> str:
     if not knobs:
         return ""
     lines = ["| knob | default | allowed | what |", "| --- | --- | --- | --- |"]
-    lines += [f"| `{one['name']}` | `{one['default']}` | {_cell(one['range'])} | {_cell(one['help'])} |" for one in knobs]
+    lines += [
+        f"| `{one['name']}` | `{one['default']}` | {_cell(one['range'])} | {_cell(one['help'])} |" for one in knobs
+    ]
     return "\n".join(lines)
 
 

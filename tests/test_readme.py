@@ -64,7 +64,9 @@ def test_its_python_uses_public_names():
         PAGE["check_python"](text)
 
 
-@pytest.mark.parametrize("code", ["import querywright\nquerywright.nothing()", "from querywright import nothing", "x ="])
+@pytest.mark.parametrize(
+    "code", ["import querywright\nquerywright.nothing()", "from querywright import nothing", "x ="]
+)
 def test_python_that_is_wrong_does_not_pass(code):
     with pytest.raises((AssertionError, SyntaxError)):
         PAGE["check_python"](code)
