@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +82,56 @@ def notebook() -> str:
     return "\n\n".join(part for cell in cells for part in _cell_parts(cell))
 
 
+APPLICATIONS: dict[str, tuple[str, ...]] = {
+    "What load gives": (
+        "optimize.artifacts.streaming.Event",
+        "optimize.artifacts.answered.Answered",
+        "optimize.artifacts.exchange.Exchange",
+    ),
+    "Artifacts in other hands": (
+        "optimize.artifacts.verify.verify",
+        "optimize.artifacts.diff.diff",
+        "optimize.artifacts.pack.pack",
+        "optimize.artifacts.unpack.unpack",
+        "optimize.artifacts.sign.make_keys",
+        "optimize.artifacts.sign.sign_artifact",
+    ),
+    "Watching": (
+        "watching.record.JsonLines",
+        "watching.otel.OpenTelemetry",
+        "watching.traffic.read_traffic",
+        "watching.drift.find_drift",
+        "watching.drift.Drift",
+        "watching.labelled.labelled_questions",
+    ),
+    "Serving": ("serving.settings.ServeSettings", "serving.app.make_app"),
+    "Other frameworks": (
+        "adapters.dspy.as_module",
+        "adapters.dspy.save_module",
+        "adapters.langchain.QuerywrightRetriever",
+        "adapters.langchain.as_runnable",
+        "adapters.llama_index.QuerywrightRetriever",
+        "adapters.llama_index.QuerywrightQueryEngine",
+        "adapters.haystack.QuerywrightRetriever",
+        "adapters.haystack.QuerywrightProgram",
+        "adapters.mcp.server",
+        "adapters.mlflow.log_artifact_folder",
+        "adapters.mlflow.load_logged",
+    ),
+}
+
+
+def applications() -> str:
+    """What applications use besides ``load``; a module that is not there is left out."""
+    parts = []
+    for heading, objects in APPLICATIONS.items():
+        there = [one for one in objects if find_spec(f"querywright.{one.rpartition('.')[0]}") is not None]
+        parts += [f"## {heading}", *(f"::: querywright.{one}" for one in there)] if there else []
+    return "\n\n".join(parts)
+
+
 GENERATED: dict[str, Callable[[], str]] = {
+    "applications": applications,
     "techniques": techniques,
     "knobs": knobs,
     "metrics": metrics,

@@ -121,13 +121,12 @@ def test_links_to_a_place_on_a_page_lead_there(site, pages):
 def test_every_public_name_has_its_reference(pages):
     documented = set().union(*(page.ids for name, page in pages.items() if name.startswith("reference/")))
     for name in querywright.__all__:
-        one = getattr(querywright, name)
-        assert f"{one.__module__}.{one.__qualname__}" in documented, name
+        assert f"querywright.{name}" in documented
     for technique in TECHNIQUES.values():
         assert f"{technique.__module__}.{technique.__qualname__}" in documented
 
 
-@pytest.mark.parametrize("room", ["metrics", "optimize", "programs"])
+@pytest.mark.parametrize("room", ["metrics", "programs"])
 def test_what_is_public_in_a_room_has_its_reference(pages, room):
     documented = {one.rpartition(".")[2] for name, page in pages.items() if "reference/" in name for one in page.ids}
     module = importlib.import_module(f"querywright.{room}")
