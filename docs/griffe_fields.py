@@ -47,4 +47,6 @@ def _default(value: Any) -> Any:
     if "default_factory" not in given:
         return given.get("default")
     factory = given["default_factory"]
-    return factory.body if isinstance(factory, griffe.ExprLambda) else griffe.ExprCall(factory, [])
+    if isinstance(factory, griffe.ExprLambda):
+        return factory.body
+    return griffe.ExprCall(factory, []) if isinstance(factory, griffe.Expr) else factory
