@@ -115,8 +115,7 @@ class Judge(dspy.Module):
     def label_of(self, case: Case) -> str | None:
         """The label of a case; None where the LM's answer could not be read as one.
 
-        Raises:
-            As ``judgement``.
+        It raises what ``judgement`` raises.
         """
         made = self.judgement(case)
         return None if made is None else str(made.label)

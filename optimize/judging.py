@@ -97,8 +97,7 @@ def calibrate(
         seed: Of the resampling. Default 0.
         progress: Called after each case.
 
-    Raises:
-        As ``judge_cases``.
+    It raises what ``judge_cases`` raises.
     """
     cases = [one.case for one in judged]
     found = judge_cases(judge, cases, lm=lm, threads=threads, max_failures=max_failures, progress=progress)

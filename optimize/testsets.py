@@ -174,8 +174,7 @@ def out_of_distribution(
         home: The working folder. Default: ``querywright.home.home()``.
         progress: Called after each passage.
 
-    Raises:
-        As ``rephrase``.
+    It raises what ``rephrase`` raises.
     """
     _check_number(number)
     stored = _stored(collection, home)

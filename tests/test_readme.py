@@ -1,43 +1,19 @@
 from __future__ import annotations
 
-import ast
 import re
-import shlex
+import runpy
 from pathlib import Path
 
 import pytest
-import typer
 
-import querywright
-from querywright.cli.main import app
 from querywright.cli.techniques import markdown_table, technique_rows
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8") if (ROOT / "README.md").is_file() else ""
-BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
-PROSE = re.sub(r"^```.*?^```", "", README, flags=re.MULTILINE | re.DOTALL)
+PAGE = runpy.run_path(str(Path(__file__).with_name("markdown_blocks.py")))
+BLOCKS = [(block.language, block.text) for block in PAGE["blocks"](README)]
 
 pytestmark = pytest.mark.skipif(not README, reason="the package was installed without its repository")
-
-
-def command_lines() -> list[str]:
-    """Every command line of ours: in blocks of code, and in running text where it has arguments."""
-    in_blocks = [line for _, block in BLOCKS for line in block.replace("\\\n", " ").splitlines()]
-    in_text = re.findall(r"`([^`]+)`", PROSE)
-    found = [line.strip() for line in [*in_blocks, *in_text]]
-    return [line for line in found if line.startswith("querywright ")]
-
-
-def parse(line: str) -> None:
-    """Parse a command line without running it; only the name is looked up where there is no more than a name."""
-    words = shlex.split(line, comments=True)[1:]
-    group = typer.main.get_command(app)
-    with group.make_context("querywright", words[:1]) as context:
-        command = group.get_command(context, words[0])
-        assert command is not None, f"there is no command {words[0]!r}"
-        if words[1:]:
-            with command.make_context(words[0], words[1:], parent=context):
-                pass
 
 
 def test_it_names_the_two_commands():
@@ -59,35 +35,41 @@ def test_its_table_is_that_of_the_command_line():
 
 
 def test_its_command_lines_parse():
-    lines = command_lines()
+    lines = PAGE["command_lines"](README)
     assert len(lines) >= 3
     for line in lines:
-        try:
-            parse(line)
-        except typer.BadParameter.__base__ as error:  # type: ignore[misc]
-            pytest.fail(f"{line}: {error.format_message()}")  # type: ignore[attr-defined]
+        PAGE["parse"](line)
 
 
-@pytest.mark.parametrize("line", ["querywright index one", "querywright ask x --nothing y", "querywright nothing x"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "querywright index one",
+        "querywright ask x --nothing y",
+        "querywright nothing x",
+        "querywright study nothing",
+        "querywright study run study.yaml",
+        "querywright questions build mine --nothing",
+    ],
+)
 def test_a_command_line_that_is_wrong_does_not_parse(line):
-    with pytest.raises((AssertionError, typer.BadParameter.__base__)):  # type: ignore[arg-type]
-        parse(line)
+    with pytest.raises(AssertionError):
+        PAGE["parse"](line)
 
 
 def test_its_python_uses_public_names():
-    python = [block for language, block in BLOCKS if language == "python"]
+    python = [text for language, text in BLOCKS if language == "python"]
     assert python
-    for block in python:
-        for node in ast.walk(ast.parse(block)):
-            if isinstance(node, ast.ImportFrom) and node.module == "querywright":
-                names = [alias.name for alias in node.names]
-            elif (
-                isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "querywright"
-            ):
-                names = [node.attr]
-            else:
-                continue
-            assert set(names) <= set(querywright.__all__)
+    for text in python:
+        PAGE["check_python"](text)
+
+
+@pytest.mark.parametrize(
+    "code", ["import querywright\nquerywright.nothing()", "from querywright import nothing", "x ="]
+)
+def test_python_that_is_wrong_does_not_pass(code):
+    with pytest.raises((AssertionError, SyntaxError)):
+        PAGE["check_python"](code)
 
 
 def test_its_links_lead_somewhere():

@@ -1,4 +1,4 @@
-"""The recipe of CONTRIBUTING.md: its technique and its test, as they are printed there."""
+"""The recipe of docs/how-to/technique.md: its technique and its test, as they are printed there."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import pytest
 import querywright.programs
 from querywright.programs import Technique, make_program
 
-CONTRIBUTING = Path(__file__).parents[2] / "CONTRIBUTING.md"
-pytestmark = pytest.mark.skipif(not CONTRIBUTING.is_file(), reason="the package was installed without its repository")
+RECIPE = Path(__file__).parents[2] / "docs" / "how-to" / "technique.md"
+pytestmark = pytest.mark.skipif(not RECIPE.is_file(), reason="the package was installed without its repository")
 
 
 @pytest.fixture
 def printed(monkeypatch):
     """The technique and the test, run as they are printed."""
-    technique, test = re.findall(r"```python\n(.*?)```", CONTRIBUTING.read_text(encoding="utf-8"), re.DOTALL)
+    technique, test = re.findall(r"```python\n(.*?)```", RECIPE.read_text(encoding="utf-8"), re.DOTALL)
     module = types.ModuleType("querywright.programs.keywords")
     monkeypatch.setitem(sys.modules, module.__name__, module)
     exec(compile(technique, "<keywords>", "exec"), vars(module))

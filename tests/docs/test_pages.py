@@ -1,0 +1,132 @@
+"""Every page: its code compiles and names what is there, its commands parse, its links and pictures are there."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+import yaml
+
+from querywright.optimize.study.reading import read_spec
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = sorted(path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md"))
+RUN = ["how-to/own-data.md", "how-to/own-retriever.md", "how-to/metric.md", "explanation/decision-usefulness.md"]
+"""Pages whose Python is run; the tutorial has a test of its own, and so has how-to/technique.md with the programs."""
+AWAITED = {"serve", "artifact", "drift", "traffic", "mcp"}
+"""Commands that pages may name before they are there; the module of each is named after it."""
+
+pytestmark = pytest.mark.skipif(not PAGES, reason="the package was installed without its repository")
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def is_there(module: str) -> bool:
+    """Whether a module of ours is in this checkout."""
+    return importlib.util.find_spec(f"querywright.{module}") is not None
+
+
+def is_filled(module: str) -> bool:
+    """The same; of the package ``watching``, which begins empty, whether it has anything."""
+    return is_there("watching.record" if module == "watching" else module)
+
+
+@pytest.fixture(params=PAGES)
+def text(request) -> str:
+    return (DOCS / request.param).read_text(encoding="utf-8")
+
+
+def test_its_commands_parse(text, page):
+    for line in page["command_lines"](text):
+        command = line.split()[1]
+        if command not in AWAITED or is_there(f"cli.{command}"):
+            page["parse"](line)
+
+
+def test_its_python_compiles_and_names_what_is_there(text, page):
+    for block in page["blocks"](text):
+        rooms = re.findall(r"^from querywright\.((?:adapters|watching)\b[\w.]*)", block.text, re.MULTILINE)
+        if block.language == "python" and not block.note.startswith("run by") and all(map(is_filled, rooms)):
+            page["check_python"](block.text)
+
+
+def test_its_data_are_well_formed(text, page):
+    for block in page["blocks"](text):
+        if block.language == "json":
+            for line in block.text.splitlines():
+                json.loads(line)
+        if block.language == "yaml":
+            read_spec(yaml.safe_load(block.text))
+
+
+def test_every_block_says_its_language(text, page):
+    for block in page["blocks"](text):
+        assert block.language in {"sh", "python", "json", "yaml", "text"}, block.text
+
+
+def test_its_links_lead_somewhere(text, request):
+    folder = (DOCS / request.node.callspec.params["text"]).parent
+    for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", text):
+        assert (folder / target).exists(), target
+
+
+def test_its_pictures_are_described(text):
+    for alternative, target in re.findall(r"!\[([^\]]*)\]\(([^)]+)\)", text):
+        assert len(alternative) > 40, target
+
+
+@pytest.mark.parametrize("name", RUN)
+def test_it_runs(name, page, workshop, play):
+    """In the tutorial's folder, with its collection."""
+    play(page["blocks"]("```sh\nquerywright index workshop passages.jsonl\n```\n"))
+    blocks = [block for block in page["blocks"]((DOCS / name).read_text(encoding="utf-8")) if block.language != "sh"]
+    assert [block for block in blocks if block.language == "python"]
+    play(_shown(blocks))
+
+
+def test_what_the_metric_page_says_is_so(page, workshop, play):
+    play(page["blocks"]("```sh\nquerywright index workshop passages.jsonl\n```\n"))
+    printed = play(page["blocks"]((DOCS / "how-to/metric.md").read_text(encoding="utf-8")))
+    one, three, losses = printed.split()
+    assert 0 < float(one) <= float(three) < 1
+    assert int(losses) >= 1
+
+
+@pytest.mark.parametrize("path", sorted((DOCS / "assets").glob("*.svg")), ids=lambda path: path.name)
+def test_a_picture_can_be_read(path):
+    """In words too, in light and in dark, and from this file alone."""
+    root = ET.parse(path).getroot()
+    said = [root.findtext(f"{SVG}{name}") or "" for name in ("title", "desc")]
+    assert root.get("role") == "img"
+    assert len(said[0]) > 10
+    assert len(said[1]) > 60
+    style = root.findtext(f"{SVG}style") or ""
+    assert "prefers-color-scheme: dark" in style
+    classes = {one.get("class") for one in root.iter() if one.get("class")}
+    light, _, dark = style.partition("@media")
+    for name in classes:
+        assert f".{name} " in light, name
+        assert f".{name} " in dark, name
+    assert not list(root.iter(f"{SVG}image")) + list(root.iter(f"{SVG}script"))
+    width, height = (float(size) for size in root.get("viewBox", "").split()[2:])
+    for text in root.iter(f"{SVG}text"):
+        assert 0 <= float(text.get("x", -1)) <= width, text.text
+        assert 0 <= float(text.get("y", -1)) <= height, text.text
+
+
+def test_every_picture_is_shown():
+    shown = {name for page in PAGES for name in re.findall(r"assets/([\w-]+\.svg)", (DOCS / page).read_text())}
+    assert shown == {path.name for path in (DOCS / "assets").glob("*.svg")}
+
+
+def _shown(blocks):
+    """The blocks of code, and blocks of output that stand right after one."""
+    return [
+        block
+        for before, block in zip([None, *blocks], blocks, strict=False)
+        if block.language == "python"
+        or (block.language == "text" and before is not None and before.language == "python")
+    ]

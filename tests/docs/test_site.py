@@ -1,0 +1,163 @@
+"""The site: built strictly and without a network, from the code as it is, and in need of no other host."""
+
+from __future__ import annotations
+
+import html
+import importlib
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+import typer
+
+import querywright
+from querywright.cli.main import app
+from querywright.metrics.dspy_metrics import METRICS
+from querywright.metrics.judges import JUDGES
+from querywright.programs import TECHNIQUES
+
+ROOT = Path(__file__).parents[2]
+NO_NETWORK = """
+import socket, sys
+def refused(*args, **kwargs):
+    raise OSError("the documentation is built without a network")
+socket.getaddrinfo = socket.create_connection = socket.socket.connect = refused
+from mkdocs.__main__ import cli
+sys.exit(cli())
+"""
+LOADED = {
+    "link": "href",
+    "script": "src",
+    "img": "src",
+    "iframe": "src",
+    "source": "src",
+    "use": "href",
+    "form": "action",
+}
+
+
+class Page(HTMLParser):
+    """What a page loads, and where it leads."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.loads: list[str] = []
+        self.links: list[str] = []
+        self.ids: set[str] = set()
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = {name: value or "" for name, value in attrs}
+        self.ids.add(given.get("id", ""))
+        if given.get(LOADED.get(tag, "")) and given.get("rel") != "canonical":
+            self.loads.append(given[LOADED[tag]])
+        if tag == "a" and given.get("href"):
+            self.links.append(given["href"])
+
+
+@pytest.fixture(scope="module")
+def site(docs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The built site."""
+    folder = tmp_path_factory.mktemp("site")
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run(
+        [sys.executable, "-c", NO_NETWORK, "build", "--strict", "--site-dir", str(folder)],
+        cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.fixture(scope="module")
+def pages(site: Path) -> dict[str, Page]:
+    return {path.relative_to(site).as_posix(): Page(path.read_text(encoding="utf-8")) for path in site.rglob("*.html")}
+
+
+def test_every_page_is_built(docs, pages):
+    for path in docs.rglob("*.md"):
+        page = path.relative_to(docs).with_suffix("")
+        assert ((page.parent if page.name == "index" else page) / "index.html").as_posix() in pages
+
+
+def test_it_loads_nothing_from_another_host(pages):
+    assert sum(len(page.loads) for page in pages.values()) > 100
+    for name, page in pages.items():
+        assert not [one for one in page.loads if re.match(r"([a-z]+:)?//", one)], name
+
+
+def test_its_styles_load_nothing_from_another_host(site):
+    styles = list(site.rglob("*.css"))
+    assert styles
+    for path in styles:
+        text = path.read_text(encoding="utf-8")
+        assert not re.findall(r"(?:url\(|@import\s*)[\"']?(?:https?:)?//", text), path.name
+
+
+def test_what_it_loads_is_there(site, pages):
+    for name, page in pages.items():
+        for one in page.loads:
+            target = one.partition("?")[0].partition("#")[0]
+            where = site / target.lstrip("/") if target.startswith("/") else (site / name).parent / target
+            assert where.resolve().exists(), (name, one)
+
+
+def test_links_to_a_place_on_a_page_lead_there(site, pages):
+    known = {(site / name).resolve(): page.ids for name, page in pages.items()}
+    for name, page in pages.items():
+        for link in page.links:
+            target, _, place = link.partition("#")
+            if not place or re.match(r"[a-z]+:", link) or target.startswith("/"):
+                continue
+            where = ((site / name).parent / target).resolve() if target else (site / name).resolve()
+            where = where / "index.html" if where.is_dir() else where
+            assert place in known[where], (name, link)
+
+
+def test_every_public_name_has_its_reference(pages):
+    documented = set().union(*(page.ids for name, page in pages.items() if name.startswith("reference/")))
+    for name in querywright.__all__:
+        assert f"querywright.{name}" in documented
+    for technique in TECHNIQUES.values():
+        assert f"{technique.__module__}.{technique.__qualname__}" in documented
+
+
+@pytest.mark.parametrize("room", ["metrics", "programs"])
+def test_what_is_public_in_a_room_has_its_reference(pages, room):
+    documented = {one.rpartition(".")[2] for name, page in pages.items() if "reference/" in name for one in page.ids}
+    module = importlib.import_module(f"querywright.{room}")
+    public = {name for name in module.__all__ if callable(getattr(module, name))}  # lists by name have tables
+    assert not public - documented
+
+
+def test_its_tables_come_from_the_code(site):
+    techniques = text_of(site / "reference" / "techniques" / "index.html")
+    for technique in TECHNIQUES.values():
+        assert technique.TITLE in techniques
+        for knob in technique.KNOBS:
+            assert knob.help in techniques, knob.name
+    metrics = text_of(site / "reference" / "metrics" / "index.html")
+    for name in (*METRICS, *JUDGES, "recall@K"):
+        assert name in metrics
+    commands = text_of(site / "reference" / "commands" / "index.html")
+    for command in commands_of_ours():
+        assert command in commands
+
+
+def test_the_search_knows_the_pages(site):
+    assert '"location":"tutorial/' in (site / "search" / "search_index.json").read_text(encoding="utf-8")
+
+
+def text_of(path: Path) -> str:
+    """The text of a page, with every gap as one space."""
+    return " ".join(html.unescape(re.sub(r"<[^>]+>", "", path.read_text(encoding="utf-8"))).split())
+
+
+def commands_of_ours() -> Iterator[str]:
+    for name, command in typer.main.get_command(app).commands.items():  # type: ignore[attr-defined]
+        inner = getattr(command, "commands", None)
+        yield from (f"querywright {name} {one}" for one in inner) if inner else [f"querywright {name}"]
