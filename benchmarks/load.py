@@ -124,7 +124,7 @@ def build(home: Path, *, lm: str, engine: str, url: str | None) -> Bench:
     from querywright.retrieval.engines import Engine, open_retriever
     from querywright.retrieval.index import build_collection
 
-    embedder = resolve_embedder("embedded") if engine == "dense" else _Unused()
+    embedder: Any = resolve_embedder("embedded") if engine == "dense" else _Unused()
     build_collection("sample", load_sample().passages, embedder=embedder, home=home)
     retriever = open_retriever("sample", engine=engine, embedder=embedder if engine == "dense" else None, home=home)
     program = make_program("plain", retriever, reader="short_answer")
@@ -178,7 +178,7 @@ class _Unused:
 
     id, dimension = "unused", 2
 
-    def encode(self, texts: Sequence[str], /) -> object:
+    def encode(self, texts: Sequence[str], /) -> Any:
         """The same vector for each text."""
         import numpy as np
 

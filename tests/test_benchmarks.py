@@ -19,7 +19,8 @@ from querywright.retrieval.question_records import questions_folder
 
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
 NAMES = (
-    "by_hand", "contest", "hostile", "load", "loopback", "measured", "peers", "questions", "study", "techniques", "trials",
+    "by_hand", "contest", "hostile", "load", "loopback", "measured", "peers", "questions", "study",
+    "techniques", "trials",
 )  # fmt: skip
 
 
