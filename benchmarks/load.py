@@ -24,8 +24,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -245,7 +245,7 @@ def main(arguments: Sequence[str] | None = None) -> Result:
         from loopback import Loopback
 
         server, given.lm = _Address(Loopback(0.0)), "openai/bench"
-    with tempfile.TemporaryDirectory() as folder, server as url:
+    with tempfile.TemporaryDirectory() as folder, _working_in(folder), server as url:
         result = measure(build(Path(folder), lm=given.lm, engine=given.engine, url=url), given.runs)
     if given.json:
         print(json.dumps({**asdict(result), "ratio": result.ratio, "work": result.work}))
@@ -257,6 +257,19 @@ def main(arguments: Sequence[str] | None = None) -> Result:
             f"querywright.load imported {result.imported:.2f} s; medians of {result.runs} alternating runs)"
         )
     return result
+
+
+@contextmanager
+def _working_in(folder: str) -> Iterator[None]:
+    """The packaged model is re-encoded there, and not in a working folder beside whoever measures."""
+    before = os.environ.get("QUERYWRIGHT_HOME")
+    os.environ["QUERYWRIGHT_HOME"] = folder
+    try:
+        yield
+    finally:
+        os.environ.pop("QUERYWRIGHT_HOME")
+        if before is not None:
+            os.environ["QUERYWRIGHT_HOME"] = before
 
 
 class _Address(AbstractContextManager[str | None]):
