@@ -45,6 +45,9 @@ def compiled_json(compiled: Compiled) -> dict[str, Any]:
         ],
         "failed_arms": dict(compiled.failed),
         "dead_knobs": list(compiled.dead_knobs),
+        "corrected": None
+        if compiled.corrected is None
+        else {"dev": compiled.corrected[0], "corrected": compiled.corrected[1]},
         "compiled": compiled.compiled.name,
         "reader_check": len(compiled.reader_check),
         "test": [evaluation.to_json() for evaluation in compiled.test],

@@ -128,6 +128,8 @@ class Compiled:
         failed: Arms that are out of the question because too many of their questions failed, with what they said.
         reader_check: Further questions that only closed book and oracle evidence met.
         dead_knobs: Knobs of the best arm that change nothing, whatever their value.
+        corrected: Value of the best arm on dev, and what it is likely to be on other questions: the best of many is
+            partly lucky. None where too few questions were scored.
     """
 
     program: RAG
@@ -146,6 +148,7 @@ class Compiled:
     failed: Mapping[str, str] = field(default_factory=dict)
     reader_check: tuple[Question, ...] = ()
     dead_knobs: tuple[str, ...] = ()
+    corrected: tuple[float, float] | None = None
 
 
 def objective_metrics(objective: str) -> tuple[str, ...]:

@@ -145,6 +145,7 @@ def compile_program(
         },
         reader_check=tuple(reader_check),
         dead_knobs=tuple(str(one["knob"]) for one in tested.dead_knobs),
+        corrected=None if chosen.corrected is None else (chosen.corrected.dev, chosen.corrected.corrected),
     )
 
 

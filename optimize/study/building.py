@@ -7,6 +7,7 @@ from typing import Any
 
 from querywright.data.types import Question
 from querywright.errors import InputError, TechniqueError
+from querywright.metrics.dspy_metrics import needs
 from querywright.optimize.domains import Domain, domain_of, own_step
 from querywright.optimize.study.space import PLAIN, Space, TechniqueSpace
 from querywright.optimize.study.spec import AS_WRITTEN, KnobRange, KnobSpace, PromptSpec, StudySpec, TechniqueSpec
@@ -146,6 +147,11 @@ def variants_of(spec: StudySpec, name: str) -> tuple[tuple[str, ...], tuple[str,
         if not prompt.last and (key in named if named is not None else suits(spec, name, prompt)):
             (late if is_late(prompt) else early).extend(_sets(key, prompt))
     return tuple(early), tuple(late)
+
+
+def reads_for(prompt: PromptSpec) -> bool:
+    """Whether a prompt takes a reader to be made, whatever the objectives are."""
+    return prompt.part != "technique" or (prompt.metric is not None and "reader" in needs(prompt.metric))
 
 
 def last_variants(spec: StudySpec) -> list[str]:

@@ -63,7 +63,7 @@ def finish(
         "questions": [one.to_json() for one in (*bench.splits.dev, *bench.splits.test, *bench.reader_check)],
         "data": {name: {"n": len(part), "sha256": data_hash(part)} for name, part in data.items() if part},
     }
-    outcome["prompts"] = _prompts(worker, trials)
+    outcome["prompts"] = _prompts(worker, trials) | _last_prompts(worker, tested)
     _save(bench, tested, outcome, folder)
     return outcome
 
@@ -102,17 +102,35 @@ def _prompts(worker: Worker, trials: Sequence[TrialRecord]) -> dict[str, Any]:
         written = ArmConfig(arm.technique, arm.engine, arm.knobs, AS_WRITTEN, arm.reader)
         before = predictor_states(bench.program(written))
         after = predictor_states(bench.program(arm, variant))
-        found[name] = {
-            predictor: {
-                "before": before[predictor].instructions if predictor in before else "",
-                "after": state.instructions,
-                "demos_before": len(before[predictor].demos) if predictor in before else 0,
-                "demos_after": len(state.demos),
-                "demos": state.demos[:4],
-            }
-            for predictor, state in after.items()
-        }
+        found[name] = _changes(before, after)
     return found
+
+
+def _last_prompts(worker: Worker, tested: Tested) -> dict[str, Any]:
+    """The reader's prompts before and after, where some were chosen last."""
+    from querywright.optimize.artifacts.state import predictor_states
+
+    if tested.last.variant is None:
+        return {}
+    arm = tested.arms[tested.recommended]
+    before = predictor_states(worker.bench.program(arm, worker.variant(arm)[0], reads=True))
+    after = predictor_states(tested.programs[tested.recommended])
+    reading = {name: state for name, state in after.items() if ".reader." in f".{name}"}
+    return {f"reader, {tested.last.name}": _changes(before, reading)}
+
+
+def _changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
+    """Each predictor's prompt before and after."""
+    return {
+        predictor: {
+            "before": before[predictor].instructions if predictor in before else "",
+            "after": state.instructions,
+            "demos_before": len(before[predictor].demos) if predictor in before else 0,
+            "demos_after": len(state.demos),
+            "demos": state.demos[:4],
+        }
+        for predictor, state in after.items()
+    }
 
 
 def _save(bench: Bench, tested: Tested, outcome: Mapping[str, Any], folder: Path) -> None:

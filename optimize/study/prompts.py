@@ -176,6 +176,12 @@ def with_reader_prompts(program: RAG, state: Mapping[str, Any]) -> RAG:
         ArtifactError: It is of another reader.
     """
     variant = VariantState.model_validate(dict(state))
+    reader = None if program.reader is None else program.reader.NAME
+    if reader != variant.reader:
+        raise ArtifactError(
+            f"the prompt variant was made for the reader {variant.reader}, and cannot be put into a program with "
+            f"{reader}; make it for that one"
+        )
     other = copy.deepcopy(program)
     before = predictor_states(other)
     own = {name: variant.predictors.get(name.rpartition("].")[2]) for name in before if ".reader." in f".{name}"}

@@ -13,7 +13,7 @@ from querywright.models.ledger import Cost
 from querywright.optimize.evaluate import Evaluation, Row, evaluate
 from querywright.optimize.failures import Failures, TooManyFailuresError
 from querywright.optimize.study.bench import Bench, Variant
-from querywright.optimize.study.building import prompt_of
+from querywright.optimize.study.building import prompt_of, reads_for
 from querywright.optimize.study.prompts import make_variant
 from querywright.optimize.study.prune import values_of, worse_than
 from querywright.optimize.study.records import ARM, RESULT, record_of, result_json
@@ -132,11 +132,11 @@ class Worker:
             return None, Cost()
         prompt = self.bench.spec.prompts[found[0]]
         name = f"prompt:{arm.technique}:{arm.prompt}"
-        if prompt.part != "technique":
+        if reads_for(prompt):
             name += f":{arm.reader}"  # each reader has prompts of its own
         bench = self.bench
         written = replace(bench.space.as_written(arm.technique), reader=arm.reader)
-        program = bench.program(written, reads=bench.reads or prompt.part != "technique")
+        program = bench.program(written, reads=bench.reads or reads_for(prompt))
         return self.made_once(name, prompt, f"{arm.technique}, {arm.prompt}", program)
 
     def made_once(self, name: str, prompt: PromptSpec, called: str, program: RAG) -> tuple[Variant, Cost]:

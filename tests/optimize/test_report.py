@@ -91,6 +91,8 @@ def test_everything_found_is_json(compiled):
     assert data["verdict"] == "no gain shown"
     assert data["verdict_sentence"].startswith("Chosen on dev; test does not show a gain over no rewriting (")
     assert data["reader_check"] == 0
+    assert data["corrected"]["corrected"] <= data["corrected"]["dev"] == 1.0
+    assert set(data["dead_knobs"]) == set(compiled.dead_knobs)
     first = data["comparisons"][0]
     assert (first["wins"], first["losses"], first["ties"]) == (6, 0, 0)
     assert first["p_holm"] == compiled.comparisons[0].test.p_two_sided
@@ -128,6 +130,7 @@ def test_the_terminal_says_what_came_of_it(compiled, world, make_lm, capsys):
     assert "further questions" not in text
     assert "no difference on any dev question: rrf_k" in text
     assert "out, for too many questions failed: trial 9" in text
+    assert f"the best of {len(compiled.arms)} arms has 100.0 where it was chosen" in text
 
 
 def test_further_questions_of_the_reader_check_are_named_with_the_data(world, make_world, make_lm, tmp_path):

@@ -211,7 +211,7 @@ def show_compiled(compiled: Compiled, splits: Splits, workspace: Workspace) -> N
         f"dev, {len(splits.dev)} questions, per cent: best {len(arms)} of {len(compiled.arms)} arms, with the knobs "
         "that differ from their defaults",
         arms,
-        notes=[f"{what}: {', '.join(named)}" for what, named in said.items() if named],
+        notes=[*_luck(compiled), *(f"{what}: {', '.join(named)}" for what, named in said.items() if named)],
     )
     budget = compiled.program.technique.knobs["max_passages"]
     demonstrated = "none" if compiled.compiled.prompt == AS_WRITTEN else "yes"
@@ -238,6 +238,17 @@ def show_compiled(compiled: Compiled, splits: Splits, workspace: Workspace) -> N
     stages = "; ".join(f"{stage} {cost.calls} made, {cost.saved} saved" for stage, cost in compiled.costs.items())
     say(f"LM calls by stage: {stages}")
     say(workspace.cost_line())
+
+
+def _luck(compiled: Compiled) -> list[str]:
+    """How much of the best arm's value is owed to its having been chosen."""
+    if compiled.corrected is None:
+        return []
+    dev, corrected = compiled.corrected
+    return [
+        f"the best of {len(compiled.arms)} arms has {_per_cent(dev)} where it was chosen, and is worth about "
+        f"{_per_cent(corrected)} on other questions"
+    ]
 
 
 def _per_cent(value: float) -> str:
