@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -12,10 +11,9 @@ import dspy
 
 from querywright.data.splits import Splits
 from querywright.data.types import Question
-from querywright.errors import InputError
 from querywright.models.ledger import Cost
-from querywright.models.lm import engine_of
 from querywright.models.memo import remembering
+from querywright.optimize.compilation import bench_of, check_compilation, study_of
 from querywright.optimize.evaluate import Progress
 from querywright.optimize.results import (
     AS_WRITTEN,
@@ -27,28 +25,18 @@ from querywright.optimize.results import (
     objective_value,
 )
 from querywright.optimize.study.bench import Bench
-from querywright.optimize.study.building import build_space
-from querywright.optimize.study.objectives import check_objectives, objective_named, objectives_of
+from querywright.optimize.study.building import BUDGET, build_space
 from querywright.optimize.study.records import record_of
 from querywright.optimize.study.select import choose
 from querywright.optimize.study.space import seeded_sampler
-from querywright.optimize.study.spec import PromptSpec, StudySpec, TechniqueSpec
 from querywright.optimize.study.storage import StudyStorage, memory_storage
 from querywright.optimize.study.teleprompter_work import TeleprompterError
 from querywright.optimize.study.testing import meet_test
 from querywright.optimize.study.trial import Worker
 from querywright.optimize.study.types import TrialRecord
 from querywright.optimize.study.working import work
-from querywright.programs import make_program, make_reader, technique_class
 from querywright.retrieval.callable import as_retriever
-from querywright.retrieval.replay import ReplayRetriever
 from querywright.retrieval.rerank import Reranker
-
-GIVEN = "given"
-"""Stands in the study for what has no name because it is open already."""
-
-BUDGET = 5
-"""Passages that every arm may show, where nothing is said."""
 
 
 def compile_program(
@@ -105,9 +93,9 @@ def compile_program(
     """
     settings = settings or CompileSettings()
     fixed = {"max_passages": BUDGET, **(knobs or {})}
-    _check(technique, splits, reader, fixed, settings, reader_check, reranker)
-    spec = _spec(technique, lm, reader, fixed, settings)
-    bench = _bench(spec, technique, splits, as_retriever(retriever), lm, reader_check, reranker)
+    check_compilation(technique, splits, reader, fixed, settings, reader_check, reranker)
+    spec = study_of(technique, lm, reader, fixed, settings)
+    bench = bench_of(spec, technique, splits, as_retriever(retriever), lm, reader_check, reranker)
     costs: dict[str, Cost] = {}
     with memory_storage(spec.name) as storage:
         worker = _worker(bench, storage, progress)
@@ -147,139 +135,6 @@ def compile_program(
         dead_knobs=tuple(str(one["knob"]) for one in tested.dead_knobs),
         corrected=None if chosen.corrected is None else (chosen.corrected.dev, chosen.corrected.corrected),
     )
-
-
-def _check(
-    name: str,
-    splits: Splits,
-    reader: str | None,
-    knobs: Mapping[str, Any],
-    settings: CompileSettings,
-    reader_check: Sequence[Question],
-    reranker: Reranker | None,
-) -> None:
-    """Refuse what cannot be compiled, before anything is asked.
-
-    Raises:
-        InputError: The data cannot carry the objective, or a name or value is wrong.
-    """
-    if objective_named(settings.objective).kind != "quality":
-        raise InputError(
-            f"the objective of a compilation is one of quality, but got {settings.objective!r}; a study takes it as a "
-            "further one"
-        )
-    for what in ("n_trials", "threads"):
-        if getattr(settings, what) < 1:
-            raise InputError(f"{what} must be 1 or more, but got {getattr(settings, what)}")
-    for what in ("demo_sizes", "reader_demo_sizes"):
-        if any(size < 1 for size in getattr(settings, what)):
-            raise InputError(f"sizes of demonstration sets must be 1 or more, but got {what}={getattr(settings, what)}")
-    if not 0 <= settings.max_failures <= 1:
-        raise InputError(f"max_failures is a share from 0 to 1, but got {settings.max_failures}")
-    technique = technique_class(name)
-    if "max_passages" not in {knob.name for knob in technique.KNOBS}:
-        raise InputError(f"{name} finds no passages, so there is nothing to compile; choose a technique")
-    technique(None, reranker=reranker, **knobs)
-    if reader is not None:
-        make_reader(reader)
-    check_objectives([settings.objective], splits, reader)
-    if reader_check and reader is None:
-        raise InputError("reader_check needs a reader; give one, or no reader_check")
-    seen = {mark for part in splits for question in part for mark in _marks(question)}
-    shared = []
-    for question in reader_check:
-        shared += [question.id] if seen & _marks(question) else []
-        seen |= _marks(question)
-    if shared:
-        raise InputError(
-            "a question of reader_check must not stand in train, dev or test, nor twice, by id or text, but these do: "
-            f"{', '.join(sorted(shared))}; leave them out"
-        )
-
-
-def _marks(question: Question) -> set[tuple[str, ...]]:
-    """What makes a question the same as another: its id, or its text and options."""
-    text = " ".join(question.question.casefold().split())
-    return {("id", question.id), ("text", text, *sorted(question.options))}
-
-
-def _spec(
-    technique: str, lm: dspy.LM, reader: str | None, knobs: Mapping[str, Any], settings: CompileSettings
-) -> StudySpec:
-    """The study of a compilation."""
-    prompts = {
-        f"demos_{size}": PromptSpec(
-            teleprompter="bootstrap_few_shot", arguments={"max_bootstrapped_demos": size}, sets=count
-        )
-        for size, count in Counter(settings.demo_sizes).items()
-    }
-    if reader is not None:
-        prompts |= {
-            f"reader_demos_{size}": PromptSpec(
-                teleprompter="bootstrap_few_shot",
-                arguments={"max_bootstrapped_demos": size},
-                sets=count,
-                part="reader",
-                metric="accuracy",
-                last=True,
-            )
-            for size, count in Counter(settings.reader_demo_sizes).items()
-        }
-    own = {name: value for name, value in knobs.items() if name != "max_passages"}
-    return StudySpec(
-        name="compile",
-        questions=GIVEN,
-        collection=GIVEN,
-        lm=lm.model,
-        embedder=GIVEN,
-        reader=reader or "none",
-        objectives=[settings.objective],
-        techniques={technique: TechniqueSpec(knobs=own)},
-        prompts=prompts,
-        fixed={"max_passages": knobs["max_passages"]},
-        each_prompt=True,
-        pruner="none",
-        seed=settings.seed,
-        threads=settings.threads,
-        max_failures=settings.max_failures,
-    )
-
-
-def _bench(
-    spec: StudySpec,
-    technique: str,
-    splits: Splits,
-    retriever: Any,
-    lm: dspy.LM,
-    reader_check: Sequence[Question],
-    reranker: Reranker | None,
-) -> Bench:
-    """All that a trial needs, from what is open. No rewriting does without an index of the technique's own."""
-    guarded = engine_of(lm)
-    readers = [None if spec.reader == "none" else str(spec.reader)]
-    searched = make_program(technique, retriever, reranker=_reranker(technique, reranker), reader=None)
-    space = build_space(spec, readers, {technique: searched.technique.searched_knobs})
-    own = technique_class(technique).ENGINE
-    plain = retriever if own is None else getattr(retriever, "plain", retriever)
-    opened = {"dense": plain} | ({} if own is None else {own: retriever})
-    return Bench(
-        spec,
-        splits,
-        space,
-        objectives_of(spec.objectives),
-        lm,
-        guarded.ledger,
-        guarded.store,
-        reader_check=reader_check,
-        reranker=reranker,
-        retrievers={
-            name: ReplayRetriever(one, store=guarded.store, deepest=space.deepest(name)) for name, one in opened.items()
-        },
-    )
-
-
-def _reranker(technique: str, reranker: Reranker | None) -> Reranker | None:
-    return reranker if technique_class(technique).USES_RERANKER else None
 
 
 def _worker(bench: Bench, storage: StudyStorage, progress: Progress | None) -> Worker:

@@ -90,7 +90,7 @@ def test_a_setting_of_the_knobs_that_wins_is_found(make_world, compiled_in):
 
 
 @pytest.mark.parametrize("winner", ["rewriting", "plain", "both", "deep"])
-@pytest.mark.parametrize("objective", ["decision_useful", "accuracy", "both"])
+@pytest.mark.parametrize("objective", ["decision_useful", "accuracy", "both", "recall@1"])
 def test_what_is_recommended_is_as_good_on_dev_as_every_arm(winner, objective, make_world, compiled_in):
     compiled = compiled_in(make_world(winner), settings=replace(QUICK, objective=objective))
     values = values_of(compiled, objective)
@@ -500,7 +500,8 @@ def test_progress_names_what_is_done(world, compiled_in):
         ({"settings": replace(QUICK, objective="speed")}, "unknown objective 'speed'"),
         ({"settings": replace(QUICK, objective="lm_calls")}, "one of quality, but got 'lm_calls'"),
         ({"settings": replace(QUICK, objective="accuracy"), "reader": None}, "accuracy needs a reader"),
-        ({"settings": replace(QUICK, demo_sizes=(0,))}, "1 or more"),
+        ({"settings": replace(QUICK, demo_sizes=(0,))}, "demo_sizes: .*from 1 to 32, but got 0"),
+        ({"settings": replace(QUICK, reader_demo_sizes=(33,))}, "reader_demo_sizes: .*from 1 to 32, but got 33"),
         ({"settings": replace(QUICK, threads=0)}, "threads"),
         ({"settings": replace(QUICK, max_failures=2.0)}, "max_failures"),
         ({"knobs": {"no_such": 1}}, "no_such"),
