@@ -73,7 +73,7 @@ def test_reader_prompts_that_read_no_better_are_not_kept(cli, study_file, tmp_pa
     assert not [one["arm"] for one in outcome["test"] if "reader as written" in one["arm"]]
 
 
-def test_a_study_that_stops_while_the_reader_is_chosen_goes_on_there(cli, study_file, server, tmp_path):
+def test_choosing_the_reader_is_accounted_for_and_costs_nothing_again(cli, study_file, server, tmp_path):
     whole = tmp_path / "whole"
     cli("study", "run", study_file(name="whole", prompts=LAST), "--out", whole)
     calls = {name: cost["calls"] for name, cost in snapshot(whole).outcome["costs"].items()}
