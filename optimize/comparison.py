@@ -112,10 +112,57 @@ def compare(
     twice = sorted(set(arms) & set(references))
     if twice:
         raise InputError(f"{twice[0]!r} is an arm and a reference; give it once")
+    found = meet(
+        {**arms, **references},
+        questions,
+        lm=lm,
+        folder=folder,
+        metrics=metrics,
+        scoring=scoring,
+        threads=threads,
+        max_failures=max_failures,
+        progress=progress,
+    )
+    rivals = tuple(found[name] for name in arms)
+    return Compared(rivals, baseline, tuple(against(rivals, baseline)), tuple(found[name] for name in references))
+
+
+def meet(
+    programs: Mapping[str, RAG],
+    questions: Sequence[Question],
+    *,
+    lm: dspy.LM,
+    folder: Path | None,
+    metrics: Mapping[str, Metric] = DEFAULT_METRICS,
+    scoring: str = "",
+    threads: int = 4,
+    max_failures: float = 0.05,
+    progress: Progress | None = None,
+) -> dict[str, Evaluation]:
+    """Evaluate programs on the same questions, each row kept as soon as it is there; see ``compare``.
+
+    Args:
+        programs: By name.
+        questions: As of ``compare``.
+        lm: As of ``compare``.
+        folder: Holds the journal; None to keep no row.
+        metrics: As of ``compare``.
+        scoring: As of ``compare``.
+        threads: As of ``compare``.
+        max_failures: As of ``compare``.
+        progress: As of ``compare``.
+
+    Raises:
+        InputError: Another process writes to the folder, or its journal is none.
+        OutageError: The LM is out of reach.
+        BudgetError: The limit of calls is reached.
+        TooManyFailuresError: More questions of a program failed than allowed.
+    """
     found: dict[str, Evaluation] = {}
-    with _open_journal(folder, questions) as journal:
-        for name, program in {**arms, **references}.items():
-            key = _key(program, lm, [scoring, *sorted(metrics)]) if _is_known(program) else None
+    with contextlib.nullcontext() if folder is None else _open_journal(folder, questions) as journal:
+        for name, program in programs.items():
+            is_kept = journal is not None and _is_known(program)
+            key = _key(program, lm, [scoring, *sorted(metrics)]) if is_kept else None
             found[name] = evaluate(
                 program,
                 questions,
@@ -125,11 +172,10 @@ def compare(
                 threads=threads,
                 max_failures=max_failures,
                 progress=progress,
-                known=None if key is None else journal.rows(key),
-                keep=None if key is None else journal.writer(key),
+                known=None if journal is None or key is None else journal.rows(key),
+                keep=None if journal is None or key is None else journal.writer(key),
             )
-    rivals = tuple(found[name] for name in arms)
-    return Compared(rivals, baseline, tuple(against(rivals, baseline)), tuple(found[name] for name in references))
+    return found
 
 
 class Journal:

@@ -133,8 +133,3 @@ def domain_of(knob: Knob) -> Domain:
 def own_step(low: float, *others: float) -> float | None:
     """The distance between values of a knob that is no whole number; None for any value."""
     return _STEP if all((other - low) % _STEP == 0 for other in others) else None
-
-
-def suggest(trial: Any, knob: Knob) -> Any:
-    """A knob's value in a trial, out of its own range."""
-    return domain_of(knob).suggest(trial, knob.name)

@@ -13,8 +13,7 @@ from querywright.data.types import Question
 from querywright.metrics.statistics import Mean
 from querywright.optimize.artifacts.files import Golden, Manifest, write_artifact
 from querywright.optimize.evaluate import Evaluation, evaluate, finite
-from querywright.optimize.final import conclude
-from querywright.optimize.search import Compiled, objective_value
+from querywright.optimize.results import Compiled, objective_value
 from querywright.programs import RAG
 from querywright.retrieval.engines import opened
 
@@ -24,12 +23,11 @@ CARD_METRICS = ("accuracy", "decision_useful")
 def compiled_json(compiled: Compiled) -> dict[str, Any]:
     """Everything that a compilation found, without single questions, as a JSON object."""
     settings = compiled.settings
-    verdict, sentence = conclude(compiled)
     return {
         "technique": compiled.technique,
         "recommended": compiled.recommended,
-        "verdict": verdict,
-        "verdict_sentence": sentence,
+        "verdict": compiled.verdict,
+        "verdict_sentence": compiled.sentence,
         "objective": settings.objective,
         "seed": settings.seed,
         "n_trials": settings.n_trials,
@@ -39,13 +37,17 @@ def compiled_json(compiled: Compiled) -> dict[str, Any]:
             {
                 "arm": arm.name,
                 "knobs": dict(arm.knobs),
-                "demonstration_set": arm.demo_set,
+                "prompt": arm.prompt,
                 "objective": finite(objective_value(arm.dev, settings.objective)),
                 "dev": arm.dev.to_json(),
             }
             for arm in compiled.arms
         ],
         "failed_arms": dict(compiled.failed),
+        "dead_knobs": list(compiled.dead_knobs),
+        "corrected": None
+        if compiled.corrected is None
+        else {"dev": compiled.corrected[0], "corrected": compiled.corrected[1]},
         "compiled": compiled.compiled.name,
         "reader_check": len(compiled.reader_check),
         "test": [evaluation.to_json() for evaluation in compiled.test],
@@ -151,15 +153,15 @@ def card(name: str, compiled: Compiled, lm: str, created: str, data: Mapping[str
         for row in compiled.test
     )
     verdicts = "\n".join(f"- {one.sentence}" for one in compiled.comparisons)
-    _, verdict = conclude(compiled)
+    reader = "chosen" if compiled.reader_demos else "none"
     return f"""# {name}
 
 {program.technique.TITLE}, compiled by querywright on {created} for the LM `{lm}`.
 
-**{verdict}.**
+**{compiled.sentence}.**
 
 Chosen on dev from {len(compiled.arms)} arms by {compiled.settings.objective}: **{compiled.recommended}**.
-Questions: {sizes}. Demonstrations of the reader: {"chosen" if compiled.reader_demos else "none"}.
+Questions: {sizes}. Demonstrations of the reader: {reader}.
 
 | knob | value |
 | --- | --- |

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from querywright.data.types import Question
 from querywright.metrics.statistics import PairedTest
@@ -15,14 +15,15 @@ from querywright.programs import RAG
 NO_REWRITING = "no rewriting"
 """The arm that searches with the question as it was asked."""
 
-Objective = Literal["decision_useful", "accuracy", "both"]
+AS_WRITTEN = "as written"
+"""The arm of a technique whose numbers and prompts nobody chose."""
 
-OBJECTIVE_METRICS: Mapping[Objective, tuple[str, ...]] = {
+OBJECTIVE_METRICS: Mapping[str, tuple[str, ...]] = {
     "decision_useful": ("decision_useful",),
     "accuracy": ("accuracy",),
     "both": ("decision_useful", "accuracy"),
 }
-"""The metrics whose means an objective is the mean of."""
+"""The metrics whose means an objective is the mean of, where its name is not that of a metric."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +32,9 @@ class CompileSettings:
 
     Args:
         objective: What the technique is tuned for on dev: ``decision_useful`` (needs labelled evidence; no answer
-            is read while searching), ``accuracy``, or ``both`` (their mean).
-        n_trials: Trials of the search over knobs and demonstration sets, 1 or more. Default 30.
+            is read while searching), ``accuracy``, ``both`` (their mean), or another metric, such as ``recall@5``.
+        n_trials: Trials of the search over knobs and demonstration sets, 1 or more; each set is tried at least once.
+            Default 30.
         demo_sizes: Demonstrations in each set that the teleprompter is asked for. Default 1 and 2.
         reader_demo_sizes: The same for the reader, whose sets are tuned for accuracy. Default 1.
         seed: Of the order of training questions and of the sampler. Default 0.
@@ -40,7 +42,7 @@ class CompileSettings:
         max_failures: Share of the questions of an arm that may fail. Default 0.05.
     """
 
-    objective: Objective = "decision_useful"
+    objective: str = "decision_useful"
     n_trials: int = 30
     demo_sizes: tuple[int, ...] = (1, 2)
     reader_demo_sizes: tuple[int, ...] = (1,)
@@ -56,13 +58,13 @@ class Arm:
     Args:
         name: ``no rewriting``, ``as written`` or ``trial N``.
         knobs: The values of its knobs.
-        demo_set: Which demonstration set it uses, or None.
+        prompt: ``as written``, or the set of demonstrations, such as ``demos_2``.
         dev: Its results on dev.
     """
 
     name: str
     knobs: Mapping[str, Any]
-    demo_set: int | None
+    prompt: str
     dev: Evaluation
 
 
@@ -118,12 +120,16 @@ class Compiled:
         reader_demos: Whether demonstrations for the reader were chosen.
         test: Results on test of every program in the final table.
         comparisons: The planned comparisons on test.
+        verdict: What came of it, as a word,
+        sentence: and as a plain sentence with figures.
         costs: Cost of each stage.
         settings: How much was tried.
         n_demo_sets: Demonstration sets that were found for the technique.
-        failed: Arms that are out of the question because too many of their prompts did not fit the LM's context,
-            with what they said.
+        failed: Arms that are out of the question because too many of their questions failed, with what they said.
         reader_check: Further questions that only closed book and oracle evidence met.
+        dead_knobs: Knobs of the best arm that change nothing, whatever their value.
+        corrected: Value of the best arm on dev, and what it is likely to be on other questions: the best of many is
+            partly lucky. None where too few questions were scored.
     """
 
     program: RAG
@@ -134,17 +140,20 @@ class Compiled:
     reader_demos: bool
     test: tuple[Evaluation, ...]
     comparisons: tuple[Comparison, ...]
+    verdict: str
+    sentence: str
     costs: Mapping[str, Cost]
     settings: CompileSettings
     n_demo_sets: int
     failed: Mapping[str, str] = field(default_factory=dict)
     reader_check: tuple[Question, ...] = ()
+    dead_knobs: tuple[str, ...] = ()
+    corrected: tuple[float, float] | None = None
 
 
 def objective_metrics(objective: str) -> tuple[str, ...]:
     """The metrics whose means an objective is the mean of; the name of a metric stands for itself."""
-    named: Mapping[str, tuple[str, ...]] = {str(name): metrics for name, metrics in OBJECTIVE_METRICS.items()}
-    return named.get(objective, (objective,))
+    return OBJECTIVE_METRICS.get(objective, (objective,))
 
 
 def objective_value(evaluation: Evaluation, objective: str) -> float:

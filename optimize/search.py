@@ -1,35 +1,40 @@
-"""Compiling: demonstrations and knobs tuned together, chosen on dev, and held against no rewriting on test."""
+"""Compiling: a study of one technique beside no rewriting, on questions, a retriever and an LM that are open."""
 
 from __future__ import annotations
 
-import functools
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import dspy
 
 from querywright.data.splits import Splits
-from querywright.data.types import Label, Question
-from querywright.metrics.dspy_metrics import METRICS
-from querywright.optimize.demonstrations import Demos, bootstrap_sets, with_demos
-from querywright.optimize.domains import suggest
+from querywright.data.types import Question
+from querywright.models.ledger import Cost
+from querywright.models.memo import remembering
+from querywright.optimize.compilation import bench_of, check_compilation, study_of
 from querywright.optimize.evaluate import Progress
-from querywright.optimize.final import final_test, planned_comparisons
-from querywright.optimize.quiet import quiet_optuna
 from querywright.optimize.results import (
+    AS_WRITTEN,
     NO_REWRITING,
     Arm,
     Comparison,
     Compiled,
     CompileSettings,
-    Objective,
     objective_value,
 )
-from querywright.optimize.run import Run, check
-from querywright.optimize.selection import beats, best_of
-from querywright.programs import RAG, technique_class
-from querywright.programs.knobs import Knob
+from querywright.optimize.study.bench import Bench
+from querywright.optimize.study.building import BUDGET, build_space
+from querywright.optimize.study.records import record_of
+from querywright.optimize.study.select import choose
+from querywright.optimize.study.space import seeded_sampler
+from querywright.optimize.study.storage import StudyStorage, memory_storage
+from querywright.optimize.study.teleprompter_work import TeleprompterError
+from querywright.optimize.study.testing import meet_test
+from querywright.optimize.study.trial import Worker
+from querywright.optimize.study.types import TrialRecord
+from querywright.optimize.study.working import work
 from querywright.retrieval.callable import as_retriever
 from querywright.retrieval.rerank import Reranker
 
@@ -49,11 +54,13 @@ def compile_program(
 ) -> Compiled:
     """Tune a technique on labelled questions and hold it against no rewriting.
 
-    Three stages. A DSPy teleprompter bootstraps demonstration sets for the technique's predictors on train. Optuna
-    searches knobs and demonstration sets together on dev, the technique as written and no rewriting among the
-    arms; the reader's demonstrations are then chosen on dev by accuracy, "none" among them. The winner meets test
-    once, beside closed book, no rewriting, the technique as written and, with labelled evidence, the oracle; all
-    with the same reader. Two arms are always compared on the questions that both scored.
+    A study of one technique, kept in memory. A DSPy teleprompter bootstraps demonstration sets for the technique's
+    predictors on train. Optuna searches knobs and demonstration sets together on dev, the technique as written and no
+    rewriting among the arms; the reader's demonstrations are then chosen on dev by accuracy, "none" among them. The
+    best arm meets test once, beside closed book, no rewriting, the technique as written and, with labelled evidence,
+    the oracle; all with the same reader. Two arms are always compared on the questions that both scored. An arm on
+    which too many questions failed is out, and named; none ends early, so that the technique meets test even where it
+    loses.
 
     Everything that an LM answered is kept in the LM's store, and every choice follows from the seed: an
     interrupted compilation that is started again asks only for what is missing and ends where an undisturbed one
@@ -80,155 +87,118 @@ def compile_program(
             name or value is wrong.
         OutageError: The LM is out of reach; answers so far are kept, nothing is chosen.
         BudgetError: The limit of LM calls is reached; answers so far are kept, nothing is chosen.
-        TooManyFailuresError: Too many questions failed, and not because an arm's prompts were too long.
+        TooManyFailuresError: Too many questions failed while demonstrations were bootstrapped, of no rewriting, or on
+            test.
+        QuerywrightError: Most arms failed.
     """
     settings = settings or CompileSettings()
-    fixed = {"max_passages": 5, **(knobs or {})}
-    run = Run(technique, splits, as_retriever(retriever), lm, reader, fixed, settings, progress, reader_check, reranker)
-    check(run)
+    fixed = {"max_passages": BUDGET, **(knobs or {})}
+    check_compilation(technique, splits, reader, fixed, settings, reader_check, reranker)
+    spec = study_of(technique, lm, reader, fixed, settings)
+    bench = bench_of(spec, technique, splits, as_retriever(retriever), lm, reader_check, reranker)
+    costs: dict[str, Cost] = {}
+    with memory_storage(spec.name) as storage:
+        worker = _worker(bench, storage, progress)
+        with _stage(bench, costs, "prompts"), remembering(bench.memo):
+            variants = _bootstrap(worker, technique)
+        _narrow(bench, technique, variants, settings.n_trials)
+        with _stage(bench, costs, "search"):
+            work(bench, storage, "1", progress)
+        trials = [record_of(one) for one in worker.study.get_trials(deepcopy=False)]
+        chosen = choose(trials, bench.objectives, len(splits.test))
+        with remembering(bench.memo):
+            tested = meet_test(worker, chosen)
 
-    sets = run.stage("bootstrap", lambda: _bootstrap(run))
-    run.stage("search", lambda: _search(run, sets))
-    plain, *others = run.arms
-    best = best_of(others, settings.objective)
-    winner = best if beats(best, plain, settings.objective) else plain
-    program = _with_arm(run, winner, sets)
-    reader_demos: Demos = {}
-    if reader is not None and settings.reader_demo_sizes:
-        reader_demos = run.stage("reader", lambda: _choose_reader_demos(run, program))
-
-    recommended = NO_REWRITING if winner is plain else f"{technique} compiled"
-    test = final_test(run, _with_arm(run, best, sets), recommended, reader_demos)
+    names = _names(bench, technique, trials)
+    complete = [one for one in trials if one.state == "complete" and one.same_as is None]
+    arms = {one.number: _arm(one, names[one.number]) for one in complete}
+    best = chosen.best or chosen.plain
     return Compiled(
-        program=with_demos(program, reader_demos),
+        program=tested.programs[tested.recommended],
         technique=technique,
-        recommended=winner.name,
-        arms=tuple(run.arms),
-        compiled=best,
-        reader_demos=bool(reader_demos),
-        test=tuple(test),
-        comparisons=tuple(planned_comparisons(test, technique, recommended)),
-        costs=run.costs,
+        recommended=names[chosen.winner.number],
+        arms=tuple(arms.values()),
+        compiled=arms[best.number],
+        reader_demos=tested.last.variant is not None,
+        test=_in_order((*tested.rows, *tested.references), technique),
+        comparisons=tested.comparisons,
+        verdict=tested.verdict,
+        sentence=tested.sentence,
+        costs={**costs, **tested.costs},
         settings=settings,
-        n_demo_sets=len(sets),
-        failed=run.failed,
+        n_demo_sets=len(variants),
+        failed={
+            **{names[one.number]: one.message for one in trials if one.state == "failed"},
+            **{f"reader with {name}": said for name, said in tested.last.failed.items()},
+        },
         reader_check=tuple(reader_check),
+        dead_knobs=tuple(str(one["knob"]) for one in tested.dead_knobs),
+        corrected=None if chosen.corrected is None else (chosen.corrected.dev, chosen.corrected.corrected),
     )
 
 
-def _bootstrap(run: Run) -> list[Demos]:
-    """Demonstration sets of the technique; a trace is kept when it found or led to what decides."""
-    if not technique_class(run.technique).LM_STAGES:
-        return []
-    by_evidence = run.settings.objective != "accuracy"
-    program = run.program(run.technique, reads=not by_evidence, knobs=run.knobs)
-    return bootstrap_sets(
-        program,
-        run.splits.train,
-        _found_deciding if by_evidence else METRICS["accuracy"],
-        lm=run.lm,
-        sizes=run.settings.demo_sizes,
-        part="technique",
-        seed=run.settings.seed,
-        max_failures=run.settings.max_failures,
-        progress=run.say("demonstrations"),
-    )
+def _worker(bench: Bench, storage: StudyStorage, progress: Progress | None) -> Worker:
+    sampler = seeded_sampler(bench.spec.sampler, bench.spec.seed, bench.space)
+    study = storage.study([objective.direction for objective in bench.objectives], sampler)
+    return Worker(bench, storage, study, "1", progress)
 
 
-def _found_deciding(example: Any, prediction: Any, trace: Any = None) -> float:
-    """1.0 if a passage that entails the answer was found."""
-    evidence = example.evidence or {}
-    return float(any(evidence.get(passage.id) == Label.ENTAILED for passage in prediction.passages))
+def _bootstrap(worker: Worker, technique: str) -> list[str]:
+    """The technique's demonstration sets: a set that found none, or equals an earlier one, is no choice."""
+    space = worker.bench.space
+    found: dict[str, Any] = {}
+    for name in space.variants(technique)[1:]:
+        arm = space.as_written(technique)
+        try:
+            variant, _ = worker.variant(replace(arm, prompt=name))
+        except TeleprompterError:
+            continue
+        if variant is not None and variant["predictors"] not in found.values():
+            found[name] = variant["predictors"]
+    return list(found)
 
 
-def _search(run: Run, sets: Sequence[Demos]) -> None:
-    """Optuna over demonstration sets and knobs; arms are appended in the order in which they were tried."""
-    import optuna
-
-    _try(run, NO_REWRITING, "plain", {"max_passages": run.knobs["max_passages"]}, None, sets)
-    searched = run.program(run.technique, reads=False, knobs=run.knobs).technique.searched_knobs
-    space = [knob for knob in searched if knob.name not in run.knobs]
-    space.sort(key=lambda knob: len(knob.when))  # a knob comes after those that it depends on
-    with quiet_optuna():
-        study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=run.settings.seed))
-        for demo_set in range(-1, len(sets)):
-            study.enqueue_trial({"demonstrations": demo_set, **{knob.name: knob.default for knob in space}})
-        n_trials = max(run.settings.n_trials, 1 + len(sets))
-        study.optimize(lambda trial: _trial(run, trial, space, sets), n_trials=n_trials)
+def _narrow(bench: Bench, technique: str, variants: Sequence[str], n_trials: int) -> None:
+    """Leave the prompts that there are; ``n_trials`` are the technique's, and no rewriting comes on top."""
+    own = bench.spec.techniques[technique]
+    trials = max(n_trials, 1 + len(variants)) + (technique != "plain")
+    changes = {
+        "techniques": {technique: own.model_copy(update={"prompts": list(variants)})},
+        "trials": trials,
+    }
+    searched = {technique: bench.space[technique].knobs}
+    bench.spec = bench.spec.model_copy(update=changes)
+    bench.space = build_space(bench.spec, bench.space.readers, searched)
 
 
-def _trial(run: Run, trial: Any, space: Sequence[Knob], sets: Sequence[Demos]) -> float:
-    """The objective of an arm; NaN, which is a failed trial to Optuna, when it cannot be scored."""
-    demo_set = trial.suggest_categorical("demonstrations", list(range(-1, len(sets)))) if sets else -1
-    given = dict(technique_class(run.technique)(None, **run.knobs).knobs)
-    values: dict[str, Any] = {}
-    for knob in space:
-        if knob.acts({**given, **values}):
-            values[knob.name] = suggest(trial, knob)
-    name = "as written" if trial.number == 0 else f"trial {trial.number}"
-    knobs, chosen = {**run.knobs, **values}, None if demo_set < 0 else demo_set
-    if trial.number == 0:
-        arm: Arm | None = _try(run, name, run.technique, knobs, chosen, sets)
-    else:
-        arm = run.fits(name, lambda: _try(run, name, run.technique, knobs, chosen, sets))
-    return math.nan if arm is None else objective_value(arm.dev, run.settings.objective)
+@contextmanager
+def _stage(bench: Bench, costs: dict[str, Cost], name: str) -> Iterator[None]:
+    """Enter what the ``with`` block costs."""
+    before = bench.ledger.total
+    yield
+    costs[name] = bench.spent_since(before)
 
 
-def _try(
-    run: Run,
-    name: str,
-    technique: str,
-    knobs: Mapping[str, Any],
-    demo_set: int | None,
-    sets: Sequence[Demos],
-) -> Arm:
-    """Evaluate an arm on dev once; the same arm under another name is not run again."""
-    key = repr((technique, sorted(knobs.items()), demo_set))
-    known = run.tried.get(key)
-    if known is not None:
-        return known
-    reads = run.settings.objective != "decision_useful"
-    program = run.program(technique, reads=reads, knobs=knobs)
-    if demo_set is not None:
-        program = with_demos(program, sets[demo_set])
-    arm = Arm(name, dict(program.technique.knobs), demo_set, run.evaluate(program, run.splits.dev, name))
-    run.tried[key] = arm
-    run.arms.append(arm)
-    return arm
+def _names(bench: Bench, technique: str, trials: Sequence[TrialRecord]) -> dict[int, str]:
+    """How each trial's arm is called."""
+    written = bench.space.as_written(technique).key
+    names = {}
+    for one in trials:
+        is_written = one.arm is not None and one.arm.key == written
+        names[one.number] = NO_REWRITING if one.number == 0 else AS_WRITTEN if is_written else one.name
+    return names
 
 
-def _with_arm(run: Run, arm: Arm, sets: Sequence[Demos]) -> RAG:
-    """The program of an arm, with a reader as it is written."""
-    technique = "plain" if arm.name == NO_REWRITING else run.technique
-    program = run.program(technique, reads=True, knobs=arm.knobs)
-    return program if arm.demo_set is None else with_demos(program, sets[arm.demo_set])
+def _arm(record: TrialRecord, name: str) -> Arm:
+    assert record.arm is not None
+    assert record.dev is not None
+    return Arm(name, dict(record.arm.knobs), record.arm.prompt, record.dev)
 
 
-def _choose_reader_demos(run: Run, program: RAG) -> Demos:
-    """Demonstrations of the reader, or none when no set reads dev more accurately."""
-
-    def read(name: str, demos: Demos) -> Arm:
-        evaluation = run.evaluate(with_demos(program, demos), run.splits.dev, name)
-        return Arm(name, dict(program.technique.knobs), None, evaluation)
-
-    without = read("reader without demonstrations", {})
-    if math.isnan(objective_value(without.dev, "accuracy")):
-        return {}
-    sets = bootstrap_sets(
-        program,
-        run.splits.train,
-        METRICS["accuracy"],
-        lm=run.lm,
-        sizes=run.settings.reader_demo_sizes,
-        part="reader",
-        seed=run.settings.seed + 1,
-        max_failures=run.settings.max_failures,
-        progress=run.say("demonstrations of the reader"),
-    )
-    named = {f"reader with demonstration set {number}": demos for number, demos in enumerate(sets)}
-    tried = [run.fits(name, functools.partial(read, name, named[name])) for name in named]
-    best = best_of([without, *(arm for arm in tried if arm is not None)], "accuracy")
-    return named[best.name] if beats(best, without, "accuracy") else {}
+def _in_order(rows: Sequence[Any], technique: str) -> tuple[Any, ...]:
+    """The final table: from no passages to perfect ones, then what the reader's demonstrations did."""
+    order = ("closed book", NO_REWRITING, f"{technique} as written", f"{technique} compiled", "oracle evidence")
+    return tuple(sorted(rows, key=lambda one: order.index(one.name) if one.name in order else len(order)))
 
 
 __all__ = [
@@ -236,8 +206,6 @@ __all__ = [
     "Comparison",
     "CompileSettings",
     "Compiled",
-    "Objective",
     "compile_program",
     "objective_value",
-    "suggest",
 ]

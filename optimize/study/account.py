@@ -253,3 +253,18 @@ def spend_file(path: Path) -> Engine:
 
     event.listen(engine, "connect", prepare)
     return engine
+
+
+def spend_in_memory() -> Engine:
+    """A database of accounts that ends with this process."""
+    from sqlalchemy import create_engine
+    from sqlalchemy.pool import StaticPool
+
+    # One connection for all threads: another would see another database.
+    return create_engine(
+        "sqlite://",
+        poolclass=StaticPool,
+        connect_args={"check_same_thread": False},
+        isolation_level="AUTOCOMMIT",
+        hide_parameters=True,
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 import dspy
 
 from querywright.data.splits import Splits
+from querywright.data.types import Question
 from querywright.errors import InputError
 from querywright.home import home as working_folder
 from querywright.metrics.dspy_metrics import Metric, metric_named
@@ -26,10 +27,11 @@ from querywright.optimize.study.prompts import with_variant
 from querywright.optimize.study.space import Space
 from querywright.optimize.study.spec import StudySpec
 from querywright.optimize.study.types import ArmConfig
-from querywright.programs import RAG, Technique, make_program
+from querywright.programs import RAG, Technique, make_program, technique_class
 from querywright.programs.knobs import Value
 from querywright.retrieval.engines import LEXICAL, open_retriever
 from querywright.retrieval.replay import ReplayRetriever
+from querywright.retrieval.rerank import Reranker
 
 Variant = Mapping[str, Any]
 """Prompts of a variant as plain data, as ``make_variant`` gives them."""
@@ -47,7 +49,9 @@ class Bench:
         lm: The LM.
         ledger: Where its calls are entered.
         store: Where answers, vectors and rankings are kept.
-        home: The working folder.
+        home: The working folder; None where all retrievers are open.
+        reader_check: Further questions, met by closed book and oracle evidence alone.
+        reranker: Scores passages, for techniques that rerank. None: the technique's own way.
         memo: LM steps of this process.
         retrievers: Open retrievers by engine.
         programs: Programs by technique, engine, prompt and reader, with the knobs at their defaults.
@@ -59,8 +63,10 @@ class Bench:
     objectives: tuple[Objective, ...]
     lm: dspy.LM
     ledger: Ledger
-    store: Store
-    home: Path
+    store: Store | None = None
+    home: Path | None = None
+    reader_check: Sequence[Question] = ()
+    reranker: Reranker | None = None
     memo: Memo = field(default_factory=Memo)
     retrievers: dict[str, Any] = field(default_factory=dict)
     programs: dict[tuple[Any, ...], RAG] = field(default_factory=dict)
@@ -97,7 +103,8 @@ class Bench:
         reader = arm.reader if (self.reads if reads is None else reads) else None
         key = (arm.technique, arm.engine, arm.prompt, reader)
         if key not in self.programs:
-            made = make_program(arm.technique, self.retriever(arm.engine), reader=reader)
+            reranker = self.reranker if technique_class(arm.technique).USES_RERANKER else None
+            made = make_program(arm.technique, self.retriever(arm.engine), reader=reader, reranker=reranker)
             self.programs[key] = made if variant is None else with_variant(made, variant)
         return with_knobs(self.programs[key], arm.knobs)
 

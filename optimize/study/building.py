@@ -7,6 +7,7 @@ from typing import Any
 
 from querywright.data.types import Question
 from querywright.errors import InputError, TechniqueError
+from querywright.metrics.dspy_metrics import needs
 from querywright.optimize.domains import Domain, domain_of, own_step
 from querywright.optimize.study.space import PLAIN, Space, TechniqueSpace
 from querywright.optimize.study.spec import AS_WRITTEN, KnobRange, KnobSpace, PromptSpec, StudySpec, TechniqueSpec
@@ -54,7 +55,7 @@ def build_space(
                 late=late,
             )
         )
-    return Space(tuple(found), tuple(readers), spec.trials, late_trials_of(spec))
+    return Space(tuple(found), tuple(readers), spec.trials, late_trials_of(spec), spec.each_prompt)
 
 
 def readers_for(spec: StudySpec, questions: Sequence[Question]) -> list[str | None]:
@@ -143,10 +144,24 @@ def variants_of(spec: StudySpec, name: str) -> tuple[tuple[str, ...], tuple[str,
     early: list[str] = [AS_WRITTEN]
     late: list[str] = []
     for key, prompt in spec.prompts.items():
-        if key in named if named is not None else suits(spec, name, prompt):
-            names = [key] if prompt.sets == 1 else [f"{key}.{number}" for number in range(1, prompt.sets + 1)]
-            (late if is_late(prompt) else early).extend(names)
+        if not prompt.last and (key in named if named is not None else suits(spec, name, prompt)):
+            (late if is_late(prompt) else early).extend(_sets(key, prompt))
     return tuple(early), tuple(late)
+
+
+def reads_for(prompt: PromptSpec) -> bool:
+    """Whether a prompt takes a reader to be made, whatever the objectives are."""
+    return prompt.part != "technique" or (prompt.metric is not None and "reader" in needs(prompt.metric))
+
+
+def last_variants(spec: StudySpec) -> list[str]:
+    """The prompt variants that are tried at the end, on the reader of what dev chose."""
+    return [name for key, prompt in spec.prompts.items() if prompt.last for name in _sets(key, prompt)]
+
+
+def _sets(key: str, prompt: PromptSpec) -> list[str]:
+    """The names of a prompt's variants."""
+    return [key] if prompt.sets == 1 else [f"{key}.{number}" for number in range(1, prompt.sets + 1)]
 
 
 def prompt_of(spec: StudySpec, variant: str) -> tuple[str, int] | None:

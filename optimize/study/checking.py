@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 from querywright.errors import InputError
+from querywright.metrics.dspy_metrics import metric_named, needs
 from querywright.optimize.study.building import (
     domain_for,
     engines_of,
@@ -18,10 +19,11 @@ from querywright.optimize.study.building import (
     predictors_of,
     searched_in,
     techniques_of,
+    variants_of,
 )
 from querywright.optimize.study.objectives import objective_named
 from querywright.optimize.study.space import PLAIN, seeded_sampler
-from querywright.optimize.study.spec import AS_WRITTEN, KnobRange, StudySpec
+from querywright.optimize.study.spec import AS_WRITTEN, KnobRange, PromptSpec, StudySpec
 from querywright.programs import READERS, TECHNIQUES, technique_class
 from querywright.retrieval.engines import ENGINES
 
@@ -110,6 +112,8 @@ def _techniques(spec: StudySpec) -> Iterator[str]:
             where = f"{at}.prompts"
             if key not in spec.prompts:
                 yield _unknown(where, "prompt", key, [one for one in spec.prompts if one != AS_WRITTEN])
+            elif spec.prompts[key].last:
+                yield f"{where}: {key!r} is tried at the end, whatever the technique; leave it out here"
             elif (reason := lacking(spec, name, spec.prompts[key])) is not None:
                 yield f"{where}: {key!r} cannot be made for it: {reason}"
 
@@ -184,8 +188,12 @@ def _prompts(spec: StudySpec) -> Iterator[str]:
         yield from _teleprompter(at, prompt.teleprompter, prompt.arguments)
         bad = [one for one in prompt.instructions if one not in known]
         yield from (_unknown(f"{at}.instructions.{one}", "predictor", one, known) for one in bad)
-        if prompt.part == "reader" and not _some_objective_reads(spec):
-            yield f"{at}.part: tunes the reader, but no objective reads; add accuracy, or leave the prompt out"
+        if prompt.part == "reader" and not prompt.last and not _some_objective_reads(spec):
+            yield f"{at}.part: tunes the reader, but no objective reads; add accuracy, or say last: true"
+        if prompt.metric is not None:
+            yield from _metric(at, prompt.metric, spec)
+        if prompt.last:
+            yield from _last(at, prompt, spec)
         reasons = [lacking(spec, name, prompt) for name in techniques_of(spec)]
         if not bad and all(reasons):
             yield f"{at}: can be made for none of the techniques: {reasons[-1]}"
@@ -207,6 +215,29 @@ def _teleprompter(at: str, name: str | None, arguments: Any) -> Iterator[str]:
             TELEPROMPTERS[name].check(arguments)
         except InputError as error:
             yield f"{at}.arguments: {error}"
+
+
+def _metric(at: str, name: str, spec: StudySpec) -> Iterator[str]:
+    try:
+        metric_named(name)
+        if spec.reader == "none" and "reader" in needs(name):
+            yield f"{at}.metric: {name} needs a reader, but reader is none"
+    except InputError as error:
+        yield f"{at}.metric: {error}"
+
+
+def _last(at: str, prompt: PromptSpec, spec: StudySpec) -> Iterator[str]:
+    """What is tried on the reader of every arm has to suit the reader of every arm."""
+    if prompt.part != "reader":
+        yield f"{at}.last: tunes the reader alone; say part: reader"
+    if prompt.late:
+        yield f"{at}.last: is tried after the late trials as well; leave late out"
+    if prompt.teleprompter in {"knn_few_shot", "ensemble"}:
+        yield f"{at}.last: {prompt.teleprompter} makes a program of another shape; take another teleprompter"
+    bad = [one for one in prompt.instructions if not one.startswith("reader.")]
+    yield from (f"{at}.instructions.{one}: is no predictor of the reader, and the prompt is for last" for one in bad)
+    if spec.reader == "none":
+        yield f"{at}.last: tunes the reader, but reader is none"
 
 
 def _readers(spec: StudySpec) -> Iterator[str]:
@@ -261,12 +292,14 @@ def _storage(spec: StudySpec) -> Iterator[str]:
 
 def _trials(spec: StudySpec) -> Iterator[str]:
     count, late = len(techniques_of(spec)), late_trials_of(spec)
+    if spec.each_prompt:
+        count += sum(len(variants_of(spec, name)[0]) - 1 for name in techniques_of(spec))
     if late >= spec.trials:
         yield f"late_trials: must be fewer than trials ({spec.trials}), but got {late}"
     elif spec.trials - late < count:
         yield (
-            f"trials: must be {count + late} or more, for {count} techniques are tried as written first, no rewriting "
-            f"among them, and {late} trials are late, but got {spec.trials}"
+            f"trials: must be {count + late} or more, for {count} {_first(spec)} are tried as written first, "
+            f"no rewriting among them, and {late} trials are late, but got {spec.trials}"
         )
     elif spec.sampler.name == "grid":
         for name in techniques_of(spec):
@@ -275,6 +308,10 @@ def _trials(spec: StudySpec) -> Iterator[str]:
                 if domain_for(knob, asked).size is None:
                     more = "step" if isinstance(asked, KnobRange) else "list, or a range with a step"
                     yield f"techniques.{name}.knobs.{knob.name}: the sampler grid needs a {more}"
+
+
+def _first(spec: StudySpec) -> str:
+    return "techniques and prompts" if spec.each_prompt else "techniques"
 
 
 def _some_objective_reads(spec: StudySpec) -> bool:

@@ -164,6 +164,45 @@ class _FileClaim(Claim):
         self._claims._give_back(self)
 
 
+class MemoryClaims:
+    """Claims between the threads of this process, for a study that is kept in memory."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._taken: dict[str, _MemoryClaim] = {}
+
+    def take(self, name: str) -> Claim | None:
+        """The claim, or None when another thread has it."""
+        with self._lock:
+            if name in self._taken:
+                return None
+            return self._taken.setdefault(name, _MemoryClaim(self, name))
+
+    def wait(self, name: str, seconds: float) -> AbstractContextManager[Claim]:
+        """Hold the claim in a ``with`` block, after waiting for it."""
+        return waited(self.take, name, seconds)
+
+    def close(self) -> None:
+        """Release everything."""
+        with self._lock:
+            self._taken.clear()
+
+
+class _MemoryClaim(Claim):
+    def __init__(self, claims: MemoryClaims, name: str) -> None:
+        super().__init__(name)
+        self._claims = claims
+
+    @property
+    def held(self) -> bool:
+        return self._claims._taken.get(self.name) is self
+
+    def release(self) -> None:
+        with self._claims._lock:
+            if self.held:
+                del self._claims._taken[self.name]
+
+
 @contextmanager
 def waited(take: Callable[[str], Claim | None], name: str, seconds: float) -> Iterator[Claim]:
     """Hold a claim in a ``with`` block, after trying for it again and again; see ``Claims.wait``."""

@@ -6,12 +6,12 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from querywright.data import read_questions, split_questions
-from querywright.data.splits import Splits
-from querywright.data.types import Passage
-from querywright.errors import DataError
+from querywright.data.splits import Splits, left_over
+from querywright.data.types import Passage, Question
+from querywright.errors import DataError, InputError
 from querywright.optimize.study.building import build_space, readers_for, techniques_of
 from querywright.optimize.study.objectives import check_objectives
 from querywright.optimize.study.reading import read_spec
@@ -21,6 +21,20 @@ from querywright.programs import technique_class
 from querywright.retrieval.collection import collection_folder, published_passages
 
 SAMPLE = 200
+
+
+class StudyData(NamedTuple):
+    """The questions of a study and what reads them.
+
+    Args:
+        splits: Train, dev and test.
+        readers: Readers to choose from; None alone where none reads.
+        reader_check: Further questions, for closed book and oracle evidence.
+    """
+
+    splits: Splits
+    readers: list[str | None]
+    reader_check: list[Question]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +47,7 @@ class CheckedStudy:
         readers: Readers to choose from; None alone where none reads.
         space: Its arms.
         passages: Some passages of its collection, chosen by the seed.
+        reader_check: Further questions, for closed book and oracle evidence.
     """
 
     spec: StudySpec
@@ -40,6 +55,7 @@ class CheckedStudy:
     readers: tuple[str | None, ...]
     space: Space
     passages: tuple[Passage, ...]
+    reader_check: tuple[Question, ...] = ()
 
 
 def checked_study(source: Path | str | Mapping[str, Any], home: Path | None = None) -> CheckedStudy:
@@ -53,22 +69,19 @@ def checked_study(source: Path | str | Mapping[str, Any], home: Path | None = No
         InputError: Something is wrong with the study, its questions or its collection.
     """
     spec = read_spec(source)
-    splits, readers = data_of(spec)
+    splits, readers, further = data_of(spec)
     _, held = published_passages(collection_folder(spec.collection, home), home)
     ids = sorted(held)
     chosen = sorted(random.Random(spec.seed).sample(ids, min(SAMPLE, len(ids))))
     passages = tuple(held[one] for one in chosen)
-    return CheckedStudy(spec, splits, tuple(readers), build_space(spec, readers), passages)
+    return CheckedStudy(spec, splits, tuple(readers), build_space(spec, readers), passages, tuple(further))
 
 
-def data_of(spec: StudySpec) -> tuple[Splits, list[str | None]]:
+def data_of(spec: StudySpec) -> StudyData:
     """The questions of a study and its readers.
 
     Args:
         spec: A study that was checked.
-
-    Returns:
-        Train, dev and test; and the readers to choose from, None alone where none reads.
 
     Raises:
         DataError: A question is wrong, or lacks the options that a technique or reader compares.
@@ -93,4 +106,21 @@ def data_of(spec: StudySpec) -> tuple[Splits, list[str | None]]:
     readers = readers_for(spec, asked)
     for reader in readers:
         check_objectives(spec.objectives, splits, reader)
-    return splits, readers
+    return StudyData(splits, readers, _further(spec, asked, splits, readers))
+
+
+def _further(
+    spec: StudySpec, asked: Sequence[Question], splits: Splits, readers: Sequence[str | None]
+) -> list[Question]:
+    """The first of the questions that the split leaves over."""
+    if not spec.reader_check:
+        return []
+    if None in readers:
+        raise InputError("reader_check needs a reader; give one, or leave it out")
+    left = left_over(asked, splits, spec.seed)
+    if len(left) < spec.reader_check:
+        raise InputError(
+            f"reader_check: asks for {spec.reader_check} further questions, but sizes leave {len(left)} over; give "
+            "smaller sizes, or fewer"
+        )
+    return left[: spec.reader_check]

@@ -171,9 +171,9 @@ def open_bench(spec: StudySpec, home: Path | None, store: StudyStorage) -> Bench
     folder, answers = open_store_at(home)
     ledger = Ledger()
     lm = open_lm(spec, answers, ledger, store.account(spec.budget))
-    splits, readers = data_of(spec)
+    splits, readers, further = data_of(spec)
     space = build_space(spec, readers)
-    bench = Bench(spec, splits, space, objectives_of(spec.objectives), lm, ledger, answers, folder)
+    bench = Bench(spec, splits, space, objectives_of(spec.objectives), lm, ledger, answers, folder, further)
     settle_data(store, bench)
     return bench
 
@@ -206,9 +206,7 @@ def conclude_study(bench: Bench, store: StudyStorage, folder: Path, command: str
         account = store.account(bench.spec.budget)
         store.set_attribute(TEST, {"trials": bench.spec.trials})
         with remembering(bench.memo), ticking(account), settling(bench, account):
-            outcome = finish(
-                bench, chosen, trials, lambda arm: worker.variant(arm)[0], folder, command=command
-            )  # fmt: skip
+            outcome = finish(worker, chosen, trials, folder, command=command)
         told = sum(cost["calls"] for cost in outcome["costs"].values())
         outcome["costs"]["interrupted"] = Cost(calls=max(0, account.spent.calls - told)).to_json()
         claim.check()

@@ -16,7 +16,7 @@ from querywright.data.types import Passage, Question
 from querywright.models.ledger import metered
 from querywright.models.lm import engine_of
 from querywright.optimize.evaluate import asking
-from querywright.optimize.study.building import is_late, predictors_of, prompt_of
+from querywright.optimize.study.building import is_late, last_variants, predictors_of, prompt_of, reads_for
 from querywright.optimize.study.dry import DryRun, dry_retriever, dry_run
 from querywright.optimize.study.objectives import reads
 from querywright.optimize.study.space import PLAIN, Space, TechniqueSpace
@@ -222,6 +222,7 @@ def estimate(
             else "no objective reads",
         ),
         _prompts(spec, found, len(splits.train), reading, a_reading, cap),
+        *_last(spec, costliest, splits, a_reading, cap),
         Stage(
             "test",
             tested * (costliest.calls + reads_test),
@@ -229,6 +230,10 @@ def estimate(
             f"{test_arms} programs x {n_test} questions, each as costly as {costliest.space.name}",
         ),
     ]
+    if spec.reader_check and reads_test:
+        checks = 2 * spec.reader_check
+        how = f"closed book and oracle evidence x {spec.reader_check} further questions"
+        stages.append(Stage("reader check", checks, checks * a_reading, how))
     dollars = [_dollars(lm, engine.inner, stage, cap) for stage in stages]
     return Estimate(
         tuple(stages), tuple(dollars), seconds_per_call, at_once,
@@ -348,6 +353,22 @@ def _prompts(
     return Stage("prompts", calls, tokens, how if early or late else "none")
 
 
+def _last(spec: StudySpec, one: _Technique, splits: Splits, a_reading: int, cap: int) -> list[Stage]:
+    """What it takes to choose the reader's prompts at the end, where some are named."""
+    names = last_variants(spec)
+    if not names:
+        return []
+    found = [prompt_of(spec, name) for name in names]
+    each = [_most(spec, prompt[0], one, len(splits.train), True) for prompt in found if prompt is not None]
+    bounded = [calls for calls in each if calls is not None]
+    readings = (1 + len(names)) * len(splits.dev)
+    how = f"{len(names)} ways to read and the reader as written x {len(splits.dev)} questions, and making them"
+    if len(bounded) < len(each):
+        return [Stage("reader, last", None, None, "nothing bounds how they are made; give the study a budget")]
+    calls = sum(bounded) + readings
+    return [Stage("reader, last", calls, calls * max(a_reading, one.tokens(cap)), how)]
+
+
 def _most(spec: StudySpec, name: str, one: _Technique, n_train: int, reading: bool) -> int | None:
     prompt = spec.prompts[name]
     if prompt.teleprompter is None:
@@ -359,7 +380,7 @@ def _most(spec: StudySpec, name: str, one: _Technique, n_train: int, reading: bo
         return None
     parts = {"technique", "reader"} if prompt.part == "all" else {prompt.part}
     tuned = [key for key in predictors_of(spec, one.space.name) if key.partition(".")[0] in parts]
-    runs = one.calls + (1 if reading or prompt.part != "technique" else 0)
+    runs = one.calls + (1 if reading or reads_for(prompt) else 0)
     calls = most(n_train, len(tuned), prompt.arguments, calls_per_run=runs)
     return None if calls is None else int(calls)
 

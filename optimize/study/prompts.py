@@ -165,6 +165,31 @@ def with_variant(program: RAG, state: Mapping[str, Any]) -> RAG:
     return other
 
 
+def with_reader_prompts(program: RAG, state: Mapping[str, Any]) -> RAG:
+    """A copy of any program with the reader's prompts of a variant, whatever technique it was made with.
+
+    Args:
+        program: It has the reader that the variant was made for; all members of an ensemble are given it.
+        state: What ``make_variant`` gave for the part ``reader``.
+
+    Raises:
+        ArtifactError: It is of another reader.
+    """
+    variant = VariantState.model_validate(dict(state))
+    reader = None if program.reader is None else program.reader.NAME
+    if reader != variant.reader:
+        raise ArtifactError(
+            f"the prompt variant was made for the reader {variant.reader}, and cannot be put into a program with "
+            f"{reader}; make it for that one"
+        )
+    other = copy.deepcopy(program)
+    before = predictor_states(other)
+    own = {name: variant.predictors.get(name.rpartition("].")[2]) for name in before if ".reader." in f".{name}"}
+    reading = {name: one for name, one in own.items() if one is not None}
+    apply_states(other, {**before, **reading}, whose=program.technique.NAME, file="a prompt variant")
+    return other
+
+
 def with_instructions(program: RAG, instructions: Mapping[str, str]) -> RAG:
     """A copy of a program with instructions written by hand.
 

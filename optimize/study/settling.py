@@ -143,6 +143,7 @@ def settle_data(store: StudyStorage, bench: Bench) -> None:
         InputError: They changed since it was begun.
     """
     now = {name: data_hash(part) for name, part in bench.splits._asdict().items()}
+    now |= {"reader_check": data_hash(bench.reader_check)} if bench.reader_check else {}
     now |= {f"the collection, by {engine}": bench.retriever(engine).fingerprint for engine in bench.space.engines}
     with store.claims.wait("data", TAKE_SECONDS):
         before = store.attribute(DATA)

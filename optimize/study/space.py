@@ -64,7 +64,8 @@ class TechniqueSpace:
 class Space:
     """All arms of a study, and which trial may choose which.
 
-    A trial of the first ones is a technique as written; then come early trials; the last ones are late. The
+    A trial of the first ones is a technique as written, or with a prompt beside its numbers as written; then come early
+    trials; the last ones are late. The
     technique of a late trial is settled by its place among them, so that its parameter has the same choices in every
     trial. A technique with a single arm is tried once, as written, and is no choice after that.
 
@@ -73,12 +74,14 @@ class Space:
         readers: Names of the readers, or None alone where none reads.
         trials: Trials in all.
         late_trials: How many of them are late.
+        each_prompt: Whether each early prompt is in one of the first trials.
     """
 
     techniques: tuple[TechniqueSpace, ...]
     readers: tuple[str | None, ...]
     trials: int
     late_trials: int = 0
+    each_prompt: bool = False
 
     def __getitem__(self, technique: str) -> TechniqueSpace:
         for one in self.techniques:
@@ -108,10 +111,16 @@ class Space:
         return number >= max(self.trials - self.late_trials, len(self._openings))
 
     @property
-    def _openings(self) -> list[tuple[str, str | None]]:
-        """Technique and reader of the first trials: each technique as written, then no rewriting with other readers."""
-        first = [(one.name, self.readers[0]) for one in self.techniques]
-        return [*first, *((self.techniques[0].name, reader) for reader in self.readers[1:])]
+    def _openings(self) -> list[tuple[str, str | None, str]]:
+        """Technique, reader and prompt of the first trials.
+
+        Each technique as written, then no rewriting with the other readers, then the early prompts where each is tried.
+        """
+        first = [(one.name, self.readers[0], AS_WRITTEN) for one in self.techniques]
+        first += [(self.techniques[0].name, reader, AS_WRITTEN) for reader in self.readers[1:]]
+        if self.each_prompt:
+            first += [(one.name, self.readers[0], prompt) for one in self.techniques for prompt in one.early[1:]]
+        return first
 
     def fixed(self, number: int, survivors: Sequence[str] = ()) -> dict[str, Value]:
         """The parameters of a trial that are settled before a sampler is asked.
@@ -130,7 +139,7 @@ class Space:
             raise InputError(f"the number of a trial is 0 or more, but got {number}")
         settled: dict[str, Value] = {}
         if number < len(self._openings):
-            technique, reader = self._openings[number]
+            technique, reader, prompt = self._openings[number]
 
             def note(name: str, domain: Domain, default: Value) -> Value:
                 value = domain.nearest(default)
@@ -138,7 +147,7 @@ class Space:
                     settled[name] = value
                 return value
 
-            self._walk(note, technique, late=False, reader=reader)
+            self._walk(note, technique, late=False, reader=reader, prompt=prompt)
         elif self.is_late(number):
             name = self._settled(number, survivors)
             settled |= {"technique": str(name)} if name in self.chosen and len(self.chosen) > 1 else {}
@@ -209,7 +218,9 @@ class Space:
         going = [name for name in going if name in self.chosen] or going
         return going[(number - self.trials + self.late_trials) % len(going)]
 
-    def _walk(self, pick: Pick, technique: str | None, *, late: bool, reader: str | None = None) -> ArmConfig:
+    def _walk(
+        self, pick: Pick, technique: str | None, *, late: bool, reader: str | None = None, prompt: str = AS_WRITTEN
+    ) -> ArmConfig:
         """The arm that is chosen parameter by parameter."""
         name = technique or self.chosen[0]
         if name in self.chosen:
@@ -222,7 +233,7 @@ class Space:
                 values[knob.name] = pick(f"{name}.{knob.name}", own.domains[knob.name], knob.default)
         late = late and bool(own.late)
         variants = Domain(choices=(*own.early, *own.late) if late else own.early)
-        prompt = str(pick(f"{name}.late_prompt" if late else f"{name}.prompt", variants, AS_WRITTEN))
+        prompt = str(pick(f"{name}.late_prompt" if late else f"{name}.prompt", variants, prompt))
         reader = reader or self.readers[0]
         if reader is not None:
             reader = str(pick("reader", Domain(choices=tuple(map(str, self.readers))), reader))

@@ -47,6 +47,9 @@ class PromptSpec(_Strict):
         part: Predictors that are tuned: the technique's, the reader's, or both.
         late: Whether only arms that survive the first phase are given it. None: as the teleprompter says, the
             expensive ones being late.
+        metric: What runs are scored by while it is made. Default the first objective.
+        last: Whether it is left out of the trials, and tried at their end on the program that dev chose: it is kept
+            where the reader is right more often with it. Only for the reader's own demonstrations or instructions.
     """
 
     teleprompter: str | None = None
@@ -55,6 +58,8 @@ class PromptSpec(_Strict):
     sets: int = Field(default=1, ge=1, le=20)
     part: Literal["technique", "reader", "all"] = "technique"
     late: bool | None = None
+    metric: str | None = None
+    last: bool = False
 
 
 class TechniqueSpec(_Strict):
@@ -117,6 +122,8 @@ class StudySpec(_Strict):
         limit: Only so many questions. None: all.
         split: Which part of a public set. None: its usual one.
         sizes: Questions in train, dev and test. None: 30, 30 and 40 per cent.
+        reader_check: Further questions, out of those that ``sizes`` leaves over, which closed book and oracle evidence
+            alone meet: whether the reader reads takes more questions to show than whether a technique finds.
         lm: Name of the LM.
         api_base: Address of its server.
         api_key_env: Environment variable that holds its key.
@@ -127,6 +134,8 @@ class StudySpec(_Strict):
         prompts: Ways to prompts, by a name of one's own.
         fixed: Knobs of every technique that has them, not searched. ``max_passages`` is the budget of all arms.
         trials: Trials in all, the late ones included.
+        each_prompt: Whether each prompt that is not late is tried once with the technique's numbers as written, before
+            the sampler proposes. Default False.
         late_trials: How many of them are late: techniques that survived, with the expensive prompts as well.
             Default a quarter, where there are late prompts.
         survivors: Techniques that go on to the late trials. Default 2.
@@ -147,6 +156,7 @@ class StudySpec(_Strict):
     limit: int | None = Field(default=None, ge=1)
     split: str | None = None
     sizes: tuple[int, int, int] | None = None
+    reader_check: int = Field(default=0, ge=0)
     lm: str = "embedded"
     api_base: str | None = None
     api_key_env: str | None = None
@@ -157,6 +167,7 @@ class StudySpec(_Strict):
     prompts: dict[str, PromptSpec] = Field(default_factory=dict)
     fixed: dict[str, JsonValue] = Field(default_factory=_usual_budget)
     trials: int = Field(default=50, ge=1)
+    each_prompt: bool = False
     late_trials: int | None = Field(default=None, ge=0)
     survivors: int = Field(default=2, ge=1)
     seed: int = 0

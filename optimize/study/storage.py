@@ -1,4 +1,4 @@
-"""Where the trials of a study are kept: a journal, a SQLite file, or PostgreSQL."""
+"""Where the trials of a study are kept: a journal, a SQLite file, PostgreSQL, or memory."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from typing import Any, ParamSpec, TypeVar
 from querywright.errors import InputError, QuerywrightError
 from querywright.optimize.quiet import quiet_optuna
 from querywright.optimize.study.account import FILE_NAME as SPEND_NAME
-from querywright.optimize.study.account import Account, spend_file
-from querywright.optimize.study.claims import Claims, FileClaims
+from querywright.optimize.study.account import Account, spend_file, spend_in_memory
+from querywright.optimize.study.claims import Claims, FileClaims, MemoryClaims
 from querywright.optimize.study.journal import FILE_NAME as JOURNAL_NAME
 from querywright.optimize.study.journal import open_journal
 from querywright.optimize.study.postgres import SCHEMES, PostgresServer, unreachable
@@ -32,10 +32,12 @@ R = TypeVar("R")
 
 
 class StudyStorage:
-    """A study's trials, attributes, claims and account; made by ``open_storage``, closed by its ``with`` block.
+    """A study's trials, attributes, claims and account, closed by its ``with`` block.
+
+    Made by ``open_storage`` and ``memory_storage``.
 
     Args:
-        kind: ``journal``, ``sqlite`` or ``postgresql``.
+        kind: ``journal``, ``sqlite``, ``postgresql`` or ``memory``.
         name: The study's name.
         trials: Optuna's storage.
         claims: Who works at what.
@@ -183,6 +185,21 @@ def open_storage(text: str, folder: Path, name: str) -> StudyStorage:
                 f"the study's folder {str(folder)!r} cannot be written ({error.strerror}); name another with --out"
             ) from error
         return StudyStorage(kind, name, get_storage(trials), claims, spend, closing.pop_all())
+
+
+def memory_storage(name: str) -> StudyStorage:
+    """A storage that ends with this process, for one worker: what was answered is kept by the LM's store.
+
+    Args:
+        name: The study's name.
+    """
+    from optuna.storages import InMemoryStorage
+
+    with ExitStack() as closing:
+        closing.enter_context(quiet_optuna())
+        engine = spend_in_memory()
+        closing.callback(engine.dispose)
+        return StudyStorage("memory", name, InMemoryStorage(), MemoryClaims(), lambda: engine, closing.pop_all())
 
 
 def with_plain_failures(work: Callable[P, R]) -> Callable[P, R]:

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from querywright.data.types import Question
-from querywright.metrics.dspy_metrics import Metric
+from querywright.metrics.dspy_metrics import Metric, metric_named
 from querywright.models.ledger import Cost
 from querywright.optimize.evaluate import Evaluation, Row, evaluate
 from querywright.optimize.failures import Failures, TooManyFailuresError
 from querywright.optimize.study.bench import Bench, Variant
-from querywright.optimize.study.building import prompt_of
+from querywright.optimize.study.building import prompt_of, reads_for
 from querywright.optimize.study.prompts import make_variant
 from querywright.optimize.study.prune import values_of, worse_than
 from querywright.optimize.study.records import ARM, RESULT, record_of, result_json
@@ -132,8 +132,26 @@ class Worker:
             return None, Cost()
         prompt = self.bench.spec.prompts[found[0]]
         name = f"prompt:{arm.technique}:{arm.prompt}"
-        if prompt.part != "technique":
+        if reads_for(prompt):
             name += f":{arm.reader}"  # each reader has prompts of its own
+        bench = self.bench
+        written = replace(bench.space.as_written(arm.technique), reader=arm.reader)
+        program = bench.program(written, reads=bench.reads or reads_for(prompt))
+        return self.made_once(name, prompt, f"{arm.technique}, {arm.prompt}", program)
+
+    def made_once(self, name: str, prompt: PromptSpec, called: str, program: RAG) -> tuple[Variant, Cost]:
+        """Prompts that a study compiles once, and what compiling them cost here.
+
+        Args:
+            name: What they are kept under.
+            prompt: The way to them.
+            called: The variant, which has a seed of its own.
+            program: What they are compiled for.
+
+        Raises:
+            TeleprompterError: They came to nothing, now or before.
+            TooManyFailuresError: Too many questions failed.
+        """
         known = self._known(name)
         if known is not None:
             return known, Cost()
@@ -143,7 +161,7 @@ class Worker:
                 return known, Cost()
             before = self.bench.ledger.total
             try:
-                made = self._made(arm, prompt)
+                made = self._made(prompt, called, program)
             except (TooManyFailuresError, TeleprompterError) as error:
                 self.storage.set_attribute(name, {FAILED: str(error)[:500]})
                 raise
@@ -161,22 +179,20 @@ class Worker:
             raise TeleprompterError(str(known[FAILED]))
         return known
 
-    def _made(self, arm: ArmConfig, prompt: PromptSpec) -> Variant:
+    def _made(self, prompt: PromptSpec, called: str, program: RAG) -> Variant:
         """The prompts of a variant, compiled on train."""
-        bench = self.bench
-        written = replace(bench.space.as_written(arm.technique), reader=arm.reader)
-        say = self.progress
+        bench, say = self.bench, self.progress
         return make_variant(
             prompt,
-            f"{arm.technique}, {arm.prompt}",
-            bench.program(written, reads=bench.reads or prompt.part != "technique"),
+            called,
+            program,
             bench.splits.train,
-            metric=_metric(bench),
+            metric=_metric(bench, prompt),
             lm=bench.lm,
             seed=bench.spec.seed,
             threads=bench.spec.threads,
             max_failures=bench.spec.max_failures,
-            progress=None if say is None else lambda done, total: say(f"prompts {arm.prompt}", done, total),
+            progress=None if say is None else lambda done, total: say(f"prompts {called}", done, total),
         )
 
     def _evaluated(
@@ -220,8 +236,10 @@ class Worker:
         return record
 
 
-def _metric(bench: Bench) -> Metric:
-    """What prompts are compiled for: the mean of the first objective's metrics."""
+def _metric(bench: Bench, prompt: PromptSpec) -> Metric:
+    """What prompts are compiled for: their own metric, or the mean of the first objective's."""
+    if prompt.metric is not None:
+        return metric_named(prompt.metric)
     metrics = [bench.metrics[name] for name in bench.objectives[0].metrics]
 
     def metric(example: Any, prediction: Any, trace: Any = None) -> float:

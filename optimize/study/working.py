@@ -22,7 +22,7 @@ from querywright.optimize.study.settling import (
 from querywright.optimize.study.space import seeded_sampler
 from querywright.optimize.study.spec import StudySpec
 from querywright.optimize.study.storage import StudyStorage, with_plain_failures
-from querywright.optimize.study.trial import Worker
+from querywright.optimize.study.trial import Progress, Worker
 
 IDLE_SECONDS = 0.2
 """Between two looks of a worker that has nothing to do."""
@@ -34,13 +34,14 @@ MOST_FAILED = 5
 """Failed trials, more than the others, that end a study: something is wrong with all of them."""
 
 
-def work(bench: Bench, store: StudyStorage, name: str) -> None:
+def work(bench: Bench, store: StudyStorage, name: str, progress: Progress | None = None) -> None:
     """Try arms until every trial has ended, this worker's and the others'.
 
     Args:
         bench: What is open.
         store: Where trials are kept.
         name: How this worker is called.
+        progress: Called as work proceeds.
     """
     spec = bench.spec
     study = store.study(
@@ -48,7 +49,7 @@ def work(bench: Bench, store: StudyStorage, name: str) -> None:
         seeded_sampler(spec.sampler, spec.seed, bench.space),
     )
     account = store.account(spec.budget)
-    worker = Worker(bench, store, study, name)
+    worker = Worker(bench, store, study, name, progress)
     with remembering(bench.memo), ticking(account):
         while True:
             taken = _take(worker, store, spec)

@@ -9,6 +9,7 @@ import pytest
 from querywright.cli import demo as module
 from querywright.cli.common import Workspace
 from querywright.data import load_sample, split_questions
+from querywright.data.splits import left_over
 from querywright.data.types import Question
 
 
@@ -38,8 +39,8 @@ def test_the_reader_is_checked_on_questions_that_no_other_stage_sees(given):
 def test_what_is_left_over_stands_in_the_order_of_the_hashes_and_not_of_the_file():
     questions = [Question(f"q{n}", "?") for n in range(40)]
     splits = split_questions(questions, sizes=(3, 4, 5))
-    left = module.left_over(questions, splits)
-    assert left == module.left_over(questions[::-1], splits)
+    left = left_over(questions, splits)
+    assert left == left_over(questions[::-1], splits)
     assert left != sorted(left, key=questions.index)
     assert {one.id for one in left} == {one.id for one in questions} - {one.id for part in splits for one in part}
     every = [one for part in split_questions(questions) for one in part]

@@ -86,16 +86,18 @@ def about(topic: str) -> list[dict[str, object]]:
     return [
         {"id": f"{topic}-{n}", "question": f"{n}: {WRITTEN[topic]}", "options": ["salt", "feet", "juice", "cuff"],
          "answer": topic, "evidence": {f"p-{topic}": "ENTAILED"}}
-        for n in range(4)
+        for n in range(8)
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("technique", ["qb_rag", "plain"])
-def test_it_is_compiled_against_plain_retrieval_and_loaded_again(cli, asked, questions, server, write, technique):
+@pytest.mark.parametrize(("technique", "sizes"), [("qb_rag", "3,6,6"), ("plain", "3,4,4")])
+def test_it_is_compiled_against_plain_retrieval_and_loaded_again(
+    cli, asked, questions, server, write, technique, sizes
+):
     if technique == "qb_rag":  # it wins where questions are asked in the words of those that were written
         questions = write("asked.jsonl", [row for topic in WRITTEN for row in about(topic)])
     made = cli(
-        "compile", "qb_rag", questions, "--collection", asked, "--out", "artifacts/q", "--sizes", "3,4,4",
+        "compile", "qb_rag", questions, "--collection", asked, "--out", "artifacts/q", "--sizes", sizes,
         "--trials", "3", "--threads", "2", "--knob", "max_passages=1", "--json", *server.lm,
     )  # fmt: skip
     assert made.status == 0, made.err

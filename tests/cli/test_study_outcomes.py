@@ -54,10 +54,10 @@ def test_an_arm_that_is_really_better_is_recommended_with_figures_and_saved(cli,
     values = {one.arm.technique: one.values["decision_useful"] for one in found.trials[:2]}
     assert values["rag_fusion"] == 1.0
     assert values["plain"] < 0.7
-    assert found.outcome["recommended"] == "rag_fusion tuned"
+    assert found.outcome["recommended"] == "rag_fusion compiled"
     assert found.outcome["verdict"] == "gain"
     test = {one["arm"]: one["metrics"]["decision_useful"]["value"] for one in found.outcome["test"]}
-    assert test["rag_fusion tuned"] == 1.0
+    assert test["rag_fusion compiled"] == 1.0
     assert test["no rewriting"] < 0.7
     manifest = json.loads((out / "artifacts" / "best" / "manifest.json").read_text())
     assert manifest["technique"] == "rag_fusion"
@@ -115,7 +115,7 @@ def test_with_two_objectives_the_front_is_kept(cli, riddles, tmp_path):
     found = snapshot(out)
     front = [found.trials[number].arm.technique for number in found.outcome["front"]]
     assert set(front) == {"plain", "rag_fusion"}  # the one finds more, the other asks no LM
-    assert found.outcome["recommended"] == "rag_fusion tuned"
+    assert found.outcome["recommended"] == "rag_fusion compiled"
 
 
 def test_no_rewriting_has_the_reader_of_what_it_is_held_against(cli, riddles, tmp_path):

@@ -5,10 +5,14 @@ from dataclasses import replace
 import pytest
 
 from querywright.metrics.statistics import paired_exact_test
-from querywright.optimize.final import conclude
+from querywright.optimize.evaluate import Evaluation, Row
 from querywright.optimize.report import card, compiled_json
 from querywright.optimize.results import Comparison, CompileSettings
 from querywright.optimize.search import compile_program
+from querywright.optimize.study.objectives import objective_named, objectives_of
+from querywright.optimize.study.select import choose
+from querywright.optimize.study.testing import verdict_of
+from querywright.optimize.study.types import ArmConfig, TrialRecord
 
 SETTINGS = CompileSettings(n_trials=3, demo_sizes=(), reader_demo_sizes=(), threads=2)
 
@@ -35,7 +39,7 @@ def gained(make_world, compiled_in):
 
 def said(compiled):
     """The verdict, and that card and JSON say the same."""
-    verdict, sentence = conclude(compiled)
+    verdict, sentence = compiled.verdict, compiled.sentence
     assert f"\n**{sentence}.**\n" in card("x", compiled, "lm", "2026-01-02", {})
     data = compiled_json(compiled)
     assert (data["verdict"], data["verdict_sentence"]) == (verdict, sentence)
@@ -74,8 +78,8 @@ def test_a_loss_on_test_is_said(make_world, compiled_in):
 def test_no_rewriting_is_said_with_what_dev_showed(make_world, compiled_in):
     assert said(compiled_in(make_world("plain"))) == (
         "no rewriting",
-        "hcqr was not better than no rewriting on dev (decision_useful: 0.0 against 100.0 per cent), "
-        "so no rewriting is what was saved",
+        "Nothing was better than no rewriting on dev (decision_useful: best 0.0 against 100.0 per cent; "
+        "0 won, 6 lost of 6, p = .031), so no rewriting is what was saved",
     )
 
 
@@ -83,6 +87,19 @@ def comparison(metric, wins, losses, ties=0, other="no rewriting"):
     a = [1.0] * wins + [0.0] * losses + [1.0] * ties
     b = [0.0] * wins + [1.0] * losses + [1.0] * ties
     return Comparison("technique", metric, "hcqr compiled", other, paired_exact_test(a, b), "")
+
+
+@pytest.fixture(scope="module")
+def chosen():
+    """The choice of an arm over no rewriting."""
+
+    def record(number, technique, values):
+        rows = tuple(Row(f"q{place}", {"decision_useful": value}) for place, value in enumerate(values))
+        dev = Evaluation("x", rows, 0.0)
+        arm = ArmConfig(technique, "dense", {})
+        return TrialRecord(number, "complete", arm, values={"decision_useful": sum(values) / len(values)}, dev=dev)
+
+    return choose([record(0, "plain", [0.0] * 8), record(1, "hcqr", [1.0] * 8)], objectives_of(["decision_useful"]), 8)
 
 
 @pytest.mark.parametrize(
@@ -97,27 +114,36 @@ def comparison(metric, wins, losses, ties=0, other="no rewriting"):
         ("both", (3, 2), (3, 2), "no gain shown"),
     ],
 )
-def test_only_the_metrics_of_the_objective_against_no_rewriting_decide(objective, useful, right, verdict, gained):
+def test_only_the_metrics_of_the_objective_against_no_rewriting_decide(objective, useful, right, verdict, chosen):
     comparisons = (
         comparison("decision_useful", *useful),
         comparison("decision_useful", 0, 12, other="hcqr as written"),
         comparison("accuracy", *right),
         comparison("accuracy", 12, 0, other="hcqr as written"),
     )
-    settings = replace(gained.settings, objective=objective)
-    word, sentence = said(replace(gained, comparisons=comparisons, settings=settings))
+    word, sentence = verdict_of(chosen, objective_named(objective), comparisons, "hcqr compiled")
     assert word == verdict
     assert ("decision_useful:" in sentence) == (objective != "accuracy")
     assert ("accuracy:" in sentence) == (objective != "decision_useful")
 
 
-def test_figures_of_a_small_p_and_of_nothing_scored(gained):
-    many = replace(gained, comparisons=(comparison("decision_useful", 30, 1, 9),))
-    assert conclude(many)[1].endswith("(decision_useful: 30 won, 1 lost of 40, p < .001)")
-    even = replace(gained, comparisons=(comparison("decision_useful", 3, 2, 35),))
-    assert conclude(even)[1].endswith("(decision_useful: 3 won, 2 lost of 40, p = 1.0)")
-    nothing = replace(gained, comparisons=())
-    assert conclude(nothing) == (
+def test_figures_of_a_small_p_and_of_nothing_scored(chosen):
+    def figures(*comparisons):
+        return verdict_of(chosen, objective_named("decision_useful"), comparisons, "hcqr compiled")
+
+    assert figures(comparison("decision_useful", 30, 1, 9))[1].endswith(
+        "(decision_useful: 30 won, 1 lost of 40, p < .001)"
+    )
+    assert figures(comparison("decision_useful", 3, 2, 35))[1].endswith(
+        "(decision_useful: 3 won, 2 lost of 40, p = 1.0)"
+    )
+    assert figures() == (
         "no gain shown",
         "Chosen on dev; test does not show a gain over no rewriting (no question could be scored)",
     )
+
+
+def test_too_few_questions_crown_nothing(make_world, compiled_in):
+    verdict, sentence = said(compiled_in(make_world(size=15)))
+    assert verdict == "too few questions"
+    assert sentence.startswith("5 dev and 5 test questions are too few to crown an arm")

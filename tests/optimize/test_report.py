@@ -15,7 +15,6 @@ from querywright.metrics.statistics import Mean
 from querywright.models.ledger import Cost
 from querywright.optimize.artifacts.files import read_artifact
 from querywright.optimize.evaluate import Evaluation, Row
-from querywright.optimize.final import conclude
 from querywright.optimize.report import card, compiled_json, percent, save_compiled, table_rows
 from querywright.optimize.search import CompileSettings, compile_program
 
@@ -92,10 +91,12 @@ def test_everything_found_is_json(compiled):
     assert data["verdict"] == "no gain shown"
     assert data["verdict_sentence"].startswith("Chosen on dev; test does not show a gain over no rewriting (")
     assert data["reader_check"] == 0
+    assert data["corrected"]["corrected"] <= data["corrected"]["dev"] == 1.0
+    assert set(data["dead_knobs"]) == set(compiled.dead_knobs)
     first = data["comparisons"][0]
     assert (first["wins"], first["losses"], first["ties"]) == (6, 0, 0)
     assert first["p_holm"] == compiled.comparisons[0].test.p_two_sided
-    assert set(data["cost"]) == {"bootstrap", "search", "reader", "reader check", "test"}
+    assert set(data["cost"]) == {"prompts", "search", "reader", "reader check", "test"}
     assert "rows" not in data["test"][0]
 
 
@@ -109,7 +110,7 @@ def test_the_card_says_what_was_chosen_and_what_came_of_it(compiled):
     assert "| no rewriting | 6 | 0.0 [0, 39] | 0.0 [0, 39] |" in text
     assert "| hcqr compiled | 6 | 100.0 [61, 100] | 100.0 [61, 100] |" in text
     assert all(f"- {one.sentence}\n" in text for one in compiled.comparisons)
-    assert f"**{conclude(compiled)[1]}.**\n" in text
+    assert f"**{compiled.sentence}.**\n" in text
     assert 'querywright.load("path/to/mine")`: the path of this folder' in text
 
 
@@ -118,19 +119,18 @@ def test_the_terminal_says_what_came_of_it(compiled, world, make_lm, capsys):
     further = tuple(world.questions[:5])
     show_compiled(replace(compiled, reader_check=further), world.splits, workspace)
     text = " ".join(capsys.readouterr().out.split())
-    assert f"{conclude(compiled)[1]}; a stronger LM may change that" in text
+    assert f"{compiled.sentence}; a stronger LM may change that" in text
     assert "closed book and oracle evidence met 5 further questions" in text
     assert all(one.sentence in text for one in compiled.comparisons)
-    first, *others = compiled.comparisons
-    sure = replace(first, test=replace(first.test, p_two_sided=0.01))
-    show_compiled(replace(compiled, comparisons=(sure, *others)), world.splits, workspace)
+    gained = replace(compiled, verdict="gain", sentence="So it is", dead_knobs=("rrf_k",), failed={"trial 9": "no"})
+    show_compiled(gained, world.splits, workspace)
     text = " ".join(capsys.readouterr().out.split())
-    assert "Chosen on dev; test shows a gain over no rewriting (decision_useful: 6 won, 0 lost of 6, p = .010)" in text
+    assert "So it is" in text
     assert "a stronger LM" not in text
-    show_compiled(replace(compiled, recommended="no rewriting"), world.splits, workspace)
-    text = " ".join(capsys.readouterr().out.split())
-    assert "hcqr was not better than no rewriting on dev (decision_useful: 100.0 against 0.0 per cent)" in text
     assert "further questions" not in text
+    assert "no difference on any dev question: rrf_k" in text
+    assert "out, for too many questions failed: trial 9" in text
+    assert f"the best of {len(compiled.arms)} arms has 100.0 where it was chosen" in text
 
 
 def test_further_questions_of_the_reader_check_are_named_with_the_data(world, make_world, make_lm, tmp_path):

@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from querywright.optimize.search import Arm, Compiled
     from querywright.retrieval.rerank import Reranker
 
-OBJECTIVES = ("decision_useful", "accuracy", "both")
 SHOWN_ARMS = 8
 
 
@@ -71,7 +70,8 @@ def compile_command(
         typer.Option(
             "--objective",
             metavar="NAME",
-            help="decision_useful, accuracy, both; auto: the first where evidence is labelled, else accuracy.",
+            help="decision_useful, accuracy, both or a metric such as recall@5; auto: the first where evidence is "
+            "labelled, else accuracy.",
         ),
     ] = "auto",
     trials: Annotated[int, typer.Option("--trials", metavar="N", min=1, help="Trials of the search.")] = 30,
@@ -101,7 +101,8 @@ def compile_command(
     Example: querywright compile hcqr questions.jsonl --collection mine --out artifacts/mine
     """
     from querywright.data import read_questions, split_questions
-    from querywright.optimize.search import CompileSettings
+    from querywright.optimize.results import CompileSettings
+    from querywright.optimize.study.objectives import objective_named
     from querywright.programs import technique_class
 
     needs_options = technique_class(technique).NEEDS_OPTIONS or reader == "multiple_choice"
@@ -110,8 +111,8 @@ def compile_command(
     engine = engine_for(technique, None if engine is None else check_engine(engine)) or "dense"
     check_reranker(technique, reranker)
     counts = _sizes(sizes)
-    if objective not in {"auto", *OBJECTIVES}:
-        raise InputError(f"the objective must be auto, {', '.join(OBJECTIVES)}, but got {objective!r}")
+    if objective != "auto":
+        objective_named(objective)
     check_folder(save_to, "--out")
     asked = read_questions(
         questions,
@@ -132,7 +133,7 @@ def compile_command(
         reranker=open_reranker(reranker),
         reader=reader_for(asked, reader),
         knobs=knobs,
-        settings=CompileSettings(objective=objective, n_trials=trials, seed=seed, threads=threads),  # type: ignore[arg-type]
+        settings=CompileSettings(objective=objective, n_trials=trials, seed=seed, threads=threads),
         save_to=save_to,
         as_json=as_json,
     )
@@ -187,9 +188,8 @@ def run_compile(
 def show_compiled(compiled: Compiled, splits: Splits, workspace: Workspace) -> None:
     """The tables and verdicts of a compilation."""
     from querywright.data.types import Label
-    from querywright.optimize.final import conclude
     from querywright.optimize.report import table_rows
-    from querywright.optimize.search import objective_value
+    from querywright.optimize.results import AS_WRITTEN, objective_value
 
     objective = compiled.settings.objective
     best = sorted(compiled.arms, key=lambda arm: -objective_value(arm.dev, objective))[:SHOWN_ARMS]
@@ -198,19 +198,23 @@ def show_compiled(compiled: Compiled, splits: Splits, workspace: Workspace) -> N
             "arm": arm.name,
             objective: _per_cent(objective_value(arm.dev, objective)),
             "ENTAILED": _per_cent(arm.dev.label_share(Label.ENTAILED)),
-            "demos": "-" if arm.demo_set is None else f"set {arm.demo_set}",
+            "prompts": arm.prompt,
             "knobs": _changed_knobs(compiled.technique, arm),
         }
         for arm in best
     ]
+    said = {
+        "out, for too many questions failed": compiled.failed,
+        "no difference on any dev question": compiled.dead_knobs,
+    }
     show_table(
         f"dev, {len(splits.dev)} questions, per cent: best {len(arms)} of {len(compiled.arms)} arms, with the knobs "
         "that differ from their defaults",
         arms,
+        notes=[*_luck(compiled), *(f"{what}: {', '.join(named)}" for what, named in said.items() if named)],
     )
     budget = compiled.program.technique.knobs["max_passages"]
-    demonstrated = "none" if compiled.compiled.demo_set is None else "yes"
-    verdict, sentence = conclude(compiled)
+    demonstrated = "none" if compiled.compiled.prompt == AS_WRITTEN else "yes"
     notes = [
         f"met once; mean in per cent with its 95 % interval; every arm shows at most {budget} passages and has the "
         f"same reader, unless its name says otherwise; LM {workspace.lm.model}; usefulness from labelled evidence; "
@@ -219,7 +223,9 @@ def show_compiled(compiled: Compiled, splits: Splits, workspace: Workspace) -> N
         f"recommended: {compiled.recommended} (chosen on dev); demonstrations: technique {demonstrated}, "
         f"reader {'yes' if compiled.reader_demos else 'none'}",
         *of_grounded(None if compiled.program.reader is None else compiled.program.reader.NAME),
-        sentence if verdict == "gain" else f"{sentence}; a stronger LM may change that: --lm openai/...",
+        compiled.sentence
+        if compiled.verdict == "gain"
+        else f"{compiled.sentence}; a stronger LM may change that: --lm openai/...",
     ]
     if compiled.reader_check:
         notes.insert(1, f"closed book and oracle evidence met {len(compiled.reader_check)} further questions")
@@ -232,6 +238,17 @@ def show_compiled(compiled: Compiled, splits: Splits, workspace: Workspace) -> N
     stages = "; ".join(f"{stage} {cost.calls} made, {cost.saved} saved" for stage, cost in compiled.costs.items())
     say(f"LM calls by stage: {stages}")
     say(workspace.cost_line())
+
+
+def _luck(compiled: Compiled) -> list[str]:
+    """How much of the best arm's value is owed to its having been chosen."""
+    if compiled.corrected is None:
+        return []
+    dev, corrected = compiled.corrected
+    return [
+        f"the best of {len(compiled.arms)} arms has {_per_cent(dev)} where it was chosen, and is worth about "
+        f"{_per_cent(corrected)} on other questions"
+    ]
 
 
 def _per_cent(value: float) -> str:

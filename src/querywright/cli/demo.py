@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from querywright.cli.common import HomeOption, JsonOption, ThreadsOption, Workspace, check_folder
 from querywright.cli.compile import run_compile
 from querywright.cli.show import note, progress
-
-if TYPE_CHECKING:
-    from querywright.data.splits import Splits
-    from querywright.data.types import Question
 
 SIZES = (10, 18, 40)
 TRIALS = 24
@@ -36,6 +31,7 @@ def demo(
     Example: querywright demo
     """
     from querywright.data import load_sample, split_questions
+    from querywright.data.splits import left_over
     from querywright.models.embedder import resolve_embedder
     from querywright.optimize.search import CompileSettings
     from querywright.retrieval.index import build_collection
@@ -66,11 +62,3 @@ def demo(
         as_json=as_json,
         reader_check=left_over(sample.questions, splits)[:READER_CHECK],
     )
-
-
-def left_over(questions: Sequence[Question], splits: Splits) -> list[Question]:
-    """The questions that stand in none of the splits, in the order of their hashes."""
-    from querywright.data import split_questions
-
-    used = {question.id for part in splits for question in part}
-    return [question for part in split_questions(questions) for question in part if question.id not in used]

@@ -137,6 +137,9 @@ def show_study(snapshot: Known, folder: Path, *, as_json: bool) -> None:
     sentences = [str(one["sentence"]) for one in outcome.get("comparisons") or ()]
     if outcome.get("recommended"):
         sentences.append(f"recommended: {outcome['recommended']} (chosen on dev)")
+    last = outcome.get("reader_prompts") or {}
+    if last.get("tried"):
+        sentences.append(f"the reader's prompts, by accuracy on dev: {last['name']}")
     if outcome.get("sentence"):
         sentences.append(str(outcome["sentence"]))
     if met:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from querywright.data.types import Question
@@ -85,6 +85,18 @@ def _place(seed: int, question_id: str) -> float:
 
 def _by_place(placed: tuple[float, Question]) -> tuple[float, str]:
     return placed[0], placed[1].id
+
+
+def left_over(questions: Sequence[Question], splits: Splits, seed: int = 0) -> list[Question]:
+    """The questions that stand in none of the splits, in the order of their places.
+
+    Args:
+        questions: All of them.
+        splits: What was made of them with ``sizes``.
+        seed: Of the splits. Default 0.
+    """
+    used = {question.id for part in splits for question in part}
+    return [question for part in split_questions(questions, seed=seed) for question in part if question.id not in used]
 
 
 def _check_shares(train: float, dev: float) -> None:

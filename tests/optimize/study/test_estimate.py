@@ -24,7 +24,7 @@ def estimated(study_of, make_lm):
     def make(techniques, lm=None, passages=PASSAGES, **changes):
         given = {key: changes.pop(key) for key in ("seconds_per_call", "at_once", "test_arms") if key in changes}
         spec = study_of(techniques, sizes=[4, 5, 6], **changes)
-        splits, readers = data_of(spec)
+        splits, readers, _ = data_of(spec)
         found = estimate(spec, space_of(spec, readers), splits, lm or make_lm(), passages=passages, **given)
         return found, {stage.name: stage for stage in found.stages}
 
@@ -137,6 +137,6 @@ def test_techniques_that_compare_options_need_them(study_of, tmp_path):
         data_of(study_of({"hcqr": {}}, questions=str(file), reader="multiple_choice", objectives=["accuracy"]))
     with pytest.raises(InputError, match="labelled evidence"):
         data_of(study_of({"hyde": {}}, questions=str(file)))
-    splits, readers = data_of(study_of({"hyde": {}}, questions=str(file), objectives=["accuracy"]))
+    splits, readers, _ = data_of(study_of({"hyde": {}}, questions=str(file), objectives=["accuracy"]))
     assert readers == ["short_answer"]
     assert sum(map(len, splits)) == 9

@@ -8,9 +8,10 @@ from querywright.errors import ArtifactError, InputError
 from querywright.metrics.dspy_metrics import METRICS
 from querywright.optimize.artifacts.state import ProgramState, program_from, state_of
 from querywright.optimize.evaluate import evaluate
-from querywright.optimize.study.prompts import make_variant, with_variant
+from querywright.optimize.references import closed_book
+from querywright.optimize.study.prompts import make_variant, with_reader_prompts, with_variant
 from querywright.optimize.study.spec import PromptSpec
-from querywright.programs import Ensemble
+from querywright.programs import Ensemble, make_reader
 
 QUERIES = "technique.write_queries"
 
@@ -126,3 +127,21 @@ def test_a_damaged_variant_is_refused(change, message, make, world):
     state = make(PromptSpec(instructions={QUERIES: "Do it."}))
     with pytest.raises(ArtifactError, match=message):
         with_variant(world.program(), {**state, **change})
+
+
+def test_the_readers_prompts_go_into_programs_of_any_technique(make, world):
+    spec = PromptSpec(teleprompter="bootstrap_few_shot", arguments={"max_bootstrapped_demos": 1}, part="reader")
+    state = make(spec, metric=METRICS["accuracy"])
+    several = with_variant(world.program(), make(PromptSpec(teleprompter="ensemble", arguments={"size": 2})))
+    for program in (world.program("plain"), closed_book(make_reader("multiple_choice")), several):
+        before, after = state_of(program).predictors, state_of(with_reader_prompts(program, state)).predictors
+        assert list(after) == list(before)
+        reading = [name for name in after if ".reader." in f".{name}"]
+        assert [len(after[name].demos) for name in reading] == [1] * (2 if program is several else 1)
+        assert {name: one for name, one in after.items() if name not in reading} == {
+            name: one for name, one in before.items() if name not in reading
+        }
+    with pytest.raises(
+        ArtifactError, match="the reader multiple_choice, and cannot be put into a program with short_answer"
+    ):
+        with_reader_prompts(world.program("plain", reader="short_answer"), state)

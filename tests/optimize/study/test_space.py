@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from querywright.errors import InputError
-from querywright.optimize.domains import Domain, domain_of, suggest
+from querywright.optimize.domains import Domain, domain_of
 from querywright.optimize.study.building import domain_for, knobs_of, prompt_of
 from querywright.optimize.study.sampling import SAMPLERS, make_sampler
 from querywright.optimize.study.space import seeded_sampler, space_of
@@ -361,7 +361,7 @@ def test_ranges_of_knobs():
     assert domain_for(weight, KnobRange(low=0.3, high=1)).size is None
     assert domain_for(top_k, 7).single
     trial = optuna.create_study().ask()
-    assert suggest(trial, Knob("a", 3, "one value", low=3, high=3)) == 3
+    assert domain_of(Knob("a", 3, "one value", low=3, high=3)).suggest(trial, "a") == 3
     assert trial.params == {}
 
 

@@ -1,0 +1,190 @@
+"""What a compilation is given, checked, as a study whose questions, retriever and LM are open already."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import dspy
+
+from querywright.data.splits import Splits
+from querywright.data.types import Question
+from querywright.errors import InputError
+from querywright.models.lm import engine_of
+from querywright.optimize.results import CompileSettings
+from querywright.optimize.study.bench import Bench
+from querywright.optimize.study.building import build_space
+from querywright.optimize.study.objectives import check_objectives, objective_named, objectives_of
+from querywright.optimize.study.spec import PromptSpec, StudySpec, TechniqueSpec
+from querywright.optimize.study.teleprompters import teleprompter_named
+from querywright.programs import make_program, make_reader, technique_class
+from querywright.retrieval.replay import ReplayRetriever
+from querywright.retrieval.rerank import Reranker
+
+TELEPROMPTER = "bootstrap_few_shot"
+"""What makes sets of demonstrations."""
+
+GIVEN = "given"
+"""Stands in the study for what has no name because it is open already."""
+
+
+def check_compilation(
+    name: str,
+    splits: Splits,
+    reader: str | None,
+    knobs: Mapping[str, Any],
+    settings: CompileSettings,
+    reader_check: Sequence[Question],
+    reranker: Reranker | None,
+) -> None:
+    """Refuse what cannot be compiled, before anything is asked.
+
+    Args:
+        name: The technique's.
+        splits: Train, dev and test questions.
+        reader: Name of the reader, or None.
+        knobs: Values that are fixed.
+        settings: How much is tried.
+        reader_check: Further questions of the reader check.
+        reranker: Scores passages.
+
+    Raises:
+        InputError: The data cannot carry the objective, or a name or value is wrong.
+    """
+    if objective_named(settings.objective).kind != "quality":
+        raise InputError(
+            f"the objective of a compilation is one of quality, but got {settings.objective!r}; a study takes it as a "
+            "further one"
+        )
+    for what in ("n_trials", "threads"):
+        if getattr(settings, what) < 1:
+            raise InputError(f"{what} must be 1 or more, but got {getattr(settings, what)}")
+    for what in ("demo_sizes", "reader_demo_sizes"):
+        for size in getattr(settings, what):
+            try:
+                teleprompter_named(TELEPROMPTER).check({"max_bootstrapped_demos": size})
+            except InputError as error:
+                raise InputError(f"{what}: {error}") from error
+    if not 0 <= settings.max_failures <= 1:
+        raise InputError(f"max_failures is a share from 0 to 1, but got {settings.max_failures}")
+    technique = technique_class(name)
+    if "max_passages" not in {knob.name for knob in technique.KNOBS}:
+        raise InputError(f"{name} finds no passages, so there is nothing to compile; choose a technique")
+    technique(None, reranker=reranker, **knobs)
+    if reader is not None:
+        make_reader(reader)
+    check_objectives([settings.objective], splits, reader)
+    if reader_check and reader is None:
+        raise InputError("reader_check needs a reader; give one, or no reader_check")
+    seen = {mark for part in splits for question in part for mark in _marks(question)}
+    shared = []
+    for question in reader_check:
+        shared += [question.id] if seen & _marks(question) else []
+        seen |= _marks(question)
+    if shared:
+        raise InputError(
+            "a question of reader_check must not stand in train, dev or test, nor twice, by id or text, but these do: "
+            f"{', '.join(sorted(shared))}; leave them out"
+        )
+
+
+def _marks(question: Question) -> set[tuple[str, ...]]:
+    """What makes a question the same as another: its id, or its text and options."""
+    text = " ".join(question.question.casefold().split())
+    return {("id", question.id), ("text", text, *sorted(question.options))}
+
+
+def study_of(
+    technique: str, lm: dspy.LM, reader: str | None, knobs: Mapping[str, Any], settings: CompileSettings
+) -> StudySpec:
+    """The study of a compilation.
+
+    Args:
+        technique: What is compiled.
+        lm: Its LM, for its name.
+        reader: Name of the reader, or None.
+        knobs: Values that are fixed, ``max_passages`` among them.
+        settings: How much is tried.
+    """
+    prompts = {
+        f"demos_{size}": PromptSpec(teleprompter=TELEPROMPTER, arguments={"max_bootstrapped_demos": size}, sets=count)
+        for size, count in Counter(settings.demo_sizes).items()
+    }
+    if reader is not None:
+        prompts |= {
+            f"reader_demos_{size}": PromptSpec(
+                teleprompter=TELEPROMPTER,
+                arguments={"max_bootstrapped_demos": size},
+                sets=count,
+                part="reader",
+                metric="accuracy",
+                last=True,
+            )
+            for size, count in Counter(settings.reader_demo_sizes).items()
+        }
+    own = {name: value for name, value in knobs.items() if name != "max_passages"}
+    return StudySpec(
+        name="compile",
+        questions=GIVEN,
+        collection=GIVEN,
+        lm=lm.model,
+        embedder=GIVEN,
+        reader=reader or "none",
+        objectives=[settings.objective],
+        techniques={technique: TechniqueSpec(knobs=own)},
+        prompts=prompts,
+        fixed={"max_passages": knobs["max_passages"]},
+        each_prompt=True,
+        pruner="none",
+        seed=settings.seed,
+        threads=settings.threads,
+        max_failures=settings.max_failures,
+    )
+
+
+def bench_of(
+    spec: StudySpec,
+    technique: str,
+    splits: Splits,
+    retriever: Any,
+    lm: dspy.LM,
+    reader_check: Sequence[Question],
+    reranker: Reranker | None,
+) -> Bench:
+    """All that a trial needs, from what is open.
+
+    Args:
+        spec: The study.
+        technique: What is compiled; no rewriting does without an index of its own.
+        splits: Train, dev and test questions.
+        retriever: What is searched; what it found is found again without a search.
+        lm: The LM.
+        reader_check: Further questions of the reader check.
+        reranker: Scores passages.
+    """
+    guarded = engine_of(lm)
+    readers = [None if spec.reader == "none" else str(spec.reader)]
+    searched = make_program(technique, retriever, reranker=_reranker(technique, reranker), reader=None)
+    space = build_space(spec, readers, {technique: searched.technique.searched_knobs})
+    own = technique_class(technique).ENGINE
+    plain = retriever if own is None else getattr(retriever, "plain", retriever)
+    opened = {"dense": plain} | ({} if own is None else {own: retriever})
+    return Bench(
+        spec,
+        splits,
+        space,
+        objectives_of(spec.objectives),
+        lm,
+        guarded.ledger,
+        guarded.store,
+        reader_check=reader_check,
+        reranker=reranker,
+        retrievers={
+            name: ReplayRetriever(one, store=guarded.store, deepest=space.deepest(name)) for name, one in opened.items()
+        },
+    )
+
+
+def _reranker(technique: str, reranker: Reranker | None) -> Reranker | None:
+    return reranker if technique_class(technique).USES_RERANKER else None

@@ -1,0 +1,148 @@
+"""What is chosen last in a study: prompts of the reader, for the program that dev chose."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from querywright.optimize.evaluate import Evaluation, evaluate, finite
+from querywright.optimize.failures import TooManyFailuresError
+from querywright.optimize.selection import beats, best_of
+from querywright.optimize.study.bench import Variant
+from querywright.optimize.study.building import last_variants, prompt_of
+from querywright.optimize.study.prompts import with_reader_prompts
+from querywright.optimize.study.spec import AS_WRITTEN
+from querywright.optimize.study.teleprompter_work import TeleprompterError
+from querywright.optimize.study.trial import Worker
+from querywright.optimize.study.types import ArmConfig
+from querywright.programs import RAG, Ensemble
+
+LAST = "last"
+"""The attribute of a study that holds what was chosen last."""
+
+METRIC = "accuracy"
+"""What the reader's prompts are chosen by."""
+
+
+@dataclass(frozen=True, slots=True)
+class LastPrompts:
+    """The reader's prompts that were chosen.
+
+    Args:
+        name: The variant; ``as written`` where none was better, or none was tried.
+        variant: Its prompts; None for those as written.
+        tried: Accuracy on dev by variant, ``as written`` among them; empty where none was tried.
+        failed: Variants with which too many questions failed, and what they said.
+        nothing: Variants that could not be made, and why.
+    """
+
+    name: str = AS_WRITTEN
+    variant: Variant | None = None
+    tried: Mapping[str, float] = field(default_factory=dict)
+    failed: Mapping[str, str] = field(default_factory=dict)
+    nothing: Mapping[str, str] = field(default_factory=dict)
+
+    def put_into(self, program: RAG) -> RAG:
+        """The program with the reader's prompts that were chosen."""
+        return program if self.variant is None else with_reader_prompts(program, self.variant)
+
+    def to_json(self) -> dict[str, Any]:
+        """What was chosen as a JSON object; NaN becomes null."""
+        return {
+            "name": self.name,
+            "variant": self.variant,
+            "tried": {name: finite(value) for name, value in self.tried.items()},
+            "failed": dict(self.failed),
+            "nothing": dict(self.nothing),
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> LastPrompts:
+        """What ``to_json`` wrote."""
+        tried = {name: math.nan if value is None else value for name, value in data["tried"].items()}
+        return cls(data["name"], data["variant"], tried, data["failed"], data["nothing"])
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """A variant that read dev."""
+
+    name: str
+    dev: Evaluation
+    variant: Variant | None = None
+
+
+def choose_last(worker: Worker, arm: ArmConfig) -> LastPrompts:
+    """Choose the reader's prompts, once in a study, by whether dev is read more accurately with them.
+
+    Args:
+        worker: Compiles them, and reads.
+        arm: What dev chose.
+
+    Raises:
+        OutageError: The LM is out of reach.
+        BudgetError: The budget is spent.
+        TooManyFailuresError: The reader as written failed on too many questions.
+    """
+    names = last_variants(worker.bench.spec)
+    if not names or arm.reader is None:
+        return LastPrompts()
+    known = worker.storage.attribute(LAST)
+    if known is None:
+        known = _choose(worker, arm, names).to_json()
+        worker.storage.set_attribute(LAST, known)
+    return LastPrompts.from_json(known)
+
+
+def _choose(worker: Worker, arm: ArmConfig, names: list[str]) -> LastPrompts:
+    program = worker.bench.program(arm, worker.variant(arm)[0], reads=True)
+    without = _Read(AS_WRITTEN, _read(worker, "the reader as written", program))
+    if math.isnan(without.dev.average(METRIC)):
+        return LastPrompts()
+    single = program
+    if isinstance(program, Ensemble):
+        single = worker.bench.program(replace(arm, prompt=AS_WRITTEN), reads=True)
+    read, seen = [without], []
+    failed: dict[str, str] = {}
+    nothing: dict[str, str] = {}
+    for name in names:
+        try:
+            variant = _made(worker, arm, name, single)
+            if variant["predictors"] in seen:
+                continue
+            seen.append(variant["predictors"])
+            dev = _read(worker, f"the reader with {name}", with_reader_prompts(program, variant))
+        except TeleprompterError as error:
+            nothing[name] = str(error)[:500]
+        except TooManyFailuresError as error:
+            failed[name] = str(error)[:500]
+        else:
+            read.append(_Read(name, dev, variant))
+    best = best_of(read, METRIC)
+    chosen = best if beats(best, without, METRIC) else without
+    tried = {one.name: one.dev.average(METRIC) for one in read}
+    return LastPrompts(chosen.name, chosen.variant, tried, failed, nothing)
+
+
+def _made(worker: Worker, arm: ArmConfig, name: str, program: RAG) -> Variant:
+    found = prompt_of(worker.bench.spec, name)
+    assert found is not None
+    prompt = worker.bench.spec.prompts[found[0]]
+    variant, _ = worker.made_once(f"prompt:last:{name}:{arm.key}", prompt, f"reader, {name}", program)
+    return variant
+
+
+def _read(worker: Worker, name: str, program: RAG) -> Evaluation:
+    bench = worker.bench
+    return evaluate(
+        program,
+        bench.splits.dev,
+        lm=bench.lm,
+        name=name,
+        metrics=bench.metrics,
+        threads=bench.spec.threads,
+        max_failures=bench.spec.max_failures,
+        progress=worker.progress,
+    )

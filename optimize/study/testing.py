@@ -1,0 +1,268 @@
+"""The test of a study: what dev chose is held against no rewriting once, and a verdict follows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from querywright.metrics.statistics import p_value
+from querywright.models.ledger import Cost
+from querywright.optimize.comparison import meet
+from querywright.optimize.contrasts import ALPHA, family
+from querywright.optimize.evaluate import Evaluation, finite
+from querywright.optimize.final import READER_CHECK, Verdict, verdict_on
+from querywright.optimize.references import closed_book, oracle_evidence
+from querywright.optimize.results import NO_REWRITING, Comparison
+from querywright.optimize.study.bench import Bench
+from querywright.optimize.study.dead_knobs import dead_knobs
+from querywright.optimize.study.last import LastPrompts, choose_last
+from querywright.optimize.study.objectives import Objective
+from querywright.optimize.study.select import Chosen
+from querywright.optimize.study.trial import Worker
+from querywright.optimize.study.types import ArmConfig, TrialRecord
+from querywright.programs import RAG, make_reader
+
+FRONT = 4
+"""Programs of the front that meet test and are saved, besides the best one, at most."""
+
+DEFAULT_METRICS = ("decision_useful", "accuracy")
+"""Metrics that are compared besides those of the objective."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tested:
+    """What came of the test.
+
+    Args:
+        arms: What met it, by name: no rewriting, the best arm, the same technique as written, the front.
+        programs: Their programs, with the reader's prompts that were chosen last.
+        best: Name of the best arm other than no rewriting; empty where there is none.
+        recommended: Name of the arm that dev chose.
+        rows: Results of every program, those without an arm included.
+        references: Results of the programs that check the reader.
+        comparisons: The planned comparisons.
+        verdict: What came of it, as a word,
+        sentence: and as a plain sentence with figures.
+        last: The reader's prompts that were chosen last.
+        dead_knobs: Knobs that change nothing, as ``dead_knobs`` gives them.
+        costs: Cost by stage: ``reader``, ``reader check`` and ``test``.
+    """
+
+    arms: Mapping[str, ArmConfig]
+    programs: Mapping[str, RAG]
+    best: str
+    recommended: str
+    rows: tuple[Evaluation, ...]
+    references: tuple[Evaluation, ...]
+    comparisons: tuple[Comparison, ...]
+    verdict: Verdict
+    sentence: str
+    last: LastPrompts
+    dead_knobs: tuple[Mapping[str, Any], ...]
+    costs: Mapping[str, Cost]
+
+
+def meet_test(worker: Worker, chosen: Chosen, folder: Path | None = None) -> Tested:
+    """Choose what is left to choose on dev, then let every program of the final table meet test, once.
+
+    All arms read alike: with the prompts that were chosen last for the reader, or as it is written. What they do is
+    seen in one more row, the recommended program with its reader as written. Closed book and oracle evidence check the
+    reader, and meet the questions of the reader check besides.
+
+    Args:
+        worker: Has what is open, and the prompts.
+        chosen: What dev decided.
+        folder: Keeps the rows, so that a study that is stopped here goes on where it was; None to keep none.
+
+    Raises:
+        OutageError: The LM is out of reach.
+        BudgetError: The budget is spent.
+        TooManyFailuresError: A program failed on too many questions.
+    """
+    bench = worker.bench
+    costs: dict[str, Cost] = {}
+
+    def paid(stage: str, before: Cost) -> None:
+        costs[stage] = bench.spent_since(before)
+
+    before = bench.ledger.total
+    assert chosen.winner.arm is not None
+    last = choose_last(worker, chosen.winner.arm)
+    paid("reader", before)
+    dead = _dead_knobs(worker, chosen)
+    arms = final_arms(bench, chosen)
+    best = _name_of(chosen.best, arms)
+    recommended = NO_REWRITING if chosen.winner is chosen.plain else best
+    written = {name: bench.program(arm, worker.variant(arm)[0], reads=True) for name, arm in arms.items()}
+    programs = {name: last.put_into(program) for name, program in written.items()}
+    shown = dict(programs)
+    if last.variant is not None:
+        shown[_reader_as_written(recommended)] = written[recommended]
+
+    before = bench.ledger.total
+    met = _meet(worker, shown, bench.splits.test, folder)
+    paid("test", before)
+    before = bench.ledger.total
+    references = {name: last.put_into(one) for name, one in _references(bench, arms[NO_REWRITING]).items()}
+    checked = _meet(worker, references, [*bench.splits.test, *bench.reader_check], folder)
+    paid("reader check", before)
+
+    comparisons = planned_comparisons({**met, **checked}, bench.objectives[0], list(arms), best, recommended)
+    verdict, sentence = verdict_of(chosen, bench.objectives[0], comparisons, best)
+    return Tested(
+        arms=arms,
+        programs=programs,
+        best=best,
+        recommended=recommended,
+        rows=tuple(met.values()),
+        references=tuple(checked.values()),
+        comparisons=tuple(comparisons),
+        verdict=verdict,
+        sentence=sentence,
+        last=last,
+        dead_knobs=dead,
+        costs={stage: costs[stage] for stage in ("reader", "reader check", "test")},
+    )
+
+
+def final_arms(bench: Bench, chosen: Chosen) -> dict[str, ArmConfig]:
+    """The programs that meet test, by name: no rewriting, the best, the same technique as written, the front."""
+    assert chosen.plain.arm is not None
+    arms = {NO_REWRITING: chosen.plain.arm}
+    if chosen.best is not None and chosen.best.arm is not None:
+        best = chosen.best.arm
+        arms[f"{best.technique} compiled"] = best
+        arms[_as_written(best.technique)] = replace(bench.space.as_written(best.technique), reader=best.reader)
+    if len(bench.objectives) > 1:
+        for record in chosen.front:
+            known = {arm.key for arm in arms.values()}
+            if record.arm is not None and record.arm.key not in known and sum("front" in name for name in arms) < FRONT:
+                arms[f"front, trial {record.number}"] = record.arm
+    return arms
+
+
+def planned_comparisons(
+    met: Mapping[str, Evaluation], objective: Objective, arms: Sequence[str], best: str, recommended: str
+) -> list[Comparison]:
+    """The planned comparisons, whichever way they fall.
+
+    Those of the arms are Holm-corrected together: the best one against no rewriting and against itself as written, the
+    front against no rewriting, and what the reader's prompts did. Oracle evidence against closed book is a check of the
+    reader and no claim about a technique, so it is a family of its own and corrects nothing else.
+
+    Args:
+        met: Results on test by name.
+        objective: The first one of the study.
+        arms: Names of the arms.
+        best: Name of the best one; empty where there is none.
+        recommended: Name of what dev chose.
+    """
+    metrics = dict.fromkeys([*objective.metrics, *DEFAULT_METRICS])
+    front = [name for name in arms if name.startswith("front, ")]
+    written = [_as_written(best.removesuffix(" compiled"))]
+    planned = [
+        (metric, arm, other)
+        for metric in metrics
+        for arm, other in [
+            *((best, other) for other in (NO_REWRITING, *written)),
+            *((arm, NO_REWRITING) for arm in front),
+        ]
+    ]
+    planned.append(("accuracy", recommended, _reader_as_written(recommended)))
+    return [
+        *family("technique", planned, met),
+        *family("reader check", [("accuracy", *READER_CHECK)], met, prefix="reader check: "),
+    ]
+
+
+def verdict_of(
+    chosen: Chosen, objective: Objective, comparisons: Sequence[Comparison], best: str
+) -> tuple[Verdict, str]:
+    """What came of a study, as a word and as one plain sentence with figures.
+
+    A gain is a significant lead over no rewriting on test in a metric of the objective; with two metrics a loss in one
+    of them is a loss.
+
+    Args:
+        chosen: What dev decided.
+        objective: The first one of the study.
+        comparisons: Those of the test.
+        best: Name of the best arm.
+    """
+    if chosen.best is None:
+        return "no rewriting", "No other arm could be scored on dev, so no rewriting is what was saved"
+    if chosen.too_few:
+        return "too few questions", f"{chosen.too_few}, so no rewriting is what was saved"
+    if chosen.winner is chosen.plain:
+        mine, plain = (one.values.get(objective.name, float("nan")) for one in (chosen.best, chosen.plain))
+        said = "" if chosen.test is None else f"; {_figures(chosen)}"
+        return (
+            "no rewriting",
+            f"Nothing was better than no rewriting on dev ({objective.name}: best {_percent(mine)} against "
+            f"{_percent(plain)} per cent{said}), so no rewriting is what was saved",
+        )
+    return verdict_on(
+        {
+            one.metric: one.test
+            for one in comparisons
+            if (one.arm, one.other) == (best, NO_REWRITING) and one.metric in objective.metrics
+        }
+    )
+
+
+def _meet(worker: Worker, programs: Mapping[str, RAG], questions: Sequence[Any], folder: Path | None) -> Any:
+    bench = worker.bench
+    return meet(
+        programs,
+        questions,
+        lm=bench.lm,
+        folder=folder,
+        metrics=bench.metrics,
+        threads=bench.spec.threads,
+        max_failures=bench.spec.max_failures,
+        progress=worker.progress,
+    )
+
+
+def _references(bench: Bench, plain: ArmConfig) -> dict[str, RAG]:
+    """Closed book and oracle evidence, where there is a reader."""
+    if plain.reader is None:
+        return {}
+    found = {"closed book": closed_book(make_reader(plain.reader))}
+    asked = [*bench.splits.test, *bench.reader_check]
+    budget = {"max_passages": plain.knobs["max_passages"]}
+    oracle = oracle_evidence(bench.retriever("dense"), asked, make_reader(plain.reader), budget)
+    return found if oracle is None else {**found, "oracle evidence": oracle}
+
+
+def _dead_knobs(worker: Worker, chosen: Chosen) -> tuple[Mapping[str, Any], ...]:
+    looked_at = [one.arm for one in (chosen.best, *chosen.front) if one is not None and one.arm is not None]
+    by_technique = {arm.technique: arm for arm in reversed(looked_at)}
+    found = (dead_knobs(worker.bench, arm, worker.variant(arm)[0]) for arm in by_technique.values())
+    return tuple(one for several in found for one in several)
+
+
+def _name_of(record: TrialRecord | None, arms: Mapping[str, ArmConfig]) -> str:
+    if record is None or record.arm is None:
+        return ""
+    return next(name for name, arm in arms.items() if arm.key == record.arm.key)
+
+
+def _as_written(technique: str) -> str:
+    return f"{technique} as written"
+
+
+def _reader_as_written(arm: str) -> str:
+    return f"{arm}, reader as written"
+
+
+def _figures(chosen: Chosen) -> str:
+    test = chosen.test
+    assert test is not None
+    return f"{test.wins} won, {test.losses} lost of {test.n}, {p_value(test.p_two_sided, ALPHA)}"
+
+
+def _percent(value: float) -> str:
+    return "-" if finite(value) is None else f"{100 * value:.1f}"

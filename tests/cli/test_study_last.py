@@ -1,0 +1,149 @@
+"""What a study chooses last, and the further questions that check its reader."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import querywright
+from querywright.optimize.study.engine import snapshot
+
+SHOWN = {"teleprompter": "bootstrap_few_shot", "arguments": {"max_bootstrapped_demos": 1}, "metric": "accuracy"}
+LAST = {"shown": {**SHOWN, "part": "reader", "last": True}}
+
+
+@pytest.fixture
+def stubborn(server):
+    """A reader that answers rightly on dev and test only where a demonstration shows it how."""
+    usual = server.reply
+
+    def reply(body):
+        filled = json.loads(usual(body))
+        if "answer" in filled and len(body["messages"]) < 4 and not server.teaching(body):
+            filled["answer"] = "nothing of the kind"
+        return json.dumps(filled)
+
+    server.teaching = lambda body: False
+    server.reply = reply
+    return server
+
+
+def trained_on(study_file, changes):
+    """The questions of train, as the study splits them."""
+    from querywright.optimize.study.data import data_of
+    from querywright.optimize.study.reading import read_spec
+
+    file = study_file(**changes)
+    return file, [question.question for question in data_of(read_spec(file)).splits.train]
+
+
+def test_reader_prompts_are_chosen_last_for_every_arm(cli, study_file, stubborn, tmp_path, home):
+    file, train = trained_on(study_file, {"prompts": LAST, "reader": "short_answer"})
+    stubborn.teaching = lambda body: any(one in json.dumps(body["messages"][-1]) for one in train)
+    out = tmp_path / "out"
+    done = cli("study", "run", file, "--out", out)
+    assert done.status == 0, done.err
+    assert "the reader's prompts, by accuracy on dev: shown" in " ".join(done.out.split())
+    outcome = snapshot(out).outcome
+    assert outcome["reader_prompts"]["name"] == "shown"
+    tried = outcome["reader_prompts"]["tried"]
+    assert tried["as written"] == 0.0 < tried["shown"]
+    test = {one["arm"]: one["metrics"]["accuracy"]["value"] for one in outcome["test"]}
+    assert test.pop(f"{outcome['recommended']}, reader as written") == 0.0
+    assert min(value for name, value in test.items() if name != "closed book") > 0.0
+    planned = [(one["family"], one["arm"], one["other"]) for one in outcome["comparisons"]]
+    assert ("technique", outcome["recommended"], f"{outcome['recommended']}, reader as written") in planned
+    assert outcome["costs"]["reader"]["calls"] > 0
+    assert outcome["prompts"]["reader, shown"]["reader.predict"]["demos_after"] == 1
+    for name in ("best", "no-rewriting"):
+        saved = json.loads((out / "artifacts" / name / "program.json").read_text())
+        assert len(saved["predictors"]["reader.predict"]["demos"]) == 1
+    lm = querywright.resolve_lm("openai/scripted", api_base=stubborn.address, api_key="sk-never-to-be-printed")
+    loaded = querywright.load(out / "artifacts" / "best", lm=lm)
+    assert loaded("What about feet?").answer != "nothing of the kind"
+
+
+def test_reader_prompts_that_read_no_better_are_not_kept(cli, study_file, tmp_path):
+    out = tmp_path / "out"
+    assert cli("study", "run", study_file(prompts=LAST), "--out", out).status == 0
+    outcome = snapshot(out).outcome
+    assert outcome["reader_prompts"]["name"] == "as written"
+    assert set(outcome["reader_prompts"]["tried"]) == {"as written", "shown"}
+    assert not [one["arm"] for one in outcome["test"] if "reader as written" in one["arm"]]
+
+
+def test_choosing_the_reader_is_accounted_for_and_costs_nothing_again(cli, study_file, server, tmp_path):
+    whole = tmp_path / "whole"
+    cli("study", "run", study_file(name="whole", prompts=LAST), "--out", whole)
+    calls = {name: cost["calls"] for name, cost in snapshot(whole).outcome["costs"].items()}
+    assert sum(calls.values()) == snapshot(whole).spent.calls
+    again = tmp_path / "again"
+    assert cli("study", "run", study_file(name="again", prompts=LAST), "--out", again).status == 0
+    assert snapshot(again).spent.calls == 0
+    one, other = (snapshot(out).outcome["reader_prompts"] for out in (whole, again))
+    assert one["tried"] == other["tried"]
+
+
+def test_further_questions_check_the_reader_alone(cli, study_file, tmp_path):
+    out = tmp_path / "out"
+    done = cli("study", "run", study_file(reader_check=3), "--out", out)
+    assert done.status == 0, done.err
+    outcome = snapshot(out).outcome
+    n = {one["arm"]: one["n"] for one in outcome["test"]}
+    assert n["closed book"] == n["oracle evidence"] == 9
+    assert n["no rewriting"] == 6
+    assert outcome["data"]["reader_check"]["n"] == 3
+    assert len(outcome["questions"]) == 8 + 6 + 3
+    assert "Met once" in (out / "report.html").read_text()
+
+
+def test_more_further_questions_than_are_left_are_refused(cli, study_file, server, tmp_path):
+    done = cli("study", "run", study_file(reader_check=1000), "--out", tmp_path / "out")
+    assert done.status == 2
+    assert "1000 further questions" in done.err
+    assert server.requests == []
+
+
+def test_the_estimate_counts_what_is_chosen_last_and_checked(cli, study_file):
+    stages = {one["name"] for one in cli("study", "check", study_file(), "--json").data["stages"]}
+    more = cli("study", "check", study_file(prompts=LAST, reader_check=3), "--json").data["stages"]
+    added = {one["name"]: one["calls"] for one in more if one["name"] not in stages}
+    assert added == {"reader, last": 2 * 8 + 4 * 2, "reader check": 6}
+
+
+@pytest.mark.parametrize(
+    ("prompt", "said"),
+    [
+        ({**SHOWN, "last": True}, "say part: reader"),
+        ({**SHOWN, "part": "reader", "last": True, "late": True}, "leave late out"),
+        ({"teleprompter": "knn_few_shot", "part": "reader", "last": True}, "another shape"),
+        ({**SHOWN, "part": "reader"}, "say last: true"),
+        ({**SHOWN, "metric": "speed"}, "unknown metric 'speed'"),
+    ],
+)
+def test_prompts_that_cannot_be_chosen_so_are_refused(prompt, said, cli, study_file):
+    done = cli("study", "check", study_file(prompts={"shown": prompt}))
+    assert done.status == 2
+    assert said in " ".join(done.err.split())
+
+
+def test_a_last_prompt_is_no_choice_of_a_technique(cli, study_file):
+    file = study_file(prompts=LAST, techniques={"step_back": {"prompts": ["shown"]}})
+    done = cli("study", "check", file)
+    assert done.status == 2
+    assert "tried at the end" in " ".join(done.err.split())
+
+
+def test_each_prompt_is_tried_with_numbers_as_written(cli, study_file, tmp_path):
+    prompts = {"one": SHOWN, "other": {**SHOWN, "arguments": {"max_bootstrapped_demos": 2}}}
+    out = tmp_path / "out"
+    done = cli("study", "run", study_file(prompts=prompts, each_prompt=True), "--out", out)
+    assert done.status == 0, done.err
+    trials = snapshot(out).trials
+    first = [(one.arm.technique, one.arm.prompt) for one in trials[3:7]]
+    assert first == [(name, prompt) for name in ("rag_fusion", "step_back") for prompt in ("one", "other")]
+    assert [one.arm.knobs for one in trials[3:7]] == [trials[place].arm.knobs for place in (1, 1, 2, 2)]
+    few = cli("study", "check", study_file(prompts=prompts, each_prompt=True, trials=6))
+    assert few.status == 2
+    assert "must be 7 or more, for 7 techniques and prompts" in " ".join(few.err.split())
