@@ -23,6 +23,7 @@ from querywright.cli.evaluate import evaluate_command
 from querywright.cli.index import index
 from querywright.cli.judge import judge_app
 from querywright.cli.questions import questions_app
+from querywright.cli.serve import serve
 from querywright.cli.show import err, note
 from querywright.cli.study import study_app
 from querywright.cli.techniques import techniques
@@ -54,6 +55,7 @@ app.add_typer(questions_app, name="questions")
 app.add_typer(study_app, name="study")
 app.add_typer(testset_app, name="testset")
 app.command("techniques")(techniques)
+app.command("serve")(serve)
 
 
 def _version(value: bool) -> None:
