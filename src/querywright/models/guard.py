@@ -23,13 +23,20 @@ from dspy import lm15
 from dspy.clients.engines.base import validate_request
 from dspy.clients.errors import error_boundary
 from dspy.lm15 import Request, Response
-from dspy.utils.exceptions import LMError, LMProviderError, LMUnexpectedError, is_retryable_lm_error
+from dspy.utils.exceptions import (
+    LMError,
+    LMProviderError,
+    LMStreamAssemblyError,
+    LMUnexpectedError,
+    is_retryable_lm_error,
+)
 
 from querywright.errors import QuerywrightError
 from querywright.models.answers import JSON_REQUEST, record_of, response_of, text_response, worth_keeping
 from querywright.models.engine_errors import LMStoreError, NotStoredError, redacted
 from querywright.models.gate import Gate, Limits
 from querywright.models.ledger import Cost, Ledger
+from querywright.models.pieces import NothingStreamedError, listening, told
 from querywright.models.single_flight import FOLDER_NAME, Leases
 from querywright.models.store import Store
 
@@ -47,6 +54,9 @@ logger = logging.getLogger(__name__)
 
 MOST_REQUESTS = 64
 """Requests of an event loop that are under way at the same time at most."""
+
+_SILENT = 3
+"""Times in a row that a model sent no stream, after which none is asked of it."""
 
 Timed = tuple[Response, float]
 """A response, and how many seconds its call took."""
@@ -78,7 +88,8 @@ class GuardedEngine:
     An answer is stored and used again for the same request to the same model, unless it was sampled without a
     seed. Equal requests under way at the same time make one call, in several processes too where they share a store.
     Transient failures are tried again; failures that trying again cannot cure (a wrong key, an empty account) open
-    the breaker at once.
+    the breaker at once. Where somebody listens (``heard_by``) the engine inside is asked to stream, and a stream that
+    breaks is a transient failure.
 
     Args:
         inner: The engine that asks the model, once a call.
@@ -114,6 +125,7 @@ class GuardedEngine:
         self.supported_params = frozenset(getattr(inner, "supported_params", ()))
         self.decides_by_likelihood = bool(getattr(inner, "decides_by_likelihood", False))
         self._deterministic = bool(getattr(inner, "deterministic", False))
+        self._silent = 0 if callable(getattr(inner, "stream", None)) else _SILENT
         self._price = price or (lambda _request, _response: None)
         self._secrets = secrets
         self._sleep = sleep
@@ -252,6 +264,7 @@ class GuardedEngine:
                 self.store.put("lm", key, json.dumps(record_of(*timed)).encode())
 
     def _ask(self, request: Request) -> Timed:
+        whole = False
         for attempt in itertools.count(1):
             self._gate.admit()
             if attempt > 1:
@@ -259,14 +272,18 @@ class GuardedEngine:
             began = self._clock()
             try:
                 with error_boundary(self.identity, unexpected=True):
-                    response = self.inner.complete(request)
+                    response = self._answered(request, whole=whole)
             except LMError as error:
                 redacted(error, self._secrets)
-                transient = self._is_transient(error)
-                last = not transient or attempt >= self.limits.max_attempts
+                silent = isinstance(error, NothingStreamedError)
+                transient = silent or self._is_transient(error)
+                last = not transient or (attempt >= self.limits.max_attempts and not silent)
                 cost = Cost(seconds=self._clock() - began, failures=int(last))
                 self.ledger.add(cost)
                 self._gate.settle(cost)
+                if silent:
+                    whole = True
+                    continue
                 if last:
                     self._gate.failed(error, transient=transient)
                     raise error from None
@@ -281,11 +298,27 @@ class GuardedEngine:
             self._sleep(wait)
         raise AssertionError  # itertools.count never ends
 
+    def _answered(self, request: Request, *, whole: bool) -> Response:
+        """Ask once; where somebody listens the answer is told while it is written, unless it is asked for whole."""
+        ear = listening()
+        if ear is None or whole or self._silent >= _SILENT:
+            response: Response = self.inner.complete(request)
+            return response
+        ear.begin()
+        try:
+            response = told(self.inner.stream(request), request, ear)
+        except NothingStreamedError:
+            self._silent += 1
+            raise
+        self._silent = 0
+        return response
+
     def _is_transient(self, error: LMError) -> bool:
         """Whether another attempt may succeed: the service failed, or gave what cannot be an answer."""
         if self._deterministic:
             return False
-        return is_retryable_lm_error(error) or type(error) is LMProviderError
+        broken = isinstance(error, LMStreamAssemblyError)
+        return is_retryable_lm_error(error) or type(error) is LMProviderError or broken
 
     def _wait(self, attempt: int, retry_after: float | None) -> float:
         longest = self.limits.max_wait

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -194,6 +195,14 @@ class _RemoteEngine:
         """Ask once. What DSPy would record is recorded by the LM around this engine."""
         with dspy.context(usage_tracker=None, disable_history=True, send_stream=None, callbacks=[]):
             return self._lm(request)
+
+    def stream(self, request: Any) -> Iterator[Any]:
+        """Ask once for an answer in pieces; by the same connections, and under the same settings."""
+        from dspy.clients.engines.stream_guard import checked_stream
+        from dspy.clients.execution import _engine, prepare
+
+        backend, routed, provider = _engine(self._lm, prepare(self._lm, None, None, {"request": request}), False)
+        yield from checked_stream(backend.stream(routed), provider=provider)
 
     def price(self, request: Any, response: Any) -> float | None:
         """Estimated US dollars of a response, or None when the price is not known."""

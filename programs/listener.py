@@ -1,0 +1,41 @@
+"""Who is told of a question while it is worked on: what was found, and the reader's answer as it is written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Protocol
+
+from querywright.data.types import Passage
+from querywright.models.pieces import Ear
+from querywright.retrieval.types import Query
+
+
+class Listener(Ear, Protocol):
+    """Told of a question while it is worked on, from the thread that works."""
+
+    def found(self, queries: Sequence[Query], passages: Sequence[Passage]) -> None:
+        """What the technique searched for and found, before the reader is asked."""
+
+
+_listener: ContextVar[Listener | None] = ContextVar("querywright_listener", default=None)
+
+
+@contextmanager
+def telling(listener: Listener | None) -> Iterator[None]:
+    """Inside the ``with`` block, in this thread and contexts copied from it, a listener is told.
+
+    Args:
+        listener: Who is told, or None for nobody.
+    """
+    token = _listener.set(listener)
+    try:
+        yield
+    finally:
+        _listener.reset(token)
+
+
+def current_listener() -> Listener | None:
+    """Who is told here."""
+    return _listener.get()
