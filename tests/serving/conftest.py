@@ -53,7 +53,8 @@ class Scripted:
         number = int(numbers[-1]) if numbers else -1
         self.asked.append(number)
         self.before(number)
-        properties = ((request.config.response_format or {}).get("json_schema") or {}).get("schema", {})["properties"]
+        form = request.config.response_format or {}
+        properties = form.get("json_schema", form).get("schema", {})["properties"]
         enum = properties.get("answer", {}).get("enum")
         values: dict[str, Any] = dict.fromkeys(properties, "x")
         values["answer"] = enum[0] if enum else self.answer(number)
@@ -131,6 +132,7 @@ class Running:
     def __init__(self, app: Any, settings: ServeSettings) -> None:
         self.server = Server(app, settings)
         self.logs = io.StringIO()
+        self.expected: list[dict[str, Any]] = []  # of what nobody expects
         started = threading.Event()
         listening = _listen("127.0.0.1", 0)
         self.url = f"http://127.0.0.1:{listening.getsockname()[1]}"
@@ -148,6 +150,9 @@ class Running:
 
     def ask(self, number: int = 7, **more: Any) -> httpx.Response:
         return self.client.post("/ask", json={"question": f"What of {number}?"} | more)
+
+    def unexpected(self) -> list[dict[str, Any]]:
+        return self.lines("unexpected")
 
     def lines(self, event: str = "request") -> list[dict[str, Any]]:
         found = [json.loads(line) for line in self.logs.getvalue().splitlines()]
@@ -173,6 +178,7 @@ class Running:
         self._thread.join(30)
         logging.getLogger(LOGGER).removeHandler(self._handler)
         assert not self._thread.is_alive()
+        assert self.unexpected() == self.expected
 
 
 @pytest.fixture
@@ -180,9 +186,7 @@ def run() -> Iterator[Callable[..., Running]]:
     """Starts servers, and stops them at the end."""
     running: list[Running] = []
 
-    def start(
-        programs: Mapping[str, LoadedProgram] | LoadedProgram, *, load: Any = None, **changes: Any
-    ) -> Running:
+    def start(programs: Mapping[str, LoadedProgram] | LoadedProgram, *, load: Any = None, **changes: Any) -> Running:
         settings = replace(ServeSettings(rate=0, grace=5), **changes)
         named = programs if isinstance(programs, Mapping) else {"sample": programs}
         running.append(Running(make_app(named, settings, load=load), settings))

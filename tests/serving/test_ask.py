@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -126,5 +125,3 @@ def test_watchers_are_told_the_id_of_the_request(run: Any, make: Any, scripted: 
     answer = server.client.post("/ask", json={"question": "What of 7?"}, headers={"X-Request-Id": "mine-1"})
     assert answer.json()["id"] == "mine-1"
     assert seen[0].metadata == {"request_id": "mine-1"}
-
-

@@ -116,8 +116,13 @@ def _run(settings: ServeSettings, lm: str | None, api_base: str | None, api_key_
     write_logs(questions=settings.log_questions)
     given = _lm(settings, lm, api_base, api_key_env)
     signal.set_wakeup_fd(-1)  # the command line ends soon after Ctrl-C, but here requests under way are finished first
+
+    def started(url: str) -> None:
+        write_logs(questions=settings.log_questions)
+        note(f"serving on {url} (Ctrl-C stops)")
+
     with lm_failures():
-        run(replace(settings, lm=given), on_start=lambda url: note(f"serving on {url} (Ctrl-C stops)"))
+        run(replace(settings, lm=given), on_start=started)
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     os._exit(0)  # every answer is out; a thread that still asks for one which nobody waits for must not hold this up

@@ -79,23 +79,16 @@ def make_app(
     app.state.service = service
     app.include_router(service.router())
     app.include_router(page_router())
-    app.add_exception_handler(RequestError, _failed)
     app.add_exception_handler(HTTPException, _no_route)
     app.add_middleware(Front, settings=settings, metrics=metrics, open_paths=OPEN)
     app.openapi = lambda: _described(app, settings)  # type: ignore[method-assign]
     return app
 
 
-async def _failed(request: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestError)
-    return Response(error.encoded(), error.status, headers=error.headers, media_type="application/json")
-
-
 async def _no_route(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     kind, text = _KINDS.get(error.status_code, ("request", "the request cannot be answered"))
-    failure = RequestError(error.status_code, kind, text, headers=error.headers)
-    return await _failed(request, failure)
+    raise RequestError(error.status_code, kind, text, headers=error.headers)
 
 
 def _described(app: FastAPI, settings: ServeSettings) -> dict[str, Any]:

@@ -11,9 +11,8 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from querywright.serving.attention import Attention
-from querywright.serving.failures import ClientGoneError, failure_of, unexpected
+from querywright.serving.failures import ClientGoneError
 from querywright.serving.front import note_of
-from querywright.serving.logging import log_failure
 from querywright.serving.wire import as_json
 
 QUIET_SECONDS = 15.0
@@ -68,10 +67,7 @@ class EventStream(Response):
         except Exception as error:
             if not started:
                 raise
-            failure = failure_of(error)
-            if failure is None:
-                log_failure(error, questions=self._log_questions, id=note_of(scope).id)
-                failure = unexpected()
+            failure = note_of(scope).failed(error, questions=self._log_questions)
             note_of(scope).fields["status"] = failure.status
             await put(event("error", failure.body()))
             await put(b"", False)

@@ -47,6 +47,22 @@ class Note:
     began: float
     fields: dict[str, Any] = field(default_factory=dict)
 
+    def failed(self, error: Exception, *, questions: bool) -> RequestError:
+        """Remember what went wrong, and tell what is answered.
+
+        Args:
+            error: The failure.
+            questions: Whether messages of unexpected ones, which may hold a question, are logged.
+        """
+        failure = failure_of(error)
+        if failure is None:
+            log_failure(error, questions=questions, id=self.id)
+            failure = unexpected()
+        self.fields["kind"] = failure.kind
+        if failure is not error:
+            self.fields["error"] = type(error).__name__
+        return failure
+
 
 def note_of(scope: Scope) -> Note:
     """The note of a request that passed the front."""
@@ -147,10 +163,7 @@ class Front:
             raise RequestError(403, "site", "the request comes from a page of another site")
 
     async def _failed(self, error: Exception, note: Note, sent: _Sent) -> None:
-        failure = failure_of(error)
-        if failure is None:
-            log_failure(error, questions=self._settings.log_questions, id=note.id)
-            failure = unexpected()
+        failure = note.failed(error, questions=self._settings.log_questions)
         if not sent.status:
             await sent.failure(failure)
 

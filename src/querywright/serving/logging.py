@@ -81,6 +81,8 @@ class JsonLines(logging.Formatter):
 def write_logs(stream: IO[str] | None = None, *, questions: bool = False) -> None:
     """Send all logs of this process to a stream as JSON lines; for a process that only serves.
 
+    It is called again once all libraries are imported, of which some bring handlers of their own.
+
     Args:
         stream: Default standard output.
         questions: Whether questions may be in them. Default False.
@@ -90,5 +92,9 @@ def write_logs(stream: IO[str] | None = None, *, questions: bool = False) -> Non
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)
+    for other in logging.Logger.manager.loggerDict.values():
+        if isinstance(other, logging.Logger):  # some libraries write to standard error by handlers of their own
+            other.handlers.clear()
+            other.propagate = True
     for name in (LOGGER, "uvicorn"):
         logging.getLogger(name).setLevel(logging.INFO)
