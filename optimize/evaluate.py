@@ -6,7 +6,6 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,8 +17,8 @@ from querywright.metrics.answers import is_invalid_choice
 from querywright.metrics.dspy_metrics import METRICS, Metric, metric_named, needs
 from querywright.metrics.statistics import Mean, PairedTest, mean_with_interval, paired_exact_test
 from querywright.metrics.usefulness import usefulness
-from querywright.models.adapter import PromptAdapter
 from querywright.models.ledger import Cost, Ledger, metered
+from querywright.optimize.asking import asking as asking
 from querywright.optimize.failures import Failures
 from querywright.optimize.pool import bounded_map
 from querywright.programs.rag import RAG
@@ -312,14 +311,6 @@ def evaluate(
         bounded_map(ask, asked, threads=threads, deadline=deadline, on_done=on_done)
     ordered = tuple(rows[position] for position in range(len(questions)))
     return Evaluation(name, ordered, time.monotonic() - began)
-
-
-def asking(lm: dspy.LM) -> AbstractContextManager[Any]:
-    """The DSPy settings under which programs are run here: this LM, our adapter, nothing recorded."""
-    settings: AbstractContextManager[Any] = dspy.context(
-        lm=lm, adapter=PromptAdapter(), disable_history=True, trace=None
-    )
-    return settings
 
 
 def _ask(program: RAG, question: Question, metrics: Mapping[str, Metric], meter: Ledger) -> Row:

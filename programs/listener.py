@@ -12,8 +12,12 @@ from querywright.models.pieces import Ear
 from querywright.retrieval.types import Query
 
 
-class Listener(Ear, Protocol):
+class Listener(Protocol):
     """Told of a question while it is worked on, from the thread that works."""
+
+    @property
+    def ear(self) -> Ear | None:
+        """Listens to the LM while the reader asks it; None where its answer is of no use before it is whole."""
 
     def found(self, queries: Sequence[Query], passages: Sequence[Passage]) -> None:
         """What the technique searched for and found, before the reader is asked."""

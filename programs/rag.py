@@ -71,7 +71,7 @@ class RAG(dspy.Module):
         answer, support, fallbacks = None, None, list(found.fallbacks)
         if self.reader is not None:
             # The reader is given the passages, and sub-answers meant for it; nothing else that was written.
-            with heard_by(listener):
+            with heard_by(None if listener is None else listener.ear):
                 read = await Use(
                     self.reader, question=question, options=options, passages=found.passages, findings=found.findings
                 )

@@ -20,7 +20,8 @@ from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 
 from querywright.errors import ArtifactError
 from querywright.optimize.artifacts.folders import LIMITS, identity, read_files, replace_folder
-from querywright.optimize.artifacts.state import FORMAT, READABLE, ProgramState, state_of
+from querywright.optimize.artifacts.state import FORMAT, ProgramState, state_of
+from querywright.optimize.artifacts.versions import check_format, migrated
 from querywright.programs import RAG
 from querywright.retrieval.engines import Engine
 
@@ -45,7 +46,7 @@ class Manifest(BaseModel):
     """How a program was made, and what it needs.
 
     Args:
-        format: Version of the artifact's form.
+        format: Version of the form in which the artifact was written.
         technique: The technique of the saved program.
         reader: Its reader.
         lm: Id of the LM that it was compiled for.
@@ -202,11 +203,7 @@ def read_artifact(path: str | Path) -> Artifact:
 
 def _checked(data: Mapping[str, bytes]) -> Artifact:
     content = _json("manifest.json", data["manifest.json"])
-    if isinstance(content, dict) and isinstance(content.get("format"), int) and content["format"] not in READABLE:
-        raise ArtifactError(
-            f"manifest.json: the artifact has format {content['format']}, this version of querywright reads "
-            f"{' and '.join(map(str, READABLE))}; compile again, or install the version of querywright that wrote it"
-        )
+    check_format(content)
     manifest = _validated(Manifest, "manifest.json", content)
     if manifest.checksum != manifest.digest():
         raise ArtifactError("manifest.json was changed after it was written (field checksum); compile again")
@@ -216,8 +213,11 @@ def _checked(data: Mapping[str, bytes]) -> Artifact:
     for name, digest in manifest.files.items():
         if hashlib.sha256(data[name]).hexdigest() != digest:
             raise ArtifactError(f"{name} was changed after it was written (SHA-256 differs); compile again")
-    state = _validated(ProgramState, "program.json", _json("program.json", data["program.json"]))
-    if (state.format, state.technique, state.reader) != (manifest.format, manifest.technique, manifest.reader):
+    found = _json("program.json", data["program.json"])
+    if isinstance(found, dict) and found.get("format", manifest.format) != manifest.format:
+        raise ArtifactError("program.json and manifest.json name different programs; compile again")
+    state = _validated(ProgramState, "program.json", migrated(found))
+    if (state.technique, state.reader) != (manifest.technique, manifest.reader):
         raise ArtifactError("program.json and manifest.json name different programs; compile again")
     # Only a line feed ends a line: a text may hold every other character that Python takes for a line's end.
     lines = data["golden.jsonl"].removesuffix(b"\n").split(b"\n") if data["golden.jsonl"] else []

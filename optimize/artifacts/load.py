@@ -15,9 +15,9 @@ from querywright.models.embedder import Embedder, resolve_embedder
 from querywright.models.lm import resolve_lm
 from querywright.models.store import open_store
 from querywright.optimize.artifacts.files import Artifact, Manifest, read_artifact
+from querywright.optimize.artifacts.loaded import LoadedProgram, Watcher
 from querywright.optimize.artifacts.state import program_from
-from querywright.optimize.evaluate import asking
-from querywright.programs import RAG, technique_class
+from querywright.programs import technique_class
 from querywright.retrieval.callable import as_retriever
 from querywright.retrieval.collection import (
     NAME_PATTERN,
@@ -45,39 +45,6 @@ _AS_THEN: dict[Engine, str] = {
 """What is to be done about another fingerprint where an engine searches more than passages."""
 
 
-class LoadedProgram:
-    """A program with its LM and its retriever, ready to be asked from any thread.
-
-    Args:
-        program: The DSPy program.
-        lm: The LM that it asks.
-        manifest: How it was made.
-    """
-
-    def __init__(self, program: RAG, lm: dspy.LM, manifest: Manifest) -> None:
-        self.program = program
-        self.lm = lm
-        self.manifest = manifest
-
-    def __call__(self, question: str, options: Sequence[str] | None = None) -> dspy.Prediction:
-        """Ask.
-
-        Args:
-            question: The question.
-            options: Option texts for a multiple-choice program.
-
-        Returns:
-            ``answer``, ``passages`` (list of Passage, best first), ``queries``, ``fallbacks``.
-        """
-        with asking(self.lm):
-            return self.program(question=question, options=None if options is None else list(options))
-
-    def __repr__(self) -> str:
-        return (
-            f"LoadedProgram({self.manifest.technique}, lm={self.lm.model!r}, collection={self.manifest.collection!r})"
-        )
-
-
 def load(
     path: str | Path,
     *,
@@ -86,6 +53,8 @@ def load(
     reranker: Reranker | str | None = None,
     home: str | Path | None = None,
     verify: bool = False,
+    public_key: str | Path | None = None,
+    watchers: Sequence[Watcher] = (),
 ) -> LoadedProgram:
     """Load an artifact; everything is checked before the first answer.
 
@@ -97,13 +66,17 @@ def load(
         reranker: A reranker, or the name or folder of a cross-encoder, instead of the artifact's own.
         home: The working folder that holds the collection. Default ``$QUERYWRIGHT_HOME`` or ``.querywright``.
         verify: Ask the golden questions and compare with what the program answered when it was saved.
+        public_key: A file with the public key of who signed the artifact; one that is not signed with it is refused.
+            Default: signatures are not looked at.
+        watchers: Each is called with an ``Exchange`` after every question.
 
     Raises:
-        ArtifactError: The artifact is missing, damaged or edited, or does not give its golden answers.
+        ArtifactError: The artifact is missing, damaged or edited, is not signed as asked, or does not give its golden
+            answers.
         CollectionError: The collection is missing, damaged or was built with another embedder.
         ModelError: The LM or the reranker cannot be used.
     """
-    artifact = read_artifact(path)
+    artifact = read_artifact(path) if public_key is None else _signed(Path(path), Path(public_key))
     manifest = artifact.manifest
     program_from(artifact.state)  # what is wrong with the artifact itself is said before anything is opened
     if reranker is not None and not technique_class(manifest.technique).USES_RERANKER:
@@ -114,7 +87,20 @@ def load(
     loaded = LoadedProgram(program, lm if isinstance(lm, dspy.LM) else _lm(manifest, lm, folder), manifest)
     if verify:
         _verify(loaded, artifact)
+    loaded.watchers = tuple(watchers)  # who watches is told of the application's questions, not of ours
     return loaded
+
+
+def _signed(path: Path, public_key: Path) -> Artifact:
+    """The artifact, read both before and after its signature was checked, so that the one checked is the one read."""
+    from querywright.optimize.artifacts.sign import check_signature
+
+    before = read_artifact(path)
+    check_signature(path, public_key)
+    artifact = read_artifact(path)
+    if artifact.manifest.checksum != before.manifest.checksum:
+        raise ArtifactError(f"the artifact {path.name!r} was replaced while its signature was checked; load it again")
+    return artifact
 
 
 def _lm(manifest: Manifest, name: str | None, home: Path | None) -> dspy.LM:

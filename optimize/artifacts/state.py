@@ -16,8 +16,7 @@ from querywright.programs.ensemble import MOST_MEMBERS
 from querywright.retrieval.rerank import Reranker
 
 FORMAT = 3
-READABLE = (2, 3)
-"""Formats that are read: 2 is 3 without ``nearest`` and ``members``."""
+"""The form in which programs are saved; older ones that are read, and how, are in ``versions``."""
 
 
 class PredictorState(BaseModel):

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from querywright.data.types import Label, Passage, Question
     from querywright.models.embedder import resolve_embedder
     from querywright.models.lm import resolve_lm
-    from querywright.optimize.artifacts.load import LoadedProgram, load
+    from querywright.optimize.artifacts.load import load
+    from querywright.optimize.artifacts.loaded import LoadedProgram
     from querywright.optimize.evaluate import evaluate
     from querywright.optimize.search import CompileSettings
     from querywright.optimize.search import compile_program as compile
@@ -26,7 +27,7 @@ _HOMES = {
     "ChromaRetriever": "querywright.retrieval.chroma",
     "CompileSettings": "querywright.optimize.search",
     "Label": "querywright.data.types",
-    "LoadedProgram": "querywright.optimize.artifacts.load",
+    "LoadedProgram": "querywright.optimize.artifacts.loaded",
     "Passage": "querywright.data.types",
     "Question": "querywright.data.types",
     "build_collection": "querywright.retrieval.index",

@@ -113,7 +113,7 @@ class FieldText:
             self._take = self._wanted
         elif self._raw[0] != "u":
             self._take = self._nothing  # no JSON
-        elif len(self._raw) == 5:  # noqa: PLR2004
+        elif len(self._raw) == 5:
             if _HEX.fullmatch(self._raw[1:]):
                 self._give(chr(int(self._raw[1:], 16)))
                 self._take = self._wanted
