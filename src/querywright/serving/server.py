@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import signal
 import socket
 import threading
@@ -21,7 +22,7 @@ except ImportError as error:
 from querywright.serving.app import make_app
 from querywright.serving.failures import RequestError
 from querywright.serving.logging import log_event
-from querywright.serving.programs import loader
+from querywright.serving.programs import Load, loader
 from querywright.serving.routes import Service
 from querywright.serving.settings import ServeSettings
 
@@ -55,7 +56,7 @@ def serve(settings: ServeSettings, *, on_start: Callable[[str], None] | None = N
         raise InputError("there is nothing to serve; name at least one artifact")
     listening = _listen(settings.host, settings.port)
     try:
-        load = loader(settings)
+        load = _settled(loader(settings))
         programs: dict[str, LoadedProgram] = {}
         for name in names:
             programs[name] = load(name, next(iter(programs.values()), None))
@@ -162,6 +163,23 @@ class Server(uvicorn.Server):
                 await self._service.programs.reload()
 
         self._reload = asyncio.ensure_future(reload())
+
+
+def _settled(load: Load) -> Load:
+    """The same, and what was loaded is taken out of the garbage collector's rounds.
+
+    They would stop all requests to walk over what stays anyway. Of a program that was replaced some may be kept until
+    the next one is.
+    """
+
+    def settled(name: str, before: LoadedProgram | None) -> LoadedProgram:
+        program = load(name, before)
+        gc.unfreeze()
+        gc.collect()
+        gc.freeze()
+        return program
+
+    return settled
 
 
 def _listen(host: str, port: int) -> socket.socket:
