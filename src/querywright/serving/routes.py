@@ -35,6 +35,15 @@ from querywright.serving.wire import as_json
 
 ROUTES = ("/ask", "/retrieve", "/reload", "/health", "/metrics", "/openapi.json")
 EVENT_STREAM = "text/event-stream"
+_EVENT = {
+    "type": "object",
+    "description": "One event; its data is JSON: {queries}, {passages}, {text}, {}, the whole answer, or {error}.",
+    "properties": {
+        "event": {"enum": ["queries", "passages", "text", "restart", "done", "error"]},
+        "data": {"type": "string"},
+    },
+    "required": ["event", "data"],
+}
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -57,7 +66,7 @@ class Service:
 
     def router(self) -> APIRouter:
         """The addresses."""
-        router = APIRouter()
+        router, names = APIRouter(), [one.name for one in self.programs]
         asking = (400, 401, 403, 404, 408, 413, 415, 422, 429, 500, 502, 503, 504)
         router.add_api_route(
             "/ask",
@@ -67,7 +76,7 @@ class Service:
             description="The answer as JSON, or as server-sent events (queries, passages, text, restart, done, error) "
             "where the header Accept names text/event-stream or stream is true.",
             responses=_responses(Answered, asking, EVENT_STREAM),
-            openapi_extra=_takes(self._ask_shape),
+            openapi_extra=_takes(self._ask_shape, names),
         )
         router.add_api_route(
             "/retrieve",
@@ -75,7 +84,7 @@ class Service:
             methods=["POST"],
             summary="Find passages, without a reader",
             responses=_responses(Answered, asking),
-            openapi_extra=_takes(self._retrieve_shape),
+            openapi_extra=_takes(self._retrieve_shape, names),
         )
         router.add_api_route(
             "/reload",
@@ -223,12 +232,14 @@ def _responses(model: Any, statuses: tuple[int, ...], *others: str) -> dict[int 
     if model is not None:
         found[200] = {"model": model, "description": "Done."}
         if others:
-            found[200]["content"] = {kind: {"schema": {"type": "string"}} for kind in others}
+            found[200]["content"] = {kind: {"schema": _EVENT} for kind in others}
     return found
 
 
-def _takes(shape: type[Asked]) -> Mapping[str, Any]:
+def _takes(shape: type[Asked], names: list[str]) -> Mapping[str, Any]:
     """The body of a request, for OpenAPI."""
     schema = shape.model_json_schema()
+    described = schema["properties"]["artifact"]["description"]
+    schema["properties"]["artifact"] = {"enum": [*names, None], "description": described}
     schema["properties"]["options"]["uniqueItems"] = True
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
