@@ -118,8 +118,8 @@ class Column {
       item.append(make("p", passage.text));
     } else {
       const more = make("details");
-      item.append(make("p", passage.text.slice(0, shortest) + "\u2026"));
-      more.append(make("summary", "All of it"), make("p", passage.text));
+      item.append(make("p", passage.text.slice(0, shortest)));
+      more.append(make("summary", "The rest of it"), make("p", passage.text.slice(shortest)));
       item.append(more);
     }
     return item;
@@ -170,6 +170,11 @@ function complain(text, field) {
   }
 }
 
+function busy(is) { // a button that is really disabled would lose the focus
+  at("ask").setAttribute("aria-disabled", String(is));
+  at("stop").setAttribute("aria-disabled", String(!is));
+}
+
 async function submit(event) {
   event.preventDefault();
   if (running) return;
@@ -181,17 +186,13 @@ async function submit(event) {
   if (!served.length) return complain("The server does not answer. Load the page again.");
   complain("");
   running = new AbortController();
-  at("ask").disabled = true;
-  at("stop").disabled = false;
+  busy(true);
   status.textContent = "Asking.";
   results.replaceChildren();
   const columns = served.map((artifact) => new Column(artifact));
   await Promise.all(columns.map((one) => ask(one, question, options.length ? options : null, running.signal)));
-  const hadFocus = document.activeElement === at("stop");
   running = null;
-  at("ask").disabled = false;
-  at("stop").disabled = true;
-  if (hadFocus) at("ask").focus();
+  busy(false);
   status.textContent = columns.length > 1 ? "All answers are there." : "The answer is there.";
 }
 
