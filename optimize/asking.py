@@ -10,7 +10,7 @@ import dspy
 from querywright.models.adapter import PromptAdapter
 
 
-def asking(lm: dspy.LM) -> AbstractContextManager[Any]:
+def asking(lm: dspy.BaseLM) -> AbstractContextManager[Any]:
     """The DSPy settings under which programs are run here: this LM, our adapter, nothing recorded.
 
     Args:

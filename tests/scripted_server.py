@@ -6,12 +6,15 @@ import contextlib
 import json
 import socket
 import threading
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 INPUT_TOKENS, OUTPUT_TOKENS = 11, 7
+PAUSE = 0.001
+"""Seconds between two chunks of a stream, so that they are read one by one."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +27,9 @@ class Reply:
         headers: Headers beside the usual ones.
         hang: Send nothing until the server is closed.
         drop: Close the connection without an answer.
+        chunks: What is sent instead of the body, one after another, to a request that asks for a stream.
+        before: Called with the number of each chunk before it is sent.
+        promised: Bytes that the head promises beyond the chunks: the connection breaks before they come.
     """
 
     status: int = 200
@@ -31,6 +37,9 @@ class Reply:
     headers: Mapping[str, str] = field(default_factory=dict)
     hang: bool = False
     drop: bool = False
+    chunks: Sequence[bytes] = ()
+    before: Callable[[int], object] = lambda number: None
+    promised: int = 0
 
 
 class _Server(ThreadingHTTPServer):
@@ -43,7 +52,8 @@ class ScriptedServer:
     """Answers with the steps in turn, the last one again and again.
 
     A step is the text of an answer, a mapping that becomes ``Reply(**step)``, or a function from the request's
-    body to one of them. A mapping with ``answer`` is an answer with ``finish_reason`` or ``usage`` of its own.
+    body to one of them. A mapping with ``answer`` is an answer with ``finish_reason`` or ``usage`` of its own. One with
+    ``pieces`` is a stream of them, for a request that asks for one; else it is their text.
     """
 
     def __init__(self, steps: Sequence[Any]) -> None:
@@ -80,6 +90,11 @@ class ScriptedServer:
             step = step(body)
         if isinstance(step, str):
             step = {"answer": step}
+        if "pieces" in step:
+            pieces, streamed = step["pieces"], {key: value for key, value in step.items() if key != "pieces"}
+            if body.get("stream"):
+                return Reply(chunks=[event(piece) for piece in pieces] + ENDING, **streamed)
+            step = {"answer": "".join(pieces)}
         if "answer" in step:
             return Reply(body=_answer(body["model"], **step))
         return Reply(**step)
@@ -97,6 +112,9 @@ class ScriptedServer:
                     with contextlib.suppress(OSError):
                         self.connection.shutdown(socket.SHUT_RDWR)
                     return
+                if reply.chunks and body.get("stream"):
+                    self.send_stream(reply)
+                    return
                 data = reply.body if isinstance(reply.body, bytes) else json.dumps(reply.body or {}).encode()
                 with contextlib.suppress(OSError):
                     self.send_response(reply.status)
@@ -107,10 +125,42 @@ class ScriptedServer:
                     self.end_headers()
                     self.wfile.write(data)
 
+            def send_stream(self, reply: Reply) -> None:
+                self.connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                with contextlib.suppress(OSError):
+                    self.send_response(200)
+                    self.send_header("Content-Type", "text/event-stream")
+                    self.send_header("Content-Length", str(sum(map(len, reply.chunks)) + reply.promised))
+                    self.end_headers()
+                    for number, chunk in enumerate(reply.chunks):
+                        time.sleep(PAUSE)
+                        reply.before(number)
+                        self.wfile.write(chunk)
+
             def log_message(self, *args: Any) -> None:
                 pass
 
         return Handler
+
+
+def event(piece: str, **delta: Any) -> bytes:
+    """A piece of an answer as an event of a stream."""
+    choice = {"index": 0, "delta": {"content": piece, **delta}, "finish_reason": None}
+    return _event({"id": "chatcmpl-1", "object": "chat.completion.chunk", "model": "x", "choices": [choice]})
+
+
+def _event(data: Mapping[str, Any]) -> bytes:
+    return f"data: {json.dumps(data, ensure_ascii=False)}\n\n".encode()
+
+
+ENDING = [
+    _event({"model": "x", "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}),
+    _event({"model": "x", "choices": [], "usage": {
+        "prompt_tokens": INPUT_TOKENS, "completion_tokens": OUTPUT_TOKENS, "total_tokens": INPUT_TOKENS + OUTPUT_TOKENS,
+    }}),
+    b"data: [DONE]\n\n",
+]  # fmt: skip
+"""How a stream ends."""
 
 
 def _answer(

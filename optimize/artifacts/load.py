@@ -9,7 +9,7 @@ from typing import Any
 
 import dspy
 
-from querywright.errors import ArtifactError, CollectionError
+from querywright.errors import ArtifactError, CollectionError, InputError
 from querywright.models.embedded import EMBEDDED_ID
 from querywright.models.embedder import Embedder, resolve_embedder
 from querywright.models.lm import resolve_lm
@@ -48,7 +48,7 @@ _AS_THEN: dict[Engine, str] = {
 def load(
     path: str | Path,
     *,
-    lm: dspy.LM | str | None = None,
+    lm: dspy.BaseLM | str | None = None,
     retriever: Any = None,
     reranker: Reranker | str | None = None,
     home: str | Path | None = None,
@@ -84,7 +84,7 @@ def load(
     folder = None if home is None else Path(home)
     found = _retriever(manifest, folder) if retriever is None else as_retriever(retriever)
     program = program_from(artifact.state, found, _reranker(manifest, reranker))
-    loaded = LoadedProgram(program, lm if isinstance(lm, dspy.LM) else _lm(manifest, lm, folder), manifest)
+    loaded = LoadedProgram(program, lm if isinstance(lm, dspy.BaseLM) else _lm(manifest, lm, folder), manifest)
     if verify:
         _verify(loaded, artifact)
     loaded.watchers = tuple(watchers)  # who watches is told of the application's questions, not of ours
@@ -105,6 +105,8 @@ def _signed(path: Path, public_key: Path) -> Artifact:
 
 def _lm(manifest: Manifest, name: str | None, home: Path | None) -> dspy.LM:
     """The LM of that name, or the one that the artifact names. A name can hold an address; an artifact's may not."""
+    if name is not None and not isinstance(name, str):
+        raise InputError(f"lm must be an LM or its name, but got {name!r:.80}; give lm=resolve_lm(...) or a name")
     if name is None:
         name = manifest.lm
         if name == EMBEDDED_ID:

@@ -45,7 +45,7 @@ class LoadedProgram:
             from the thread that works on it). An error of a watcher is logged and goes no further.
     """
 
-    def __init__(self, program: RAG, lm: dspy.LM, manifest: Manifest, watchers: Sequence[Watcher] = ()) -> None:
+    def __init__(self, program: RAG, lm: dspy.BaseLM, manifest: Manifest, watchers: Sequence[Watcher] = ()) -> None:
         self.program = program
         self.lm = _with_async_face(lm)
         self.manifest = manifest
@@ -260,10 +260,14 @@ class LoadedProgram:
                 logger.warning("a watcher failed: %s: %s", type(error).__name__, error)
 
 
-def _with_async_face(lm: dspy.LM) -> dspy.LM:
+def _with_async_face(lm: dspy.BaseLM) -> dspy.BaseLM:
     """The LM, able to be asked in an event loop where its engine is ours and it was made without."""
     engine: Any = getattr(lm, "engine", None)
-    if isinstance(engine, GuardedEngine) and getattr(lm, "_async_engine_spec", None) is None:
+    if (
+        isinstance(lm, dspy.LM)
+        and isinstance(engine, GuardedEngine)
+        and getattr(lm, "_async_engine_spec", None) is None
+    ):
         return lm.copy(async_engine=AsyncGuardedEngine(engine))
     return lm
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Protocol
 
-from dspy.lm15 import Request, Response, ResponseStream
+from dspy.lm15 import Request, Response, ResponseStream, StreamAssemblyError, UnsupportedFeatureError
 from dspy.utils.exceptions import LMStreamAssemblyError, LMUnsupportedFeatureError
 
 
@@ -77,8 +77,6 @@ class NothingStreamedError(LMStreamAssemblyError):
 
 
 def _is_no_stream(error: Exception) -> bool:
-    from dspy.lm15 import StreamAssemblyError, UnsupportedFeatureError
-
     return isinstance(
         error, StreamAssemblyError | UnsupportedFeatureError | LMStreamAssemblyError | LMUnsupportedFeatureError
     )

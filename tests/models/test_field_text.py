@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from querywright.models.field_text import FieldText
+
+HALF = "\ufffd"
+ANSWERS = [
+    '{"answer": "tea"}',
+    '{"reasoning": "they say \\"answer\\": \\"no\\"", "answer": "caf\u00e9 \U0001f600 na\u00efve"}',
+    '{"answer": " \\n two  words\\t\\" and \\\\ a slash \\/ \\n ", "passage_numbers": [1, 2]}',
+    '{"answer": "\\u0063af\\u00e9 \\ud83d\\ude00!", "passages_hold_the_answer": "yes"}',
+    'Sure! Here it is:\n```json\n{"passage_numbers": [1, {"answer": "not this"}], "answer": "this"}\n```',
+    '{"a": {"answer": "inner"}, "b": [["answer", "x"], "]"], "c": true, "n": -1.5e3, "answer": "outer"}',
+    '{\n  "answer" :\n "spread over lines"\n}',
+    '{"other": "ends with a backslash \\\\", "answer": "here"}',
+    '{"answer": ""}',
+    '{"\\u0061nswer": "the key in escapes"}',
+]
+
+
+def wanted(answer: str) -> str:
+    text = str(json.JSONDecoder().raw_decode(answer[answer.index("{") :])[0]["answer"])
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").strip()
+
+
+@pytest.mark.parametrize("answer", ANSWERS)
+def test_the_text_is_the_same_wherever_the_answer_is_cut(answer):
+    for cut in range(len(answer) + 1):
+        reader = FieldText("answer")
+        assert reader.feed(answer[:cut]) + reader.feed(answer[cut:]) == wanted(answer)
+    reader = FieldText("answer")
+    assert "".join(map(reader.feed, answer)) == wanted(answer)
+
+
+def test_the_text_is_given_as_soon_as_it_is_there():
+    reader = FieldText("answer")
+    pieces = ['{"reasoning": "long', '", "ans', 'wer": "It is', " tea", " \\u00e", "9 ", 'x "', ', "more": "no"}']
+    assert [reader.feed(piece) for piece in pieces] == ["", "", "It is", " tea", "", " \u00e9", " x", ""]
+
+
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [
+        ('{"answer": "\\ud83d"}', HALF),
+        ('{"answer": "\\ud83dx"}', HALF + "x"),
+        ('{"answer": "\\ude00"}', HALF),
+        ('{"answer": "\\ud83d\\ud83d\\ude00"}', HALF + "\U0001f600"),
+        ('{"answer": "\ud83d\ude00"}', "\U0001f600"),
+    ],
+)
+def test_half_a_character_is_none(answer, text):
+    for cut in range(len(answer)):
+        reader = FieldText("answer")
+        assert reader.feed(answer[:cut]) + reader.feed(answer[cut:]) == text
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "It is tea.",
+        "[[ ## answer ## ]]\ntea",
+        '{"answer": 42}',
+        '{"answer": ["tea"]}',
+        '{"answer": null}',
+        '{"answers": "tea"}',
+        '{"inner": {"answer": "tea"}}',
+        "{'answer': 'tea'}",
+        '{"answer" "tea"}',
+        "",
+    ],
+)
+def test_what_is_no_text_of_that_field_is_not_given(answer):
+    assert FieldText("answer").feed(answer) == ""
+
+
+def test_an_escape_that_there_is_not_ends_it():
+    assert FieldText("answer").feed('{"answer": "tea\\x41 and more"}') == "tea"
+    assert FieldText("answer").feed('{"answer": "tea\\u00g1 and more"}') == "tea"
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(
+    before=st.dictionaries(st.text().filter(lambda key: key != "answer"), JSON, max_size=3),
+    text=st.text(),
+    ascii_only=st.booleans(),
+    step=st.integers(1, 5),
+)
+def test_any_object_gives_its_field(before, text, ascii_only, step):
+    answer = json.dumps({**before, "answer": text, "after": before}, ensure_ascii=ascii_only)
+    reader = FieldText("answer")
+    pieces = [answer[start : start + step] for start in range(0, len(answer), step)]
+    assert "".join(map(reader.feed, pieces)) == text.strip()
