@@ -44,8 +44,8 @@ def told() -> Any:
     known = [one for one in logging.Logger.manager.loggerDict.values() if isinstance(one, logging.Logger)]
     loggers = [logging.getLogger(), *known]
     before = [(one, list(one.handlers), one.level, one.propagate) for one in loggers]
-    stream = io.StringIO()
-    yield stream
+    yield io.StringIO()
+    logging.raiseExceptions = True
     for one, handlers, level, propagate in before:
         one.handlers[:], one.propagate = handlers, propagate
         one.setLevel(level)

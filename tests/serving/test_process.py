@@ -135,9 +135,7 @@ def test_it_serves_reloads_and_stops_when_what_is_under_way_is_answered(
     assert not any("colour?" in json.dumps(line) or TOKEN in json.dumps(line) for line in served.lines)
 
 
-def test_grace_ends_and_a_second_signal_ends_at_once(
-    tmp_path: Path, lm: Any, start: Callable[..., Served]
-) -> None:
+def test_grace_ends_and_a_second_signal_ends_at_once(tmp_path: Path, lm: Any, start: Callable[..., Served]) -> None:
     go = threading.Event()
     lm._steps = (lambda body: go.wait(20) and '{"answer": "green"}',)
     write(tmp_path / "colour")

@@ -51,6 +51,12 @@ def serve(
     reranker: RerankerOption = None,
     home: HomeOption = None,
     verify: Annotated[bool, typer.Option("--verify", help="Replay the golden answers first, at a reload too.")] = False,
+    public_key: Annotated[
+        Path | None,
+        typer.Option(
+            "--public-key", metavar="FILE", help="Key by which the artifact must be signed.", show_default=False
+        ),
+    ] = None,
     concurrency: Annotated[
         int, typer.Option("--concurrency", metavar="N", min=1, help="Questions under way at a time.")
     ] = _DEFAULTS.concurrency,
@@ -100,7 +106,8 @@ def serve(
     settings = ServeSettings(
         artifacts=(artifact,) if artifact_b is None else (artifact, artifact_b),
         host=host, port=port, token=_token(token_env), insecure_no_token=insecure_no_token, reranker=reranker,
-        home=home, verify=verify, max_body=max_body, max_question=max_question, max_options=max_options,
+        home=home, verify=verify, public_key=public_key, max_body=max_body, max_question=max_question,
+        max_options=max_options,
         concurrency=concurrency, waiting=waiting, rate=rate, burst=burst, deadline=deadline, grace=grace,
         trusted_proxy=trusted_proxy, log_questions=log_questions,
     )  # fmt: skip

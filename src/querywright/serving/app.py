@@ -29,7 +29,7 @@ from querywright.serving.routes import ROUTES, Service
 from querywright.serving.settings import ServeSettings
 
 if TYPE_CHECKING:
-    from querywright.optimize.artifacts.load import LoadedProgram
+    from querywright.optimize.artifacts.loaded import LoadedProgram
 
 OPEN = PATHS | {"/health"}
 """Addresses that need no token."""

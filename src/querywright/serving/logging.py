@@ -87,6 +87,7 @@ def write_logs(stream: IO[str] | None = None, *, questions: bool = False) -> Non
         stream: Default standard output.
         questions: Whether questions may be in them. Default False.
     """
+    logging.raiseExceptions = False  # where nobody reads the log any more, nobody reads tracebacks about it either
     handler = logging.StreamHandler(sys.stdout if stream is None else stream)
     handler.setFormatter(JsonLines(questions=questions))
     root = logging.getLogger()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+_NAMESPACE = "querywright"
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 
@@ -19,16 +21,21 @@ class ServerMetrics:
     def __init__(self, routes: Iterable[str]) -> None:
         self.registry = CollectorRegistry()
         self._routes = frozenset(routes)
-        made = {"registry": self.registry, "namespace": "querywright"}
-        self._requests = Counter("requests", "Requests answered, by address and status.", ("route", "status"), **made)
+        counter = partial(Counter, registry=self.registry, namespace=_NAMESPACE)
+        self._requests = counter("requests", "Requests answered, by address and status.", ("route", "status"))
         self._seconds = Histogram(
-            "request_seconds", "Seconds from request to answer.", ("route",), buckets=BUCKETS, **made
+            "request_seconds",
+            "Seconds from request to answer.",
+            ("route",),
+            _NAMESPACE,
+            buckets=BUCKETS,
+            registry=self.registry,
         )
-        self.in_flight = Gauge("in_flight", "Requests under way.", **made)
-        self._lm_calls = Counter("lm_calls", "LM calls, made or saved (taken from the store).", ("how",), **made)
-        self._fallbacks = Counter("fallbacks", "Steps that fell back to something plainer.", ("step",), **made)
-        self._declined = Counter("declined", "Questions that the passages did not answer.", **made)
-        self._reloads = Counter("reloads", "Artifacts loaded again, or not.", ("result",), **made)
+        self.in_flight = Gauge("in_flight", "Requests under way.", (), _NAMESPACE, registry=self.registry)
+        self._lm_calls = counter("lm_calls", "LM calls, made or saved (taken from the store).", ("how",))
+        self._fallbacks = counter("fallbacks", "Steps that fell back to something plainer.", ("step",))
+        self._declined = counter("declined", "Questions that the passages did not answer.")
+        self._reloads = counter("reloads", "Artifacts loaded again, or not.", ("result",))
         for how in ("made", "saved"):
             self._lm_calls.labels(how)
         for result in ("done", "failed"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from importlib.resources import files
 
 from fastapi import APIRouter
@@ -26,7 +27,7 @@ def page_router() -> APIRouter:
     return router
 
 
-def _sender(name: str, kind: str) -> object:
+def _sender(name: str, kind: str) -> Callable[[], Awaitable[Response]]:
     data = (files("querywright.serving") / "static" / name).read_bytes()
 
     async def send() -> Response:

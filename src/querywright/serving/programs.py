@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -15,7 +16,7 @@ from querywright.serving.metrics import ServerMetrics
 from querywright.serving.settings import ServeSettings
 
 if TYPE_CHECKING:
-    from querywright.optimize.artifacts.load import LoadedProgram
+    from querywright.optimize.artifacts.loaded import LoadedProgram
 
 Load = Callable[[str, "LoadedProgram | None"], "LoadedProgram"]
 """Loads the artifact of a name; given is the program that it is to replace, if there is one."""
@@ -134,7 +135,10 @@ def loader(settings: ServeSettings) -> Load:
         lm = settings.lm
         if lm is None and before is not None and read_artifact(paths[name]).manifest.lm == before.manifest.lm:
             lm = before.lm  # a model in this process would be there twice
-        program = load(paths[name], lm=lm, reranker=settings.reranker, home=settings.home, verify=settings.verify)
+        program = load(
+            paths[name], lm=lm, reranker=settings.reranker, home=settings.home, verify=settings.verify,
+            public_key=settings.public_key, watchers=settings.watchers,
+        )  # fmt: skip
         _warm(program)
         return program
 
@@ -144,7 +148,8 @@ def loader(settings: ServeSettings) -> Load:
 def _warm(program: LoadedProgram) -> None:
     """Search once, so that the first question does not wait for models, and one that is missing is found out now."""
     if program.manifest.collection is not None:
-        program.program.technique.searched.search(["ready"], 1)
+        unseen = f"ready {uuid.uuid4().hex}"  # the vector of a text that was asked before is stored, and needs no model
+        program.program.technique.searched.search([unseen], 1)
 
 
 def version_of(program: Any) -> str:

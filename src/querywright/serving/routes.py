@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Mapping
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -189,7 +188,9 @@ class Service:
         async with self.turns.turn():
             with metered() as meter:
                 try:
-                    stream = served.program.astream(asked.question, asked.options, metadata={"request_id": note.id})
+                    stream: Any = served.program.astream(
+                        asked.question, asked.options, metadata={"request_id": note.id}
+                    )
                     async with contextlib.aclosing(stream) as events:
                         async for event in events:
                             yield self._event(served, asked, event, note)
@@ -236,7 +237,7 @@ def _responses(model: Any, statuses: tuple[int, ...], *others: str) -> dict[int 
     return found
 
 
-def _takes(shape: type[Asked], names: list[str]) -> Mapping[str, Any]:
+def _takes(shape: type[Asked], names: list[str]) -> dict[str, Any]:
     """The body of a request, for OpenAPI."""
     schema = shape.model_json_schema()
     described = schema["properties"]["artifact"]["description"]

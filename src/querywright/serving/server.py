@@ -8,7 +8,7 @@ import gc
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +27,7 @@ from querywright.serving.routes import Service
 from querywright.serving.settings import ServeSettings
 
 if TYPE_CHECKING:
-    from querywright.optimize.artifacts.load import LoadedProgram
+    from querywright.optimize.artifacts.loaded import LoadedProgram
 
 _BACKLOG = 2048
 _LAST_SECONDS = 2
@@ -145,7 +145,7 @@ class Server(uvicorn.Server):
         self.should_exit = True
 
     @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:  # type: ignore[override]
+    def capture_signals(self) -> Generator[None, None, None]:
         """Hear signals while it serves; they are not raised again afterwards, since stopping is what they ask for."""
         if threading.current_thread() is not threading.main_thread():
             yield

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import math
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,8 @@ class ServeSettings:
         reranker: A reranker, or the name or folder of one; None for the artifact's own.
         home: The working folder that holds the collections.
         verify: Replay the golden answers of an artifact before it is used. Default False.
+        public_key: File of the key by which each artifact must be signed; None to ask for no signature.
+        watchers: Told of every question, in the server's own thread: see ``LoadedProgram``.
         max_body: Bytes of a request's body at most. Default 65536.
         max_question: Characters of a question at most. Default 4000.
         max_options: Options of a question at most, 2 or more. Default 20.
@@ -60,6 +63,8 @@ class ServeSettings:
     reranker: Any = None
     home: Path | None = None
     verify: bool = False
+    public_key: Path | None = None
+    watchers: tuple[Callable[[Any], object], ...] = ()
     max_body: int = 65_536
     max_question: int = 4000
     max_options: int = 20

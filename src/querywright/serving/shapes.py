@@ -113,7 +113,7 @@ def request_shapes(settings: ServeSettings) -> tuple[type[Asked], type[AskedToSt
     fields: dict[str, Any] = {
         "question": (str, Field(max_length=settings.max_question, pattern=_TEXT)),
         "options": (
-            list[option] | None,  # type: ignore[valid-type]
+            list[option] | None,
             Field(
                 None,
                 min_length=2,
