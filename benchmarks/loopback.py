@@ -21,13 +21,16 @@ import sys
 import time
 import urllib.request
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 BACKLOG = 2048
+
+Write = Callable[[dict[str, Any], int], str]
+"""From the body of a request, and how many equal ones came before, to the text of its answer."""
 
 _WORDS = re.findall(
     r"\w+",
@@ -179,8 +182,9 @@ class Counts:
 
 
 class _State:
-    def __init__(self, latency: float) -> None:
+    def __init__(self, latency: float, write: Write) -> None:
         self.latency = latency
+        self.write = write
         self.forget()
         self.under_way = 0
 
@@ -227,7 +231,7 @@ class _Connection(asyncio.Protocol):
             state.counts.most = max(state.counts.most, state.under_way)
             digest = hashlib.sha256(body).digest()
             asked = json.loads(body)
-            text = write(asked, state.draws[digest])
+            text = state.write(asked, state.draws[digest])
             state.draws[digest] += 1
             loop.call_at(due, self._answer, asked.get("model", ""), text, len(body) // 4, due)
 
@@ -260,14 +264,16 @@ class Loopback:
 
     Args:
         latency: Seconds from request to answer.
+        script: What is run instead of this file, such as one that fails now and then.
     """
 
-    def __init__(self, latency: float) -> None:
+    def __init__(self, latency: float, script: Path | None = None) -> None:
         self.latency = latency
         self.url = ""
+        self._script = Path(__file__).resolve() if script is None else script
 
     def __enter__(self) -> Loopback:
-        command = [sys.executable, str(Path(__file__).resolve()), "--latency", str(self.latency)]
+        command = [sys.executable, str(self._script), "--latency", str(self.latency)]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True)
         assert self._process.stdout is not None
         self.url = self._process.stdout.readline().strip()
@@ -324,10 +330,17 @@ class Loopback:
         return sum(sum(taken) for taken in every) / (concurrency * rounds)
 
 
-async def _serve(latency: float) -> None:
-    state = _State(latency)
+async def serve(latency: float, connection: type[_Connection] = _Connection, write: Write = write) -> None:
+    """Serve until whoever started this process is gone.
+
+    Args:
+        latency: Seconds from request to answer.
+        connection: Takes a connection's requests.
+        write: Makes the text of an answer.
+    """
+    state = _State(latency, write)
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: _Connection(state), "127.0.0.1", 0, backlog=BACKLOG)
+    server = await loop.create_server(lambda: connection(state), "127.0.0.1", 0, backlog=BACKLOG)
     print(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1", flush=True)
     await loop.run_in_executor(None, sys.stdin.read)  # until whoever started it is gone
     server.close()
@@ -337,7 +350,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--latency", type=float, default=0.2, help="seconds from request to answer (default: 0.2)")
     with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(_serve(parser.parse_args().latency))
+        asyncio.run(serve(parser.parse_args().latency))
 
 
 if __name__ == "__main__":

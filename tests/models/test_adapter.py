@@ -404,3 +404,21 @@ def test_the_request_carries_the_schema_when_the_lm_can_follow_one():
     assert list(schema["properties"]) == ["answer", "reasons", "sure"]
     assert schema["properties"]["answer"]["enum"] == ["tea", "coffee"]
     assert isinstance(lm.engine.inner.requests[0], lm15.Request)
+
+
+@pytest.mark.parametrize(
+    ("answer", "whole"),
+    [
+        ('{"answer": "answ', False),
+        ('{"answer": "a \\" and', False),
+        ('{"answer": "answ"', True),
+        ('{"answer": "5" tall"}', True),
+        ('{"answer": "with an end }', True),
+    ],
+)
+def test_an_answer_that_breaks_off_inside_a_text_is_none(answer, whole):
+    if whole:
+        assert parse(answer, Plain)["answer"]
+    else:
+        with pytest.raises(AdapterParseError):
+            parse(answer, Plain)

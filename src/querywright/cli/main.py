@@ -26,6 +26,7 @@ from querywright.cli.index import index
 from querywright.cli.judge import judge_app
 from querywright.cli.mcp import mcp
 from querywright.cli.questions import questions_app
+from querywright.cli.serve import serve
 from querywright.cli.show import err, note
 from querywright.cli.study import study_app
 from querywright.cli.techniques import techniques
@@ -62,6 +63,7 @@ app.command("drift")(drift_command)
 app.add_typer(traffic_app, name="traffic")
 app.command("mcp")(mcp)
 app.command("techniques")(techniques)
+app.command("serve")(serve)
 
 
 def _version(value: bool) -> None:

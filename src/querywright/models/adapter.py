@@ -26,6 +26,7 @@ from querywright.models.ledger import Cost
 
 _MARKER = re.compile(r"\[\[\s*##|<\|")
 _LINE_END = re.compile("\r\n|[\r\v\f\x1c\x1d\x1e\x85\u2028\u2029]")
+_ESCAPED = re.compile(r"\\.", re.DOTALL)
 _UNSEEN = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")
 _KINDS = {bool: "true or false", int: "a whole number", float: "a number"}
 _LISTS = {(str,): "list of texts", (int,): "list of whole numbers"}
@@ -288,9 +289,17 @@ def _objects(text: str) -> Iterator[dict[str, Any]]:
         start = text.find("{", end)
 
 
+def _breaks_off(text: str) -> bool:
+    """Whether it ends inside a quoted text: quotation marks are odd in number, and no brace comes after the last."""
+    bare = _ESCAPED.sub("", text)
+    return bare.count('"') % 2 == 1 and "}" not in bare.rpartition('"')[2]
+
+
 def _repaired(signature: Any, completion: str) -> dict[str, Any]:
-    """The object of an answer that is nearly JSON."""
+    """The object of an answer that is nearly JSON; one that breaks off inside a text has not been given."""
     begins = completion.find("{")
+    if begins >= 0 and _breaks_off(completion[begins:]):
+        raise _unreadable(signature, completion, "The answer breaks off inside a text.")
     try:
         value = json_repair.loads(completion[begins:]) if begins >= 0 else None
     except (ValueError, RecursionError):  # nested too deep

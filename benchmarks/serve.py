@@ -1,0 +1,414 @@
+"""The server against the program called directly, under faults, and while its artifact is replaced.
+
+Usage: python benchmarks/serve.py [--part overhead --part soak --part reload] [--requests 20000] [--json]
+
+overhead: the same questions at concurrency 64, in turns, through the program's ``acall`` in a process of its own and
+through the server; the LM takes 0.2 s for every answer. The ratio of the p95 is to be 1.1 at most. Both run on uvloop;
+the server has taken what it loaded out of the garbage collector's rounds, which the other has not, so that the ratio
+can be below 1. Who asks the server works on the same processors, so with few of them a part of the ratio is his.
+
+soak: so many requests at concurrency 64 while the LM fails: 429, no answer within its timeout, broken JSON and dropped
+connections, 5 per cent of its calls each. Counted are requests without an answer, answers of other questions and
+statuses that are not documented (all to be 0), and the resident memory of the server over time.
+
+reload: 10 times another state of the artifact is written and loaded at concurrency 32; no request may fail.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import hashlib
+import json
+import os
+import re
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from faulty import right_answer
+from loopback import Loopback
+
+HERE = Path(__file__).resolve()
+PARTS = ("overhead", "soak", "reload")
+KEY, LM, NAME = "QUERYWRIGHT_BENCH_KEY", "openai/bench", "bench"
+ROUNDS = 5
+_RIGHT = re.compile(r"answer [0-9a-f]{12}")
+
+
+class Hashed:
+    """An embedder whose vectors mean nothing; only the lexical index is searched."""
+
+    id, dimension = "hashed", 8
+
+    def encode(self, texts: Sequence[str], /) -> Any:
+        """One row a text."""
+        rows = [np.frombuffer(hashlib.sha256(text.encode()).digest()[:8], np.uint8) for text in texts]
+        vectors = np.array(rows, dtype=np.float32) - 127.5
+        return np.asarray(vectors / np.linalg.norm(vectors, axis=1, keepdims=True), dtype=np.float32)
+
+
+def prepare(folder: Path, technique: str, passages: int) -> None:
+    """A collection, and an artifact of a technique and the short-answer reader on it, in a working folder."""
+    from measured import material
+
+    from querywright.retrieval.index import build_collection
+
+    build_collection(NAME, material(None, passages, 4).passages, embedder=Hashed(), home=folder)
+    write(folder, technique, 5)
+
+
+def write(folder: Path, technique: str, max_passages: int) -> str:
+    """Another state of the artifact in the place of the one before; returns its version."""
+    from querywright.optimize.artifacts.files import write_artifact
+    from querywright.programs import make_program
+    from querywright.retrieval.engines import open_retriever
+
+    retriever = open_retriever(NAME, engine="bm25", home=folder)
+    program = make_program(technique, retriever, reader="short_answer", max_passages=max_passages)
+    manifest = write_artifact(
+        folder / "artifact", program, lm=LM, embedder=None, collection=NAME, engine="bm25", reranker=None,
+        fingerprint=retriever.fingerprint, created="2026-01-01", made={}, golden=[], card="# bench\n",
+    )  # fmt: skip
+    return manifest.checksum[:12]
+
+
+def question(number: int) -> str:
+    """A question like no other, with its number in it."""
+    return f"What is said of the bridge and the museum in the year {1500 + number % 500}, number {number}?"
+
+
+def _lm(url: str, timeout: float) -> Any:
+    from querywright.models.guard import Limits
+    from querywright.models.lm import resolve_lm
+
+    limits = Limits(backoff=0.05, max_wait=1.0, outage_after=50)
+    return resolve_lm(LM, api_base=url, api_key="x", timeout=timeout, limits=limits)
+
+
+def serve(folder: Path, url: str, timeout: float) -> None:
+    """The server, in a process of its own."""
+    from querywright.serving import ServeSettings
+    from querywright.serving import serve as run
+    from querywright.serving.logging import write_logs
+
+    settings = ServeSettings(
+        artifacts=(folder / "artifact",), home=folder, lm=_lm(url, timeout), port=0, rate=0, waiting=256
+    )
+    with (folder / "log.jsonl").open("w") as log:
+        write_logs(log)
+        run(settings, on_start=lambda address: print(address, flush=True))
+    os._exit(0)
+
+
+def call(folder: Path, url: str, timeout: float) -> None:
+    """The program called directly: a line with numbers comes in, the seconds of each question go out."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    import uvloop
+
+    from querywright.optimize.artifacts.load import load
+
+    program = load(folder / "artifact", home=folder, lm=_lm(url, timeout))
+    print("ready", flush=True)
+
+    async def work() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_default_executor(ThreadPoolExecutor(72))
+        while line := await loop.run_in_executor(None, sys.stdin.readline):
+            first, count, concurrency = json.loads(line)
+            taken, wall = await at_once(first, count, concurrency, lambda number: program.acall(question(number)))
+            print(json.dumps([taken, wall]), flush=True)
+
+    uvloop.run(work())
+    os._exit(0)
+
+
+async def at_once(first: int, count: int, concurrency: int, ask: Callable[[int], Any]) -> tuple[list[float], float]:
+    """Ask so many questions at a concurrency; the seconds that each took, and all of them together."""
+    numbers, taken = iter(range(first, first + count)), []
+    began = time.perf_counter()
+
+    async def worker() -> None:
+        for number in numbers:
+            start = time.perf_counter()
+            await ask(number)
+            taken.append(time.perf_counter() - start)
+
+    await asyncio.gather(*(worker() for _ in range(concurrency)))
+    return taken, time.perf_counter() - began
+
+
+class Child:
+    """This file as a process with a part to play, for a ``with`` block."""
+
+    def __init__(self, part: str, folder: Path, url: str, timeout: float) -> None:
+        self._command = [sys.executable, str(HERE), "--child", part, "--folder", str(folder), "--url", url]
+        self._command += ["--timeout", str(timeout)]
+        self.said = ""
+
+    def __enter__(self) -> Child:
+        self._process = subprocess.Popen(
+            self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, KEY: "x"}
+        )
+        self.said = self.line()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.terminate()
+        try:
+            self._process.communicate(timeout=20)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+
+    def line(self) -> str:
+        """The next line that it says."""
+        assert self._process.stdout is not None
+        text = self._process.stdout.readline().strip()
+        if not text:
+            raise RuntimeError(f"{self._command[3]} did not start")
+        return text
+
+    def ask(self, first: int, count: int, concurrency: int) -> tuple[list[float], float]:
+        """What ``at_once`` gives there."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps([first, count, concurrency]) + "\n")
+        self._process.stdin.flush()
+        taken, wall = json.loads(self.line())
+        return taken, wall
+
+    @property
+    def cpu(self) -> float:
+        """Seconds of processor time so far."""
+        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    @property
+    def resident(self) -> float:
+        """MiB of memory."""
+        pages = int(Path(f"/proc/{self._process.pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+class Client:
+    """The plainest of HTTP clients: connections that are kept, bodies with a length."""
+
+    def __init__(self, address: str) -> None:
+        self._port = int(address.rpartition(":")[2])
+        self._free: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+
+    async def post(self, path: str, body: Any = None) -> tuple[int, Any]:
+        """Status and JSON of an answer."""
+        reader, writer = (
+            self._free.pop() if self._free else await asyncio.open_connection("127.0.0.1", self._port, limit=2**20)
+        )
+        data = b"" if body is None else json.dumps(body).encode()
+        head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+        writer.write(f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data)
+        answer = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower()
+        length = int(answer.split("content-length:", 1)[1].split("\r\n", 1)[0])
+        told = json.loads(await reader.readexactly(length))
+        if "connection: close" in answer:
+            writer.close()
+        else:
+            self._free.append((reader, writer))
+        return int(answer.split(" ", 2)[1]), told
+
+    def close(self) -> None:
+        """Close the connections."""
+        for _, writer in self._free:
+            writer.close()
+        self._free.clear()
+
+
+@contextmanager
+def bench(technique: str, latency: float, script: str | None = None) -> Iterator[tuple[Path, Loopback]]:
+    """A working folder with an artifact, and an LM."""
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Loopback(latency, None if script is None else HERE.with_name(script)) as lm,
+    ):
+        prepare(Path(folder), technique, 500)
+        yield Path(folder), lm
+
+
+def p95(values: Sequence[float]) -> float:
+    return statistics.quantiles(values, n=20)[-1]
+
+
+def overhead(given: argparse.Namespace) -> dict[str, Any]:
+    """Both ways in turns; ratios of each turn."""
+    count, concurrency = given.questions, given.concurrency
+    with bench(given.technique, given.latency) as (folder, lm), contextlib.ExitStack() as stack:
+        direct = stack.enter_context(Child("call", folder, lm.url, 30))
+        server = stack.enter_context(Child("serve", folder, lm.url, 30))
+        found: dict[str, list[Any]] = {"direct": [], "served": [], "cpu": []}
+
+        def served(first: int, count: int) -> tuple[list[float], float]:
+            async def ask() -> tuple[list[float], float]:
+                client = Client(server.said)
+
+                async def one(number: int) -> None:
+                    status, told = await client.post("/ask", {"question": question(number)})
+                    assert status == 200, told
+
+                try:
+                    return await at_once(first, count, concurrency, one)
+                finally:
+                    client.close()
+
+            return asyncio.run(ask())
+
+        direct.ask(0, 2 * concurrency, concurrency)
+        served(0, 2 * concurrency)
+        for turn in range(1, ROUNDS + 1):
+            before = direct.cpu, server.cpu, resource.getrusage(resource.RUSAGE_SELF).ru_utime
+            one, wall = direct.ask(turn * 100_000, count, concurrency)
+            other, other_wall = served(turn * 100_000, count)
+            after = direct.cpu, server.cpu, resource.getrusage(resource.RUSAGE_SELF).ru_utime
+            cpu = [(b - a) / count * 1000 for a, b in zip(before, after, strict=True)]
+            found["direct"].append((p95(one), statistics.median(one), wall))
+            found["served"].append((p95(other), statistics.median(other), other_wall))
+            found["cpu"].append(cpu)
+    pairs = list(zip(found["direct"], found["served"], strict=True))
+    report = {
+        "technique": given.technique, "concurrency": concurrency, "questions": count, "latency": given.latency,
+        "p95 ratio": statistics.median(b[0] / a[0] for a, b in pairs),
+        "p95 ratios": [b[0] / a[0] for a, b in pairs],
+        "median ratio": statistics.median(b[1] / a[1] for a, b in pairs),
+        "wall ratio": statistics.median(b[2] / a[2] for a, b in pairs),
+        "p95 direct": statistics.median(a[0] for a, _ in pairs),
+        "p95 served": statistics.median(b[0] for _, b in pairs),
+        "cpu ms a question": dict(
+            zip(("direct", "served", "client"), map(statistics.median, zip(*found["cpu"], strict=True)), strict=True)
+        ),
+    }  # fmt: skip
+    print(
+        f"overhead, {given.technique}, {count} questions x {ROUNDS}, concurrency {concurrency}, LM {given.latency} s: "
+        f"p95 {report['p95 direct']:.3f} s called, {report['p95 served']:.3f} s served, ratio "
+        f"{report['p95 ratio']:.2f} (aim 1.1); median {report['median ratio']:.2f}; CPU a question "
+        + ", ".join(f"{name} {value:.1f} ms" for name, value in report["cpu ms a question"].items())
+    )
+    return report
+
+
+def soak(given: argparse.Namespace) -> dict[str, Any]:
+    """Many requests, an LM that fails."""
+    from querywright.serving.failures import STATUSES
+
+    statuses: Counter[int] = Counter()
+    kinds: Counter[str] = Counter()
+    wrong, lost, fell_back = [], [], 0
+    memory: list[tuple[int, float]] = []
+    with bench(given.technique, 0.05, "faulty.py") as (folder, lm), Child("serve", folder, lm.url, 1.0) as server:
+        client = Client(server.said)
+
+        async def ask(number: int) -> None:
+            nonlocal fell_back
+            try:
+                status, told = await asyncio.wait_for(client.post("/ask", {"question": question(number)}), 120)
+            except (OSError, asyncio.IncompleteReadError, TimeoutError, ValueError) as error:
+                lost.append(f"{number}: {type(error).__name__}")
+                return
+            statuses[status] += 1
+            if status != 200:
+                kinds[told["error"]["kind"]] += 1
+            elif told["answer"] != right_answer(number):
+                # An answer that broke off twice is given as the LM wrote it, and the fallback says so.
+                if "reader" in told["fallbacks"] and not _RIGHT.search(told["answer"] or ""):
+                    fell_back += 1
+                else:
+                    wrong.append([number, told["answer"], told["fallbacks"]])
+            if sum(statuses.values()) % max(1, given.requests // 20) == 0:
+                memory.append((sum(statuses.values()), server.resident))
+
+        taken, wall = asyncio.run(at_once(0, given.requests, given.concurrency, ask))
+        made = lm.counts().calls
+    warm = [size for done, size in memory if done >= given.requests * 0.25]
+    report = {
+        "requests": given.requests, "concurrency": given.concurrency, "seconds": wall, "p95": p95(taken),
+        "LM calls": made, "statuses": dict(statuses), "kinds": dict(kinds), "answered as the LM broke off": fell_back,
+        "lost": lost, "wrong": wrong, "undocumented": [one for one in statuses if one != 200 and one not in STATUSES],
+        "memory": memory, "memory growth after warm-up": warm[-1] - warm[0] if warm else None,
+    }  # fmt: skip
+    print(
+        f"soak, {given.requests} requests, concurrency {given.concurrency}, {wall:.0f} s: statuses {dict(statuses)}; "
+        f"{len(lost)} lost, {len(wrong)} wrong, {len(report['undocumented'])} undocumented statuses; {fell_back} "
+        f"answers broke off twice; {made} LM calls; memory {warm[0] if warm else 0:.0f} MiB warm, "
+        f"{warm[-1] if warm else 0:.0f} at the end"
+    )
+    return report
+
+
+def reload(given: argparse.Namespace) -> dict[str, Any]:
+    """Ten states of the artifact, one after another, while questions are asked."""
+    statuses: Counter[int] = Counter()
+    versions: Counter[str] = Counter()
+    swaps: list[tuple[int, float, bool]] = []
+    with bench(given.technique, 0.05) as (folder, lm), Child("serve", folder, lm.url, 30) as server:
+
+        async def work() -> None:
+            client, ended, numbers = Client(server.said), asyncio.Event(), iter(range(10**9))
+
+            async def ask() -> None:
+                while not ended.is_set():
+                    status, told = await client.post("/ask", {"question": question(next(numbers))})
+                    statuses[status] += 1
+                    versions[told.get("version", "none")] += 1
+
+            asking = [asyncio.create_task(ask()) for _ in range(32)]
+            for swap in range(10):
+                await asyncio.sleep(1)
+                version = await asyncio.to_thread(write, folder, given.technique, 3 + swap % 5)
+                began = time.perf_counter()
+                status, told = await client.post("/reload")
+                seconds = time.perf_counter() - began
+                swaps.append((status, seconds, status == 200 and told["artifacts"][0]["after"] == version))
+            ended.set()
+            await asyncio.gather(*asking)
+
+        asyncio.run(work())
+    report = {"statuses": dict(statuses), "versions": len(versions), "swaps": swaps}
+    print(
+        f"reload, {len(swaps)} swaps at concurrency 32: {sum(1 for one in swaps if one[2])} done, "
+        f"{statistics.median(one[1] for one in swaps):.2f} s each; {sum(statuses.values())} requests, statuses "
+        f"{dict(statuses)}; {len(versions)} versions answered"
+    )
+    return report
+
+
+def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--part", action="append", choices=PARTS, help="what is run (default: all)")
+    parser.add_argument("--technique", default="multi_query")
+    parser.add_argument("--latency", type=float, default=0.2, help="seconds of an LM call in the part overhead")
+    parser.add_argument("--questions", type=int, default=384, help="in each turn of the part overhead")
+    parser.add_argument("--concurrency", type=int, default=64)
+    parser.add_argument("--requests", type=int, default=20_000, help="of the part soak")
+    parser.add_argument("--json", action="store_true", help="print the whole report as JSON at the end")
+    parser.add_argument("--child", choices=("serve", "call"), help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--url", help=argparse.SUPPRESS)
+    parser.add_argument("--timeout", type=float, help=argparse.SUPPRESS)
+    given = parser.parse_args(arguments)
+    if given.child is not None:
+        (serve if given.child == "serve" else call)(given.folder, given.url, given.timeout)
+    parts = {"overhead": overhead, "soak": soak, "reload": reload}
+    report = {name: parts[name](given) for name in given.part or PARTS}
+    if given.json:
+        print(json.dumps(report))
+    return report
+
+
+if __name__ == "__main__":
+    main()

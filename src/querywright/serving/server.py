@@ -1,0 +1,198 @@
+"""Runs the application: listens, loads again on SIGHUP, and stops without dropping what is under way."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import signal
+import socket
+import threading
+from collections.abc import Callable, Generator
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from querywright.errors import InputError
+
+try:
+    import uvicorn
+except ImportError as error:
+    raise InputError("serving needs the extra serve: pip install 'querywright[serve]'") from error
+
+from querywright.serving.app import make_app
+from querywright.serving.failures import RequestError
+from querywright.serving.logging import log_event
+from querywright.serving.programs import Load, loader
+from querywright.serving.routes import Service
+from querywright.serving.settings import ServeSettings
+
+if TYPE_CHECKING:
+    from querywright.optimize.artifacts.loaded import LoadedProgram
+
+_BACKLOG = 2048
+_LAST_SECONDS = 2
+_ENDING = (signal.SIGINT, signal.SIGTERM)
+
+
+def serve(settings: ServeSettings, *, on_start: Callable[[str], None] | None = None) -> None:
+    """Load the artifacts and serve them until SIGINT or SIGTERM.
+
+    The first signal stops accepting; requests under way are finished for ``grace`` seconds. SIGHUP loads the artifacts
+    again. Signals are only heard in the main thread.
+
+    Args:
+        settings: What is served, and how.
+        on_start: Called with the address once it listens.
+
+    Raises:
+        ArtifactError: An artifact is missing or damaged.
+        CollectionError: Its collection cannot be used.
+        ModelError: Its LM or reranker cannot be used.
+        InputError: The address cannot be listened on.
+        KeyboardInterrupt: A second signal ended it at once; threads may still be at work.
+    """
+    names = settings.names()
+    if not names:
+        raise InputError("there is nothing to serve; name at least one artifact")
+    listening = _listen(settings.host, settings.port)
+    try:
+        load = _settled(loader(settings))
+        programs: dict[str, LoadedProgram] = {}
+        for name in names:
+            programs[name] = load(name, next(iter(programs.values()), None))
+        app = make_app(programs, settings, load=load)
+    except BaseException:
+        listening.close()
+        raise
+    server = Server(app, settings)
+    server.run_on(listening, on_start)
+    if server.force_exit:
+        raise KeyboardInterrupt
+
+
+class Server(uvicorn.Server):
+    """uvicorn with our way to stop.
+
+    Args:
+        app: From ``make_app``.
+        settings: Of the server.
+    """
+
+    def __init__(self, app: Any, settings: ServeSettings) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                host=settings.host,
+                port=settings.port,
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                proxy_headers=settings.trusted_proxy is not None,
+                forwarded_allow_ips=settings.trusted_proxy,
+                timeout_graceful_shutdown=int(settings.grace) + _LAST_SECONDS,
+                lifespan="on",
+                ws="none",
+                backlog=_BACKLOG,
+            )
+        )
+        self._service: Service = app.state.service
+        self._settings = settings
+        self._on_start: Callable[[str], None] | None = None
+
+    def run_on(self, listening: socket.socket, on_start: Callable[[str], None] | None = None) -> None:
+        """Serve until told to stop.
+
+        Args:
+            listening: A bound socket.
+            on_start: Called with the address once it listens.
+        """
+        self._on_start = on_start
+        make_loop = self.config.get_loop_factory() or asyncio.new_event_loop
+        loop = make_loop()
+        try:
+            asyncio.set_event_loop(loop)
+            loop.run_until_complete(self.serve(sockets=[listening]))
+        finally:
+            # asyncio.run would wait for every thread, also for one that hangs in a search that nobody waits for.
+            asyncio.set_event_loop(None)
+            if not self.force_exit:
+                loop.close()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start to accept."""
+        await super().startup(sockets)
+        if threading.current_thread() is threading.main_thread() and hasattr(signal, "SIGHUP"):
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._load_again)
+        host, port = (sockets or [])[0].getsockname()[:2]
+        url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        log_event("listening", url=url, artifacts={one.name: one.version for one in self._service.programs})
+        if self._on_start is not None:
+            self._on_start(url)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop accepting, and finish what is under way as long as there is time for it."""
+        log_event("stopping", in_flight=self._service.turns.running, grace=self._settings.grace)
+        self._service.attention.stopping = True
+        end = asyncio.get_running_loop().call_later(self._settings.grace, self._service.attention.give_up)
+        await super().shutdown(sockets)
+        end.cancel()
+        log_event("stopped", forced=self.force_exit)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """The first signal stops, the second ends at once."""
+        if self.should_exit:
+            self.force_exit = True
+        self.should_exit = True
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        """Hear signals while it serves; they are not raised again afterwards, since stopping is what they ask for."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {one: signal.signal(one, self.handle_exit) for one in _ENDING}
+        try:
+            yield
+        finally:
+            for one, handler in before.items():
+                signal.signal(one, handler)
+
+    def _load_again(self) -> None:
+        async def reload() -> None:
+            with contextlib.suppress(RequestError):  # it is in the log
+                await self._service.programs.reload()
+
+        self._reload = asyncio.ensure_future(reload())
+
+
+def _settled(load: Load) -> Load:
+    """The same, and what was loaded is taken out of the garbage collector's rounds.
+
+    They would stop all requests to walk over what stays anyway. Of a program that was replaced some may be kept until
+    the next one is.
+    """
+
+    def settled(name: str, before: LoadedProgram | None) -> LoadedProgram:
+        program = load(name, before)
+        gc.unfreeze()
+        gc.collect()
+        gc.freeze()
+        return program
+
+    return settled
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """A socket bound to an address; before anything is loaded, which takes longer."""
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)[0]
+        made = socket.socket(family, kind)
+    except OSError as error:
+        raise InputError(f"{host!r} is no address of this machine: {error.strerror}; give another --host") from None
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind(address)
+    except OSError as error:
+        made.close()
+        raise InputError(f"cannot listen on {host}:{port}: {error.strerror}; give another --port or --host") from None
+    return made

@@ -1,0 +1,129 @@
+"""How a server behaves: where it listens, who may ask, and how much at a time."""
+
+from __future__ import annotations
+
+import ipaddress
+import math
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from querywright.errors import InputError
+
+SHORTEST_TOKEN = 16
+_WHOLE = {
+    "max_body": 1, "max_question": 1, "max_options": 2, "max_option": 1, "concurrency": 1, "waiting": 0,
+}  # fmt: skip
+_SECONDS = ("deadline", "body_seconds", "grace")
+
+
+@dataclass(frozen=True, slots=True)
+class ServeSettings:
+    """Settings of a server.
+
+    Args:
+        artifacts: Folders of the artifacts, one or two. May be empty where programs are given to ``make_app``.
+        host: Address to listen on. Default 127.0.0.1.
+        port: Port to listen on; 0 for any that is free. Default 8080.
+        token: What a caller must send as ``Authorization: Bearer ...``; at least 16 characters. None for no token,
+            which only a loopback address allows.
+        insecure_no_token: Listen on any address without a token. Default False.
+        lm: An LM, or its name; None for the one that each artifact names.
+        reranker: A reranker, or the name or folder of one; None for the artifact's own.
+        home: The working folder that holds the collections.
+        verify: Replay the golden answers of an artifact before it is used. Default False.
+        public_key: File of the key by which each artifact must be signed; None to ask for no signature.
+        watchers: Told of every question, in the server's own thread: see ``LoadedProgram``.
+        max_body: Bytes of a request's body at most. Default 65536.
+        max_question: Characters of a question at most. Default 4000.
+        max_options: Options of a question at most, 2 or more. Default 20.
+        max_option: Characters of an option at most. Default 1000.
+        concurrency: Questions under way at a time. Default 64.
+        waiting: Questions that may wait for their turn; further ones get 503. Default 128.
+        rate: Requests a second that one client may make in the long run; 0 for no limit. Default 20.
+        burst: Requests that one client may make at once. Default 40.
+        deadline: Seconds from a request to its answer, waiting included; then it gets 504. Default 60.
+        body_seconds: Seconds in which a request's body must arrive; then it gets 408. Default 10.
+        grace: Seconds that requests under way are given when the server stops. Default 30.
+        trusted_proxy: Address of a proxy whose ``X-Forwarded-For`` is believed; None to believe nobody's.
+        log_questions: Write questions and messages of failures to the log. Default False.
+
+    Raises:
+        InputError: A value is out of range, or anyone on the network could ask.
+    """
+
+    artifacts: tuple[Path, ...] = ()
+    host: str = "127.0.0.1"
+    port: int = 8080
+    token: str | None = field(default=None, repr=False)
+    insecure_no_token: bool = False
+    lm: Any = None
+    reranker: Any = None
+    home: Path | None = None
+    verify: bool = False
+    public_key: Path | None = None
+    watchers: tuple[Callable[[Any], object], ...] = ()
+    max_body: int = 65_536
+    max_question: int = 4000
+    max_options: int = 20
+    max_option: int = 1000
+    concurrency: int = 64
+    waiting: int = 128
+    rate: float = 20.0
+    burst: int = 40
+    deadline: float = 60.0
+    body_seconds: float = 10.0
+    grace: float = 30.0
+    trusted_proxy: str | None = None
+    log_questions: bool = False
+
+    def __post_init__(self) -> None:
+        for name, least in _WHOLE.items():
+            if getattr(self, name) < least:
+                raise InputError(f"{name} must be {least} or more, but got {getattr(self, name)}")
+        for name in _SECONDS:
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value > 0):
+                raise InputError(f"{name} must be more than 0 seconds, but got {value}")
+        if not (math.isfinite(self.rate) and self.rate >= 0):
+            raise InputError(f"rate must be 0 (no limit) or more requests a second, but got {self.rate}")
+        if self.rate and self.burst < 1:
+            raise InputError(f"burst must be 1 or more requests, but got {self.burst}")
+        if not 0 <= self.port <= 65_535:
+            raise InputError(f"port must be in 0 to 65535, but got {self.port}")
+        self._check_access()
+
+    def _check_access(self) -> None:
+        if self.token is not None and (
+            len(self.token) < SHORTEST_TOKEN or not self.token.isascii() or not self.token.isprintable()
+        ):
+            raise InputError(
+                f"the token must have {SHORTEST_TOKEN} or more printable ASCII characters, but has {len(self.token)}; "
+                "make one with: python -c 'import secrets; print(secrets.token_urlsafe(32))'"
+            )
+        if self.token is None and not self.insecure_no_token and not is_loopback(self.host):
+            raise InputError(
+                f"{self.host!r} can be reached from other machines, where anyone could ask; put a token into an "
+                "environment variable and name it with --token-env, listen on 127.0.0.1, or say --insecure-no-token"
+            )
+
+    def names(self) -> dict[str, Path]:
+        """The artifacts by the names under which they are asked: their folders', told apart by a number."""
+        found: dict[str, Path] = {}
+        for path in self.artifacts:
+            name = own = Path(os.path.abspath(path)).name or "artifact"
+            number = 2
+            while name in found:
+                name, number = f"{own}-{number}", number + 1
+            found[name] = path
+        return found
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address is reached from this machine alone; a name other than localhost might be anything."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"

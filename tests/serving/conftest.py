@@ -1,0 +1,202 @@
+"""A real server over a program with a scripted LM and a retriever in memory."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import dspy
+import httpx
+import pytest
+from dspy import lm15
+
+from querywright.data.types import Passage
+from querywright.models.guard import AsyncGuardedEngine, GuardedEngine, Limits
+from querywright.optimize.artifacts.files import Manifest
+from querywright.optimize.artifacts.load import LoadedProgram
+from querywright.programs import make_program
+from querywright.retrieval.types import Hit
+from querywright.serving import ServeSettings, make_app
+from querywright.serving.logging import LOGGER, JsonLines
+from querywright.serving.server import Server, _listen
+
+TOKEN = "a-token-for-the-tests-only"
+
+
+@dataclass
+class Scripted:
+    """An LM whose answer is made from the number in the question: ``answer 7`` to ``What of 7?``.
+
+    Args:
+        before: Called with the question's number before each answer; it may wait, or raise.
+        answer: Makes the answer.
+    """
+
+    before: Callable[[int], None] = lambda number: None
+    answer: Callable[[int], str] = lambda number: f"answer {number}"
+    asked: list[int] = field(default_factory=list)
+    supports_response_schema = True
+    supported_params = frozenset({"temperature", "max_tokens", "response_format", "seed"})
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Scripted:
+        return self
+
+    def complete(self, request: lm15.Request) -> lm15.Response:
+        numbers = re.findall(r"What of (\d+)", request.messages[-1].text or "")
+        number = int(numbers[-1]) if numbers else -1
+        self.asked.append(number)
+        self.before(number)
+        form = request.config.response_format or {}
+        properties = form.get("json_schema", form).get("schema", {})["properties"]
+        enum = properties.get("answer", {}).get("enum")
+        values: dict[str, Any] = dict.fromkeys(properties, "x")
+        values["answer"] = enum[0] if enum else self.answer(number)
+        if "passage_numbers" in values:
+            values |= {"passage_numbers": [1], "passages_hold_the_answer": "yes"}
+        return lm15.Response(
+            id=None,
+            model=request.model,
+            message=lm15.Message.assistant([lm15.TextPart(json.dumps(values))]),
+            finish_reason="stop",
+            usage=lm15.Usage(input_tokens=3, output_tokens=2),
+        )
+
+    def close(self) -> None:
+        pass
+
+
+class InMemory:
+    """Finds three passages for any query, made from the number in it."""
+
+    fingerprint = "in memory"
+
+    def __init__(self) -> None:
+        self.before: Callable[[], None] = lambda: None
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> InMemory:
+        return self
+
+    def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
+        self.before()
+        return [self._hits(query)[:k] for query in queries]
+
+    def _hits(self, query: str) -> list[Hit]:
+        number = (re.findall(r"\d+", query) or ["0"])[0]
+        made = [Passage(f"p{number}-{rank}", f"Text {rank} on {number}.", f"Title {rank}") for rank in (1, 2, 3)]
+        return [Hit(passage, 1 / rank, rank) for rank, passage in enumerate(made, 1)]
+
+
+@pytest.fixture
+def scripted() -> Scripted:
+    return Scripted()
+
+
+@pytest.fixture
+def retriever() -> InMemory:
+    return InMemory()
+
+
+def loaded(
+    engine: Scripted, retriever: Any = None, *, reader: str | None = "short_answer", mark: str = "a", **limits: Any
+) -> LoadedProgram:
+    """A program as ``load`` would give it. ``mark`` is what its version begins with."""
+    guarded = GuardedEngine(
+        engine, identity="scripted", limits=Limits(**{"max_attempts": 1, "outage_after": 1000} | limits),
+        sleep=lambda seconds: None,
+    )  # fmt: skip
+    lm = dspy.LM(
+        "scripted/model", engine=guarded, async_engine=AsyncGuardedEngine(guarded), cache=False, num_retries=0
+    )  # fmt: skip
+    manifest = Manifest(
+        format=1, technique="plain", reader=reader, lm="scripted/model", embedder=None, collection=None, engine=None,
+        reranker=None, fingerprint="f", created="2026-01-02", versions={}, made={}, files={}, checksum=mark * 64,
+    )  # fmt: skip
+    return LoadedProgram(make_program("plain", retriever or InMemory(), reader=reader), lm, manifest)
+
+
+@pytest.fixture
+def make() -> Callable[..., LoadedProgram]:
+    return loaded
+
+
+class Running:
+    """A server in a thread, and a client of it."""
+
+    def __init__(self, app: Any, settings: ServeSettings) -> None:
+        self.server = Server(app, settings)
+        self.logs = io.StringIO()
+        self.expected: list[dict[str, Any]] = []  # of what nobody expects
+        started = threading.Event()
+        listening = _listen("127.0.0.1", 0)
+        self.url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        self._thread = threading.Thread(
+            target=self.server.run_on, args=(listening, lambda url: started.set()), daemon=True
+        )
+        self._handler = logging.StreamHandler(self.logs)
+        self._handler.setFormatter(JsonLines(questions=settings.log_questions))
+        logging.getLogger(LOGGER).addHandler(self._handler)
+        logging.getLogger(LOGGER).setLevel(logging.INFO)
+        self._thread.start()
+        assert started.wait(30)
+        headers = {} if settings.token is None else {"Authorization": f"Bearer {settings.token}"}
+        self.client = httpx.Client(base_url=self.url, headers=headers, timeout=30)
+
+    def ask(self, number: int = 7, **more: Any) -> httpx.Response:
+        return self.client.post("/ask", json={"question": f"What of {number}?"} | more)
+
+    def unexpected(self) -> list[dict[str, Any]]:
+        return self.lines("unexpected")
+
+    def lines(self, event: str = "request") -> list[dict[str, Any]]:
+        found = [json.loads(line) for line in self.logs.getvalue().splitlines()]
+        return [line for line in found if line["event"] == event]
+
+    def metric(self, name: str, **labels: str) -> float:
+        inside = ",".join(f'{key}="{value}"' for key, value in sorted(labels.items()))
+        start = f"querywright_{name}" + (f"{{{inside}}}" if inside else "") + " "
+        for line in self.client.get("/metrics").text.splitlines():
+            if line.startswith(start):
+                return float(line.removeprefix(start))
+        return 0.0
+
+    def wait_for(self, true: Callable[[], bool], seconds: float = 10) -> None:
+        end = time.monotonic() + seconds
+        while not true():
+            assert time.monotonic() < end, "it did not come to that"
+            time.sleep(0.01)
+
+    def stop(self) -> None:
+        self.client.close()
+        self.server.should_exit = True
+        self._thread.join(30)
+        logging.getLogger(LOGGER).removeHandler(self._handler)
+        assert not self._thread.is_alive()
+        assert self.unexpected() == self.expected
+
+
+@pytest.fixture
+def run() -> Iterator[Callable[..., Running]]:
+    """Starts servers, and stops them at the end."""
+    running: list[Running] = []
+
+    def start(programs: Mapping[str, LoadedProgram] | LoadedProgram, *, load: Any = None, **changes: Any) -> Running:
+        settings = replace(ServeSettings(rate=0, grace=5), **changes)
+        named = programs if isinstance(programs, Mapping) else {"sample": programs}
+        running.append(Running(make_app(named, settings, load=load), settings))
+        return running[-1]
+
+    yield start
+    for one in running:
+        one.stop()
+
+
+@pytest.fixture
+def token() -> str:
+    return TOKEN
