@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -122,11 +121,10 @@ APPLICATIONS: dict[str, tuple[str, ...]] = {
 
 
 def applications() -> str:
-    """What applications use besides ``load``; a module that is not there is left out."""
+    """What applications use besides ``load``."""
     parts = []
     for heading, objects in APPLICATIONS.items():
-        there = [one for one in objects if find_spec(f"querywright.{one.rpartition('.')[0]}") is not None]
-        parts += [f"## {heading}", *(f"::: querywright.{one}" for one in there)] if there else []
+        parts += [f"## {heading}", *(f"::: querywright.{one}" for one in objects)]
     return "\n\n".join(parts)
 
 
