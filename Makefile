@@ -55,6 +55,8 @@ bench: $(STAMP) ## Run the benchmarks
 	$(BIN)/python benchmarks/search.py
 	$(BIN)/python benchmarks/questions.py --size 20000
 	$(BIN)/python benchmarks/study.py
+	$(BIN)/python benchmarks/load.py
+	$(BIN)/python benchmarks/serve.py
 	$(BIN)/python benchmarks/techniques.py --home $(QUERYWRIGHT_HOME)/bench
 
 clean: ## Remove build products and tool caches; .querywright, with its stored answers, and .venv stay

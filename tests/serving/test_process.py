@@ -180,3 +180,19 @@ def test_what_cannot_be_served_is_told(
 
     assert run(["serve", str(tmp_path), *arguments]) == 2
     assert named in capsys.readouterr().err
+
+
+def test_traffic_is_recorded_and_its_texts_only_as_hashes_when_told(
+    tmp_path: Path, lm: Any, start: Callable[..., Served]
+) -> None:
+    from querywright.watching import read_traffic
+
+    file = tmp_path / "traffic.jsonl"
+    write(tmp_path / "colour")
+    served = start(lm.url, str(tmp_path / "colour"), "--record", str(file), "--record-hashes")
+    assert served.client.post("/ask", json={"question": "Which colour has the sky?"}).json()["answer"] == "blue"
+    served.tell(signal.SIGINT)
+    assert served.end()[0] == 0
+    (recorded,) = read_traffic(file)
+    assert recorded.question.startswith("sha256:")
+    assert "colour" not in file.read_text()

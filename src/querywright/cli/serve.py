@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -96,6 +97,18 @@ def serve(
     log_questions: Annotated[
         bool, typer.Option("--log-questions", help="Write questions to the log, which they are kept out of.")
     ] = False,
+    record: Annotated[
+        Path | None,
+        typer.Option(
+            "--record",
+            metavar="FILE",
+            help="Append every question and what came of it to this file, for querywright drift and traffic.",
+            show_default=False,
+        ),
+    ] = None,
+    record_hashes: Annotated[
+        bool, typer.Option("--record-hashes", help="With --record: salted hashes in the place of texts.")
+    ] = False,
 ) -> None:
     """Serve an artifact: an API, a page for people, and what Prometheus wants. Logs are JSON lines on standard output.
 
@@ -109,7 +122,7 @@ def serve(
         home=home, verify=verify, public_key=public_key, max_body=max_body, max_question=max_question,
         max_options=max_options,
         concurrency=concurrency, waiting=waiting, rate=rate, burst=burst, deadline=deadline, grace=grace,
-        trusted_proxy=trusted_proxy, log_questions=log_questions,
+        trusted_proxy=trusted_proxy, log_questions=log_questions, watchers=_recorder(record, hashes=record_hashes),
     )  # fmt: skip
     _run(settings, lm, api_base, api_key_env)
 
@@ -145,6 +158,17 @@ def _lm(settings: ServeSettings, lm: str | None, api_base: str | None, api_key_e
         named = read_artifact(settings.artifacts[0]).manifest.lm
         lm = "embedded" if named.startswith("embedded:") else named
     return Workspace.open(settings.home, lm, api_base=api_base, api_key_env=api_key_env).lm
+
+
+def _recorder(path: Path | None, *, hashes: bool) -> tuple[Callable[[Any], object], ...]:
+    """What writes traffic to a file, if one was named."""
+    if path is None:
+        if hashes:
+            raise InputError("--record-hashes says how --record FILE writes texts; name the file as well")
+        return ()
+    from querywright.watching.record import JsonLines
+
+    return (JsonLines(path, questions=not hashes),)
 
 
 def _token(variable: str | None) -> str | None:
