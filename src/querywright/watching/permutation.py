@@ -122,7 +122,7 @@ class FarTest:
         self._nearness = nearness = pooled @ pooled.T
         np.fill_diagonal(nearness, -np.inf)
         total = len(pooled)
-        # Of so many neighbours one is a reference vector in nearly every draw, but not where vectors keep to themselves.
+        # Of so many neighbours one is a reference vector in nearly every draw; where none is, all are looked at.
         kept = min(total - 1, math.ceil(20 * total / self._n_reference))
         self._order = np.argsort(-nearness, axis=1)[:, :kept]
         self._nearest = np.take_along_axis(nearness, self._order, axis=1)
@@ -152,7 +152,7 @@ class FarTest:
         rows = len(labels)
         kept = labels[:, self._order]
         near = self._nearest[np.arange(labels.shape[1]), kept.argmax(axis=2)]
-        none = ~kept.any(axis=2)
+        none: Labels = ~np.logical_or.reduce(kept, axis=2)
         for draw in np.flatnonzero(none.any(axis=1)):
             near[draw, none[draw]] = self._nearness[np.ix_(none[draw], labels[draw])].max(axis=1)
         inside = np.sort(near[labels].reshape(rows, self._n_reference), axis=1)
