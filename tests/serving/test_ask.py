@@ -127,3 +127,11 @@ def test_watchers_are_told_the_id_of_the_request(run: Any, make: Any, scripted: 
     assert answer.json()["id"] == "mine-1"
     assert flush()
     assert seen[0].metadata == {"request_id": "mine-1"}
+
+
+def test_an_option_with_space_around_it_that_says_i_do_not_know_is_an_answer(
+    run: Any, make: Any, scripted: Any
+) -> None:
+    server = run(make(scripted, reader="multiple_choice"))
+    told = server.ask(7, options=[" I don't know ", "B"]).json()
+    assert (told["answer"], told["declined"]) == ("I don't know", False)
