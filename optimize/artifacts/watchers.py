@@ -23,7 +23,7 @@ logger = logging.getLogger("querywright.watching")
 
 
 def tell(watchers: Sequence[Watcher], exchange: Exchange) -> None:
-    """Tell every watcher; an error of one is logged and goes no further.
+    """Tell every watcher. An error of one is logged by its name, for its text may hold a question, and goes no further.
 
     Args:
         watchers: Who is told.
@@ -33,7 +33,7 @@ def tell(watchers: Sequence[Watcher], exchange: Exchange) -> None:
         try:
             watcher(exchange)
         except Exception as error:  # noqa: BLE001 - whoever watches must not spoil an answer
-            logger.warning("a watcher failed: %s: %s", type(error).__name__, error)
+            logger.warning("a watcher failed: %s", type(error).__name__)
 
 
 def tell_later(watchers: Sequence[Watcher], exchange: Exchange) -> None:

@@ -129,7 +129,7 @@ def test_watchers_are_told_the_id_of_the_request(run: Any, make: Any, scripted: 
     assert seen[0].metadata == {"request_id": "mine-1"}
 
 
-def test_an_option_with_space_around_it_that_says_i_do_not_know_is_an_answer(
+def test_an_option_that_says_i_do_not_know_is_an_answer_whatever_space_is_around_it(
     run: Any, make: Any, scripted: Any
 ) -> None:
     server = run(make(scripted, reader="multiple_choice"))

@@ -184,6 +184,17 @@ def test_a_full_disk_is_told_once_and_never_raised(exchange, caplog):
     assert "No space left" in caplog.text
 
 
+@pytest.mark.parametrize("kind", [ValueError, OSError])
+def test_the_text_of_an_error_is_kept_out_of_the_log(tmp_path, exchange, caplog, kind):
+    def redact(text):
+        raise kind(f"cannot redact {text}")
+
+    with caplog.at_level(logging.WARNING, "querywright.watching"):
+        JsonLines(tmp_path / "traffic.jsonl", redact=redact)(exchange())
+    (told,) = caplog.messages
+    assert told.startswith(f"a line of traffic could not be written to traffic.jsonl ({kind.__name__}); 1 lost")
+
+
 def test_a_line_that_was_cut_off_spoils_no_other(tmp_path, exchange):
     path = tmp_path / "traffic.jsonl"
     watcher = JsonLines(path)

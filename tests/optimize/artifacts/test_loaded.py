@@ -334,7 +334,7 @@ def test_a_watcher_that_fails_spoils_nothing(loaded, caplog):
     seen = []
 
     def fails(one):
-        raise ValueError("disk full")
+        raise ValueError(one.question)
 
     program = loaded(watchers=[fails, seen.append])
     with caplog.at_level(logging.WARNING, logger="querywright.watching"):
@@ -342,7 +342,7 @@ def test_a_watcher_that_fails_spoils_nothing(loaded, caplog):
         assert asyncio.run(program.acall(*asked(1))).answer == "right 1"
         assert flush()
     assert len(seen) == 2
-    assert caplog.messages == ["a watcher failed: ValueError: disk full"] * 2
+    assert caplog.messages == ["a watcher failed: ValueError"] * 2  # without its text
 
 
 def test_a_watcher_holds_up_no_event_loop_and_is_told_in_the_context_of_the_question(loaded):
