@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import logging
 import queue
 import threading
 import time
@@ -27,6 +28,8 @@ from querywright.programs.listener import Listener, telling
 from querywright.programs.readers import MultipleChoiceReader
 
 _THREAD = "querywright-stream"
+
+logger = logging.getLogger("querywright.watching")
 
 
 class LoadedProgram:
@@ -239,19 +242,22 @@ class LoadedProgram:
             finally:
                 seconds = time.monotonic() - began
                 if self.watchers:
-                    exchange = exchange_of(
-                        made[0] if made else None,
-                        at=at,
-                        artifact=self.id,
-                        question=question,
-                        options=options,
-                        seconds=seconds,
-                        lm_calls=meter.total.calls,
-                        lm_saved=meter.total.saved,
-                        error=failure,
-                        metadata=metadata,
-                    )
-                    tell(self.watchers, exchange)
+                    try:
+                        exchange = exchange_of(
+                            made[0] if made else None,
+                            at=at,
+                            artifact=self.id,
+                            question=question,
+                            options=options,
+                            seconds=seconds,
+                            lm_calls=meter.total.calls,
+                            lm_saved=meter.total.saved,
+                            error=failure,
+                            metadata=metadata,
+                        )
+                        tell(self.watchers, exchange)
+                    except Exception as error:  # noqa: BLE001 - whoever watches must not spoil an answer
+                        logger.warning("watchers could not be told of a question: %s", type(error).__name__)
 
 
 def _with_async_face(lm: dspy.BaseLM) -> dspy.BaseLM:

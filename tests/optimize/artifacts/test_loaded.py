@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 
 import dspy
+import numpy as np
 import pytest
 from dspy.utils.exceptions import LMInvalidRequestError, LMServerError
 
@@ -343,6 +344,27 @@ def test_a_watcher_that_fails_spoils_nothing(loaded, caplog):
         assert flush()
     assert len(seen) == 2
     assert caplog.messages == ["a watcher failed: ValueError"] * 2  # without its text
+
+
+def test_metadata_that_is_none_spoils_no_answer_and_hides_no_error(loaded, caplog):
+    seen = []
+    program = loaded(watchers=[seen.append])
+    with caplog.at_level(logging.WARNING, logger="querywright.watching"):
+        assert program(*asked(1), metadata=7).answer == "right 1"
+        assert asyncio.run(program.acall(*asked(1), metadata=["request"])).answer == "right 1"
+        with pytest.raises(TechniqueError):
+            program(asked(1)[0], metadata=7)
+    assert seen == []
+    assert caplog.messages == [
+        f"watchers could not be told of a question: {name}" for name in ("TypeError", "ValueError", "TypeError")
+    ]
+
+
+def test_options_may_be_an_array(loaded):
+    seen = []
+    program = loaded(watchers=[seen.append])
+    assert program(asked(1)[0], np.array(asked(1)[1])).answer == "right 1"
+    assert [one.options for one in seen] == [tuple(asked(1)[1])]
 
 
 def test_a_watcher_holds_up_no_event_loop_and_is_told_in_the_context_of_the_question(loaded):
