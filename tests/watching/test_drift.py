@@ -155,6 +155,28 @@ def test_a_question_asked_again_counts_once_as_it_went_last(exchange):
     assert (found.verdict, found.requests, found.questions) == ("too_few", 500, 1)
 
 
+def test_a_question_that_was_searched_for_later_counts_as_it_was_answered(exchange):
+    asked, searched, failed = (
+        Recorded.of(exchange(n, question="Q?", **changes))
+        for n, changes in enumerate([{}, {"answer": None}, {"answer": None, "error": "OutageError"}])
+    )
+    assert distinct([asked, searched]) == distinct([searched, asked]) == [asked]
+    assert distinct([asked, failed]) == [failed]
+    assert distinct([failed, searched]) == [searched]
+
+
+def test_what_users_did_wrong_is_no_drift_and_what_a_retriever_did_is(exchange):
+    usual = [Recorded.of(exchange(n)) for n in range(60)]
+
+    def failing(error):
+        wrong = {"error": error, "answer": None, "top_scores": (), "passages": ()}
+        return usual + [Recorded.of(exchange(100 + n, options=("a",), **wrong)) for n in range(40)]
+
+    found = find_drift(failing("TechniqueError"), usual)
+    assert (found.verdict, found.questions) == ("none", 60)
+    assert shown(find_drift(failing("InputError"), usual)) == {FAILED}
+
+
 def test_a_hash_has_no_place_among_the_questions(exchange):
     hashed = [Recorded.of(exchange(n, question=f"sha256:{n:064x}")) for n in range(40)]
     found = find_drift(hashed, Source(exchange).draw(40, 1, {}), embed=lambda texts: np.eye(len(texts)))
