@@ -19,7 +19,7 @@ class Exchange:
         at: When it was asked, ISO 8601 in UTC.
         artifact: Id of the artifact that was asked.
         question: The question as it was asked.
-        options: Option texts; empty without.
+        options: Option texts as readers see them, without space around them; empty without.
         queries: Role and text of each query.
         passages: Ids of the passages found, best first.
         support: Ids of the passages that the answer rests on; None where the reader does not say.
@@ -82,18 +82,18 @@ def exchange_of(
         metadata: What the caller gave.
     """
     found = {} if prediction is None else dict(prediction.toDict())
-    answer, support, given = found.get("answer"), found.get("support"), tuple(options or ())
+    answer, support = found.get("answer"), found.get("support")
     return Exchange(
         id=uuid.uuid4().hex,
         at=at,
         artifact=artifact,
         question=question,
-        options=given,
+        options=bare_options(options),
         queries=tuple((query.role, query.text) for query in found.get("queries") or ()),
         passages=tuple(passage.id for passage in found.get("passages") or ()),
         support=None if support is None else tuple(support),
         answer=answer,
-        declined=bool(answer) and answer not in given and says_declined(str(answer)),
+        declined=has_declined(answer, options),
         fallbacks=tuple(found.get("fallbacks") or ()),
         top_scores=_top_scores(found.get("steps") or ()),
         seconds=seconds,
@@ -102,6 +102,25 @@ def exchange_of(
         error=None if error is None else type(error).__name__,
         metadata=dict(metadata or {}),
     )
+
+
+def bare_options(options: Sequence[str] | None) -> tuple[str, ...]:
+    """Option texts without the space around them, as readers see them and answer with them.
+
+    Args:
+        options: As they were given, or None.
+    """
+    return () if options is None else tuple(str(option).strip() for option in options)
+
+
+def has_declined(answer: str | None, options: Sequence[str] | None) -> bool:
+    """Whether an answer says that the passages do not answer the question. One that is an option never does.
+
+    Args:
+        answer: What the reader said; None without one.
+        options: Of the question, as they were given, or None.
+    """
+    return bool(answer) and answer not in bare_options(options) and says_declined(str(answer))
 
 
 def _top_scores(steps: Sequence[Any]) -> tuple[float, ...]:

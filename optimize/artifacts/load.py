@@ -15,8 +15,9 @@ from querywright.models.embedder import Embedder, resolve_embedder
 from querywright.models.lm import resolve_lm
 from querywright.models.store import open_store
 from querywright.optimize.artifacts.files import Artifact, Manifest, read_artifact
-from querywright.optimize.artifacts.loaded import LoadedProgram, Watcher
+from querywright.optimize.artifacts.loaded import LoadedProgram
 from querywright.optimize.artifacts.state import program_from
+from querywright.optimize.artifacts.watchers import Watcher
 from querywright.programs import technique_class
 from querywright.retrieval.callable import as_retriever
 from querywright.retrieval.collection import (

@@ -21,13 +21,11 @@ from querywright.optimize.artifacts.answered import Answered, Asked, answer_all
 from querywright.optimize.artifacts.exchange import Exchange, exchange_of
 from querywright.optimize.artifacts.files import Manifest
 from querywright.optimize.artifacts.streaming import Event, Telling
+from querywright.optimize.artifacts.watchers import Watcher, tell, tell_later
 from querywright.optimize.asking import asking
 from querywright.programs import RAG, Ensemble
 from querywright.programs.listener import Listener, telling
 from querywright.programs.readers import MultipleChoiceReader
-
-Watcher = Callable[[Exchange], object]
-"""Told of every question."""
 
 _THREAD = "querywright-stream"
 
@@ -42,7 +40,8 @@ class LoadedProgram:
         lm: The LM that it asks.
         manifest: How it was made.
         watchers: Each is called with an ``Exchange`` after every question, from the thread that asked (of a stream:
-            from the thread that works on it). An error of a watcher is logged and goes no further.
+            from the thread that works on it; of an event loop: soon afterwards, from one thread that does nothing
+            else). An error of a watcher is logged and goes no further.
     """
 
     def __init__(self, program: RAG, lm: dspy.BaseLM, manifest: Manifest, watchers: Sequence[Watcher] = ()) -> None:
@@ -218,13 +217,17 @@ class LoadedProgram:
         metadata: Mapping[str, str] | None,
         listener: Listener | None = None,
     ) -> dspy.Prediction:
-        with self._watched(question, options, metadata) as made, asking(self.lm), telling(listener):
+        with self._watched(question, options, metadata, tell_later) as made, asking(self.lm), telling(listener):
             made.append(await program.acall(question=question, options=None if options is None else list(options)))
         return made[0]
 
     @contextmanager
     def _watched(
-        self, question: str, options: Sequence[str] | None, metadata: Mapping[str, str] | None
+        self,
+        question: str,
+        options: Sequence[str] | None,
+        metadata: Mapping[str, str] | None,
+        tell: Callable[[Sequence[Watcher], Exchange], None] = tell,
     ) -> Iterator[list[dspy.Prediction]]:
         """Takes the prediction, and tells the watchers of the question when it ends, however it ends."""
         made: list[dspy.Prediction] = []
@@ -239,25 +242,22 @@ class LoadedProgram:
             finally:
                 seconds = time.monotonic() - began
                 if self.watchers:
-                    self._tell(
-                        made[0] if made else None,
-                        at=at,
-                        question=question,
-                        options=options,
-                        seconds=seconds,
-                        lm_calls=meter.total.calls,
-                        lm_saved=meter.total.saved,
-                        error=failure,
-                        metadata=metadata,
-                    )
-
-    def _tell(self, prediction: dspy.Prediction | None, **facts: Any) -> None:
-        exchange = exchange_of(prediction, artifact=self.id, **facts)
-        for watcher in self.watchers:
-            try:
-                watcher(exchange)
-            except Exception as error:  # noqa: BLE001 - whoever watches must not spoil an answer
-                logger.warning("a watcher failed: %s: %s", type(error).__name__, error)
+                    try:
+                        exchange = exchange_of(
+                            made[0] if made else None,
+                            at=at,
+                            artifact=self.id,
+                            question=question,
+                            options=options,
+                            seconds=seconds,
+                            lm_calls=meter.total.calls,
+                            lm_saved=meter.total.saved,
+                            error=failure,
+                            metadata=metadata,
+                        )
+                        tell(self.watchers, exchange)
+                    except Exception as error:  # noqa: BLE001 - whoever watches must not spoil an answer
+                        logger.warning("watchers could not be told of a question: %s", type(error).__name__)
 
 
 def _with_async_face(lm: dspy.BaseLM) -> dspy.BaseLM:

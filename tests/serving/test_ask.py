@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from querywright.data.types import Passage
+from querywright.optimize.artifacts.watchers import flush
 
 
 def events(text: str) -> list[tuple[str, Any]]:
@@ -124,4 +125,13 @@ def test_watchers_are_told_the_id_of_the_request(run: Any, make: Any, scripted: 
     server = run(program)
     answer = server.client.post("/ask", json={"question": "What of 7?"}, headers={"X-Request-Id": "mine-1"})
     assert answer.json()["id"] == "mine-1"
+    assert flush()
     assert seen[0].metadata == {"request_id": "mine-1"}
+
+
+def test_an_option_that_says_i_do_not_know_is_an_answer_whatever_space_is_around_it(
+    run: Any, make: Any, scripted: Any
+) -> None:
+    server = run(make(scripted, reader="multiple_choice"))
+    told = server.ask(7, options=[" I don't know ", "B"]).json()
+    assert (told["answer"], told["declined"]) == ("I don't know", False)

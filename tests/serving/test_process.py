@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
@@ -196,3 +197,21 @@ def test_traffic_is_recorded_and_its_texts_only_as_hashes_when_told(
     (recorded,) = read_traffic(file)
     assert recorded.question.startswith("sha256:")
     assert "colour" not in file.read_text()
+
+
+def test_a_locked_file_of_traffic_holds_up_nobody_and_loses_no_line(
+    tmp_path: Path, lm: Any, start: Callable[..., Served]
+) -> None:
+    from querywright.watching import read_traffic
+
+    file = tmp_path / "traffic.jsonl"
+    write(tmp_path / "colour")
+    served = start(lm.url, str(tmp_path / "colour"), "--record", str(file))
+    with file.open("rb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert served.client.post("/ask", json={"question": "Which colour?"}).json()["answer"] == "blue"
+        served.tell(signal.SIGINT)
+        served.line("stopped")
+        assert file.read_bytes() == b""
+        assert served.end()[0] == 0
+    assert [one.question for one in read_traffic(file)] == ["Which colour?"]

@@ -84,12 +84,13 @@ def test_where_nothing_changed_nothing_is_shown_in_nineteen_of_twenty(exchange):
     [
         ({"spread": 0.25}, BEST, 0.9),
         ({"new": 0.3}, FAR, 0.9),
+        ({"new": 1.0}, FAR, 0.9),
         ({"fell_back": 0.4}, FELL_BACK, 0.9),
         ({"declined": 0.35}, DECLINED, 0.9),
         ({"failed": 0.3}, FAILED, 0.9),
         ({"first": 0.7}, "answer: option 1", 0.9),
     ],
-    ids=["score spread", "new topics", "fallbacks", "declined", "failures", "one option"],
+    ids=["score spread", "new topics", "nothing but new topics", "fallbacks", "declined", "failures", "one option"],
 )
 def test_what_was_planted_is_found(exchange, change, name, least):
     found = [compared(exchange, 1_000 + seed, **change) for seed in range(12)]
@@ -152,6 +153,28 @@ def test_a_question_asked_again_counts_once_as_it_went_last(exchange):
     reference = Source(exchange).draw(60, 1, {})
     found = find_drift(many, reference)
     assert (found.verdict, found.requests, found.questions) == ("too_few", 500, 1)
+
+
+def test_a_question_that_was_searched_for_later_counts_as_it_was_answered(exchange):
+    asked, searched, failed = (
+        Recorded.of(exchange(n, question="Q?", **changes))
+        for n, changes in enumerate([{}, {"answer": None}, {"answer": None, "error": "OutageError"}])
+    )
+    assert distinct([asked, searched]) == distinct([searched, asked]) == [asked]
+    assert distinct([asked, failed]) == [failed]
+    assert distinct([failed, searched]) == [searched]
+
+
+def test_what_users_did_wrong_is_no_drift_and_what_a_retriever_did_is(exchange):
+    usual = [Recorded.of(exchange(n)) for n in range(60)]
+
+    def failing(error):
+        wrong = {"error": error, "answer": None, "top_scores": (), "passages": ()}
+        return usual + [Recorded.of(exchange(100 + n, options=("a",), **wrong)) for n in range(40)]
+
+    found = find_drift(failing("TechniqueError"), usual)
+    assert (found.verdict, found.questions) == ("none", 60)
+    assert shown(find_drift(failing("InputError"), usual)) == {FAILED}
 
 
 def test_a_hash_has_no_place_among_the_questions(exchange):
@@ -228,6 +251,17 @@ def test_far_is_what_is_farther_than_the_reference_from_itself():
     assert test.reference_share == 1 / 20
     assert test.far == 3  # nineteen of twenty have another one degree away
     assert test.p() < 0.2
+
+
+@pytest.mark.parametrize(("n", "m"), [(300, 300), (300, 60), (30, 300)])
+def test_vectors_that_keep_to_themselves_are_all_far(n, m):
+    """The nearest neighbours of each are of its own side, so many of them that no reference vector is among them."""
+    rng = np.random.default_rng(0)
+    one, two = np.zeros((n, 32), np.float32), np.zeros((m, 32), np.float32)
+    one[:, 16:], two[:, :16] = rng.normal(0.5, 1, (n, 16)), rng.normal(0.5, 1, (m, 16))
+    test = FarTest(*(rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in (one, two)))
+    assert test.far == n
+    assert test.p() == 1 / 2_000
 
 
 def test_measures_by_hand():

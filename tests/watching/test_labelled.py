@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import stat
 
+import dspy
 import pytest
 
 from querywright.data import read_questions
-from querywright.data.types import Label
-from querywright.errors import DataError
+from querywright.data.types import Label, Question
+from querywright.errors import DataError, InputError
+from querywright.optimize.artifacts.exchange import exchange_of
 from querywright.watching import Recorded, labelled_questions, write_questions
+from querywright.watching.measures import options
 
 
 @pytest.fixture
@@ -52,6 +57,40 @@ def test_each_kind_of_label(labelled, tmp_path):
     twice = tmp_path / "twice.jsonl"
     twice.write_text(path.read_text() * 2)
     assert read_questions(twice) == list(found.questions)
+
+
+def test_a_file_that_is_there_is_replaced_whole_or_stays(tmp_path):
+    path = tmp_path / "questions.jsonl"
+    path.write_text("from before\n")
+    path.chmod(0o644)
+    (tmp_path / "link").symlink_to(path)
+    good = Question("1", "Good?", answer="yes")
+
+    class Broken:
+        def to_json(self):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with pytest.raises(InputError, match=r"'questions\.jsonl' could not be written: No space left"):
+        write_questions(path, [good, Broken()])
+    assert path.read_text() == "from before\n"
+    write_questions(tmp_path / "link", [good])
+    assert [one.question for one in read_questions(path)] == ["Good?"]
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["link", "questions.jsonl"]
+    with pytest.raises(InputError, match="No such file"):
+        write_questions(tmp_path / "missing" / "q.jsonl", [good])
+
+
+def test_what_is_no_file_is_written_to_and_never_replaced(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reading = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        write_questions(pipe, [Question("1", "Good?", answer="yes")])
+        assert json.loads(os.read(reading, 1_000))["question"] == "Good?"
+    finally:
+        os.close(reading)
+    assert pipe.is_fifo()
 
 
 def test_labels_of_one_question_are_one(labelled):
@@ -135,3 +174,15 @@ def test_wrong_labels_are_all_named(labelled, tmp_path):
     (tmp_path / "labels.txt").write_text("x")
     with pytest.raises(DataError, match="one label a row"):
         labelled_questions([], tmp_path / "labels.txt")
+
+
+def test_an_answer_is_one_of_the_options_whatever_space_was_around_them(tmp_path):
+    given = {"at": "2026-03-04T05:06:07+00:00", "artifact": "a", "question": "Which?", "options": [" A one ", "B"]}
+    traffic = [Recorded.of(exchange_of(dspy.Prediction(answer="A one"), **given)) for _ in range(40)]
+    labels = tmp_path / "labels.jsonl"
+    labels.write_text(json.dumps({"id": traffic[0].id, "feedback": "up"}))
+    (question,) = labelled_questions(traffic, labels).questions
+    assert (question.answer, question.options) == ("A one", ("A one", "B"))
+    place = options(traffic, traffic)
+    assert place is not None
+    assert (place.name, place.value) == ("answer: option 1", 1.0)

@@ -101,7 +101,8 @@ def test_a_redaction_that_fails_writes_nothing(tmp_path, exchange, caplog):
     assert [line["question"] for line in lines(path)] == ["What of number 0?", "What of number 2?"]
     assert watcher.lost == 2
     assert len(caplog.records) == 1
-    assert "cannot redact" in caplog.text
+    assert "(ValueError)" in caplog.text
+    assert "cannot redact" not in caplog.text
 
 
 def test_a_file_is_put_aside_when_it_is_full_and_read_in_order(tmp_path, exchange):
@@ -182,6 +183,17 @@ def test_a_full_disk_is_told_once_and_never_raised(exchange, caplog):
     assert watcher.lost == 5
     assert len(caplog.records) == 1
     assert "No space left" in caplog.text
+
+
+@pytest.mark.parametrize("kind", [ValueError, OSError])
+def test_the_text_of_an_error_is_kept_out_of_the_log(tmp_path, exchange, caplog, kind):
+    def redact(text):
+        raise kind(f"cannot redact {text}")
+
+    with caplog.at_level(logging.WARNING, "querywright.watching"):
+        JsonLines(tmp_path / "traffic.jsonl", redact=redact)(exchange())
+    (told,) = caplog.messages
+    assert told.startswith(f"a line of traffic could not be written to traffic.jsonl ({kind.__name__}); 1 lost")
 
 
 def test_a_line_that_was_cut_off_spoils_no_other(tmp_path, exchange):

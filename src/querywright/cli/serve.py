@@ -130,6 +130,7 @@ def serve(
 def _run(settings: ServeSettings, lm: str | None, api_base: str | None, api_key_env: str | None) -> None:
     from dataclasses import replace
 
+    from querywright.optimize.artifacts.watchers import flush
     from querywright.serving.logging import write_logs
     from querywright.serving.server import serve as run
 
@@ -143,6 +144,7 @@ def _run(settings: ServeSettings, lm: str | None, api_base: str | None, api_key_
 
     with lm_failures():
         run(replace(settings, lm=given), on_start=started)
+    flush()
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     os._exit(0)  # every answer is out; a thread that still asks for one which nobody waits for must not hold this up

@@ -35,7 +35,7 @@ class ServeSettings:
         home: The working folder that holds the collections.
         verify: Replay the golden answers of an artifact before it is used. Default False.
         public_key: File of the key by which each artifact must be signed; None to ask for no signature.
-        watchers: Told of every question, in the server's own thread: see ``LoadedProgram``.
+        watchers: Told of every question, by a thread that holds up no request: see ``LoadedProgram``.
         max_body: Bytes of a request's body at most. Default 65536.
         max_question: Characters of a question at most. Default 4000.
         max_options: Options of a question at most, 2 or more. Default 20.

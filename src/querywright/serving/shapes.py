@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, create_model
 
-from querywright.data.declined import says_declined
+from querywright.optimize.artifacts.exchange import has_declined
 from querywright.serving.failures import RequestError
 from querywright.serving.settings import ServeSettings
 
@@ -188,7 +188,7 @@ def answer_out(
         "passages": passages_out(prediction.passages),
         "queries": queries_out(prediction.queries),
         "fallbacks": list(prediction.fallbacks),
-        "declined": bool(answer) and answer not in options and says_declined(str(answer)),
+        "declined": has_declined(answer, options),
         "artifact": artifact,
         "version": version,
         "seconds": round(seconds, 4),

@@ -21,6 +21,9 @@ _DETOUR = 1.07
 """How much larger a shift must be for Anderson-Darling to find it than for the t-test; measured, on normal values."""
 _GIVEN_UP = frozenset({"CancelledError", "KeyboardInterrupt", "GeneratorExit"})
 """Errors of a question that whoever asked it did not wait for; they say nothing of the program."""
+_MISTAKEN = frozenset({"TechniqueError"})
+"""Errors of a question that could not be asked so, as a blank one; they say nothing of the program either. A plain
+InputError does: a retriever or a reranker gave what is no answer."""
 _OF_THE_READER = frozenset({"reader"})
 BEST, FAR, PASSAGES, FELL_BACK, DECLINED, FAILED = (
     "best score",
@@ -93,11 +96,15 @@ def find_drift(
 
 
 def distinct(traffic: Sequence[Recorded]) -> list[Recorded]:
-    """Each question once, as it went the last time that it was waited for, and of these the newest."""
+    """Each question once, as it went the last time that it was waited for, and of these the newest.
+
+    A question that was answered and then only searched for counts as it was answered.
+    """
     last: dict[tuple[str, ...], Recorded] = {}
-    for one in (one for one in traffic if one.error not in _GIVEN_UP):
-        last.pop(one.key, None)
-        last[one.key] = one
+    for one in (one for one in traffic if one.error not in _GIVEN_UP | _MISTAKEN):
+        before = last.pop(one.key, one)
+        only_searched = one.answer is None and one.error is None
+        last[one.key] = before if only_searched and before.answer is not None else one
     return list(last.values())[-MOST:]
 
 

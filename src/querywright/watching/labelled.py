@@ -14,10 +14,12 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO
 
 from querywright.data.choices import read_answer, read_options
 from querywright.data.columns import Record, Table
@@ -145,7 +147,7 @@ def labelled_questions(traffic: Sequence[Recorded], labels: str | Path) -> Label
 
 
 def write_questions(path: str | Path, questions: Sequence[Question]) -> None:
-    """Write questions as JSON lines, readable by their owner only.
+    """Write questions as JSON lines, whole or not at all, readable by their owner only.
 
     They have no ids, so that files of them can be put together: reading them unites what asks the same.
 
@@ -158,13 +160,32 @@ def write_questions(path: str | Path, questions: Sequence[Question]) -> None:
     """
     target = Path(path)
     try:
-        descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        with open(descriptor, "w", encoding="utf-8") as file:
-            for question in questions:
-                data = {key: value for key, value in question.to_json().items() if key != "id"}
-                file.write(json.dumps(data, ensure_ascii=False) + "\n")
+        place = target.resolve()
+        if place.exists() and not place.is_file():  # such as /dev/stdout
+            with place.open("w", encoding="utf-8") as file:
+                _write(file, questions)
+        else:
+            _replace(place, questions)
     except OSError as error:
         raise InputError(f"{target.name!r} could not be written: {error.strerror}; give another file") from error
+
+
+def _replace(place: Path, questions: Sequence[Question]) -> None:
+    """Put a new file in the place of the one that is there, whole or not at all."""
+    made = place.with_name(f".{place.name}.{secrets.token_hex(6)}.tmp")
+    descriptor = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        with open(descriptor, "w", encoding="utf-8") as file:
+            _write(file, questions)
+        made.replace(place)
+    finally:
+        made.unlink(missing_ok=True)
+
+
+def _write(file: IO[str], questions: Sequence[Question]) -> None:
+    for question in questions:
+        data = {key: value for key, value in question.to_json().items() if key != "id"}
+        file.write(json.dumps(data, ensure_ascii=False) + "\n")
 
 
 def _rows(path: Path, problems: list[str]) -> list[Row]:

@@ -119,10 +119,10 @@ class FarTest:
     def __init__(self, vectors: NDArray[np.float32], reference: NDArray[np.float32], *, share: float = 0.05) -> None:
         self._n, self._n_reference = len(vectors), len(reference)
         pooled = np.concatenate([reference, vectors])
-        nearness = pooled @ pooled.T
+        self._nearness = nearness = pooled @ pooled.T
         np.fill_diagonal(nearness, -np.inf)
         total = len(pooled)
-        # Of so many neighbours one is a reference vector in every draw, but for one in 10^8.
+        # Of so many neighbours one is a reference vector in nearly every draw; where none is, all are looked at.
         kept = min(total - 1, math.ceil(20 * total / self._n_reference))
         self._order = np.argsort(-nearness, axis=1)[:, :kept]
         self._nearest = np.take_along_axis(nearness, self._order, axis=1)
@@ -150,8 +150,11 @@ class FarTest:
     def _shares(self, labels: Labels) -> Floats:
         """Share of the other vectors that are far, where the labels say which are the reference."""
         rows = len(labels)
-        place = labels[:, self._order].argmax(axis=2)
-        near = self._nearest[np.arange(labels.shape[1]), place]
+        kept = labels[:, self._order]
+        near = self._nearest[np.arange(labels.shape[1]), kept.argmax(axis=2)]
+        none: Labels = ~np.logical_or.reduce(kept, axis=2)
+        for draw in np.flatnonzero(none.any(axis=1)):
+            near[draw, none[draw]] = self._nearness[np.ix_(none[draw], labels[draw])].max(axis=1)
         inside = np.sort(near[labels].reshape(rows, self._n_reference), axis=1)
         outside = near[~labels].reshape(rows, self._n)
         made: Floats = (outside < inside[:, self._cut][:, None]).mean(axis=1)

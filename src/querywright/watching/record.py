@@ -163,9 +163,16 @@ class JsonLines:
             lost = self.lost
         if first:  # a full disk would fill the log as well
             logger.warning(
-                "a line of traffic could not be written to %s (%s: %s); %d lost so far, the next is tried again",
-                self.path.name, type(error).__name__, error, lost,
+                "a line of traffic could not be written to %s (%s); %d lost so far, the next is tried again",
+                self.path.name, _why(error), lost,
             )  # fmt: skip
+
+
+def _why(error: Exception) -> str:
+    """The error's name, and what the system says of its number: its own text may hold a question."""
+    name = type(error).__name__
+    number = error.errno if isinstance(error, OSError) else None
+    return name if number is None else f"{name}: {os.strerror(number)}"
 
 
 def _write(descriptor: int, line: bytes, size: int, *, alone: bool) -> None:

@@ -5,6 +5,7 @@ import json
 from types import SimpleNamespace
 
 import dspy
+import numpy as np
 import pytest
 
 from querywright.data.declined import DECLINED
@@ -54,6 +55,8 @@ def test_a_failed_question_says_how_and_nothing_else():
         (DECLINED, (), True),
         ("I do not know", (), True),
         ("unknown", ("known", "unknown"), False),
+        ("I don't know", ("I know", " I don't know "), False),
+        ("I don't know", ("I know", "I don't"), True),
         ("tea", (), False),
         ("", (), False),
         (None, (), False),
@@ -61,6 +64,13 @@ def test_a_failed_question_says_how_and_nothing_else():
 )
 def test_a_reader_that_says_that_the_passages_do_not_answer_declined(answer, options, declined):
     assert exchange_of(made(answer=answer), **GIVEN, options=options).declined is declined
+
+
+@pytest.mark.parametrize("options", [[" A one ", "B"], np.array(["A one", " B"])], ids=["list", "numpy"])
+def test_options_are_kept_as_readers_answer_with_them(options):
+    one = exchange_of(made(answer="A one"), **GIVEN, options=options)
+    assert one.options == ("A one", "B")
+    assert all(type(option) is str for option in one.options)
 
 
 def test_the_best_score_of_each_query_is_kept():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 import signal
 import subprocess
@@ -13,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 
 import dspy
+import numpy as np
 import pytest
 from dspy.utils.exceptions import LMInvalidRequestError, LMServerError
 
@@ -27,6 +29,7 @@ from querywright.optimize.artifacts.load import load
 from querywright.optimize.artifacts.loaded import LoadedProgram
 from querywright.optimize.artifacts.sign import sign_artifact
 from querywright.optimize.artifacts.state import shaped
+from querywright.optimize.artifacts.watchers import flush
 from querywright.programs import make_program
 
 
@@ -288,6 +291,7 @@ def test_a_watcher_is_told_of_every_question(loaded, store):
     program(*asked(1))
     program.retrieve(*asked(1))
     asyncio.run(program.acall(*asked(3)))
+    assert flush()
     list(program.stream(*asked(5)))
     program.batch([asked(7)], threads=1)
     exchanges = [one for one, _ in seen]
@@ -301,7 +305,7 @@ def test_a_watcher_is_told_of_every_question(loaded, store):
     assert datetime.fromisoformat(first.at).tzinfo is not None
     assert 0 < first.seconds < 60
     assert len({one.id for one in exchanges}) == 6
-    assert [thread is threading.main_thread() for _, thread in seen[:4]] == [True] * 4
+    assert [thread is threading.main_thread() for _, thread in seen[:4]] == [True] * 3 + [False]
 
 
 def test_calls_of_others_are_not_counted(loaded, make_engine):
@@ -314,6 +318,7 @@ def test_calls_of_others_are_not_counted(loaded, make_engine):
         await asyncio.gather(*(program.acall(*asked(number)) for number in range(12)))
 
     asyncio.run(main())
+    assert flush()
     assert [one.lm_calls for one in seen] == [3] * 24
 
 
@@ -330,14 +335,59 @@ def test_a_watcher_that_fails_spoils_nothing(loaded, caplog):
     seen = []
 
     def fails(one):
-        raise ValueError("disk full")
+        raise ValueError(one.question)
 
     program = loaded(watchers=[fails, seen.append])
     with caplog.at_level(logging.WARNING, logger="querywright.watching"):
         assert program(*asked(1)).answer == "right 1"
         assert asyncio.run(program.acall(*asked(1))).answer == "right 1"
+        assert flush()
     assert len(seen) == 2
-    assert caplog.messages == ["a watcher failed: ValueError: disk full"] * 2
+    assert caplog.messages == ["a watcher failed: ValueError"] * 2  # without its text
+
+
+def test_metadata_that_is_none_spoils_no_answer_and_hides_no_error(loaded, caplog):
+    seen = []
+    program = loaded(watchers=[seen.append])
+    with caplog.at_level(logging.WARNING, logger="querywright.watching"):
+        assert program(*asked(1), metadata=7).answer == "right 1"
+        assert asyncio.run(program.acall(*asked(1), metadata=["request"])).answer == "right 1"
+        with pytest.raises(TechniqueError):
+            program(asked(1)[0], metadata=7)
+    assert seen == []
+    assert caplog.messages == [
+        f"watchers could not be told of a question: {name}" for name in ("TypeError", "ValueError", "TypeError")
+    ]
+
+
+def test_options_may_be_an_array(loaded):
+    seen = []
+    program = loaded(watchers=[seen.append])
+    assert program(asked(1)[0], np.array(asked(1)[1])).answer == "right 1"
+    assert [one.options for one in seen] == [tuple(asked(1)[1])]
+
+
+def test_a_watcher_holds_up_no_event_loop_and_is_told_in_the_context_of_the_question(loaded):
+    """As where the file of traffic is locked by somebody else."""
+    caller = contextvars.ContextVar("caller", default="nobody")
+    go, seen = threading.Event(), []
+
+    def slow(one):
+        assert go.wait(10)
+        seen.append((one.question, caller.get()))
+
+    program = loaded(watchers=[slow])
+
+    async def main():
+        caller.set("a request")
+        await program.acall(*asked(1))
+        return [event async for event in program.astream(*asked(3))]
+
+    assert asyncio.run(main())[-1].kind == "prediction"
+    assert seen == []
+    go.set()
+    assert flush()
+    assert seen == [(asked(number)[0], "a request") for number in (1, 3)]
 
 
 def test_watchers_can_be_given_later_and_are_not_told_of_golden_questions(artifact, place, world, make_lm, write):

@@ -20,6 +20,7 @@ from querywright.models.lm import engine_of, resolve_lm
 from querywright.models.store import open_store
 from querywright.optimize.artifacts.files import Manifest
 from querywright.optimize.artifacts.loaded import LoadedProgram
+from querywright.optimize.artifacts.watchers import flush
 from querywright.programs import Ensemble, make_program
 
 PASSAGES = [Passage("p1", "Tea is drunk hot."), Passage("p2", "Beer is drunk cold.")]
@@ -227,6 +228,7 @@ def test_a_failure_comes_out_where_the_events_are_read(streaming, how):
     with pytest.raises(LMServerError):
         read() if how == "stream" else asyncio.run(main())
     assert [event.kind for event in events] == ["queries", "passages"]
+    assert flush()
     assert [(one.error, one.answer) for one in seen] == [("LMServerError", None)]
     with pytest.raises(TechniqueError):
         list(program.stream(" "))
