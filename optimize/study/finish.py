@@ -140,7 +140,8 @@ def _save(bench: Bench, tested: Tested, outcome: Mapping[str, Any], folder: Path
     for name, arm in tested.arms.items():
         if name.endswith(" as written"):
             continue
-        called = {NO_REWRITING: "no-rewriting"}.get(name, name.replace(", trial ", "-") if "front" in name else "best")
+        front = name.partition(", reader ")[0].replace(", trial ", "-")
+        called = {NO_REWRITING: "no-rewriting"}.get(name, front if "front" in name else "best")
         program = tested.programs[name]
         text = _card(called, name, bench, program, tested)
         save_program(

@@ -7,9 +7,12 @@ import json
 import pytest
 
 import querywright
+from querywright.optimize.study import engine
 from querywright.optimize.study.engine import snapshot
+from querywright.optimize.study.select import choose
 
 SHOWN = {"teleprompter": "bootstrap_few_shot", "arguments": {"max_bootstrapped_demos": 1}, "metric": "accuracy"}
+BEST, WRITTEN = "step_back compiled", "step_back as written"
 LAST = {"shown": {**SHOWN, "part": "reader", "last": True}}
 
 
@@ -102,10 +105,32 @@ def test_a_front_of_several_readers_is_tested_as_each_of_them_reads(cli, two_rea
     assert done.status == 0, done.err
     outcome = snapshot(out).outcome
     assert outcome["reader_prompts"]["name"] == "shown"
-    assert {one["reader"] for one in outcome["arms"].values()} == {"short_answer", "multiple_choice"}
+    readers = {name: one["reader"] for name, one in outcome["arms"].items()}
+    other = "front, trial 2, reader multiple_choice"
+    assert readers == {"no rewriting": "short_answer", BEST: "short_answer", WRITTEN: "short_answer"} | {
+        other: "multiple_choice"
+    }
+    assert other in {one["arm"] for one in outcome["test"]}
+    compared = {(one["arm"], one["other"]) for one in outcome["comparisons"] if one["family"] == "technique"}
+    assert compared == {(BEST, "no rewriting"), (BEST, WRITTEN), (BEST, f"{BEST}, reader as written")}
     saved = {one.parent.name: json.loads(one.read_text()) for one in (out / "artifacts").glob("*/program.json")}
     demos = {name: len(one["predictors"]["reader.predict"]["demos"]) for name, one in saved.items()}
     assert demos == {"best": 1, "no-rewriting": 1, "front-2": 0}
+
+
+def test_no_rewriting_of_another_reader_is_no_measure_of_a_gain(cli, two_readers, monkeypatch, tmp_path):
+    """As where no rewriting with the reader of the best arm has no result."""
+    monkeypatch.setattr(engine, "choose", lambda trials, *more: choose(trials[1:], *more))
+    out = tmp_path / "out"
+    done = cli("study", "run", two_readers(trials=3), "--out", out)
+    assert done.status == 0, done.err
+    outcome = snapshot(out).outcome
+    assert outcome["recommended"] == BEST
+    assert outcome["arms"]["no rewriting"]["reader"] == "multiple_choice"
+    compared = {(one["arm"], one["other"]) for one in outcome["comparisons"] if one["family"] == "technique"}
+    assert compared == {(BEST, WRITTEN)}
+    assert outcome["verdict"] == "no gain shown"
+    assert "nothing is said of a gain with short_answer" in outcome["sentence"]
 
 
 def test_reader_prompts_that_read_no_better_are_not_kept(cli, study_file, tmp_path):
