@@ -155,8 +155,9 @@ def planned_comparisons(
     """The planned comparisons, whichever way they fall.
 
     Those of the arms are Holm-corrected together: the best one against no rewriting and against itself as written, the
-    front against no rewriting, and what the reader's prompts did; arms of different readers are not compared. Oracle evidence against closed book is a check of the
-    reader and no claim about a technique, so it is a family of its own and corrects nothing else.
+    front against no rewriting, and what the reader's prompts did; arms of different readers are not compared. Oracle
+    evidence against closed book is a check of the reader and no claim about a technique, so it is a family of its own
+    and corrects nothing else.
 
     Args:
         met: Results on test by name.
