@@ -64,7 +64,9 @@ def finish(
         "data": {name: {"n": len(part), "sha256": data_hash(part)} for name, part in data.items() if part},
     }
     outcome["prompts"] = _prompts(worker, trials) | _last_prompts(worker, tested)
+    before = bench.ledger.total
     _save(bench, tested, outcome, folder)
+    outcome["costs"]["saving"] = bench.spent_since(before).to_json()
     return outcome
 
 
@@ -78,7 +80,7 @@ def _of_trial(record: TrialRecord, name: str) -> dict[str, Any]:
 
 
 def _costs(trials: Sequence[TrialRecord], tested: Tested) -> dict[str, Any]:
-    """What each stage cost; searching and compiling prompts are optimisation, test is inference."""
+    """What each stage cost but saving; searching and compiling prompts are optimisation, test is inference."""
     prompts = sum((one.prompt_spent for one in trials), Cost())
     searching = sum((one.spent for one in trials), Cost()) - prompts
     stages = {"search": searching, "prompts": prompts, **tested.costs}

@@ -63,6 +63,21 @@ def test_readings_are_bounded_by_trials_and_test_by_its_programs(estimated):
     assert all(stage.tokens >= 1000 * stage.calls for stage in found.stages)
 
 
+def test_with_several_objectives_the_front_meets_test_as_well(estimated):
+    _, one = estimated({"hcqr": {"search": "named"}}, objectives=["decision_useful"], trials=7)
+    _, several = estimated({"hcqr": {"search": "named"}}, objectives=["decision_useful", "lm_calls"], trials=7)
+    assert (one["test"].calls, several["test"].calls) == (6 * 6 * (2 + 1), 10 * 6 * (2 + 1))
+    assert (one["saving"].calls, several["saving"].calls) == (2 * 3, 6 * 3)
+
+
+def test_golden_questions_that_dev_has_read_cost_nothing_again(estimated):
+    _, stages = estimated({"hcqr": {"search": "named"}}, objectives=["accuracy"], trials=7)
+    assert "saving" not in stages
+    prompts = {"shown": {"teleprompter": "bootstrap_few_shot", "part": "reader", "last": True}}
+    _, stages = estimated({"hcqr": {"search": "named"}}, objectives=["accuracy"], prompts=prompts, trials=7)
+    assert stages["saving"].calls == 2 * 3
+
+
 def test_prompts_by_what_their_teleprompters_take(estimated, teleprompters):
     prompts = {"few": {"teleprompter": "cheap", "sets": 2}, "best": {"teleprompter": "dear"}}
     techniques = {"hcqr": {"search": "named"}, "multi_query": {"search": "named"}}
