@@ -381,7 +381,7 @@ def _last(spec: StudySpec, one: _Technique, splits: Splits, a_reading: int, cap:
 
 
 def _saving(spec: StudySpec, programs: int, n_dev: int, unread: bool, a_reading: int) -> list[Stage]:
-    """Readings of golden questions that dev has not made: of a reader that no objective asked, or with other prompts."""
+    """Golden questions that dev did not read: where no objective reads, or with prompts that were chosen last."""
     if not unread and not last_variants(spec):
         return []
     golden = min(GOLDEN, n_dev)

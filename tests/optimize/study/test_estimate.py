@@ -8,10 +8,10 @@ from querywright.data.types import Passage
 from querywright.errors import DataError, InputError
 from querywright.models.lm import resolve_lm
 from querywright.optimize.evaluate import asking
+from querywright.optimize.study.building import build_space
 from querywright.optimize.study.data import checked_study, data_of
 from querywright.optimize.study.dry import dry_retriever, dry_run
 from querywright.optimize.study.estimate import estimate, measure
-from querywright.optimize.study.space import space_of
 from querywright.programs import make_program
 
 PASSAGES = [Passage(f"p{number}", "word " * 100, f"Title {number}") for number in range(5)]
@@ -25,7 +25,7 @@ def estimated(study_of, make_lm):
         given = {key: changes.pop(key) for key in ("seconds_per_call", "at_once", "test_arms") if key in changes}
         spec = study_of(techniques, sizes=[4, 5, 6], **changes)
         splits, readers, _ = data_of(spec)
-        found = estimate(spec, space_of(spec, readers), splits, lm or make_lm(), passages=passages, **given)
+        found = estimate(spec, build_space(spec, readers), splits, lm or make_lm(), passages=passages, **given)
         return found, {stage.name: stage for stage in found.stages}
 
     return make
