@@ -44,7 +44,7 @@ def finish(
     bench = worker.bench
     tested = meet_test(worker, chosen, folder / "test")
     data = {**bench.splits._asdict(), "reader_check": bench.reader_check}
-    outcome = {
+    outcome: dict[str, Any] = {
         "recommended": tested.recommended,
         "verdict": tested.verdict,
         "sentence": tested.sentence,
@@ -66,8 +66,8 @@ def finish(
     outcome["prompts"] = _prompts(worker, trials) | _last_prompts(worker, tested)
     before = bench.ledger.total
     _save(bench, tested, outcome, folder)
-    outcome["costs"]["saving"] = bench.spent_since(before).to_json()
-    return outcome
+    costs = {**outcome["costs"], "saving": bench.spent_since(before).to_json()}
+    return {**outcome, "costs": costs}
 
 
 def _of_trial(record: TrialRecord, name: str) -> dict[str, Any]:
