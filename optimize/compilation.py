@@ -8,7 +8,7 @@ from typing import Any
 
 import dspy
 
-from querywright.data.splits import Splits
+from querywright.data.splits import Splits, marks
 from querywright.data.types import Question
 from querywright.errors import InputError
 from querywright.models.lm import engine_of
@@ -77,22 +77,16 @@ def check_compilation(
     check_objectives([settings.objective], splits, reader)
     if reader_check and reader is None:
         raise InputError("reader_check needs a reader; give one, or no reader_check")
-    seen = {mark for part in splits for question in part for mark in _marks(question)}
+    seen = {mark for part in splits for question in part for mark in marks(question)}
     shared = []
     for question in reader_check:
-        shared += [question.id] if seen & _marks(question) else []
-        seen |= _marks(question)
+        shared += [question.id] if seen & marks(question) else []
+        seen |= marks(question)
     if shared:
         raise InputError(
             "a question of reader_check must not stand in train, dev or test, nor twice, by id or text, but these do: "
             f"{', '.join(sorted(shared))}; leave them out"
         )
-
-
-def _marks(question: Question) -> set[tuple[str, ...]]:
-    """What makes a question the same as another: its id, or its text and options."""
-    text = " ".join(question.question.casefold().split())
-    return {("id", question.id), ("text", text, *sorted(question.options))}
 
 
 def study_of(

@@ -112,7 +112,7 @@ def data_of(spec: StudySpec) -> StudyData:
 def _further(
     spec: StudySpec, asked: Sequence[Question], splits: Splits, readers: Sequence[str | None]
 ) -> list[Question]:
-    """The first of the questions that the split leaves over."""
+    """The first of the questions that the split leaves over, none of which stands in it or twice, by id or text."""
     if not spec.reader_check:
         return []
     if None in readers:
@@ -120,7 +120,7 @@ def _further(
     left = left_over(asked, splits, spec.seed)
     if len(left) < spec.reader_check:
         raise InputError(
-            f"reader_check: asks for {spec.reader_check} further questions, but sizes leave {len(left)} over; give "
-            "smaller sizes, or fewer"
+            f"reader_check: asks for {spec.reader_check} further questions, but sizes leave {len(left)} over "
+            "that stand in none of the sets, nor twice; give smaller sizes, or fewer"
         )
     return left[: spec.reader_check]

@@ -18,9 +18,11 @@ from querywright.models.lm import engine_of
 from querywright.optimize.evaluate import asking
 from querywright.optimize.study.building import is_late, last_variants, predictors_of, prompt_of, reads_for
 from querywright.optimize.study.dry import DryRun, dry_retriever, dry_run
+from querywright.optimize.study.finish import GOLDEN
 from querywright.optimize.study.objectives import reads
 from querywright.optimize.study.space import PLAIN, Space, TechniqueSpace
 from querywright.optimize.study.spec import StudySpec
+from querywright.optimize.study.testing import FRONT
 from querywright.programs import make_program, technique_class
 
 CHARACTERS_A_TOKEN = 4
@@ -31,7 +33,13 @@ QUESTIONS = 3
 """Dev questions whose prompts are rendered."""
 
 TEST_ARMS = 6
-"""Programs that meet test, where nobody says how many."""
+"""Programs that meet test: no rewriting, the best, it as written and with its reader as written, and two references.
+
+With several objectives those of the front meet it as well.
+"""
+
+SAVED = 2
+"""Programs that are saved, besides the front: no rewriting and the best."""
 
 _MADE_UP = (Passage("made-up", "filler " * 85),)
 _FEW = 6
@@ -182,7 +190,7 @@ def estimate(
     *,
     passages: Sequence[Passage] = (),
     seconds_per_call: float | None = None,
-    test_arms: int = TEST_ARMS,
+    test_arms: int | None = None,
     at_once: int = 1,
 ) -> Estimate:
     """What a study takes at most. Nothing is asked.
@@ -194,7 +202,7 @@ def estimate(
         lm: An LM made by ``resolve_lm``.
         passages: Some of the collection, as prompts show them. Default: made up, of about 600 characters.
         seconds_per_call: Of one LM call, as ``measure`` gives it. Default None: no minutes.
-        test_arms: Programs that meet test.
+        test_arms: Programs that meet test. Default None: as many as may, which rests on the objectives.
         at_once: Calls that the LM works at side by side. Default 1.
     """
     engine = engine_of(lm)
@@ -210,6 +218,8 @@ def estimate(
     costliest = max(found, key=lambda one: one.calls * one.tokens(cap))
     a_reading = math.ceil(max(one.read_chars for one in found) / CHARACTERS_A_TOKEN) + cap
     readings = space.trials * n_dev if reading else 0
+    front = FRONT if len(spec.objectives) > 1 else 0
+    test_arms = TEST_ARMS + front if test_arms is None else test_arms
     tested, reads_test = test_arms * n_test, reader is not None
     stages = [
         Stage("techniques, on dev", calls, tokens, _said(found, space.trials, n_dev)),
@@ -234,6 +244,7 @@ def estimate(
         checks = 2 * spec.reader_check
         how = f"closed book and oracle evidence x {spec.reader_check} further questions"
         stages.append(Stage("reader check", checks, checks * a_reading, how))
+    stages += _saving(spec, SAVED + front, n_dev, reads_test and not reading, a_reading)
     dollars = [_dollars(lm, engine.inner, stage, cap) for stage in stages]
     return Estimate(
         tuple(stages), tuple(dollars), seconds_per_call, at_once,
@@ -367,6 +378,15 @@ def _last(spec: StudySpec, one: _Technique, splits: Splits, a_reading: int, cap:
         return [Stage("reader, last", None, None, "nothing bounds how they are made; give the study a budget")]
     calls = sum(bounded) + readings
     return [Stage("reader, last", calls, calls * max(a_reading, one.tokens(cap)), how)]
+
+
+def _saving(spec: StudySpec, programs: int, n_dev: int, unread: bool, a_reading: int) -> list[Stage]:
+    """Golden questions that dev did not read: where no objective reads, or with prompts that were chosen last."""
+    if not unread and not last_variants(spec):
+        return []
+    golden = min(GOLDEN, n_dev)
+    calls = programs * golden
+    return [Stage("saving", calls, calls * a_reading, f"{programs} programs x {golden} golden questions are read")]
 
 
 def _most(spec: StudySpec, name: str, one: _Technique, n_train: int, reading: bool) -> int | None:

@@ -44,7 +44,7 @@ def finish(
     bench = worker.bench
     tested = meet_test(worker, chosen, folder / "test")
     data = {**bench.splits._asdict(), "reader_check": bench.reader_check}
-    outcome = {
+    outcome: dict[str, Any] = {
         "recommended": tested.recommended,
         "verdict": tested.verdict,
         "sentence": tested.sentence,
@@ -64,8 +64,10 @@ def finish(
         "data": {name: {"n": len(part), "sha256": data_hash(part)} for name, part in data.items() if part},
     }
     outcome["prompts"] = _prompts(worker, trials) | _last_prompts(worker, tested)
+    before = bench.ledger.total
     _save(bench, tested, outcome, folder)
-    return outcome
+    costs = {**outcome["costs"], "saving": bench.spent_since(before).to_json()}
+    return {**outcome, "costs": costs}
 
 
 def _of_trial(record: TrialRecord, name: str) -> dict[str, Any]:
@@ -78,7 +80,7 @@ def _of_trial(record: TrialRecord, name: str) -> dict[str, Any]:
 
 
 def _costs(trials: Sequence[TrialRecord], tested: Tested) -> dict[str, Any]:
-    """What each stage cost; searching and compiling prompts are optimisation, test is inference."""
+    """What each stage cost but saving; searching and compiling prompts are optimisation, test is inference."""
     prompts = sum((one.prompt_spent for one in trials), Cost())
     searching = sum((one.spent for one in trials), Cost()) - prompts
     stages = {"search": searching, "prompts": prompts, **tested.costs}
@@ -140,7 +142,8 @@ def _save(bench: Bench, tested: Tested, outcome: Mapping[str, Any], folder: Path
     for name, arm in tested.arms.items():
         if name.endswith(" as written"):
             continue
-        called = {NO_REWRITING: "no-rewriting"}.get(name, name.replace(", trial ", "-") if "front" in name else "best")
+        front = name.partition(", reader ")[0].replace(", trial ", "-")
+        called = {NO_REWRITING: "no-rewriting"}.get(name, front if "front" in name else "best")
         program = tested.programs[name]
         text = _card(called, name, bench, program, tested)
         save_program(

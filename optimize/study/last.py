@@ -45,8 +45,11 @@ class LastPrompts:
     nothing: Mapping[str, str] = field(default_factory=dict)
 
     def put_into(self, program: RAG) -> RAG:
-        """The program with the reader's prompts that were chosen."""
-        return program if self.variant is None else with_reader_prompts(program, self.variant)
+        """The program with the reader's prompts that were chosen; as it is where it has another reader."""
+        reader = None if program.reader is None else program.reader.NAME
+        if self.variant is None or self.variant["reader"] != reader:
+            return program
+        return with_reader_prompts(program, self.variant)
 
     def to_json(self) -> dict[str, Any]:
         """What was chosen as a JSON object; NaN becomes null."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from querywright.errors import InputError
 from querywright.optimize.domains import Domain
-from querywright.optimize.study.spec import AS_WRITTEN, SamplerSpec, StudySpec
+from querywright.optimize.study.spec import AS_WRITTEN, SamplerSpec
 from querywright.optimize.study.types import ArmConfig
 from querywright.programs import technique_class
 from querywright.programs.gate import GATE_DEPTH
@@ -65,9 +65,9 @@ class Space:
     """All arms of a study, and which trial may choose which.
 
     A trial of the first ones is a technique as written, or with a prompt beside its numbers as written; then come early
-    trials; the last ones are late. The
-    technique of a late trial is settled by its place among them, so that its parameter has the same choices in every
-    trial. A technique with a single arm is tried once, as written, and is no choice after that.
+    trials; the last ones are late. The technique of a late trial is settled by its place among them, so that its
+    parameter has the same choices in every trial. A technique with a single arm is tried once, as written, and is no
+    choice after that.
 
     Args:
         techniques: Those of the study, ``plain`` first.
@@ -281,27 +281,6 @@ class Space:
             if not path:
                 return
             path[-1][0] += 1
-
-
-def space_of(
-    spec: StudySpec, readers: Sequence[str | None] | str | None, searched: Mapping[str, Sequence[Knob]] | None = None
-) -> Space:
-    """The arms of a study; see ``build_space``.
-
-    Args:
-        spec: A study that was checked.
-        readers: Readers to choose from, or the name of the only one; None where none reads.
-        searched: Knobs by technique, for retrievers that narrow them.
-
-    Raises:
-        InputError: A value is not allowed.
-    """
-    from querywright.optimize.study.building import build_space
-
-    several = [readers] if readers is None or isinstance(readers, str) else readers
-    made: Any = build_space(spec, several, searched)
-    space: Space = made
-    return space
 
 
 def seeded_sampler(spec: SamplerSpec, seed: int, space: Space | None = None) -> SeededSampler:

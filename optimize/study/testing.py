@@ -67,9 +67,10 @@ class Tested:
 def meet_test(worker: Worker, chosen: Chosen, folder: Path | None = None) -> Tested:
     """Choose what is left to choose on dev, then let every program of the final table meet test, once.
 
-    All arms read alike: with the prompts that were chosen last for the reader, or as it is written. What they do is
-    seen in one more row, the recommended program with its reader as written. Closed book and oracle evidence check the
-    reader, and meet the questions of the reader check besides.
+    All arms of one reader read alike: with the prompts that were chosen last for it, or as it is written. What they do
+    is seen in one more row, the recommended program with its reader as written. An arm of another reader reads as that
+    one is written, is named after it, and is held against no arm of a different reader. Closed book and oracle evidence
+    check the reader, and meet the questions of the reader check besides.
 
     Args:
         worker: Has what is open, and the prompts.
@@ -92,7 +93,7 @@ def meet_test(worker: Worker, chosen: Chosen, folder: Path | None = None) -> Tes
     last = choose_last(worker, chosen.winner.arm)
     paid("reader", before)
     dead = _dead_knobs(worker, chosen)
-    arms = final_arms(bench, chosen)
+    arms = _with_readers(final_arms(bench, chosen))
     best = _name_of(chosen.best, arms)
     recommended = NO_REWRITING if chosen.winner is chosen.plain else best
     written = {name: bench.program(arm, worker.variant(arm)[0], reads=True) for name, arm in arms.items()}
@@ -109,8 +110,13 @@ def meet_test(worker: Worker, chosen: Chosen, folder: Path | None = None) -> Tes
     checked = _meet(worker, references, [*bench.splits.test, *bench.reader_check], folder)
     paid("reader check", before)
 
-    comparisons = planned_comparisons({**met, **checked}, bench.objectives[0], list(arms), best, recommended)
+    comparisons = planned_comparisons({**met, **checked}, bench.objectives[0], arms, best, recommended)
     verdict, sentence = verdict_of(chosen, bench.objectives[0], comparisons, best)
+    if recommended != NO_REWRITING and arms[best].reader != arms[NO_REWRITING].reader:
+        sentence = (
+            f"Chosen on dev; no rewriting has a result with the reader {arms[NO_REWRITING].reader} alone, so nothing "
+            f"is said of a gain with {arms[best].reader}"
+        )
     return Tested(
         arms=arms,
         programs=programs,
@@ -144,18 +150,19 @@ def final_arms(bench: Bench, chosen: Chosen) -> dict[str, ArmConfig]:
 
 
 def planned_comparisons(
-    met: Mapping[str, Evaluation], objective: Objective, arms: Sequence[str], best: str, recommended: str
+    met: Mapping[str, Evaluation], objective: Objective, arms: Mapping[str, ArmConfig], best: str, recommended: str
 ) -> list[Comparison]:
     """The planned comparisons, whichever way they fall.
 
     Those of the arms are Holm-corrected together: the best one against no rewriting and against itself as written, the
-    front against no rewriting, and what the reader's prompts did. Oracle evidence against closed book is a check of the
-    reader and no claim about a technique, so it is a family of its own and corrects nothing else.
+    front against no rewriting, and what the reader's prompts did; arms of different readers are not compared. Oracle
+    evidence against closed book is a check of the reader and no claim about a technique, so it is a family of its own
+    and corrects nothing else.
 
     Args:
         met: Results on test by name.
         objective: The first one of the study.
-        arms: Names of the arms.
+        arms: The arms by name.
         best: Name of the best one; empty where there is none.
         recommended: Name of what dev chose.
     """
@@ -169,6 +176,7 @@ def planned_comparisons(
             *((best, other) for other in (NO_REWRITING, *written)),
             *((arm, NO_REWRITING) for arm in front),
         ]
+        if arm in arms and other in arms and arms[arm].reader == arms[other].reader
     ]
     planned.append(("accuracy", recommended, _reader_as_written(recommended)))
     return [
@@ -242,6 +250,15 @@ def _dead_knobs(worker: Worker, chosen: Chosen) -> tuple[Mapping[str, Any], ...]
     by_technique = {arm.technique: arm for arm in reversed(looked_at)}
     found = (dead_knobs(worker.bench, arm, worker.variant(arm)[0]) for arm in by_technique.values())
     return tuple(one for several in found for one in several)
+
+
+def _with_readers(arms: Mapping[str, ArmConfig]) -> dict[str, ArmConfig]:
+    """The arms with the reader in the names of the front, where readers differ."""
+    if len({arm.reader for arm in arms.values()}) == 1:
+        return dict(arms)
+    return {
+        f"{name}, reader {arm.reader}" if name.startswith("front, ") else name: arm for name, arm in arms.items()
+    }  # fmt: skip
 
 
 def _name_of(record: TrialRecord | None, arms: Mapping[str, ArmConfig]) -> str:

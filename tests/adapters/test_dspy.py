@@ -9,6 +9,8 @@ from dspy.utils import DummyLM
 
 from querywright.adapters.dspy import as_module, save_module
 from querywright.data.types import Question
+from querywright.errors import InputError
+from querywright.models.lm import resolve_lm
 from querywright.optimize.artifacts.load import load
 from querywright.programs import Knobs
 
@@ -129,6 +131,17 @@ def test_knobs_and_instructions_changed_inside_are_kept(program, place, tmp_path
     assert again.program.technique.form_hypothesis.signature.instructions == "Guess boldly."
     assert program.program.technique.knobs["n_queries"] == 3
     assert len(again(QUESTION, OPTIONS).queries) == 1
+
+
+def test_what_asks_the_lm_around_it_is_saved_for_that_one(program, server, tmp_path):
+    module = as_module(program, outer_lm=True)
+    bigger = resolve_lm("openai/bigger", api_base=server.url, api_key="none")
+    with dspy.context(lm=bigger):
+        assert save_module(tmp_path / "bigger", module).lm == "openai/bigger"
+        assert save_module(tmp_path / "named", module, lm=program.lm).lm == "openai/scripted"
+    assert "`openai/bigger`" in (tmp_path / "bigger" / "README.md").read_text()
+    with dspy.context(lm=None), pytest.raises(InputError, match="give lm="):
+        save_module(tmp_path / "none", module)
 
 
 def test_a_frozen_one_is_left_as_it_is(program, outer):

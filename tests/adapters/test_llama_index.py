@@ -61,6 +61,7 @@ def test_an_engine_answers_with_its_sources(open_program):
     response = QuerywrightQueryEngine(open_program("plain")).query(QUESTION)
     assert str(response) == "which home blood pressure reading should be written"
     assert ids(response.source_nodes)[0] == "home"
+    assert ids(QuerywrightQueryEngine(open_program("plain")).retrieve(QUESTION)) == ids(response.source_nodes)
     assert response.metadata["queries"] == [{"text": QUESTION, "role": "original"}]
     assert response.metadata["fallbacks"] == []
 

@@ -37,7 +37,7 @@ def test_the_reader_is_checked_on_questions_that_no_other_stage_sees(given):
 
 
 def test_what_is_left_over_stands_in_the_order_of_the_hashes_and_not_of_the_file():
-    questions = [Question(f"q{n}", "?") for n in range(40)]
+    questions = [Question(f"q{n}", f"{n}?") for n in range(40)]
     splits = split_questions(questions, sizes=(3, 4, 5))
     left = left_over(questions, splits)
     assert left == left_over(questions[::-1], splits)
@@ -45,3 +45,15 @@ def test_what_is_left_over_stands_in_the_order_of_the_hashes_and_not_of_the_file
     assert {one.id for one in left} == {one.id for one in questions} - {one.id for part in splits for one in part}
     every = [one for part in split_questions(questions) for one in part]
     assert left == [one for one in every if one in left]
+
+
+def test_what_is_left_over_is_new_by_text_and_stands_there_once():
+    questions = [Question(f"q{n}", f"{n}?", ("a", "b")) for n in range(40)]
+    splits = split_questions(questions, sizes=(3, 4, 5))
+    known, further = splits.dev[0], left_over(questions, splits)
+    again = [Question(f"again {n}", f" {one.question}".upper(), ("b", "a")) for n, one in enumerate([known, *further])]
+    left = left_over([*questions, *again], splits)
+    assert len(left) == len(further)
+    assert known.question not in {one.question.strip() for one in left}
+    other = Question("other", known.question, ("a", "c"))
+    assert other in left_over([*questions, other], splits)

@@ -7,9 +7,12 @@ import json
 import pytest
 
 import querywright
+from querywright.optimize.study import engine
 from querywright.optimize.study.engine import snapshot
+from querywright.optimize.study.select import choose
 
 SHOWN = {"teleprompter": "bootstrap_few_shot", "arguments": {"max_bootstrapped_demos": 1}, "metric": "accuracy"}
+BEST, WRITTEN = "step_back compiled", "step_back as written"
 LAST = {"shown": {**SHOWN, "part": "reader", "last": True}}
 
 
@@ -64,6 +67,72 @@ def test_reader_prompts_are_chosen_last_for_every_arm(cli, study_file, stubborn,
     assert loaded("What about feet?").answer != "nothing of the kind"
 
 
+@pytest.fixture
+def two_readers(server, study_file, rows_of_questions):
+    """A study with two readers, whose front has an arm of either: rewriting reads best, choosing reads cheaply."""
+    usual, mark = server.reply, "The eye clinic looks at the retina once a year"
+    answers = {row["question"]: row["answer"] for row in rows_of_questions(8)}
+
+    def reply(body):
+        filled, asked, form = json.loads(usual(body)), *(json.dumps(body["messages"][place]) for place in (-1, 0))
+        if "answer" not in filled:
+            return json.dumps({key: [mark] if isinstance(one, list) else mark for key, one in filled.items()})
+        question, right = next((one, answer) for one, answer in answers.items() if one in asked)
+        number = int(question.split(":")[0].removeprefix("Number "))
+        if "one of " in form:
+            filled["answer"] = right if number % 2 else next(one for one in answers.values() if one != right)
+        else:
+            shown = mark in asked and (len(body["messages"]) > 2 or number != 5)
+            filled["answer"] = right if shown else "nothing"
+        return json.dumps(filled)
+
+    server.reply = reply
+
+    def write(**changes):
+        return study_file(
+            reader=["short_answer", "multiple_choice"],
+            objectives=["accuracy", "lm_calls"],
+            techniques={"step_back": {"search": "named", "knobs": {"top_k": [1, 2]}}},
+            **changes,
+        )
+
+    return write
+
+
+def test_a_front_of_several_readers_is_tested_as_each_of_them_reads(cli, two_readers, tmp_path):
+    out = tmp_path / "out"
+    done = cli("study", "run", two_readers(prompts=LAST, trials=4), "--out", out)
+    assert done.status == 0, done.err
+    outcome = snapshot(out).outcome
+    assert outcome["reader_prompts"]["name"] == "shown"
+    readers = {name: one["reader"] for name, one in outcome["arms"].items()}
+    other = "front, trial 2, reader multiple_choice"
+    assert readers == {"no rewriting": "short_answer", BEST: "short_answer", WRITTEN: "short_answer"} | {
+        other: "multiple_choice"
+    }
+    assert other in {one["arm"] for one in outcome["test"]}
+    compared = {(one["arm"], one["other"]) for one in outcome["comparisons"] if one["family"] == "technique"}
+    assert compared == {(BEST, "no rewriting"), (BEST, WRITTEN), (BEST, f"{BEST}, reader as written")}
+    saved = {one.parent.name: json.loads(one.read_text()) for one in (out / "artifacts").glob("*/program.json")}
+    demos = {name: len(one["predictors"]["reader.predict"]["demos"]) for name, one in saved.items()}
+    assert demos == {"best": 1, "no-rewriting": 1, "front-2": 0}
+
+
+def test_no_rewriting_of_another_reader_is_no_measure_of_a_gain(cli, two_readers, monkeypatch, tmp_path):
+    """As where no rewriting with the reader of the best arm has no result."""
+    monkeypatch.setattr(engine, "choose", lambda trials, *more: choose(trials[1:], *more))
+    out = tmp_path / "out"
+    done = cli("study", "run", two_readers(trials=3), "--out", out)
+    assert done.status == 0, done.err
+    outcome = snapshot(out).outcome
+    assert outcome["recommended"] == BEST
+    assert outcome["arms"]["no rewriting"]["reader"] == "multiple_choice"
+    compared = {(one["arm"], one["other"]) for one in outcome["comparisons"] if one["family"] == "technique"}
+    assert compared == {(BEST, WRITTEN)}
+    assert outcome["verdict"] == "no gain shown"
+    assert "nothing is said of a gain with short_answer" in outcome["sentence"]
+
+
 def test_reader_prompts_that_read_no_better_are_not_kept(cli, study_file, tmp_path):
     out = tmp_path / "out"
     assert cli("study", "run", study_file(prompts=LAST), "--out", out).status == 0
@@ -78,6 +147,8 @@ def test_choosing_the_reader_is_accounted_for_and_costs_nothing_again(cli, study
     cli("study", "run", study_file(name="whole", prompts=LAST), "--out", whole)
     calls = {name: cost["calls"] for name, cost in snapshot(whole).outcome["costs"].items()}
     assert sum(calls.values()) == snapshot(whole).spent.calls
+    assert calls["saving"] > 0, "golden questions are of dev, which no objective read"
+    assert calls["interrupted"] == 0
     again = tmp_path / "again"
     assert cli("study", "run", study_file(name="again", prompts=LAST), "--out", again).status == 0
     assert snapshot(again).spent.calls == 0

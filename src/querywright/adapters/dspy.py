@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import dspy
 
 from querywright.adapters.common import GivenProgram, opened
+from querywright.errors import InputError
 from querywright.models.adapter import PromptAdapter
 from querywright.optimize.artifacts.files import Manifest
 from querywright.optimize.artifacts.loaded import LoadedProgram
@@ -69,6 +70,9 @@ class ProgramModule(dspy.Module):
 def as_module(program: GivenProgram, *, outer_lm: bool = False, frozen: bool = False) -> ProgramModule:
     """A program as a module for a larger one.
 
+    Watchers of the loaded program are told nothing of what the module is asked; where questions have to be recorded,
+    ask the loaded program.
+
     Args:
         program: The path of an artifact, or a loaded program; it stays as it is.
         outer_lm: Whether it asks the LM of the DSPy settings around it, a teleprompter's teacher included, instead of
@@ -93,13 +97,18 @@ def save_module(
     Args:
         path: The artifact's folder.
         module: As the teleprompter left it.
-        lm: The LM that it was tuned for. Default: its own.
+        lm: The LM that it was tuned for. Default: the one that it asks, which is its own, or with ``outer_lm`` that of
+            the DSPy settings around this call.
         asked: Golden questions, asked now and replayed by ``querywright.load(path, verify=True)``. Default none.
         threads: Questions under way at a time.
 
     Raises:
+        InputError: It asks the LM around it, and there is none.
         ArtifactError: It cannot be written.
     """
+    used = lm if lm is not None else dspy.settings.lm if module.outer_lm else module.origin.lm
+    if used is None:
+        raise InputError("the module asks the LM of the DSPy settings, which have none here; give lm=")
     program = copy.deepcopy(module.program)
     for _, predictor in program.named_predictors():
         # A teleprompter also shows whole training examples, with fields that a predictor does not have.
@@ -107,7 +116,6 @@ def save_module(
         fields = signature.fields
         shown = [{key: value for key, value in demo.items() if key in fields} for demo in predictor.demos]
         predictor.demos = [dspy.Example(**demo) for demo in shown if demo]
-    used = module.origin.lm if lm is None else lm
     origin = module.origin.manifest
     name = Path(path).resolve().name
     card = (

@@ -67,8 +67,12 @@ class QuerywrightQueryEngine(BaseQueryEngine):
         super().__init__(callback_manager=callback_manager)
         self.program = opened(program)
 
-    def retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        """The passages alone; the reader is not asked."""
+    def retrieve(self, query_bundle: QueryBundle | str) -> list[NodeWithScore]:
+        """The passages alone; the reader is not asked.
+
+        Args:
+            query_bundle: A query, or its text.
+        """
         return _nodes(found_by(self.program.retrieve(*_asked(query_bundle))))
 
     def _query(self, query_bundle: QueryBundle) -> Response:
@@ -81,7 +85,9 @@ class QuerywrightQueryEngine(BaseQueryEngine):
         return {}
 
 
-def _asked(query: QueryBundle) -> tuple[str, list[str] | None]:
+def _asked(query: QueryBundle | str) -> tuple[str, list[str] | None]:
+    if isinstance(query, str):
+        return query, None
     return query.query_str, (list(query.options) or None) if isinstance(query, ChoiceQuery) else None
 
 

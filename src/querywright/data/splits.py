@@ -88,15 +88,33 @@ def _by_place(placed: tuple[float, Question]) -> tuple[float, str]:
 
 
 def left_over(questions: Sequence[Question], splits: Splits, seed: int = 0) -> list[Question]:
-    """The questions that stand in none of the splits, in the order of their places.
+    """The questions that stand in none of the splits, in the order of their places, each once.
+
+    Questions are the same by id, or by text and options, as ``marks`` tells.
 
     Args:
         questions: All of them.
         splits: What was made of them with ``sizes``.
         seed: Of the splits. Default 0.
     """
-    used = {question.id for part in splits for question in part}
-    return [question for part in split_questions(questions, seed=seed) for question in part if question.id not in used]
+    used = {mark for part in splits for question in part for mark in marks(question)}
+    left = []
+    for question in (one for part in split_questions(questions, seed=seed) for one in part):
+        own = marks(question)
+        if not used & own:
+            left.append(question)
+            used |= own
+    return left
+
+
+def marks(question: Question) -> set[tuple[str, ...]]:
+    """What makes a question the same as another: its id, or its text and options.
+
+    Args:
+        question: Any question.
+    """
+    text = " ".join(question.question.casefold().split())
+    return {("id", question.id), ("text", text, *sorted(question.options))}
 
 
 def _check_shares(train: float, dev: float) -> None:

@@ -8,10 +8,10 @@ from querywright.data.types import Passage
 from querywright.errors import DataError, InputError
 from querywright.models.lm import resolve_lm
 from querywright.optimize.evaluate import asking
+from querywright.optimize.study.building import build_space
 from querywright.optimize.study.data import checked_study, data_of
 from querywright.optimize.study.dry import dry_retriever, dry_run
 from querywright.optimize.study.estimate import estimate, measure
-from querywright.optimize.study.space import space_of
 from querywright.programs import make_program
 
 PASSAGES = [Passage(f"p{number}", "word " * 100, f"Title {number}") for number in range(5)]
@@ -25,7 +25,7 @@ def estimated(study_of, make_lm):
         given = {key: changes.pop(key) for key in ("seconds_per_call", "at_once", "test_arms") if key in changes}
         spec = study_of(techniques, sizes=[4, 5, 6], **changes)
         splits, readers, _ = data_of(spec)
-        found = estimate(spec, space_of(spec, readers), splits, lm or make_lm(), passages=passages, **given)
+        found = estimate(spec, build_space(spec, readers), splits, lm or make_lm(), passages=passages, **given)
         return found, {stage.name: stage for stage in found.stages}
 
     return make
@@ -61,6 +61,21 @@ def test_readings_are_bounded_by_trials_and_test_by_its_programs(estimated):
     assert stages["test"].calls == 3 * 6 * (2 + 1)
     assert found.calls == sum(stage.calls for stage in found.stages)
     assert all(stage.tokens >= 1000 * stage.calls for stage in found.stages)
+
+
+def test_with_several_objectives_the_front_meets_test_as_well(estimated):
+    _, one = estimated({"hcqr": {"search": "named"}}, objectives=["decision_useful"], trials=7)
+    _, several = estimated({"hcqr": {"search": "named"}}, objectives=["decision_useful", "lm_calls"], trials=7)
+    assert (one["test"].calls, several["test"].calls) == (6 * 6 * (2 + 1), 10 * 6 * (2 + 1))
+    assert (one["saving"].calls, several["saving"].calls) == (2 * 3, 6 * 3)
+
+
+def test_golden_questions_that_dev_has_read_cost_nothing_again(estimated):
+    _, stages = estimated({"hcqr": {"search": "named"}}, objectives=["accuracy"], trials=7)
+    assert "saving" not in stages
+    prompts = {"shown": {"teleprompter": "bootstrap_few_shot", "part": "reader", "last": True}}
+    _, stages = estimated({"hcqr": {"search": "named"}}, objectives=["accuracy"], prompts=prompts, trials=7)
+    assert stages["saving"].calls == 2 * 3
 
 
 def test_prompts_by_what_their_teleprompters_take(estimated, teleprompters):

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from querywright.errors import InputError
 from querywright.optimize.domains import Domain, domain_of
-from querywright.optimize.study.building import domain_for, knobs_of, prompt_of
+from querywright.optimize.study.building import build_space, domain_for, knobs_of, prompt_of
 from querywright.optimize.study.sampling import SAMPLERS, make_sampler
-from querywright.optimize.study.space import seeded_sampler, space_of
+from querywright.optimize.study.space import seeded_sampler
 from querywright.optimize.study.spec import KnobRange, SamplerSpec
 from querywright.optimize.study.types import ArmConfig
 from querywright.programs import TECHNIQUES, technique_class
@@ -53,12 +53,12 @@ def mixed(study_of, teleprompters):
         trials=24,
         seed=3,
     )
-    return space_of(spec, ["multiple_choice"])
+    return build_space(spec, ["multiple_choice"])
 
 
 @pytest.mark.parametrize("technique", SEARCHED)
 def test_every_arm_is_allowed_and_complete(technique, study_of):
-    space = space_of(study_of({technique: {}}, trials=30), "short_answer")
+    space = build_space(study_of({technique: {}}, trials=30), ["short_answer"])
     for arm in arms_of(study_with(space, "random"), space, 30):
         made = technique_class(arm.technique)(None, **arm.knobs)
         assert dict(made.knobs) == dict(arm.knobs)
@@ -87,7 +87,7 @@ def test_arms_of_any_space_are_valid(technique, seed, sampler, data, study_of):
                 knobs[knob.name] = [knob.default, knob.check(knob.high)] if knob.default != knob.high else knob.high
             else:
                 knobs[knob.name] = list(knob.choices) or [True]
-    space = space_of(study_of({technique: {"knobs": knobs}}, seed=seed, trials=8), None)
+    space = build_space(study_of({technique: {"knobs": knobs}}, seed=seed, trials=8), [None])
     for arm in arms_of(study_with(space, sampler, seed), space, 8):
         made = technique_class(arm.technique)(None, **arm.knobs)
         assert dict(made.knobs) == dict(arm.knobs)
@@ -146,7 +146,7 @@ def test_no_rewriting_alone_is_tried_once(mixed):
 
 
 def test_no_rewriting_is_searched_where_the_study_names_it(study_of):
-    space = space_of(study_of({"plain": {"engines": ["bm25"]}, "hcqr": {}}, trials=40), None)
+    space = build_space(study_of({"plain": {"engines": ["bm25"]}, "hcqr": {}}, trials=40), [None])
     arms = arms_of(study_with(space, "random"), space, 40)
     assert {arm.engine for arm in arms if arm.technique == "plain"} == {"dense", "bm25"}
     assert arms[0].is_plain
@@ -155,7 +155,7 @@ def test_no_rewriting_is_searched_where_the_study_names_it(study_of):
 
 def test_readers_are_a_parameter_where_there_are_several(study_of):
     spec = study_of(reader=["grounded", "short_answer"], objectives=["accuracy"], trials=20)
-    space = space_of(spec, ["grounded", "short_answer"])
+    space = build_space(spec, ["grounded", "short_answer"])
     study = study_with(space, "random")
     arms = arms_of(study, space, 20)
     assert arms[0].reader == "grounded"
@@ -166,7 +166,7 @@ def test_readers_are_a_parameter_where_there_are_several(study_of):
 @pytest.mark.parametrize("sampler", ["tpe", "random", "qmc", "nsga2", "grid"])
 def test_a_study_cut_at_any_trial_goes_on_as_if_nothing_had_happened(sampler, study_of, teleprompters):
     knobs = {"hcqr": {"engines": ["dense", "hybrid"], "search": "named", "knobs": {"top_k": [3, 5, 10, 20]}}}
-    space = space_of(study_of(knobs, prompts=PROMPTS, trials=16), None)
+    space = build_space(study_of(knobs, prompts=PROMPTS, trials=16), [None])
     whole = arms_of(study_with(space, sampler, 5, n_startup_trials=3) if sampler == "tpe" else
                     study_with(space, sampler, 5), space, 16)  # fmt: skip
     for cut in range(16):
@@ -223,7 +223,7 @@ def test_a_parameter_has_the_same_values_in_every_trial(mixed):
 
 def test_what_is_fixed_is_not_searched_and_reaches_those_that_have_it(study_of):
     spec = study_of({"hcqr": {}, "hyde": {}}, fixed={"max_passages": 7, "top_k": 9, "n_documents": 2}, trials=12)
-    space = space_of(spec, None)
+    space = build_space(spec, [None])
     for arm in arms_of(study_with(space, "random"), space, 12):
         assert arm.knobs["max_passages"] == 7
         assert arm.knobs.get("top_k", 9) == 9
@@ -232,7 +232,7 @@ def test_what_is_fixed_is_not_searched_and_reaches_those_that_have_it(study_of):
 
 
 def test_only_named_knobs_are_searched_where_that_is_asked(study_of):
-    space = space_of(study_of({"hcqr": {"search": "named", "knobs": {"top_k": [3, 5], "n_queries": 2}}}), None)
+    space = build_space(study_of({"hcqr": {"search": "named", "knobs": {"top_k": [3, 5], "n_queries": 2}}}), [None])
     assert set(space.distributions()) == {"hcqr.top_k"}
     assert space["hcqr"].given["n_queries"] == 2
 
@@ -240,11 +240,11 @@ def test_only_named_knobs_are_searched_where_that_is_asked(study_of):
 def test_a_retriever_may_narrow_the_knobs(study_of):
     spec = study_of({"qb_rag": {}})
     narrow = [Knob("match", "nearest", "how", choices=("nearest",))]
-    assert "qb_rag.match" in space_of(spec, None).distributions()
-    assert "qb_rag.match" not in space_of(spec, None, {"qb_rag": narrow}).distributions()
+    assert "qb_rag.match" in build_space(spec, [None]).distributions()
+    assert "qb_rag.match" not in build_space(spec, [None], {"qb_rag": narrow}).distributions()
     asked = study_of({"qb_rag": {"knobs": {"match": ["nearest", "hybrid"]}}})
     with pytest.raises(InputError, match="match must be nearest"):
-        space_of(asked, None, {"qb_rag": narrow})
+        build_space(asked, [None], {"qb_rag": narrow})
 
 
 @pytest.mark.parametrize(("technique", "knob"), [("rag_fusion", "n_queries"), ("decomposition", "n_sub_questions")])
@@ -253,14 +253,14 @@ def test_smaller_numbers_of_queries_are_the_first_of_the_largest(technique, knob
     if "n_written" not in {one.name for one in own.KNOBS}:
         more = Knob("n_written", 0, "texts that are written", low=0, high=8, search=False)
         monkeypatch.setattr(own, "KNOBS", (*own.KNOBS, more))
-    space = space_of(study_of({technique: {"knobs": {knob: [2, 3, 6]}}}, trials=12), None)
+    space = build_space(study_of({technique: {"knobs": {knob: [2, 3, 6]}}}, trials=12), [None])
     arms = arms_of(study_with(space, "random"), space, 12)
     assert {arm.knobs["n_written"] for arm in arms if arm.technique == technique} == {6}
     assert {arm.knobs[knob] for arm in arms if arm.technique == technique} == {2, 3, 6}
     assert f"{technique}.n_written" not in space.distributions()
-    given = space_of(study_of({technique: {"knobs": {knob: 3}}}), None)
+    given = build_space(study_of({technique: {"knobs": {knob: 3}}}), [None])
     assert given[technique].given["n_written"] == 0
-    settled = space_of(study_of({technique: {"knobs": {knob: [2, 3], "n_written": 5}}}), None)
+    settled = build_space(study_of({technique: {"knobs": {knob: [2, 3], "n_written": 5}}}), [None])
     assert settled[technique].given["n_written"] == 5
 
 
@@ -276,20 +276,20 @@ def test_smaller_numbers_of_queries_are_the_first_of_the_largest(technique, knob
     ],
 )
 def test_the_greatest_depth_of_an_engine(techniques, fixed, depths, study_of):
-    space = space_of(study_of(techniques, fixed=fixed), None)
+    space = build_space(study_of(techniques, fixed=fixed), [None])
     assert (space.deepest("dense"), space.deepest("bm25")) == depths
 
 
 def test_a_grid_goes_through_every_arm_once(study_of):
     knobs = {"search": "named", "engines": ["dense", "bm25"]}
     hcqr = {**knobs, "knobs": {"top_k": [3, 5], "fusion": ["rrf", "union"], "rrf_k": [10, 60, 100]}}
-    space = space_of(study_of({"hcqr": hcqr, "hyde": {"search": "named"}}, trials=40), None)
+    space = build_space(study_of({"hcqr": hcqr, "hyde": {"search": "named"}}, trials=40), [None])
     rows = space.combinations()
     assert len(rows) == 2 * 2 * (3 + 1)  # rrf_k acts beside rrf alone; hyde has one arm, which is tried as written
     study = study_with(space, "grid")
     arms = arms_of(study, space, 3 + 16)
     assert len({arm.key for arm in arms[3:]}) == 16
-    big = space_of(study_of({"hcqr": {}}), None)
+    big = build_space(study_of({"hcqr": {}}), [None])
     with pytest.raises(InputError, match=r"more than 3,000 combinations"):
         big.combinations()
 
@@ -366,7 +366,7 @@ def test_ranges_of_knobs():
 
 
 def test_a_study_with_one_arm_a_technique_can_be_gone_through(study_of):
-    space = space_of(study_of({"hyde": {"search": "named"}, "hcqr": {"search": "named"}}, trials=6), None)
+    space = build_space(study_of({"hyde": {"search": "named"}, "hcqr": {"search": "named"}}, trials=6), [None])
     arms = arms_of(study_with(space), space, 6)
     assert {arm.technique for arm in arms} == {"plain", "hyde", "hcqr"}
     assert all(one.technique != other.technique for one, other in itertools.pairwise(arms[:3]))
