@@ -159,6 +159,13 @@ def test_without_demonstrations_only_knobs_are_searched(world, compiled_in):
     assert compiled.costs["prompts"] == Cost()
 
 
+def test_a_size_that_repeats_is_a_set_of_its_own_and_all_sets_are_tried(world, compiled_in):
+    compiled = compiled_in(world, settings=replace(QUICK, demo_sizes=(1, 2, 1), reader_demo_sizes=(1, 1)))
+    tried = {arm.prompt for arm in compiled.arms}
+    assert compiled.n_demo_sets == 3
+    assert tried == {"as written", "demos_1", "demos_2", "demos_1_2"}
+
+
 @pytest.fixture
 def stubborn_engine(make_engine, scripted):
     """Reads dev and test rightly only when a demonstration shows it how."""
