@@ -87,8 +87,8 @@ def compile_program(
             name or value is wrong.
         OutageError: The LM is out of reach; answers so far are kept, nothing is chosen.
         BudgetError: The limit of LM calls is reached; answers so far are kept, nothing is chosen.
-        TooManyFailuresError: Too many questions failed while demonstrations were bootstrapped, of no rewriting, or on
-            test.
+        TooManyFailuresError: Too many questions failed while demonstrations were bootstrapped, of no rewriting, or of
+            what dev chose on test.
         QuerywrightError: Most arms failed.
     """
     settings = settings or CompileSettings()
@@ -130,6 +130,7 @@ def compile_program(
         failed={
             **{names[one.number]: one.message for one in trials if one.state == "failed"},
             **{f"reader with {name}": said for name, said in tested.last.failed.items()},
+            **{f"{name} on test": said for name, said in tested.failed.items()},
         },
         reader_check=tuple(reader_check),
         dead_knobs=tuple(str(one["knob"]) for one in tested.dead_knobs),

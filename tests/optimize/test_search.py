@@ -253,6 +253,46 @@ def test_an_arm_that_fails_for_another_reason_is_out_and_named(world, make_engin
     assert "not this time" in compiled.failed["trial 2"]
 
 
+def shows_what_to_do(asked):
+    return asked.step == "reader" or asked.prompt.count("best_guess:") > 1 or asked.prompt.count("What of number") > 1
+
+
+def test_a_technique_that_is_out_as_written_does_not_meet_test(world, make_engine, compiled_in):
+    def before(n, asked):
+        if asked.number >= 6 and not shows_what_to_do(asked):
+            raise LMPromptTooLongError(5000, 4096, 100)
+
+    compiled = compiled_in(world, make_engine(before=before), settings=replace(QUICK, n_trials=2))
+    assert compiled.recommended == "trial 2"
+    assert list(compiled.failed) == ["as written"]
+    assert [one.name for one in compiled.test] == ["closed book", "no rewriting", "hcqr compiled", "oracle evidence"]
+    assert compiled.sentence.startswith("Chosen on dev; ")
+
+
+def test_what_fails_on_test_alone_is_named_and_the_rest_is_kept(make_world, make_engine, compiled_in):
+    world = make_world("both")
+
+    def before(n, asked):
+        if asked.number >= 12 and asked.step != "reader":
+            raise LMPromptTooLongError(5000, 4096, 100)
+
+    compiled = compiled_in(world, make_engine(before=before))
+    assert compiled.recommended == "no rewriting"
+    assert "2 of 6 questions failed in 'hcqr compiled'" in compiled.failed["hcqr compiled on test"]
+    assert [one.name for one in compiled.test] == ["closed book", "no rewriting", "oracle evidence"]
+    assert {one.family for one in compiled.comparisons} == {"reader check"}
+    assert compiled.program.technique.NAME == "plain"
+
+
+def test_what_dev_chose_may_not_fail_on_test(world, make_engine, compiled_in):
+    def before(n, asked):
+        if asked.number >= 12 and asked.step != "reader":
+            raise LMPromptTooLongError(5000, 4096, 100)
+
+    with pytest.raises(TooManyFailuresError, match="failed in 'hcqr compiled'"):
+        compiled_in(world, make_engine(before=before))
+
+
 def test_arms_that_all_fail_stop_it(world, make_engine, compiled_in):
     def before(n, asked):
         if asked.step == "queries" and asked.number >= 6:
