@@ -45,7 +45,7 @@ class Chosen:
 
     Args:
         plain: No rewriting, with the reader of the best arm.
-        best: The best other arm; None where none was complete.
+        best: The best other arm, plain retrieval with other knobs among them; None where none was complete.
         winner: ``best`` where it beats no rewriting, else no rewriting.
         front: Arms that no other beats in all objectives, the first objective's best first.
         corrected: The winner's curse of the best arm.
@@ -75,16 +75,16 @@ def choose(trials: Sequence[TrialRecord], objectives: Sequence[Objective], n_tes
     """
     complete = [one for one in trials if one.state == "complete"]
     distinct = list({one.arm.key: one for one in complete[::-1] if one.arm is not None}.values())[::-1]
-    rewriting = [one for one in distinct if one.arm is not None and not one.arm.is_plain]
-    plains = [one for one in distinct if one.arm is not None and one.arm.is_plain]
+    plains = [one for one in distinct if _is_no_rewriting(one, complete)]
+    rivals = [one for one in distinct if one not in plains]
     if not plains:
         raise QuerywrightError(
             "no rewriting has no result, so nothing can be chosen; `querywright study status` tells of trial 0"
         )
     first = objectives[0]
     kept = pareto(distinct, objectives)
-    others = [one for one in rewriting if one in kept] if len(objectives) > 1 else []
-    best = _best(others or rewriting, first)
+    others = [one for one in rivals if one in kept] if len(objectives) > 1 else []
+    best = _best(others or rivals, first)
     plain = _like(best, plains)
     winner, test = plain, None
     if best is not None:
@@ -117,6 +117,16 @@ class _Tried:
     def dev(self) -> Evaluation:
         assert self.record.dev is not None
         return self.record.dev
+
+
+def _is_no_rewriting(record: TrialRecord, complete: Sequence[TrialRecord]) -> bool:
+    """Whether an arm is what all are held against: plain retrieval with the knobs of the first such arm.
+
+    With other knobs, where a study searches them, plain retrieval is an arm to choose like any other.
+    """
+    first = next((one.arm for one in complete if one.arm is not None and one.arm.is_plain), None)
+    arm = record.arm
+    return arm is not None and first is not None and arm.is_plain and arm.knobs == first.knobs
 
 
 def _like(best: TrialRecord | None, plains: Sequence[TrialRecord]) -> TrialRecord:

@@ -150,7 +150,7 @@ def final_arms(bench: Bench, chosen: Chosen, out: Collection[str] = ()) -> dict[
         best = chosen.best.arm
         arms[f"{best.technique} compiled"] = best
         written = replace(bench.space.as_written(best.technique), reader=best.reader)
-        if written.key not in out:
+        if written.key not in {*out, chosen.plain.arm.key}:
             arms[_as_written(best.technique)] = written
     if len(bench.objectives) > 1:
         for record in chosen.front:
@@ -209,7 +209,7 @@ def verdict_of(
         best: Name of the best arm.
     """
     if chosen.best is None:
-        return "no rewriting", "No other arm could be scored on dev, so no rewriting is what was saved"
+        return "no rewriting", "No other arm has a result on dev, so no rewriting is what was saved"
     if chosen.too_few:
         return "too few questions", f"{chosen.too_few}, so no rewriting is what was saved"
     if chosen.winner is chosen.plain:

@@ -442,6 +442,29 @@ def test_a_technique_without_an_lm_can_be_compiled(world, make_lm):
     assert compiled.costs["prompts"].asked == compiled.costs["search"].asked == 0
 
 
+def test_plain_retrieval_that_is_searched_is_chosen_where_other_knobs_are_better(make_world, make_lm):
+    world = make_world("plain")
+    find = world.find
+    # Only a query that holds the options, "right 3" among them, finds what decides.
+    world.find = lambda query: [p for p in find(query) if "right" in query or not p.id.startswith("decides")]
+    compiled = compile_program(
+        "plain", world.splits, retriever=world, lm=make_lm(), knobs={"max_passages": 3}, settings=QUICK
+    )
+    assert [objective_value(arm.dev, "decision_useful") for arm in compiled.arms] == [0.0, 1.0]
+    assert compiled.recommended == compiled.compiled.name == compiled.arms[1].name != "no rewriting"
+    assert compiled.program.technique.knobs["query_with_options"] is True
+    assert [one.name for one in compiled.test][1:3] == ["no rewriting", "plain compiled"]
+    assert "plain as written" not in {one.name for one in compiled.test}
+    assert "(decision_useful: 6 won, 0 lost of 6" in compiled.sentence
+
+
+def test_plain_retrieval_with_nothing_to_search_says_so(world, make_lm):
+    compiled = compile_program(
+        "plain", world.splits, retriever=world, lm=make_lm(), knobs={"query_with_options": False}, settings=QUICK
+    )
+    assert compiled.sentence == "No other arm has a result on dev, so no rewriting is what was saved"
+
+
 def test_the_same_seed_gives_the_same_result_whatever_the_threads(make_world, compiled_in):
     def compile_once(threads, seed):
         return outcome(compiled_in(make_world("deep"), settings=replace(QUICK, threads=threads, seed=seed)))
