@@ -139,6 +139,8 @@ def meet_test(worker: Worker, chosen: Chosen, folder: Path | None = None) -> Tes
 def final_arms(bench: Bench, chosen: Chosen, out: Collection[str] = ()) -> dict[str, ArmConfig]:
     """The programs that meet test, by name: no rewriting, the best, the same technique as written, the front.
 
+    No arm meets it twice: where the best one is the technique as written, it is the only row of that technique.
+
     Args:
         bench: Has the arms as written.
         chosen: What dev decided.
@@ -150,7 +152,7 @@ def final_arms(bench: Bench, chosen: Chosen, out: Collection[str] = ()) -> dict[
         best = chosen.best.arm
         arms[f"{best.technique} compiled"] = best
         written = replace(bench.space.as_written(best.technique), reader=best.reader)
-        if written.key not in {*out, chosen.plain.arm.key}:
+        if written.key not in {*out, *(arm.key for arm in arms.values())}:
             arms[_as_written(best.technique)] = written
     if len(bench.objectives) > 1:
         for record in chosen.front:

@@ -50,16 +50,16 @@ def test_a_gain_on_test_is_said_with_its_figures(gained):
     verdict, sentence = said(gained)
     assert verdict == "gain"
     assert sentence == (
-        "Chosen on dev; test shows a gain over no rewriting (decision_useful: 10 won, 0 lost of 10, p = .008)"
+        "Chosen on dev; test shows a gain over no rewriting (decision_useful: 10 won, 0 lost of 10, p = .004)"
     )
 
 
 def test_an_arm_that_won_on_dev_by_too_few_questions_of_test_is_no_gain(make_world, compiled_in):
-    # All 6 questions are won, but over four comparisons that is p = .125.
+    # All 6 questions are won, but over two comparisons that is p = .062.
     verdict, sentence = said(compiled_in(make_world(size=18)))
     assert verdict == "no gain shown"
     assert sentence == (
-        "Chosen on dev; test does not show a gain over no rewriting (decision_useful: 6 won, 0 lost of 6, p = .125)"
+        "Chosen on dev; test does not show a gain over no rewriting (decision_useful: 6 won, 0 lost of 6, p = .062)"
     )
 
 
@@ -71,7 +71,7 @@ def test_a_loss_on_test_is_said(make_world, compiled_in):
     verdict, sentence = said(compiled_in(world))
     assert verdict == "loss"
     assert sentence == (
-        "Chosen on dev, but test shows a loss against no rewriting (decision_useful: 0 won, 10 lost of 10, p = .008)"
+        "Chosen on dev, but test shows a loss against no rewriting (decision_useful: 0 won, 10 lost of 10, p = .004)"
     )
 
 
