@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -51,6 +52,8 @@ class Chosen:
         corrected: The winner's curse of the best arm.
         test: The best arm against no rewriting, on the dev questions that both scored.
         too_few: Why no arm is crowned although one was ahead; empty where questions suffice.
+        values: The first objective of the best arm and of no rewriting on the dev questions that both scored; NaN
+            where there is none.
     """
 
     plain: TrialRecord
@@ -60,6 +63,7 @@ class Chosen:
     corrected: Corrected | None
     test: PairedTest | None
     too_few: str = ""
+    values: tuple[float, float] = (math.nan, math.nan)
 
 
 def choose(trials: Sequence[TrialRecord], objectives: Sequence[Objective], n_test: int) -> Chosen:
@@ -86,11 +90,12 @@ def choose(trials: Sequence[TrialRecord], objectives: Sequence[Objective], n_tes
     others = [one for one in rivals if one in kept] if len(objectives) > 1 else []
     best = _best(others or rivals, first)
     plain = _like(best, plains)
-    winner, test = plain, None
+    winner, test, values = plain, None, (math.nan, math.nan)
     if best is not None:
         one, other = _Tried(best), _Tried(plain)
         winner = best if beats(one, other, first.name) else plain
         mine, theirs = paired(one, other, first.name)
+        values = first.value(mine), first.value(theirs)
         test = mine.against(theirs, first.metrics[0]) if mine.rows else None
     too_few = ""
     n_dev = len(scores(plain.dev, first)) if plain.dev is not None else 0
@@ -100,7 +105,7 @@ def choose(trials: Sequence[TrialRecord], objectives: Sequence[Objective], n_tes
             "can show a difference"
         )
         winner = plain
-    return Chosen(plain, best, winner, tuple(kept), winners_curse(distinct, first), test, too_few)
+    return Chosen(plain, best, winner, tuple(kept), winners_curse(distinct, first), test, too_few, values)
 
 
 @dataclass(frozen=True, slots=True)

@@ -215,7 +215,7 @@ def verdict_of(
     if chosen.too_few:
         return "too few questions", f"{chosen.too_few}, so no rewriting is what was saved"
     if chosen.winner is chosen.plain:
-        mine, plain = (one.values.get(objective.name, float("nan")) for one in (chosen.best, chosen.plain))
+        mine, plain = chosen.values
         said = "" if chosen.test is None else f"; {_figures(chosen)}"
         return (
             "no rewriting",

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from querywright.metrics.statistics import paired_exact_test
+from querywright.models.engine_errors import LMPromptTooLongError
 from querywright.optimize.evaluate import Evaluation, Row
 from querywright.optimize.report import card, compiled_json
 from querywright.optimize.results import Comparison, CompileSettings
@@ -80,6 +81,31 @@ def test_no_rewriting_is_said_with_what_dev_showed(make_world, compiled_in):
         "no rewriting",
         "Nothing was better than no rewriting on dev (decision_useful: best 0.0 against 100.0 per cent; "
         "0 won, 6 lost of 6, p = .031), so no rewriting is what was saved",
+    )
+
+
+def test_no_rewriting_is_said_with_the_values_of_the_questions_that_both_scored(make_world, make_lm, make_engine):
+    # Nothing finds what decides number 8, and the technique fails on it: without it both are equal.
+    world = make_world("both")
+    find = world.find
+    world.find = lambda query: [p for p in find(query) if p.id != "decides-8"]
+
+    def before(n, asked):
+        if asked.number == 8 and asked.step != "reader":
+            raise LMPromptTooLongError(5000, 4096, 100)
+
+    compiled = compile_program(
+        "hcqr",
+        world.splits,
+        retriever=world,
+        lm=make_lm(make_engine(before)),
+        knobs={"max_passages": 3},
+        settings=SETTINGS,
+    )
+    assert said(compiled) == (
+        "no rewriting",
+        "Nothing was better than no rewriting on dev (decision_useful: best 100.0 against 100.0 per cent; "
+        "0 won, 0 lost of 5, p = 1.0), so no rewriting is what was saved",
     )
 
 
