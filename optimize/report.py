@@ -44,6 +44,7 @@ def compiled_json(compiled: Compiled) -> dict[str, Any]:
             for arm in compiled.arms
         ],
         "failed_arms": dict(compiled.failed),
+        "failed_prompts": dict(compiled.nothing),
         "dead_knobs": list(compiled.dead_knobs),
         "corrected": None
         if compiled.corrected is None

@@ -122,7 +122,8 @@ def test_the_terminal_says_what_came_of_it(compiled, world, make_lm, capsys):
     assert f"{compiled.sentence}; a stronger LM may change that" in text
     assert "closed book and oracle evidence met 5 further questions" in text
     assert all(one.sentence in text for one in compiled.comparisons)
-    gained = replace(compiled, verdict="gain", sentence="So it is", dead_knobs=("rrf_k",), failed={"trial 9": "no"})
+    changed = {"dead_knobs": ("rrf_k",), "failed": {"trial 9": "no"}, "nothing": {"demos_2": "nothing to show"}}
+    gained = replace(compiled, verdict="gain", sentence="So it is", **changed)
     show_compiled(gained, world.splits, workspace)
     text = " ".join(capsys.readouterr().out.split())
     assert "So it is" in text
@@ -130,6 +131,7 @@ def test_the_terminal_says_what_came_of_it(compiled, world, make_lm, capsys):
     assert "further questions" not in text
     assert "no difference on any dev question: rrf_k" in text
     assert "out, for too many questions failed: trial 9" in text
+    assert "no prompts of demos_2: nothing to show" in text
     assert f"the best of {len(compiled.arms)} arms has 100.0 where it was chosen" in text
 
 

@@ -166,6 +166,22 @@ def test_a_size_that_repeats_is_a_set_of_its_own_and_all_sets_are_tried(world, c
     assert tried == {"as written", "demos_1", "demos_2", "demos_1_2"}
 
 
+def test_prompts_that_came_to_nothing_are_named_with_the_reason(make_world, make_engine, scripted, compiled_in):
+    def write(asked):  # nothing is found or read rightly on train
+        if asked.number >= 6:
+            return scripted(asked)
+        if asked.step == "queries":
+            return json.dumps(dict.fromkeys(("support", "distinguish", "verify"), f"other of {asked.number}"))
+        return scripted(asked) if asked.step != "reader" else json.dumps({"answer": f"wrong {asked.number}"})
+
+    compiled = compiled_in(make_world(), make_engine(write=write))
+    assert compiled.n_demo_sets == 0
+    assert list(compiled.nothing) == ["demos_1", "reader_demos_1"]
+    assert all("found nothing to show: on none of the 6 training questions" in why for why in compiled.nothing.values())
+    assert compiled_json(compiled)["failed_prompts"] == compiled.nothing
+    assert compiled.failed == {}
+
+
 @pytest.fixture
 def stubborn_engine(make_engine, scripted):
     """Reads dev and test rightly only when a demonstration shows it how."""
