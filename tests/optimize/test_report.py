@@ -114,6 +114,14 @@ def test_the_card_says_what_was_chosen_and_what_came_of_it(compiled):
     assert 'querywright.load("path/to/mine")`: the path of this folder' in text
 
 
+def test_the_card_shows_the_metric_that_was_compiled_for_first(world, make_lm):
+    settings = CompileSettings(objective="recall@1", n_trials=1, demo_sizes=(), reader_demo_sizes=(), threads=2)
+    compiled = compile_program("hcqr", world.splits, retriever=world, lm=make_lm(), settings=settings)
+    text = card("mine", compiled, "scripted/model", "2026-01-02", {})
+    assert "| arm | n | recall@1 | accuracy | decision_useful |\n| --- | --- | --- | --- | --- |\n" in text
+    assert "| no rewriting | 6 | 0.0 [0, 39] | 0.0 [0, 39] | 0.0 [0, 39] |" in text
+
+
 def test_the_terminal_says_what_came_of_it(compiled, world, make_lm, capsys):
     workspace = SimpleNamespace(lm=make_lm(), cost_line=lambda: "cost")
     further = tuple(world.questions[:5])
