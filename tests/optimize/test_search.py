@@ -482,6 +482,21 @@ def test_plain_retrieval_that_is_searched_is_chosen_where_other_knobs_are_better
     assert "(decision_useful: 6 won, 0 lost of 6" in compiled.sentence
 
 
+def test_plain_retrieval_that_fails_with_other_knobs_is_out_and_the_search_goes_on(make_world, make_lm):
+    world = make_world("plain")
+
+    def search(query, k):
+        if "right" in query:
+            raise ValueError("too many words")
+        return world.find(query)[:k]
+
+    compiled = compile_program("plain", world.splits, retriever=search, lm=make_lm(), settings=QUICK)
+    assert compiled.recommended == "no rewriting"
+    assert compiled.failed
+    assert all("too many words" in said for said in compiled.failed.values())
+    assert compiled.sentence == "No other arm has a result on dev, so no rewriting is what was saved"
+
+
 def test_plain_retrieval_with_nothing_to_search_says_so(world, make_lm):
     compiled = compile_program(
         "plain", world.splits, retriever=world, lm=make_lm(), knobs={"query_with_options": False}, settings=QUICK

@@ -182,7 +182,7 @@ def test_comparisons_are_those_of_the_outcome():
         ({"finished": True, "outcome": {"sentence": "Too few questions"}}, "Too few questions."),
         (
             {"outcome": {"failed_on_test": {"hyde compiled": "2 of 6"}}},
-            "too many questions of test failed: hyde compiled.",
+            "questions of test failed: hyde compiled.",
         ),
         ({"outcome": {"prompts": {}, "dead_knobs": [], "questions": [], "test": []}}, "19 of 24 trials"),
         (
