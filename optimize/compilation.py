@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -102,20 +101,19 @@ def study_of(
         settings: How much is tried.
     """
     prompts = {
-        f"demos_{size}": PromptSpec(teleprompter=TELEPROMPTER, arguments={"max_bootstrapped_demos": size}, sets=count)
-        for size, count in Counter(settings.demo_sizes).items()
+        name: PromptSpec(teleprompter=TELEPROMPTER, arguments={"max_bootstrapped_demos": size})
+        for name, size in _sets("demos", settings.demo_sizes)
     }
     if reader is not None:
         prompts |= {
-            f"reader_demos_{size}": PromptSpec(
+            name: PromptSpec(
                 teleprompter=TELEPROMPTER,
                 arguments={"max_bootstrapped_demos": size},
-                sets=count,
                 part="reader",
                 metric="accuracy",
                 last=True,
             )
-            for size, count in Counter(settings.reader_demo_sizes).items()
+            for name, size in _sets("reader_demos", settings.reader_demo_sizes)
         }
     own = {name: value for name, value in knobs.items() if name != "max_passages"}
     return StudySpec(
@@ -135,6 +133,15 @@ def study_of(
         threads=settings.threads,
         max_failures=settings.max_failures,
     )
+
+
+def _sets(name: str, sizes: Sequence[int]) -> list[tuple[str, int]]:
+    """A name for each set of demonstrations, with its size; a size that repeats is a further set of its own."""
+    found: dict[str, int] = {}
+    for place, size in enumerate(sizes):
+        again = sizes[:place].count(size)
+        found[f"{name}_{size}_{again + 1}" if again else f"{name}_{size}"] = size
+    return list(found.items())
 
 
 def bench_of(

@@ -13,11 +13,12 @@ from querywright.data.types import Question
 from querywright.metrics.statistics import Mean
 from querywright.optimize.artifacts.files import Golden, Manifest, write_artifact
 from querywright.optimize.evaluate import Evaluation, evaluate, finite
-from querywright.optimize.results import Compiled, objective_value
+from querywright.optimize.results import Compiled, objective_metrics, objective_value
 from querywright.programs import RAG
 from querywright.retrieval.engines import opened
 
 CARD_METRICS = ("accuracy", "decision_useful")
+"""What a card shows besides the metrics of the objective."""
 
 
 def compiled_json(compiled: Compiled) -> dict[str, Any]:
@@ -44,6 +45,7 @@ def compiled_json(compiled: Compiled) -> dict[str, Any]:
             for arm in compiled.arms
         ],
         "failed_arms": dict(compiled.failed),
+        "failed_prompts": dict(compiled.nothing),
         "dead_knobs": list(compiled.dead_knobs),
         "corrected": None
         if compiled.corrected is None
@@ -148,8 +150,10 @@ def card(name: str, compiled: Compiled, lm: str, created: str, data: Mapping[str
     program = compiled.program
     knobs = "\n".join(f"| {key} | {value} |" for key, value in program.technique.knobs.items())
     sizes = ", ".join(f"{part.replace('_', ' ')} {of['n']}" for part, of in data.items())
+    own = [metric for metric in objective_metrics(compiled.settings.objective) if metric not in CARD_METRICS]
+    metrics = [*own, *CARD_METRICS]
     test = "\n".join(
-        f"| {row.name} | {len(row.rows)} | " + " | ".join(percent(row.mean(m)) for m in CARD_METRICS) + " |"
+        f"| {row.name} | {len(row.rows)} | " + " | ".join(percent(row.mean(m)) for m in metrics) + " |"
         for row in compiled.test
     )
     verdicts = "\n".join(f"- {one.sentence}" for one in compiled.comparisons)
@@ -169,8 +173,8 @@ Questions: {sizes}. Demonstrations of the reader: {reader}.
 
 On test, met once, every arm with the same reader unless its name says otherwise; mean and 95 % interval:
 
-| arm | n | {" | ".join(CARD_METRICS)} |
-| --- | --- | --- | --- |
+| arm | n | {" | ".join(metrics)} |
+| --- | --- |{" --- |" * len(metrics)}
 {test}
 
 {verdicts}

@@ -126,6 +126,7 @@ class Compiled:
         settings: How much was tried.
         n_demo_sets: Demonstration sets that were found for the technique.
         failed: Arms that are out of the question because too many of their questions failed, with what they said.
+        nothing: Sets of demonstrations that could not be made, the reader's among them, and why.
         reader_check: Further questions that only closed book and oracle evidence met.
         dead_knobs: Knobs of the best arm that change nothing, whatever their value.
         corrected: Value of the best arm on dev, and what it is likely to be on other questions: the best of many is
@@ -146,6 +147,7 @@ class Compiled:
     settings: CompileSettings
     n_demo_sets: int
     failed: Mapping[str, str] = field(default_factory=dict)
+    nothing: Mapping[str, str] = field(default_factory=dict)
     reader_check: tuple[Question, ...] = ()
     dead_knobs: tuple[str, ...] = ()
     corrected: tuple[float, float] | None = None

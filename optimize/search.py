@@ -87,8 +87,8 @@ def compile_program(
             name or value is wrong.
         OutageError: The LM is out of reach; answers so far are kept, nothing is chosen.
         BudgetError: The limit of LM calls is reached; answers so far are kept, nothing is chosen.
-        TooManyFailuresError: Too many questions failed while demonstrations were bootstrapped, of no rewriting, or on
-            test.
+        TooManyFailuresError: Too many questions failed while demonstrations were bootstrapped, of no rewriting, or of
+            what dev chose on test.
         QuerywrightError: Most arms failed.
     """
     settings = settings or CompileSettings()
@@ -100,7 +100,7 @@ def compile_program(
     with memory_storage(spec.name) as storage:
         worker = _worker(bench, storage, progress)
         with _stage(bench, costs, "prompts"), remembering(bench.memo):
-            variants = _bootstrap(worker, technique)
+            variants, nothing = _bootstrap(worker, technique)
         _narrow(bench, technique, variants, settings.n_trials)
         with _stage(bench, costs, "search"):
             work(bench, storage, "1", progress)
@@ -130,7 +130,9 @@ def compile_program(
         failed={
             **{names[one.number]: one.message for one in trials if one.state == "failed"},
             **{f"reader with {name}": said for name, said in tested.last.failed.items()},
+            **{f"{name} on test": said for name, said in tested.failed.items()},
         },
+        nothing={**nothing, **tested.last.nothing},
         reader_check=tuple(reader_check),
         dead_knobs=tuple(str(one["knob"]) for one in tested.dead_knobs),
         corrected=None if chosen.corrected is None else (chosen.corrected.dev, chosen.corrected.corrected),
@@ -143,19 +145,21 @@ def _worker(bench: Bench, storage: StudyStorage, progress: Progress | None) -> W
     return Worker(bench, storage, study, "1", progress)
 
 
-def _bootstrap(worker: Worker, technique: str) -> list[str]:
-    """The technique's demonstration sets: a set that found none, or equals an earlier one, is no choice."""
+def _bootstrap(worker: Worker, technique: str) -> tuple[list[str], dict[str, str]]:
+    """The technique's demonstration sets, and why there is none of a name; one that equals an earlier is no choice."""
     space = worker.bench.space
     found: dict[str, Any] = {}
+    nothing: dict[str, str] = {}
     for name in space.variants(technique)[1:]:
         arm = space.as_written(technique)
         try:
             variant, _ = worker.variant(replace(arm, prompt=name))
-        except TeleprompterError:
+        except TeleprompterError as error:
+            nothing[name] = str(error)[:500]
             continue
         if variant is not None and variant["predictors"] not in found.values():
             found[name] = variant["predictors"]
-    return list(found)
+    return list(found), nothing
 
 
 def _narrow(bench: Bench, technique: str, variants: Sequence[str], n_trials: int) -> None:

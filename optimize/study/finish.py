@@ -54,6 +54,7 @@ def finish(
         "arms": {name: arm.to_json() for name, arm in tested.arms.items()},
         "corrected": None if chosen.corrected is None else asdict(chosen.corrected),
         "reader_prompts": tested.last.to_json(),
+        "failed_on_test": dict(tested.failed),
         "test": [one.to_json(rows=True) for one in (*tested.rows, *tested.references)],
         "comparisons": [one.to_json() for one in tested.comparisons],
         "dead_knobs": [dict(one) for one in tested.dead_knobs],

@@ -58,6 +58,8 @@ def outcome_part(snapshot: Known, aim: Aim) -> str:
     if verdict or outcome.get("recommended"):
         recommended = text(str(outcome.get("recommended") or "nothing"))
         said.append(f"<p>Recommended: <b>{recommended}</b>. Verdict: {text(str(verdict or 'none'))}.</p>")
+    if outcome.get("failed_on_test"):
+        said.append(f"<p>Out, for too many questions of test failed: {text(', '.join(outcome['failed_on_test']))}.</p>")
     leader = best(snapshot.trials, aim)
     if leader is not None:
         said.append(

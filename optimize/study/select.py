@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -45,12 +46,14 @@ class Chosen:
 
     Args:
         plain: No rewriting, with the reader of the best arm.
-        best: The best other arm; None where none was complete.
+        best: The best other arm, plain retrieval with other knobs among them; None where none was complete.
         winner: ``best`` where it beats no rewriting, else no rewriting.
         front: Arms that no other beats in all objectives, the first objective's best first.
         corrected: The winner's curse of the best arm.
         test: The best arm against no rewriting, on the dev questions that both scored.
         too_few: Why no arm is crowned although one was ahead; empty where questions suffice.
+        values: The first objective of the best arm and of no rewriting on the dev questions that both scored; NaN
+            where there is none.
     """
 
     plain: TrialRecord
@@ -60,6 +63,7 @@ class Chosen:
     corrected: Corrected | None
     test: PairedTest | None
     too_few: str = ""
+    values: tuple[float, float] = (math.nan, math.nan)
 
 
 def choose(trials: Sequence[TrialRecord], objectives: Sequence[Objective], n_test: int) -> Chosen:
@@ -75,22 +79,23 @@ def choose(trials: Sequence[TrialRecord], objectives: Sequence[Objective], n_tes
     """
     complete = [one for one in trials if one.state == "complete"]
     distinct = list({one.arm.key: one for one in complete[::-1] if one.arm is not None}.values())[::-1]
-    rewriting = [one for one in distinct if one.arm is not None and not one.arm.is_plain]
-    plains = [one for one in distinct if one.arm is not None and one.arm.is_plain]
+    plains = [one for one in distinct if _is_no_rewriting(one, complete)]
+    rivals = [one for one in distinct if one not in plains]
     if not plains:
         raise QuerywrightError(
             "no rewriting has no result, so nothing can be chosen; `querywright study status` tells of trial 0"
         )
     first = objectives[0]
     kept = pareto(distinct, objectives)
-    others = [one for one in rewriting if one in kept] if len(objectives) > 1 else []
-    best = _best(others or rewriting, first)
+    others = [one for one in rivals if one in kept] if len(objectives) > 1 else []
+    best = _best(others or rivals, first)
     plain = _like(best, plains)
-    winner, test = plain, None
+    winner, test, values = plain, None, (math.nan, math.nan)
     if best is not None:
         one, other = _Tried(best), _Tried(plain)
         winner = best if beats(one, other, first.name) else plain
         mine, theirs = paired(one, other, first.name)
+        values = first.value(mine), first.value(theirs)
         test = mine.against(theirs, first.metrics[0]) if mine.rows else None
     too_few = ""
     n_dev = len(scores(plain.dev, first)) if plain.dev is not None else 0
@@ -100,7 +105,7 @@ def choose(trials: Sequence[TrialRecord], objectives: Sequence[Objective], n_tes
             "can show a difference"
         )
         winner = plain
-    return Chosen(plain, best, winner, tuple(kept), winners_curse(distinct, first), test, too_few)
+    return Chosen(plain, best, winner, tuple(kept), winners_curse(distinct, first), test, too_few, values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +122,16 @@ class _Tried:
     def dev(self) -> Evaluation:
         assert self.record.dev is not None
         return self.record.dev
+
+
+def _is_no_rewriting(record: TrialRecord, complete: Sequence[TrialRecord]) -> bool:
+    """Whether an arm is what all are held against: plain retrieval with the knobs of the first such arm.
+
+    With other knobs, where a study searches them, plain retrieval is an arm to choose like any other.
+    """
+    first = next((one.arm for one in complete if one.arm is not None and one.arm.is_plain), None)
+    arm = record.arm
+    return arm is not None and first is not None and arm.is_plain and arm.knobs == first.knobs
 
 
 def _like(best: TrialRecord | None, plains: Sequence[TrialRecord]) -> TrialRecord:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from querywright.data.types import Question
 from querywright.metrics.statistics import p_value
 from querywright.models.ledger import Cost
 from querywright.optimize.comparison import meet
 from querywright.optimize.contrasts import ALPHA, family
 from querywright.optimize.evaluate import Evaluation, finite
+from querywright.optimize.failures import TooManyFailuresError
 from querywright.optimize.final import READER_CHECK, Verdict, verdict_on
 from querywright.optimize.references import closed_book, oracle_evidence
 from querywright.optimize.results import NO_REWRITING, Comparison
@@ -48,6 +50,7 @@ class Tested:
         last: The reader's prompts that were chosen last.
         dead_knobs: Knobs that change nothing, as ``dead_knobs`` gives them.
         costs: Cost by stage: ``reader``, ``reader check`` and ``test``.
+        failed: Programs on which too many questions of the test failed, and what they said. They have no row.
     """
 
     arms: Mapping[str, ArmConfig]
@@ -62,6 +65,7 @@ class Tested:
     last: LastPrompts
     dead_knobs: tuple[Mapping[str, Any], ...]
     costs: Mapping[str, Cost]
+    failed: Mapping[str, str] = field(default_factory=dict)
 
 
 def meet_test(worker: Worker, chosen: Chosen, folder: Path | None = None) -> Tested:
@@ -70,7 +74,8 @@ def meet_test(worker: Worker, chosen: Chosen, folder: Path | None = None) -> Tes
     All arms of one reader read alike: with the prompts that were chosen last for it, or as it is written. What they do
     is seen in one more row, the recommended program with its reader as written. An arm of another reader reads as that
     one is written, is named after it, and is held against no arm of a different reader. Closed book and oracle evidence
-    check the reader, and meet the questions of the reader check besides.
+    check the reader, and meet the questions of the reader check besides. What the verdict does not rest on may fail: it is
+    named and has no row.
 
     Args:
         worker: Has what is open, and the prompts.
@@ -80,7 +85,7 @@ def meet_test(worker: Worker, chosen: Chosen, folder: Path | None = None) -> Tes
     Raises:
         OutageError: The LM is out of reach.
         BudgetError: The budget is spent.
-        TooManyFailuresError: A program failed on too many questions.
+        TooManyFailuresError: No rewriting or what dev chose failed on too many questions.
     """
     bench = worker.bench
     costs: dict[str, Cost] = {}
@@ -93,7 +98,8 @@ def meet_test(worker: Worker, chosen: Chosen, folder: Path | None = None) -> Tes
     last = choose_last(worker, chosen.winner.arm)
     paid("reader", before)
     dead = _dead_knobs(worker, chosen)
-    arms = _with_readers(final_arms(bench, chosen))
+    out = {one.arm.key for one in worker.finished() if one.state == "failed" and one.arm is not None}
+    arms = _with_readers(final_arms(bench, chosen, out))
     best = _name_of(chosen.best, arms)
     recommended = NO_REWRITING if chosen.winner is chosen.plain else best
     written = {name: bench.program(arm, worker.variant(arm)[0], reads=True) for name, arm in arms.items()}
@@ -103,11 +109,13 @@ def meet_test(worker: Worker, chosen: Chosen, folder: Path | None = None) -> Tes
         shown[_reader_as_written(recommended)] = written[recommended]
 
     before = bench.ledger.total
-    met = _meet(worker, shown, bench.splits.test, folder)
+    needed = {NO_REWRITING, recommended}
+    failed: dict[str, str] = {}
+    met = _meet(worker, shown, bench.splits.test, folder, needed, failed)
     paid("test", before)
     before = bench.ledger.total
     references = {name: last.put_into(one) for name, one in _references(bench, arms[NO_REWRITING]).items()}
-    checked = _meet(worker, references, [*bench.splits.test, *bench.reader_check], folder)
+    checked = _meet(worker, references, [*bench.splits.test, *bench.reader_check], folder, needed, failed)
     paid("reader check", before)
 
     comparisons = planned_comparisons({**met, **checked}, bench.objectives[0], arms, best, recommended)
@@ -118,8 +126,8 @@ def meet_test(worker: Worker, chosen: Chosen, folder: Path | None = None) -> Tes
             f"is said of a gain with {arms[best].reader}"
         )
     return Tested(
-        arms=arms,
-        programs=programs,
+        arms={name: arm for name, arm in arms.items() if name in met},
+        programs={name: program for name, program in programs.items() if name in met},
         best=best,
         recommended=recommended,
         rows=tuple(met.values()),
@@ -130,17 +138,28 @@ def meet_test(worker: Worker, chosen: Chosen, folder: Path | None = None) -> Tes
         last=last,
         dead_knobs=dead,
         costs={stage: costs[stage] for stage in ("reader", "reader check", "test")},
+        failed=failed,
     )
 
 
-def final_arms(bench: Bench, chosen: Chosen) -> dict[str, ArmConfig]:
-    """The programs that meet test, by name: no rewriting, the best, the same technique as written, the front."""
+def final_arms(bench: Bench, chosen: Chosen, out: Collection[str] = ()) -> dict[str, ArmConfig]:
+    """The programs that meet test, by name: no rewriting, the best, the same technique as written, the front.
+
+    No arm meets it twice: where the best one is the technique as written, it is the only row of that technique.
+
+    Args:
+        bench: Has the arms as written.
+        chosen: What dev decided.
+        out: Keys of arms on which too many questions of dev failed; they do not meet test.
+    """
     assert chosen.plain.arm is not None
     arms = {NO_REWRITING: chosen.plain.arm}
     if chosen.best is not None and chosen.best.arm is not None:
         best = chosen.best.arm
         arms[f"{best.technique} compiled"] = best
-        arms[_as_written(best.technique)] = replace(bench.space.as_written(best.technique), reader=best.reader)
+        written = replace(bench.space.as_written(best.technique), reader=best.reader)
+        if written.key not in {*out, *(arm.key for arm in arms.values())}:
+            arms[_as_written(best.technique)] = written
     if len(bench.objectives) > 1:
         for record in chosen.front:
             known = {arm.key for arm in arms.values()}
@@ -200,11 +219,11 @@ def verdict_of(
         best: Name of the best arm.
     """
     if chosen.best is None:
-        return "no rewriting", "No other arm could be scored on dev, so no rewriting is what was saved"
+        return "no rewriting", "No other arm has a result on dev, so no rewriting is what was saved"
     if chosen.too_few:
         return "too few questions", f"{chosen.too_few}, so no rewriting is what was saved"
     if chosen.winner is chosen.plain:
-        mine, plain = (one.values.get(objective.name, float("nan")) for one in (chosen.best, chosen.plain))
+        mine, plain = chosen.values
         said = "" if chosen.test is None else f"; {_figures(chosen)}"
         return (
             "no rewriting",
@@ -220,18 +239,34 @@ def verdict_of(
     )
 
 
-def _meet(worker: Worker, programs: Mapping[str, RAG], questions: Sequence[Any], folder: Path | None) -> Any:
+def _meet(
+    worker: Worker,
+    programs: Mapping[str, RAG],
+    questions: Sequence[Question],
+    folder: Path | None,
+    needed: Collection[str],
+    failed: dict[str, str],
+) -> dict[str, Evaluation]:
+    """Results by name; a program that is not needed and fails on too many questions is entered in ``failed``."""
     bench = worker.bench
-    return meet(
-        programs,
-        questions,
-        lm=bench.lm,
-        folder=folder,
-        metrics=bench.metrics,
-        threads=bench.spec.threads,
-        max_failures=bench.spec.max_failures,
-        progress=worker.progress,
-    )
+    met: dict[str, Evaluation] = {}
+    for name, program in programs.items():
+        try:
+            met |= meet(
+                {name: program},
+                questions,
+                lm=bench.lm,
+                folder=folder,
+                metrics=bench.metrics,
+                threads=bench.spec.threads,
+                max_failures=bench.spec.max_failures,
+                progress=worker.progress,
+            )
+        except TooManyFailuresError as error:
+            if name in needed:
+                raise
+            failed[name] = str(error)[:500]
+    return met
 
 
 def _references(bench: Bench, plain: ArmConfig) -> dict[str, RAG]:

@@ -86,8 +86,8 @@ class Worker:
             try:
                 record = self._tried(record, arm)
             except (TooManyFailuresError, TeleprompterError) as error:
-                if arm.is_plain:  # every arm is held against it, so it is tried again when the study goes on
-                    raise
+                if arm.is_plain and arm.knobs == self.bench.space.as_written(arm.technique).knobs:
+                    raise  # every arm is held against it, so it is tried again when the study goes on
                 record = replace(record, state="failed", message=str(error)[:500])
         record = replace(record, ended=time.time(), spent=self.bench.spent_since(before))
         check()

@@ -114,6 +114,14 @@ def test_the_card_says_what_was_chosen_and_what_came_of_it(compiled):
     assert 'querywright.load("path/to/mine")`: the path of this folder' in text
 
 
+def test_the_card_shows_the_metric_that_was_compiled_for_first(world, make_lm):
+    settings = CompileSettings(objective="recall@1", n_trials=1, demo_sizes=(), reader_demo_sizes=(), threads=2)
+    compiled = compile_program("hcqr", world.splits, retriever=world, lm=make_lm(), settings=settings)
+    text = card("mine", compiled, "scripted/model", "2026-01-02", {})
+    assert "| arm | n | recall@1 | accuracy | decision_useful |\n| --- | --- | --- | --- | --- |\n" in text
+    assert "| no rewriting | 6 | 0.0 [0, 39] | 0.0 [0, 39] | 0.0 [0, 39] |" in text
+
+
 def test_the_terminal_says_what_came_of_it(compiled, world, make_lm, capsys):
     workspace = SimpleNamespace(lm=make_lm(), cost_line=lambda: "cost")
     further = tuple(world.questions[:5])
@@ -122,7 +130,8 @@ def test_the_terminal_says_what_came_of_it(compiled, world, make_lm, capsys):
     assert f"{compiled.sentence}; a stronger LM may change that" in text
     assert "closed book and oracle evidence met 5 further questions" in text
     assert all(one.sentence in text for one in compiled.comparisons)
-    gained = replace(compiled, verdict="gain", sentence="So it is", dead_knobs=("rrf_k",), failed={"trial 9": "no"})
+    changed = {"dead_knobs": ("rrf_k",), "failed": {"trial 9": "no"}, "nothing": {"demos_2": "nothing to show"}}
+    gained = replace(compiled, verdict="gain", sentence="So it is", **changed)
     show_compiled(gained, world.splits, workspace)
     text = " ".join(capsys.readouterr().out.split())
     assert "So it is" in text
@@ -130,6 +139,7 @@ def test_the_terminal_says_what_came_of_it(compiled, world, make_lm, capsys):
     assert "further questions" not in text
     assert "no difference on any dev question: rrf_k" in text
     assert "out, for too many questions failed: trial 9" in text
+    assert "no prompts of demos_2: nothing to show" in text
     assert f"the best of {len(compiled.arms)} arms has 100.0 where it was chosen" in text
 
 

@@ -211,7 +211,11 @@ def show_compiled(compiled: Compiled, splits: Splits, workspace: Workspace) -> N
         f"dev, {len(splits.dev)} questions, per cent: best {len(arms)} of {len(compiled.arms)} arms, with the knobs "
         "that differ from their defaults",
         arms,
-        notes=[*_luck(compiled), *(f"{what}: {', '.join(named)}" for what, named in said.items() if named)],
+        notes=[
+            *_luck(compiled),
+            *(f"{what}: {', '.join(named)}" for what, named in said.items() if named),
+            *(f"no prompts of {name}: {why}" for name, why in compiled.nothing.items()),
+        ],
     )
     budget = compiled.program.technique.knobs["max_passages"]
     demonstrated = "none" if compiled.compiled.prompt == AS_WRITTEN else "yes"

@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 QUIET_SECONDS = 5.0
 """Between two lines where standard error is no terminal."""
 
-DETAILS = ("recommended", "verdict", "sentence", "corrected", "comparisons", "dead_knobs", "costs", "seeds", "command")
+DETAILS = (
+    *("recommended", "verdict", "sentence", "corrected", "comparisons", "failed_on_test"),
+    *("dead_knobs", "costs", "seeds", "command"),
+)
 
 
 @contextlib.contextmanager
@@ -140,6 +143,8 @@ def show_study(snapshot: Known, folder: Path, *, as_json: bool) -> None:
     last = outcome.get("reader_prompts") or {}
     if last.get("tried"):
         sentences.append(f"the reader's prompts, by accuracy on dev: {last['name']}")
+    if outcome.get("failed_on_test"):
+        sentences.append(f"out, for too many questions of test failed: {', '.join(outcome['failed_on_test'])}")
     if outcome.get("sentence"):
         sentences.append(str(outcome["sentence"]))
     if met:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -45,6 +46,13 @@ def test_an_arm_that_beats_no_rewriting_is_the_winner_and_one_that_does_not_is_o
     behind = choose([plain([1, 1, 1, 1] * 3), tried(1, [1, 0, 1, 1] * 3)], USEFUL, n_test=20)
     assert behind.best.number == 1
     assert behind.winner is behind.plain
+
+
+def test_no_rewriting_is_the_first_plain_arm_though_it_comes_again_and_other_knobs_are_a_rival():
+    first, again = plain([0, 0, 1, 1] * 3), plain([0, 0, 1, 1] * 3)
+    other = tried(3, [1, 0, 1, 1] * 3, technique="plain")
+    chosen = choose([first, other, replace(again, number=5, same_as=0)], USEFUL, n_test=20)
+    assert (chosen.plain.number, chosen.best.number, chosen.winner.number) == (0, 3, 3)
 
 
 def test_an_equal_arm_does_not_replace_no_rewriting():

@@ -180,6 +180,10 @@ def test_comparisons_are_those_of_the_outcome():
         ({"trials": (), "outcome": {}}, "0 of 24 trials have ended"),
         ({"trials": tuple(made_trial(n, "hyde") for n in range(24))}, "All 24 trials have ended; nothing was chosen"),
         ({"finished": True, "outcome": {"sentence": "Too few questions"}}, "Too few questions."),
+        (
+            {"outcome": {"failed_on_test": {"hyde compiled": "2 of 6"}}},
+            "questions of test failed: hyde compiled.",
+        ),
         ({"outcome": {"prompts": {}, "dead_knobs": [], "questions": [], "test": []}}, "19 of 24 trials"),
         (
             {"trials": (made_trial(0, "plain", state="running", arm=None, dev=None, values={}, ended=None),)},
