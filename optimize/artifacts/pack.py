@@ -12,7 +12,7 @@ from pathlib import Path
 from querywright.data.types import Passage
 from querywright.errors import ArtifactError, CollectionError, InputError
 from querywright.models.embedder import CHUNK, EMBEDDED_ID, Embedder, Vectors, resolve_embedder
-from querywright.models.store import open_store
+from querywright.models.store import Store, open_store
 from querywright.optimize.artifacts.files import Manifest, artifact_files, checked_artifact
 from querywright.optimize.artifacts.packed import (
     ANSWERS,
@@ -253,20 +253,20 @@ def embedder_of(published: Published, home: Path | None) -> Embedder | None:
     return found if found.id == identifier else None
 
 
-def stored_embedder(identifier: str, dimension: int, home: Path | None, collection: str) -> Embedder:
+def stored_embedder(identifier: str, dimension: int, store: Store, collection: str) -> Embedder:
     """What an embedder has made, without the embedder.
 
     Args:
         identifier: Its id.
         dimension: Numbers in a vector.
-        home: The working folder whose store is read.
+        store: Holds what it has made.
         collection: What is searched, for the message of the error that a missing vector raises.
     """
 
     def missing() -> object:
         raise lacking(identifier, collection)
 
-    return Embedder(identifier, missing, dimension=dimension, store=open_store(home))
+    return Embedder(identifier, missing, dimension=dimension, store=store)
 
 
 def lacking(identifier: str, collection: str) -> CollectionError:

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import random
 import shutil
 import signal
+import sqlite3
 import stat
 import struct
 import subprocess
@@ -202,6 +204,14 @@ def entry(name, mode=stat.S_IFREG | 0o600, kind=zipfile.ZIP_DEFLATED):
     return info
 
 
+def vectors_in(home):
+    """How many vectors of any embedder the store of a working folder has."""
+    if not (home / "store.sqlite").exists():
+        return 0
+    with contextlib.closing(sqlite3.connect(home / "store.sqlite")) as connection:
+        return connection.execute("SELECT COUNT(*) FROM entries WHERE kind LIKE 'vector:%'").fetchone()[0]
+
+
 @pytest.fixture
 def refused(other, tmp_path):
     """Unpacks what must be refused; nothing may be written."""
@@ -212,6 +222,7 @@ def refused(other, tmp_path):
             unpack(file, tmp_path / "unpacked", home=other, **given)
         assert not (tmp_path / "unpacked").exists()
         assert not other.exists() or list_collections(other) == []
+        assert not vectors_in(other)
         assert [one for one in sorted(tmp_path.iterdir()) if one != other] == [one for one in before if one != other]
 
     return refuse
@@ -378,6 +389,43 @@ def test_a_swapped_collection_with_every_digest_right_is_refused(file, tmp_path,
     facts["collection"]["content_hash"] = content_hash(passages)
     forge(tmp_path / "x.qw", {**members, "collection/passages.jsonl": lines}, facts=facts)
     refused(tmp_path / "x.qw", "'cards' is not the one the program was compiled on")
+
+
+def test_a_refused_file_plants_no_vector_for_a_question(file, tmp_path, other, refused, word_model):
+    from querywright.retrieval.collection import content_hash
+
+    members, text = members_of(file), "Which test shows my average sugar?"
+    row = np.zeros(256, dtype="<f4")
+    row[7] = 1
+    facts = json.loads(members["pack.json"])
+    facts["collection"] |= {"vectors": 1, "count": 1, "content_hash": content_hash([Passage("x", text)])}
+    line = json.dumps({"id": "x", "title": "", "text": text, "metadata": {}}).encode() + b"\n"
+    planted = {"collection/passages.jsonl": line, "collection/vectors.f32": row.tobytes()}
+    forge(tmp_path / "x.qw", {**members, **planted}, facts=facts)
+    refused(tmp_path / "x.qw", "'cards' is not the one the program was compiled on")
+    given = resolve_embedder("words", store=open_store(other)).encode([text])
+    assert np.allclose(given, resolve_embedder("words").encode([text]))
+
+
+@pytest.mark.parametrize("engine", ["bm25", "hybrid", "questions"])
+def test_vectors_of_a_file_that_is_taken_serve_its_own_collection_alone(
+    engine, built, keys, tmp_path, other, word_model
+):
+    home, artifact = built(engine)
+    pack(artifact, tmp_path / "x.qw", home=home, key=keys[0])
+    for turn, public_key in (("a", None), ("b", keys[1])):  # the second finds the collection there
+        unpack(tmp_path / "x.qw", tmp_path / turn, home=other, public_key=public_key)
+        assert vectors_in(other) == 0
+    assert word_model.loaded == []
+
+
+def test_a_collection_whose_vectors_are_not_its_embedders_is_not_searched(file, tmp_path, other, word_model, make_lm):
+    members = members_of(file)
+    rows = np.frombuffer(members["collection/vectors.f32"], dtype="<f4").reshape(-1, 256)
+    forge(tmp_path / "x.qw", {**members, "collection/vectors.f32": rows[::-1].tobytes()})
+    unpack(tmp_path / "x.qw", tmp_path / "a", home=other)
+    with pytest.raises(CollectionError, match="by their own vector"):
+        load(tmp_path / "a", lm=make_lm(), home=other)
 
 
 @pytest.mark.parametrize(
