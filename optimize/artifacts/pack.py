@@ -26,6 +26,7 @@ from querywright.optimize.artifacts.packed import (
     VECTORS,
     CollectionFacts,
     PackWriter,
+    check_line,
 )
 from querywright.optimize.artifacts.signatures import private_key, signature_of
 from querywright.retrieval.answer_pairs import ANSWERS as STORED_ANSWERS
@@ -227,7 +228,9 @@ def distinct_texts(passages: Iterable[Passage]) -> list[str]:
 def _lines(passages: Iterable[Passage]) -> Iterator[bytes]:
     for one in passages:
         row = {"id": one.id, "title": one.title, "text": one.text, "metadata": dict(one.metadata)}
-        yield json.dumps(row, ensure_ascii=False).encode() + b"\n"
+        line = json.dumps(row, ensure_ascii=False).encode() + b"\n"
+        check_line(PASSAGES, len(line))
+        yield line
 
 
 def _rows(texts: list[str], embedder: Embedder) -> Iterator[bytes]:

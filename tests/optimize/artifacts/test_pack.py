@@ -330,6 +330,38 @@ def test_a_bomb_is_not_blown_up(file, tmp_path, refused, monkeypatch):
     refused(file, "has more than the 1000 bytes")
 
 
+def test_a_line_without_an_end_is_not_waited_for(file, tmp_path, refused, saved, monkeypatch):
+    members = members_of(file)
+    noise = random.Random(3).randbytes(3 * 2**18).hex().encode()  # 1.5 MiB that hardly shrink
+    forge(tmp_path / "x.qw", {**members, "collection/passages.jsonl": noise * 11})
+    refused(tmp_path / "x.qw", "has a line of more than the 16777216 bytes that are read")
+    lines = members["collection/passages.jsonl"].splitlines(keepends=True)
+    monkeypatch.setattr(form, "LONGEST_LINE", max(map(len, lines)))
+    assert unpack(file, tmp_path / "a", home=tmp_path / "home").passages == 48
+    monkeypatch.setattr(form, "LONGEST_LINE", max(map(len, lines)) - 1)
+    refused(file, "has a line of more than")
+    with pytest.raises(ArtifactError, match=r"cut the passage into smaller ones"):
+        pack(saved[1], tmp_path / "y.qw", home=saved[0])
+    assert not (tmp_path / "y.qw").exists()
+
+
+def test_lines_are_put_together_from_pieces(file, monkeypatch):
+    lines = members_of(file)["collection/passages.jsonl"].splitlines(keepends=True)
+    monkeypatch.setattr(form.Packed.pieces, "__defaults__", (7,))
+    with open_packed(file) as packed:
+        assert list(packed.lines("collection/passages.jsonl")) == lines
+
+
+def test_a_member_that_shrinks_as_no_text_does_is_refused(file, tmp_path, refused):
+    members = members_of(file)
+    forge(tmp_path / "x.qw", {**members, "collection/passages.jsonl": bytes(2**22)})
+    refused(tmp_path / "x.qw", "collection/passages.jsonl of the packed file has more than 200 times its compressed")
+    writer = form.PackWriter(tmp_path / "y.qw")
+    with pytest.raises(ArtifactError, match="more than 200 times"):
+        writer.add("collection/passages.jsonl", iter([bytes(2**22)]))
+    writer.close()
+
+
 def test_a_size_that_lies_is_refused(file, tmp_path, refused):
     data = bytearray(file.read_bytes())
     place = data.rindex(b"PK\x01\x02", 0, data.rindex(b"artifact/README.md"))
