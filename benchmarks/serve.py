@@ -78,7 +78,7 @@ def write(folder: Path, technique: str, max_passages: int) -> str:
         folder / "artifact", program, lm=LM, embedder=None, collection=NAME, engine="bm25", reranker=None,
         fingerprint=retriever.fingerprint, created="2026-01-01", made={}, golden=[], card="# bench\n",
     )  # fmt: skip
-    return manifest.checksum[:12]
+    return manifest.id
 
 
 def question(number: int) -> str:

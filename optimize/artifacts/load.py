@@ -16,6 +16,7 @@ from querywright.models.lm import resolve_lm
 from querywright.models.store import open_store
 from querywright.optimize.artifacts.files import Artifact, Manifest, read_artifact
 from querywright.optimize.artifacts.loaded import LoadedProgram, Watcher
+from querywright.optimize.artifacts.pack import check_named
 from querywright.optimize.artifacts.state import program_from
 from querywright.programs import technique_class
 from querywright.retrieval.callable import as_retriever
@@ -166,11 +167,7 @@ def _ready(name: str) -> Reranker:
 
 
 def _retriever(manifest: Manifest, home: Path | None) -> CollectionRetriever | None:
-    if (manifest.collection is None) != (manifest.engine is None):
-        raise ArtifactError(
-            f"manifest.json: the collection {manifest.collection!r} and the engine {manifest.engine!r} do not go "
-            "together; compile again"
-        )
+    check_named(manifest)
     if manifest.collection is None or manifest.engine is None:
         if technique_class(manifest.technique).SEARCHES == "0":
             return None

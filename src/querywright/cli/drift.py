@@ -78,7 +78,7 @@ def drift_command(
     from querywright.watching.traffic import is_traffic
 
     manifest = read_artifact(artifact).manifest
-    program_id = manifest.checksum[:12]
+    program_id = manifest.id
     ours = _of(recorded(traffic), program_id, traffic.name)
     earlier = is_traffic(against)
     if earlier and (retrieval_only or column or limit or split):

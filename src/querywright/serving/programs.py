@@ -166,7 +166,7 @@ def _warm(program: LoadedProgram) -> None:
 
 def version_of(program: Any) -> str:
     """Tells states of an artifact apart: the start of the manifest's checksum."""
-    return str(getattr(program, "id", None) or program.manifest.checksum[:12])
+    return str(program.manifest.id)
 
 
 def _served(name: str, program: LoadedProgram) -> Served:
