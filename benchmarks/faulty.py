@@ -20,6 +20,8 @@ from typing import Any
 import loopback
 
 FAULTS = ("429", "no answer", "broken JSON", "dropped")
+BROKEN_OFF = "answ"
+"""The text of an answer that breaks off."""
 _NUMBER = re.compile(r"number (\d+)")
 
 
@@ -63,7 +65,7 @@ class Faulty(loopback._Connection):
             self._transport.abort()
         elif fault == "broken JSON":
             whole = random.random() < 0.5  # half of them break the service's own JSON, half the LM's
-            content = '{"answer": "answ' if whole else ""
+            content = f'{{"answer": "{BROKEN_OFF}' if whole else ""
             text = json.dumps(_completion(content)) if whole else '{"id": "chatcmpl-1", "choices": [{"mess'
             data = text.encode()
             self._send_raw(

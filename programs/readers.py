@@ -90,7 +90,8 @@ class Reader(dspy.Module):
         """Answer a question.
 
         An answer that is not in the form asked for, also when asked again, is given as the LM wrote it: what
-        it is worth is for a metric to say, which knows letters and sentences.
+        it is worth is for a metric to say, which knows letters and sentences. Of one that breaks off, what
+        could be read is given.
 
         Args:
             question: The question as it was asked.
@@ -251,7 +252,7 @@ def _named(numbers: Any, passages: Sequence[Passage]) -> list[str]:
 
 
 def _as_written(error: AdapterParseError) -> Mapping[str, Any]:
-    """What the LM wrote: the fields of an object that had another form, else all of it as the answer."""
+    """What the LM wrote: the fields of an object that had another form or broke off, else all of it as the answer."""
     if str(error).startswith("The LM returned an empty"):
         return {}
     fields: Any = error.parsed_result

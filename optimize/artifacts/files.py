@@ -81,6 +81,11 @@ class Manifest(BaseModel):
     files: dict[str, str]
     checksum: str = ""
 
+    @property
+    def id(self) -> str:
+        """Tells artifacts, and states of one, apart: the beginning of the checksum."""
+        return self.checksum[:12]
+
     def digest(self) -> str:
         """The checksum that the manifest must have."""
         data = self.model_dump(exclude={"checksum"})

@@ -9,7 +9,7 @@ import os
 import secrets
 import shutil
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from querywright.errors import ArtifactError
@@ -88,12 +88,19 @@ def _read(artifact: str, name: str, folder: int) -> bytes:
     return data
 
 
-def replace_folder(target: Path, files: Mapping[str, bytes]) -> None:
-    """Write files beside the target, then put the folder in its place; what else stood there is gone."""
+def replace_folder(target: Path, files: Mapping[str, bytes] | Callable[[], Mapping[str, bytes]]) -> None:
+    """Write files beside the target, then put the folder in its place; what else stood there is gone.
+
+    Args:
+        target: The folder.
+        files: Bytes by name. Where they are made of those that stand there, what makes them: it is called when no
+            other writer can come in between.
+    """
     target.parent.mkdir(parents=True, exist_ok=True)
     with _only_writer(target.parent):
         _clear_up(target)
         check_replaceable(target)
+        files = files() if callable(files) else files
         temporary = target.with_name(f".{target.name}.new-{secrets.token_hex(6)}")
         try:
             temporary.mkdir()

@@ -16,6 +16,7 @@ from querywright.models.lm import resolve_lm
 from querywright.models.store import open_store
 from querywright.optimize.artifacts.files import Artifact, Manifest, read_artifact
 from querywright.optimize.artifacts.loaded import LoadedProgram
+from querywright.optimize.artifacts.pack import check_named
 from querywright.optimize.artifacts.state import program_from
 from querywright.optimize.artifacts.watchers import Watcher
 from querywright.programs import technique_class
@@ -78,6 +79,37 @@ def load(
         ModelError: The LM or the reranker cannot be used.
     """
     artifact = read_artifact(path, public_key=None if public_key is None else Path(public_key))
+    return loaded_from(
+        artifact, lm=lm, retriever=retriever, reranker=reranker, home=home, verify=verify, watchers=watchers
+    )
+
+
+def loaded_from(
+    artifact: Artifact,
+    *,
+    lm: dspy.BaseLM | str | None = None,
+    retriever: Any = None,
+    reranker: Reranker | str | None = None,
+    home: str | Path | None = None,
+    verify: bool = False,
+    watchers: Sequence[Watcher] = (),
+) -> LoadedProgram:
+    """``load`` of an artifact that was read and checked already.
+
+    Args:
+        artifact: The artifact.
+        lm: As ``load`` has it, like all that follows.
+        retriever: What to search.
+        reranker: A reranker.
+        home: The working folder.
+        verify: Whether the golden questions are asked.
+        watchers: Told of every question.
+
+    Raises:
+        ArtifactError: It cannot be used, or does not give its golden answers.
+        CollectionError: The collection is missing, damaged or was built with another embedder.
+        ModelError: The LM or the reranker cannot be used.
+    """
     manifest = artifact.manifest
     program_from(artifact.state)  # what is wrong with the artifact itself is said before anything is opened
     if reranker is not None and not technique_class(manifest.technique).USES_RERANKER:
@@ -136,11 +168,7 @@ def _ready(name: str) -> Reranker:
 
 
 def _retriever(manifest: Manifest, home: Path | None) -> CollectionRetriever | None:
-    if (manifest.collection is None) != (manifest.engine is None):
-        raise ArtifactError(
-            f"manifest.json: the collection {manifest.collection!r} and the engine {manifest.engine!r} do not go "
-            "together; compile again"
-        )
+    check_named(manifest)
     if manifest.collection is None or manifest.engine is None:
         if technique_class(manifest.technique).SEARCHES == "0":
             return None

@@ -55,7 +55,7 @@ class LoadedProgram:
     @property
     def id(self) -> str:
         """Tells artifacts apart: the beginning of the manifest's checksum."""
-        return self.manifest.checksum[:12]
+        return self.manifest.id
 
     def __call__(
         self, question: str, options: Sequence[str] | None = None, *, metadata: Mapping[str, str] | None = None

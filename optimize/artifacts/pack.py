@@ -12,7 +12,7 @@ from pathlib import Path
 from querywright.data.types import Passage
 from querywright.errors import ArtifactError, CollectionError, InputError
 from querywright.models.embedder import CHUNK, EMBEDDED_ID, Embedder, Vectors, resolve_embedder
-from querywright.models.store import open_store
+from querywright.models.store import Store, open_store
 from querywright.optimize.artifacts.files import Manifest, artifact_files, checked_artifact
 from querywright.optimize.artifacts.packed import (
     ANSWERS,
@@ -26,6 +26,7 @@ from querywright.optimize.artifacts.packed import (
     VECTORS,
     CollectionFacts,
     PackWriter,
+    check_line,
 )
 from querywright.optimize.artifacts.signatures import private_key, signature_of
 from querywright.retrieval.answer_pairs import ANSWERS as STORED_ANSWERS
@@ -227,7 +228,9 @@ def distinct_texts(passages: Iterable[Passage]) -> list[str]:
 def _lines(passages: Iterable[Passage]) -> Iterator[bytes]:
     for one in passages:
         row = {"id": one.id, "title": one.title, "text": one.text, "metadata": dict(one.metadata)}
-        yield json.dumps(row, ensure_ascii=False).encode() + b"\n"
+        line = json.dumps(row, ensure_ascii=False).encode() + b"\n"
+        check_line(PASSAGES, len(line))
+        yield line
 
 
 def _rows(texts: list[str], embedder: Embedder) -> Iterator[bytes]:
@@ -253,20 +256,20 @@ def embedder_of(published: Published, home: Path | None) -> Embedder | None:
     return found if found.id == identifier else None
 
 
-def stored_embedder(identifier: str, dimension: int, home: Path | None, collection: str) -> Embedder:
+def stored_embedder(identifier: str, dimension: int, store: Store, collection: str) -> Embedder:
     """What an embedder has made, without the embedder.
 
     Args:
         identifier: Its id.
         dimension: Numbers in a vector.
-        home: The working folder whose store is read.
+        store: Holds what it has made.
         collection: What is searched, for the message of the error that a missing vector raises.
     """
 
     def missing() -> object:
         raise lacking(identifier, collection)
 
-    return Embedder(identifier, missing, dimension=dimension, store=open_store(home))
+    return Embedder(identifier, missing, dimension=dimension, store=store)
 
 
 def lacking(identifier: str, collection: str) -> CollectionError:

@@ -51,6 +51,12 @@ MEMBERS: Mapping[str, int] = {
 LARGEST = 8 * 2**30
 """Bytes of all members together, and of the file, that are read at most."""
 
+LONGEST_LINE = 16 * 2**20
+"""Bytes of a line of passages, its end included, that are read at most."""
+
+RATIO = 200
+"""So many times its compressed bytes a member larger than ``PIECE`` may have at most; texts come nowhere near it."""
+
 PIECE = 2**20
 _AT_ONCE = 4 * 2**20
 _SEAL = b"sha256:"
@@ -128,13 +134,22 @@ class Packed:
         return b"".join(self.pieces(member))
 
     def lines(self, member: str) -> Iterator[bytes]:
-        """The lines of a member, each with its end."""
-        left = b""
+        """The lines of a member, each with its end.
+
+        Raises:
+            ArtifactError: One is longer than lines are, or they are not what ``pack.json`` names.
+        """
+        begun, size = list[bytes](), 0
         for piece in self.pieces(member):
-            *whole, left = (left + piece).split(b"\n") if b"\n" in piece else (left + piece,)
-            yield from (line + b"\n" for line in whole)
-        if left:
-            yield left
+            for part in io.BytesIO(piece):
+                begun.append(part)
+                size += len(part)
+                check_line(member, size)
+                if part.endswith(b"\n"):
+                    yield b"".join(begun)
+                    begun, size = [], 0
+        if begun:
+            yield b"".join(begun)
 
     def pieces(self, member: str, size: int = PIECE) -> Iterator[bytes]:
         """The bytes of a member, so many at a time.
@@ -211,7 +226,7 @@ class PackWriter:
             size: How many there will be, where it is known. Default None.
 
         Raises:
-            ArtifactError: It has more bytes than are read.
+            ArtifactError: It has more bytes than are read, or more than its compressed ones could honestly be.
         """
         info = zipfile.ZipInfo(member, _DAY)
         info.create_system, info.external_attr = 3, _MODE << 16
@@ -228,6 +243,7 @@ class PackWriter:
                         f"{member} would have more than the {limit} bytes that are read; pack a smaller collection"
                     )
                 file.write(piece)
+        _check_ratio(info)
         if member not in (FACTS, PACK_SIGNATURE):
             self._files[member] = FileFacts(sha256=digest.hexdigest(), size=total)
 
@@ -323,10 +339,32 @@ def _members(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
             raise ArtifactError(f"{name} of the packed file is compressed in a way that is not read; do not use it")
         if info.file_size > MEMBERS[name]:
             raise ArtifactError(f"{name} of the packed file has more than the {MEMBERS[name]} bytes that are read")
+        _check_ratio(info)
         found[name] = info
     if sum(info.file_size for info in found.values()) > LARGEST:
         raise ArtifactError(f"the packed file holds more than the {LARGEST} bytes that are read")
     return found
+
+
+def check_line(member: str, size: int) -> None:
+    """Raise when a line of a member has more bytes than are read.
+
+    Raises:
+        ArtifactError: It has.
+    """
+    if size > LONGEST_LINE:
+        raise ArtifactError(
+            f"{member} of the packed file has a line of more than the {LONGEST_LINE} bytes that are read; cut the "
+            "passage into smaller ones, or do not use the file"
+        )
+
+
+def _check_ratio(info: zipfile.ZipInfo) -> None:
+    if info.file_size > max(PIECE, RATIO * info.compress_size):
+        raise ArtifactError(
+            f"{info.filename} of the packed file has more than {RATIO} times its compressed bytes, which is not read; "
+            "leave out passages that repeat others, or do not use the file"
+        )
 
 
 def _facts(archive: zipfile.ZipFile, members: Mapping[str, zipfile.ZipInfo], public_key: Path | None) -> PackFacts:

@@ -56,13 +56,24 @@ def sign_artifact(folder: Path, key: Path) -> str:
         Fingerprint of the key.
 
     Raises:
-        ArtifactError: The artifact is missing, damaged or edited, or cannot be written.
+        ArtifactError: The artifact is missing, damaged or edited, was written again meanwhile, or cannot be written.
         InputError: The file is no private key, or ``cryptography`` is not installed.
     """
-    data = artifact_files(folder)
-    signature = signature_of(data["manifest.json"], key)
+    target = folder.resolve()
+    manifest = artifact_files(target)["manifest.json"]
+    signature = signature_of(manifest, key)
+
+    def signed() -> dict[str, bytes]:
+        data = artifact_files(target)
+        if data["manifest.json"] != manifest:
+            raise ArtifactError(
+                f"the artifact {folder.name!r} was written again while it was signed; nothing was changed. Look at it, "
+                "and sign it again"
+            )
+        return {**data, SIGNATURE: signature}
+
     try:
-        replace_folder(folder.resolve(), {**data, SIGNATURE: signature})
+        replace_folder(target, signed)
     except OSError as error:
         raise ArtifactError(
             f"the artifact {folder.name!r} could not be signed: {error.strerror}; nothing was changed. Make the folder "

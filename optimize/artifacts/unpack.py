@@ -1,7 +1,8 @@
 """Unpacking: the artifact's folder and its collection out of one file, all of it checked first, nothing embedded.
 
 Whatever the file says is data of a stranger until its key is checked: passages and vectors are taken as they are, and
-only a signature says whose they are. The collection is built in a folder of its own and moved when it is whole.
+only a signature says whose they are. The collection is built in a folder of its own and moved when it is whole. The
+vectors stay in that collection: the store of the working folder, which every search asks, never takes any of them.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import json
 import secrets
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from querywright.data.types import Passage
 from querywright.errors import ArtifactError, CollectionError, DataError, InputError
 from querywright.home import home as working_folder
 from querywright.models.embedder import CHUNK, Embedder
+from querywright.models.store import FILE_NAME, Store
 from querywright.optimize.artifacts.files import Manifest, checked_artifact
 from querywright.optimize.artifacts.folders import LIMITS, OPTIONAL, check_replaceable, replace_folder
 from querywright.optimize.artifacts.pack import (
@@ -161,15 +163,15 @@ def _build(packed: Packed, manifest: Manifest, home: Path) -> tuple[str, ...]:
         _sweep(home)
         missing = [facts for facts, _ in given if not _is_there(facts, packed, home)]
         passages = {facts.name: _passages(packed, facts, where) for facts, where in given}
-        for facts, where in given:
-            _keep_vectors(packed, facts, where, passages[facts.name], home)
-        if not missing:
-            _check_built(manifest, packed, home, home)
-            return ()
-        with _workshop(home) as workshop:
+        with _workshop(home) as workshop, closing(Store(workshop / FILE_NAME)) as store:
             for facts, where in given:
-                _make(packed, facts, where, passages[facts.name], workshop, home)
-            _check_built(manifest, packed, workshop, home)
+                _keep_vectors(packed, facts, where, passages[facts.name], store)
+            if not missing:
+                _check_built(manifest, packed, home, store)
+                return ()
+            for facts, where in given:
+                _make(packed, facts, where, passages[facts.name], workshop, store)
+            _check_built(manifest, packed, workshop, store)
             for facts in missing:
                 _move(workshop, home, facts.name)
     return tuple(facts.name for facts in missing)
@@ -230,10 +232,10 @@ def _passage(line: bytes) -> Passage:
 
 
 def _keep_vectors(
-    packed: Packed, facts: CollectionFacts, where: str, passages: Mapping[str, Passage], home: Path
+    packed: Packed, facts: CollectionFacts, where: str, passages: Mapping[str, Passage], store: Store
 ) -> None:
-    """Put the vectors into the store of the working folder, where the index is built from them."""
-    embedder, texts, done = _embedder(facts, home), distinct_texts(passages.values()), 0
+    """Put the vectors into a store of their own, from which the index is built."""
+    embedder, texts, done = _embedder(facts, store), distinct_texts(passages.values()), 0
     size = 4 * facts.dimension
     for piece in packed.pieces(f"{where}{VECTORS}", max(1, min(CHUNK, PIECE // size)) * size):
         rows = np.frombuffer(piece, dtype="<f4").reshape(-1, facts.dimension)
@@ -245,7 +247,7 @@ def _keep_vectors(
 
 
 def _make(
-    packed: Packed, facts: CollectionFacts, where: str, passages: Mapping[str, Passage], workshop: Path, home: Path
+    packed: Packed, facts: CollectionFacts, where: str, passages: Mapping[str, Passage], workshop: Path, store: Store
 ) -> None:
     folder = collection_folder(facts.name, workshop)
     folder.mkdir(mode=0o700, parents=True)
@@ -258,20 +260,18 @@ def _make(
             read_pairs(folder)
         except CollectionError as error:
             raise ArtifactError(f"the questions of the packed file are damaged: {error}; do not use it") from error
-    build_collection(facts.name, passages.values(), embedder=_embedder(facts, home), home=workshop)
+    build_collection(facts.name, passages.values(), embedder=_embedder(facts, store), home=workshop)
 
 
-def _check_built(manifest: Manifest, packed: Packed, workshop: Path, home: Path) -> None:
+def _check_built(manifest: Manifest, packed: Packed, home: Path, store: Store) -> None:
     """What was built is what the artifact was compiled on."""
     assert packed.facts.collection is not None
-    check_fingerprint(
-        manifest, None if manifest.engine in LEXICAL else _embedder(packed.facts.collection, home), workshop
-    )  # fmt: skip
+    check_fingerprint(manifest, None if manifest.engine in LEXICAL else _embedder(packed.facts.collection, store), home)
     gc.collect()  # the index that was opened is closed before its folder moves
 
 
-def _embedder(facts: CollectionFacts, home: Path) -> Embedder:
-    return stored_embedder(facts.embedder, facts.dimension, home, facts.name)
+def _embedder(facts: CollectionFacts, store: Store) -> Embedder:
+    return stored_embedder(facts.embedder, facts.dimension, store, facts.name)
 
 
 def _move(workshop: Path, home: Path, name: str) -> None:

@@ -14,7 +14,7 @@ from querywright.errors import ArtifactError, QuerywrightError
 from querywright.optimize.artifacts.drifted import Check, State, collection_checks, failed, version_checks
 from querywright.optimize.artifacts.files import Artifact, Golden, Manifest, artifact_files, checked_artifact
 from querywright.optimize.artifacts.folders import SIGNATURE
-from querywright.optimize.artifacts.load import load
+from querywright.optimize.artifacts.load import loaded_from
 from querywright.optimize.artifacts.signatures import check_signed, signature_parts
 from querywright.optimize.artifacts.state import program_from
 
@@ -58,7 +58,7 @@ def verify(
         if signature.state == "differs":
             return [*checks, *_unreached("the signature does not fit", STEPS)]
     checks += version_checks(artifact.manifest)
-    checks += _replayed(artifact, path, lm, home, progress)
+    checks += _replayed(artifact, lm, home, progress)
     if any(one.name.startswith(GOLDEN) and one.state == "differs" for one in checks):
         checks = [
             replace(one, state="differs", remedy="have it as it was, or compile again")
@@ -92,7 +92,7 @@ def _signature(data: dict[str, bytes], public_key: Path | None) -> Check | None:
 
 
 def _replayed(
-    artifact: Artifact, path: Path, lm: dspy.LM | str | None, home: Path | None, progress: Progress | None
+    artifact: Artifact, lm: dspy.LM | str | None, home: Path | None, progress: Progress | None
 ) -> list[Check]:
     """The program, what it needs, and its golden answers."""
     try:
@@ -104,7 +104,7 @@ def _replayed(
     searchable = passed(found)
     checks += found
     try:
-        loaded = load(path, lm=lm, home=home) if searchable else load(path, lm=lm, retriever=_nothing, home=home)
+        loaded = loaded_from(artifact, lm=lm, retriever=None if searchable else _nothing, home=home)
     except QuerywrightError as error:
         return [*checks, failed("LM", "not possible", error), *_unreached("the LM is not at hand", STEPS[3:])]
     checks.append(_lm(loaded.lm.model, artifact.manifest))

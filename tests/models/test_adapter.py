@@ -420,5 +420,21 @@ def test_an_answer_that_breaks_off_inside_a_text_is_none(answer, whole):
     if whole:
         assert parse(answer, Plain)["answer"]
     else:
-        with pytest.raises(AdapterParseError):
+        with pytest.raises(AdapterParseError, match="breaks off inside a text"):
             parse(answer, Plain)
+
+
+@pytest.mark.parametrize(
+    ("answer", "read"),
+    [
+        ('{"answer": "Paris is the capital of Fra', {"answer": "Paris is the capital of Fra"}),
+        ('Sure: {"more": 1, "answer": "Paris', {"answer": "Paris"}),
+        ('{"answer": "half \\ud83d', {"answer": "half \ufffd"}),
+        ('{"ans', {}),
+        ('{"', {}),
+    ],
+)
+def test_what_could_be_read_of_an_answer_that_breaks_off_is_told(answer, read):
+    with pytest.raises(AdapterParseError, match="breaks off inside a text") as caught:
+        parse(answer, Plain)
+    assert caught.value.parsed_result == read

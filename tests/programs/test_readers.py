@@ -106,6 +106,19 @@ def test_a_form_that_is_right_the_second_time_is_no_fallback(read):
 
 
 @pytest.mark.parametrize("reader", READERS.values(), ids=READERS)
+def test_of_an_answer_that_breaks_off_twice_the_text_is_taken(read, reader):
+    out, asked = read(reader(), '{"answer": "Paris is the capital of Fra')
+
+    assert (out.answer, out.fallbacks, len(asked)) == ("Paris is the capital of Fra", ["reader"], 2)
+
+
+def test_an_answer_that_breaks_off_once_is_asked_for_again(read):
+    out, asked = read(ShortAnswerReader(), '{"answer": "Paris is the capital of Fra', {"answer": "Paris"})
+
+    assert (out.answer, out.fallbacks, len(asked)) == ("Paris", [], 2)
+
+
+@pytest.mark.parametrize("reader", READERS.values(), ids=READERS)
 @pytest.mark.parametrize("nothing", ["", " \n", "{}", '{"reply": "Insulin"}', '{"answer": ', '{"answer": ""}'])
 def test_an_answer_that_is_missing_is_empty(read, reader, nothing):
     out, _ = read(reader(), nothing)

@@ -23,9 +23,9 @@ from querywright.programs import make_program
 VARIABLE, TOKEN = "SERVE_TOKEN", "a-token-for-the-tests-only"
 
 
-def write(folder: Path, reader: str = "short_answer") -> str:
+def write(folder: Path, reader: str = "short_answer", lm: str = "openai/scripted") -> str:
     manifest = write_artifact(
-        folder, make_program("closed_book", reader=reader), lm="openai/scripted", embedder=None, collection=None,
+        folder, make_program("closed_book", reader=reader), lm=lm, embedder=None, collection=None,
         engine=None, reranker=None, fingerprint=None, created="2026-01-02", made={}, golden=[], card="# card\n",
     )  # fmt: skip
     return manifest.checksum[:12]
@@ -34,9 +34,9 @@ def write(folder: Path, reader: str = "short_answer") -> str:
 class Served:
     """The command, and what it says."""
 
-    def __init__(self, home: Path, url: str, *arguments: str) -> None:
+    def __init__(self, home: Path, url: str, *arguments: str, lm: str | None = "openai/scripted") -> None:
         command = [sys.executable, "-m", "querywright", "serve", *arguments, "--port", "0", "--home", str(home)]
-        command += ["--lm", "openai/scripted", "--api-base", url, "--api-key-env", "LM_KEY"]
+        command += ["--api-base", url, "--api-key-env", "LM_KEY", *([] if lm is None else ["--lm", lm])]
         environment = {**os.environ, "LM_KEY": "none", VARIABLE: TOKEN}
         self.process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
@@ -82,8 +82,8 @@ def lm(chat_server: Callable[..., Any]) -> Any:
 def start(tmp_path: Path) -> Iterator[Callable[..., Served]]:
     made: list[Served] = []
 
-    def served(url: str, *arguments: str) -> Served:
-        made.append(Served(tmp_path / "home", url, *arguments))
+    def served(url: str, *arguments: str, **given: Any) -> Served:
+        made.append(Served(tmp_path / "home", url, *arguments, **given))
         return made[-1]
 
     yield served
@@ -134,6 +134,30 @@ def test_it_serves_reloads_and_stops_when_what_is_under_way_is_answered(
     assert "serving on" in said
     assert "Traceback" not in said
     assert not any("colour?" in json.dumps(line) or TOKEN in json.dumps(line) for line in served.lines)
+
+
+def test_an_address_alone_is_of_the_lm_that_each_artifact_names(
+    tmp_path: Path, lm: Any, start: Callable[..., Served]
+) -> None:
+    folders = [tmp_path / "one", tmp_path / "two"]
+    for folder in folders:
+        write(folder, lm=f"openai/{folder.name}")
+    served = start(lm.url, *map(str, folders), lm=None)
+    questions = iter(range(10))
+
+    def asked(artifact: str) -> str:
+        told = served.client.post("/ask", json={"question": f"Which {next(questions)}?", "artifact": artifact})
+        assert told.json()["answer"] == "blue", told.text
+        return str(lm.bodies[-1]["model"])
+
+    assert [asked("one"), asked("two")] == ["one", "two"]
+    write(folders[0], lm="openai/three")
+    assert served.client.post("/reload").status_code == 200
+    assert [asked("one"), asked("two")] == ["three", "two"]
+    write(folders[1], lm="embedded:SmolLM2-135M-Instruct")
+    failed = served.client.post("/reload")
+    assert failed.status_code == 409
+    assert "runs in this process and has no address" in failed.json()["error"]["message"]
 
 
 def test_grace_ends_and_a_second_signal_ends_at_once(tmp_path: Path, lm: Any, start: Callable[..., Served]) -> None:

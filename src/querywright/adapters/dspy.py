@@ -120,7 +120,7 @@ def save_module(
     name = Path(path).resolve().name
     card = (
         f"# {name}\n\n{program.technique.TITLE}, tuned inside a larger DSPy program on {today()} for the LM "
-        f"`{used.model}`. It began as the artifact with the checksum {origin.checksum[:12]}.\n\n"
+        f"`{used.model}`. It began as the artifact with the checksum {origin.id}.\n\n"
         f'Load it with `querywright.load("path/to/{name}")`: the path of this folder, as your program sees it.\n'
     )
     made = {"tuned_in": "a larger DSPy program", "began_as": origin.checksum}

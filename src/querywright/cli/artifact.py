@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -14,15 +14,12 @@ from querywright.cli.common import (
     HomeOption,
     JsonOption,
     KeyOption,
-    Workspace,
+    artifact_lm,
     check_file,
     check_folder,
     lm_failures,
 )
 from querywright.cli.show import note, print_json, progress, say
-
-if TYPE_CHECKING:
-    import dspy
 
 DIFFERS = 2
 """Exit status of a check that did not go well: what was given is not what it should be."""
@@ -78,7 +75,7 @@ def verify_command(
     """
     from querywright.optimize.artifacts.verify import passed, verify
 
-    given = _lm(artifact, lm, api_base, api_key_env, home)
+    given = artifact_lm(artifact, lm, home=home, api_base=api_base, api_key_env=api_key_env)
     with lm_failures(), progress() as update:
         checks = verify(artifact, lm=given, home=home, public_key=public_key, progress=update)
     is_well = passed(checks)
@@ -205,20 +202,6 @@ def sign_command(
         print_json({"artifact": str(artifact), "fingerprint": fingerprint})
     else:
         say(f"{artifact}: signed with the key {fingerprint[:16]}")
-
-
-def _lm(
-    artifact: Path, name: str | None, api_base: str | None, api_key_env: str | None, home: Path | None
-) -> dspy.LM | None:
-    """The LM that was given; an address or a key alone is for the one that the artifact names."""
-    if name is None and api_base is None and api_key_env is None:
-        return None
-    if name is None:
-        from querywright.optimize.artifacts.files import read_artifact
-
-        saved = read_artifact(artifact).manifest.lm
-        name = "embedded" if saved.startswith("embedded:") else saved
-    return Workspace.open(home, name, api_base=api_base, api_key_env=api_key_env).lm
 
 
 def _counted(passages: int, questions: int) -> str:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from querywright.data.types import Question
     from querywright.models.ledger import Ledger
     from querywright.models.store import Store
+    from querywright.optimize.artifacts.files import Manifest
     from querywright.retrieval.engines import CollectionRetriever
     from querywright.retrieval.rerank import CrossEncoderReranker
 
@@ -257,6 +258,35 @@ class Workspace:
             home=self.home,
             progress=_when_slow(f"the BM25 index of {collection}"),
         )
+
+
+def artifact_lm(
+    artifact: Path | Manifest,
+    lm: str | None,
+    *,
+    home: Path | None,
+    api_base: str | None,
+    api_key_env: str | None,
+    max_calls: int | None = None,
+) -> dspy.LM | None:
+    """The LM that was named; None for the artifact's own. An address, a key or a limit alone is for that one.
+
+    Args:
+        artifact: The artifact's folder, which is read where its LM must be known, or its manifest.
+        lm: Name of an LM.
+        home: The working folder.
+        api_base: Address of the LM.
+        api_key_env: Variable with its key.
+        max_calls: Limit of its calls. Default None.
+    """
+    if lm is None and api_base is None and api_key_env is None and max_calls is None:
+        return None
+    if lm is None:
+        from querywright.optimize.artifacts.files import read_artifact
+
+        own = (read_artifact(artifact).manifest if isinstance(artifact, Path) else artifact).lm
+        lm = "embedded" if own.startswith("embedded:") else own
+    return Workspace.open(home, lm, api_base=api_base, api_key_env=api_key_env, max_calls=max_calls).lm
 
 
 def check_judge_lm(judge: str | None, api_base: str | None, api_key_env: str | None) -> None:

@@ -19,7 +19,7 @@ from querywright.cli.common import (
     RerankerOption,
     SplitOption,
     ThreadsOption,
-    Workspace,
+    artifact_lm,
     lm_failures,
     pairs,
 )
@@ -28,8 +28,6 @@ from querywright.cli.traffic import recorded
 from querywright.errors import InputError
 
 if TYPE_CHECKING:
-    import dspy
-
     from querywright.models.ledger import Cost
     from querywright.optimize.artifacts.loaded import LoadedProgram
     from querywright.watching.drift import Drift
@@ -80,7 +78,7 @@ def drift_command(
     from querywright.watching.traffic import is_traffic
 
     manifest = read_artifact(artifact).manifest
-    program_id = manifest.checksum[:12]
+    program_id = manifest.id
     ours = _of(recorded(traffic), program_id, traffic.name)
     earlier = is_traffic(against)
     if earlier and (retrieval_only or column or limit or split):
@@ -95,7 +93,9 @@ def drift_command(
         print_json({"verdict": "too_few", "sentence": few}) if as_json else say(few, style="bold")
         return
     with lm_failures():
-        given = _lm(manifest.lm, lm, api_base, api_key_env, max_calls, home)
+        given = artifact_lm(
+            manifest, lm, home=home, api_base=api_base, api_key_env=api_key_env, max_calls=max_calls
+        )  # fmt: skip
         program = load(artifact, lm=given, reranker=reranker, home=home)
     cost = None
     if theirs is None:
@@ -133,16 +133,6 @@ def _questions(
 
     names = pairs(column, "--column")
     return read_questions(source, columns=names, limit=limit, split=split, multiple_choice=True if options else None)
-
-
-def _lm(
-    named: str, lm: str | None, api_base: str | None, api_key_env: str | None, max_calls: int | None, home: Path | None
-) -> dspy.LM | None:
-    """The LM that was named here; None for the artifact's own. An address, a key or a limit alone is for that one."""
-    if lm is None and api_base is None and api_key_env is None and max_calls is None:
-        return None
-    name = lm or ("embedded" if named.startswith("embedded:") else named)
-    return Workspace.open(home, name, api_base=api_base, api_key_env=api_key_env, max_calls=max_calls).lm
 
 
 def _asked_now(

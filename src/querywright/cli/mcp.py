@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from querywright.cli.common import ApiBaseOption, HomeOption, KeyOption, Workspace, lm_failures
+from querywright.cli.common import ApiBaseOption, HomeOption, KeyOption, artifact_lm, lm_failures
 
 
 def mcp(
@@ -41,14 +41,9 @@ def mcp(
     """
     with contextlib.redirect_stdout(sys.stderr):
         from querywright.adapters.mcp import server
-        from querywright.optimize.artifacts.files import read_artifact
         from querywright.optimize.artifacts.load import load
 
-        manifest = read_artifact(artifact).manifest
-        given = None
-        if lm is not None or api_base is not None or api_key_env is not None:
-            name = lm or ("embedded" if manifest.lm.startswith("embedded:") else manifest.lm)
-            given = Workspace.open(home, name, api_base=api_base, api_key_env=api_key_env).lm
+        given = artifact_lm(artifact, lm, home=home, api_base=api_base, api_key_env=api_key_env)
         with lm_failures():
             program = load(artifact, lm=given, reranker=reranker, home=home, verify=verify, public_key=public_key)
         serving = server(program)

@@ -12,7 +12,15 @@ from typing import Annotated, Any
 
 import typer
 
-from querywright.cli.common import ApiBaseOption, HomeOption, KeyOption, RerankerOption, Workspace, lm_failures
+from querywright.cli.common import (
+    ApiBaseOption,
+    HomeOption,
+    KeyOption,
+    RerankerOption,
+    Workspace,
+    artifact_lm,
+    lm_failures,
+)
 from querywright.cli.show import note
 from querywright.errors import InputError
 from querywright.serving.settings import ServeSettings
@@ -151,15 +159,14 @@ def _run(settings: ServeSettings, lm: str | None, api_base: str | None, api_key_
 
 
 def _lm(settings: ServeSettings, lm: str | None, api_base: str | None, api_key_env: str | None) -> Any:
-    """The LM that was named; an address or a key alone is for the one that the first artifact names."""
-    if lm is None and api_base is None and api_key_env is None:
+    """The LM that was named; an address or a key alone is for the one that each artifact names."""
+    if lm is not None:
+        return Workspace.open(settings.home, lm, api_base=api_base, api_key_env=api_key_env).lm
+    if api_base is None and api_key_env is None:
         return None
-    if lm is None:
-        from querywright.optimize.artifacts.files import read_artifact
-
-        named = read_artifact(settings.artifacts[0]).manifest.lm
-        lm = "embedded" if named.startswith("embedded:") else named
-    return Workspace.open(settings.home, lm, api_base=api_base, api_key_env=api_key_env).lm
+    return lambda manifest: artifact_lm(
+        manifest, None, home=settings.home, api_base=api_base, api_key_env=api_key_env
+    )  # fmt: skip
 
 
 def _recorder(path: Path | None, *, hashes: bool) -> tuple[Callable[[Any], object], ...]:

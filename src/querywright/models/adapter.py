@@ -138,7 +138,8 @@ class PromptAdapter(JSONAdapter):
         """The output fields of an answer.
 
         Raises:
-            AdapterParseError: There is no JSON object with the fields, more than one, or a value of another type.
+            AdapterParseError: There is no JSON object with the fields, more than one, a value of another type, or the
+                answer breaks off inside a text; what could be read of the fields is in ``parsed_result``.
         """
         names = list(signature.output_fields)
         completion = _valid(completion)
@@ -150,6 +151,8 @@ class PromptAdapter(JSONAdapter):
             given = {name: _valid_value(whole[name]) for name in names if name in whole}
         except RecursionError as error:
             raise _unreadable(signature, completion, "The answer is nested too deep.") from error
+        if not found and _breaks_off(completion):
+            raise _unreadable(signature, completion, "The answer breaks off inside a text.", given)
         try:
             fields = {
                 name: _read(name, value, signature.output_fields[name].annotation) for name, value in given.items()
@@ -290,23 +293,23 @@ def _objects(text: str) -> Iterator[dict[str, Any]]:
 
 
 def _breaks_off(text: str) -> bool:
-    """Whether it ends inside a quoted text: quotation marks are odd in number, and no brace comes after the last."""
-    bare = _ESCAPED.sub("", text)
+    """Whether an object ends inside a quoted text: quotation marks are odd in number, and no brace comes after them."""
+    bare = _ESCAPED.sub("", text[text.find("{") :]) if "{" in text else ""
     return bare.count('"') % 2 == 1 and "}" not in bare.rpartition('"')[2]
 
 
 def _repaired(signature: Any, completion: str) -> dict[str, Any]:
-    """The object of an answer that is nearly JSON; one that breaks off inside a text has not been given."""
+    """The object of an answer that is nearly JSON."""
     begins = completion.find("{")
-    if begins >= 0 and _breaks_off(completion[begins:]):
-        raise _unreadable(signature, completion, "The answer breaks off inside a text.")
     try:
         value = json_repair.loads(completion[begins:]) if begins >= 0 else None
     except (ValueError, RecursionError):  # nested too deep
         value = None
-    if not isinstance(value, dict):
-        raise _unreadable(signature, completion, "The answer is no JSON object.")
-    return value
+    if isinstance(value, dict):
+        return value
+    if _breaks_off(completion):
+        return {}
+    raise _unreadable(signature, completion, "The answer is no JSON object.")
 
 
 def _read(name: str, value: Any, annotation: Any) -> Any:

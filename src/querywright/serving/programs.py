@@ -16,6 +16,7 @@ from querywright.serving.metrics import ServerMetrics
 from querywright.serving.settings import ServeSettings
 
 if TYPE_CHECKING:
+    from querywright.optimize.artifacts.files import Manifest
     from querywright.optimize.artifacts.loaded import LoadedProgram
 
 Load = Callable[[str, "LoadedProgram | None"], "LoadedProgram"]
@@ -126,18 +127,29 @@ def loader(settings: ServeSettings) -> Load:
     Args:
         settings: Name the folders, the LM and the working folder.
     """
+    import dspy
+
     from querywright.optimize.artifacts.files import read_artifact
-    from querywright.optimize.artifacts.load import load
+    from querywright.optimize.artifacts.load import loaded_from
 
     paths = settings.names()
+    made: dict[str, Any] = {}
+
+    def lm_for(manifest: Manifest, before: LoadedProgram | None) -> Any:
+        lm = settings.lm
+        if lm is None and before is not None and manifest.lm == before.manifest.lm:
+            return before.lm  # a model in this process would be there twice
+        if not callable(lm) or isinstance(lm, dspy.BaseLM):
+            return lm
+        if manifest.lm not in made:
+            made[manifest.lm] = lm(manifest)
+        return made[manifest.lm]
 
     def one(name: str, before: LoadedProgram | None) -> LoadedProgram:
-        lm = settings.lm
-        if lm is None and before is not None and read_artifact(paths[name]).manifest.lm == before.manifest.lm:
-            lm = before.lm  # a model in this process would be there twice
-        program = load(
-            paths[name], lm=lm, reranker=settings.reranker, home=settings.home, verify=settings.verify,
-            public_key=settings.public_key, watchers=settings.watchers,
+        artifact = read_artifact(paths[name], public_key=settings.public_key)
+        program = loaded_from(
+            artifact, lm=lm_for(artifact.manifest, before), reranker=settings.reranker, home=settings.home,
+            verify=settings.verify, watchers=settings.watchers,
         )  # fmt: skip
         _warm(program)
         return program
@@ -154,7 +166,7 @@ def _warm(program: LoadedProgram) -> None:
 
 def version_of(program: Any) -> str:
     """Tells states of an artifact apart: the start of the manifest's checksum."""
-    return str(getattr(program, "id", None) or program.manifest.checksum[:12])
+    return str(program.manifest.id)
 
 
 def _served(name: str, program: LoadedProgram) -> Served:

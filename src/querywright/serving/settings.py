@@ -30,7 +30,8 @@ class ServeSettings:
         token: What a caller must send as ``Authorization: Bearer ...``; at least 16 characters. None for no token,
             which only a loopback address allows.
         insecure_no_token: Listen on any address without a token. Default False.
-        lm: An LM, or its name; None for the one that each artifact names.
+        lm: An LM, its name, or a function that makes the LM for the manifest of an artifact, called once a name; None
+            for the one that each artifact names.
         reranker: A reranker, or the name or folder of one; None for the artifact's own.
         home: The working folder that holds the collections.
         verify: Replay the golden answers of an artifact before it is used. Default False.

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from querywright.errors import ArtifactError
+from querywright.optimize.artifacts import verify as verify_module
 from querywright.optimize.artifacts.card import card
 from querywright.optimize.artifacts.diff import diff
 from querywright.optimize.artifacts.drifted import Drift, drifted
@@ -87,6 +88,24 @@ def test_a_signature_of_somebody_else_ends_every_check(own, saved, keys, tmp_pat
     assert states(checks)["signature"] == "differs"
     assert engine.asked == []
     assert not passed(checks)
+
+
+def test_golden_answers_are_of_the_bytes_whose_signature_was_checked(
+    own, saved, keys, make_lm, make_engine, monkeypatch
+):
+    """Whoever puts another artifact there after the check of the signature is not asked anything."""
+    sign_artifact(own, keys[0])
+
+    def swapped(manifest):
+        for left in own.iterdir():
+            left.unlink()
+        return real(manifest)
+
+    real = verify_module.version_checks
+    monkeypatch.setattr(verify_module, "version_checks", swapped)
+    engine = make_engine()
+    assert passed(verify(own, lm=make_lm(engine), home=saved[0], public_key=keys[1]))
+    assert len(engine.asked) > 0
 
 
 def test_a_missing_collection_hides_nothing_else(saved, tmp_path, make_lm):

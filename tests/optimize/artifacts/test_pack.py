@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import random
 import shutil
 import signal
+import sqlite3
 import stat
 import struct
 import subprocess
@@ -202,6 +204,14 @@ def entry(name, mode=stat.S_IFREG | 0o600, kind=zipfile.ZIP_DEFLATED):
     return info
 
 
+def vectors_in(home):
+    """How many vectors of any embedder the store of a working folder has."""
+    if not (home / "store.sqlite").exists():
+        return 0
+    with contextlib.closing(sqlite3.connect(home / "store.sqlite")) as connection:
+        return connection.execute("SELECT COUNT(*) FROM entries WHERE kind LIKE 'vector:%'").fetchone()[0]
+
+
 @pytest.fixture
 def refused(other, tmp_path):
     """Unpacks what must be refused; nothing may be written."""
@@ -212,6 +222,7 @@ def refused(other, tmp_path):
             unpack(file, tmp_path / "unpacked", home=other, **given)
         assert not (tmp_path / "unpacked").exists()
         assert not other.exists() or list_collections(other) == []
+        assert not vectors_in(other)
         assert [one for one in sorted(tmp_path.iterdir()) if one != other] == [one for one in before if one != other]
 
     return refuse
@@ -319,6 +330,38 @@ def test_a_bomb_is_not_blown_up(file, tmp_path, refused, monkeypatch):
     refused(file, "has more than the 1000 bytes")
 
 
+def test_a_line_without_an_end_is_not_waited_for(file, tmp_path, refused, saved, monkeypatch):
+    members = members_of(file)
+    noise = random.Random(3).randbytes(3 * 2**18).hex().encode()  # 1.5 MiB that hardly shrink
+    forge(tmp_path / "x.qw", {**members, "collection/passages.jsonl": noise * 11})
+    refused(tmp_path / "x.qw", "has a line of more than the 16777216 bytes that are read")
+    lines = members["collection/passages.jsonl"].splitlines(keepends=True)
+    monkeypatch.setattr(form, "LONGEST_LINE", max(map(len, lines)))
+    assert unpack(file, tmp_path / "a", home=tmp_path / "home").passages == 48
+    monkeypatch.setattr(form, "LONGEST_LINE", max(map(len, lines)) - 1)
+    refused(file, "has a line of more than")
+    with pytest.raises(ArtifactError, match=r"cut the passage into smaller ones"):
+        pack(saved[1], tmp_path / "y.qw", home=saved[0])
+    assert not (tmp_path / "y.qw").exists()
+
+
+def test_lines_are_put_together_from_pieces(file, monkeypatch):
+    lines = members_of(file)["collection/passages.jsonl"].splitlines(keepends=True)
+    monkeypatch.setattr(form.Packed.pieces, "__defaults__", (7,))
+    with open_packed(file) as packed:
+        assert list(packed.lines("collection/passages.jsonl")) == lines
+
+
+def test_a_member_that_shrinks_as_no_text_does_is_refused(file, tmp_path, refused):
+    members = members_of(file)
+    forge(tmp_path / "x.qw", {**members, "collection/passages.jsonl": bytes(2**22)})
+    refused(tmp_path / "x.qw", "collection/passages.jsonl of the packed file has more than 200 times its compressed")
+    writer = form.PackWriter(tmp_path / "y.qw")
+    with pytest.raises(ArtifactError, match="more than 200 times"):
+        writer.add("collection/passages.jsonl", iter([bytes(2**22)]))
+    writer.close()
+
+
 def test_a_size_that_lies_is_refused(file, tmp_path, refused):
     data = bytearray(file.read_bytes())
     place = data.rindex(b"PK\x01\x02", 0, data.rindex(b"artifact/README.md"))
@@ -378,6 +421,43 @@ def test_a_swapped_collection_with_every_digest_right_is_refused(file, tmp_path,
     facts["collection"]["content_hash"] = content_hash(passages)
     forge(tmp_path / "x.qw", {**members, "collection/passages.jsonl": lines}, facts=facts)
     refused(tmp_path / "x.qw", "'cards' is not the one the program was compiled on")
+
+
+def test_a_refused_file_plants_no_vector_for_a_question(file, tmp_path, other, refused, word_model):
+    from querywright.retrieval.collection import content_hash
+
+    members, text = members_of(file), "Which test shows my average sugar?"
+    row = np.zeros(256, dtype="<f4")
+    row[7] = 1
+    facts = json.loads(members["pack.json"])
+    facts["collection"] |= {"vectors": 1, "count": 1, "content_hash": content_hash([Passage("x", text)])}
+    line = json.dumps({"id": "x", "title": "", "text": text, "metadata": {}}).encode() + b"\n"
+    planted = {"collection/passages.jsonl": line, "collection/vectors.f32": row.tobytes()}
+    forge(tmp_path / "x.qw", {**members, **planted}, facts=facts)
+    refused(tmp_path / "x.qw", "'cards' is not the one the program was compiled on")
+    given = resolve_embedder("words", store=open_store(other)).encode([text])
+    assert np.allclose(given, resolve_embedder("words").encode([text]))
+
+
+@pytest.mark.parametrize("engine", ["bm25", "hybrid", "questions"])
+def test_vectors_of_a_file_that_is_taken_serve_its_own_collection_alone(
+    engine, built, keys, tmp_path, other, word_model
+):
+    home, artifact = built(engine)
+    pack(artifact, tmp_path / "x.qw", home=home, key=keys[0])
+    for turn, public_key in (("a", None), ("b", keys[1])):  # the second finds the collection there
+        unpack(tmp_path / "x.qw", tmp_path / turn, home=other, public_key=public_key)
+        assert vectors_in(other) == 0
+    assert word_model.loaded == []
+
+
+def test_a_collection_whose_vectors_are_not_its_embedders_is_not_searched(file, tmp_path, other, word_model, make_lm):
+    members = members_of(file)
+    rows = np.frombuffer(members["collection/vectors.f32"], dtype="<f4").reshape(-1, 256)
+    forge(tmp_path / "x.qw", {**members, "collection/vectors.f32": rows[::-1].tobytes()})
+    unpack(tmp_path / "x.qw", tmp_path / "a", home=other)
+    with pytest.raises(CollectionError, match="by their own vector"):
+        load(tmp_path / "a", lm=make_lm(), home=other)
 
 
 @pytest.mark.parametrize(

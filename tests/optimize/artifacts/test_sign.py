@@ -8,7 +8,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, PrivateFormat
 
 from querywright.errors import ArtifactError, InputError
-from querywright.optimize.artifacts import folders
+from querywright.optimize.artifacts import folders, sign
 from querywright.optimize.artifacts.files import read_artifact
 from querywright.optimize.artifacts.sign import make_keys, sign_artifact
 from querywright.programs import make_program
@@ -82,6 +82,22 @@ def test_an_artifact_that_was_written_again_has_no_stale_signature(signed, keys,
         read_artifact(signed, public_key=keys[1])
     sign_artifact(signed, keys[0])
     read_artifact(signed, public_key=keys[1])
+
+
+def test_what_was_compiled_meanwhile_is_kept_and_not_signed(artifact, keys, write, monkeypatch):
+    def slowly(manifest, key):
+        write(artifact, made={"dev": {"value": 0.99, "n": 4}})
+        return real(manifest, key)
+
+    real = sign.signature_of
+    monkeypatch.setattr(sign, "signature_of", slowly)
+    with pytest.raises(ArtifactError, match="was written again while it was signed"):
+        sign_artifact(artifact, keys[0])
+    assert read_artifact(artifact).manifest.made == {"dev": {"value": 0.99, "n": 4}}
+    assert not (artifact / "signature.json").exists()
+    monkeypatch.undo()
+    sign_artifact(artifact, keys[0])
+    assert read_artifact(artifact, public_key=keys[1]).manifest.made == {"dev": {"value": 0.99, "n": 4}}
 
 
 def test_what_was_edited_is_not_signed(artifact, keys):

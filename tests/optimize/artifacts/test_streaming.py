@@ -159,6 +159,19 @@ def test_an_answer_that_had_to_be_repaired_is_taken_back(streaming):
     assert said(events) == ANSWER
 
 
+@pytest.mark.parametrize("how", ["stream", "astream"])
+@pytest.mark.parametrize("cut", ["Paris is the capital of Fra", "Paris is  ", "Paris\\nis \\u00e", "Paris \\"])
+def test_of_an_answer_that_breaks_off_twice_its_text_is_said(streaming, cut, how):
+    broken = in_pieces('{"answer": "' + cut, 4)
+    program, server = streaming(broken, broken)
+    events = list(program.stream("What is hot?")) if how == "stream" else collected(program, "What is hot?")
+    prediction = events[-1].data
+    assert said(events) == prediction.answer
+    assert "{" not in prediction.answer
+    assert prediction.answer.startswith("Paris")
+    assert (prediction.fallbacks, server.count) == (["reader"], 2)
+
+
 def test_an_answer_in_no_form_is_said_as_it_was_written(streaming):
     program, _ = streaming(in_pieces("It is tea.", 4))
     events = list(program.stream("What is hot?"))
