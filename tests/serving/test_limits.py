@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import socket
 import threading
 import time
@@ -9,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
+from querywright.serving import ServeSettings, make_app
 from querywright.serving.failures import RequestError
 from querywright.serving.limits import MOST_CLIENTS, Rates
 
@@ -75,6 +77,19 @@ def test_a_large_body_is_refused_also_when_its_length_is_not_told(run: Any, make
     answer = server.client.post("/ask", content=(b"x" * 100 for _ in range(50)), headers=JSON)
     assert answer.status_code == 413
     assert server.ask().status_code == 200
+
+
+@pytest.mark.parametrize("length", [b"9" * 5000, b"-1", b"x", b""])
+def test_a_length_that_is_none_is_refused_under_any_server(make: Any, scripted: Any, length: bytes) -> None:
+    """uvicorn refuses some itself; other ASGI servers pass them on."""
+
+    async def ask() -> httpx.Response:
+        app = make_app({"sample": make(scripted)}, ServeSettings())
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1") as client:
+            return await client.post("/ask", content=b"{}", headers={**JSON, "Content-Length": length.decode()})
+
+    answer = asyncio.run(ask())
+    assert (answer.status_code, answer.json()["error"]["kind"]) == (400, "length")
 
 
 def test_a_body_that_does_not_come_is_not_waited_for(run: Any, make: Any, scripted: Any) -> None:
