@@ -124,6 +124,8 @@ def test_rates_are_kept_for_each_client_and_for_so_many() -> None:
     assert allowed("2001:db8::1")
     assert allowed("2001:db8::2")
     assert not allowed("2001:db8::3")  # one network
+    assert [allowed("::ffff:1.2.3.4"), allowed("::ffff:1.2.3.4"), allowed("1.2.3.4")] == [True, True, False]
+    assert allowed("::ffff:1.2.3.5")
     for number in range(MOST_CLIENTS + 10):
         allowed(f"client {number}")
     assert len(rates._buckets) == MOST_CLIENTS

@@ -100,6 +100,8 @@ def _home(client: str) -> str:
     except ValueError:
         return client
     if isinstance(address, ipaddress.IPv6Address):
+        if address.ipv4_mapped is not None:  # as an IPv4 client is called by a socket that takes both
+            return str(address.ipv4_mapped)
         return str(ipaddress.ip_network((address, _IPV6_HOME), strict=False))
     return client
 
