@@ -80,6 +80,7 @@ def test_no_page_may_load_anything_from_elsewhere(run: Any, make: Any, scripted:
         ({"token": "with a \n line end in it"}, "printable"),
         ({"concurrency": 0}, "concurrency"),
         ({"waiting": -1}, "waiting"),
+        ({"connections": 0}, "connections"),
         ({"max_options": 1}, "max_options"),
         ({"rate": -1.0}, "rate"),
         ({"rate": float("nan")}, "rate"),

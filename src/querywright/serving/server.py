@@ -20,6 +20,7 @@ except ImportError as error:
     raise InputError("serving needs the extra serve: pip install 'querywright[serve]'") from error
 
 from querywright.serving.app import make_app
+from querywright.serving.connections import bounded
 from querywright.serving.failures import RequestError
 from querywright.serving.logging import log_event
 from querywright.serving.programs import Load, loader
@@ -91,6 +92,7 @@ class Server(uvicorn.Server):
                 forwarded_allow_ips=settings.trusted_proxy,
                 timeout_graceful_shutdown=int(settings.grace) + _LAST_SECONDS,
                 lifespan="on",
+                http=bounded(settings.connections, settings.body_seconds),
                 ws="none",
                 backlog=_BACKLOG,
             )
