@@ -1,10 +1,16 @@
 from __future__ import annotations
 
+import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import httpx
+import pytest
+
 from querywright.errors import ArtifactError
+from querywright.serving.metrics import ServerMetrics
+from querywright.serving.programs import Programs
 
 MARKS = "bcdef"
 
@@ -56,6 +62,51 @@ def test_a_bug_in_loading_is_no_end_of_the_server(run: Any, make: Any, scripted:
 def test_programs_that_were_given_cannot_be_loaded_again(run: Any, make: Any, scripted: Any) -> None:
     server = run(make(scripted))
     assert server.client.post("/reload").status_code == 409
+
+
+def test_who_asks_for_a_reload_meanwhile_shares_the_next_one(run: Any, make: Any, scripted: Any) -> None:
+    loads, go, marks = [0], threading.Event(), iter(MARKS)
+
+    def load(name: str, before: Any) -> Any:
+        loads[0] += 1
+        go.wait(10)
+        return make(scripted, mark=next(marks))
+
+    server = run(make(scripted), load=load, rate=0)
+    with ThreadPoolExecutor(11) as pool:
+        first = pool.submit(server.client.post, "/reload")
+        server.wait_for(lambda: loads == [1])
+        others = [pool.submit(server.client.post, "/reload") for _ in range(10)]
+        with pytest.raises(httpx.ReadTimeout):  # nobody misses one who went away
+            server.client.post("/reload", timeout=0.3)
+        server.wait_for(lambda: server.metric("in_flight") >= 12)  # with that which asks for it
+        go.set()
+        assert first.result().json()["artifacts"][0]["after"] == "b" * 12
+        assert {one.result().json()["artifacts"][0]["after"] for one in others} == {"c" * 12}
+    assert loads == [2]
+    assert server.metric("reloads_total", result="done") == 2
+    assert server.client.post("/reload").json()["artifacts"][0]["after"] == "d" * 12
+
+
+def test_a_reload_goes_on_when_nobody_waits_for_it(make: Any, scripted: Any) -> None:
+    go, loads = threading.Event(), [0]
+
+    def load(name: str, before: Any) -> Any:
+        loads[0] += 1
+        go.wait(10)
+        return make(scripted, mark="b")
+
+    async def work() -> str:
+        programs = Programs({"sample": make(scripted)}, load, ServerMetrics(()))
+        for _ in range(2):
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(programs.reload(), 0.05)
+        go.set()
+        await programs.reload()
+        return programs.named(None).version
+
+    assert asyncio.run(work()) == "b" * 12
+    assert loads == [2]
 
 
 def test_no_request_is_lost_while_programs_are_replaced(run: Any, make: Any, scripted: Any) -> None:

@@ -125,7 +125,8 @@ def serve(
         home=home, verify=verify, public_key=public_key, max_body=max_body, max_question=max_question,
         max_options=max_options,
         concurrency=concurrency, waiting=waiting, connections=connections, rate=rate, burst=burst, deadline=deadline,
-        grace=grace, trusted_proxy=trusted_proxy, log_questions=log_questions, watchers=_recorder(record, hashes=record_hashes),
+        grace=grace, trusted_proxy=trusted_proxy, log_questions=log_questions,
+        watchers=_recorder(record, hashes=record_hashes),
     )  # fmt: skip
     _run(settings, lm, api_base, api_key_env)
 

@@ -24,7 +24,7 @@ class _Bounds:
     told: float = field(default=-math.inf)
 
 
-class _Bounded(_Base):  # type: ignore[misc]
+class _Bounded(_Base):
     """uvicorn's protocol, which by itself waits for the first request and for the end of its header for ever."""
 
     def __init__(self, bounds: _Bounds, **given: Any) -> None:

@@ -70,6 +70,7 @@ class Programs:
         self._metrics = metrics
         self._log_questions = log_questions
         self._reloading = asyncio.Lock()
+        self._next: asyncio.Task[list[dict[str, str]]] | None = None
 
     def __iter__(self) -> Iterator[Served]:
         return iter(self._served.values())
@@ -88,13 +89,23 @@ class Programs:
     async def reload(self) -> list[dict[str, str]]:
         """Load every artifact again and put all of them in the places of those before, or none.
 
+        Who asks while one is under way waits for the next one, together with all others who do. It is not given up
+        when nobody waits for it any more.
+
         Returns:
             Name, and the versions before and after, of each.
 
         Raises:
             RequestError: One cannot be loaded; the programs before go on.
         """
+        if self._next is None:
+            self._next = asyncio.create_task(self._in_turn())
+            self._next.add_done_callback(_heard)
+        return await asyncio.shield(self._next)
+
+    async def _in_turn(self) -> list[dict[str, str]]:
         async with self._reloading:
+            self._next = None  # who asks from now on may ask for a later state
             before = dict(self._served)
             try:
                 made = {name: await self._again(name, old.program) for name, old in before.items()}
@@ -118,6 +129,12 @@ class Programs:
         if self._load is None:
             raise QuerywrightError("the programs of this server were given to it, so it cannot load them again")
         return _served(name, await asyncio.to_thread(self._load, name, before))
+
+
+def _heard(task: asyncio.Task[Any]) -> None:
+    """What went wrong is in the log, also where nobody waited to be told."""
+    if not task.cancelled():
+        task.exception()
 
 
 def loader(settings: ServeSettings) -> Load:
