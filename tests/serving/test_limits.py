@@ -165,6 +165,8 @@ def test_an_answer_that_takes_too_long_is_given_up(run: Any, make: Any, scripted
         assert (answer.status_code, answer.json()["error"]["kind"]) == (504, "deadline")
     server.wait_for(lambda: bool(server.lines()))
     assert server.lines()[0]["status"] == 504
+    assert server.metric("requests_total", route="/ask", status="504") == 1
+    assert server.metric("requests_total", route="/ask", status="200") == 0
     assert server.server._service.turns.running == 0
 
 
@@ -202,3 +204,6 @@ def test_a_stream_that_nobody_reads_any_more_ends(run: Any, make: Any, scripted:
     server.wait_for(lambda: server.server._service.turns.running == 0)
     go.set()
     server.wait_for(lambda: bool(server.lines()))
+    assert server.lines()[0]["status"] == 499
+    assert server.metric("requests_total", route="/ask", status="499") == 1
+    assert server.metric("requests_total", route="/ask", status="200") == 0

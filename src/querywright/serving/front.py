@@ -106,10 +106,10 @@ class Front:
                 receive = await self._admit(scope, headers, receive)
                 await self._app(scope, receive, sent)
             except ClientGoneError:
-                pass
+                note.fields["status"] = CLIENT_GONE  # whatever was begun
             except Exception as error:  # noqa: BLE001 - whatever it is, it is answered and logged
                 await self._failed(error, note, sent)
-            status = sent.status or CLIENT_GONE
+            status = note.fields.pop("status", sent.status or CLIENT_GONE)
         finally:
             seconds = time.perf_counter() - note.began
             self._metrics.in_flight.dec()
@@ -119,7 +119,7 @@ class Front:
                 id=note.id,
                 route=self._metrics.route(scope["path"]),
                 method=scope["method"],
-                status=note.fields.pop("status", status),
+                status=status,
                 seconds=round(seconds, 4),
                 **note.fields,
             )
