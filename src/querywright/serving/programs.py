@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import uuid
+import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from querywright.errors import QuerywrightError
+from querywright.models.embedder import Embedder
 from querywright.serving.failures import RequestError
 from querywright.serving.logging import log_event, log_failure
 from querywright.serving.metrics import ServerMetrics
@@ -39,7 +40,7 @@ class Served:
     @property
     def version(self) -> str:
         """Tells states of an artifact apart."""
-        return version_of(self.program)
+        return self.program.id
 
     @property
     def needs_options(self) -> bool:
@@ -149,13 +150,16 @@ def loader(settings: ServeSettings) -> Load:
     paths = settings.names()
 
     def one(name: str, before: LoadedProgram | None) -> LoadedProgram:
-        lm = settings.lm
-        if lm is None and before is not None and read_artifact(paths[name]).manifest.lm == before.manifest.lm:
-            lm = before.lm  # a model in this process would be there twice
-        program = load(
-            paths[name], lm=lm, reranker=settings.reranker, home=settings.home, verify=settings.verify,
-            public_key=settings.public_key, watchers=settings.watchers,
-        )  # fmt: skip
+        while True:
+            known = settings.lm is None and before is not None and read_artifact(paths[name]).manifest.lm
+            held = before if before is not None and known == before.manifest.lm else None
+            program = load(
+                # A model in this process would be there twice.
+                paths[name], lm=settings.lm if held is None else held.lm, reranker=settings.reranker,
+                home=settings.home, verify=settings.verify, public_key=settings.public_key, watchers=settings.watchers,
+            )  # fmt: skip
+            if held is None or program.manifest.lm == held.manifest.lm:
+                break  # otherwise the artifact was replaced in between
         _warm(program)
         return program
 
@@ -165,13 +169,28 @@ def loader(settings: ServeSettings) -> Load:
 def _warm(program: LoadedProgram) -> None:
     """Search once, so that the first question does not wait for models, and one that is missing is found out now."""
     if program.manifest.collection is not None:
-        unseen = f"ready {uuid.uuid4().hex}"  # the vector of a text that was asked before is stored, and needs no model
-        program.program.technique.searched.search([unseen], 1)
+        retriever = program.program.technique.searched
+        with contextlib.ExitStack() as stack:
+            for embedder in _embedders(retriever):
+                stack.enter_context(_without_store(embedder))
+            retriever.search(["ready"], 1)
 
 
-def version_of(program: Any) -> str:
-    """Tells states of an artifact apart: the start of the manifest's checksum."""
-    return str(getattr(program, "id", None) or program.manifest.checksum[:12])
+def _embedders(retriever: Any) -> list[Embedder]:
+    """Those that a retriever and its parts ask."""
+    own = getattr(retriever, "embedder", None)
+    parts = [one for part in getattr(retriever, "retrievers", ()) for one in _embedders(part)]
+    return [own, *parts] if isinstance(own, Embedder) else parts
+
+
+@contextlib.contextmanager
+def _without_store(embedder: Embedder) -> Iterator[None]:
+    """What is stored needs no model, and what is embedded would be stored. Nobody else has the embedder yet."""
+    kept, embedder.store = embedder.store, None
+    try:
+        yield
+    finally:
+        embedder.store = kept
 
 
 def _served(name: str, program: LoadedProgram) -> Served:
