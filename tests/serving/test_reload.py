@@ -8,7 +8,8 @@ from typing import Any
 import httpx
 import pytest
 
-from querywright.errors import ArtifactError
+from querywright.errors import ArtifactError, CollectionError
+from querywright.serving import ServeSettings, make_app
 from querywright.serving.metrics import ServerMetrics
 from querywright.serving.programs import Programs
 
@@ -45,6 +46,30 @@ def test_where_one_cannot_be_loaded_all_go_on_as_they_were(run: Any, make: Any, 
     assert [one["version"][0] for one in server.client.get("/health").json()["artifacts"]] == ["a", "b"]
     assert server.metric("reloads_total", result="failed") == 1
     assert server.ask().json()["version"] == "a" * 12
+
+
+def test_why_a_reload_failed_is_told_to_who_runs_the_server_alone(make: Any, scripted: Any, token: str) -> None:
+    def load(name: str, before: Any) -> Any:
+        raise CollectionError("/srv/secret/folder is damaged")
+
+    async def reload(address: str, **changes: Any) -> str:
+        app = make_app({"sample": make(scripted)}, ServeSettings(**changes), load=load)
+        headers = {"Authorization": f"Bearer {token}"}
+        far = httpx.ASGITransport(app, client=(address, 1))
+        async with httpx.AsyncClient(transport=far, base_url="http://127.0.0.1", headers=headers) as client:
+            told = await client.post("/reload")
+        assert (told.status_code, told.json()["error"]["kind"]) == (409, "reload")
+        return str(told.json()["error"]["message"])
+
+    for address, changes, told in (
+        ("10.0.0.7", {"host": "0.0.0.0", "insecure_no_token": True}, False),
+        ("10.0.0.7", {"host": "0.0.0.0", "token": token}, True),
+        ("127.0.0.1", {"host": "0.0.0.0", "insecure_no_token": True}, True),
+        ("::1", {}, True),
+    ):
+        message = asyncio.run(reload(address, **changes))
+        assert ("/srv/secret/folder" in message) == told
+        assert message.startswith("nothing was replaced")
 
 
 def test_a_bug_in_loading_is_no_end_of_the_server(run: Any, make: Any, scripted: Any) -> None:

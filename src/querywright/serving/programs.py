@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from querywright.errors import QuerywrightError
 from querywright.models.embedder import Embedder
-from querywright.serving.failures import RequestError
+from querywright.serving.failures import NOT_RELOADED, RequestError
 from querywright.serving.logging import log_event, log_failure
 from querywright.serving.metrics import ServerMetrics
 from querywright.serving.settings import ServeSettings
@@ -117,7 +117,7 @@ class Programs:
             except Exception as error:  # noqa: BLE001 - the server goes on with what it has
                 self._metrics.reloaded(False)
                 log_failure(error, questions=self._log_questions, during="reload")
-                raise RequestError(409, "reload", "nothing was replaced; the server's log says why") from None
+                raise RequestError(409, "reload", NOT_RELOADED) from None
             self._served = made
             self._metrics.reloaded(True)
             changes = [
