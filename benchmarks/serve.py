@@ -12,6 +12,8 @@ connections, 5 per cent of its calls each. Counted are requests without an answe
 statuses that are not documented (all to be 0), and the resident memory of the server over time.
 
 reload: 10 times another state of the artifact is written and loaded at concurrency 32; no request may fail.
+
+The exit status is 1 where soak or reload finds what may not be.
 """
 
 from __future__ import annotations
@@ -385,6 +387,18 @@ def reload(given: argparse.Namespace) -> dict[str, Any]:
     return report
 
 
+def faults(report: dict[str, Any]) -> list[str]:
+    """What may not be: requests of the soak lost, answered with another's answer or with a status unheard of, and
+    requests or reloads of the part reload that failed.
+    """
+    soaked, reloaded = report.get("soak", {}), report.get("reload", {"statuses": {}, "swaps": []})
+    found = [f"{len(soaked[kind])} {kind}" for kind in ("lost", "wrong", "undocumented") if soaked.get(kind)]
+    failed = sum(count for status, count in reloaded["statuses"].items() if status != 200)
+    found += [f"{failed} failed while programs were replaced"] if failed else []
+    left = sum(1 for *_, done in reloaded["swaps"] if not done)
+    return found + ([f"{left} programs not replaced"] if left else [])
+
+
 def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--part", action="append", choices=PARTS, help="what is run (default: all)")
@@ -405,6 +419,8 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     report = {name: parts[name](given) for name in given.part or PARTS}
     if given.json:
         print(json.dumps(report))
+    if found := faults(report):
+        sys.exit(f"failed: {'; '.join(found)}")
     return report
 
 

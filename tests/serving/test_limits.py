@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import socket
 import threading
 import time
@@ -9,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
+from querywright.serving import ServeSettings, make_app
 from querywright.serving.failures import RequestError
 from querywright.serving.limits import MOST_CLIENTS, Rates
 
@@ -77,6 +79,19 @@ def test_a_large_body_is_refused_also_when_its_length_is_not_told(run: Any, make
     assert server.ask().status_code == 200
 
 
+@pytest.mark.parametrize("length", [b"9" * 5000, b"-1", b"x", b""])
+def test_a_length_that_is_none_is_refused_under_any_server(make: Any, scripted: Any, length: bytes) -> None:
+    """uvicorn refuses some itself; other ASGI servers pass them on."""
+
+    async def ask() -> httpx.Response:
+        app = make_app({"sample": make(scripted)}, ServeSettings())
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1") as client:
+            return await client.post("/ask", content=b"{}", headers={**JSON, "Content-Length": length.decode()})
+
+    answer = asyncio.run(ask())
+    assert (answer.status_code, answer.json()["error"]["kind"]) == (400, "length")
+
+
 def test_a_body_that_does_not_come_is_not_waited_for(run: Any, make: Any, scripted: Any) -> None:
     server = run(make(scripted), body_seconds=0.2)
     found = raw(server, b"POST /ask HTTP/1.1\r\nHost: localhost\r\nContent-Length: 50\r\n\r\n{")
@@ -109,6 +124,8 @@ def test_rates_are_kept_for_each_client_and_for_so_many() -> None:
     assert allowed("2001:db8::1")
     assert allowed("2001:db8::2")
     assert not allowed("2001:db8::3")  # one network
+    assert [allowed("::ffff:1.2.3.4"), allowed("::ffff:1.2.3.4"), allowed("1.2.3.4")] == [True, True, False]
+    assert allowed("::ffff:1.2.3.5")
     for number in range(MOST_CLIENTS + 10):
         allowed(f"client {number}")
     assert len(rates._buckets) == MOST_CLIENTS
@@ -148,6 +165,8 @@ def test_an_answer_that_takes_too_long_is_given_up(run: Any, make: Any, scripted
         assert (answer.status_code, answer.json()["error"]["kind"]) == (504, "deadline")
     server.wait_for(lambda: bool(server.lines()))
     assert server.lines()[0]["status"] == 504
+    assert server.metric("requests_total", route="/ask", status="504") == 1
+    assert server.metric("requests_total", route="/ask", status="200") == 0
     assert server.server._service.turns.running == 0
 
 
@@ -185,3 +204,6 @@ def test_a_stream_that_nobody_reads_any_more_ends(run: Any, make: Any, scripted:
     server.wait_for(lambda: server.server._service.turns.running == 0)
     go.set()
     server.wait_for(lambda: bool(server.lines()))
+    assert server.lines()[0]["status"] == 499
+    assert server.metric("requests_total", route="/ask", status="499") == 1
+    assert server.metric("requests_total", route="/ask", status="200") == 0

@@ -1,10 +1,17 @@
 from __future__ import annotations
 
+import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from querywright.errors import ArtifactError
+import httpx
+import pytest
+
+from querywright.errors import ArtifactError, CollectionError
+from querywright.serving import ServeSettings, make_app
+from querywright.serving.metrics import ServerMetrics
+from querywright.serving.programs import Programs
 
 MARKS = "bcdef"
 
@@ -41,6 +48,30 @@ def test_where_one_cannot_be_loaded_all_go_on_as_they_were(run: Any, make: Any, 
     assert server.ask().json()["version"] == "a" * 12
 
 
+def test_why_a_reload_failed_is_told_to_who_runs_the_server_alone(make: Any, scripted: Any, token: str) -> None:
+    def load(name: str, before: Any) -> Any:
+        raise CollectionError("/srv/secret/folder is damaged")
+
+    async def reload(address: str, **changes: Any) -> str:
+        app = make_app({"sample": make(scripted)}, ServeSettings(**changes), load=load)
+        headers = {"Authorization": f"Bearer {token}"}
+        far = httpx.ASGITransport(app, client=(address, 1))
+        async with httpx.AsyncClient(transport=far, base_url="http://127.0.0.1", headers=headers) as client:
+            told = await client.post("/reload")
+        assert (told.status_code, told.json()["error"]["kind"]) == (409, "reload")
+        return str(told.json()["error"]["message"])
+
+    for address, changes, told in (
+        ("10.0.0.7", {"host": "0.0.0.0", "insecure_no_token": True}, False),
+        ("10.0.0.7", {"host": "0.0.0.0", "token": token}, True),
+        ("127.0.0.1", {"host": "0.0.0.0", "insecure_no_token": True}, True),
+        ("::1", {}, True),
+    ):
+        message = asyncio.run(reload(address, **changes))
+        assert ("/srv/secret/folder" in message) == told
+        assert message.startswith("nothing was replaced")
+
+
 def test_a_bug_in_loading_is_no_end_of_the_server(run: Any, make: Any, scripted: Any) -> None:
     def load(name: str, before: Any) -> Any:
         raise RuntimeError("secret")
@@ -56,6 +87,51 @@ def test_a_bug_in_loading_is_no_end_of_the_server(run: Any, make: Any, scripted:
 def test_programs_that_were_given_cannot_be_loaded_again(run: Any, make: Any, scripted: Any) -> None:
     server = run(make(scripted))
     assert server.client.post("/reload").status_code == 409
+
+
+def test_who_asks_for_a_reload_meanwhile_shares_the_next_one(run: Any, make: Any, scripted: Any) -> None:
+    loads, go, marks = [0], threading.Event(), iter(MARKS)
+
+    def load(name: str, before: Any) -> Any:
+        loads[0] += 1
+        go.wait(10)
+        return make(scripted, mark=next(marks))
+
+    server = run(make(scripted), load=load, rate=0)
+    with ThreadPoolExecutor(11) as pool:
+        first = pool.submit(server.client.post, "/reload")
+        server.wait_for(lambda: loads == [1])
+        others = [pool.submit(server.client.post, "/reload") for _ in range(10)]
+        with pytest.raises(httpx.ReadTimeout):  # nobody misses one who went away
+            server.client.post("/reload", timeout=0.3)
+        server.wait_for(lambda: server.metric("in_flight") >= 12)  # with that which asks for it
+        go.set()
+        assert first.result().json()["artifacts"][0]["after"] == "b" * 12
+        assert {one.result().json()["artifacts"][0]["after"] for one in others} == {"c" * 12}
+    assert loads == [2]
+    assert server.metric("reloads_total", result="done") == 2
+    assert server.client.post("/reload").json()["artifacts"][0]["after"] == "d" * 12
+
+
+def test_a_reload_goes_on_when_nobody_waits_for_it(make: Any, scripted: Any) -> None:
+    go, loads = threading.Event(), [0]
+
+    def load(name: str, before: Any) -> Any:
+        loads[0] += 1
+        go.wait(10)
+        return make(scripted, mark="b")
+
+    async def work() -> str:
+        programs = Programs({"sample": make(scripted)}, load, ServerMetrics(()))
+        for _ in range(2):
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(programs.reload(), 0.05)
+        go.set()
+        await programs.reload()
+        return programs.named(None).version
+
+    assert asyncio.run(work()) == "b" * 12
+    assert loads == [2]
 
 
 def test_no_request_is_lost_while_programs_are_replaced(run: Any, make: Any, scripted: Any) -> None:

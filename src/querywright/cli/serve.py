@@ -72,6 +72,9 @@ def serve(
     waiting: Annotated[
         int, typer.Option("--waiting", metavar="N", min=0, help="Questions that may wait; further ones get 503.")
     ] = _DEFAULTS.waiting,
+    connections: Annotated[
+        int, typer.Option("--connections", metavar="N", min=1, help="Open connections; further ones are closed.")
+    ] = _DEFAULTS.connections,
     rate: Annotated[
         float, typer.Option("--rate", metavar="N", min=0, help="Requests a second of one client; 0 for no limit.")
     ] = _DEFAULTS.rate,
@@ -129,8 +132,9 @@ def serve(
         host=host, port=port, token=_token(token_env), insecure_no_token=insecure_no_token, reranker=reranker,
         home=home, verify=verify, public_key=public_key, max_body=max_body, max_question=max_question,
         max_options=max_options,
-        concurrency=concurrency, waiting=waiting, rate=rate, burst=burst, deadline=deadline, grace=grace,
-        trusted_proxy=trusted_proxy, log_questions=log_questions, watchers=_recorder(record, hashes=record_hashes),
+        concurrency=concurrency, waiting=waiting, connections=connections, rate=rate, burst=burst, deadline=deadline,
+        grace=grace, trusted_proxy=trusted_proxy, log_questions=log_questions,
+        watchers=_recorder(record, hashes=record_hashes),
     )  # fmt: skip
     _run(settings, lm, api_base, api_key_env)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Any
 
 from starlette.responses import Response
@@ -59,8 +59,9 @@ class EventStream(Response):
                 raise ClientGoneError from None
 
         try:
-            async for name, data in self._with_pauses(receive):
-                await put(b": still at it\n\n" if name is None else event(name, data))
+            async with contextlib.aclosing(self._with_pauses(receive)) as events:
+                async for name, data in events:
+                    await put(b": still at it\n\n" if name is None else event(name, data))
             await put(b"", False)
         except ClientGoneError:
             raise
@@ -72,7 +73,7 @@ class EventStream(Response):
             await put(event("error", failure.body()))
             await put(b"", False)
 
-    async def _with_pauses(self, receive: Receive) -> AsyncIterator[tuple[str | None, Any]]:
+    async def _with_pauses(self, receive: Receive) -> AsyncGenerator[tuple[str | None, Any], None]:
         """The events, and a ``None`` whenever none came for a while. All of them are made in one task of their own."""
         queue: asyncio.Queue[tuple[str, Any] | Exception | None] = asyncio.Queue(maxsize=64)
 

@@ -38,6 +38,7 @@ STATUSES: Mapping[int, str] = {
     504: "The deadline passed.",
 }
 OUTAGE_SECONDS = 30
+NOT_RELOADED = "nothing was replaced; the server's log says why"
 CLIENT_GONE = 499
 """What is logged of a request whose client went away; nobody is answered."""
 
@@ -86,7 +87,8 @@ class ClientGoneError(Exception):
 def failure_of(error: BaseException) -> RequestError | None:
     """What a failure of a program is to the one who asked; None for one that nobody expected.
 
-    The texts of LM errors and of broken collections name services and folders, so they are not passed on.
+    The texts of LM errors and of broken collections name services and folders, so they are not passed on to who asks a
+    question. Why a reload failed is told to who runs the server: with the token, or on the same machine.
     """
     if isinstance(error, RequestError):
         return error

@@ -106,10 +106,10 @@ class Front:
                 receive = await self._admit(scope, headers, receive)
                 await self._app(scope, receive, sent)
             except ClientGoneError:
-                pass
+                note.fields["status"] = CLIENT_GONE  # whatever was begun
             except Exception as error:  # noqa: BLE001 - whatever it is, it is answered and logged
                 await self._failed(error, note, sent)
-            status = sent.status or CLIENT_GONE
+            status = note.fields.pop("status", sent.status or CLIENT_GONE)
         finally:
             seconds = time.perf_counter() - note.began
             self._metrics.in_flight.dec()
@@ -119,7 +119,7 @@ class Front:
                 id=note.id,
                 route=self._metrics.route(scope["path"]),
                 method=scope["method"],
-                status=note.fields.pop("status", status),
+                status=status,
                 seconds=round(seconds, 4),
                 **note.fields,
             )
@@ -159,7 +159,7 @@ class Front:
         if self._token is None and is_loopback(self._settings.host) and not is_loopback(_name(host)):
             raise RequestError(400, "host", "without a token the server is asked as localhost or 127.0.0.1 only")
         origin = headers.get(b"origin")
-        if origin is not None and urlsplit(origin.decode("latin-1")).netloc.lower() != host.lower():
+        if origin is not None and _site(origin.decode("latin-1")) != host.lower():
             raise RequestError(403, "site", "the request comes from a page of another site")
 
     async def _failed(self, error: Exception, note: Note, sent: _Sent) -> None:
@@ -193,6 +193,14 @@ class _Sent:
 def _id(given: bytes | None) -> str:
     """The id that the caller gave, where it is a plain word, or one made here."""
     return given.decode() if given is not None and _ID.fullmatch(given) else uuid.uuid4().hex
+
+
+def _site(origin: str) -> str | None:
+    """Host and port of an Origin header; None for one that is no address."""
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:
+        return None
 
 
 def _name(host: str) -> str:

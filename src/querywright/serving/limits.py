@@ -17,6 +17,9 @@ _IPV6_HOME = 64
 _DRAINED = 16
 """So many times the largest body is read and thrown away: who is cut off while sending does not see the answer."""
 
+_LONGEST_LENGTH = 18
+"""Digits of a Content-Length that any server could mean; Python refuses to read very many."""
+
 
 class Turns:
     """Lets so many questions be under way, so many wait, and no more in.
@@ -97,6 +100,8 @@ def _home(client: str) -> str:
     except ValueError:
         return client
     if isinstance(address, ipaddress.IPv6Address):
+        if address.ipv4_mapped is not None:  # as an IPv4 client is called by a socket that takes both
+            return str(address.ipv4_mapped)
         return str(ipaddress.ip_network((address, _IPV6_HOME), strict=False))
     return client
 
@@ -111,11 +116,15 @@ async def read_body(receive: Callable[[], Any], announced: bytes | None, most: i
         seconds: Time in which it must arrive.
 
     Raises:
-        RequestError: It is too large, or too slow.
+        RequestError: It is too large, or too slow, or its length is no number.
         ClientGoneError: The client went away.
     """
+    if announced is not None and not (announced.isdigit() and len(announced) <= _LONGEST_LENGTH):
+        raise RequestError(
+            400, "length", "Content-Length must be a number of bytes; send that", headers={"Connection": "close"}
+        )
     too_large = RequestError(413, "too_large", f"a body may have {most} bytes at most", headers={"Connection": "close"})
-    if announced is not None and announced.isdigit() and int(announced) > most * _DRAINED:
+    if announced is not None and int(announced) > most * _DRAINED:
         raise too_large
     parts, size = [], 0
     try:

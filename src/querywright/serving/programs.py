@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import uuid
+import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from querywright.errors import QuerywrightError
-from querywright.serving.failures import RequestError
+from querywright.models.embedder import Embedder
+from querywright.serving.failures import NOT_RELOADED, RequestError
 from querywright.serving.logging import log_event, log_failure
 from querywright.serving.metrics import ServerMetrics
 from querywright.serving.settings import ServeSettings
@@ -40,7 +41,7 @@ class Served:
     @property
     def version(self) -> str:
         """Tells states of an artifact apart."""
-        return version_of(self.program)
+        return self.program.id
 
     @property
     def needs_options(self) -> bool:
@@ -71,6 +72,7 @@ class Programs:
         self._metrics = metrics
         self._log_questions = log_questions
         self._reloading = asyncio.Lock()
+        self._next: asyncio.Task[list[dict[str, str]]] | None = None
 
     def __iter__(self) -> Iterator[Served]:
         return iter(self._served.values())
@@ -89,13 +91,23 @@ class Programs:
     async def reload(self) -> list[dict[str, str]]:
         """Load every artifact again and put all of them in the places of those before, or none.
 
+        Who asks while one is under way waits for the next one, together with all others who do. It is not given up
+        when nobody waits for it any more.
+
         Returns:
             Name, and the versions before and after, of each.
 
         Raises:
             RequestError: One cannot be loaded; the programs before go on.
         """
+        if self._next is None:
+            self._next = asyncio.create_task(self._in_turn())
+            self._next.add_done_callback(_heard)
+        return await asyncio.shield(self._next)
+
+    async def _in_turn(self) -> list[dict[str, str]]:
         async with self._reloading:
+            self._next = None  # who asks from now on may ask for a later state
             before = dict(self._served)
             try:
                 made = {name: await self._again(name, old.program) for name, old in before.items()}
@@ -106,7 +118,7 @@ class Programs:
             except Exception as error:  # noqa: BLE001 - the server goes on with what it has
                 self._metrics.reloaded(False)
                 log_failure(error, questions=self._log_questions, during="reload")
-                raise RequestError(409, "reload", "nothing was replaced; the server's log says why") from None
+                raise RequestError(409, "reload", NOT_RELOADED) from None
             self._served = made
             self._metrics.reloaded(True)
             changes = [
@@ -119,6 +131,12 @@ class Programs:
         if self._load is None:
             raise QuerywrightError("the programs of this server were given to it, so it cannot load them again")
         return _served(name, await asyncio.to_thread(self._load, name, before))
+
+
+def _heard(task: asyncio.Task[Any]) -> None:
+    """What went wrong is in the log, also where nobody waited to be told."""
+    if not task.cancelled():
+        task.exception()
 
 
 def loader(settings: ServeSettings) -> Load:
@@ -160,13 +178,28 @@ def loader(settings: ServeSettings) -> Load:
 def _warm(program: LoadedProgram) -> None:
     """Search once, so that the first question does not wait for models, and one that is missing is found out now."""
     if program.manifest.collection is not None:
-        unseen = f"ready {uuid.uuid4().hex}"  # the vector of a text that was asked before is stored, and needs no model
-        program.program.technique.searched.search([unseen], 1)
+        retriever = program.program.technique.searched
+        with contextlib.ExitStack() as stack:
+            for embedder in _embedders(retriever):
+                stack.enter_context(_without_store(embedder))
+            retriever.search(["ready"], 1)
 
 
-def version_of(program: Any) -> str:
-    """Tells states of an artifact apart: the start of the manifest's checksum."""
-    return str(program.manifest.id)
+def _embedders(retriever: Any) -> list[Embedder]:
+    """Those that a retriever and its parts ask."""
+    own = getattr(retriever, "embedder", None)
+    parts = [one for part in getattr(retriever, "retrievers", ()) for one in _embedders(part)]
+    return [own, *parts] if isinstance(own, Embedder) else parts
+
+
+@contextlib.contextmanager
+def _without_store(embedder: Embedder) -> Iterator[None]:
+    """What is stored needs no model, and what is embedded would be stored. Nobody else has the embedder yet."""
+    kept, embedder.store = embedder.store, None
+    try:
+        yield
+    finally:
+        embedder.store = kept
 
 
 def _served(name: str, program: LoadedProgram) -> Served:

@@ -12,12 +12,12 @@ from starlette.responses import Response
 from querywright.models.ledger import metered
 from querywright.serving.attention import Attention
 from querywright.serving.events import Events, EventStream
-from querywright.serving.failures import STATUSES, RequestError
+from querywright.serving.failures import NOT_RELOADED, STATUSES, RequestError
 from querywright.serving.front import Note, note_of
 from querywright.serving.limits import Turns
 from querywright.serving.metrics import ServerMetrics
 from querywright.serving.programs import Programs, Served
-from querywright.serving.settings import ServeSettings
+from querywright.serving.settings import ServeSettings, is_loopback
 from querywright.serving.shapes import (
     Answered,
     Asked,
@@ -144,9 +144,14 @@ class Service:
                     self._count(note, meter.total)
         return _json(self._told(served, asked, prediction, note))
 
-    async def reload(self) -> Response:
-        """Load the artifacts again."""
-        return _json({"artifacts": await self.programs.reload()})
+    async def reload(self, request: Request) -> Response:
+        """Load the artifacts again. Why that failed names folders and services, so only who runs the server is told."""
+        try:
+            return _json({"artifacts": await self.programs.reload()})
+        except RequestError as error:
+            if self.settings.token is not None or (request.client is not None and is_loopback(request.client.host)):
+                raise
+            raise RequestError(error.status, error.kind, NOT_RELOADED) from None
 
     async def health(self) -> Response:
         """How the server is."""

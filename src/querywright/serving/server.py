@@ -8,7 +8,7 @@ import gc
 import signal
 import socket
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ except ImportError as error:
     raise InputError("serving needs the extra serve: pip install 'querywright[serve]'") from error
 
 from querywright.serving.app import make_app
+from querywright.serving.connections import bounded
 from querywright.serving.failures import RequestError
 from querywright.serving.logging import log_event
 from querywright.serving.programs import Load, loader
@@ -51,20 +52,26 @@ def serve(settings: ServeSettings, *, on_start: Callable[[str], None] | None = N
         InputError: The address cannot be listened on.
         KeyboardInterrupt: A second signal ended it at once; threads may still be at work.
     """
-    names = settings.names()
-    if not names:
+    if not settings.names():
         raise InputError("there is nothing to serve; name at least one artifact")
     listening = _listen(settings.host, settings.port)
+    with _hangups() as hangups:
+        _serve(settings, listening, hangups, on_start)
+
+
+def _serve(
+    settings: ServeSettings, listening: socket.socket, hangups: list[int], on_start: Callable[[str], None] | None
+) -> None:
     try:
         load = _settled(loader(settings))
         programs: dict[str, LoadedProgram] = {}
-        for name in names:
+        for name in settings.names():
             programs[name] = load(name, next(iter(programs.values()), None))
         app = make_app(programs, settings, load=load)
     except BaseException:
         listening.close()
         raise
-    server = Server(app, settings)
+    server = Server(app, settings, hangups)
     server.run_on(listening, on_start)
     if server.force_exit:
         raise KeyboardInterrupt
@@ -76,9 +83,10 @@ class Server(uvicorn.Server):
     Args:
         app: From ``make_app``.
         settings: Of the server.
+        hangups: Has something in it where SIGHUP came before there was a loop to hear it. Default: none came.
     """
 
-    def __init__(self, app: Any, settings: ServeSettings) -> None:
+    def __init__(self, app: Any, settings: ServeSettings, hangups: Sequence[int] = ()) -> None:
         super().__init__(
             uvicorn.Config(
                 app,
@@ -91,12 +99,14 @@ class Server(uvicorn.Server):
                 forwarded_allow_ips=settings.trusted_proxy,
                 timeout_graceful_shutdown=int(settings.grace) + _LAST_SECONDS,
                 lifespan="on",
+                http=bounded(settings.connections, settings.body_seconds),
                 ws="none",
                 backlog=_BACKLOG,
             )
         )
         self._service: Service = app.state.service
         self._settings = settings
+        self._hangups = hangups
         self._on_start: Callable[[str], None] | None = None
 
     def run_on(self, listening: socket.socket, on_start: Callable[[str], None] | None = None) -> None:
@@ -123,6 +133,8 @@ class Server(uvicorn.Server):
         await super().startup(sockets)
         if threading.current_thread() is threading.main_thread() and hasattr(signal, "SIGHUP"):
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._load_again)
+        if self._hangups:
+            self._load_again()
         host, port = (sockets or [])[0].getsockname()[:2]
         url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
         log_event("listening", url=url, artifacts={one.name: one.version for one in self._service.programs})
@@ -163,6 +175,20 @@ class Server(uvicorn.Server):
                 await self._service.programs.reload()
 
         self._reload = asyncio.ensure_future(reload())
+
+
+@contextlib.contextmanager
+def _hangups() -> Generator[list[int], None, None]:
+    """Those that come, which would end the process; later the server's loop hears them instead."""
+    heard: list[int] = []
+    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "SIGHUP"):
+        yield heard
+        return
+    before = signal.signal(signal.SIGHUP, lambda sig, frame: heard.append(sig))
+    try:
+        yield heard
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def _settled(load: Load) -> Load:
