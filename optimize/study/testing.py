@@ -74,8 +74,8 @@ def meet_test(worker: Worker, chosen: Chosen, folder: Path | None = None) -> Tes
     All arms of one reader read alike: with the prompts that were chosen last for it, or as it is written. What they do
     is seen in one more row, the recommended program with its reader as written. An arm of another reader reads as that
     one is written, is named after it, and is held against no arm of a different reader. Closed book and oracle evidence
-    check the reader, and meet the questions of the reader check besides. What the verdict does not rest on may fail: it is
-    named and has no row.
+    check the reader, and meet the questions of the reader check besides. What the verdict does not rest on may
+    fail: it is named and has no row.
 
     Args:
         worker: Has what is open, and the prompts.
