@@ -218,6 +218,7 @@ def test_traffic_is_recorded_and_its_texts_only_as_hashes_when_told(
     assert served.client.post("/ask", json={"question": "Which colour has the sky?"}).json()["answer"] == "blue"
     served.tell(signal.SIGINT)
     assert served.end()[0] == 0
+    assert [line for line in served.lines if line.get("logger") == "uvicorn.access"] == []
     (recorded,) = read_traffic(file)
     assert recorded.question.startswith("sha256:")
     assert "colour" not in file.read_text()

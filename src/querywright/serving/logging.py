@@ -99,3 +99,4 @@ def write_logs(stream: IO[str] | None = None, *, questions: bool = False) -> Non
             other.propagate = True
     for name in (LOGGER, "uvicorn"):
         logging.getLogger(name).setLevel(logging.INFO)
+    logging.getLogger("uvicorn.access").setLevel(logging.WARNING)  # each request has a line of ours
