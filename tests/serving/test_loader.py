@@ -104,14 +104,16 @@ def test_an_artifact_that_is_replaced_meanwhile_is_asked_through_its_own_lm(
     write(home)
     before, real = loader(settings)("a", None), files.read_artifact
 
-    def then_replaced(path: Any) -> Any:
-        found = real(path)
+    def then_replaced(path: Any, **given: Any) -> Any:
+        found = real(path, **given)
         write(home, lm="openai/two")
         return found
 
     monkeypatch.setattr(files, "read_artifact", then_replaced)
     after = loader(settings)("a", before)
-    assert (after.lm.model, after.manifest.lm) == ("openai/two", "openai/two")
+    assert after.lm.model == after.manifest.lm
+    monkeypatch.setattr(files, "read_artifact", real)
+    assert loader(settings)("a", after).lm.model == "openai/two"
 
 
 @pytest.mark.parametrize("engine", ["dense", "hybrid"])

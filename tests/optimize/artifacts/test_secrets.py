@@ -42,7 +42,6 @@ def test_nothing_planted_is_in_an_artifact_or_a_packed_file(
     address = f"https://{PLANTED['user']}:{PLANTED['password']}@{PLANTED['address']}/v1?key={PLANTED['key']}"
     lm = resolve_lm("openai/scripted", api_base=address, api_key=PLANTED["key"])
     lm.engine.inner = make_engine()  # the LM of a user, answered by the script
-    lm.kwargs.update(api_base=address, extra_headers={"x": PLANTED["header"]})
     embedder = resolve_embedder("words", store=open_store(saved[0]))
     retriever = open_retriever("cards", embedder=embedder, home=saved[0])
     world = make_world(wins)
@@ -54,6 +53,7 @@ def test_nothing_planted_is_in_an_artifact_or_a_packed_file(
         knobs={"max_passages": 1},
         settings=CompileSettings(n_trials=3, demo_sizes=(1,), threads=1),
     )
+    lm.kwargs.update(api_base=address, extra_headers={"x": PLANTED["header"]})
     save_compiled("saved", compiled, world.splits, lm=lm, threads=1)
     pack(place / "saved", place / "saved.qw", home=saved[0])
     contents = {path.name: path.read_bytes() for path in (*(place / "saved").iterdir(), place / "saved.qw")}
