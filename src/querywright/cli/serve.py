@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import sys
 from collections.abc import Callable
@@ -23,9 +22,9 @@ from querywright.cli.common import (
 )
 from querywright.cli.show import note
 from querywright.errors import InputError
+from querywright.models.keys import api_key
 from querywright.serving.settings import ServeSettings
 
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 _DEFAULTS = ServeSettings()
 
 
@@ -129,7 +128,8 @@ def serve(
     """
     settings = ServeSettings(
         artifacts=(artifact,) if artifact_b is None else (artifact, artifact_b),
-        host=host, port=port, token=_token(token_env), insecure_no_token=insecure_no_token, reranker=reranker,
+        host=host, port=port, token=api_key(token_env, what="token", option="--token-env"),
+        insecure_no_token=insecure_no_token, reranker=reranker,
         home=home, verify=verify, public_key=public_key, max_body=max_body, max_question=max_question,
         max_options=max_options,
         concurrency=concurrency, waiting=waiting, connections=connections, rate=rate, burst=burst, deadline=deadline,
@@ -182,17 +182,3 @@ def _recorder(path: Path | None, *, hashes: bool) -> tuple[Callable[[Any], objec
     from querywright.watching.record import JsonLines
 
     return (JsonLines(path, questions=not hashes),)
-
-
-def _token(variable: str | None) -> str | None:
-    """The token in an environment variable."""
-    if variable is None:
-        return None
-    token = os.environ.get(variable, "").strip()
-    if not token:
-        named = repr(variable) if _VARIABLE.fullmatch(variable) else "that was given"  # it may be the token itself
-        raise InputError(
-            f"the environment variable {named} is not set or empty; --token-env takes the name of a variable: put the "
-            "token into one (export NAME=...) and give its name"
-        )
-    return token

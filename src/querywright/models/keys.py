@@ -10,11 +10,13 @@ from querywright.errors import InputError
 _VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]{0,39}")
 
 
-def api_key(variable: str | None) -> str | None:
+def api_key(variable: str | None, *, what: str = "key", option: str = "--api-key-env") -> str | None:
     """The key in an environment variable, or None when none is named.
 
     Args:
         variable: Its name.
+        what: What the key is called in a message. Default key.
+        option: The option that names the variable. Default --api-key-env.
 
     Raises:
         InputError: The variable is not set, or empty.
@@ -25,7 +27,7 @@ def api_key(variable: str | None) -> str | None:
     if not key:
         named = repr(variable) if _VARIABLE.fullmatch(variable) else "that was given"  # it may be the key itself
         raise InputError(
-            f"the environment variable {named} is not set or empty; --api-key-env takes the name of a variable: "
-            "put the key into one (export NAME=...) and give its name"
+            f"the environment variable {named} is not set or empty; {option} takes the name of a variable: "
+            f"put the {what} into one (export NAME=...) and give its name"
         )
     return key

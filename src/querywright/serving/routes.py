@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -120,29 +121,24 @@ class Service:
         if asked.stream or EVENT_STREAM in request.headers.get("accept", ""):
             events = self._stream(served, asked, note)
             return EventStream(events, self.attention, log_questions=self.settings.log_questions)
-        async with self.attention.paid(request.receive), self.turns.turn():
-            with metered() as meter:
-                try:
-                    prediction = await served.program.acall(
-                        asked.question, asked.options, metadata={"request_id": note.id}
-                    )
-                finally:
-                    self._count(note, meter.total)
+        prediction = await self._predicted(request, asked, note, served.program.acall)
         return _json(self._told(served, asked, prediction, note))
 
     async def retrieve(self, request: Request) -> Response:
         """Find passages."""
         asked = await self._asked(request, self._retrieve_shape)
         served, note = self._served(asked, request, reads=False), note_of(request.scope)
+        prediction = await self._predicted(request, asked, note, served.program.aretrieve)
+        return _json(self._told(served, asked, prediction, note))
+
+    async def _predicted(self, request: Request, asked: Any, note: Note, call: Callable[..., Awaitable[Any]]) -> Any:
+        """What a program makes of a question in its turn, and what that cost, however it ends."""
         async with self.attention.paid(request.receive), self.turns.turn():
             with metered() as meter:
                 try:
-                    prediction = await served.program.aretrieve(
-                        asked.question, asked.options, metadata={"request_id": note.id}
-                    )
+                    return await call(asked.question, asked.options, metadata={"request_id": note.id})
                 finally:
                     self._count(note, meter.total)
-        return _json(self._told(served, asked, prediction, note))
 
     async def reload(self, request: Request) -> Response:
         """Load the artifacts again. Why that failed names folders and services, so only who runs the server is told."""
