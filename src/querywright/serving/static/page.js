@@ -39,7 +39,7 @@ class Column {
     title.textContent = artifact.name;
     title.id = `name-${served.indexOf(artifact)}`;
     this.section.setAttribute("aria-labelledby", title.id);
-    this.support = null;
+    this.ended = this.failed = false;
     results.append(this.section);
     this.say("asking");
     this.part(".answer").setAttribute("aria-busy", "true");
@@ -87,7 +87,7 @@ class Column {
     answer.classList.add("failed");
     answer.setAttribute("aria-busy", "false");
     this.say("failed");
-    this.ended = true;
+    this.ended = this.failed = true;
   }
 
   queries(all) {
@@ -193,12 +193,14 @@ async function submit(event) {
   await Promise.all(columns.map((one) => ask(one, question, options.length ? options : null, running.signal)));
   running = null;
   busy(false);
-  status.textContent = columns.length > 1 ? "All answers are there." : "The answer is there.";
+  const failed = columns.filter((one) => one.failed).map((one) => one.artifact.name);
+  if (failed.length) status.textContent = `No answer from ${failed.join(", ")}.`;
+  else status.textContent = columns.length > 1 ? "All answers are there." : "The answer is there.";
 }
 
 form.addEventListener("submit", submit);
 at("stop").addEventListener("click", () => running && running.abort());
-at("question").addEventListener("keydown", (event) => {
+form.addEventListener("keydown", (event) => {
   if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) form.requestSubmit();
 });
 look();
