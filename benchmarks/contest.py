@@ -6,20 +6,27 @@ goes through its nodes (all techniques as written, then the values of each knob 
 MIPROv2 with as many candidates and trials as it calls light, which tunes the prompts of one technique on the same
 questions and leaves its knobs as written. Each has a working folder of its own, so that no answer is another's. Test
 questions cost none of them any calls.
+
+A contest that was stopped goes on in the same folder. The study resumes its trials; the others begin again, but take
+all that was answered from their folders, and a search that had ended is not made again. What was spent stays spent,
+but for calls whose answers were under way and were lost: those are asked anew, and counted once.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from trials import TRAIN, Site
 
-from querywright.errors import BudgetError
+from querywright.errors import BudgetError, InputError
 from querywright.metrics.statistics import PairedTest, paired_exact_test
 from querywright.models.memo import remembering
+from querywright.models.store import open_store
 from querywright.optimize.domains import Domain
 from querywright.optimize.evaluate import Evaluation, evaluate
 from querywright.optimize.study.bench import Bench, open_lm
@@ -29,9 +36,11 @@ from querywright.optimize.study.prompts import make_variant
 from querywright.optimize.study.records import record_of
 from querywright.optimize.study.select import choose
 from querywright.optimize.study.settling import settle_spec
+from querywright.optimize.study.spec import BudgetSpec
 from querywright.optimize.study.storage import StudyStorage, open_storage
 from querywright.optimize.study.types import ArmConfig
 from querywright.optimize.study.working import work
+from querywright.retrieval.collection import write_whole
 
 TECHNIQUES = ("rag_fusion", "multi_query", "step_back", "query2doc", "hcqr")
 TUNED = "rag_fusion"
@@ -39,6 +48,9 @@ TUNED = "rag_fusion"
 
 LIGHT = {"teleprompter": "mipro", "arguments": {"num_candidates": 6, "num_trials": 20}, "part": "all"}
 """What MIPROv2 calls light for two predictors with demonstrations: 6 candidates, 2 x 4 x log2(6) trials."""
+
+GIVEN, SEARCHED = "contest.json", "searched.json"
+"""Files with what all searches are given, and with what one of them came to."""
 
 VALUES = 4
 """Values of a knob that are tried one after another."""
@@ -72,34 +84,80 @@ class Contest:
 
 
 @dataclass(frozen=True)
-class Found:
+class Searched:
     """What a search came to.
 
     Args:
-        name: Who searched.
         arm: What it chose.
         variant: Its prompts; None as written.
         calls: LM calls of the search.
         tried: Programs that were scored on dev.
         dev: The value on dev of what was chosen; None where it was not scored there.
-        test: The results on test.
         ended: ``calls``, when they were spent, or ``done``.
     """
 
-    name: str
     arm: ArmConfig
     variant: Mapping[str, Any] | None
     calls: int
     tried: int
     dev: float | None
-    test: Evaluation
     ended: str
+
+    def write(self, path: Path) -> None:
+        """Keep it."""
+        write_whole(path, json.dumps({**asdict(self), "arm": self.arm.to_json()}).encode())
+
+    @classmethod
+    def read(cls, path: Path) -> Searched:
+        """What ``write`` kept."""
+        kept = json.loads(path.read_text(encoding="utf-8"))
+        return cls(**{**kept, "arm": ArmConfig.from_json(kept["arm"])})
+
+
+@dataclass(frozen=True)
+class Found:
+    """A search and the test of what it chose.
+
+    Args:
+        name: Who searched.
+        search: What it came to.
+        test: The results on test.
+    """
+
+    name: str
+    search: Searched
+    test: Evaluation
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a search works.
+
+    Args:
+        name: Who searches.
+        bench: All that it needs.
+        store: Its study's storage.
+        folder: Of that.
+        lost: Calls of runs that were stopped, whose answers never came.
+    """
+
+    name: str
+    bench: Bench
+    store: StudyStorage
+    folder: Path
+    lost: int
+
+    @property
+    def calls(self) -> int:
+        """LM calls that were answered."""
+        return self.store.account(self.bench.spec.budget).spent.calls - self.lost
 
 
 def contest(site: Site, given: Contest, show: Callable[[str], None]) -> dict[str, Any]:
     """All searches, and how ours compares with each."""
+    _same_contest(site.folder / GIVEN, given)
     light = _mipro(site, given, given.calls)
-    calls = given.calls or light.calls
+    calls = given.calls or light.search.calls
     show(f"\nequal-calls: {calls} LM calls each, {given.dev} dev and {given.test} test questions, {given.lm}")
     ours = _study(site, given, calls, "study", {})
     drawn = _study(site, given, calls, "random search", {"sampler": {"name": "random"}, "pruner": "none"})
@@ -109,16 +167,33 @@ def contest(site: Site, given: Contest, show: Callable[[str], None]) -> dict[str
     report = []
     for one in (ours, drawn, stepped, light):
         test = None if one is ours else paired_exact_test(ours.test.values(metric), one.test.values(metric))
-        dev = "-" if one.dev is None else f"{one.dev:.2f}"
-        mean = one.test.mean(metric).value
-        show(f"{one.name:24}{one.calls:7}{one.tried:7}{dev:>7}{mean:7.2f}   {_told(test)}")
+        found, mean = one.search, one.test.mean(metric).value
+        dev = "-" if found.dev is None else f"{found.dev:.2f}"
+        show(f"{one.name:24}{found.calls:7}{found.tried:7}{dev:>7}{mean:7.2f}   {_told(test)}")
         report.append(
             {
-                "name": one.name, "calls": one.calls, "tried": one.tried, "dev": one.dev, "test": mean,
-                "arm": one.arm.to_json(), "ended": one.ended, "paired": None if test is None else asdict(test),
+                "name": one.name, "calls": found.calls, "tried": found.tried, "dev": found.dev, "test": mean,
+                "arm": found.arm.to_json(), "ended": found.ended, "paired": None if test is None else asdict(test),
             }
         )  # fmt: skip
     return {"calls": calls, "metric": metric, "searches": report}
+
+
+def _same_contest(path: Path, given: Contest) -> None:
+    """See that a folder is this contest's, or free.
+
+    Raises:
+        InputError: It is another's.
+    """
+    if path.exists():
+        before = json.loads(path.read_text(encoding="utf-8"))
+        others = [name for name, value in asdict(given).items() if before.get(name) != value]
+        if others:
+            raise InputError(
+                f"{str(path.parent)!r} holds a contest with another {', '.join(others)}: give what it was begun with, "
+                "or another --home"
+            )
+    write_whole(path, json.dumps(asdict(given)).encode())
 
 
 def _told(test: PairedTest | None) -> str:
@@ -131,62 +206,86 @@ def _told(test: PairedTest | None) -> str:
 
 
 @contextmanager
-def _opened(
-    site: Site, given: Contest, calls: int | None, name: str, changes: Mapping[str, Any]
-) -> Iterator[tuple[Bench, StudyStorage]]:
+def _opened(site: Site, given: Contest, calls: int | None, name: str, changes: Mapping[str, Any]) -> Iterator[Place]:
     """A study of the contest on a storage and in a working folder of its own."""
     slug = name.replace(" ", "-")
     usual = {
         "lm": given.lm, "api_base": given.server, "reader": "multiple_choice", "objectives": [given.objective],
         "techniques": {technique: {} for technique in TECHNIQUES}, "trials": given.most_trials, "seed": given.seed,
-        "threads": given.threads, "budget": {"calls": calls},
+        "threads": given.threads,
     }  # fmt: skip
     if given.server is None:
         usual["api_key_env"] = None
-    spec = site.spec(slug, site.questions, (TRAIN, given.dev, given.test), {**usual, **changes})
-    folder = site.folder / f"contest-{slug}"
-    with open_storage("journal", folder, spec.name) as store:
+    home, folder = site.home(slug), site.folder / f"contest-{slug}"
+    with open_storage("journal", folder, slug) as store:
+        lost = 0
+        if not folder.joinpath(SEARCHED).exists():
+            lost = max(0, store.account(BudgetSpec()).spent.calls - open_store(home).count("lm"))
+        budget = {"calls": None if calls is None else calls + lost}
+        spec = site.spec(
+            slug, site.questions, (TRAIN, given.dev, given.test), {**usual, "budget": budget, **changes}
+        )  # fmt: skip
         settle_spec(store, spec)
-        bench = open_bench(spec, site.home(slug), store)
-        yield bench, store
+        yield Place(name, open_bench(spec, home, store), store, folder, lost)
+
+
+def _found(place: Place, search: Callable[[Place], Searched]) -> Found:
+    """What a search came to, in this run or in one before it, and its test; calls of the test are nobody's."""
+    path, bench = place.folder / SEARCHED, place.bench
+    if not path.exists():
+        search(place).write(path)
+    found = Searched.read(path)
+    lm = open_lm(bench.spec, bench.store, bench.ledger)
+    tested = evaluate(
+        bench.program(found.arm, found.variant, reads=True), bench.splits.test, lm=lm, name=place.name,
+        metrics=bench.metrics, threads=bench.spec.threads,
+    )  # fmt: skip
+    return Found(place.name, found, tested)
 
 
 def _study(site: Site, given: Contest, calls: int, name: str, changes: Mapping[str, Any]) -> Found:
     """The trial loop of a study until its calls are spent."""
-    with _opened(site, given, calls, name, changes) as (bench, store):
-        ended = "done"
-        try:
-            work(bench, store, "1")
-        except BudgetError:
-            ended = "calls"
-        study = store.study([objective.direction for objective in bench.objectives])
-        trials = [record_of(one) for one in study.get_trials(deepcopy=False)]
-        winner = choose(trials, bench.objectives, len(bench.splits.test)).winner
-        assert winner.arm is not None
-        tried = sum(one.state in {"complete", "pruned"} and one.same_as is None for one in trials)
-        made = store.account(bench.spec.budget).spent.calls
-        dev = winner.values.get(given.objective)
-        return Found(name, winner.arm, None, made, tried, dev, _tested(bench, name, winner.arm), ended)
+    with _opened(site, given, calls, name, changes) as place:
+        return _found(place, _tried)
+
+
+def _tried(place: Place) -> Searched:
+    bench, store, ended = place.bench, place.store, "done"
+    try:
+        work(bench, store, "1")
+    except BudgetError:
+        ended = "calls"
+    study = store.study([objective.direction for objective in bench.objectives])
+    trials = [record_of(one) for one in study.get_trials(deepcopy=False)]
+    winner = choose(trials, bench.objectives, len(bench.splits.test)).winner
+    assert winner.arm is not None
+    tried = sum(one.state in {"complete", "pruned"} and one.same_as is None for one in trials)
+    return Searched(winner.arm, None, place.calls, tried, winner.values.get(bench.objectives[0].name), ended)
 
 
 def _stepwise(site: Site, given: Contest, calls: int) -> Found:
     """All techniques as written, then the knobs of the best one, one after another."""
-    name, tried, ended = "one knob after another", 0, "done"
-    with _opened(site, given, calls, name, {}) as (bench, store), remembering(bench.memo):
-        best, value = bench.space.as_written("plain"), float("-inf")
-        objective = bench.objectives[0]
+    with _opened(site, given, calls, "one knob after another", {}) as place:
+        return _found(place, _stepped)
 
-        def keep_the_best(arms: Sequence[ArmConfig]) -> None:
-            nonlocal best, value, tried
-            for arm in arms:
-                dev = evaluate(
-                    bench.program(arm), bench.splits.dev, lm=bench.lm, name=name, metrics=bench.metrics,
-                    threads=given.threads,
-                )  # fmt: skip
-                tried += 1
-                if objective.value(dev) > value:
-                    best, value = arm, objective.value(dev)
 
+def _stepped(place: Place) -> Searched:
+    bench, tried, ended = place.bench, 0, "done"
+    best, value = bench.space.as_written("plain"), float("-inf")
+    objective = bench.objectives[0]
+
+    def keep_the_best(arms: Sequence[ArmConfig]) -> None:
+        nonlocal best, value, tried
+        for arm in arms:
+            dev = evaluate(
+                bench.program(arm), bench.splits.dev, lm=bench.lm, name=place.name, metrics=bench.metrics,
+                threads=bench.spec.threads,
+            )  # fmt: skip
+            tried += 1
+            if objective.value(dev) > value:
+                best, value = arm, objective.value(dev)
+
+    with remembering(bench.memo):
         try:
             keep_the_best([bench.space.as_written(one.name) for one in bench.space.techniques])
             own = bench.space[best.technique]
@@ -196,8 +295,7 @@ def _stepwise(site: Site, given: Contest, calls: int) -> Found:
                     keep_the_best([replace(best, knobs={**best.knobs, knob.name: one}) for one in values])
         except BudgetError:
             ended = "calls"
-        made = store.account(bench.spec.budget).spent.calls
-        return Found(name, best, None, made, tried, value, _tested(bench, name, best), ended)
+    return Searched(best, None, place.calls, tried, value, ended)
 
 
 def spread(domain: Domain, count: int = VALUES) -> list[Any]:
@@ -216,26 +314,19 @@ def _mipro(site: Site, given: Contest, calls: int | None) -> Found:
     changes = {
         "techniques": {TUNED: {"search": "named", "prompts": []}}, "prompts": {"light": LIGHT}, "late_trials": 0
     }  # fmt: skip
-    name, variant, ended = "MIPROv2 with fixed knobs", None, "done"
-    with _opened(site, given, calls, name, changes) as (bench, store):
-        arm = bench.space.as_written(TUNED)
-        metric = bench.metrics[bench.objectives[0].metrics[0]]
-        try:
-            variant = make_variant(
-                bench.spec.prompts["light"], "light", bench.program(arm), bench.splits.dev, metric=metric, lm=bench.lm,
-                seed=given.seed, threads=given.threads,
-            )  # fmt: skip
-        except BudgetError:
-            ended = "calls"
-        made = store.account(bench.spec.budget).spent.calls
-        arm = arm if variant is None else replace(arm, prompt="light")
-        return Found(name, arm, variant, made, 1, None, _tested(bench, name, arm, variant), ended)
+    with _opened(site, given, calls, "MIPROv2 with fixed knobs", changes) as place:
+        return _found(place, _tuned)
 
 
-def _tested(bench: Bench, name: str, arm: ArmConfig, variant: Mapping[str, Any] | None = None) -> Evaluation:
-    """Results on test; calls of the test are nobody's."""
-    lm = open_lm(bench.spec, bench.store, bench.ledger)
-    return evaluate(
-        bench.program(arm, variant, reads=True), bench.splits.test, lm=lm, name=name, metrics=bench.metrics,
-        threads=bench.spec.threads,
-    )  # fmt: skip
+def _tuned(place: Place) -> Searched:
+    bench, variant, ended = place.bench, None, "done"
+    arm = bench.space.as_written(TUNED)
+    metric = bench.metrics[bench.objectives[0].metrics[0]]
+    try:
+        variant = make_variant(
+            bench.spec.prompts["light"], "light", bench.program(arm), bench.splits.dev, metric=metric, lm=bench.lm,
+            seed=bench.spec.seed, threads=bench.spec.threads,
+        )  # fmt: skip
+    except BudgetError:
+        ended = "calls"
+    return Searched(arm if variant is None else replace(arm, prompt="light"), variant, place.calls, 1, None, ended)

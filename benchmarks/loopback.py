@@ -1,6 +1,6 @@
 """An OpenAI-compatible LM on 127.0.0.1 that takes the same time for every answer; a process of its own.
 
-Usage: python benchmarks/loopback.py [--latency 0.2]
+Usage: python benchmarks/loopback.py [--latency 0.2] [--port 0]
 
 Answers depend on the prompt and on nothing else, so that a second run gets the answers of the first, and no two
 questions share a query. A request with a JSON schema is answered by filling the schema in, a prompt of DSPy's
@@ -265,20 +265,24 @@ class Loopback:
     Args:
         latency: Seconds from request to answer.
         script: What is run instead of this file, such as one that fails now and then.
+        port: Where it listens; 0 for any free one.
     """
 
-    def __init__(self, latency: float, script: Path | None = None) -> None:
+    def __init__(self, latency: float, script: Path | None = None, port: int = 0) -> None:
         self.latency = latency
+        self.port = port
         self.url = ""
         self._script = Path(__file__).resolve() if script is None else script
 
     def __enter__(self) -> Loopback:
         command = [sys.executable, str(self._script), "--latency", str(self.latency)]
+        command += ["--port", str(self.port)] if self.port else []
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True)
         assert self._process.stdout is not None
         self.url = self._process.stdout.readline().strip()
         if not self.url:
             raise RuntimeError("the loopback server did not start")
+        self.port = int(self.url.split(":")[2].split("/")[0])
         return self
 
     def __exit__(
@@ -309,10 +313,8 @@ class Loopback:
         return asyncio.run(self._overhead(concurrency, rounds))
 
     async def _overhead(self, concurrency: int, rounds: int) -> float:
-        port = int(self.url.split(":")[2].split("/")[0])
-
         async def calls(number: int) -> list[float]:
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
             body = json.dumps({"model": "bench", "messages": [{"role": "user", "content": f"Question {number}?"}]})
             taken = []
             for _ in range(rounds):
@@ -330,17 +332,20 @@ class Loopback:
         return sum(sum(taken) for taken in every) / (concurrency * rounds)
 
 
-async def serve(latency: float, connection: type[_Connection] = _Connection, write: Write = write) -> None:
+async def serve(
+    latency: float, connection: type[_Connection] = _Connection, write: Write = write, port: int = 0
+) -> None:
     """Serve until whoever started this process is gone.
 
     Args:
         latency: Seconds from request to answer.
         connection: Takes a connection's requests.
         write: Makes the text of an answer.
+        port: Where it listens; 0 for any free one.
     """
     state = _State(latency, write)
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: connection(state), "127.0.0.1", 0, backlog=BACKLOG)
+    server = await loop.create_server(lambda: connection(state), "127.0.0.1", port, backlog=BACKLOG)
     print(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1", flush=True)
     await loop.run_in_executor(None, sys.stdin.read)  # until whoever started it is gone
     server.close()
@@ -349,8 +354,10 @@ async def serve(latency: float, connection: type[_Connection] = _Connection, wri
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--latency", type=float, default=0.2, help="seconds from request to answer (default: 0.2)")
+    parser.add_argument("--port", type=int, default=0, help="where it listens (any free one)")
+    given = parser.parse_args()
     with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(serve(parser.parse_args().latency))
+        asyncio.run(serve(given.latency, port=given.port))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """What a study costs beside its LM: replayed trials, workers, overhead, and other searches at equal LM calls.
 
 Usage: python benchmarks/study.py [--part replay] [--latency 0.2] [--trials 50] [--questions 50] [--json]
+       python benchmarks/study.py --part equal-calls [--lm embedded] [--home FOLDER] [--json]
 
 replay       trials over the numbers of rag_fusion, against a loop of DSPy, Chroma and Optuna written by hand
              (``by_hand.py``) in three variants. Aim: one LM call a question for all trials, 5 seconds for 50 trials.
@@ -8,7 +9,7 @@ big          a trial on 1,000 questions whose answers and rankings are all known
 workers      trials a minute of four workers over those of one, where every trial asks anew. Aim: 3.5.
 overhead     the share of a trial that is not its LM's: own code, Optuna, the LM's client. Aim: less than 5 per cent.
 equal-calls  what a study finds, held against other searches that may ask the LM as often (``contest.py``); it has to be
-             named, and takes the LM of ``--lm``.
+             named, and takes the LM of ``--lm``. With ``--home`` it goes on where it was stopped.
 
 All but equal-calls ask a server of fixed latency on 127.0.0.1. Everything is a ratio within one run; run it on a
 machine that has nothing else to do, whose load is printed. Passages and questions are HotpotQA's where it is beside
@@ -26,7 +27,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -40,8 +41,12 @@ from trials import TESTED, TRAIN, Site, rate, run
 
 from querywright.data import load_sample
 from querywright.data.types import Passage, Question
+from querywright.retrieval.collection import write_whole
 
 PARTS = ("replay", "big", "workers", "overhead", "equal-calls")
+PORT = "port"
+"""File with the port of the server here, in the folder of ``--home``."""
+
 WORKERS = 4
 SEARCHED = {
     "n_queries": {"low": 1, "high": MOST_QUERIES},
@@ -220,7 +225,11 @@ WORK: Mapping[str, Callable[[Site, argparse.Namespace, Callable[[str], None]], d
 @contextmanager
 def opened(options: argparse.Namespace, parts: Sequence[str]) -> Iterator[Callable[[str], Site]]:
     """Gives the place where a part works, its collection built when it is first asked for."""
-    with tempfile.TemporaryDirectory() as folder, Loopback(options.latency) as server:
+    with ExitStack() as closing:
+        folder = options.home or Path(closing.enter_context(tempfile.TemporaryDirectory()))
+        server = closing.enter_context(Loopback(options.latency, port=_port(folder)))
+        if options.home is not None and not options.home.joinpath(PORT).exists():
+            write_whole(options.home / PORT, str(server.port).encode())
         sites: dict[str, Site] = {}
 
         def site(part: str) -> Site:
@@ -228,10 +237,15 @@ def opened(options: argparse.Namespace, parts: Sequence[str]) -> Iterator[Callab
             if name not in sites:
                 passages, questions, source = _material(name, options)
                 say(f"embedding {source}")
-                sites[name] = Site.build(Path(folder) / name, server, passages, questions, options.seed)
+                sites[name] = Site.build(folder / name, server, passages, questions, options.seed)
             return sites[name]
 
         yield site
+
+
+def _port(folder: Path) -> int:
+    """The port that the server here has to have, for an answer is its server's; 0 for any."""
+    return int(folder.joinpath(PORT).read_text()) if folder.joinpath(PORT).exists() else 0
 
 
 def _material(name: str, options: argparse.Namespace) -> tuple[Sequence[Passage], Sequence[Question], str]:
@@ -267,6 +281,9 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--test", type=int, default=40, help="questions that equal-calls tests on (40)")
     made.add_argument("--calls", type=int, help="of each search of equal-calls (as many as MIPROv2 makes)")
     made.add_argument("--most-trials", type=int, default=100, help="of each search of equal-calls (100)")
+    made.add_argument(
+        "--home", type=Path, help="of equal-calls: kept, so that the same command goes on when it is stopped"
+    )
     made.add_argument("--seed", type=int, default=0, help="(0)")
     made.add_argument("--json", action="store_true", help="print JSON")
     return made
@@ -275,8 +292,13 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     options = parser().parse_args(arguments)
     parts = [part for part in PARTS if part in (options.part or PARTS[:-1])]
+    if options.home is not None:
+        if parts != ["equal-calls"]:
+            parser().error("--home is for --part equal-calls alone: the others measure what has to be done anew")
+        options.home = options.home.expanduser().resolve()
+        options.home.mkdir(mode=0o700, parents=True, exist_ok=True)
     show = say if options.json else lambda text: print(text, flush=True)
-    shown = {key: value for key, value in vars(options).items() if key not in {"data", "api_base"}}
+    shown = {key: value for key, value in vars(options).items() if key not in {"data", "api_base", "home"}}
     report: dict[str, Any] = {"options": shown, "machine": {"processors": os.cpu_count(), "load": {}}}
     with opened(options, parts) as site:
         for part in parts:

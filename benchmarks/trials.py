@@ -82,9 +82,12 @@ class Site:
         return replace(self, server=server)
 
     def home(self, name: str) -> Path:
-        """A copy of the working folder, where nothing was asked."""
-        copied = self.folder / f"home-{name}"
-        shutil.copytree(self.folder / "home", copied)
+        """A copy of the working folder, where nothing was asked but by an earlier run of the same name."""
+        copied, part = self.folder / f"home-{name}", self.folder / f"part-{name}"
+        if not copied.exists():
+            shutil.rmtree(part, ignore_errors=True)
+            shutil.copytree(self.folder / "home", part)
+            part.rename(copied)
         return copied
 
     def spec(

@@ -2,7 +2,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import subprocess
 import sys
+import time
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -259,6 +262,77 @@ def test_searches_are_compared_at_equal_calls(studies: Callable[..., Any]) -> No
     for one in others:
         assert one["paired"]["n"] == 6
         assert one["paired"]["difference"] == pytest.approx(ours["test"] - one["test"])
+
+
+CONTEST = """
+import hashlib, sys
+import numpy as np
+import querywright.models.embedder as embedder
+
+class Hashed:
+    def encode(self, texts, **_):
+        rows = [np.frombuffer(hashlib.sha256(text.encode()).digest()[:8], np.uint8) for text in texts]
+        vectors = np.array(rows, dtype=np.float32) - 127.5
+        return np.tile((vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32), 48)
+
+embedder._loader = lambda *_: Hashed
+sys.path.insert(0, sys.argv.pop(1))
+import study
+study.main(sys.argv[1:])
+"""
+
+
+def test_a_contest_that_was_killed_comes_to_what_an_undisturbed_one_does_and_pays_no_answer_twice(
+    benchmarks: SimpleNamespace, tmp_path: Path
+) -> None:
+    given = {
+        "part": "equal-calls", "lm": "openai/bench", "objective": "accuracy", "dev": 3, "test": 2, "calls": 20,
+        "most-trials": 6, "threads": 2,
+    }  # fmt: skip
+
+    def begin(home: Path, **changes: object) -> subprocess.Popen[str]:
+        named = {**given, "home": home, "api-base": server.url, **changes}
+        options = [text for name, value in named.items() for text in (f"--{name}", str(value))]
+        return subprocess.Popen(
+            [sys.executable, "-c", CONTEST, str(BENCHMARKS), "--json", *options], stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, text=True, env={**os.environ, benchmarks.trials.KEY: "x"},
+        )  # fmt: skip
+
+    def searches(home: Path) -> Any:
+        out, said = begin(home).communicate(timeout=120)
+        return json.loads(out)["equal-calls"] if out else pytest.fail(said)
+
+    with benchmarks.loopback.Loopback(0.02) as server:
+        undisturbed = searches(tmp_path / "undisturbed")
+        calls = server.counts().calls
+        server.forget()
+        killed = begin(tmp_path / "killed")
+        while killed.poll() is None and server.counts().calls < calls // 2:
+            time.sleep(0.01)
+        killed.kill()
+        killed.communicate()
+        before = server.counts().calls
+        assert calls // 2 <= before < calls
+        assert searches(tmp_path / "killed") == undisturbed
+        assert calls <= server.counts().calls <= calls + 2  # those under way when it was killed
+        paid = server.counts().calls
+        assert searches(tmp_path / "killed") == undisturbed
+        assert server.counts().calls == paid
+        other = begin(tmp_path / "killed", dev=4)
+        assert "another dev" in other.communicate(timeout=120)[1]
+
+
+def test_the_folder_of_a_contest_is_for_nothing_else(benchmarks: SimpleNamespace, tmp_path: Path) -> None:
+    with pytest.raises(SystemExit):
+        benchmarks.study.main(["--home", str(tmp_path / "home")])
+    assert not (tmp_path / "home").exists()
+
+
+def test_a_server_that_is_begun_again_listens_where_it_did(benchmarks: SimpleNamespace) -> None:
+    with benchmarks.loopback.Loopback(0.01) as first:
+        url = first.url
+    with benchmarks.loopback.Loopback(0.01, port=first.port) as second:
+        assert second.url == url
 
 
 def test_trials_a_minute_are_counted_while_all_workers_are_at_work(benchmarks: SimpleNamespace) -> None:
