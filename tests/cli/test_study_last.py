@@ -196,12 +196,12 @@ def test_a_study_goes_on_without_a_reader_that_is_out_as_written(cli, study_file
     file, train = trained_on(study_file, {"prompts": LAST, "reader": "short_answer"})
     usual = server.reply
 
-    def reply(body):
+    def refuses(body):
         asked = json.dumps(body["messages"][-1])
         shown = len(body["messages"]) > 2 or any(one in asked for one in train)
-        return usual(body) if shown or "answer" not in json.loads(usual(body)) else "no JSON at all"
+        return "answer" in json.loads(usual(body)) and not shown
 
-    server.reply = reply
+    server.refuses, server.refusal = refuses, 400
     out = tmp_path / "out"
     done = cli("study", "run", file, "--out", out)
     outcome = snapshot(out).outcome
