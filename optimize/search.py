@@ -129,7 +129,7 @@ def compile_program(
         n_demo_sets=len(variants),
         failed={
             **{names[one.number]: one.message for one in trials if one.state == "failed"},
-            **{f"reader with {name}": said for name, said in tested.last.failed.items()},
+            **{_reader_named(name): said for name, said in tested.last.failed.items()},
             **{f"{name} on test": said for name, said in tested.failed.items()},
         },
         nothing={**nothing, **tested.last.nothing},
@@ -191,6 +191,10 @@ def _names(bench: Bench, technique: str, trials: Sequence[TrialRecord]) -> dict[
         is_written = one.arm is not None and one.arm.key == written
         names[one.number] = NO_REWRITING if one.number == 0 else AS_WRITTEN if is_written else one.name
     return names
+
+
+def _reader_named(prompts: str) -> str:
+    return f"reader {prompts}" if prompts == AS_WRITTEN else f"reader with {prompts}"
 
 
 def _arm(record: TrialRecord, name: str) -> Arm:

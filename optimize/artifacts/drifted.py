@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Literal
 
 from querywright.errors import CollectionError, QuerywrightError
-from querywright.models.embedder import Embedder
+from querywright.models.embedder import Embedder, embedder_of
+from querywright.models.store import open_store
 from querywright.optimize.artifacts.files import Manifest
-from querywright.optimize.artifacts.pack import check_fingerprint, check_named, embedder_of
+from querywright.optimize.artifacts.searched import check_named, open_searched
 from querywright.programs import technique_class
 from querywright.retrieval.collection import collection_folder, read_manifest
 from querywright.retrieval.engines import LEXICAL
@@ -125,14 +126,14 @@ def collection_checks(manifest: Manifest, home: Path | None) -> list[Check]:
                         "index its passages again with that embedder, or compile again",
                     )
                 ]
-            embedder = embedder_of(published, home)
+            embedder = embedder_of(published.embedder, store=open_store(home))
             if embedder is None:
                 raise CollectionError(f"the embedder {published.embedder!r} cannot be had by its name; give retriever=")
             checks.append(Check("embedder", "ok", embedder.id))
     except QuerywrightError as error:
         return [failed("embedder", "not possible", error)]
     try:
-        check_fingerprint(manifest, embedder, home)
+        open_searched(manifest, embedder, home)
     except QuerywrightError as error:
         return [*checks, failed("collection", "differs", error)]
     said = f"{manifest.collection}, {published.count} passages, fingerprint {str(manifest.fingerprint)[:12]}"

@@ -11,12 +11,13 @@ import dspy
 
 from querywright.errors import ArtifactError, CollectionError, InputError
 from querywright.models.embedded import EMBEDDED_ID
-from querywright.models.embedder import Embedder, resolve_embedder
+from querywright.models.embedder import Embedder, embedder_of
 from querywright.models.lm import resolve_lm
 from querywright.models.store import open_store
 from querywright.optimize.artifacts.files import Artifact, Manifest, read_artifact
+from querywright.optimize.artifacts.golden import golden_check
 from querywright.optimize.artifacts.loaded import LoadedProgram
-from querywright.optimize.artifacts.pack import check_named
+from querywright.optimize.artifacts.searched import check_named, open_searched
 from querywright.optimize.artifacts.state import program_from
 from querywright.optimize.artifacts.watchers import Watcher
 from querywright.programs import technique_class
@@ -29,7 +30,7 @@ from querywright.retrieval.collection import (
     read_manifest,
 )
 from querywright.retrieval.collection import Manifest as Collection
-from querywright.retrieval.engines import LEXICAL, CollectionRetriever, Engine, open_retriever
+from querywright.retrieval.engines import LEXICAL, CollectionRetriever
 from querywright.retrieval.rerank import HUB_PREFIX, Reranker, resolve_reranker
 
 _MODEL_NAME = re.compile(r"(?!.*//)[A-Za-z0-9][A-Za-z0-9_.-]*/[A-Za-z0-9_.:@/+-]+")
@@ -37,14 +38,6 @@ _MODEL_NAME = re.compile(r"(?!.*//)[A-Za-z0-9][A-Za-z0-9_.-]*/[A-Za-z0-9_.:@/+-]
 
 _HUB_MODEL = re.compile(r"ce:[A-Za-z0-9][A-Za-z0-9_.-]*(/[A-Za-z0-9][A-Za-z0-9_.-]*)?")
 """A reranker that can be had by its name alone."""
-
-_AS_INDEXED = "; index the original passages again"
-_AS_THEN: dict[Engine, str] = {
-    "questions": ", so its passages, its questions or what questions fill stored are others; index, build, import or "
-    "fill them again as they were then",
-    "expanded": ", so its passages or its questions are others; index, build or import them again as they were then",
-}
-"""What is to be done about another fingerprint where an engine searches more than passages."""
 
 
 def load(
@@ -116,7 +109,7 @@ def loaded_from(
         raise ArtifactError(f"the artifact's technique {manifest.technique} does not rerank; leave the reranker out")
     folder = None if home is None else Path(home)
     found = _retriever(manifest, folder) if retriever is None else as_retriever(retriever)
-    program = program_from(artifact.state, found, _reranker(manifest, reranker))
+    program = program_from(artifact.state, found, reranker_of(manifest, reranker))
     loaded = LoadedProgram(program, lm if isinstance(lm, dspy.BaseLM) else _lm(manifest, lm, folder), manifest)
     if verify:
         _verify(loaded, artifact)
@@ -145,8 +138,17 @@ def _lm(manifest: Manifest, name: str | None, home: Path | None) -> dspy.LM:
     return resolve_lm(name, store=open_store(home))
 
 
-def _reranker(manifest: Manifest, given: Reranker | str | None) -> Reranker | None:
-    """The reranker that was given, or the one that the artifact names; its model is loaded."""
+def reranker_of(manifest: Manifest, given: Reranker | str | None = None) -> Reranker | None:
+    """The reranker that was given, or the one that the artifact names; its model is loaded.
+
+    Args:
+        manifest: The artifact's.
+        given: A reranker, or the name or folder of a cross-encoder. Default: the artifact's own.
+
+    Raises:
+        ArtifactError: The artifact names one that cannot be had by its name.
+        ModelError: It cannot be loaded.
+    """
     if isinstance(given, str):
         given = _ready(given)
     if given is not None or manifest.reranker is None:
@@ -185,16 +187,7 @@ def _retriever(manifest: Manifest, home: Path | None) -> CollectionRetriever | N
             f"the artifact needs the collection {manifest.collection!r}, but there is none (known: {known}); build it: "
             f"{index_command(manifest.collection)}, name its working folder with home=, or give retriever=..."
         )
-    retriever = open_retriever(
-        manifest.collection, engine=manifest.engine, embedder=_embedder(manifest, published, home), home=home
-    )
-    if retriever.fingerprint != manifest.fingerprint:
-        raise ArtifactError(
-            f"the collection {manifest.collection!r} is not the one the program was compiled on: its fingerprint is "
-            f"{retriever.fingerprint[:12]}, the artifact names {str(manifest.fingerprint)[:12]}"
-            f"{_AS_THEN.get(manifest.engine, _AS_INDEXED)}, compile again, or give retriever=..."
-        )
-    return retriever
+    return open_searched(manifest, _embedder(manifest, published, home), home)
 
 
 def _embedder(manifest: Manifest, published: Collection, home: Path | None) -> Embedder | None:
@@ -207,30 +200,19 @@ def _embedder(manifest: Manifest, published: Collection, home: Path | None) -> E
             f"the collection {manifest.collection!r} was built with the embedder {published.embedder!r}, but the "
             f"program was compiled with {name!r}; build the collection again with that embedder, or compile again"
         )
-    if name.startswith("path:"):
+    found = embedder_of(name, store=open_store(home))
+    if found is None:
         raise ArtifactError(
-            f"the collection was embedded by a model in a folder ({name}); open it yourself and give retriever=..."
+            f"the collection was embedded by {name!r}, which cannot be had by its name alone; open it yourself and "
+            "give retriever=..."
         )
-    return resolve_embedder(_embedder_name(name), store=open_store(home))
-
-
-def _embedder_name(identifier: str) -> str:
-    return "embedded" if identifier.startswith("embedded:") else identifier.removeprefix("st:")
+    return found
 
 
 def _verify(loaded: LoadedProgram, artifact: Artifact) -> None:
     if not artifact.golden:
         raise ArtifactError("golden.jsonl is empty, so the program cannot be verified; load it without verify")
     for number, golden in enumerate(artifact.golden, 1):
-        prediction = loaded(golden.question, golden.options or None)
-        passages = [passage.id for passage in prediction.passages]
-        if passages != golden.passages:
-            raise ArtifactError(
-                f"golden.jsonl line {number}: the program now finds {passages}, but found {golden.passages} when it "
-                "was saved; the LM or the collection is not the same"
-            )
-        if prediction.answer != golden.answer:
-            raise ArtifactError(
-                f"golden.jsonl line {number}: the program now answers {prediction.answer!r}, but answered "
-                f"{golden.answer!r} when it was saved; the LM {loaded.lm.model!r} is not the same or not deterministic"
-            )
+        check = golden_check(loaded, number, golden)
+        if check.state != "ok":
+            raise ArtifactError(f"golden.jsonl line {number}: {check.said}; {check.remedy}")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from querywright.data.types import Passage
 from querywright.errors import ArtifactError, CollectionError, InputError
-from querywright.models.embedder import CHUNK, EMBEDDED_ID, Embedder, Vectors, resolve_embedder
+from querywright.models.embedder import CHUNK, Embedder, Vectors, embedder_of
 from querywright.models.store import Store, open_store
 from querywright.optimize.artifacts.files import Manifest, artifact_files, checked_artifact
 from querywright.optimize.artifacts.packed import (
@@ -28,12 +28,13 @@ from querywright.optimize.artifacts.packed import (
     PackWriter,
     check_line,
 )
+from querywright.optimize.artifacts.searched import check_named, open_searched
 from querywright.optimize.artifacts.signatures import private_key, signature_of
 from querywright.retrieval.answer_pairs import ANSWERS as STORED_ANSWERS
 from querywright.retrieval.answer_pairs import read_pairs
 from querywright.retrieval.collection import Manifest as Published
 from querywright.retrieval.collection import collection_folder, published_passages, sync_folder
-from querywright.retrieval.engines import LEXICAL, Engine, open_retriever
+from querywright.retrieval.engines import LEXICAL, Engine
 from querywright.retrieval.question_records import RECORDS as STORED_RECORDS
 from querywright.retrieval.question_records import questions_folder, read_records
 
@@ -121,42 +122,6 @@ def pack(artifact: Path, out: Path, *, home: Path | None = None, key: Path | Non
     )
 
 
-def check_fingerprint(manifest: Manifest, embedder: Embedder | None, home: Path | None) -> None:
-    """Raise unless the collection in a working folder is the one that an artifact was compiled on.
-
-    Args:
-        manifest: The artifact's; it names a collection.
-        embedder: The one that the collection was built with; None for an engine that needs none.
-        home: The working folder.
-
-    Raises:
-        ArtifactError: It is another.
-        CollectionError: It is missing or damaged.
-    """
-    found = open_retriever(
-        str(manifest.collection), engine=str(manifest.engine), embedder=embedder, home=home
-    ).fingerprint  # fmt: skip
-    if found != manifest.fingerprint:
-        raise ArtifactError(
-            f"the collection {manifest.collection!r} is not the one the program was compiled on: its fingerprint is "
-            f"{found[:12]}, the artifact names {str(manifest.fingerprint)[:12]}; build it again from what it held "
-            "then, or compile again"
-        )
-
-
-def check_named(manifest: Manifest) -> None:
-    """Raise when collection and engine of an artifact do not go together.
-
-    Raises:
-        ArtifactError: They do not.
-    """
-    if (manifest.collection is None) != (manifest.engine is None):
-        raise ArtifactError(
-            f"manifest.json: the collection {manifest.collection!r} and the engine {manifest.engine!r} do not go "
-            "together; compile again"
-        )
-
-
 def _collections(
     writer: PackWriter, manifest: Manifest, home: Path | None
 ) -> tuple[CollectionFacts | None, CollectionFacts | None]:
@@ -166,7 +131,7 @@ def _collections(
     folder = collection_folder(manifest.collection, home)
     published, passages = published_passages(folder, home)
     embedder = _packing(published, home)
-    check_fingerprint(manifest, None if manifest.engine in LEXICAL else embedder, home)
+    open_searched(manifest, None if manifest.engine in LEXICAL else embedder, home)
     collection = _add(writer, IN_COLLECTION, published, passages, embedder)
     questions = None
     if manifest.engine in WITH_QUESTIONS:
@@ -178,7 +143,7 @@ def _collections(
         if (own / STORED_ANSWERS).exists():
             read_pairs(own)
             writer.add(f"{IN_QUESTIONS}{ANSWERS}", iter([(own / STORED_ANSWERS).read_bytes()]))
-    check_fingerprint(manifest, None if manifest.engine in LEXICAL else embedder, home)
+    open_searched(manifest, None if manifest.engine in LEXICAL else embedder, home)
     return collection, questions
 
 
@@ -196,7 +161,7 @@ def _packing(published: Published, home: Path | None) -> Embedder:
     """What the embedder of a collection has made, and the embedder for what the store lacks."""
 
     def load() -> _Model:
-        found = embedder_of(published, home)
+        found = embedder_of(published.embedder, store=open_store(home))
         if found is None:
             raise lacking(published.embedder, published.name)
         return _Model(found)
@@ -236,24 +201,6 @@ def _lines(passages: Iterable[Passage]) -> Iterator[bytes]:
 def _rows(texts: list[str], embedder: Embedder) -> Iterator[bytes]:
     for start in range(0, len(texts), CHUNK):
         yield embedder.encode(texts[start : start + CHUNK]).astype("<f4").tobytes()
-
-
-def embedder_of(published: Published, home: Path | None) -> Embedder | None:
-    """The embedder of a collection, with the store of a working folder; None where its name is not enough to have it.
-
-    Args:
-        published: The collection.
-        home: The working folder.
-
-    Raises:
-        ModelError: It is not installed.
-    """
-    identifier = published.embedder
-    if identifier != EMBEDDED_ID and not identifier.startswith("st:"):
-        return None
-    name = "embedded" if identifier == EMBEDDED_ID else identifier.removeprefix("st:")
-    found = resolve_embedder(name, store=open_store(home))
-    return found if found.id == identifier else None
 
 
 def stored_embedder(identifier: str, dimension: int, store: Store, collection: str) -> Embedder:

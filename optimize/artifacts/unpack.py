@@ -28,8 +28,6 @@ from querywright.optimize.artifacts.files import Manifest, checked_artifact
 from querywright.optimize.artifacts.folders import LIMITS, OPTIONAL, check_replaceable, replace_folder
 from querywright.optimize.artifacts.pack import (
     WITH_QUESTIONS,
-    check_fingerprint,
-    check_named,
     distinct_texts,
     stored_embedder,
 )
@@ -46,6 +44,7 @@ from querywright.optimize.artifacts.packed import (
     Packed,
     open_packed,
 )
+from querywright.optimize.artifacts.searched import check_named, open_searched
 from querywright.optimize.artifacts.state import program_from
 from querywright.retrieval.answer_pairs import ANSWERS as STORED_ANSWERS
 from querywright.retrieval.answer_pairs import read_pairs
@@ -266,7 +265,7 @@ def _make(
 def _check_built(manifest: Manifest, packed: Packed, home: Path, store: Store) -> None:
     """What was built is what the artifact was compiled on."""
     assert packed.facts.collection is not None
-    check_fingerprint(manifest, None if manifest.engine in LEXICAL else _embedder(packed.facts.collection, store), home)
+    open_searched(manifest, None if manifest.engine in LEXICAL else _embedder(packed.facts.collection, store), home)
     gc.collect()  # the index that was opened is closed before its folder moves
 
 

@@ -5,22 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import dspy
 from dspy.utils.exceptions import AdapterParseError, LMError
 
+from querywright.data.types import Passage
 from querywright.errors import ArtifactError, QuerywrightError
 from querywright.optimize.artifacts.drifted import Check, State, collection_checks, failed, version_checks
 from querywright.optimize.artifacts.files import Artifact, Golden, Manifest, artifact_files, checked_artifact
 from querywright.optimize.artifacts.folders import SIGNATURE
-from querywright.optimize.artifacts.load import loaded_from
+from querywright.optimize.artifacts.golden import GOLDEN, golden_check
+from querywright.optimize.artifacts.load import loaded_from, reranker_of
+from querywright.optimize.artifacts.loaded import LoadedProgram
 from querywright.optimize.artifacts.signatures import check_signed, signature_parts
 from querywright.optimize.artifacts.state import program_from
+from querywright.programs import technique_class
+from querywright.retrieval.rerank import Reranker
 
 Progress = Callable[[str, int, int], None]
 
-GOLDEN = "golden answer"
 STEPS = ("program", "collection", "LM", f"{GOLDEN}s")
 
 
@@ -32,7 +35,7 @@ def verify(
     public_key: Path | None = None,
     progress: Progress | None = None,
 ) -> list[Check]:
-    """Check an artifact: its files, its signature, what it needs here, and each golden answer.
+    """Check an artifact: its files, its signature, what it needs here (a reranker too), and each golden answer.
 
     A library in another version is a warning, and differs where a golden answer does.
 
@@ -102,14 +105,19 @@ def _replayed(
     checks = [Check("program", "ok", f"{artifact.state.technique}, reader {artifact.state.reader or 'none'}")]
     found = collection_checks(artifact.manifest, home)
     searchable = passed(found)
-    checks += found
+    reranker, reranking = _reranker(artifact.manifest)
+    checks += [*found, *reranking]
     try:
-        loaded = loaded_from(artifact, lm=lm, retriever=None if searchable else _nothing, home=home)
+        loaded = loaded_from(
+            artifact, lm=lm, retriever=None if searchable else _nothing, reranker=reranker, home=home
+        )  # fmt: skip
     except QuerywrightError as error:
         return [*checks, failed("LM", "not possible", error), *_unreached("the LM is not at hand", STEPS[3:])]
     checks.append(_lm(loaded.lm.model, artifact.manifest))
     if not searchable:
         return [*checks, *_unreached("the collection is not at hand", STEPS[3:])]
+    if not passed(reranking):
+        return [*checks, *_unreached("the reranker is not at hand", STEPS[3:])]
     if not artifact.golden:
         return [*checks, Check(f"{GOLDEN}s", "not possible", "there are none", "compile again with golden questions")]
     for number, golden in enumerate(artifact.golden, 1):
@@ -128,24 +136,32 @@ def _lm(model: str, manifest: Manifest) -> Check:
     )  # fmt: skip
 
 
-def _golden(loaded: Any, number: int, golden: Golden) -> Check:
-    name = f"{GOLDEN} {number}"
+def _golden(loaded: LoadedProgram, number: int, golden: Golden) -> Check:
     try:
-        prediction = loaded(golden.question, golden.options or None)
+        return golden_check(loaded, number, golden)
     except (QuerywrightError, LMError, AdapterParseError) as error:
-        return failed(name, "not possible", error)
-    passages = [passage.id for passage in prediction.passages]
-    differing = []
-    if passages != golden.passages:
-        differing.append(f"it now finds {passages}, but found {golden.passages} when it was saved")
-    if prediction.answer != golden.answer:
-        differing.append(f"it now answers {prediction.answer!r}, but answered {golden.answer!r} when it was saved")
-    if not differing:
-        return Check(name, "ok", f"{len(passages)} passages and the answer, as they were")
-    return Check(
-        name, "differs", "; ".join(differing),
-        f"ask the LM that it was compiled for, with the same settings ({loaded.lm.model} was asked), or compile again",
-    )  # fmt: skip
+        return failed(f"{GOLDEN} {number}", "not possible", error)
+
+
+def _reranker(manifest: Manifest) -> tuple[Reranker | None, list[Check]]:
+    """The reranker that a program needs, or what stands in for one that cannot be had; and what was found."""
+    if manifest.reranker is None or not technique_class(manifest.technique).USES_RERANKER:
+        return None, []
+    try:
+        found = reranker_of(manifest)
+    except QuerywrightError as error:
+        return _Unsorted(), [failed("reranker", "not possible", error)]
+    return found, [Check("reranker", "ok", manifest.reranker)]
+
+
+class _Unsorted:
+    """Scores nothing: in place of a reranker, where only the LM is looked for."""
+
+    id = "none"
+
+    def score(self, query: str, passages: Sequence[Passage]) -> list[float]:
+        """All the same."""
+        return [0.0] * len(passages)
 
 
 def _nothing(query: str, k: int) -> list[str]:

@@ -19,7 +19,7 @@ from querywright.metrics.dspy_metrics import Metric, metric_named
 from querywright.models.gate import Limits
 from querywright.models.ledger import Cost, Ledger
 from querywright.models.lm import resolve_lm
-from querywright.models.memo import Memo
+from querywright.models.memo import MOST_STEPS, Memo
 from querywright.models.store import Store, open_store
 from querywright.optimize.evaluate import DEFAULT_METRICS
 from querywright.optimize.study.objectives import Objective
@@ -39,7 +39,7 @@ Variant = Mapping[str, Any]
 
 @dataclass(slots=True)
 class Bench:
-    """All that a trial needs. Everything that was answered is kept, here and in the store.
+    """All that a trial needs. What was answered is kept: used lately, in ``memo``; all of it, in the store or there.
 
     Args:
         spec: The study.
@@ -52,7 +52,6 @@ class Bench:
         home: The working folder; None where all retrievers are open.
         reader_check: Further questions, met by closed book and oracle evidence alone.
         reranker: Scores passages, for techniques that rerank. None: the technique's own way.
-        memo: LM steps of this process.
         retrievers: Open retrievers by engine.
         programs: Programs by technique, engine, prompt and reader, with the knobs at their defaults.
     """
@@ -67,9 +66,13 @@ class Bench:
     home: Path | None = None
     reader_check: Sequence[Question] = ()
     reranker: Reranker | None = None
-    memo: Memo = field(default_factory=Memo)
+    memo: Memo = field(init=False)
     retrievers: dict[str, Any] = field(default_factory=dict)
     programs: dict[tuple[Any, ...], RAG] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Begin to remember."""
+        self.memo = Memo(None if self.store is None else MOST_STEPS)
 
     @property
     def reads(self) -> bool:

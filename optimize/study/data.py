@@ -106,21 +106,32 @@ def data_of(spec: StudySpec) -> StudyData:
     readers = readers_for(spec, asked)
     for reader in readers:
         check_objectives(spec.objectives, splits, reader)
-    return StudyData(splits, readers, _further(spec, asked, splits, readers))
+    return StudyData(splits, readers, further_questions(spec.reader_check, asked, splits, readers, spec.seed))
 
 
-def _further(
-    spec: StudySpec, asked: Sequence[Question], splits: Splits, readers: Sequence[str | None]
+def further_questions(
+    count: int, asked: Sequence[Question], splits: Splits, readers: Sequence[str | None], seed: int = 0
 ) -> list[Question]:
-    """The first of the questions that the split leaves over, none of which stands in it or twice, by id or text."""
-    if not spec.reader_check:
+    """Questions of the reader check: the first that the split leaves over, none there or twice, by id or text.
+
+    Args:
+        count: How many; 0 for none.
+        asked: All questions.
+        splits: What was made of them with sizes.
+        readers: Those that are checked; None is no reader.
+        seed: Of the splits. Default 0.
+
+    Raises:
+        InputError: There is no reader, or there are too few questions.
+    """
+    if not count:
         return []
     if None in readers:
         raise InputError("reader_check needs a reader; give one, or leave it out")
-    left = left_over(asked, splits, spec.seed)
-    if len(left) < spec.reader_check:
+    left = left_over(asked, splits, seed)
+    if len(left) < count:
         raise InputError(
-            f"reader_check: asks for {spec.reader_check} further questions, but sizes leave {len(left)} over "
+            f"reader_check: asks for {count} further questions, but sizes leave {len(left)} over "
             "that stand in none of the sets, nor twice; give smaller sizes, or fewer"
         )
-    return left[: spec.reader_check]
+    return left[:count]

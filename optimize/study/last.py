@@ -34,7 +34,7 @@ class LastPrompts:
         name: The variant; ``as written`` where none was better, or none was tried.
         variant: Its prompts; None for those as written.
         tried: Accuracy on dev by variant, ``as written`` among them; empty where none was tried.
-        failed: Variants with which too many questions failed, and what they said.
+        failed: Variants with which too many questions failed, ``as written`` too, and what they said.
         nothing: Variants that could not be made, and why.
     """
 
@@ -80,6 +80,8 @@ class _Read:
 def choose_last(worker: Worker, arm: ArmConfig) -> LastPrompts:
     """Choose the reader's prompts, once in a study, by whether dev is read more accurately with them.
 
+    Where too many questions fail with the reader as written it is out, and the best of the others is chosen.
+
     Args:
         worker: Compiles them, and reads.
         arm: What dev chose.
@@ -87,7 +89,6 @@ def choose_last(worker: Worker, arm: ArmConfig) -> LastPrompts:
     Raises:
         OutageError: The LM is out of reach.
         BudgetError: The budget is spent.
-        TooManyFailuresError: The reader as written failed on too many questions.
     """
     names = last_variants(worker.bench.spec)
     if not names or arm.reader is None:
@@ -101,14 +102,18 @@ def choose_last(worker: Worker, arm: ArmConfig) -> LastPrompts:
 
 def _choose(worker: Worker, arm: ArmConfig, names: list[str]) -> LastPrompts:
     program = worker.bench.program(arm, worker.variant(arm)[0], reads=True)
-    without = _Read(AS_WRITTEN, _read(worker, "the reader as written", program))
-    if math.isnan(without.dev.average(METRIC)):
+    read: list[_Read] = []
+    failed: dict[str, str] = {}
+    try:
+        read.append(_Read(AS_WRITTEN, _read(worker, "the reader as written", program)))
+    except TooManyFailuresError as error:
+        failed[AS_WRITTEN] = str(error)[:500]
+    if read and math.isnan(read[0].dev.average(METRIC)):
         return LastPrompts()
     single = program
     if isinstance(program, Ensemble):
         single = worker.bench.program(replace(arm, prompt=AS_WRITTEN), reads=True)
-    read, seen = [without], []
-    failed: dict[str, str] = {}
+    seen = []
     nothing: dict[str, str] = {}
     for name in names:
         try:
@@ -123,8 +128,10 @@ def _choose(worker: Worker, arm: ArmConfig, names: list[str]) -> LastPrompts:
             failed[name] = str(error)[:500]
         else:
             read.append(_Read(name, dev, variant))
-    best = best_of(read, METRIC)
-    chosen = best if beats(best, without, METRIC) else without
+    if not read:
+        return LastPrompts(failed=failed, nothing=nothing)
+    best, first = best_of(read, METRIC), read[0]
+    chosen = first if first.name == AS_WRITTEN and not beats(best, first, METRIC) else best
     tried = {one.name: one.dev.average(METRIC) for one in read}
     return LastPrompts(chosen.name, chosen.variant, tried, failed, nothing)
 

@@ -70,6 +70,7 @@ class ScriptedServer(ThreadingHTTPServer):
         self.status = 200
         self.delay = 0.0
         self.refuses: Callable[[dict[str, Any]], bool] = lambda body: False
+        self.refusal = 401
         self.reply: Callable[[dict[str, Any]], str] = fill_in
 
     @property
@@ -94,7 +95,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.server.requests.append(body)
         self.server.headers.append(dict(self.headers))
         time.sleep(self.server.delay)
-        status = 401 if self.server.refuses(body) else self.server.status
+        status = self.server.refusal if self.server.refuses(body) else self.server.status
         if status != 200:
             key = self.headers.get("Authorization", "")
             answer: dict[str, Any] = {"error": {"message": f"refused {key}", "type": "x", "code": "x"}}

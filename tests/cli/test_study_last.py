@@ -174,6 +174,44 @@ def test_more_further_questions_than_are_left_are_refused(cli, study_file, serve
     assert server.requests == []
 
 
+def test_compile_checks_its_reader_on_further_questions_too(cli, collection, more_questions, server):
+    command = ("compile", "hcqr", more_questions, "--collection", collection, "--sizes", "3,4,4", "--trials", "1",
+               "--threads", "2", "--json", *server.lm, "--out")  # fmt: skip
+    done = cli(*command, "artifacts/checked", "--reader-check", "3")
+    assert done.status == 0, done.err
+    assert done.data["reader_check"] == 3
+    rows = {one["arm"]: one["n"] for one in done.data["test"]}
+    assert (rows.pop("closed book"), rows.pop("oracle evidence")) == (7, 7)
+    assert set(rows.values()) == {4}
+    asked = len(server.requests)
+    done = cli(*command, "artifacts/more", "--reader-check", "1000")
+    assert (done.status, len(server.requests)) == (2, asked)
+    assert "1000 further questions" in done.err
+    done = cli(*command, "artifacts/more", "--reader-check", "1", "--reader", "none", "--objective", "recall@5")
+    assert (done.status, len(server.requests)) == (2, asked)
+    assert "reader_check needs a reader" in done.err
+
+
+def test_a_study_goes_on_without_a_reader_that_is_out_as_written(cli, study_file, server, tmp_path):
+    file, train = trained_on(study_file, {"prompts": LAST, "reader": "short_answer"})
+    usual = server.reply
+
+    def refuses(body):
+        asked = json.dumps(body["messages"][-1])
+        shown = len(body["messages"]) > 2 or any(one in asked for one in train)
+        return "answer" in json.loads(usual(body)) and not shown
+
+    server.refuses, server.refusal = refuses, 400
+    out = tmp_path / "out"
+    done = cli("study", "run", file, "--out", out)
+    outcome = snapshot(out).outcome
+    assert done.status == 0, done.err
+    assert outcome["reader_prompts"]["name"] == "shown"
+    assert list(outcome["reader_prompts"]["failed"]) == ["as written"]
+    assert "for too many questions of dev failed: the reader as written" in " ".join(done.out.split())
+    assert f"{outcome['recommended']}, reader as written" in outcome["failed_on_test"]
+
+
 def test_the_estimate_counts_what_is_chosen_last_and_checked(cli, study_file):
     stages = {one["name"] for one in cli("study", "check", study_file(), "--json").data["stages"]}
     more = cli("study", "check", study_file(prompts=LAST, reader_check=3), "--json").data["stages"]

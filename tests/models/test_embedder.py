@@ -16,7 +16,7 @@ import pytest
 
 import querywright.models.embedder as embedder_module
 from querywright.errors import InputError, ModelError
-from querywright.models.embedder import EMBEDDED_ID, Embedder, Vectors, resolve_embedder, with_store
+from querywright.models.embedder import EMBEDDED_ID, Embedder, Vectors, embedder_of, resolve_embedder, with_store
 from querywright.models.store import Store, open_store
 
 DIMENSION = 24
@@ -354,3 +354,18 @@ assert embedder.dimension == 384
 assert not {"torch", "sentence_transformers", "transformers"} & sys.modules.keys()
 """
     subprocess.run([sys.executable, "-c", code, str(minilm.store.path.parent)], check=True, timeout=60)
+
+
+def test_an_id_leads_to_its_embedder_and_to_no_other(tmp_path, monkeypatch):
+    store = Store(tmp_path / "store.sqlite")
+    found = embedder_of("st:someone/model", store=store)
+    assert found is not None
+    assert (found.id, found.store) == ("st:someone/model", store)
+    assert embedder_of("embedded:another-model") is None
+    assert embedder_of("path:mine@12345678") is None
+    assert embedder_of("of my own") is None
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "config.json").write_text("{}")
+    monkeypatch.chdir(tmp_path)
+    assert embedder_of("st:mine") is None, "a folder of that name is another model"
+    store.close()

@@ -168,6 +168,50 @@ def test_a_stored_answer_is_the_answer(store):
     assert again == first
 
 
+@pytest.fixture
+def full(store):
+    """Lets the store take nothing more, or takes that back."""
+
+    def let(is_full):
+        pages = store._connection.execute("PRAGMA page_count").fetchone()[0]
+        store._connection.execute(f"PRAGMA max_page_count = {pages if is_full else 1_000_000}")
+
+    return let
+
+
+def test_an_answer_that_the_store_cannot_take_is_used_and_stored_when_there_is_room(store, full, caplog):
+    long = ["one " * 2000, "two " * 2000, "three " * 2000]
+    engine = guard(*long, store=store)
+    full(True)
+    assert [engine.complete(request(text)).text for text in ("a", "b", "a", "b")] == [*long[:2], *long[:2]]
+    assert (engine.ledger.total.calls, engine.ledger.total.saved) == (2, 2)
+    said = [one.getMessage() for one in caplog.records]
+    assert len(said) == 1
+    assert "disk is full" in said[0]
+    assert "free some space" in said[0]
+    assert store.count("lm") == 0
+    full(False)
+    assert engine.complete(request("c")).text == long[2]
+    assert store.count("lm") == 3
+    again = guard("none of these", store=store)
+    assert [again.complete(request(text)).text for text in "abc"] == long
+    full(True)
+    engine = guard("four " * 2000, store=store)
+    engine.complete(request("d"))
+    assert len(caplog.records) == 2
+
+
+def test_many_threads_lose_no_answer_while_the_store_takes_none(store, full):
+    engine = guard("long " * 2000, store=store, seconds=0.01)
+    full(True)
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda number: engine.complete(request(str(number % 8))), range(32)))
+    assert engine.ledger.total.calls == 8
+    full(False)
+    engine.complete(request("last"))
+    assert store.count("lm") == 9
+
+
 def test_another_model_has_other_answers(store):
     assert guard("one", store=store).complete(request()).text == "one"
     assert guard("two", store=store, identity="other").complete(request()).text == "two"
@@ -477,7 +521,7 @@ def test_a_store_that_cannot_be_used_is_an_error_of_ours(store, monkeypatch):
     def full(*_):
         raise QuerywrightError("the store cannot be used; free some space")
 
-    monkeypatch.setattr(store, "put", full)
+    monkeypatch.setattr(store, "get", full)
     lm = dspy.LM("m", engine=engine, cache=False, num_retries=0)
     with dspy.context(lm=lm), pytest.raises(QuerywrightError, match="free some space"):
         dspy.Predict("question -> answer")(question="?")

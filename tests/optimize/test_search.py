@@ -22,6 +22,7 @@ from querywright.optimize.failures import TooManyFailuresError
 from querywright.optimize.report import compiled_json
 from querywright.optimize.search import CompileSettings, compile_program, objective_value
 from querywright.optimize.study import dead_knobs, last, trial
+from querywright.optimize.study.teleprompter_work import TeleprompterError
 
 QUICK = CompileSettings(n_trials=6, demo_sizes=(1,), threads=2)
 
@@ -307,6 +308,41 @@ def test_what_dev_chose_may_not_fail_on_test(world, make_engine, compiled_in):
 
     with pytest.raises(TooManyFailuresError, match="failed in 'hcqr compiled'"):
         compiled_in(world, make_engine(before=before))
+
+
+@pytest.fixture
+def forgetful(make_engine):
+    """A reader whose prompt does not fit as it is written, on dev; on test it does, and with a demonstration."""
+
+    def before(n, asked):
+        if asked.step == "reader" and 6 <= asked.number < 12 and asked.prompt.count("What of number") == 1:
+            raise LMPromptTooLongError(5000, 4096, 100)
+
+    return make_engine(before=before)
+
+
+def test_a_reader_that_is_out_as_written_ends_no_compilation(world, forgetful, compiled_in):
+    settings = replace(QUICK, objective="recall@5", reader_demo_sizes=(1,))
+    compiled = compiled_in(world, forgetful, settings=settings)
+    assert compiled.reader_demos
+    assert list(compiled.failed) == ["reader as written"]
+    assert "questions failed in 'the reader as written'" in compiled.failed["reader as written"]
+    rows = [one.name for one in compiled.test]
+    assert rows[:2] == ["closed book", "no rewriting"]
+    assert rows[-1].endswith(", reader as written"), "test is read, so there is a row of it"
+    assert compiled.program.reader.predict.demos
+
+
+def test_a_reader_that_is_out_and_alone_stays_as_it_is_written(world, forgetful, compiled_in, monkeypatch):
+    def made(worker, arm, name, program):
+        raise TeleprompterError(f"{name}: nothing to learn from")
+
+    monkeypatch.setattr(last, "_made", made)
+    settings = replace(QUICK, objective="recall@5", reader_demo_sizes=(1,))
+    compiled = compiled_in(world, forgetful, settings=settings)
+    assert not compiled.reader_demos
+    assert list(compiled.failed) == ["reader as written"]
+    assert "nothing to learn from" in compiled.nothing["reader_demos_1"]
 
 
 def test_arms_that_all_fail_stop_it(world, make_engine, compiled_in):

@@ -240,3 +240,30 @@ def test_a_locked_file_of_traffic_holds_up_nobody_and_loses_no_line(
         assert file.read_bytes() == b""
         assert served.end()[0] == 0
     assert [one.question for one in read_traffic(file)] == ["Which colour?"]
+
+
+EARLY = """
+import os, signal, sys
+
+class Told:
+    def find_spec(self, name, path=None, target=None):
+        if name == "querywright.serving.server":
+            os.write(2, b"importing\\n")
+            os.kill(os.getpid(), signal.SIGHUP)
+
+sys.meta_path.insert(0, Told())
+from querywright.cli.main import main
+main()
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="there is no such signal")
+def test_sighup_during_the_imports_does_not_end_it(tmp_path: Path) -> None:
+    nothing = str(tmp_path / "no-artifact")
+    done = subprocess.run(
+        [sys.executable, "-c", EARLY, "serve", nothing, "--home", str(tmp_path), "--port", "0"],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert "importing" in done.stderr
+    assert "no-artifact" in done.stderr, "it goes on, to what is wrong"
+    assert done.returncode == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 import os
@@ -14,12 +15,23 @@ from pathlib import Path
 import pytest
 
 from querywright.errors import DataError, InputError
+from querywright.optimize.artifacts.exchange import Exchange
 from querywright.watching import JsonLines, Recorded, read_traffic
-from querywright.watching.traffic import HASHED, is_traffic, traffic_files
+from querywright.watching.traffic import FORMAT, HASHED, is_traffic, line_of, traffic_files
 
 
 def lines(path):
     return [json.loads(line) for line in Path(path).read_text("utf-8").splitlines()]
+
+
+def test_a_line_has_every_field_of_an_exchange_and_two_of_its_own(exchange):
+    kept = {field.name for field in dataclasses.fields(Exchange)}
+    assert set(Recorded.model_fields) == kept | {"format", "n_passages"}
+    assert set(line_of(exchange(1))) == set(Recorded.model_fields)
+    given = exchange(1, support=("p2",), fallbacks=("reader",), declined=True, error="OutageError")
+    line = json.loads(json.dumps(dataclasses.asdict(given)))
+    queries = [{"role": role, "text": text} for role, text in line.pop("queries")]
+    assert line_of(given) == {**line, "queries": queries, "format": FORMAT, "n_passages": 2}
 
 
 def test_a_line_holds_the_exchange_and_is_read_back(tmp_path, exchange):
@@ -154,6 +166,7 @@ FULL = """
 import resource, sys
 sys.path.insert(0, sys.argv[1])
 from conftest import made_exchange
+from querywright.optimize.artifacts.exchange import Exchange
 from querywright.watching import JsonLines
 path = sys.argv[2]
 watcher = JsonLines(path)

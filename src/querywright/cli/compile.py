@@ -80,6 +80,15 @@ def compile_command(
     ] = 0,
     knob: KnobOption = None,
     reader: ReaderOption = "auto",
+    reader_check: Annotated[
+        int,
+        typer.Option(
+            "--reader-check",
+            metavar="N",
+            min=0,
+            help="Further questions, of those that --sizes leaves over, which closed book and oracle evidence meet.",
+        ),
+    ] = 0,
     column: ColumnOption = None,
     limit: LimitOption = None,
     split: SplitOption = None,
@@ -102,6 +111,7 @@ def compile_command(
     """
     from querywright.data import read_questions, split_questions
     from querywright.optimize.results import CompileSettings
+    from querywright.optimize.study.data import further_questions
     from querywright.optimize.study.objectives import objective_named
     from querywright.programs import technique_class
 
@@ -124,6 +134,8 @@ def compile_command(
     splits = split_questions(asked, seed=seed, sizes=counts)
     if objective == "auto":
         objective = "decision_useful" if any(q.evidence for q in splits.dev) else "accuracy"
+    read_by = reader_for(asked, reader)
+    further = further_questions(reader_check, asked, splits, [read_by], seed)
     workspace = Workspace.open(home, lm, api_base=api_base, api_key_env=api_key_env, max_calls=max_calls)
     run_compile(
         workspace,
@@ -131,11 +143,12 @@ def compile_command(
         splits,
         retriever=workspace.retriever(collection, embedder, engine),
         reranker=open_reranker(reranker),
-        reader=reader_for(asked, reader),
+        reader=read_by,
         knobs=knobs,
         settings=CompileSettings(objective=objective, n_trials=trials, seed=seed, threads=threads),
         save_to=save_to,
         as_json=as_json,
+        reader_check=further,
     )
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -136,7 +138,21 @@ def serve(
         grace=grace, trusted_proxy=trusted_proxy, log_questions=log_questions,
         watchers=_recorder(record, hashes=record_hashes),
     )  # fmt: skip
-    _run(settings, lm, api_base, api_key_env)
+    with _deaf_to_hangups():
+        _run(settings, lm, api_base, api_key_env)
+
+
+@contextlib.contextmanager
+def _deaf_to_hangups() -> Iterator[None]:
+    """SIGHUP ends no process that has nothing to load again yet; the server hears it from when it loads."""
+    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "SIGHUP"):
+        yield
+        return
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def _run(settings: ServeSettings, lm: str | None, api_base: str | None, api_key_env: str | None) -> None:

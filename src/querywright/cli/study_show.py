@@ -143,6 +143,8 @@ def show_study(snapshot: Known, folder: Path, *, as_json: bool) -> None:
     last = outcome.get("reader_prompts") or {}
     if last.get("tried"):
         sentences.append(f"the reader's prompts, by accuracy on dev: {last['name']}")
+    if last.get("failed"):
+        sentences.append(f"out, for too many questions of dev failed: the reader {', '.join(last['failed'])}")
     if outcome.get("failed_on_test"):
         sentences.append(f"out, for too many questions of test failed: {', '.join(outcome['failed_on_test'])}")
     if outcome.get("sentence"):

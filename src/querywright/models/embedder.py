@@ -222,6 +222,23 @@ def resolve_embedder(name: str = "embedded", *, store: Store | None = None, devi
     return Embedder(f"st:{name}", _loader(name, name, device), store=store)
 
 
+def embedder_of(identifier: str, *, store: Store | None = None) -> Embedder | None:
+    """The embedder that has an id; None where an id is not enough to have it, as that of a model in a folder.
+
+    Args:
+        identifier: The ``id`` of an embedder.
+        store: As of ``resolve_embedder``.
+
+    Raises:
+        ModelError: It is not installed.
+    """
+    if identifier != EMBEDDED_ID and not identifier.startswith("st:"):
+        return None
+    name = "embedded" if identifier == EMBEDDED_ID else identifier.removeprefix("st:")
+    found = resolve_embedder(name, store=store)
+    return found if found.id == identifier else None  # a folder of that name here is another model
+
+
 def with_store(embedder: TextEmbedder, home: Path | None = None) -> Embedder:
     """The embedder with a store in front: itself when it has one, otherwise wrapped.
 

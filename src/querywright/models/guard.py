@@ -86,10 +86,10 @@ class GuardedEngine:
     """A DSPy engine around another engine.
 
     An answer is stored and used again for the same request to the same model, unless it was sampled without a
-    seed. Equal requests under way at the same time make one call, in several processes too where they share a store.
-    Transient failures are tried again; failures that trying again cannot cure (a wrong key, an empty account) open
-    the breaker at once. Where somebody listens (``heard_by``) the engine inside is asked to stream, and a stream that
-    breaks is a transient failure.
+    seed. One that the store cannot take, as on a full disk, is held in memory until it can. Equal requests under way at
+    the same time make one call, in several processes too where they share a store. Transient failures are tried again;
+    failures that trying again cannot cure (a wrong key, an empty account) open the breaker at once. Where somebody
+    listens (``heard_by``) the engine inside is asked to stream, and a stream that breaks is a transient failure.
 
     Args:
         inner: The engine that asks the model, once a call.
@@ -134,6 +134,7 @@ class GuardedEngine:
         self._leases = Leases(store.path.parent / FOLDER_NAME) if store is not None else None
         self._lock = threading.Lock()
         self._under_way: dict[str, Future[Timed]] = {}
+        self._held: dict[str, bytes] = {}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> GuardedEngine:
         return self
@@ -248,8 +249,11 @@ class GuardedEngine:
     def _stored(self, key: str) -> Timed | None:
         if self.store is None:
             return None
-        with _store_errors():
-            record = self.store.get("lm", key)
+        with self._lock:
+            record = self._held.get(key)
+        if record is None:
+            with _store_errors():
+                record = self.store.get("lm", key)
         if record is None:
             return None
         try:
@@ -259,9 +263,25 @@ class GuardedEngine:
             return None
 
     def _keep(self, key: str, request: Request, timed: Timed) -> None:
-        if self.store is not None and (self._deterministic or worth_keeping(request, timed[0])):
-            with _store_errors():
-                self.store.put("lm", key, json.dumps(record_of(*timed)).encode())
+        """Store an answer, and those before it that could not be; it was paid for, so it is not lost for that."""
+        if self.store is None or not (self._deterministic or worth_keeping(request, timed[0])):
+            return
+        record = json.dumps(record_of(*timed)).encode()
+        try:
+            self.store.put("lm", key, record)
+            with self._lock:
+                held = dict(self._held)
+            self.store.put_many("lm", held)
+        except QuerywrightError as error:
+            with self._lock:
+                is_first = not self._held
+                self._held[key] = record
+            if is_first:
+                logger.warning("%s. Until then answers are in memory, and are lost where this run ends before", error)
+        else:
+            with self._lock:
+                for one in held:
+                    self._held.pop(one, None)
 
     def _ask(self, request: Request) -> Timed:
         whole = False

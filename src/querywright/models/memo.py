@@ -21,6 +21,10 @@ from querywright.models.adapter import PromptAdapter
 from querywright.models.guard import GuardedEngine, is_stored_only
 from querywright.models.late import LateSignature, is_plain, signature_text
 from querywright.models.ledger import Cost, Ledger, metered
+from querywright.models.recent import Recent
+
+MOST_STEPS = 200_000
+"""Steps that a memo remembers beside a store: about 250 MB of usual answers."""
 
 _OVERRIDES = frozenset({"lm", "demos", "prediction", "new_signature"})
 """Inputs by which DSPy lets one call differ; such a call is asked and not remembered."""
@@ -62,23 +66,28 @@ class Memo:
     A step is what a predictor was asked: the model and how it is sampled, the adapter, signature, instructions,
     demonstrations and inputs. Equal steps at the same time are asked once. An answer that could not be read is
     remembered like any other; an exception is not, and neither is what is a new draw each time.
+
+    Args:
+        most: Outcomes that are remembered, those used lately, where the answers are in a store as well; one that could
+            not be read, which a store does not take, is beyond that number. Default: all.
     """
 
-    def __init__(self) -> None:
-        self._known: dict[bytes, _Outcome] = {}
+    def __init__(self, most: int | None = None) -> None:
+        self._known: Recent[bytes, _Outcome] = Recent(most)
+        self._unread: dict[bytes, _Outcome] = {}
         self._under_way: dict[bytes, Future[_Outcome | None]] = {}
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
-        return len(self._known)
+        return len(self._known) + len(self._unread)
 
     def find(self, key: bytes) -> _Outcome | Future[_Outcome | None] | None:
         """What is known, or who is asking; None when the caller is to ask, and to call ``end``."""
-        known = self._known.get(key)
+        known = self._look(key)
         if known is not None or is_stored_only():  # who may not ask cannot do so for others
             return known
         with self._lock:
-            known = self._known.get(key)
+            known = self._look(key)
             if known is not None:
                 return known
             other = self._under_way.get(key)
@@ -89,13 +98,19 @@ class Memo:
     def end(self, key: bytes, outcome: _Outcome | None = None, error: Exception | None = None) -> None:
         """Tell what came of asking: an outcome, an error that those who wait have as well, or nothing."""
         with self._lock:
-            if outcome is not None:
-                self._known.setdefault(key, outcome)
+            if outcome is not None and self._look(key) is None:
+                if outcome.error is None:
+                    self._known.update({key: outcome})
+                else:
+                    self._unread[key] = outcome
             waited = None if is_stored_only() else self._under_way.pop(key, None)
         if waited is not None and error is not None:
             waited.set_exception(error)
         elif waited is not None:
             waited.set_result(outcome)
+
+    def _look(self, key: bytes) -> _Outcome | None:
+        return self._known.get(key) or self._unread.get(key)
 
 
 _memo: ContextVar[Memo | None] = ContextVar("querywright_memo", default=None)

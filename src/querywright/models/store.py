@@ -230,10 +230,10 @@ def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield
+        connection.execute("COMMIT")  # it is this that fails on a full disk
     except BaseException:
         connection.rollback()
         raise
-    connection.execute("COMMIT")
 
 
 def _is_damage(error: sqlite3.DatabaseError) -> bool:

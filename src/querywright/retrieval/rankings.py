@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import threading
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from typing import Any
 
 from querywright.data.types import Passage
 from querywright.errors import InputError, QuerywrightError
+from querywright.models.recent import Recent
 from querywright.models.store import Store
 from querywright.retrieval.types import Hit
 
@@ -20,6 +20,9 @@ RUNG = 25
 """The least depth at which prefixes are kept; the next ones are 50, 100 and so on, so that runs of different depths
 find each other's rankings."""
 RUNGS = 8
+
+MOST_RANKINGS = 100_000
+"""Rankings in memory beside a store: some 400 MB where each has 100 passages, which rankings share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +112,7 @@ def depth_for(k: int, deepest: int, limit: int | None) -> Depth:
 class Rankings:
     """Rankings by what was searched, safe for threads.
 
-    A ranking in the store that cannot be read is searched again.
+    A ranking in the store that cannot be read is searched again. Beside a store, memory has those used lately.
 
     Args:
         store: Where they are kept beside memory, or None.
@@ -123,8 +126,8 @@ class Rankings:
         self._store = None if get is None else store
         self._kind = kind
         self._get: Callable[[Sequence[str]], Sequence[Passage]] = get or (lambda ids: [])
-        self._held: dict[tuple[str, str | bytes], tuple[int, Ranking]] = {}
-        self._lock = threading.Lock()
+        most = None if self._store is None else MOST_RANKINGS
+        self._held: Recent[tuple[str, str | bytes], tuple[int, Ranking]] = Recent(most)
 
     def ranked(
         self,
@@ -148,8 +151,7 @@ class Rankings:
         """
         exact = depth.name if depth.name.startswith("exactly") else ""
         way = f"{way}\0{exact}"
-        with self._lock:
-            found = {key: self._held.get((way, key)) for key in keys}
+        found = {key: self._held.get((way, key)) for key in keys}
         kept = {key: one[1] for key, one in found.items() if one is not None and one[0] >= k}
         missing = [key for key in found if key not in kept]
         if missing:
@@ -166,8 +168,7 @@ class Rankings:
                 made = dict(zip(unknown, searched, strict=True))
                 self._keep(made, depth, way)
                 stored |= {key: (depth.searched, ranking) for key, ranking in made.items()}
-            with self._lock:
-                self._held.update({(way, key): one for key, one in stored.items()})
+            self._held.update({(way, key): one for key, one in stored.items()})
             kept |= {key: one[1] for key, one in stored.items()}
         return [kept[key] for key in keys]
 

@@ -10,11 +10,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from querywright.models.embedder import Vectors
+from querywright.models.recent import Recent
 from querywright.models.store import Store
 from querywright.retrieval.hybrid import HybridRetriever
 from querywright.retrieval.question_index import Matched, QuestionIndex
 from querywright.retrieval.question_match import HYBRID, Matching
-from querywright.retrieval.rankings import Ranking, Rankings, depth_for
+from querywright.retrieval.rankings import MOST_RANKINGS, Ranking, Rankings, depth_for
 from querywright.retrieval.types import Hit, Kind, VectorRetriever, check_queries, kind_of
 
 KIND = "ranking"
@@ -126,7 +127,7 @@ class _ReplayVectors(ReplayRetriever):
 
     def __init__(self, inner: Any, *, store: Store | None, deepest: int) -> None:
         super().__init__(inner, store=store, deepest=deepest)
-        self._vectors: dict[str, Any] = {}
+        self._vectors: Recent[str, Any] = Recent(None if store is None else MOST_RANKINGS)
 
     def embed(self, texts: Sequence[str]) -> Vectors:
         """The retriever's vectors; it embeds in one batch the texts that are new.
@@ -139,13 +140,11 @@ class _ReplayVectors(ReplayRetriever):
         """
         if isinstance(texts, str) or not texts:
             return self._embedded(texts)
-        with self._lock:
-            found = {text: self._vectors.get(text) for text in texts}
+        found = {text: self._vectors.get(text) for text in texts}
         missing = [text for text, vector in found.items() if vector is None]
         if missing:
             new = dict(zip(missing, self._embedded(missing), strict=True))
-            with self._lock:
-                self._vectors |= new
+            self._vectors.update(new)
             found |= new
         return np.array([found[text] for text in texts], dtype=np.float32)
 

@@ -105,7 +105,7 @@ def resolved(monkeypatch, home):
         names.append(name)
         raise ModelError(f"no {name} in this test")
 
-    monkeypatch.setattr(load_module, "resolve_embedder", embedder)
+    monkeypatch.setattr("querywright.models.embedder.resolve_embedder", embedder)
     monkeypatch.setattr(load_module, "resolve_lm", lm)
     return names
 
@@ -171,7 +171,7 @@ def test_verify_notices_another_lm(saved, home, resolved, make_lm, make_engine, 
     def write(asked):
         return scripted(asked) if asked.step != "reader" else json.dumps({"answer": f"wrong {asked.number}"})
 
-    with pytest.raises(ArtifactError, match=r"golden.jsonl line 1: the program now answers 'wrong 6', but .*'right 6'"):
+    with pytest.raises(ArtifactError, match=r"golden.jsonl line 1: it now answers 'wrong 6', but .*'right 6'"):
         load(saved, lm=make_lm(make_engine(write=write)), home=home, verify=True)
 
 
@@ -179,7 +179,7 @@ def test_verify_notices_other_passages(saved, home, resolved, make_lm):
     def other(query, k):
         return [Passage("else", "Decides 6. Decides 7. Decides 8.")]
 
-    with pytest.raises(ArtifactError, match=r"golden.jsonl line 1: the program now finds \['else'\], but found"):
+    with pytest.raises(ArtifactError, match=r"golden.jsonl line 1: it now finds \['else'\], but found"):
         load(saved, lm=make_lm(), retriever=other, verify=True)
 
 

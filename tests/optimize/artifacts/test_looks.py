@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 
+import dspy
 import pytest
 
-from querywright.errors import ArtifactError
+from querywright.errors import ArtifactError, ModelError
 from querywright.optimize.artifacts import verify as verify_module
 from querywright.optimize.artifacts.card import card
 from querywright.optimize.artifacts.diff import diff
 from querywright.optimize.artifacts.drifted import Drift, drifted
 from querywright.optimize.artifacts.files import Golden, read_artifact
+from querywright.optimize.artifacts.load import load
 from querywright.optimize.artifacts.sign import make_keys, sign_artifact
 from querywright.optimize.artifacts.verify import passed, verify
 from querywright.optimize.artifacts.words import word_changes
@@ -120,6 +122,74 @@ def test_a_missing_collection_hides_nothing_else(saved, tmp_path, make_lm):
 def test_a_missing_lm_hides_nothing_else(saved):
     found = states(verify(saved[1], lm="no-provider", home=saved[0]))
     assert (found["collection"], found["LM"], found["golden answers"]) == ("ok", "not possible", "not possible")
+
+
+class Reversed:
+    """Passages in the order of their ids, the last first."""
+
+    id = "ce:some/reversed"
+
+    def load(self):
+        pass
+
+    def score(self, query, passages):
+        order = sorted(passage.id for passage in passages)
+        return [float(order.index(passage.id)) for passage in passages]
+
+
+@pytest.fixture
+def reranking(saved, place, write, make_lm, monkeypatch):
+    """An artifact of a program that reranks, with a golden question that was answered so; a name leads to it."""
+    monkeypatch.setattr("querywright.optimize.artifacts.load.resolve_reranker", lambda name: Reversed())
+    facts = read_artifact(saved[1]).manifest.model_dump(include={"collection", "engine", "embedder", "fingerprint"})
+    retriever = load(saved[1], lm=make_lm(), home=saved[0]).program.technique.retriever
+    program = make_program("rerank", retriever, reader="multiple_choice", reranker=Reversed())
+    options, question = ["wrong 4", "right 4"], "What of number 4?"
+    with dspy.context(lm=make_lm()):
+        was = program(question, options)
+    golden = [Golden(question=question, options=options, answer=was.answer, passages=[one.id for one in was.passages])]
+    write(place / "reranks", program, **{**facts, "golden": golden, "reranker": Reversed.id})
+    return place / "reranks"
+
+
+def test_a_reranker_is_a_check_of_its_own(reranking, saved, make_lm):
+    checks = verify(reranking, lm=make_lm(), home=saved[0])
+    assert passed(checks)
+    names = [one.name for one in checks]
+    assert names[names.index("collection") + 1 : names.index("LM")] == ["reranker"]
+    assert next(one.said for one in checks if one.name == "reranker") == "ce:some/reversed"
+    assert "reranker" not in states(verify(saved[1], lm=make_lm(), home=saved[0]))
+
+
+def test_a_missing_reranker_hides_nothing_else(reranking, saved, make_lm, monkeypatch):
+    def missing(name):
+        raise ModelError("the reranker cannot be loaded; check its name")
+
+    monkeypatch.setattr("querywright.optimize.artifacts.load.resolve_reranker", missing)
+    checks = verify(reranking, lm=make_lm(), home=saved[0])
+    found = states(checks)
+    assert (found["collection"], found["reranker"], found["LM"]) == ("ok", "not possible", "ok")
+    assert found["golden answers"] == "not possible"
+    assert next((one.said, one.remedy) for one in checks if one.name == "reranker") == (
+        "the reranker cannot be loaded",
+        "check its name",
+    )
+
+
+def test_a_reranker_and_an_lm_that_are_both_missing_are_both_told(reranking, saved):
+    found = states(verify(reranking, lm="no-provider", home=saved[0]))
+    assert (found["reranker"], found["LM"], found["golden answers"]) == ("ok", "not possible", "not possible")
+
+
+def test_verifying_and_loading_tell_a_golden_answer_alike(saved, make_lm, make_engine, scripted):
+    def write(asked):
+        return scripted(asked) if asked.step != "reader" else json.dumps({"answer": f"wrong {asked.number}"})
+
+    lm = make_lm(make_engine(write=write))
+    check = next(one for one in verify(saved[1], lm=lm, home=saved[0]) if one.name == "golden answer 1")
+    with pytest.raises(ArtifactError) as raised:
+        load(saved[1], lm=lm, home=saved[0], verify=True)
+    assert str(raised.value) == f"golden.jsonl line 1: {check.said}; {check.remedy}"
 
 
 def test_every_golden_answer_is_told(saved, make_lm, make_engine, scripted):

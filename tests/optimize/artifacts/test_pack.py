@@ -420,7 +420,10 @@ def test_a_swapped_collection_with_every_digest_right_is_refused(file, tmp_path,
     facts = json.loads(members["pack.json"])
     facts["collection"]["content_hash"] = content_hash(passages)
     forge(tmp_path / "x.qw", {**members, "collection/passages.jsonl": lines}, facts=facts)
-    refused(tmp_path / "x.qw", "'cards' is not the one the program was compiled on")
+    refused(
+        tmp_path / "x.qw",
+        "'cards' is not the one the program was compiled on.*, compile again, or load it with retriever=",
+    )
 
 
 def test_a_refused_file_plants_no_vector_for_a_question(file, tmp_path, other, refused, word_model):
@@ -434,7 +437,10 @@ def test_a_refused_file_plants_no_vector_for_a_question(file, tmp_path, other, r
     line = json.dumps({"id": "x", "title": "", "text": text, "metadata": {}}).encode() + b"\n"
     planted = {"collection/passages.jsonl": line, "collection/vectors.f32": row.tobytes()}
     forge(tmp_path / "x.qw", {**members, **planted}, facts=facts)
-    refused(tmp_path / "x.qw", "'cards' is not the one the program was compiled on")
+    refused(
+        tmp_path / "x.qw",
+        "'cards' is not the one the program was compiled on.*, compile again, or load it with retriever=",
+    )
     given = resolve_embedder("words", store=open_store(other)).encode([text])
     assert np.allclose(given, resolve_embedder("words").encode([text]))
 
