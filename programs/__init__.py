@@ -33,7 +33,7 @@ from querywright.programs.readers import (
 )
 from querywright.programs.rerank import Rerank
 from querywright.programs.rewrite import RewriteRetrieveRead
-from querywright.programs.rewriters import takes_rewriter, use_rewriter
+from querywright.programs.rewriters import check_takes_rewriter, takes_rewriter, use_rewriter
 from querywright.programs.step_back import StepBackRetrieval
 from querywright.programs.steps import Record
 
@@ -90,7 +90,7 @@ def make_program(
         retriever: What is searched; not needed for ``closed_book``.
         reader: ``multiple_choice``, ``short_answer``, ``grounded``, or None for a program that only retrieves.
         reranker: A cross-encoder for a technique that reranks. Default None: it reranks with the LM.
-        rewriter: The LM that the technique asks, and the reader does not. Default None: both ask the LM of the settings.
+        rewriter: The LM that the technique asks, and the reader does not. Default None: that of the DSPy settings.
         knobs: Values of the technique's knobs that differ from their defaults.
 
     Raises:
@@ -132,6 +132,7 @@ __all__ = [
     "ShortAnswerReader",
     "StepBackRetrieval",
     "Technique",
+    "check_takes_rewriter",
     "make_program",
     "make_reader",
     "takes_rewriter",

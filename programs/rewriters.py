@@ -25,6 +25,22 @@ def takes_rewriter(technique: type[Technique] | Technique) -> bool:
     return bool(technique.LM_STAGES) and technique.WRITES
 
 
+def check_takes_rewriter(technique: type[Technique] | Technique) -> None:
+    """Refuse a technique that has no use for a rewriter.
+
+    Args:
+        technique: The technique, or its class.
+
+    Raises:
+        TechniqueError: It asks no LM to write anything.
+    """
+    if not takes_rewriter(technique):
+        raise TechniqueError(
+            f"{technique.NAME} asks no LM to write what is searched for, so a rewriter has nothing to do in it; leave "
+            "the rewriter out, or take a technique that writes, such as rrr"
+        )
+
+
 def use_rewriter(program: P, lm: dspy.BaseLM | None) -> P:
     """Have every predictor of a technique ask this LM, and no reader.
 
@@ -39,12 +55,8 @@ def use_rewriter(program: P, lm: dspy.BaseLM | None) -> P:
         TechniqueError: The technique asks no LM to write anything.
     """
     techniques = [part for _, part in program.named_sub_modules() if isinstance(part, Technique)]
-    wrong = next((one for one in techniques if lm is not None and not takes_rewriter(one)), None)
-    if wrong is not None:
-        raise TechniqueError(
-            f"{wrong.NAME} asks no LM to write what is searched for, so a rewriter has nothing to do in it; leave the "
-            "rewriter out, or take a technique that writes, such as rrr"
-        )
+    for technique in techniques if lm is not None else ():
+        check_takes_rewriter(technique)
     for technique in techniques:
         technique.own_lm = lm
     return program

@@ -13,7 +13,8 @@ from querywright.optimize.artifacts.state import PredictorState
 from querywright.optimize.artifacts.words import word_changes
 
 FACTS = (
-    "technique", "reader", "lm", "embedder", "collection", "engine", "reranker", "rewriter", "fingerprint", "created", "format",
+    "technique", "reader", "lm", "embedder", "collection", "engine", "reranker", "rewriter", "fingerprint", "created",
+    "format",
 )  # fmt: skip
 """What a manifest says in one word."""
 

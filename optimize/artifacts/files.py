@@ -246,7 +246,7 @@ def checked_artifact(data: Mapping[str, bytes], *, public_key: Path | None = Non
         check_signed(data["manifest.json"], data.get(SIGNATURE), public_key)
     content = _json("manifest.json", data["manifest.json"])
     check_format(content)
-    if isinstance(content, dict) and ("rewriter" in content) != (content.get("format") >= REWRITERS):
+    if isinstance(content, dict) and ("rewriter" in content) != (content["format"] >= REWRITERS):
         raise ArtifactError("manifest.json: field rewriter: is of format 4, and must stand there; compile again")
     manifest = _validated(Manifest, "manifest.json", content)
     if manifest.checksum != manifest.digest():

@@ -68,8 +68,8 @@ def load(
             its environment variable; an artifact never names an address.
         retriever: What to search instead of the artifact's own collection: a retriever or any callable.
         reranker: A reranker, or the name or folder of a cross-encoder, instead of the artifact's own.
-        rewriter: A rewriter's folder, or any LM, that the technique asks instead of the artifact's own rewriter. Default:
-            the one that the artifact names, from the working folder; none where it names none.
+        rewriter: A rewriter's folder, or any LM, that the technique asks. Default: the rewriter that the artifact
+            names, from the working folder; none where it names none.
         home: The working folder that holds the collection. Default ``$QUERYWRIGHT_HOME`` or ``.querywright``.
         verify: Ask the golden questions and compare with what the program answered when it was saved.
         public_key: A file with the public key of who signed the artifact; one that is not signed with it is refused.

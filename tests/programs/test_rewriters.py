@@ -53,9 +53,7 @@ def test_techniques_that_write_nothing_take_no_rewriter(lms: tuple[Any, Any], re
         assert make_program(name, retriever, rewriter=None).technique.own_lm is None
 
 
-def test_copies_and_what_resets_predictors_keep_the_rewriter(
-    lms: tuple[Any, Any], retriever: Any, asking: Any
-) -> None:
+def test_copies_and_what_resets_predictors_keep_the_rewriter(lms: tuple[Any, Any], retriever: Any, asking: Any) -> None:
     outer, rewriter = lms
     program = make_program("rrr", retriever, rewriter=rewriter)
     copies = [

@@ -23,6 +23,7 @@ from querywright.cli.common import (
     QuestionsArgument,
     ReaderOption,
     RerankerOption,
+    RewriterOption,
     SplitOption,
     TechniqueEngineOption,
     ThreadsOption,
@@ -31,6 +32,7 @@ from querywright.cli.common import (
     check_folder,
     check_reader,
     check_reranker,
+    check_rewriter,
     engine_for,
     knob_values,
     lm_failures,
@@ -91,6 +93,7 @@ def compile_command(
     embedder: EmbedderOption = "embedded",
     engine: TechniqueEngineOption = None,
     reranker: RerankerOption = None,
+    rewriter: RewriterOption = None,
     home: HomeOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -110,6 +113,7 @@ def compile_command(
     check_reader(reader)
     engine = engine_for(technique, None if engine is None else check_engine(engine)) or "dense"
     check_reranker(technique, reranker)
+    check_rewriter(technique, rewriter)
     counts = _sizes(sizes)
     if objective != "auto":
         objective_named(objective)
@@ -131,6 +135,7 @@ def compile_command(
         splits,
         retriever=workspace.retriever(collection, embedder, engine),
         reranker=open_reranker(reranker),
+        rewriter=workspace.rewriter(rewriter, keep=True),
         reader=reader_for(asked, reader),
         knobs=knobs,
         settings=CompileSettings(objective=objective, n_trials=trials, seed=seed, threads=threads),
@@ -152,6 +157,7 @@ def run_compile(
     as_json: bool,
     reader_check: Sequence[Question] = (),
     reranker: Reranker | None = None,
+    rewriter: Any = None,
 ) -> None:
     """Compile, save and show; what was found is also shown when it could not be saved."""
     from querywright.optimize.report import compiled_json, save_compiled
@@ -169,6 +175,7 @@ def run_compile(
             settings=settings,
             reader_check=reader_check,
             reranker=reranker,
+            rewriter=rewriter,
             progress=update,
         )
         try:
@@ -231,6 +238,8 @@ def show_compiled(compiled: Compiled, splits: Splits, workspace: Workspace) -> N
         if compiled.verdict == "gain"
         else f"{compiled.sentence}; a stronger LM may change that: --lm openai/...",
     ]
+    if (rewriter := compiled.program.technique.own_lm) is not None:
+        notes.append(f"what is searched was written by the rewriter {rewriter.model}")
     if compiled.reader_check:
         notes.insert(1, f"closed book and oracle evidence met {len(compiled.reader_check)} further questions")
     show_table(

@@ -70,9 +70,7 @@ def test_a_rewriter_that_is_nowhere_is_named_with_the_way_out(
         load(rewritten[0], lm=make_lm(), retriever=world, rewriter=7)  # type: ignore[arg-type]
 
 
-def test_a_technique_that_writes_nothing_is_loaded_with_none(
-    tmp_path: Path, world: Any, make_lm: Any
-) -> None:
+def test_a_technique_that_writes_nothing_is_loaded_with_none(tmp_path: Path, world: Any, make_lm: Any) -> None:
     program = make_program("plain", world, reader="multiple_choice")
     save_program(tmp_path / "own", program, lm=make_lm(), asked=[], threads=1, made={}, card="")
     with pytest.raises(ArtifactError, match="plain takes no rewriter"):
