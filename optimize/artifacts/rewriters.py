@@ -1,4 +1,4 @@
-"""The rewriter that an artifact was compiled with: named by its digest, kept in the working folder, found again there.
+"""The rewriter that an artifact was compiled with: named by its checksum, kept in the working folder, found there.
 
 An artifact never says where its rewriter is, as it never says where its collection is. Whoever compiles with a rewriter
 keeps a copy of it in the working folder; a packed artifact brings it along.
@@ -7,7 +7,6 @@ keeps a copy of it in the working folder; a packed artifact brings it along.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import secrets
@@ -22,18 +21,34 @@ from pydantic import BaseModel, ConfigDict, Field
 from querywright.errors import ArtifactError
 from querywright.home import home as working_folder
 from querywright.models.lm import resolve_lm
+from querywright.models.rewriters import (
+    ADAPTER,
+    ADAPTER_CONFIG,
+    ADAPTER_GGUF,
+    CARD,
+    CURVE,
+    MANIFEST,
+    MODEL,
+    MODEL_CONFIG,
+    README,
+    Rewriter,
+    read_rewriter,
+)
 from querywright.programs import RAG
 from querywright.retrieval.collection import sync_folder
 
 PREFIX = "rewriter:"
 KEPT = "rewriters"
-"""The folder of the working folder that holds them, each in a folder by its digest."""
+"""The folder of the working folder that holds them, each in a folder by its checksum."""
 
 LARGEST_KEPT = 64 * 2**20
 """Bytes of a rewriter that is copied, here and into a packed artifact; an adapter comes nowhere near it."""
 
-CARD = "rewriter.json"
-"""The file of a rewriter that names its others."""
+REWRITER_FILES = (
+    MANIFEST, ADAPTER, ADAPTER_CONFIG, ADAPTER_GGUF, MODEL, MODEL_CONFIG, "generation_config.json", "tokenizer.json",
+    "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja", CARD, CURVE, README,
+)  # fmt: skip
+"""Every file that a rewriter may have."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _DIGEST = re.compile(r"[0-9a-f]{8,64}")
@@ -44,7 +59,7 @@ class RewriterRef(BaseModel):
 
     Args:
         name: Its name; of another LM that was used as one, the model's.
-        checksum: Its digest; empty for another LM, which cannot be found by it.
+        checksum: Its checksum; empty for another LM, which cannot be found by it.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True)
@@ -53,7 +68,7 @@ class RewriterRef(BaseModel):
     checksum: str = Field(pattern=r"^([0-9a-f]{8,64})?$")
 
     def __str__(self) -> str:
-        return f"{self.name}@{self.checksum}" if self.checksum else self.name
+        return f"{self.name}@{self.checksum[:12]}" if self.checksum else self.name
 
 
 def rewriter_ref(program: RAG) -> RewriterRef | None:
@@ -66,8 +81,19 @@ def ref_of(lm: Any) -> RewriterRef:
 
     Args:
         lm: The LM.
+
+    Raises:
+        ArtifactError: The rewriter was changed or taken away since it was opened.
     """
     model = str(getattr(lm, "model", type(lm).__name__))
+    folder = _folder_of(lm)
+    if folder is not None:
+        found = read_rewriter(folder)
+        if found.identity != model:
+            raise ArtifactError(
+                f"the rewriter {model} was replaced by {found.identity} since it was opened; open it again"
+            )
+        return _ref(found)
     name, _, digest = model.removeprefix(PREFIX).rpartition("@")
     if model.startswith(PREFIX) and name and _DIGEST.fullmatch(digest):
         return RewriterRef(name=name, checksum=digest)
@@ -98,23 +124,22 @@ def keep_rewriter(path: Path, home: Path | None = None) -> Path | None:
         The copy; None where the rewriter is too large to be copied.
 
     Raises:
-        InputError: It is no rewriter.
-        ArtifactError: It cannot be copied.
+        ArtifactError: It is no rewriter, or cannot be copied.
     """
-    ref = ref_of(open_rewriter(path))
-    files = rewriter_files(path)
-    return None if files is None else put_rewriter(ref, files, home)
+    found = read_rewriter(path)
+    files = rewriter_files(found)
+    return None if files is None else put_rewriter(_ref(found), files, home)
 
 
 def find_rewriter(ref: RewriterRef, home: Path | None = None) -> Path:
-    """The copy of a rewriter in the working folder.
+    """The copy of a rewriter in the working folder, every byte of it checked.
 
     Args:
         ref: Names it.
         home: The working folder. Default: ``querywright.home.home()``.
 
     Raises:
-        ArtifactError: It is not there.
+        ArtifactError: It is not there, or damaged.
     """
     folder = _kept(ref, home) if ref.checksum else None
     if folder is None or not folder.is_dir():
@@ -122,6 +147,7 @@ def find_rewriter(ref: RewriterRef, home: Path | None = None) -> Path:
             f"the program was compiled with the rewriter {ref}, which the working folder does not have; give its "
             "folder with rewriter=... (--rewriter), or name the working folder that has it (--home)"
         )
+    checked_rewriter(folder, ref)
     return folder
 
 
@@ -134,13 +160,13 @@ def put_rewriter(ref: RewriterRef, files: Mapping[str, bytes], home: Path | None
         home: The working folder. Default: ``querywright.home.home()``.
 
     Raises:
-        InputError: The files are no rewriter.
-        ArtifactError: They are another one, or cannot be written.
+        ArtifactError: The files are no rewriter, or another one, or they cannot be written.
     """
     folder = _kept(ref, home)
-    if folder.is_dir():
+    if _is_whole(folder, ref):
         return folder
-    temporary = folder.parent / f".new-{secrets.token_hex(6)}" / folder.name
+    workshop = folder.parent.parent / f".new-{secrets.token_hex(6)}"
+    temporary = workshop / folder.name
     try:
         temporary.mkdir(mode=0o700, parents=True)
         for name, data in files.items():
@@ -149,42 +175,76 @@ def put_rewriter(ref: RewriterRef, files: Mapping[str, bytes], home: Path | None
                 file.flush()
                 os.fsync(file.fileno())
         sync_folder(temporary)
-        found = ref_of(open_rewriter(temporary))
-        if found.checksum != ref.checksum:
-            raise ArtifactError(f"the rewriter is {found}, but {ref} was named; do not use it")
+        checked_rewriter(temporary, ref)
         folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with contextlib.suppress(FileExistsError):  # another process was first, with the same bytes
-            temporary.rename(folder)
+        shutil.rmtree(folder, ignore_errors=True)  # a damaged one
+        temporary.rename(folder)
         sync_folder(folder.parent)
     except OSError as error:
+        if _is_whole(folder, ref):  # another process was first
+            return folder
         raise ArtifactError(
             f"the rewriter {ref} could not be written into the working folder: {error.strerror}; make room, or give "
             "another working folder (--home)"
         ) from error
     finally:
-        shutil.rmtree(temporary.parent, ignore_errors=True)
+        shutil.rmtree(workshop, ignore_errors=True)
     return folder
 
 
-def rewriter_files(path: Path) -> dict[str, bytes] | None:
-    """The files of a rewriter that was checked, by name; None where they are more than are copied.
+def rewriter_files(rewriter: Rewriter) -> dict[str, bytes] | None:
+    """The files of a rewriter by name; None where they are more than are copied.
 
     Args:
-        path: The rewriter's folder.
+        rewriter: As ``read_rewriter`` gives it.
     """
-    named = json.loads((path / CARD).read_bytes())["files"]
-    names = sorted({CARD, *named})
-    if sum((path / name).stat().st_size for name in names) > LARGEST_KEPT:
+    paths = [rewriter.path / name for name in sorted({MANIFEST, *rewriter.files})]
+    if sum(path.stat().st_size for path in paths) > LARGEST_KEPT:
         return None
-    return {name: (path / name).read_bytes() for name in names}
+    return {path.name: path.read_bytes() for path in paths}
+
+
+def checked_rewriter(folder: Path, ref: RewriterRef) -> Rewriter:
+    """The rewriter in a folder, every byte of it checked.
+
+    Args:
+        folder: Its folder.
+        ref: What it must be.
+
+    Raises:
+        ArtifactError: It is none, damaged, or another one.
+    """
+    found = read_rewriter(folder)
+    if found.checksum != ref.checksum:
+        raise ArtifactError(f"the rewriter in {folder.name!r} is {_ref(found)}, but {ref} was named; give that one")
+    return found
+
+
+def _ref(rewriter: Rewriter) -> RewriterRef:
+    return RewriterRef(name=rewriter.name, checksum=rewriter.checksum)
+
+
+def _folder_of(lm: Any) -> Path | None:
+    """The folder of a rewriter's LM; None for any other LM."""
+    inner = getattr(getattr(lm, "engine", None), "inner", None)
+    rewriter, adapter = getattr(inner, "rewriter", None), getattr(inner, "adapter", None)
+    if isinstance(rewriter, Rewriter):
+        return rewriter.path
+    return None if adapter is None else Path(adapter.path).parent
+
+
+def _is_whole(folder: Path, ref: RewriterRef) -> bool:
+    with contextlib.suppress(ArtifactError, OSError):
+        checked_rewriter(folder, ref)
+        return True
+    return False
 
 
 def _kept(ref: RewriterRef, home: Path | None) -> Path:
-    """Where the working folder has a rewriter; its name is its folder's."""
-    return working_folder(home).resolve() / KEPT / ref.checksum / _folder_name(ref.name)
-
-
-def _folder_name(name: str) -> str:
-    if not _NAME.fullmatch(name):
-        raise ArtifactError(f"{name[:80]!r} cannot be a rewriter's name; compile again with one of another name")
-    return name
+    """Where the working folder has a rewriter, or would have it; its name is its folder's."""
+    if not _NAME.fullmatch(ref.name):
+        raise ArtifactError(
+            f"{ref.name[:80]!r} cannot be a rewriter's name, which has letters, digits, '.', '-' and '_'; rename its "
+            "folder"
+        )
+    return working_folder(home).resolve() / KEPT / ref.checksum / ref.name

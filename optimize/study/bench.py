@@ -172,8 +172,8 @@ def open_study_rewriter(
     """
     if spec.rewriter is None:
         return None
-    keep_rewriter(Path(spec.rewriter), home)
-    return open_rewriter(Path(spec.rewriter), store=store, ledger=ledger, limits=Limits(purse=purse))
+    folder = Path(spec.rewriter)
+    return open_rewriter(keep_rewriter(folder, home) or folder, store=store, ledger=ledger, limits=Limits(purse=purse))
 
 
 def open_store_at(home: Path | None) -> tuple[Path, Store]:

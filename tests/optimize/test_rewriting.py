@@ -96,14 +96,12 @@ def test_a_limit_of_calls_is_that_of_both(world: Any, make_lm: Any, make_engine:
     limits = Limits(purse=SharedCalls(10))
     lm = make_lm(purse=limits.purse)
     rewriter = beside(lm, make_engine(), limits=limits)
-    with pytest.raises(BudgetError, match="the limit of 10 LM calls is reached.*Raise --max-calls"):
+    with pytest.raises(BudgetError, match=r"the limit of 10 LM calls is reached.*Raise --max-calls"):
         compiled(world, lm, rewriter)
     assert len(lm.engine.inner.asked) + len(rewriter.engine.inner.asked) == 10
 
 
-def test_rows_of_a_comparison_are_kept_by_rewriter(
-    world: Any, make_lm: Any, make_engine: Any, tmp_path: Path
-) -> None:
+def test_rows_of_a_comparison_are_kept_by_rewriter(world: Any, make_lm: Any, make_engine: Any, tmp_path: Path) -> None:
     lm = make_lm()
 
     def run(*marks: str | None) -> int:

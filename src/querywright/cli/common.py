@@ -245,8 +245,11 @@ class Workspace:
             return None
         from querywright.optimize.artifacts.rewriters import keep_rewriter, open_rewriter
 
-        if keep and keep_rewriter(folder, self.home) is None:
-            note(f"the rewriter {folder.name!r} is too large to be copied; give --rewriter with what is saved here")
+        if keep:
+            kept = keep_rewriter(folder, self.home)
+            if kept is None:
+                note(f"the rewriter {folder.name!r} is too large to be copied; give --rewriter with what is saved here")
+            folder = kept or folder
         return open_rewriter(folder, store=self.store, ledger=self.ledger, limits=self.limits)
 
     def judge_lm(
@@ -402,10 +405,9 @@ def check_rewriter(technique: str, rewriter: Path | None) -> None:
     from querywright.programs import check_takes_rewriter, technique_class
 
     check_takes_rewriter(technique_class(technique))
-    if not rewriter.is_dir():
-        raise InputError(
-            f"there is no rewriter at {str(rewriter)!r}; give the folder that querywright rewriter train wrote (--out)"
-        )
+    from querywright.models.rewriters import read_rewriter
+
+    read_rewriter(rewriter)
 
 
 def _lm(store: Store, ledger: Ledger, lm: str, api_base: str | None, key: str | None, limits: Limits) -> dspy.LM:
