@@ -77,8 +77,8 @@ def pack(
 ) -> PackReport:
     """Write an artifact, its collection and its rewriter into one file; the same ones give the same bytes.
 
-    A signature of the artifact goes along. A rewriter of more than 64 MiB stays out. Vectors are packed as the store has them; the few that it lacks are made by
-    the embedder.
+    A signature of the artifact goes along. A rewriter of more than 64 MiB stays out. Vectors are packed as the store
+    has them; the few that it lacks are made by the embedder.
 
     Args:
         artifact: The artifact's folder.
@@ -88,8 +88,8 @@ def pack(
         rewriter: The folder of the artifact's rewriter, where it names one. Default: the copy in the working folder.
 
     Raises:
-        ArtifactError: The artifact is damaged, its rewriter is missing or another, its collection is not the one it was compiled on, or the file cannot be
-            written.
+        ArtifactError: The artifact is damaged, its rewriter is missing or another, its collection is not the one it
+            was compiled on, or the file cannot be written.
         CollectionError: The collection is missing or damaged, or its vectors cannot be had.
         InputError: The file has another name, or the key cannot be used.
     """

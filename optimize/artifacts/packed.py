@@ -2,8 +2,8 @@
 
 Its members are those named here and no others: ``pack.json``, which binds each other one by SHA-256 and size, the files
 of the artifact, and of its collection the passages as JSON lines and their vectors as raw float32. Chroma's own files
-are not in it: the index is built again from passages and vectors. Where the artifact names a rewriter that is small, its
-files are in it. The file ends in the SHA-256 of all before.
+are not in it: the index is built again from passages and vectors. The files of the rewriter that the artifact names are
+in it where they are small. The file ends in the SHA-256 of all before.
 """
 
 from __future__ import annotations
@@ -395,7 +395,8 @@ def _facts(archive: zipfile.ZipFile, members: Mapping[str, zipfile.ZipInfo], pub
         if isinstance(content, dict) and content.get("format") not in (PLAIN_FORMAT, FORMAT):
             raise ArtifactError(
                 f"the packed file has format {content.get('format')!r:.20}, this version of querywright reads "
-                f"{PLAIN_FORMAT} and {FORMAT}; pack the artifact again with this version, or install the one that packed it"
+                f"{PLAIN_FORMAT} and {FORMAT}; pack the artifact again with this version, or install the one that "
+                "packed it"
             )
         facts = PackFacts.model_validate(content)
         if _pretty(facts) != data:
