@@ -62,7 +62,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 def compiled(cli: Any, questions: Path, collection: str, server: Any, trained: Rewriter, *more: object) -> Any:
     return cli(
         "compile", "rrr", questions, "--collection", collection, "--out", "artifacts/mine", "--rewriter", trained.path,
-        "--sizes", "3,4,4", "--trials", "2", "--threads", "2", *server.lm, *more,
+        "--sizes", "3,8,12", "--trials", "2", "--threads", "2", *server.lm, *more,
     )  # fmt: skip
 
 
@@ -89,7 +89,7 @@ def test_evaluate_counts_the_calls_of_both_and_holds_trained_against_frozen(
     assert found.status == 0, found.err
     assert [arm["cost"]["calls"] for arm in found.data["arms"]] == [0, 2, 2]
     assert (len(server.requests), len(asked)) == (2, 2)
-    assert f"rrr: rewriter {trained.identity}" in found.data["notes"]
+    assert f"rrr: what is searched was written by {trained.identity}" in found.data["notes"]
     named = cli(*command, "--technique", "plain", "--technique", f"rrr:rewriter={trained.path}", width=200)
     assert "LM calls: 0 made, 2 saved" in named.out
 
@@ -149,23 +149,23 @@ def test_a_folder_that_is_no_rewriter_is_refused_before_anything_is_asked(
 
 
 @pytest.fixture
-def riddles(write: Any, rows: Any) -> Path:
+def riddles(write: Any, rows_of_questions: Any) -> Path:
     """Questions whose own words lead nowhere, and what the rewriter writes to the passage that decides."""
     return write("riddles.jsonl", [
         {
             **row, "question": f"Riddle {number}, salt or what?", "answer": "feet", "options": ["salt", "feet"],
             "evidence": {"p-feet": "ENTAILED"},
         }
-        for number, row in enumerate(rows)
+        for number, row in enumerate(rows_of_questions(8))
     ])  # fmt: skip
 
 
 def test_an_artifact_is_asked_shown_packed_and_evaluated_with_its_rewriter(
     cli: Any, riddles: Path, collection: str, server: Any, trained: Rewriter, asked: list[Any]
 ) -> None:
-    made = compiled(cli, riddles, collection, server, trained)
+    made = compiled(cli, riddles, collection, server, trained, "--knob", "max_passages=1")
     assert made.status == 0, made.err
-    assert f"written by the rewriter {trained.identity}" in " ".join(made.out.split())
+    assert f"what rrr searched was written by {trained.identity}" in " ".join(made.out.split())
     name = f"mine@{trained.checksum[:12]}"
     assert f"rewriter: {name}" in cli("artifact", "show", "artifacts/mine").out
     for path in trained.path.iterdir():
@@ -175,7 +175,7 @@ def test_an_artifact_is_asked_shown_packed_and_evaluated_with_its_rewriter(
     verified = cli("artifact", "verify", "artifacts/mine", *server.lm[2:])
     assert (verified.status, f"ok: rewriter: {name}" in verified.out) == (0, True), verified.out
     evaluated = cli("evaluate", riddles, "--artifact", "artifacts/mine", "--limit", "2", "--json", *server.lm)
-    assert f"mine: rewriter {trained.identity}" in evaluated.data["notes"]
+    assert f"mine: what is searched was written by {trained.identity}" in evaluated.data["notes"]
     packed = cli("artifact", "pack", "artifacts/mine", "--out", "mine.qw", width=300)
     assert f"and the rewriter {name}" in packed.out
     there = cli("artifact", "unpack", "mine.qw", "--out", "there", "--home", "elsewhere", width=300)

@@ -185,14 +185,14 @@ def run_compile(
     if as_json:
         print_json({**compiled_json(compiled), "artifact": None if failed else save_to.name})
     else:
-        show_compiled(compiled, splits, workspace)
+        show_compiled(compiled, splits, workspace, rewriter)
         if failed is None:
             say(f"artifact: {save_to}")
     if failed is not None:
         raise failed
 
 
-def show_compiled(compiled: Compiled, splits: Splits, workspace: Workspace) -> None:
+def show_compiled(compiled: Compiled, splits: Splits, workspace: Workspace, rewriter: Any = None) -> None:
     """The tables and verdicts of a compilation."""
     from querywright.data.types import Label
     from querywright.optimize.report import table_rows
@@ -238,8 +238,8 @@ def show_compiled(compiled: Compiled, splits: Splits, workspace: Workspace) -> N
         if compiled.verdict == "gain"
         else f"{compiled.sentence}; a stronger LM may change that: --lm openai/...",
     ]
-    if (rewriter := compiled.program.technique.own_lm) is not None:
-        notes.append(f"what is searched was written by the rewriter {rewriter.model}")
+    if rewriter is not None:
+        notes.append(f"what {compiled.technique} searched was written by {rewriter.model}")
     if compiled.reader_check:
         notes.insert(1, f"closed book and oracle evidence met {len(compiled.reader_check)} further questions")
     show_table(

@@ -101,7 +101,7 @@ class Prepared:
         """What is said below a table of results."""
         return [
             f"LM {self.workspace.lm.model}; mean in per cent with its 95 % interval",
-            *(f"{', '.join(arms)}: rewriter {name}" for name, arms in self.rewriters.items()),
+            *(f"{', '.join(arms)}: what is searched was written by {name}" for name, arms in self.rewriters.items()),
             *self.plan.notes,
             *self.panel.notes(self.judge_lm, self.workspace.lm),
             *(f"{name} is not scored: it needs {lacking}" for name, lacking in self.plan.lacks.items()),
