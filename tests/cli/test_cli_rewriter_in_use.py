@@ -206,7 +206,7 @@ def test_a_study_asks_its_rewriter_and_its_programs_name_it(
     assert named["plain"] is None
     assert named["rrr"] == {"name": "mine", "checksum": trained.checksum}
     status = json.loads(cli("study", "status", "studies/mine", "--json").out)
-    assert status["spent"]["calls"] == len(asked) + len(server.requests)
+    assert status["spent"]["calls"]["made"] == len(asked) + len(server.requests)
 
 
 def test_a_study_without_a_technique_that_writes_takes_none(cli: Any, study_file: Any, trained: Rewriter) -> None:
