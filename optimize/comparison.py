@@ -259,15 +259,24 @@ def _is_known(program: RAG) -> bool:
 def _key(program: RAG, lm: dspy.LM, scored: Sequence[str]) -> str:
     """Names all that a row depends on beside its question."""
     technique = program.technique
-    parts = {
+    parts: dict[str, Any] = {
         "format": FORMAT,
         "version": __version__,
         "program": state_of(program).model_dump(),
         "retriever": None if technique.retriever is None else technique.retriever.fingerprint,
         "technique": getattr(technique, "fingerprint", None),
         "reranker": None if technique.reranker is None else technique.reranker.id,
-        "lm": engine_of(lm).identity,
-        "sampling": {name: lm.kwargs.get(name) for name in ("temperature", "max_tokens")},
+        **_asked(lm),
         "scored": list(scored),
     }
+    if technique.own_lm is not None:
+        parts["rewriter"] = _asked(technique.own_lm)
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def _asked(lm: dspy.LM) -> dict[str, Any]:
+    """An LM and how it is sampled."""
+    return {
+        "lm": engine_of(lm).identity,
+        "sampling": {name: lm.kwargs.get(name) for name in ("temperature", "max_tokens")},
+    }

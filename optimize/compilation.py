@@ -17,7 +17,7 @@ from querywright.optimize.study.building import build_space
 from querywright.optimize.study.objectives import check_objectives, objective_named, objectives_of
 from querywright.optimize.study.spec import PromptSpec, StudySpec, TechniqueSpec
 from querywright.optimize.study.teleprompters import teleprompter_named
-from querywright.programs import make_program, make_reader, technique_class
+from querywright.programs import check_takes_rewriter, make_program, make_reader, technique_class
 from querywright.retrieval.replay import ReplayRetriever
 from querywright.retrieval.rerank import Reranker
 
@@ -88,6 +88,27 @@ def check_compilation(
         )
 
 
+def check_shared(technique: str, lm: dspy.LM, rewriter: dspy.LM | None) -> None:
+    """Refuse a rewriter that the technique has no use for, or whose calls would not be counted.
+
+    Args:
+        technique: The technique's name.
+        lm: The LM.
+        rewriter: The rewriter, or None.
+
+    Raises:
+        InputError: It is one of these.
+    """
+    if rewriter is None:
+        return
+    check_takes_rewriter(technique_class(technique))
+    if engine_of(rewriter).ledger is not engine_of(lm).ledger:
+        raise InputError(
+            f"the rewriter {rewriter.model!r} has another ledger than the LM, so its calls would not be counted; make "
+            "it with resolve_lm(..., store=store, ledger=ledger), the store and the ledger of the LM"
+        )
+
+
 def study_of(
     technique: str, lm: dspy.LM, reader: str | None, knobs: Mapping[str, Any], settings: CompileSettings
 ) -> StudySpec:
@@ -152,6 +173,7 @@ def bench_of(
     lm: dspy.LM,
     reader_check: Sequence[Question],
     reranker: Reranker | None,
+    rewriter: dspy.LM | None = None,
 ) -> Bench:
     """All that a trial needs, from what is open.
 
@@ -163,6 +185,7 @@ def bench_of(
         lm: The LM.
         reader_check: Further questions of the reader check.
         reranker: Scores passages.
+        rewriter: What techniques that write ask in place of the LM.
     """
     guarded = engine_of(lm)
     readers = [None if spec.reader == "none" else str(spec.reader)]
@@ -181,6 +204,7 @@ def bench_of(
         guarded.store,
         reader_check=reader_check,
         reranker=reranker,
+        rewriter=rewriter,
         retrievers={
             name: ReplayRetriever(one, store=guarded.store, deepest=space.deepest(name)) for name, one in opened.items()
         },

@@ -13,7 +13,7 @@ from querywright.data.splits import Splits
 from querywright.data.types import Question
 from querywright.models.ledger import Cost
 from querywright.models.memo import remembering
-from querywright.optimize.compilation import bench_of, check_compilation, study_of
+from querywright.optimize.compilation import bench_of, check_compilation, check_shared, study_of
 from querywright.optimize.evaluate import Progress
 from querywright.optimize.results import (
     AS_WRITTEN,
@@ -50,6 +50,7 @@ def compile_program(
     settings: CompileSettings | None = None,
     reader_check: Sequence[Question] = (),
     reranker: Reranker | None = None,
+    rewriter: dspy.LM | None = None,
     progress: Progress | None = None,
 ) -> Compiled:
     """Tune a technique on labelled questions and hold it against no rewriting.
@@ -77,6 +78,8 @@ def compile_program(
         reader_check: Further labelled questions, met by closed book and oracle evidence alone: whether the reader
             reads takes more questions to show than whether the technique finds. Default none.
         reranker: Scores passages, for a technique that reranks. Default None: the technique's own way.
+        rewriter: What the technique asks, and the reader does not: an LM made by ``resolve_lm`` with the store and the
+            ledger of ``lm``. Default None: ``lm``.
         progress: Called as work proceeds.
 
     Returns:
@@ -94,8 +97,9 @@ def compile_program(
     settings = settings or CompileSettings()
     fixed = {"max_passages": BUDGET, **(knobs or {})}
     check_compilation(technique, splits, reader, fixed, settings, reader_check, reranker)
+    check_shared(technique, lm, rewriter)
     spec = study_of(technique, lm, reader, fixed, settings)
-    bench = bench_of(spec, technique, splits, as_retriever(retriever), lm, reader_check, reranker)
+    bench = bench_of(spec, technique, splits, as_retriever(retriever), lm, reader_check, reranker, rewriter)
     costs: dict[str, Cost] = {}
     with memory_storage(spec.name) as storage:
         worker = _worker(bench, storage, progress)

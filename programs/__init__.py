@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import dspy
+
 from querywright.errors import TechniqueError
 from querywright.programs.base import Finding, Found, Plan, Technique
 from querywright.programs.decomposition import Decomposition
@@ -31,6 +33,7 @@ from querywright.programs.readers import (
 )
 from querywright.programs.rerank import Rerank
 from querywright.programs.rewrite import RewriteRetrieveRead
+from querywright.programs.rewriters import check_takes_rewriter, takes_rewriter, use_rewriter
 from querywright.programs.step_back import StepBackRetrieval
 from querywright.programs.steps import Record
 
@@ -77,6 +80,7 @@ def make_program(
     *,
     reader: str | None = None,
     reranker: Reranker | None = None,
+    rewriter: dspy.BaseLM | None = None,
     **knobs: Any,
 ) -> RAG:
     """A program by names.
@@ -86,13 +90,14 @@ def make_program(
         retriever: What is searched; not needed for ``closed_book``.
         reader: ``multiple_choice``, ``short_answer``, ``grounded``, or None for a program that only retrieves.
         reranker: A cross-encoder for a technique that reranks. Default None: it reranks with the LM.
+        rewriter: The LM that the technique asks, and the reader does not. Default None: that of the DSPy settings.
         knobs: Values of the technique's knobs that differ from their defaults.
 
     Raises:
         TechniqueError: A technique, reader or knob is unknown, or a knob's value is not allowed.
     """
     finds = technique_class(technique)(retriever, reranker=reranker, **knobs)
-    return RAG(finds, None if reader is None else make_reader(reader))
+    return use_rewriter(RAG(finds, None if reader is None else make_reader(reader)), rewriter)
 
 
 __all__ = [
@@ -127,7 +132,10 @@ __all__ = [
     "ShortAnswerReader",
     "StepBackRetrieval",
     "Technique",
+    "check_takes_rewriter",
     "make_program",
     "make_reader",
+    "takes_rewriter",
     "technique_class",
+    "use_rewriter",
 ]

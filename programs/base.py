@@ -125,6 +125,8 @@ class Technique(dspy.Module):
     """Whether what is searched depends on what was found."""
     ENGINE: ClassVar[str | None] = None
     """The only engine that it can search with; None for a technique that searches with any."""
+    WRITES: ClassVar[bool] = True
+    """Whether the LM, where it asks one, writes what is searched for; False where it only judges what was found."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -143,6 +145,7 @@ class Technique(dspy.Module):
         if reranker is not None and not self.USES_RERANKER:
             raise TechniqueError(f"{self.NAME} does not rerank; leave the reranker out, or use rerank")
         self._reranker = None if reranker is None else _Shared(_checked_reranker(reranker))
+        self._own_lm: _Shared | None = None
         self.knobs = Knobs(self.KNOBS, knobs)
         self._check_values()
 
@@ -190,6 +193,20 @@ class Technique(dspy.Module):
         return None if self._reranker is None else self._reranker.held
 
     @property
+    def own_lm(self) -> Any:
+        """The LM that is asked in place of that of the DSPy settings, or None; ``use_rewriter`` sets it."""
+        return None if self._own_lm is None else self._own_lm.held
+
+    @own_lm.setter
+    def own_lm(self, lm: dspy.BaseLM | None) -> None:
+        self._own_lm = None if lm is None else _Shared(lm)
+
+    @property
+    def asked(self) -> Any:
+        """The LM that its predictors ask here and now, or None where there is none."""
+        return dspy.settings.lm if self._own_lm is None else drawn_alike(self.own_lm)
+
+    @property
     def searched(self) -> Any:
         """The retriever.
 
@@ -226,7 +243,8 @@ class Technique(dspy.Module):
             inputs: Its inputs; ``signature`` and ``config`` as DSPy takes them.
         """
         name = next((key for key, value in vars(self).items() if value is predictor), "lm")
-        return Ask(name, predictor, **inputs)
+        own = {} if self._own_lm is None else {"lm": self.asked}
+        return Ask(name, predictor, **inputs, **own)
 
     async def ask_texts(
         self,
@@ -372,6 +390,18 @@ def _check_knobs(name: str, knobs: Sequence[Knob]) -> None:
                 f"declare {missing[0]!r} first, or a {knob.name!r} without when="
             )
         before.add(knob.name)
+
+
+def drawn_alike(lm: dspy.BaseLM) -> dspy.BaseLM:
+    """An LM that is sampled as that of the DSPy settings is, which a teleprompter has drawn from again and again.
+
+    Args:
+        lm: What a technique asks of its own. It is given back as it is where the LM of the settings, by a method
+            ``drawn_alike``, has nothing to say of how others are sampled.
+    """
+    like = getattr(dspy.settings.lm, "drawn_alike", None)
+    alike: dspy.BaseLM = lm if like is None else like(lm)
+    return alike
 
 
 class _Shared:

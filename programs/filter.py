@@ -40,6 +40,7 @@ class Filter(Technique):
     PAPER = "baseline"
     LM_STAGES = 1
     SEARCHES = "1 (deep)"
+    WRITES = False
     KNOBS = (
         MAX_PASSAGES,
         Knob("pool", 15, "passages that are judged", low=1, high=100),

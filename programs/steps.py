@@ -37,6 +37,7 @@ class Record:
         given: What went in, as far as a person wants to read it.
         made: What came out; None for an LM's answer that could not be read.
         scores: Of a search: the scores of each query's hits, best first.
+        lm: Of an LM step: the model that was asked.
     """
 
     kind: str
@@ -45,6 +46,7 @@ class Record:
     given: Mapping[str, Any] = field(default_factory=dict)
     made: Any = None
     scores: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    lm: str | None = None
 
 
 class Step(Generic[T]):
@@ -150,7 +152,7 @@ class Ask(Step["dspy.Prediction | None"]):
     Args:
         name: The predictor's name, for traces.
         predictor: What is asked.
-        inputs: Its inputs; ``signature`` (which may be a ``LateSignature``) and ``config`` are DSPy's own.
+        inputs: Its inputs; ``signature`` (which may be a ``LateSignature``), ``config`` and ``lm`` are DSPy's own.
     """
 
     def __init__(self, name: str, predictor: dspy.Predict, **inputs: Any) -> None:
@@ -175,8 +177,10 @@ class Ask(Step["dspy.Prediction | None"]):
 
     def records(self, result: dspy.Prediction | None, stage: int) -> list[Record]:
         """Inputs and outputs."""
-        given = {key: value for key, value in self._inputs.items() if key not in {"signature", "config"}}
-        return [Record("lm", self._name, stage, given, None if result is None else result.toDict())]
+        given = {key: value for key, value in self._inputs.items() if key not in {"signature", "config", "lm"}}
+        lm = self._inputs.get("lm") or self._predictor.lm or dspy.settings.lm
+        made = None if result is None else result.toDict()
+        return [Record("lm", self._name, stage, given, made, lm=getattr(lm, "model", None))]
 
 
 class Together(Step["list[T]"]):

@@ -89,6 +89,7 @@ def card(path: Path) -> dict[str, Any]:
         "engine": manifest.engine,
         "embedder": manifest.embedder,
         "reranker": manifest.reranker,
+        "rewriter": None if manifest.rewriter is None else str(manifest.rewriter),
         "fingerprint": manifest.fingerprint,
         "signed_by": _signed_by(data.get(SIGNATURE)),
         "recommended": _text(made.get("recommended")),

@@ -8,12 +8,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from querywright.optimize.artifacts.card import Tested, scores
-from querywright.optimize.artifacts.files import Artifact, Golden
+from querywright.optimize.artifacts.files import Artifact, Golden, Manifest
 from querywright.optimize.artifacts.state import PredictorState
 from querywright.optimize.artifacts.words import word_changes
 
 FACTS = (
-    "technique", "reader", "lm", "embedder", "collection", "engine", "reranker", "fingerprint", "created", "format",
+    "technique", "reader", "lm", "embedder", "collection", "engine", "reranker", "rewriter", "fingerprint", "created",
+    "format",
 )  # fmt: skip
 """What a manifest says in one word."""
 
@@ -36,7 +37,7 @@ def diff(a: Artifact, b: Artifact) -> dict[str, Any]:
     return {
         "same": a.manifest.checksum == b.manifest.checksum,
         "facts": [
-            *_rows({name: getattr(a.manifest, name) for name in FACTS}, {n: getattr(b.manifest, n) for n in FACTS}),
+            *_rows(_facts(a.manifest), _facts(b.manifest)),
             *_rows({name: getattr(a.state, name) for name in SHAPE}, {n: getattr(b.state, n) for n in SHAPE}),
         ],
         "knobs": _rows(a.state.knobs, b.state.knobs),
@@ -46,6 +47,11 @@ def diff(a: Artifact, b: Artifact) -> dict[str, Any]:
         "versions": _rows(a.manifest.versions, b.manifest.versions),
         "golden": _golden(a.golden, b.golden),
     }
+
+
+def _facts(manifest: Manifest) -> dict[str, Any]:
+    found = {name: getattr(manifest, name) for name in FACTS}
+    return {**found, "rewriter": None if manifest.rewriter is None else str(manifest.rewriter)}
 
 
 def _rows(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[dict[str, Any]]:

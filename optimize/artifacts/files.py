@@ -21,9 +21,10 @@ from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 
 from querywright.errors import ArtifactError
 from querywright.optimize.artifacts.folders import LIMITS, SIGNATURE, identity, read_files, replace_folder
+from querywright.optimize.artifacts.rewriters import RewriterRef, rewriter_ref
 from querywright.optimize.artifacts.signatures import check_signed
 from querywright.optimize.artifacts.state import FORMAT, ProgramState, state_of
-from querywright.optimize.artifacts.versions import check_format, migrated
+from querywright.optimize.artifacts.versions import REWRITERS, check_format, migrated
 from querywright.programs import RAG
 from querywright.retrieval.engines import Engine
 
@@ -56,6 +57,7 @@ class Manifest(BaseModel):
         collection: Name of its collection, or None for a retriever of the user's own.
         engine: How the collection is searched; None without one.
         reranker: Id of its reranker, or None without one.
+        rewriter: Name and digest of its rewriter, or None without one; older forms have no such field.
         fingerprint: Fingerprint of the retriever.
         created: Day, ISO 8601.
         versions: Versions of querywright and of the libraries that decide its behaviour.
@@ -74,6 +76,7 @@ class Manifest(BaseModel):
     collection: str | None
     engine: Engine | None
     reranker: str | None
+    rewriter: RewriterRef | None = None
     fingerprint: str | None
     created: str
     versions: dict[str, str]
@@ -88,7 +91,8 @@ class Manifest(BaseModel):
 
     def digest(self) -> str:
         """The checksum that the manifest must have."""
-        data = self.model_dump(exclude={"checksum"})
+        later = {"rewriter"} if self.format < REWRITERS else set()
+        data = self.model_dump(exclude={"checksum", *later})
         return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
 
 
@@ -151,6 +155,7 @@ def write_artifact(
                 collection=collection,
                 engine=engine,
                 reranker=reranker,
+                rewriter=rewriter_ref(program),
                 fingerprint=fingerprint,
                 created=created,
                 versions=_versions(),
@@ -241,6 +246,8 @@ def checked_artifact(data: Mapping[str, bytes], *, public_key: Path | None = Non
         check_signed(data["manifest.json"], data.get(SIGNATURE), public_key)
     content = _json("manifest.json", data["manifest.json"])
     check_format(content)
+    if isinstance(content, dict) and ("rewriter" in content) != (content["format"] >= REWRITERS):
+        raise ArtifactError("manifest.json: field rewriter: is of format 4, and must stand there; compile again")
     manifest = _validated(Manifest, "manifest.json", content)
     if manifest.checksum != manifest.digest():
         raise ArtifactError("manifest.json was changed after it was written (field checksum); compile again")

@@ -16,11 +16,12 @@ from querywright.models.lm import resolve_lm
 from querywright.models.store import open_store
 from querywright.optimize.artifacts.files import Artifact, Manifest, read_artifact
 from querywright.optimize.artifacts.golden import golden_check
-from querywright.optimize.artifacts.loaded import LoadedProgram
+from querywright.optimize.artifacts.loaded import LoadedProgram, with_async_face
+from querywright.optimize.artifacts.rewriters import find_rewriter, open_rewriter
 from querywright.optimize.artifacts.searched import check_named, open_searched
 from querywright.optimize.artifacts.state import program_from
 from querywright.optimize.artifacts.watchers import Watcher
-from querywright.programs import technique_class
+from querywright.programs import takes_rewriter, technique_class, use_rewriter
 from querywright.retrieval.callable import as_retriever
 from querywright.retrieval.collection import (
     NAME_PATTERN,
@@ -46,6 +47,7 @@ def load(
     lm: dspy.BaseLM | str | None = None,
     retriever: Any = None,
     reranker: Reranker | str | None = None,
+    rewriter: dspy.BaseLM | str | Path | None = None,
     home: str | Path | None = None,
     verify: bool = False,
     public_key: str | Path | None = None,
@@ -59,6 +61,8 @@ def load(
             its environment variable; an artifact never names an address.
         retriever: What to search instead of the artifact's own collection: a retriever or any callable.
         reranker: A reranker, or the name or folder of a cross-encoder, instead of the artifact's own.
+        rewriter: A rewriter's folder, or any LM, that the technique asks. Default: the rewriter that the artifact
+            names, from the working folder; none where it names none.
         home: The working folder that holds the collection. Default ``$QUERYWRIGHT_HOME`` or ``.querywright``.
         verify: Ask the golden questions and compare with what the program answered when it was saved.
         public_key: A file with the public key of who signed the artifact; one that is not signed with it is refused.
@@ -69,12 +73,13 @@ def load(
         ArtifactError: The artifact is missing, damaged or edited, is not signed as asked, or does not give its golden
             answers.
         CollectionError: The collection is missing, damaged or was built with another embedder.
-        ModelError: The LM or the reranker cannot be used.
+        ModelError: The LM, the reranker or the rewriter cannot be used.
     """
     artifact = read_artifact(path, public_key=None if public_key is None else Path(public_key))
     return loaded_from(
-        artifact, lm=lm, retriever=retriever, reranker=reranker, home=home, verify=verify, watchers=watchers
-    )
+        artifact, lm=lm, retriever=retriever, reranker=reranker, rewriter=rewriter, home=home, verify=verify,
+        watchers=watchers,
+    )  # fmt: skip
 
 
 def loaded_from(
@@ -83,6 +88,7 @@ def loaded_from(
     lm: dspy.BaseLM | str | None = None,
     retriever: Any = None,
     reranker: Reranker | str | None = None,
+    rewriter: dspy.BaseLM | str | Path | None = None,
     home: str | Path | None = None,
     verify: bool = False,
     watchers: Sequence[Watcher] = (),
@@ -94,6 +100,7 @@ def loaded_from(
         lm: As ``load`` has it, like all that follows.
         retriever: What to search.
         reranker: A reranker.
+        rewriter: A rewriter.
         home: The working folder.
         verify: Whether the golden questions are asked.
         watchers: Told of every question.
@@ -101,15 +108,18 @@ def loaded_from(
     Raises:
         ArtifactError: It cannot be used, or does not give its golden answers.
         CollectionError: The collection is missing, damaged or was built with another embedder.
-        ModelError: The LM or the reranker cannot be used.
+        ModelError: The LM, the reranker or the rewriter cannot be used.
     """
     manifest = artifact.manifest
     program_from(artifact.state)  # what is wrong with the artifact itself is said before anything is opened
     if reranker is not None and not technique_class(manifest.technique).USES_RERANKER:
         raise ArtifactError(f"the artifact's technique {manifest.technique} does not rerank; leave the reranker out")
+    if (rewriter or manifest.rewriter) is not None and not takes_rewriter(technique_class(manifest.technique)):
+        raise ArtifactError(f"the artifact's technique {manifest.technique} takes no rewriter; leave the rewriter out")
     folder = None if home is None else Path(home)
     found = _retriever(manifest, folder) if retriever is None else as_retriever(retriever)
     program = program_from(artifact.state, found, reranker_of(manifest, reranker))
+    use_rewriter(program, opened_rewriter(manifest, rewriter, folder))
     loaded = LoadedProgram(program, lm if isinstance(lm, dspy.BaseLM) else _lm(manifest, lm, folder), manifest)
     if verify:
         _verify(loaded, artifact)
@@ -136,6 +146,31 @@ def _lm(manifest: Manifest, name: str | None, home: Path | None) -> dspy.LM:
                 "an LM made by resolve_lm or its name"
             )
     return resolve_lm(name, store=open_store(home))
+
+
+def opened_rewriter(
+    manifest: Manifest, given: dspy.BaseLM | str | Path | None, home: Path | None
+) -> dspy.BaseLM | None:
+    """The LM of the rewriter that was given, or of the one that an artifact names; None where there is none.
+
+    Args:
+        manifest: The artifact's.
+        given: A rewriter's folder, or an LM.
+        home: The working folder.
+
+    Raises:
+        ArtifactError: The working folder does not have the one that the artifact names.
+        InputError: It cannot be used.
+    """
+    if given is None:
+        if manifest.rewriter is None:
+            return None
+        given = find_rewriter(manifest.rewriter, home)
+    if isinstance(given, dspy.BaseLM):
+        return with_async_face(given)
+    if not isinstance(given, str | Path):
+        raise InputError(f"rewriter must be a rewriter's folder or an LM, but got {given!r:.80}; give one of them")
+    return open_rewriter(Path(given), store=open_store(home))
 
 
 def reranker_of(manifest: Manifest, given: Reranker | str | None = None) -> Reranker | None:

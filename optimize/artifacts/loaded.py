@@ -46,7 +46,7 @@ class LoadedProgram:
 
     def __init__(self, program: RAG, lm: dspy.BaseLM, manifest: Manifest, watchers: Sequence[Watcher] = ()) -> None:
         self.program = program
-        self.lm = _with_async_face(lm)
+        self.lm = with_async_face(lm)
         self.manifest = manifest
         self.watchers: tuple[Watcher, ...] = tuple(watchers)
         self._retrieving = _without_reader(program)
@@ -260,8 +260,12 @@ class LoadedProgram:
                         logger.warning("watchers could not be told of a question: %s", type(error).__name__)
 
 
-def _with_async_face(lm: dspy.BaseLM) -> dspy.BaseLM:
-    """The LM, able to be asked in an event loop where its engine is ours and it was made without."""
+def with_async_face(lm: dspy.BaseLM) -> dspy.BaseLM:
+    """The LM, able to be asked in an event loop where its engine is ours and it was made without.
+
+    Args:
+        lm: The LM; it is not changed.
+    """
     engine: Any = getattr(lm, "engine", None)
     if (
         isinstance(lm, dspy.LM)

@@ -20,6 +20,7 @@ from querywright.optimize.artifacts.packed import (
     IN_ARTIFACT,
     IN_COLLECTION,
     IN_QUESTIONS,
+    IN_REWRITER,
     PACK_SIGNATURE,
     PASSAGES,
     RECORDS,
@@ -28,6 +29,7 @@ from querywright.optimize.artifacts.packed import (
     PackWriter,
     check_line,
 )
+from querywright.optimize.artifacts.rewriters import checked_rewriter, find_rewriter, rewriter_files
 from querywright.optimize.artifacts.searched import check_named, open_searched
 from querywright.optimize.artifacts.signatures import private_key, signature_of
 from querywright.retrieval.answer_pairs import ANSWERS as STORED_ANSWERS
@@ -54,6 +56,7 @@ class PackReport:
         passages: Passages in it.
         questions: Written questions in it.
         signed: Whether all of it is signed.
+        rewriter: Name of the rewriter in it, or None.
     """
 
     file: str
@@ -62,23 +65,32 @@ class PackReport:
     passages: int
     questions: int
     signed: bool
+    rewriter: str | None = None
 
 
-def pack(artifact: Path, out: Path, *, home: Path | None = None, key: Path | None = None) -> PackReport:
-    """Write an artifact and its collection into one file; the same ones give the same bytes.
+def pack(
+    artifact: Path,
+    out: Path,
+    *,
+    home: Path | None = None,
+    key: Path | None = None,
+    rewriter: Path | None = None,
+) -> PackReport:
+    """Write an artifact, its collection and its rewriter into one file; the same ones give the same bytes.
 
-    A signature of the artifact goes along. Vectors are packed as the store has them; the few that it lacks are made by
-    the embedder.
+    A signature of the artifact goes along. A rewriter of more than 64 MiB stays out. Vectors are packed as the store
+    has them; the few that it lacks are made by the embedder.
 
     Args:
         artifact: The artifact's folder.
         out: The file, which ends in .qw; an older one is replaced whole or not at all.
         home: The working folder that holds the collection. Default: ``querywright.home.home()``.
         key: A private key file that signs all that is packed, vectors included. Default None.
+        rewriter: The folder of the artifact's rewriter, where it names one. Default: the copy in the working folder.
 
     Raises:
-        ArtifactError: The artifact is damaged, its collection is not the one it was compiled on, or the file cannot be
-            written.
+        ArtifactError: The artifact is damaged, its rewriter is missing or another, its collection is not the one it
+            was compiled on, or the file cannot be written.
         CollectionError: The collection is missing or damaged, or its vectors cannot be had.
         InputError: The file has another name, or the key cannot be used.
     """
@@ -88,12 +100,15 @@ def pack(artifact: Path, out: Path, *, home: Path | None = None, key: Path | Non
         private_key(key)
     files = artifact_files(artifact)
     manifest = checked_artifact(files).manifest
+    rewriting = _rewriter(manifest, rewriter, home)
     temporary = out.with_name(f".{out.name}.{secrets.token_hex(6)}.tmp")
     try:
         writer = PackWriter(temporary)
         try:
             for name, data in sorted(files.items()):
                 writer.add(f"{IN_ARTIFACT}{name}", iter([data]), len(data))
+            for name, data in (rewriting or {}).items():
+                writer.add(f"{IN_REWRITER}{name}", iter([data]), len(data))
             collection, questions = _collections(writer, manifest, home)
             facts = writer.facts(collection, questions)
             writer.add(FACTS, iter([facts]), len(facts))
@@ -119,7 +134,18 @@ def pack(artifact: Path, out: Path, *, home: Path | None = None, key: Path | Non
         passages=0 if collection is None else collection.count,
         questions=0 if questions is None else questions.count,
         signed=key is not None,
+        rewriter=None if rewriting is None else str(manifest.rewriter),
     )
+
+
+def _rewriter(manifest: Manifest, given: Path | None, home: Path | None) -> dict[str, bytes] | None:
+    """The files of the artifact's rewriter; None where it has none, or one that is too large."""
+    if manifest.rewriter is None:
+        if given is not None:
+            raise InputError("the artifact names no rewriter; leave --rewriter out")
+        return None
+    folder = find_rewriter(manifest.rewriter, home) if given is None else given
+    return rewriter_files(checked_rewriter(folder, manifest.rewriter))
 
 
 def _collections(

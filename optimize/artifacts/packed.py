@@ -2,7 +2,8 @@
 
 Its members are those named here and no others: ``pack.json``, which binds each other one by SHA-256 and size, the files
 of the artifact, and of its collection the passages as JSON lines and their vectors as raw float32. Chroma's own files
-are not in it: the index is built again from passages and vectors. The file ends in the SHA-256 of all before.
+are not in it: the index is built again from passages and vectors. The files of the rewriter that the artifact names are
+in it where they are small. The file ends in the SHA-256 of all before.
 """
 
 from __future__ import annotations
@@ -23,16 +24,22 @@ from typing import IO, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from querywright.errors import ArtifactError
+from querywright.models.rewriters import MANIFEST
 from querywright.optimize.artifacts.folders import LIMITS, OPTIONAL
+from querywright.optimize.artifacts.rewriters import LARGEST_KEPT, REWRITER_FILES
 from querywright.optimize.artifacts.signatures import check_signed
 
-FORMAT = 1
+FORMAT = 2
+"""The form of a packed file that holds a rewriter; without one it has the form before it."""
+PLAIN_FORMAT = 1
+
 FACTS = "pack.json"
 PACK_SIGNATURE = "pack-signature.json"
 IN_ARTIFACT = "artifact/"
 PASSAGES, VECTORS, RECORDS, ANSWERS = "passages.jsonl", "vectors.f32", "records.jsonl", "answers.jsonl"
-IN_COLLECTION, IN_QUESTIONS = "collection/", "questions/"
+IN_COLLECTION, IN_QUESTIONS, IN_REWRITER = "collection/", "questions/", "rewriter/"
 
+_NUMBERS_IN = (VECTORS, ".safetensors", ".gguf")
 _LINES = 2**30
 _NUMBERS = 4 * 2**30
 MEMBERS: Mapping[str, int] = {
@@ -45,6 +52,7 @@ MEMBERS: Mapping[str, int] = {
     f"{IN_QUESTIONS}{VECTORS}": _NUMBERS,
     f"{IN_QUESTIONS}{RECORDS}": _LINES,
     f"{IN_QUESTIONS}{ANSWERS}": _LINES,
+    **{f"{IN_REWRITER}{name}": LARGEST_KEPT for name in REWRITER_FILES},
 }
 """Every member that there can be, and bytes of each that are read at most."""
 
@@ -128,6 +136,10 @@ class Packed:
 
     def __contains__(self, member: object) -> bool:
         return member in self.facts.files
+
+    def held(self, where: str) -> dict[str, bytes]:
+        """The members of a folder that are small enough to be read at once, by the names that they have in it."""
+        return {name.removeprefix(where): self.read(name) for name in self.facts.files if name.startswith(where)}
 
     def read(self, member: str) -> bytes:
         """A member that is small enough to be read at once."""
@@ -230,7 +242,7 @@ class PackWriter:
         """
         info = zipfile.ZipInfo(member, _DAY)
         info.create_system, info.external_attr = 3, _MODE << 16
-        info.compress_type = zipfile.ZIP_STORED if member.endswith(VECTORS) else zipfile.ZIP_DEFLATED
+        info.compress_type = zipfile.ZIP_STORED if member.endswith(_NUMBERS_IN) else zipfile.ZIP_DEFLATED
         digest, total, limit = hashlib.sha256(), 0, MEMBERS[member]
         if size is not None:
             info.file_size = size
@@ -250,7 +262,8 @@ class PackWriter:
     def facts(self, collection: CollectionFacts | None, questions: CollectionFacts | None) -> bytes:
         """``pack.json`` for what was written."""
         files = dict(sorted(self._files.items()))
-        return _pretty(PackFacts(format=FORMAT, collection=collection, questions=questions, files=files))
+        number = FORMAT if any(name.startswith(IN_REWRITER) for name in files) else PLAIN_FORMAT
+        return _pretty(PackFacts(format=number, collection=collection, questions=questions, files=files))
 
     def seal(self) -> None:
         """Write the end of the file, and see to it that all of it is on the disk."""
@@ -379,10 +392,11 @@ def _facts(archive: zipfile.ZipFile, members: Mapping[str, zipfile.ZipInfo], pub
         check_signed(data, small(PACK_SIGNATURE) if PACK_SIGNATURE in members else None, public_key)
     try:
         content: Any = json.loads(data)
-        if isinstance(content, dict) and content.get("format") != FORMAT:
+        if isinstance(content, dict) and content.get("format") not in (PLAIN_FORMAT, FORMAT):
             raise ArtifactError(
                 f"the packed file has format {content.get('format')!r:.20}, this version of querywright reads "
-                f"{FORMAT}; pack the artifact again with this version, or install the one that packed it"
+                f"{PLAIN_FORMAT} and {FORMAT}; pack the artifact again with this version, or install the one that "
+                "packed it"
             )
         facts = PackFacts.model_validate(content)
         if _pretty(facts) != data:
@@ -402,6 +416,11 @@ def _check_members(packed: Packed, members: Mapping[str, zipfile.ZipInfo]) -> No
     if facts.questions is not None:
         needed |= {f"{IN_QUESTIONS}{name}" for name in (PASSAGES, VECTORS, RECORDS)}
         optional |= {f"{IN_QUESTIONS}{ANSWERS}"}
+    if facts.format == FORMAT:
+        needed |= {f"{IN_REWRITER}{MANIFEST}"}
+        optional |= {f"{IN_REWRITER}{name}" for name in REWRITER_FILES}
+        if sum(one.size for name, one in facts.files.items() if name.startswith(IN_REWRITER)) > LARGEST_KEPT:
+            raise ArtifactError(f"the rewriter of the packed file has more than the {LARGEST_KEPT} bytes that are read")
     named = set(facts.files)
     if not (needed <= named <= needed | optional) or named != set(members) - {FACTS, PACK_SIGNATURE}:
         raise ArtifactError(f"the packed file does not hold what its {FACTS} says; get it again")

@@ -15,7 +15,7 @@ from querywright.programs import RAG, Ensemble, make_reader, technique_class
 from querywright.programs.ensemble import MOST_MEMBERS
 from querywright.retrieval.rerank import Reranker
 
-FORMAT = 3
+FORMAT = 4
 """The form in which programs are saved; older ones that are read, and how, are in ``versions``."""
 
 

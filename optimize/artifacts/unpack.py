@@ -23,6 +23,7 @@ from querywright.data.types import Passage
 from querywright.errors import ArtifactError, CollectionError, DataError, InputError
 from querywright.home import home as working_folder
 from querywright.models.embedder import CHUNK, Embedder
+from querywright.models.rewriters import MANIFEST as REWRITER
 from querywright.models.store import FILE_NAME, Store
 from querywright.optimize.artifacts.files import Manifest, checked_artifact
 from querywright.optimize.artifacts.folders import LIMITS, OPTIONAL, check_replaceable, replace_folder
@@ -36,6 +37,7 @@ from querywright.optimize.artifacts.packed import (
     IN_ARTIFACT,
     IN_COLLECTION,
     IN_QUESTIONS,
+    IN_REWRITER,
     PASSAGES,
     PIECE,
     RECORDS,
@@ -44,6 +46,7 @@ from querywright.optimize.artifacts.packed import (
     Packed,
     open_packed,
 )
+from querywright.optimize.artifacts.rewriters import put_rewriter
 from querywright.optimize.artifacts.searched import check_named, open_searched
 from querywright.optimize.artifacts.state import program_from
 from querywright.retrieval.answer_pairs import ANSWERS as STORED_ANSWERS
@@ -76,6 +79,7 @@ class UnpackReport:
         passages: Passages in it.
         questions: Written questions for it.
         built: Collections that were built; one that was there already is not among them.
+        rewriter: Name of its rewriter, which the working folder has now, or None where it has none or a large one.
     """
 
     artifact: str
@@ -83,10 +87,11 @@ class UnpackReport:
     passages: int
     questions: int
     built: tuple[str, ...]
+    rewriter: str | None = None
 
 
 def unpack(file: Path, out: Path, *, home: Path | None = None, public_key: Path | None = None) -> UnpackReport:
-    """Make the artifact of a packed file, and build its collection; nothing is embedded again.
+    """Make the artifact of a packed file, build its collection and keep its rewriter; nothing is embedded again.
 
     The artifact's folder appears last, whole: whoever sees it can load it.
 
@@ -111,8 +116,12 @@ def unpack(file: Path, out: Path, *, home: Path | None = None, public_key: Path 
         artifact = checked_artifact(files)
         program_from(artifact.state)
         _check_facts(packed, artifact.manifest)
+        rewriting = packed.held(IN_REWRITER)
         try:
             check_replaceable(target)
+            if rewriting:
+                assert artifact.manifest.rewriter is not None
+                put_rewriter(artifact.manifest.rewriter, rewriting, home)
             built = _build(packed, artifact.manifest, working_folder(home).resolve())
             replace_folder(target, files)
         except OSError as error:
@@ -126,12 +135,15 @@ def unpack(file: Path, out: Path, *, home: Path | None = None, public_key: Path 
         passages=0 if facts.collection is None else facts.collection.count,
         questions=0 if facts.questions is None else facts.questions.count,
         built=built,
+        rewriter=str(artifact.manifest.rewriter) if rewriting else None,
     )
 
 
 def _check_facts(packed: Packed, manifest: Manifest) -> None:
     """The collections in the file are those that the artifact names."""
     check_named(manifest)
+    if manifest.rewriter is None and f"{IN_REWRITER}{REWRITER}" in packed:
+        raise ArtifactError("the packed file holds a rewriter, which its artifact does not name; do not use it")
     collection, questions, name = packed.facts.collection, packed.facts.questions, manifest.collection
     if name is not None and not NAME_PATTERN.fullmatch(name):
         raise ArtifactError(f"manifest.json: {name!r} cannot be a collection's name; do not use the file")

@@ -15,8 +15,9 @@ from querywright.optimize.artifacts.drifted import Check, State, collection_chec
 from querywright.optimize.artifacts.files import Artifact, Golden, Manifest, artifact_files, checked_artifact
 from querywright.optimize.artifacts.folders import SIGNATURE
 from querywright.optimize.artifacts.golden import GOLDEN, golden_check
-from querywright.optimize.artifacts.load import loaded_from, reranker_of
+from querywright.optimize.artifacts.load import loaded_from, opened_rewriter, reranker_of
 from querywright.optimize.artifacts.loaded import LoadedProgram
+from querywright.optimize.artifacts.rewriters import RewriterRef, ref_of
 from querywright.optimize.artifacts.signatures import check_signed, signature_parts
 from querywright.optimize.artifacts.state import program_from
 from querywright.programs import technique_class
@@ -31,6 +32,7 @@ def verify(
     path: Path,
     *,
     lm: dspy.LM | str | None = None,
+    rewriter: dspy.LM | Path | None = None,
     home: Path | None = None,
     public_key: Path | None = None,
     progress: Progress | None = None,
@@ -42,6 +44,7 @@ def verify(
     Args:
         path: The artifact's folder.
         lm: An LM, or its name; None for the one that the artifact names.
+        rewriter: A rewriter's folder, or an LM; None for the one that the artifact names, if it names one.
         home: The working folder that holds the collection. Default: ``querywright.home.home()``.
         public_key: Key file of whoever must have signed it. Default None.
         progress: Called as golden questions are asked. Default None.
@@ -61,7 +64,7 @@ def verify(
         if signature.state == "differs":
             return [*checks, *_unreached("the signature does not fit", STEPS)]
     checks += version_checks(artifact.manifest)
-    checks += _replayed(artifact, lm, home, progress)
+    checks += _replayed(artifact, lm, rewriter, home, progress)
     if any(one.name.startswith(GOLDEN) and one.state == "differs" for one in checks):
         checks = [
             replace(one, state="differs", remedy="have it as it was, or compile again")
@@ -95,7 +98,11 @@ def _signature(data: dict[str, bytes], public_key: Path | None) -> Check | None:
 
 
 def _replayed(
-    artifact: Artifact, lm: dspy.LM | str | None, home: Path | None, progress: Progress | None
+    artifact: Artifact,
+    lm: dspy.LM | str | None,
+    rewriter: dspy.LM | Path | None,
+    home: Path | None,
+    progress: Progress | None,
 ) -> list[Check]:
     """The program, what it needs, and its golden answers."""
     try:
@@ -107,10 +114,23 @@ def _replayed(
     searchable = passed(found)
     reranker, reranking = _reranker(artifact.manifest)
     checks += [*found, *reranking]
+    rewriting = None
+    if artifact.manifest.rewriter is not None or rewriter is not None:
+        try:
+            rewriting = opened_rewriter(artifact.manifest, rewriter, home)
+        except QuerywrightError as error:
+            missing = _unreached("the rewriter is not at hand", STEPS[2:])
+            return [*checks, failed("rewriter", "not possible", error), *missing]
+        checks.append(_rewriter(ref_of(rewriting), artifact.manifest))
     try:
         loaded = loaded_from(
-            artifact, lm=lm, retriever=None if searchable else _nothing, reranker=reranker, home=home
-        )  # fmt: skip
+            artifact,
+            lm=lm,
+            retriever=None if searchable else _nothing,
+            reranker=reranker,
+            rewriter=rewriting,
+            home=home,
+        )
     except QuerywrightError as error:
         return [*checks, failed("LM", "not possible", error), *_unreached("the LM is not at hand", STEPS[3:])]
     checks.append(_lm(loaded.lm.model, artifact.manifest))
@@ -125,6 +145,15 @@ def _replayed(
         if progress is not None:
             progress(f"{GOLDEN}s", number, len(artifact.golden))
     return checks
+
+
+def _rewriter(found: RewriterRef, manifest: Manifest) -> Check:
+    if found == manifest.rewriter:
+        return Check("rewriter", "ok", str(found))
+    return Check(
+        "rewriter", "warning", f"{found} here, {manifest.rewriter or 'none'} when it was saved",
+        "nothing, as long as the golden answers are the same",
+    )  # fmt: skip
 
 
 def _lm(model: str, manifest: Manifest) -> Check:

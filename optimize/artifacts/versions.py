@@ -25,7 +25,15 @@ def _from_2(content: Content) -> Content:
     return {**content, "nearest": 0, "members": 0}
 
 
-MIGRATIONS: Mapping[int, Callable[[Content], Content]] = {2: _from_2}
+def _from_3(content: Content) -> Content:
+    """A program had no rewriter, which only ``manifest.json`` tells of."""
+    return content
+
+
+REWRITERS = 4
+"""The first form whose ``manifest.json`` names a rewriter."""
+
+MIGRATIONS: Mapping[int, Callable[[Content], Content]] = {2: _from_2, 3: _from_3}
 """By the format that is read: makes a program of the next one of it."""
 
 READABLE = (*sorted(MIGRATIONS), FORMAT)
@@ -52,7 +60,7 @@ def check_format(manifest: Any) -> None:
         )
     if written in READABLE:
         return
-    reads = " and ".join(map(str, READABLE))
+    reads = f"{', '.join(map(str, READABLE[:-1]))} and {READABLE[-1]}"
     by = _writer(manifest)
     if written > FORMAT:
         raise ArtifactError(

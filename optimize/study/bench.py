@@ -21,13 +21,14 @@ from querywright.models.ledger import Cost, Ledger
 from querywright.models.lm import resolve_lm
 from querywright.models.memo import MOST_STEPS, Memo
 from querywright.models.store import Store, open_store
+from querywright.optimize.artifacts.rewriters import keep_rewriter, open_rewriter
 from querywright.optimize.evaluate import DEFAULT_METRICS
 from querywright.optimize.study.objectives import Objective
 from querywright.optimize.study.prompts import with_variant
 from querywright.optimize.study.space import Space
 from querywright.optimize.study.spec import StudySpec
 from querywright.optimize.study.types import ArmConfig
-from querywright.programs import RAG, Technique, make_program, technique_class
+from querywright.programs import RAG, Technique, make_program, takes_rewriter, technique_class
 from querywright.programs.knobs import Value
 from querywright.retrieval.engines import LEXICAL, open_retriever
 from querywright.retrieval.replay import ReplayRetriever
@@ -52,6 +53,8 @@ class Bench:
         home: The working folder; None where all retrievers are open.
         reader_check: Further questions, met by closed book and oracle evidence alone.
         reranker: Scores passages, for techniques that rerank. None: the technique's own way.
+        rewriter: What techniques that write ask in place of the LM, and readers do not; its calls are in the same
+            ledger. None: the LM.
         retrievers: Open retrievers by engine.
         programs: Programs by technique, engine, prompt and reader, with the knobs at their defaults.
     """
@@ -66,6 +69,7 @@ class Bench:
     home: Path | None = None
     reader_check: Sequence[Question] = ()
     reranker: Reranker | None = None
+    rewriter: dspy.LM | None = None
     memo: Memo = field(init=False)
     retrievers: dict[str, Any] = field(default_factory=dict)
     programs: dict[tuple[Any, ...], RAG] = field(default_factory=dict)
@@ -106,8 +110,14 @@ class Bench:
         reader = arm.reader if (self.reads if reads is None else reads) else None
         key = (arm.technique, arm.engine, arm.prompt, reader)
         if key not in self.programs:
-            reranker = self.reranker if technique_class(arm.technique).USES_RERANKER else None
-            made = make_program(arm.technique, self.retriever(arm.engine), reader=reader, reranker=reranker)
+            kind = technique_class(arm.technique)
+            made = make_program(
+                arm.technique,
+                self.retriever(arm.engine),
+                reader=reader,
+                reranker=self.reranker if kind.USES_RERANKER else None,
+                rewriter=self.rewriter if takes_rewriter(kind) else None,
+            )
             self.programs[key] = made if variant is None else with_variant(made, variant)
         return with_knobs(self.programs[key], arm.knobs)
 
@@ -144,6 +154,29 @@ def open_lm(spec: StudySpec, store: Store, ledger: Ledger, purse: Any = None) ->
     return resolve_lm(
         spec.lm, store=store, ledger=ledger, limits=Limits(purse=purse), api_base=spec.api_base, api_key=key
     )
+
+
+def open_study_rewriter(
+    spec: StudySpec, home: Path | None, store: Store, ledger: Ledger, purse: Any = None
+) -> dspy.LM | None:
+    """The rewriter of a study, whose calls are stored, counted and paid for as the LM's are; None where it has none.
+
+    A copy is kept in the working folder, for the programs that the study saves.
+
+    Args:
+        spec: Names its folder.
+        home: The working folder.
+        store: As of ``open_lm``.
+        ledger: As of ``open_lm``.
+        purse: As of ``open_lm``.
+
+    Raises:
+        InputError: It is no rewriter.
+    """
+    if spec.rewriter is None:
+        return None
+    folder = Path(spec.rewriter)
+    return open_rewriter(keep_rewriter(folder, home) or folder, store=store, ledger=ledger, limits=Limits(purse=purse))
 
 
 def open_store_at(home: Path | None) -> tuple[Path, Store]:

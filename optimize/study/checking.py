@@ -24,7 +24,7 @@ from querywright.optimize.study.building import (
 from querywright.optimize.study.objectives import objective_named
 from querywright.optimize.study.space import PLAIN, seeded_sampler
 from querywright.optimize.study.spec import AS_WRITTEN, KnobRange, PromptSpec, StudySpec
-from querywright.programs import READERS, TECHNIQUES, technique_class
+from querywright.programs import READERS, TECHNIQUES, takes_rewriter, technique_class
 from querywright.retrieval.engines import ENGINES
 
 _PROMPT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
@@ -49,7 +49,7 @@ def problems_of(spec: StudySpec) -> list[str]:
         rest = {name: one for name, one in spec.techniques.items() if name not in unknown}
         found = [_unknown(f"techniques.{name}", "technique", name, TECHNIQUES) for name in unknown]
         return [*found, *problems_of(spec.model_copy(update={"techniques": rest}))]
-    parts = (_techniques, _fixed, _prompts, _readers, _objectives, _sampler, _storage)
+    parts = (_techniques, _fixed, _prompts, _rewriter, _readers, _objectives, _sampler, _storage)
     found = [problem for part in parts for problem in part(spec)]
     return [*found, *(() if found else _trials(spec))]
 
@@ -238,6 +238,12 @@ def _last(at: str, prompt: PromptSpec, spec: StudySpec) -> Iterator[str]:
     yield from (f"{at}.instructions.{one}: is no predictor of the reader, and the prompt is for last" for one in bad)
     if spec.reader == "none":
         yield f"{at}.last: tunes the reader, but reader is none"
+
+
+def _rewriter(spec: StudySpec) -> Iterator[str]:
+    if spec.rewriter is not None and not any(takes_rewriter(technique_class(name)) for name in techniques_of(spec)):
+        named = ", ".join(techniques_of(spec))
+        yield f"rewriter: none of the techniques ({named}) writes what is searched for; leave it out, or add one"
 
 
 def _readers(spec: StudySpec) -> Iterator[str]:

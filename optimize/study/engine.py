@@ -12,7 +12,7 @@ from querywright.errors import InputError
 from querywright.models.ledger import Cost, Ledger
 from querywright.models.memo import remembering
 from querywright.optimize.study.account import Spent
-from querywright.optimize.study.bench import Bench, open_lm, open_store_at
+from querywright.optimize.study.bench import Bench, open_lm, open_store_at, open_study_rewriter
 from querywright.optimize.study.building import build_space
 from querywright.optimize.study.data import data_of
 from querywright.optimize.study.finish import finish
@@ -170,10 +170,14 @@ def open_bench(spec: StudySpec, home: Path | None, store: StudyStorage) -> Bench
     """Open all that a trial needs."""
     folder, answers = open_store_at(home)
     ledger = Ledger()
-    lm = open_lm(spec, answers, ledger, store.account(spec.budget))
+    account = store.account(spec.budget)
+    lm = open_lm(spec, answers, ledger, account)
+    rewriter = open_study_rewriter(spec, folder, answers, ledger, account)
     splits, readers, further = data_of(spec)
     space = build_space(spec, readers)
-    bench = Bench(spec, splits, space, objectives_of(spec.objectives), lm, ledger, answers, folder, further)
+    bench = Bench(
+        spec, splits, space, objectives_of(spec.objectives), lm, ledger, answers, folder, further, rewriter=rewriter
+    )
     settle_data(store, bench)
     return bench
 

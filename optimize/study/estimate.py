@@ -248,7 +248,7 @@ def estimate(
     dollars = [_dollars(lm, engine.inner, stage, cap) for stage in stages]
     return Estimate(
         tuple(stages), tuple(dollars), seconds_per_call, at_once,
-        tuple(_assumptions(found, asked, cap, bool(passages), seconds_per_call, at_once)),
+        tuple(_assumptions(found, asked, cap, bool(passages), seconds_per_call, at_once, bool(spec.rewriter))),
     )  # fmt: skip
 
 
@@ -432,6 +432,7 @@ def _assumptions(
     real: bool,
     seconds: float | None,
     at_once: int,
+    rewritten: bool,
 ) -> list[str]:
     passages = "passages of the collection" if real else "made-up passages of about 600 characters"
     lines = [
@@ -444,6 +445,8 @@ def _assumptions(
         f"{CHARACTERS_A_TOKEN} characters are a token of a prompt; an answer has {cap} tokens, the most that are "
         "allowed",
     ]
+    if rewritten:
+        lines.append("a call of the rewriter is counted and priced as one of the LM; it costs no dollars")
     if any(one.ways >= _MANY for one in found):
         lines.append("a knob whose values cannot be counted asks something new in every trial")
     if seconds is None:

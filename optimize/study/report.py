@@ -131,6 +131,7 @@ def _facts(snapshot: Known) -> dict[str, str]:
         "Questions": f"{Path(spec.questions).name}" + (f", the first {spec.limit}" if spec.limit else ""),
         "Collection": spec.collection,
         "LM": spec.lm,
+        **({} if spec.rewriter is None else {"Rewriter": Path(spec.rewriter).name}),
         "Reader": readers,
         "Objectives": ", ".join(spec.objectives),
         "Trials": f"{spec.trials} planned; {counts or 'none begun'}",

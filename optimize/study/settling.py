@@ -8,6 +8,7 @@ from typing import Any
 
 from querywright.data.splits import data_hash
 from querywright.errors import InputError, QuerywrightError
+from querywright.optimize.artifacts.rewriters import ref_of
 from querywright.optimize.study.bench import Bench
 from querywright.optimize.study.building import late_trials_of
 from querywright.optimize.study.objectives import objectives_of
@@ -145,6 +146,7 @@ def settle_data(store: StudyStorage, bench: Bench) -> None:
     now = {name: data_hash(part) for name, part in bench.splits._asdict().items()}
     now |= {"reader_check": data_hash(bench.reader_check)} if bench.reader_check else {}
     now |= {f"the collection, by {engine}": bench.retriever(engine).fingerprint for engine in bench.space.engines}
+    now |= {} if bench.rewriter is None else {"the rewriter": str(ref_of(bench.rewriter))}
     with store.claims.wait("data", TAKE_SECONDS):
         before = store.attribute(DATA)
         if before is None:

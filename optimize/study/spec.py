@@ -127,6 +127,7 @@ class StudySpec(_Strict):
         lm: Name of the LM.
         api_base: Address of its server.
         api_key_env: Environment variable that holds its key.
+        rewriter: Folder of a trained rewriter, which techniques that write ask in place of the LM. None: the LM.
         embedder: Name of the embedder.
         reader: A reader's name, ``auto``, ``none``, or a list of names to choose from.
         objectives: One or several names out of ``OBJECTIVES``; the first decides between programs of the front.
@@ -160,6 +161,7 @@ class StudySpec(_Strict):
     lm: str = "embedded"
     api_base: str | None = None
     api_key_env: str | None = None
+    rewriter: str | None = None
     embedder: str = "embedded"
     reader: str | list[str] = "auto"
     objectives: list[str] = Field(default_factory=lambda: ["decision_useful"], min_length=1)

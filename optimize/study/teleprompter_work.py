@@ -168,6 +168,18 @@ class DrawnLM(dspy.LM):
     def __deepcopy__(self, memo: dict[int, Any]) -> DrawnLM:
         return self
 
+    def drawn_alike(self, lm: dspy.BaseLM) -> dspy.BaseLM:
+        """Another LM that a technique asks of its own, numbered and stopped as this one is.
+
+        Args:
+            lm: It is drawn from anew where this one is, and not asked under our account where it is no ``dspy.LM``.
+        """
+        if not isinstance(lm, dspy.LM):
+            return lm
+        again = self.kwargs.get("rollout_id") is not None
+        sampling = {name: self.kwargs.get(name) for name in ("rollout_id", "temperature")} if again else {}
+        return DrawnLM(lm.copy(**sampling), self._seed, self._stop)
+
     def __call__(self, prompt: Any = None, *, messages: Any = None, **kwargs: Any) -> Any:
         """Ask; each of several samples on its own."""
         settings = {**self.kwargs, **kwargs}

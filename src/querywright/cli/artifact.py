@@ -14,6 +14,7 @@ from querywright.cli.common import (
     HomeOption,
     JsonOption,
     KeyOption,
+    RewriterOption,
     artifact_lm,
     check_file,
     check_folder,
@@ -63,6 +64,7 @@ def verify_command(
     ] = None,
     api_base: ApiBaseOption = None,
     api_key_env: KeyOption = None,
+    rewriter: RewriterOption = None,
     public_key: PublicKeyOption = None,
     home: HomeOption = None,
     as_json: JsonOption = False,
@@ -77,7 +79,7 @@ def verify_command(
 
     given = artifact_lm(artifact, lm, home=home, api_base=api_base, api_key_env=api_key_env)
     with lm_failures(), progress() as update:
-        checks = verify(artifact, lm=given, home=home, public_key=public_key, progress=update)
+        checks = verify(artifact, lm=given, rewriter=rewriter, home=home, public_key=public_key, progress=update)
     is_well = passed(checks)
     if as_json:
         print_json({"ok": is_well, "checks": [asdict(one) for one in checks]})
@@ -114,6 +116,7 @@ def pack_command(
         Path | None,
         typer.Option("--key", metavar="FILE", help="A private key that signs all that is packed.", show_default=False),
     ] = None,
+    rewriter: RewriterOption = None,
     home: HomeOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -121,10 +124,11 @@ def pack_command(
 
     Example: querywright artifact pack artifacts/hcqr --out hcqr.qw
     """
+    from querywright.optimize.artifacts.files import read_artifact
     from querywright.optimize.artifacts.pack import pack
 
     check_file(save_to, "--out")
-    report = pack(artifact, save_to, home=home, key=key)
+    report = pack(artifact, save_to, home=home, key=key, rewriter=rewriter)
     if as_json:
         print_json(asdict(report))
         return
@@ -133,7 +137,10 @@ def pack_command(
         if report.collection is None
         else f"the collection {report.collection} ({_counted(report.passages, report.questions)})"
     )
+    held += f" and the rewriter {report.rewriter}" if report.rewriter else ""
     say(f"{save_to}: {artifact.name} and {held}; {report.size} bytes{', signed' if report.signed else ''}")
+    if report.rewriter is None and read_artifact(artifact).manifest.rewriter is not None:
+        note("its rewriter is too large to be packed; take its folder along, for --rewriter")
     say(f"on another machine: querywright artifact unpack {save_to.name} --out {artifact.resolve().name}")
 
 
@@ -162,6 +169,8 @@ def unpack_command(
     if report.collection is not None:
         state = "built" if report.built else "there already"
         say(f"collection {report.collection}: {_counted(report.passages, report.questions)}, {state}")
+    if report.rewriter is not None:
+        say(f"rewriter {report.rewriter}: in the working folder")
     if public_key is None:
         note("nobody vouches for it: no --public-key was given")
 

@@ -15,11 +15,13 @@ from querywright.cli.common import (
     KeyOption,
     KnobOption,
     RerankerOption,
+    RewriterOption,
     TechniqueEngineOption,
     Workspace,
     check_engine,
     check_reader,
     check_reranker,
+    check_rewriter,
     engine_for,
     knob_values,
     lm_failures,
@@ -77,6 +79,7 @@ def ask(
     ] = None,
     engine: TechniqueEngineOption = None,
     reranker: RerankerOption = None,
+    rewriter: RewriterOption = None,
     home: HomeOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -96,7 +99,7 @@ def ask(
             raise InputError(
                 f"an artifact brings its own technique, knobs, reader and collection; leave out {', '.join(given)}"
             )
-        program = _compiled(artifact, options, lm, api_base, api_key_env, home, verify, reranker)
+        program = _compiled(artifact, options, lm, api_base, api_key_env, home, verify, reranker, rewriter)
     else:
         if verify:
             raise InputError("--verify replays an artifact's golden answers; name one with --artifact")
@@ -104,9 +107,10 @@ def ask(
             raise InputError("name what is asked: --artifact FOLDER, or --technique NAME with --collection NAME")
         engine = engine_for(technique, None if engine is None else check_engine(engine)) or "dense"
         check_reranker(technique, reranker)
+        check_rewriter(technique, rewriter)
         make = _technique(technique, collection, options, reader or "auto", knob)
         workspace = Workspace.open(home, lm or "embedded", api_base=api_base, api_key_env=api_key_env)
-        program = make(workspace, embedder or "embedded", engine, reranker)
+        program = make(workspace, embedder or "embedded", engine, reranker, rewriter)
     with lm_failures():
         prediction = program(question, options or None)
     if as_json:
@@ -139,6 +143,7 @@ def _compiled(
     home: Path | None,
     verify: bool,
     reranker: str | None,
+    rewriter: Path | None,
 ) -> Asked:
     """The artifact's program; an address or a key alone is for the LM that the artifact names."""
     from querywright.optimize.artifacts.files import read_artifact
@@ -152,12 +157,12 @@ def _compiled(
         name = lm or ("embedded" if manifest.lm.startswith("embedded:") else manifest.lm)
         given = Workspace.open(home, name, api_base=api_base, api_key_env=api_key_env).lm
     with lm_failures():
-        return load(artifact, lm=given, reranker=reranker, home=home, verify=verify)
+        return load(artifact, lm=given, reranker=reranker, rewriter=rewriter, home=home, verify=verify)
 
 
 def _technique(
     technique: str, collection: str | None, options: list[str], reader: str, knob: list[str] | None
-) -> Callable[[Workspace, str, str, str | None], Asked]:
+) -> Callable[[Workspace, str, str, str | None, Path | None], Asked]:
     """What makes the program once the working folder is open; everything given is checked before."""
     import dspy
 
@@ -174,7 +179,7 @@ def _technique(
         raise InputError(f"{what} compares options; give at least two with --option")
     chosen = reader if reader != "auto" else ("multiple_choice" if options else "short_answer")
 
-    def make(workspace: Workspace, embedder: str, engine: str, reranker: str | None) -> Asked:
+    def make(workspace: Workspace, embedder: str, engine: str, reranker: str | None, rewriter: Path | None) -> Asked:
         searches = kind.SEARCHES != "0" and collection is not None
         retriever = workspace.retriever(str(collection), embedder, engine) if searches else None
         program = make_program(
@@ -182,6 +187,7 @@ def _technique(
             retriever,
             reader=None if chosen == "none" else chosen,
             reranker=open_reranker(reranker),
+            rewriter=workspace.rewriter(rewriter),
             **knobs,
         )
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import dspy
 
     from querywright.data.types import Question
+    from querywright.models.gate import Limits
     from querywright.models.ledger import Ledger
     from querywright.models.store import Store
     from querywright.optimize.artifacts.files import Manifest
@@ -83,6 +84,15 @@ RerankerOption = Annotated[
         "--reranker",
         metavar="NAME",
         help="A cross-encoder's name or path, for techniques that rerank.",
+        show_default=False,
+    ),
+]
+RewriterOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--rewriter",
+        metavar="FOLDER",
+        help="A trained rewriter, which techniques ask in place of the LM, and readers do not.",
         show_default=False,
     ),
 ]
@@ -192,6 +202,7 @@ class Workspace:
     store: Store
     ledger: Ledger
     lm: dspy.LM
+    limits: Limits | None = None
 
     @classmethod
     def open(
@@ -206,6 +217,7 @@ class Workspace:
         """Open the working folder and make the LM ready."""
         key = api_key(api_key_env)
         from querywright.home import home as working_folder
+        from querywright.models.gate import Limits, SharedCalls
         from querywright.models.ledger import Ledger
         from querywright.models.store import open_store
 
@@ -213,12 +225,32 @@ class Workspace:
         # The re-encoded model and everything else that a library of ours writes goes to the same folder.
         os.environ["QUERYWRIGHT_HOME"] = str(folder.resolve())
         store, ledger = open_store(folder), Ledger()
-        made = _lm(store, ledger, lm, api_base, key, max_calls)
-        return cls(folder, store, ledger, made)
+        limits = Limits(purse=None if max_calls is None else SharedCalls(max_calls))
+        return cls(folder, store, ledger, _lm(store, ledger, lm, api_base, key, limits), limits)
 
     def another_lm(self, lm: str, *, api_base: str | None, api_key_env: str | None, max_calls: int | None) -> dspy.LM:
         """A second LM with the same store and ledger, and a limit of calls of its own."""
-        return _lm(self.store, self.ledger, lm, api_base, api_key(api_key_env), max_calls)
+        from querywright.models.gate import Limits
+
+        return _lm(self.store, self.ledger, lm, api_base, api_key(api_key_env), Limits(max_calls=max_calls))
+
+    def rewriter(self, folder: Path | None, *, keep: bool = False) -> dspy.LM | None:
+        """The LM of a rewriter, with the same store, ledger and limit of calls; None where none is named.
+
+        Args:
+            folder: The rewriter's.
+            keep: Whether a copy is kept in the working folder, for programs that are saved. Default False.
+        """
+        if folder is None:
+            return None
+        from querywright.optimize.artifacts.rewriters import keep_rewriter, open_rewriter
+
+        if keep:
+            kept = keep_rewriter(folder, self.home)
+            if kept is None:
+                note(f"the rewriter {folder.name!r} is too large to be copied; give --rewriter with what is saved here")
+            folder = kept or folder
+        return open_rewriter(folder, store=self.store, ledger=self.ledger, limits=self.limits)
 
     def judge_lm(
         self, lm: str, judge: str | None, *, api_base: str | None, api_key_env: str | None, max_calls: int | None
@@ -366,8 +398,19 @@ def open_reranker(name: str | None) -> CrossEncoderReranker | None:
     return reranker
 
 
-def _lm(store: Store, ledger: Ledger, lm: str, api_base: str | None, key: str | None, max_calls: int | None) -> dspy.LM:
-    from querywright.models.guard import Limits
+def check_rewriter(technique: str, rewriter: Path | None) -> None:
+    """Raise when a rewriter is named that the technique would not ask, or that is no folder of one."""
+    if rewriter is None:
+        return
+    from querywright.programs import check_takes_rewriter, technique_class
+
+    check_takes_rewriter(technique_class(technique))
+    from querywright.models.rewriters import read_rewriter
+
+    read_rewriter(rewriter)
+
+
+def _lm(store: Store, ledger: Ledger, lm: str, api_base: str | None, key: str | None, limits: Limits) -> dspy.LM:
     from querywright.models.lm import resolve_lm
 
     if (api_base or key) and (lm == "embedded" or lm.startswith("gguf:")):
@@ -375,9 +418,7 @@ def _lm(store: Store, ledger: Ledger, lm: str, api_base: str | None, key: str | 
             f"the LM {lm!r} runs in this process and has no address and no key; with --api-base or --api-key-env "
             "name a remote one, such as --lm openai/MODEL"
         )
-    return resolve_lm(
-        lm, store=store, ledger=ledger, limits=Limits(max_calls=max_calls), api_base=api_base, api_key=key
-    )
+    return resolve_lm(lm, store=store, ledger=ledger, limits=limits, api_base=api_base, api_key=key)
 
 
 def pairs(values: Sequence[str] | None, option: str) -> dict[str, str]:

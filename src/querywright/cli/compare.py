@@ -30,6 +30,7 @@ from querywright.cli.common import (
     MetricOption,
     ReaderOption,
     RerankerOption,
+    RewriterOption,
     SplitOption,
     ThreadsOption,
     check_results,
@@ -93,6 +94,7 @@ def compare_command(
     embedder: EmbedderOption = "embedded",
     engine: EngineOption = "dense",
     reranker: RerankerOption = None,
+    rewriter: RewriterOption = None,
     home: HomeOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -130,6 +132,7 @@ def compare_command(
         embedder=embedder,
         engine=engine,
         reranker=reranker,
+        rewriter=rewriter,
         home=home,
         jointly=None if evidence is None else evidence == "all",
     )

@@ -23,6 +23,7 @@ from querywright.cli.common import (
     QuestionsArgument,
     ReaderOption,
     RerankerOption,
+    RewriterOption,
     SplitOption,
     TechniqueEngineOption,
     ThreadsOption,
@@ -31,6 +32,7 @@ from querywright.cli.common import (
     check_folder,
     check_reader,
     check_reranker,
+    check_rewriter,
     engine_for,
     knob_values,
     lm_failures,
@@ -100,6 +102,7 @@ def compile_command(
     embedder: EmbedderOption = "embedded",
     engine: TechniqueEngineOption = None,
     reranker: RerankerOption = None,
+    rewriter: RewriterOption = None,
     home: HomeOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -120,6 +123,7 @@ def compile_command(
     check_reader(reader)
     engine = engine_for(technique, None if engine is None else check_engine(engine)) or "dense"
     check_reranker(technique, reranker)
+    check_rewriter(technique, rewriter)
     counts = _sizes(sizes)
     if objective != "auto":
         objective_named(objective)
@@ -143,6 +147,7 @@ def compile_command(
         splits,
         retriever=workspace.retriever(collection, embedder, engine),
         reranker=open_reranker(reranker),
+        rewriter=workspace.rewriter(rewriter, keep=True),
         reader=read_by,
         knobs=knobs,
         settings=CompileSettings(objective=objective, n_trials=trials, seed=seed, threads=threads),
@@ -165,6 +170,7 @@ def run_compile(
     as_json: bool,
     reader_check: Sequence[Question] = (),
     reranker: Reranker | None = None,
+    rewriter: Any = None,
 ) -> None:
     """Compile, save and show; what was found is also shown when it could not be saved."""
     from querywright.optimize.report import compiled_json, save_compiled
@@ -182,6 +188,7 @@ def run_compile(
             settings=settings,
             reader_check=reader_check,
             reranker=reranker,
+            rewriter=rewriter,
             progress=update,
         )
         try:
@@ -191,14 +198,14 @@ def run_compile(
     if as_json:
         print_json({**compiled_json(compiled), "artifact": None if failed else save_to.name})
     else:
-        show_compiled(compiled, splits, workspace)
+        show_compiled(compiled, splits, workspace, rewriter)
         if failed is None:
             say(f"artifact: {save_to}")
     if failed is not None:
         raise failed
 
 
-def show_compiled(compiled: Compiled, splits: Splits, workspace: Workspace) -> None:
+def show_compiled(compiled: Compiled, splits: Splits, workspace: Workspace, rewriter: Any = None) -> None:
     """The tables and verdicts of a compilation."""
     from querywright.data.types import Label
     from querywright.optimize.report import table_rows
@@ -244,6 +251,8 @@ def show_compiled(compiled: Compiled, splits: Splits, workspace: Workspace) -> N
         if compiled.verdict == "gain"
         else f"{compiled.sentence}; a stronger LM may change that: --lm openai/...",
     ]
+    if rewriter is not None:
+        notes.append(f"what {compiled.technique} searched was written by {rewriter.model}")
     if compiled.reader_check:
         notes.insert(1, f"closed book and oracle evidence met {len(compiled.reader_check)} further questions")
     show_table(

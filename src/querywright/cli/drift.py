@@ -17,6 +17,7 @@ from querywright.cli.common import (
     KeyOption,
     LimitOption,
     RerankerOption,
+    RewriterOption,
     SplitOption,
     ThreadsOption,
     artifact_lm,
@@ -63,6 +64,7 @@ def drift_command(
     max_calls: CallsOption = None,
     threads: ThreadsOption = 4,
     reranker: RerankerOption = None,
+    rewriter: RewriterOption = None,
     home: HomeOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -96,7 +98,7 @@ def drift_command(
         given = artifact_lm(
             manifest, lm, home=home, api_base=api_base, api_key_env=api_key_env, max_calls=max_calls
         )  # fmt: skip
-        program = load(artifact, lm=given, reranker=reranker, home=home)
+        program = load(artifact, lm=given, reranker=reranker, rewriter=rewriter, home=home)
     cost = None
     if theirs is None:
         reads = not retrieval_only and any(one.answer is not None for one in ours)

@@ -32,6 +32,7 @@ from querywright.cli.common import (
     QuestionsArgument,
     ReaderOption,
     RerankerOption,
+    RewriterOption,
     SplitOption,
     ThreadsOption,
     check_file,
@@ -86,6 +87,7 @@ def evaluate_command(
     embedder: EmbedderOption = "embedded",
     engine: EngineOption = "dense",
     reranker: RerankerOption = None,
+    rewriter: RewriterOption = None,
     rows: Annotated[
         Path | None,
         typer.Option(
@@ -122,6 +124,7 @@ def evaluate_command(
         embedder=embedder,
         engine=engine,
         reranker=reranker,
+        rewriter=rewriter,
         home=home,
     )
     found: list[Evaluation] = []

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from querywright.cli.common import ApiBaseOption, HomeOption, KeyOption, artifact_lm, lm_failures
+from querywright.cli.common import ApiBaseOption, HomeOption, KeyOption, RewriterOption, artifact_lm, lm_failures
 
 
 def mcp(
@@ -24,6 +24,7 @@ def mcp(
         str | None,
         typer.Option("--reranker", metavar="NAME", help="A cross-encoder's name or path.", show_default=False),
     ] = None,
+    rewriter: RewriterOption = None,
     verify: Annotated[bool, typer.Option("--verify", help="Replay the artifact's golden answers first.")] = False,
     public_key: Annotated[
         Path | None,
@@ -45,6 +46,9 @@ def mcp(
 
         given = artifact_lm(artifact, lm, home=home, api_base=api_base, api_key_env=api_key_env)
         with lm_failures():
-            program = load(artifact, lm=given, reranker=reranker, home=home, verify=verify, public_key=public_key)
+            program = load(
+                artifact, lm=given, reranker=reranker, rewriter=rewriter, home=home, verify=verify,
+                public_key=public_key,
+            )  # fmt: skip
         serving = server(program)
     serving.run()

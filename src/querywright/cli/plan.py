@@ -11,6 +11,7 @@ from querywright.cli.common import (
     Workspace,
     check_engine,
     check_reader,
+    check_rewriter,
     engine_for,
     knob_values,
     of_grounded,
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from querywright.retrieval.engines import CollectionRetriever
     from querywright.retrieval.rerank import Reranker
 
+REWRITER = "rewriter"
+"""Stands among the knobs of an arm for a rewriter of its own, or ``none``."""
+
 DEFAULT_TECHNIQUES = ("closed_book", "plain", "hcqr")
 LACKING = {
     "support": "a reader that names its support (--reader grounded)",
@@ -36,17 +40,19 @@ LACKING = {
 
 @dataclass(frozen=True, slots=True)
 class TechniqueArm:
-    """A technique as it was named, ``NAME[@ENGINE][:KNOB=VALUE,...]``.
+    """A technique as it was named, ``NAME[@ENGINE][:KNOB=VALUE,...]``; ``rewriter=FOLDER`` may stand among the knobs.
 
     Args:
         technique: Its name.
         engine: What it searches with.
         knobs: Values of its knobs.
+        rewriter: Folder of its rewriter, or None.
     """
 
     technique: str
     engine: str
     knobs: Mapping[str, Any]
+    rewriter: Path | None = None
 
     @property
     def searches(self) -> bool:
@@ -131,6 +137,7 @@ def make_plan(
     knobs: Mapping[str, str],
     metric: list[str] | None,
     engine: str,
+    rewriter: Path | None = None,
 ) -> Plan:
     """Check everything that was named."""
     from querywright.optimize.artifacts.files import read_artifact
@@ -142,7 +149,7 @@ def make_plan(
     names = list(dict.fromkeys(technique or (() if artifact else DEFAULT_TECHNIQUES)))
     if reader == "none" and not technique:
         names = [name for name in names if name != "closed_book"]
-    arms = {name: _technique_arm(name, engine, knobs) for name in names}
+    arms = {name: _technique_arm(name, engine, knobs, rewriter) for name in names}
     declared = {arm.technique: [knob.name for knob in technique_class(arm.technique).KNOBS] for arm in arms.values()}
     for key in knobs:
         if not any(key in known for known in declared.values()):
@@ -154,6 +161,7 @@ def make_plan(
     for path in artifact or ():
         name = path.name if path.name not in {*names, *compiled, ""} else str(path)
         compiled[name] = (path, read_artifact(path).manifest)
+    _check_rewriter(rewriter, arms, [manifest for _, manifest in compiled.values()])
     return Plan(
         techniques=arms,
         given=bool(technique),
@@ -163,14 +171,36 @@ def make_plan(
     )
 
 
-def _technique_arm(text: str, engine: str, knobs: Mapping[str, str]) -> TechniqueArm:
-    """The arm that a text names; knobs of its own go before those of all arms."""
+def _check_rewriter(rewriter: Path | None, arms: Mapping[str, TechniqueArm], artifacts: Sequence[Manifest]) -> None:
+    """Raise when a rewriter was named for all arms, and none of them would ask it."""
+    if rewriter is None:
+        return
+    if not any(arm.rewriter == rewriter for arm in arms.values()) and not any(one.rewriter for one in artifacts):
+        raise InputError(
+            "no technique here writes what is searched for, and no artifact was compiled with a rewriter; leave "
+            "--rewriter out, or name a technique that writes, such as rrr"
+        )
+
+
+def _technique_arm(text: str, engine: str, knobs: Mapping[str, str], rewriter: Path | None) -> TechniqueArm:
+    """The arm that a text names; knobs of its own, and a rewriter, go before those of all arms."""
     head, _, own = text.partition(":")
+    from querywright.programs import takes_rewriter, technique_class
+
     technique, at, named = head.partition("@")
     engine = engine_for(technique, check_engine(named) if at else None) or engine
     values = knob_values(technique, knobs, strict=False)
-    values |= knob_values(technique, pairs([one for one in own.split(",") if one], f"the arm {text!r}:"))
-    arm = TechniqueArm(technique, engine, values)
+    given = pairs([one for one in own.split(",") if one], f"the arm {text!r}:")
+    named_for_it = given.pop(REWRITER, None)
+    if named_for_it is not None:
+        rewriter = None if named_for_it == "none" else Path(named_for_it)
+        check_rewriter(technique, rewriter)
+    elif not takes_rewriter(technique_class(technique)):
+        rewriter = None
+    else:
+        check_rewriter(technique, rewriter)
+    values |= knob_values(technique, given)
+    arm = TechniqueArm(technique, engine, values, rewriter)
     if at and not arm.searches:
         raise InputError(f"{technique} does not search, so it has no engine; write {technique} for {text!r}")
     return arm
@@ -241,20 +271,27 @@ def planned_programs(
     workspace: Workspace,
     home: Path | None,
     reranker: Reranker | None = None,
+    rewriter: Path | None = None,
 ) -> dict[str, RAG]:
-    """The programs by the names of their arms; an artifact brings its own reranker where none is given."""
+    """The programs by the names of their arms; an artifact brings its own reranker and rewriter where none is given."""
     from querywright.optimize.artifacts.load import load
+    from querywright.optimize.artifacts.rewriters import find_rewriter
     from querywright.programs import make_program, technique_class
 
     def own(technique: str) -> Reranker | None:
         return reranker if technique_class(technique).USES_RERANKER else None
 
+    whose = {name: arm.rewriter for name, arm in plan.techniques.items()}
+    for name, (_, manifest) in plan.artifacts.items():
+        whose[name] = None if manifest.rewriter is None else rewriter or find_rewriter(manifest.rewriter, home)
+    rewriters = {folder: workspace.rewriter(folder) for folder in whose.values()}
     programs = {
         name: make_program(
             arm.technique,
             retrievers[arm.engine] if arm.searches else None,
             reader=plan.reader,
             reranker=own(arm.technique),
+            rewriter=rewriters[whose[name]],
             **arm.knobs,
         )
         for name, arm in plan.techniques.items()
@@ -271,7 +308,10 @@ def planned_programs(
     for name, (path, manifest) in plan.artifacts.items():
         open_already = [one for one in retrievers.values() if one.fingerprint == manifest.fingerprint]
         found = open_already[0] if open_already else None
-        loaded = load(path, home=home, lm=workspace.lm, retriever=found, reranker=own(manifest.technique))
+        loaded = load(
+            path, home=home, lm=workspace.lm, retriever=found, reranker=own(manifest.technique),
+            rewriter=rewriters[whose[name]],
+        )  # fmt: skip
         programs[name] = loaded.program
         if manifest.lm != workspace.lm.model:
             plan.notes.append(f"{name} was compiled for the LM {manifest.lm}")

@@ -72,6 +72,15 @@ class Prepared:
         return {name: retriever for name, retriever in found.items() if retriever is not None}
 
     @property
+    def rewriters(self) -> dict[str, list[str]]:
+        """The arms that each rewriter writes for."""
+        found: dict[str, list[str]] = {}
+        for name, program in self.programs.items():
+            if program.technique.own_lm is not None:
+                found.setdefault(str(program.technique.own_lm.model), []).append(name)
+        return found
+
+    @property
     def retriever(self) -> Any:
         """A retriever over the collection, else that of the first artifact; None where nothing searches."""
         return next(iter((*self.retrievers.values(), *self.searched.values())), None)
@@ -92,6 +101,7 @@ class Prepared:
         """What is said below a table of results."""
         return [
             f"LM {self.workspace.lm.model}; mean in per cent with its 95 % interval",
+            *(f"{', '.join(arms)}: what is searched was written by {name}" for name, arms in self.rewriters.items()),
             *self.plan.notes,
             *self.panel.notes(self.judge_lm, self.workspace.lm),
             *(f"{name} is not scored: it needs {lacking}" for name, lacking in self.plan.lacks.items()),
@@ -119,6 +129,7 @@ def prepare(
     embedder: str,
     engine: str,
     reranker: str | None,
+    rewriter: Path | None,
     home: Path | None,
     jointly: bool | None = None,
 ) -> Prepared:
@@ -131,7 +142,7 @@ def prepare(
     """
     check_judge_lm(judging.lm, judging.api_base, judging.api_key_env)
     panel = make_panel(judging.names, judging.lm, judging.guidelines)
-    plan = make_plan(techniques, artifacts, reader, pairs(knob, "--knob"), metric, engine)
+    plan = make_plan(techniques, artifacts, reader, pairs(knob, "--knob"), metric, engine, rewriter)
     asked = planned_questions(plan, source, pairs(column, "--column"), limit, split)
     if jointly is not None:
         asked = [replace(question, jointly=jointly) for question in asked]
@@ -150,7 +161,7 @@ def prepare(
         retrievers = {name: workspace.retriever(collection, embedder, name) for name in engines}
         for retriever in list(retrievers.values())[:1]:
             _warn_of_missing_evidence(asked, retriever)
-    programs = planned_programs(plan, retrievers, workspace, home, open_reranker(reranker))
+    programs = planned_programs(plan, retrievers, workspace, home, open_reranker(reranker), rewriter)
     return Prepared(plan, asked, workspace, panel, judge_lm, retrievers, programs)
 
 

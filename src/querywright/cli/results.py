@@ -170,6 +170,8 @@ def _facts(ready: Prepared, data: str, collection: str | None) -> dict[str, str]
         "LM": str(ready.workspace.lm.model),
         "Reader": ready.plan.reader or "none",
     }
+    if ready.rewriters:
+        facts["Rewriter"] = ", ".join(ready.rewriters)
     if collection is not None and ready.retrievers:
         facts["Collection"] = f"{collection}, {retriever.count} passages"
         facts["Engines"] = ", ".join(ready.retrievers)

@@ -18,6 +18,7 @@ from querywright.cli.common import (
     HomeOption,
     KeyOption,
     RerankerOption,
+    RewriterOption,
     Workspace,
     artifact_lm,
     lm_failures,
@@ -59,6 +60,7 @@ def serve(
     api_base: ApiBaseOption = None,
     api_key_env: KeyOption = None,
     reranker: RerankerOption = None,
+    rewriter: RewriterOption = None,
     home: HomeOption = None,
     verify: Annotated[bool, typer.Option("--verify", help="Replay the golden answers first, at a reload too.")] = False,
     public_key: Annotated[
@@ -131,7 +133,7 @@ def serve(
     settings = ServeSettings(
         artifacts=(artifact,) if artifact_b is None else (artifact, artifact_b),
         host=host, port=port, token=api_key(token_env, what="token", option="--token-env"),
-        insecure_no_token=insecure_no_token, reranker=reranker,
+        insecure_no_token=insecure_no_token, reranker=reranker, rewriter=rewriter,
         home=home, verify=verify, public_key=public_key, max_body=max_body, max_question=max_question,
         max_options=max_options,
         concurrency=concurrency, waiting=waiting, connections=connections, rate=rate, burst=burst, deadline=deadline,

@@ -62,10 +62,11 @@ def check_command(
     checked = checked_study(file, home)
     spec = checked.spec
     workspace = Workspace.open(home, spec.lm, api_base=spec.api_base, api_key_env=spec.api_key_env)
+    rewriter = workspace.rewriter(None if spec.rewriter is None else Path(spec.rewriter))
     seconds = None
     if measure:
         with lm_failures():
-            seconds = _measured(checked, workspace)
+            seconds = _measured(checked, workspace, rewriter)
     found = estimate(
         spec,
         checked.space,
@@ -277,11 +278,13 @@ def _command(*words: object) -> str:
     return shlex.join(["querywright", "study", *(str(word) for word in words)])
 
 
-def _measured(checked: CheckedStudy, workspace: Workspace) -> float | None:
+def _measured(checked: CheckedStudy, workspace: Workspace, rewriter: Any) -> float | None:
     """Seconds of one LM call, from one dev question through the first technique that was named."""
     from querywright.optimize.study.estimate import measure
-    from querywright.programs import make_program
+    from querywright.programs import make_program, takes_rewriter, technique_class
 
     name = next(iter(checked.spec.techniques))
     retriever = workspace.retriever(checked.spec.collection, checked.spec.embedder, checked.space[name].engine)
-    return measure(workspace.lm, make_program(name, retriever, reader=checked.readers[0]), checked.splits.dev[0])
+    rewriter = rewriter if takes_rewriter(technique_class(name)) else None
+    program = make_program(name, retriever, reader=checked.readers[0], rewriter=rewriter)
+    return measure(workspace.lm, program, checked.splits.dev[0])

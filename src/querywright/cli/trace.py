@@ -16,14 +16,16 @@ SHOWN_PASSAGES = 5
 def steps_data(steps: Iterable[Record]) -> list[dict[str, Any]]:
     """The steps as plain data."""
     return [
-        {"kind": s.kind, "name": s.name, "stage": s.stage, "given": dict(s.given), "made": s.made} for s in steps
+        {"kind": s.kind, "name": s.name, "stage": s.stage, "given": dict(s.given), "made": s.made, "lm": s.lm}
+        for s in steps
     ]  # fmt: skip
 
 
 def show_steps(steps: Iterable[Record]) -> None:
     """Print the steps, one number a stage; steps side by side share it."""
     for step in steps:
-        say(f"{step.stage}. {step.kind}: {step.name}", style="dim")
+        asked = "" if step.lm is None else f" ({step.lm})"
+        say(f"{step.stage}. {step.kind}: {step.name}{asked}", style="dim")
         for line in _lines(step):
             say(line, indent=3)
 

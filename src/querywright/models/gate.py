@@ -33,6 +33,33 @@ class Purse(Protocol):
         """Enter what an attempt cost, once it ended."""
 
 
+class SharedCalls:
+    """A limit of calls that several LMs of one process have together: the purse of all of them.
+
+    Args:
+        most: Attempts that may be sent in all, 0 or more.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._sent = 0
+        self._lock = threading.Lock()
+
+    def reserve(self) -> None:
+        """Count one attempt before it is sent.
+
+        Raises:
+            LMBudgetError: The limit is reached.
+        """
+        with self._lock:
+            if self._sent >= self._most:
+                raise _limit_reached(self._most)
+            self._sent += 1
+
+    def settle(self, cost: Cost) -> None:
+        """Do nothing: calls are counted as they are sent."""
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """How patient the wrapper is.
@@ -97,10 +124,7 @@ class Gate:
         with self._lock:
             limit = self._limits.max_calls
             if limit is not None and self._sent >= limit:
-                raise LMBudgetError(
-                    f"the limit of {limit} LM calls is reached; answers received so far are kept. "
-                    "Raise --max-calls to go on"
-                )
+                raise _limit_reached(limit)
             if self._open:
                 if self._clock() < self._closed_until:
                     raise LMOutageError(self._outage())
@@ -161,3 +185,9 @@ class Gate:
             f"The last failure: {self._last_failure}. Check the model's service and run again: answers received so "
             "far are kept"
         )
+
+
+def _limit_reached(limit: int) -> LMBudgetError:
+    return LMBudgetError(
+        f"the limit of {limit} LM calls is reached; answers received so far are kept. Raise --max-calls to go on"
+    )

@@ -26,7 +26,7 @@ from querywright.models.recent import Recent
 MOST_STEPS = 200_000
 """Steps that a memo remembers beside a store: about 250 MB of usual answers."""
 
-_OVERRIDES = frozenset({"lm", "demos", "prediction", "new_signature"})
+_OVERRIDES = frozenset({"demos", "prediction", "new_signature"})
 """Inputs by which DSPy lets one call differ; such a call is asked and not remembered."""
 _MORE_THAN_TEXT = ("logprobs", "top_logprobs", "tools")
 
@@ -138,7 +138,7 @@ def ask(predictor: dspy.Predict, inputs: Mapping[str, Any]) -> dspy.Prediction:
 
     Args:
         predictor: What is asked.
-        inputs: Its inputs; ``signature`` (which may be a ``LateSignature``) and ``config`` are DSPy's own.
+        inputs: Its inputs; ``signature`` (which may be a ``LateSignature``), ``config`` and ``lm`` are DSPy's own.
 
     Raises:
         AdapterParseError: The answer could not be read.
@@ -210,7 +210,7 @@ def _place(predictor: dspy.Predict, inputs: Mapping[str, Any]) -> tuple[Memo, by
     memo, settings = _memo.get(), dspy.settings
     if memo is None or settings.trace is not None or type(predictor) is not dspy.Predict or predictor.fields:
         return None
-    lm, adapter = predictor.lm or settings.lm, settings.adapter
+    lm, adapter = inputs.get("lm") or predictor.lm or settings.lm, settings.adapter
     engine = getattr(lm, "engine", None)
     if not isinstance(engine, GuardedEngine) or type(adapter) is not PromptAdapter or settings.send_stream is not None:
         return None
@@ -219,7 +219,7 @@ def _place(predictor: dspy.Predict, inputs: Mapping[str, Any]) -> tuple[Memo, by
     is_draw = engine.is_draw(sampling.get("temperature"), sampling.get("seed"))
     if several or is_draw or any(sampling.get(name) is not None for name in _MORE_THAN_TEXT):
         return None
-    texts = {name: value for name, value in inputs.items() if name not in {"signature", "config"}}
+    texts = {name: value for name, value in inputs.items() if name not in {"signature", "config", "lm"}}
     demos = _demos(predictor)
     if demos is None or not _OVERRIDES.isdisjoint(texts) or not is_plain(sampling) or not is_plain(texts):
         return None

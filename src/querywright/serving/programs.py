@@ -163,10 +163,18 @@ def loader(settings: ServeSettings) -> Load:
             made[manifest.lm] = lm(manifest)
         return made[manifest.lm]
 
+    def rewriter_for(manifest: Manifest, before: LoadedProgram | None) -> Any:
+        """The rewriter of the settings, or that of the program before where it is the same, or None to look for it."""
+        if manifest.rewriter is None:
+            return None
+        same = before is not None and manifest.rewriter == before.manifest.rewriter
+        return before.program.technique.own_lm if before is not None and same else settings.rewriter
+
     def one(name: str, before: LoadedProgram | None) -> LoadedProgram:
         artifact = read_artifact(paths[name], public_key=settings.public_key)
         program = loaded_from(
-            artifact, lm=lm_for(artifact.manifest, before), reranker=settings.reranker, home=settings.home,
+            artifact, lm=lm_for(artifact.manifest, before), reranker=settings.reranker,
+            rewriter=rewriter_for(artifact.manifest, before), home=settings.home,
             verify=settings.verify, watchers=settings.watchers,
         )  # fmt: skip
         _warm(program)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import runpy
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -125,3 +126,10 @@ def own(saved: tuple[Path, Path], tmp_path: Path) -> Path:
 def keys(tmp_path: Path) -> tuple[Path, Path]:
     """A private and a public key file."""
     return tmp_path / "maker", make_keys(tmp_path / "maker")[0]
+
+
+@pytest.fixture(scope="session")
+def small_rewriter() -> Callable[..., Any]:
+    """Writes a rewriter's folder: see ``small_rewriter.py``."""
+    made: Callable[..., Any] = runpy.run_path(str(Path(__file__).parents[2] / "small_rewriter.py"))["small_rewriter"]
+    return made

@@ -190,7 +190,7 @@ def test_a_program_that_was_edited_and_signed_again_is_refused(change, message, 
     ("change", "message"),
     [
         (put("api_base", value="http://127.0.0.1:9"), "api_base: Extra inputs"),
-        (put("format", value=1), "has format 1, this version of querywright reads 2 and 3; compile again"),
+        (put("format", value=1), "has format 1, this version of querywright reads 2, 3 and 4; compile again"),
         (put("format", value="2"), "format"),
         (put("technique", value=7), "technique"),
         (put("files", "x.txt", value="0"), "must name"),

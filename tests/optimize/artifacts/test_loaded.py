@@ -161,7 +161,7 @@ def made_manifest():
     from querywright.optimize.artifacts.files import Manifest
 
     return Manifest(
-        format=3, technique="plain", reader=None, lm="openai/x", embedder=None, collection=None, engine=None,
+        format=4, technique="plain", reader=None, lm="openai/x", embedder=None, collection=None, engine=None,
         reranker=None, fingerprint=None, created="2026-01-02", versions={}, made={}, files={}, checksum="ab" * 32,
     )  # fmt: skip
 
@@ -258,7 +258,7 @@ from querywright.optimize.artifacts.loaded import LoadedProgram
 from querywright.programs import make_program
 lm = resolve_lm("openai/x", api_base={server.url!r}, api_key="none", store=open_store(Path({str(tmp_path)!r})))
 manifest = Manifest(
-    format=3, technique="plain", reader=None, lm="x", embedder=None, collection=None, engine=None, reranker=None,
+    format=4, technique="plain", reader=None, lm="x", embedder=None, collection=None, engine=None, reranker=None,
     fingerprint=None, created="2026-01-02", versions={{}}, made={{}}, files={{}}, checksum="ab" * 32)
 program = LoadedProgram(make_program("plain", lambda query, k: [], reader="short_answer"), lm, manifest)
 done = program.batch([f"What is {{number}}?" for number in range(40)], threads=2,

@@ -516,7 +516,7 @@ def test_facts_that_lie_are_refused(key, value, message, file, tmp_path, refused
 def test_another_format_is_refused_with_the_way_out(file, tmp_path, refused):
     members = members_of(file)
     forge(tmp_path / "x.qw", members, facts={**json.loads(members["pack.json"]), "format": 9})
-    refused(tmp_path / "x.qw", "has format 9, this version of querywright reads 1; pack the artifact again")
+    refused(tmp_path / "x.qw", "has format 9, this version of querywright reads 1 and 2; pack the artifact again")
 
 
 def test_a_manifest_in_a_packed_file_cannot_name_a_place_outside(place, write, tmp_path, refused, file):

@@ -33,7 +33,7 @@ BROKEN = {"status": 500, "body": {"error": {"message": "boom"}}}
 
 def manifest(technique="plain", reader="short_answer"):
     return Manifest(
-        format=3, technique=technique, reader=reader, lm="openai/x", embedder=None, collection=None, engine=None,
+        format=4, technique=technique, reader=reader, lm="openai/x", embedder=None, collection=None, engine=None,
         reranker=None, fingerprint=None, created="2026-01-02", versions={}, made={}, files={}, checksum="ab" * 32,
     )  # fmt: skip
 

@@ -13,7 +13,7 @@ from querywright.errors import ArtifactError
 from querywright.optimize.artifacts.files import read_artifact
 from querywright.optimize.artifacts.load import load
 from querywright.optimize.artifacts.state import FORMAT, program_from, state_of
-from querywright.optimize.artifacts.versions import MIGRATIONS, READABLE, migrated
+from querywright.optimize.artifacts.versions import MIGRATIONS, READABLE, REWRITERS, migrated
 
 NEW_IN_3 = ("nearest", "members")
 
@@ -25,6 +25,8 @@ def as_written(folder: Path, number: object, *, without: tuple[str, ...] = (), *
     data = (json.dumps(program, indent=2) + "\n").encode()
     (folder / "program.json").write_bytes(data)
     manifest = json.loads((folder / "manifest.json").read_text()) | {"format": number} | changes
+    if isinstance(number, int) and number < REWRITERS and "rewriter" not in changes:
+        del manifest["rewriter"]
     manifest["files"]["program.json"] = hashlib.sha256(data).hexdigest()
     manifest.pop("checksum")
     text = json.dumps(manifest, sort_keys=True)
@@ -59,6 +61,29 @@ def test_an_artifact_of_format_2_answers(artifact, world, make_lm, no_connection
     assert program.manifest.checksum.startswith(program.id)
 
 
+def test_an_artifact_of_format_3_is_the_same_program_without_a_rewriter(artifact):
+    written = read_artifact(artifact)
+    as_written(artifact, 3)
+    read = read_artifact(artifact)
+    assert (read.state, read.manifest.format, read.manifest.rewriter) == (written.state, 3, None)
+
+
+@pytest.mark.parametrize("rewriter", [None, {"name": "mine", "checksum": "ab" * 6}])
+def test_a_rewriter_is_refused_in_a_form_that_has_none(artifact, rewriter):
+    as_written(artifact, 3, rewriter=rewriter)
+    with pytest.raises(ArtifactError, match="field rewriter: is of format 4"):
+        read_artifact(artifact)
+
+
+def test_the_present_form_says_whether_there_is_a_rewriter(artifact):
+    manifest = json.loads((artifact / "manifest.json").read_text())
+    del manifest["rewriter"], manifest["checksum"]
+    manifest["checksum"] = hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+    (artifact / "manifest.json").write_text(json.dumps(manifest, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
+    with pytest.raises(ArtifactError, match="field rewriter: is of format 4, and must stand there"):
+        read_artifact(artifact)
+
+
 def test_what_only_a_later_form_has_is_refused_in_an_older_one(artifact):
     as_written(artifact, 2)
     with pytest.raises(ArtifactError, match="format 2 has neither nearest nor members"):
@@ -75,7 +100,7 @@ def test_a_program_of_the_present_form_may_lack_what_has_a_default(artifact, mis
 @pytest.mark.parametrize("number", [-1, 0, 1])
 def test_an_older_form_is_refused_with_the_way_out(artifact, number):
     as_written(artifact, number, without=NEW_IN_3, versions={"querywright": "0.0.7"})
-    said = rf"format {number}, this version of querywright reads 2 and 3; compile again.*wrote it \(0\.0\.7\)"
+    said = rf"format {number}, this version of querywright reads 2, 3 and 4; compile again.*wrote it \(0\.0\.7\)"
     with pytest.raises(ArtifactError, match=said):
         load(artifact)
 

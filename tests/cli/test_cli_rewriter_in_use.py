@@ -1,0 +1,228 @@
+"""A rewriter beside the LM in every command that names a technique."""
+
+from __future__ import annotations
+
+import json
+import runpy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from querywright.models.answers import text_response
+from querywright.models.rewriters import Rewriter, read_rewriter
+
+small_rewriter = runpy.run_path(str(Path(__file__).parents[1] / "small_rewriter.py"))["small_rewriter"]
+QUESTION = "What is said about bread and ready meals?"
+OPTIONS = ("--option", "salt", "--option", "feet")
+
+
+class WritingEngine:
+    """In the place of the model: every text that it writes leads to the passage about feet."""
+
+    deterministic = decides_by_likelihood = supports_response_schema = True
+    supported_params = frozenset({"temperature", "max_tokens", "response_format", "seed"})
+
+    def __init__(self, rewriter: Rewriter, asked: list[Any]) -> None:
+        self.rewriter, self.identity, self.asked = rewriter, rewriter.identity, asked
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> WritingEngine:
+        return self
+
+    @property
+    def answers_identity(self) -> str:
+        return self.identity
+
+    def complete(self, request: Any) -> Any:
+        self.asked.append(request)
+        form = request.config.response_format
+        inner = form.get("json_schema", form)
+        fields = inner.get("schema", inner)["properties"]
+        text = "feet every evening sore"
+        return text_response(
+            json.dumps({name: [text] if one.get("type") == "array" else text for name, one in fields.items()}),
+            "stop", request.model, 10, 5,
+        )  # fmt: skip
+
+
+@pytest.fixture
+def trained(home: Path, tmp_path: Path) -> Rewriter:
+    return small_rewriter(tmp_path / "trained" / "mine")
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What rewriters are asked."""
+    requests: list[Any] = []
+    monkeypatch.setattr("querywright.models.lm.rewriter_engine", lambda one, _: WritingEngine(one, requests))
+    return requests
+
+
+def compiled(cli: Any, questions: Path, collection: str, server: Any, trained: Rewriter, *more: object) -> Any:
+    return cli(
+        "compile", "rrr", questions, "--collection", collection, "--out", "artifacts/mine", "--rewriter", trained.path,
+        "--sizes", "3,8,12", "--trials", "2", "--threads", "2", *server.lm, *more,
+    )  # fmt: skip
+
+
+def test_ask_has_the_rewriter_write_and_the_lm_read(
+    cli: Any, collection: str, server: Any, trained: Rewriter, asked: list[Any]
+) -> None:
+    command = ("ask", QUESTION, "--technique", "rrr", "--collection", collection, *OPTIONS, *server.lm)
+    found = cli(*command, "--rewriter", trained.path, "--json")
+    assert found.status == 0, found.err
+    assert (len(asked), len(server.requests)) == (1, 1)
+    assert found.data["passages"][0]["id"] == "p-feet"
+    assert [step["lm"] for step in found.data["steps"]] == [trained.identity, None]
+    assert cli(*command, "--json").data["steps"][0]["lm"] == "openai/scripted"
+    shown = cli(*command, "--rewriter", trained.path, "--trace")
+    assert f"1. lm: rewriter ({trained.identity})" in shown.out
+
+
+def test_evaluate_counts_the_calls_of_both_and_holds_trained_against_frozen(
+    cli: Any, questions: Path, collection: str, server: Any, trained: Rewriter, asked: list[Any]
+) -> None:
+    command = ("evaluate", questions, "--collection", collection, "--limit", "2", "--reader", "none", *server.lm)
+    arms = ("--technique", "plain", "--technique", "rrr:rewriter=none", "--technique", "rrr")
+    found = cli(*command, *arms, "--rewriter", trained.path, "--json")
+    assert found.status == 0, found.err
+    assert [arm["cost"]["calls"] for arm in found.data["arms"]] == [0, 2, 2]
+    assert (len(server.requests), len(asked)) == (2, 2)
+    assert f"rrr: what is searched was written by {trained.identity}" in found.data["notes"]
+    named = cli(*command, "--technique", "plain", "--technique", f"rrr:rewriter={trained.path}", width=200)
+    assert "LM calls: 0 made, 2 saved" in named.out
+
+
+def test_a_limit_of_calls_is_that_of_lm_and_rewriter_together(
+    cli: Any, questions: Path, collection: str, server: Any, trained: Rewriter, asked: list[Any]
+) -> None:
+    found = cli(
+        "evaluate", questions, "--collection", collection, "--technique", "rrr", "--rewriter", trained.path,
+        "--max-calls", "5", *server.lm,
+    )  # fmt: skip
+    assert found.status == 3
+    assert "the limit of 5 LM calls is reached" in found.err
+    assert len(server.requests) + len(asked) == 5
+
+
+def test_compare_keeps_rows_by_rewriter_and_names_it_in_the_report(
+    cli: Any, questions: Path, collection: str, server: Any, trained: Rewriter, asked: list[Any], tmp_path: Path
+) -> None:
+    command = ("compare", "rrr", "--data", questions, "--out", "out", "--collection", collection, "--limit", "2")
+    other = small_rewriter(tmp_path / "other", seed=1)
+    calls = []
+    for path in (trained.path, trained.path, other.path):
+        asked.clear()
+        found = cli(*command, "--rewriter", path, *server.lm)
+        assert found.status == 0, found.err
+        calls.append(len(asked))
+    assert calls == [2, 0, 2]
+    assert other.identity in (Path("out") / "report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (("ask", QUESTION, "--technique", "filter", "--collection", "tiny"), "filter asks no LM to write"),
+        (("evaluate", "questions.jsonl", "--technique", "plain", "--collection", "tiny"), "no technique here writes"),
+        (("compare", "filter", "--data", "questions.jsonl", "--out", "o", "--collection", "tiny"), "here writes"),
+        (("compile", "plain", "questions.jsonl", "--collection", "tiny", "--out", "o"), "plain asks no LM to write"),
+    ],
+)
+def test_a_rewriter_beside_a_technique_that_writes_nothing_is_refused_before_anything_is_asked(
+    command: tuple[str, ...], said: str, cli: Any, questions: Path, collection: str, server: Any, trained: Rewriter
+) -> None:
+    found = cli(*command, "--rewriter", trained.path, *server.lm, width=500)
+    assert (found.status, server.requests) == (2, [])
+    assert said in " ".join(found.err.split())
+
+
+@pytest.mark.parametrize("command", [("ask", QUESTION, "--technique", "rrr"), ("compile", "rrr", "questions.jsonl")])
+def test_a_folder_that_is_no_rewriter_is_refused_before_anything_is_asked(
+    command: tuple[str, ...], cli: Any, questions: Path, collection: str, server: Any, tmp_path: Path
+) -> None:
+    more = ("--out", "o") if command[0] == "compile" else ()
+    found = cli(*command, *more, "--collection", "tiny", "--rewriter", tmp_path / "gone", *server.lm, width=500)
+    assert (found.status, server.requests) == (2, [])
+    assert "there is no rewriter at 'gone'" in found.err
+
+
+@pytest.fixture
+def riddles(write: Any, rows_of_questions: Any) -> Path:
+    """Questions whose own words lead nowhere, and what the rewriter writes to the passage that decides."""
+    return write("riddles.jsonl", [
+        {
+            **row, "question": f"Riddle {number}, salt or what?", "answer": "feet", "options": ["salt", "feet"],
+            "evidence": {"p-feet": "ENTAILED"},
+        }
+        for number, row in enumerate(rows_of_questions(8))
+    ])  # fmt: skip
+
+
+def test_an_artifact_is_asked_shown_packed_and_evaluated_with_its_rewriter(
+    cli: Any, riddles: Path, collection: str, server: Any, trained: Rewriter, asked: list[Any]
+) -> None:
+    made = compiled(cli, riddles, collection, server, trained, "--knob", "max_passages=1")
+    assert made.status == 0, made.err
+    assert f"what rrr searched was written by {trained.identity}" in " ".join(made.out.split())
+    name = f"mine@{trained.checksum[:12]}"
+    assert f"rewriter: {name}" in cli("artifact", "show", "artifacts/mine").out
+    for path in trained.path.iterdir():
+        path.unlink()
+    found = cli("ask", "Riddle 3?", "--artifact", "artifacts/mine", "--trace", *OPTIONS, *server.lm)
+    assert (found.status, trained.identity in found.out) == (0, True), found.err
+    verified = cli("artifact", "verify", "artifacts/mine", *server.lm[2:])
+    assert (verified.status, f"ok: rewriter: {name}" in verified.out) == (0, True), verified.out
+    evaluated = cli("evaluate", riddles, "--artifact", "artifacts/mine", "--limit", "2", "--json", *server.lm)
+    assert f"mine: what is searched was written by {trained.identity}" in evaluated.data["notes"]
+    packed = cli("artifact", "pack", "artifacts/mine", "--out", "mine.qw", width=300)
+    assert f"and the rewriter {name}" in packed.out
+    there = cli("artifact", "unpack", "mine.qw", "--out", "there", "--home", "elsewhere", width=300)
+    assert f"rewriter {name}: in the working folder" in there.out
+    again = cli("ask", "Riddle 4?", "--artifact", "there", "--trace", "--home", "elsewhere", *OPTIONS, *server.lm)
+    assert (again.status, trained.identity in again.out) == (0, True), again.err
+
+
+def test_a_study_asks_its_rewriter_and_its_programs_name_it(
+    cli: Any, study_file: Callable[..., Path], riddles: Path, server: Any, trained: Rewriter, asked: list[Any]
+) -> None:
+    changes = {
+        "questions": str(riddles),
+        "rewriter": str(trained.path),
+        "techniques": {"rrr": {"search": "named"}},
+        "trials": 2,
+    }
+    file = study_file("mine", **changes)
+    assert cli("study", "check", file).status == 0
+    assert not asked
+    done = cli("study", "run", file, "--out", "studies/mine")
+    assert done.status == 0, done.err
+    assert asked
+    prompts = {json.dumps(body["messages"]) for body in server.requests}
+    assert not any("search queries" in one for one in prompts), "the LM reads and writes nothing"
+    manifests = [json.loads(path.read_text()) for path in Path("studies/mine/artifacts").glob("*/manifest.json")]
+    named = {one["technique"]: one["rewriter"] for one in manifests}
+    assert named["plain"] is None
+    assert named["rrr"] == {"name": "mine", "checksum": trained.checksum}
+    status = json.loads(cli("study", "status", "studies/mine", "--json").out)
+    assert status["spent"]["calls"]["made"] == len(asked) + len(server.requests)
+
+
+def test_a_study_without_a_technique_that_writes_takes_none(cli: Any, study_file: Any, trained: Rewriter) -> None:
+    file = study_file("none", rewriter=str(trained.path), techniques={"filter": {}})
+    found = cli("study", "check", file, width=300)
+    assert found.status == 2
+    assert "rewriter: none of the techniques (plain, filter) writes what is searched for" in found.err
+
+
+def test_the_embedded_model_with_an_adapter_writes_for_real(
+    cli: Any, collection: str, server: Any, trained: Rewriter
+) -> None:
+    command = ("ask", QUESTION, "--technique", "rrr", "--collection", collection, "--rewriter", trained.path)
+    found = cli(*command, "--json", *OPTIONS, *server.lm)
+    assert found.status == 0, found.err
+    (written, _) = found.data["steps"]
+    assert written["lm"] == read_rewriter(trained.path).identity
+    assert written["made"]["queries"]
+    assert len(server.requests) == 1

@@ -1,0 +1,103 @@
+"""Artifacts whose technique asks a rewriter."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from querywright.errors import ArtifactError, InputError
+from querywright.optimize.artifacts.card import card
+from querywright.optimize.artifacts.diff import diff
+from querywright.optimize.artifacts.files import read_artifact
+from querywright.optimize.artifacts.load import load
+from querywright.optimize.artifacts.rewriters import RewriterRef, find_rewriter, ref_of
+from querywright.optimize.artifacts.verify import verify
+from querywright.optimize.report import save_program
+from querywright.programs import make_program
+
+MARK = "rewriter:mine@0123456789ab"
+
+
+def rewriter_of(make_lm: Any, model: str = MARK) -> Any:
+    lm = make_lm()
+    lm.model = model
+    return lm
+
+
+@pytest.fixture
+def rewritten(tmp_path: Path, world: Any, make_lm: Any) -> tuple[Path, Any]:
+    """An artifact whose technique asked a rewriter, and that rewriter."""
+    rewriter = rewriter_of(make_lm)
+    program = make_program("hcqr", world, reader="multiple_choice", rewriter=rewriter)
+    save_program(
+        tmp_path / "own", program, lm=make_lm(), asked=world.splits.dev[:2], threads=1, made={}, card="# own\n"
+    )  # fmt: skip
+    return tmp_path / "own", rewriter
+
+
+def test_the_manifest_names_the_rewriter_and_nothing_more_of_it(rewritten: tuple[Path, Any]) -> None:
+    folder, _ = rewritten
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert manifest["rewriter"] == {"name": "mine", "checksum": "0123456789ab"}
+    assert not [path for path in folder.iterdir() if MARK in path.read_text()]
+    assert card(folder)["rewriter"] == "mine@0123456789ab"
+
+
+def test_a_program_without_a_rewriter_says_so(rewritten: tuple[Path, Any], artifact: Path) -> None:
+    assert json.loads((artifact / "manifest.json").read_text())["rewriter"] is None
+    assert card(artifact)["rewriter"] is None
+    rows = {row["name"]: row for row in diff(read_artifact(artifact), read_artifact(rewritten[0]))["facts"]}
+    assert rows["rewriter"] == {"name": "rewriter", "a": None, "b": "mine@0123456789ab"}
+
+
+def test_it_is_loaded_with_the_rewriter_that_is_given(rewritten: tuple[Path, Any], world: Any, make_lm: Any) -> None:
+    folder, rewriter = rewritten
+    lm = make_lm()
+    program = load(folder, lm=lm, retriever=world, rewriter=rewriter, verify=True)
+    steps = program("What of number 1?", ["wrong 1", "right 1"]).steps
+    assert {step.lm for step in steps if step.kind == "lm"} == {MARK}
+
+
+def test_a_rewriter_that_is_nowhere_is_named_with_the_way_out(
+    rewritten: tuple[Path, Any], world: Any, make_lm: Any, tmp_path: Path
+) -> None:
+    with pytest.raises(ArtifactError, match=r"compiled with the rewriter mine@0123456789ab.*--rewriter"):
+        load(rewritten[0], lm=make_lm(), retriever=world, home=tmp_path / "home")
+    with pytest.raises(InputError, match="must be a rewriter's folder or an LM, but got 7"):
+        load(rewritten[0], lm=make_lm(), retriever=world, rewriter=7)  # type: ignore[arg-type]
+
+
+def test_a_technique_that_writes_nothing_is_loaded_with_none(tmp_path: Path, world: Any, make_lm: Any) -> None:
+    program = make_program("plain", world, reader="multiple_choice")
+    save_program(tmp_path / "own", program, lm=make_lm(), asked=[], threads=1, made={}, card="")
+    with pytest.raises(ArtifactError, match="plain takes no rewriter"):
+        load(tmp_path / "own", lm=make_lm(), retriever=world, rewriter=rewriter_of(make_lm))
+
+
+def test_verifying_tells_another_rewriter_and_one_that_is_missing(
+    rewritten: tuple[Path, Any], make_lm: Any, tmp_path: Path
+) -> None:
+    folder, rewriter = rewritten
+
+    def states(**given: Any) -> dict[str, str]:
+        return {one.name: one.state for one in verify(folder, lm=make_lm(), home=tmp_path / "home", **given)}
+
+    assert states()["rewriter"] == "not possible"
+    assert states(rewriter=rewriter)["rewriter"] == "ok"
+    assert states(rewriter=rewriter_of(make_lm, "rewriter:other@ba9876543210"))["rewriter"] == "warning"
+
+
+def test_another_lm_as_a_rewriter_is_named_by_its_model_and_cannot_be_found(make_lm: Any, tmp_path: Path) -> None:
+    ref = ref_of(rewriter_of(make_lm, "openai/small@0123456789ab"))
+    assert ref == RewriterRef(name="openai/small@0123456789ab", checksum="")
+    with pytest.raises(ArtifactError, match="which the working folder does not have"):
+        find_rewriter(ref, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["../up", "a/b", "", ".hidden", "x" * 101])
+def test_a_name_is_no_path(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError if not name else ArtifactError, match=r"cannot be a rewriter's name|at least 1"):
+        find_rewriter(RewriterRef(name=name, checksum="0123456789ab"), tmp_path)
