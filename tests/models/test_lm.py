@@ -154,10 +154,10 @@ def test_a_copy_asks_the_same_engine():
 
 def test_a_model_of_ones_own_may_write_longer_texts_than_the_embedded_one():
     embedded = engine_of(resolve_lm("embedded")).inner.settings
-    own = engine_of(resolve_lm(f"gguf:{embedded_module._packaged_file()}")).inner.settings
+    own = engine_of(resolve_lm(f"gguf:{embedded_module.packaged_file()}")).inner.settings
     assert own.max_chars > embedded.max_chars
     assert own.max_items > embedded.max_items
     given = engine_of(
-        resolve_lm(f"gguf:{embedded_module._packaged_file()}", settings=EmbeddedSettings(max_chars=7))
+        resolve_lm(f"gguf:{embedded_module.packaged_file()}", settings=EmbeddedSettings(max_chars=7))
     ).inner.settings
     assert given.max_chars == 7

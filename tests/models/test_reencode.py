@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from gguf import GGMLQuantizationType, GGUFReader, GGUFWriter, quants
 
-from querywright.models.embedded import _packaged_file
+from querywright.models.embedded import packaged_file
 from querywright.models.reencode import read_header, reencoded
 from querywright.models.vocabulary import read_vocabulary
 
@@ -106,7 +106,7 @@ def test_a_file_without_a_vocabulary_has_no_control_tokens(tmp_path):
 
 
 def test_the_embedded_model_splits_texts_as_it_was_trained_to():
-    split = read_vocabulary(_packaged_file()).split
+    split = read_vocabulary(packaged_file()).split
     assert split is not None
     assert [piece.text for piece in split("sit upright for 15 minutes")] == [
         "sit", " upright", " for", " ", "1", "5", " minutes"

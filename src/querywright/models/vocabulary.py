@@ -14,7 +14,9 @@ from typing import Any, NamedTuple
 
 from querywright.models.reencode import read_header
 
-_CONTROL = 3  # the type of a control token
+CONTROL = 3
+"""The type of a control token."""
+
 _KEYS = ("tokens", "token_type", "merges", "model", "pre")
 
 
@@ -47,19 +49,33 @@ def read_vocabulary(path: Path) -> Vocabulary:
     header = read_header(path, {f"tokenizer.ggml.{key}" for key in _KEYS})
     tokens, kinds, merges, model, pre = (header.get(f"tokenizer.ggml.{key}") for key in _KEYS)
     texts = [token.decode(errors="replace") for token in tokens or ()]
-    control = tuple(text for text, kind in zip(texts, kinds or (), strict=False) if kind == _CONTROL)
+    control = tuple(text for text, kind in zip(texts, kinds or (), strict=False) if kind == CONTROL)
     known = (model, pre) == (b"gpt2", b"smollm")
     return Vocabulary(control, _splitter(texts, merges) if known and merges else None)
 
 
-def _splitter(tokens: list[str], merges: list[bytes]) -> Callable[[str], list[Piece]]:
-    """Byte-pair encoding after single digits and GPT-2's words, as SmolLM's file asks for (``pre`` is smollm)."""
-    from tokenizers import Tokenizer, models, pre_tokenizers
+def byte_pairs(tokens: list[str], merges: list[bytes]) -> Any:
+    """Byte-pair encoding after single digits and GPT-2's words, as SmolLM's file asks for (``pre`` is smollm).
+
+    Args:
+        tokens: The vocabulary, in order.
+        merges: Pairs of tokens with a space between, in order.
+
+    Returns:
+        A ``tokenizers.Tokenizer``.
+    """
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
     pairs: list[Any] = [tuple(merge.decode().split(" ")) for merge in merges]
     tokenizer = Tokenizer(models.BPE(vocab={token: number for number, token in enumerate(tokens)}, merges=pairs))
     steps = [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(steps)
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
+def _splitter(tokens: list[str], merges: list[bytes]) -> Callable[[str], list[Piece]]:
+    tokenizer = byte_pairs(tokens, merges)
 
     def split(text: str) -> list[Piece]:
         encoded = tokenizer.encode(text)
