@@ -61,7 +61,15 @@ def without_rewriting(
     return evaluation_of(NO_REWRITING, episodes, metrics)
 
 
-def kept(path: Path, name: str, make: Callable[[], Evaluation]) -> Evaluation:
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """An arm and what the guards say of what it wrote."""
+
+    evaluation: Evaluation
+    guards: Mapping[str, float]
+
+
+def kept(path: Path, name: str, make: Callable[[], Measured]) -> Measured:
     """An arm, read from its file where it was measured before.
 
     Args:
@@ -70,11 +78,14 @@ def kept(path: Path, name: str, make: Callable[[], Evaluation]) -> Evaluation:
         make: Measures it.
     """
     known = read_json(path)
-    if known is not None:
-        return Evaluation(name, tuple(Row.from_json(row) for row in known["rows"]), known["seconds"])
-    made = make()
-    write_json(path, {"rows": [row.to_json() for row in made.rows], "seconds": made.seconds})
-    return made
+    if known is None:
+        made = make()
+        rows = [row.to_json() for row in made.evaluation.rows]
+        known = {"rows": rows, "guards": dict(made.guards), "seconds": made.evaluation.seconds}
+        write_json(path, known)
+    rows = tuple(Row.from_json(row) for row in known["rows"])
+    guards = {key: math.nan if value is None else float(value) for key, value in known["guards"].items()}
+    return Measured(Evaluation(name, rows, known["seconds"]), guards)
 
 
 def compared(arms: Sequence[Evaluation]) -> Compared:

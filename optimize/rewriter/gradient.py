@@ -88,6 +88,7 @@ def learn(
     import torch
 
     kept = [(one, value) for one, value in zip(completions, advantages, strict=True) if one.tokens]
+    kept.sort(key=lambda one: one[0].prompt)  # a prompt that several share is gone through once a chunk
     total = sum(len(one.tokens) for one, _ in kept)
     if not total:
         return Learnt(0.0, 0.0, 0.0, 0)

@@ -19,8 +19,9 @@ from typing import Any
 from querywright.data.types import Question
 from querywright.errors import InputError
 from querywright.optimize.evaluate import Progress
+from querywright.optimize.rewriter.checkpoints import load_checkpoint, save_checkpoint
 from querywright.optimize.rewriter.gradient import Learnt, TrainingError, Update, learn, make_optimizer
-from querywright.optimize.rewriter.keeping import add_line, keep_lines
+from querywright.optimize.rewriter.keeping import add_line, finite_all, keep_lines
 from querywright.optimize.rewriter.recipes import (
     AdaptiveKL,
     MovingBaseline,
@@ -28,10 +29,11 @@ from querywright.optimize.rewriter.recipes import (
     batch_advantages,
     group_advantages,
 )
+from querywright.optimize.rewriter.rewards import Reward
 from querywright.optimize.rewriter.rollouts import Rollout, Run, Sampling, batch_of, roll_out
-from querywright.optimize.rewriter.types import Episode, Policy, Scored
+from querywright.optimize.rewriter.types import Policy, Scored
 
-LOG = "reinforce.jsonl"
+LOG, BEST = "reinforce.jsonl", "best"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +63,10 @@ class Reached:
 
     Args:
         step: Steps done.
-        best: Mean on dev of the best weights.
-        best_step: After how many steps they were reached.
+        best: Mean on dev of the best weights; None before the first evaluation.
+        first: The same of those it began with.
+        plain: The same of the questions as they are written.
+        best_step: After how many steps the best were reached.
         worse: Evaluations since.
         level: Steps in a row without a difference between rewards.
         flat: Such steps in all.
@@ -72,7 +76,9 @@ class Reached:
     """
 
     step: int = 0
-    best: float = -math.inf
+    best: float | None = None
+    first: float | None = None
+    plain: float | None = None
     best_step: int = 0
     worse: int = 0
     level: int = 0
@@ -252,7 +258,7 @@ class _Loop:
         return learn(self.policy, self.optimizer, completions, values, update, step=self.at.step + 1)
 
     def _scored(self, rollouts: Sequence[Rollout]) -> list[Scored]:
-        return self.reward([one.episode for one in rollouts], [one.tokens for one in rollouts])
+        return self.reward.score([one.episode for one in rollouts], [one.counts for one in rollouts])
 
     def _look(self) -> None:
         """Answer the dev questions greedily; the best weights so far are kept."""
@@ -264,9 +270,11 @@ class _Loop:
                 f"none of the {len(self.dev)} dev questions could be scored; they lack what the measure needs (evidence, "
                 "or a right answer): give labelled questions or another --metric"
             )
-        if value > at.best:
+        if at.best is None:
+            at.first, at.plain = value, _mean([one.plain for one in scored])
+        if at.best is None or value > at.best:
             at.best, at.best_step, at.worse = value, at.step, 0
-            save_tensors(self._best(at.step), self.policy.parameters())
+            save_checkpoint(self.folder / BEST, at.step, self.policy.parameters())
         else:
             at.worse += 1
             at.ended = at.worse >= self.settings.patience
@@ -274,9 +282,60 @@ class _Loop:
             "kind": "dev",
             "step": at.step,
             "value": value,
-            "plain": _mean([one.plain for one in scored]),
+            "plain": at.plain,
             "reward": _mean([one.reward for one in scored]),
             "tokens": _mean([float(len(c.tokens)) for one in rollouts for c in one.completions]),
             "guards": self._guards(rollouts),
         }
         add_line(self.log, line)
+
+    def _keep(self) -> None:
+        self.at.baseline, self.at.control = self.baseline.to_json(), self.control.to_json()
+        save_checkpoint(
+            self.folder, self.at.step, self.policy.parameters(), self.optimizer, finite_all(asdict(self.at))
+        )
+
+    def _resume(self) -> None:
+        """Go back to the last checkpoint: what was logged or kept after it is done again."""
+        found = load_checkpoint(self.folder)
+        if found is not None:
+            self.at = Reached(**found.state)
+            self.baseline = MovingBaseline.from_json(self.at.baseline)
+            self.control = AdaptiveKL.from_json(self.at.control)
+            self.policy.set_parameters(found.parameters)
+            found.restore(self.policy.parameters(), self.optimizer)
+        reached = -1 if found is None else self.at.step
+        keep_lines(self.log, lambda line: line["step"] <= reached)
+        for path in self.folder.glob(f"{BEST}/step-*"):
+            if int(path.stem.removeprefix("step-")) > reached:
+                path.unlink()
+
+    def _finish(self) -> Reinforced:
+        """The best weights become the policy's."""
+        best = load_checkpoint(self.folder / BEST)
+        if best is None:
+            raise InputError(f"the best weights are missing from {self.folder.name!r}; delete the folder to start anew")
+        self.policy.set_parameters(best.parameters)
+        at = self.at
+        return Reinforced(
+            steps=at.step,
+            best_step=at.best_step,
+            first=math.nan if at.first is None else at.first,
+            best=math.nan if at.best is None else at.best,
+            plain=math.nan if at.plain is None else at.plain,
+            early=at.ended,
+            flat=at.flat,
+        )
+
+    def _guards(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
+        return {}
+
+
+def _mean(values: Sequence[float]) -> float:
+    known = [value for value in values if not math.isnan(value)]
+    return math.fsum(known) / len(known) if known else math.nan
+
+
+def _deviation(values: Sequence[float]) -> float:
+    known = [value for value in values if not math.isnan(value)]
+    return statistics.pstdev(known) if known else math.nan

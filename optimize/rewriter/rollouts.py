@@ -40,9 +40,9 @@ class Rollout:
     completions: tuple[Completion, ...]
 
     @property
-    def tokens(self) -> int:
-        """Tokens that were written."""
-        return sum(len(one.tokens) for one in self.completions)
+    def counts(self) -> list[int]:
+        """Tokens of each completion."""
+        return [len(one.tokens) for one in self.completions]
 
 
 def seed_of(*parts: object) -> int:

@@ -58,3 +58,84 @@ from querywright.optimize.rewriter.settings import (
 from querywright.optimize.rewriter.types import Pair
 from querywright.optimize.rewriter.warmup import warm_up
 from querywright.programs import make_program
+
+
+OpenLM = Callable[[str], dspy.LM]
+"""Gives the LM of a name, such as ``rewriter:PATH``."""
+
+DEV_PAIRS = 0.1
+"""Share of the questions whose pairs the warm-up is measured by."""
+WARMUP_LOG = "warmup.jsonl"
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """What a training made.
+
+    Args:
+        folder: The rewriter.
+        card: The content of its ``card.json``.
+        dev: Arms on dev.
+        test: Arms on test; None where there are no test questions.
+        report: The HTML page.
+    """
+
+    folder: Path
+    card: Mapping[str, Any]
+    dev: Compared
+    test: Compared | None
+    report: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What a training works with, open already.
+
+    Args:
+        splits: Train, dev and test questions.
+        retriever: What is searched.
+        collection: Its name.
+        teacher: Collects rewrites; None where pairs are given or nothing is collected.
+        pairs: Pairs to warm up on, besides those that are collected.
+        reader: Name of the reader, for recipes that reward answers.
+        reader_lm: Its LM.
+        open_lm: Opens the rewriter as it will be used, to measure it so. None: it is measured in training alone.
+    """
+
+    splits: Splits
+    retriever: Any
+    collection: str
+    teacher: dspy.LM | None = None
+    pairs: Sequence[Pair] = ()
+    reader: str | None = None
+    reader_lm: dspy.LM | None = None
+    open_lm: OpenLM | None = None
+
+
+def train(
+    settings: TrainSettings,
+    given: Given,
+    *,
+    out: Path,
+    work: Path,
+    progress: Progress | None = None,
+) -> Trained:
+    """Trains a rewriter.
+
+    Args:
+        settings: How.
+        given: What with.
+        out: The folder of the rewriter.
+        work: The working folder; made when it is missing, and taken up again.
+        progress: Called with what is being done, how much is done, and how much there is.
+
+    Raises:
+        InputError: Something given is wrong or too little, or the working folder is another training's.
+        TrainingError: The loss is no number, or all rewards are alike.
+        OSError: A file cannot be written; what was kept is whole, and the same training goes on from there.
+    """
+    check_training(settings, given.splits, pairs=bool(given.pairs), reader=given.reader is not None)
+    work.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with only_one(work):
+        claim(work, _facts(settings, given))
+        return _Training(settings, given, out, work, progress).go()

@@ -80,7 +80,7 @@ def one_turn(questions: Sequence[Any], answer: Any) -> list[Episode]:
 class Words:
     """Half a point for each good word, off for each bad one."""
 
-    def score(self, episodes: Sequence[Episode], tokens: Sequence[int]) -> list[Scored]:
+    def score(self, episodes: Sequence[Episode], tokens: Sequence[Sequence[int]] | None = None) -> list[Scored]:
         values = [0.5 * (one.texts[0].count("good") - one.texts[0].count("bad")) for one in episodes]
         return [Scored(value, value, 0.0) for value in values]
 
@@ -91,5 +91,5 @@ class Constant:
     def __init__(self, value: float = 0.25) -> None:
         self.value = value
 
-    def score(self, episodes: Sequence[Episode], tokens: Sequence[int]) -> list[Scored]:
+    def score(self, episodes: Sequence[Episode], tokens: Sequence[Sequence[int]] | None = None) -> list[Scored]:
         return [Scored(self.value, 0.0 if math.isnan(self.value) else self.value, 0.0) for _ in episodes]

@@ -41,4 +41,4 @@ def test_draws_depend_on_the_seed_and_the_place() -> None:
 def test_without_a_seed_the_likeliest_is_written() -> None:
     rollouts = roll_out(BANDIT["Bandit"](), BANDIT["one_turn"], QUESTIONS, Sampling())
     assert {one.completions[0].tokens for one in rollouts} == {(0,)}
-    assert [one.tokens for one in rollouts] == [1] * 5
+    assert [one.counts for one in rollouts] == [[1]] * 5
