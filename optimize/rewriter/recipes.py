@@ -121,6 +121,7 @@ OURS = Recipe(
     batch=8,
     group=8,
     steps=200,
+    room=128,
     unreadable=0.1,
 )
 """Rewarded by what is found alone: no reader is asked. The baseline is the mean of the other samples of the question
@@ -141,9 +142,10 @@ SEED = Recipe(
     length_penalty=0.01,
 )
 """The recipe of a published summary of Rewrite-Retrieve-Read: REINFORCE, reward F1(rewritten) - F1(original), the mean
-of the last 100 steps as the baseline, KL to the fine-tuned model and a length penalty, AdaFactor at 1e-4, batches of 32,
-about 2,000 steps, 64 tokens. It gives no weight for either penalty: .01 a token, and the paper's .001 a nat. It searches
-by a beam of 5, which explores nothing; here rewrites are sampled (temperature 1, top-k 100) and greedy in evaluation."""
+of the last 100 steps as the baseline, KL to the fine-tuned model and a length penalty, AdaFactor at 1e-4, batches of
+32, about 2,000 steps, 64 tokens. It gives no weight for either penalty: .01 a token, and the paper's .001 a nat. It
+searches by a beam of 5, which explores nothing; here rewrites are sampled (temperature 1, top-k 100), and greedy in
+evaluation."""
 
 PAPER = Recipe(
     name="paper",
