@@ -134,8 +134,10 @@ def test_an_unreadable_text_falls_back_and_is_asked_for_once(world: Any) -> None
     script = Script(lambda turn: "no JSON" if turn.place == 0 else rewrite(turn))
     bad, good = run_episodes(world.program("rrr", None), world.questions[:2], script)
     assert len(script.rounds) == 1
-    assert bad.read == (None,) and bad.texts == ("no JSON",)
-    assert bad.prediction.fallbacks == ["rewrite"] and bad.queries == ("What of number 0?",)
+    assert bad.read == (None,)
+    assert bad.texts == ("no JSON",)
+    assert bad.prediction.fallbacks == ["rewrite"]
+    assert bad.queries == ("What of number 0?",)
     assert good.read == good.texts
 
 
@@ -145,9 +147,12 @@ def test_a_text_is_held_to_what_the_embedded_lm_can_write(world: Any) -> None:
     (held,) = run_episodes(world.program("rrr", None), world.questions[:1], lambda turns: [text])
     assert held.texts == (text,)
     read = json.loads(held.read[0] or "")
-    assert list(read) == ["thought", "queries"] and len(read["queries"]) == 2
-    assert read["queries"][0].startswith("the 'key' of 0") and len(read["queries"][0]) <= 80
-    assert read["queries"][0].endswith("word") and held.queries == tuple(read["queries"])
+    assert list(read) == ["thought", "queries"]
+    assert len(read["queries"]) == 2
+    assert read["queries"][0].startswith("the 'key' of 0")
+    assert len(read["queries"][0]) <= 80
+    assert read["queries"][0].endswith("word")
+    assert held.queries == tuple(read["queries"])
     (free,) = run_episodes(world.program("rrr", None), world.questions[:1], lambda turns: [text], settings=None)
     assert len(free.queries) == 3
 
@@ -174,7 +179,9 @@ def test_a_question_that_fails_has_no_prediction(world: Any) -> None:
     world.search = search
     one, two = run_episodes(world.program("rrr", None), world.questions[:2], Script(rewrite))
     assert (one.error, two.error) == (None, "bug")
-    assert two.prediction is None and two.queries == () and two.texts
+    assert two.prediction is None
+    assert two.queries == ()
+    assert two.texts
 
 
 @pytest.mark.parametrize("texts", [[], ["{}", "{}", "{}"]])
