@@ -150,6 +150,9 @@ def _loss(new: Any, old: Any, ref: Any, earned: Any, update: Update) -> Any:
 def make_optimizer(kind: str, tensors: Sequence[Any], lr: float) -> Any:
     """The optimizer of a recipe, without weight decay.
 
+    AdaFactor takes steps of the size of the learning rate, and not in proportion to the weights, of which those of a
+    fresh adapter are zero.
+
     Args:
         kind: ``adamw`` or ``adafactor``.
         tensors: What is trained.
@@ -158,5 +161,7 @@ def make_optimizer(kind: str, tensors: Sequence[Any], lr: float) -> Any:
     import torch
 
     if kind == "adafactor":
-        return torch.optim.Adafactor(tensors, lr=lr, weight_decay=0.0)
+        from transformers.optimization import Adafactor
+
+        return Adafactor(tensors, lr=lr, scale_parameter=False, relative_step=False, warmup_init=False)
     return torch.optim.AdamW(tensors, lr=lr, weight_decay=0.0)

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from querywright.data.types import Question
 from querywright.errors import InputError
@@ -29,9 +29,11 @@ from querywright.optimize.rewriter.recipes import (
     batch_advantages,
     group_advantages,
 )
-from querywright.optimize.rewriter.rewards import Reward
 from querywright.optimize.rewriter.rollouts import Rollout, Run, Sampling, batch_of, roll_out
 from querywright.optimize.rewriter.types import Policy, Scored
+
+if TYPE_CHECKING:
+    from querywright.optimize.rewriter.rewards import Reward
 
 LOG, BEST = "reinforce.jsonl", "best"
 
@@ -175,7 +177,7 @@ class _Loop:
         self.optimizer = make_optimizer(self.recipe.optimizer, list(self.policy.parameters().values()), self.recipe.lr)
         self.baseline, self.control = MovingBaseline(), AdaptiveKL(self.recipe.kl.beta, self.recipe.kl.target)
         self._resume()
-        if self.at.step == 0 and not self.at.ended:
+        if self.at.best is None:
             self._look()
             self._keep()
         while self.at.step < self.recipe.steps and not self.at.ended:

@@ -14,10 +14,10 @@ WORDS = ("end", "good", "bad", "plain", "other")
 class Bandit:
     """A logit a word, the same at every place; the first word ends a completion."""
 
-    def __init__(self) -> None:
+    def __init__(self, start: float = 0.0) -> None:
         import torch
 
-        self.logits = torch.nn.Parameter(torch.zeros(len(WORDS)))
+        self.logits = torch.nn.Parameter(torch.full((len(WORDS),), start))
         self._reference: Any = None
         self.set_reference()
 
