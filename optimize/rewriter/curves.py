@@ -10,6 +10,9 @@ from querywright.optimize.html_figures import ARM, BASELINE, LOSS, WIN, Panel, d
 Lines = Sequence[Mapping[str, Any]]
 """Lines of a log."""
 
+SHARES = ("empty", "copied", "over_long", "leaking", "unreadable", "cut", "equal", "distinct_2")
+"""The guards that are shares."""
+
 SMOOTH = 0.2
 """Weight of the newest value in the drawn mean."""
 
@@ -18,23 +21,23 @@ def warmup_panels(log: Lines) -> list[Panel]:
     """The losses of the warm-up.
 
     Args:
-        log: Lines with ``step``, and ``loss`` or ``dev_loss``.
+        log: A line a step, and a line a look at dev.
     """
     series = {
-        "train": _points(log, "loss"),
-        "dev": _points(log, "dev_loss"),
+        what: _points([line for line in log if line["kind"] == kind], "loss")
+        for what, kind in (("train", "step"), ("dev", "dev"))
     }
     panel = _panel("warmup", "Warm-up: loss a token", "step", series, (ARM, WIN))
     return [] if panel is None else [panel]
 
 
-def reinforce_panels(steps: Lines, looks: Lines) -> list[Panel]:
+def reinforce_panels(log: Lines) -> list[Panel]:
     """Reward, measure on dev, KL, length and diversity by step.
 
     Args:
-        steps: A line a step.
-        looks: A line an evaluation on dev.
+        log: A line a step, and a line an evaluation on dev.
     """
+    steps, looks = ([line for line in log if line["kind"] == kind] for kind in ("step", "dev"))
     found = [
         _panel(
             "reward",
@@ -58,7 +61,7 @@ def reinforce_panels(steps: Lines, looks: Lines) -> list[Panel]:
             "step",
             {
                 name: _points([line["guards"] for line in steps], name, at=[line["step"] for line in steps])
-                for name in dict.fromkeys(key for line in steps for key in line.get("guards", {}))
+                for name in SHARES
             },
             ("#3b82c4", "#d1720b", "#15805f", "#a05fb4", "#b8860b", "#c2410c", "#5b7c99", "#7d8f2a"),
         ),

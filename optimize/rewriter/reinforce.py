@@ -21,6 +21,7 @@ from querywright.errors import InputError
 from querywright.optimize.evaluate import Progress
 from querywright.optimize.rewriter.checkpoints import load_checkpoint, save_checkpoint
 from querywright.optimize.rewriter.gradient import Learnt, TrainingError, Update, learn, make_optimizer
+from querywright.optimize.rewriter.guards import guards
 from querywright.optimize.rewriter.keeping import add_line, finite_all, keep_lines
 from querywright.optimize.rewriter.recipes import (
     AdaptiveKL,
@@ -220,7 +221,7 @@ class _Loop:
             "gradient": learnt.norm,
             "tokens": _mean([float(len(c.tokens)) for one in rollouts for c in one.completions]),
             "ended": _mean([float(c.ended) for one in rollouts for c in one.completions]),
-            "guards": self._guards(rollouts),
+            "guards": _guards(rollouts),
             "seconds": round(time.monotonic() - began, 3),
         }
         add_line(self.log, line)
@@ -287,7 +288,7 @@ class _Loop:
             "plain": at.plain,
             "reward": _mean([one.reward for one in scored]),
             "tokens": _mean([float(len(c.tokens)) for one in rollouts for c in one.completions]),
-            "guards": self._guards(rollouts),
+            "guards": _guards(rollouts),
         }
         add_line(self.log, line)
 
@@ -329,9 +330,6 @@ class _Loop:
             flat=at.flat,
         )
 
-    def _guards(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
-        return {}
-
 
 def _mean(values: Sequence[float]) -> float:
     known = [value for value in values if not math.isnan(value)]
@@ -341,3 +339,8 @@ def _mean(values: Sequence[float]) -> float:
 def _deviation(values: Sequence[float]) -> float:
     known = [value for value in values if not math.isnan(value)]
     return statistics.pstdev(known) if known else math.nan
+
+
+def _guards(rollouts: Sequence[Rollout]) -> dict[str, Any]:
+    ended = [[one.ended for one in rollout.completions] for rollout in rollouts]
+    return guards([rollout.episode for rollout in rollouts], ended).to_json()

@@ -67,8 +67,7 @@ def rewriter_html(
     questions: Sequence[Question],
     *,
     warmup: Lines = (),
-    steps: Lines = (),
-    looks: Lines = (),
+    reinforcement: Lines = (),
 ) -> str:
     """The page of a training; the same input gives the same text.
 
@@ -79,8 +78,7 @@ def rewriter_html(
         test: Arms on test, or None.
         questions: The dev questions, in the order of the rows.
         warmup: Log of the warm-up.
-        steps: Log of the reinforcement.
-        looks: Its evaluations on dev.
+        reinforcement: Log of the reinforcement.
     """
     drawn: list[Panel] = []
 
@@ -96,7 +94,7 @@ def rewriter_html(
         parts[f"On {part}"] = f"<ul>{sentences}</ul>{scores(found)}" + panels(
             [_renamed(panel, part) for panel in (*html_figures.means(found), *html_figures.differences(found))]
         )
-    curves = [*warmup_panels(warmup), *reinforce_panels(steps, looks)]
+    curves = [*warmup_panels(warmup), *reinforce_panels(reinforcement)]
     if curves:
         parts["Curves"] = panels(curves)
     parts["Guards"] = _guards(card["guards"])

@@ -40,7 +40,7 @@ class TrainSettings:
         warmup: Of the warm-up.
         reinforce: Of the reinforcement.
         lora: Of the adapter; None trains all weights.
-        device: ``auto``, ``cpu`` or ``cuda``.
+        device: Such as ``cpu`` or ``cuda:0``; None takes a GPU where there is one.
         dtype: ``auto``, ``float32`` or ``bfloat16``.
     """
 
@@ -56,7 +56,7 @@ class TrainSettings:
     warmup: WarmupSettings = field(default_factory=WarmupSettings)
     reinforce: ReinforceSettings = field(default_factory=ReinforceSettings)
     lora: LoraSettings | None = field(default_factory=LoraSettings)
-    device: str = "auto"
+    device: str | None = None
     dtype: str = "auto"
 
     def to_json(self) -> dict[str, Any]:

@@ -6,7 +6,8 @@ where it was, to the result of one that was not.
 
 from __future__ import annotations
 
-import math
+import hashlib
+import json
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -19,35 +20,40 @@ import dspy
 from querywright import __version__
 from querywright.data.splits import Splits
 from querywright.data.types import Question
-from querywright.errors import InputError
-from querywright.metrics.dspy_metrics import METRICS as NAMED
-from querywright.metrics.dspy_metrics import needs
+from querywright.models.hf import EMBEDDED, load_base
+from querywright.models.rewriter_bases import describe_base, save_weights
+from querywright.models.rewriters import write_rewriter
 from querywright.optimize.comparison import Compared, meet
 from querywright.optimize.evaluate import Evaluation, Progress, metrics_by_name
 from querywright.optimize.report import today
 from querywright.optimize.rewriter.checkpoints import load_tensors, save_tensors
-from querywright.optimize.rewriter.collect import CollectSettings, collect
+from querywright.optimize.rewriter.collect import collect
 from querywright.optimize.rewriter.episodes import run_episodes
 from querywright.optimize.rewriter.evaluation import (
+    AS_IT_COMES,
+    IN_USE,
     METRICS,
     TEACHER,
     TRAINED,
     UNTRAINED,
     WARMED_UP,
+    Measured,
     compared,
     evaluation_of,
     kept,
     standing,
     without_rewriting,
 )
-from querywright.optimize.rewriter.guards import warnings
-from querywright.optimize.rewriter.keeping import only_one, read_json, read_lines, write_json, write_whole
+from querywright.optimize.rewriter.guards import Guards, guards, warnings
+from querywright.optimize.rewriter.keeping import finite_all, only_one, read_json, read_lines, write_json, write_whole
 from querywright.optimize.rewriter.policy import HFPolicy
-from querywright.optimize.rewriter.reinforce import LOG, reinforce
+from querywright.optimize.rewriter.reinforce import reinforce
 from querywright.optimize.rewriter.report import rewriter_card, rewriter_html
+from querywright.optimize.rewriter.rewards import make_reward
 from querywright.optimize.rewriter.rollouts import Sampling, roll_out, seed_of
 from querywright.optimize.rewriter.settings import (
     COLLECT,
+    FORMAT,
     REINFORCE,
     WARMUP,
     TrainSettings,
@@ -65,7 +71,7 @@ OpenLM = Callable[[str], dspy.LM]
 
 DEV_PAIRS = 0.1
 """Share of the questions whose pairs the warm-up is measured by."""
-WARMUP_LOG = "warmup.jsonl"
+REPORT = "report.html"
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,3 +145,252 @@ def train(
     with only_one(work):
         claim(work, _facts(settings, given))
         return _Training(settings, given, out, work, progress).go()
+
+
+class _Training:
+    def __init__(
+        self, settings: TrainSettings, given: Given, out: Path, work: Path, progress: Progress | None
+    ) -> None:
+        self.settings, self.given, self.out, self.work, self.progress = settings, given, out, work, progress
+        self.parts = {name: part for name, part in (("dev", given.splits.dev), ("test", given.splits.test)) if part}
+        self.finds = make_program(settings.technique, given.retriever, **settings.knobs)
+        self.run = partial(run_episodes, self.finds)
+        self.metrics = metrics_by_name(measured_by(settings.metric, given.splits.dev))
+        self.base = load_base(settings.base)
+        self.policy = HFPolicy(
+            *self.base, lora=settings.lora, device=settings.device, dtype=settings.dtype, seed=settings.seed
+        )
+        self.reports: dict[str, Any] = {}
+        self.arms: dict[str, list[Evaluation]] = {name: [] for name in self.parts}
+        self.guards: dict[str, Guards] = {}
+
+    def go(self) -> Trained:
+        for name, part in self.parts.items():
+            room = self.finds.technique.max_passages
+            self.arms[name].append(without_rewriting(part, self.given.retriever, self.metrics, room))
+        self._teacher()
+        self._measure(UNTRAINED)
+        pairs = self._collected()
+        if WARMUP in self.settings.stages:
+            self._stage(WARMUP, partial(self._warmed_up, pairs))
+            if REINFORCE in self.settings.stages:
+                self._measure(WARMED_UP)
+        if REINFORCE in self.settings.stages:
+            self._stage(REINFORCE, partial(self._reinforced, pairs))
+        self._measure(TRAINED)
+        weights = self._weights()
+        self._in_use(weights)
+        return self._kept(weights)
+
+    def _tell(self, what: str, done: int, total: int) -> None:
+        if self.progress is not None:
+            self.progress(what, done, total)
+
+    def _measure(self, arm: str) -> None:
+        """Answer dev and test greedily; once, whatever happens to the process."""
+        sampling = Sampling(room=self.settings.recipe.room)
+
+        def work(name: str) -> Measured:
+            rollouts = roll_out(self.policy, self.run, self.parts[name], sampling)
+            ended = [[one.ended for one in rollout.completions] for rollout in rollouts]
+            episodes = [rollout.episode for rollout in rollouts]
+            return Measured(evaluation_of(arm, episodes, self.metrics), guards(episodes, ended).to_json())
+
+        for place, name in enumerate(self.parts, 1):
+            file = self.work / f"measured-{name}-{arm.replace(' ', '-')}.json"
+            found = kept(file, arm, partial(work, name))
+            self.arms[name].append(found.evaluation)
+            if name == "dev":
+                self.guards[arm] = Guards(**{**found.guards, "episodes": int(found.guards["episodes"])})
+            self._tell(f"measuring: {arm}", place, len(self.parts))
+
+    def _teacher(self) -> None:
+        teacher = self.given.teacher
+        if teacher is not None and COLLECT in self.settings.stages:
+            self._meet(TEACHER, teacher)
+
+    def _meet(self, arm: str, lm: dspy.LM) -> None:
+        for name, part in self.parts.items():
+            folder = self.work / f"rows-{name}"
+            found = meet({arm: self.finds}, part, lm=lm, folder=folder, metrics=self.metrics, progress=self.progress)
+            self.arms[name].append(found[arm])
+
+    def _stage(self, name: str, work: Callable[[], Mapping[str, Any]]) -> None:
+        """Do a stage once; its weights and what it did are kept when it is done."""
+        file, weights = self.work / f"{name}.json", self.work / f"{name}.safetensors"
+        known = read_json(file)
+        if known is None:
+            known = finite_all(work())
+            save_tensors(weights, self.policy.parameters())
+            write_json(file, known)
+        else:
+            self.policy.set_parameters(load_tensors(weights))
+        self.reports[name] = known
+
+    def _collected(self) -> list[Pair]:
+        found = list(self.given.pairs)
+        if COLLECT in self.settings.stages and self.given.teacher is not None:
+            collected = collect(
+                lambda: make_program(self.settings.technique, self.given.retriever, **self.settings.knobs),
+                self.given.splits.train,
+                self.given.teacher,
+                self.settings.collecting,
+                self.work / COLLECT,
+                self.progress,
+            )
+            self.reports[COLLECT] = {
+                "questions": len(self.given.splits.train),
+                "pairs": len(collected),
+                "teacher": self.given.teacher.model,
+            }
+            found += collected
+        return found
+
+    def _warmed_up(self, pairs: Sequence[Pair]) -> dict[str, Any]:
+        learnt, looked_at = split_pairs(pairs, self.settings.seed)
+        settings = replace(self.settings.warmup, seed=self.settings.seed)
+        return asdict(warm_up(self.policy, learnt, looked_at, settings, self.work / WARMUP, self.progress))
+
+    def _reinforced(self, pairs: Sequence[Pair]) -> dict[str, Any]:
+        settings, given, recipe = self.settings, self.given, self.settings.recipe
+        program, lm = self.finds, None
+        if recipe.needs_reader:
+            program = make_program(settings.technique, given.retriever, reader=given.reader, **settings.knobs)
+            lm = given.reader_lm
+        target = None
+        if recipe.length_penalty:
+            lengths = [len(self.policy.taught(pair.messages, pair.text).tokens) for pair in pairs]
+            target = statistics.median(lengths) if lengths else recipe.room / 2
+        reward = make_reward(recipe, program, metric=settings.metric, lm=lm, target=target)
+        done = reinforce(
+            self.policy,
+            given.splits.train,
+            given.splits.dev,
+            run=partial(run_episodes, program, lm=lm),
+            reward=reward,
+            recipe=recipe,
+            settings=replace(settings.reinforce, seed=settings.seed),
+            folder=self.work / REINFORCE,
+            progress=self.progress,
+        )
+        return asdict(done)
+
+    def _weights(self) -> Path:
+        """The weights as ``write_rewriter`` takes them."""
+        folder = self.work / "weights"
+        save_weights(self.policy.trained(), folder, name=self.settings.base)
+        return folder
+
+    def _in_use(self, weights: Path) -> None:
+        """The embedded model, as it comes and as trained, in the engine that they run in."""
+        if self.given.open_lm is None or self.settings.base != EMBEDDED:
+            return
+        self._meet(AS_IT_COMES, self.given.open_lm(EMBEDDED))
+        path = self.work / "in-use" / self.out.name
+        self._write(path, weights, {}, "")
+        self._meet(IN_USE, self.given.open_lm(f"rewriter:{path}"))
+
+    def _kept(self, weights: Path) -> Trained:
+        found = {name: compared(arms) for name, arms in self.arms.items()}
+        dev, test = found["dev"], found.get("test")
+        card = self._card(found)
+        name = self.out.name
+        curve = [{"stage": stage, **line} for stage in (WARMUP, REINFORCE) for line in self._log(stage)]
+        self._write(self.out, weights, card, rewriter_card(name, card, dev, test), curve)
+        steps = self._log(REINFORCE)
+        text = rewriter_html(
+            name, card, dev, test, self.given.splits.dev, warmup=self._log(WARMUP), reinforcement=steps
+        )
+        report = self.work / REPORT
+        write_whole(report, text)
+        return Trained(self.out, card, dev, test, report)
+
+    def _log(self, stage: str) -> list[dict[str, Any]]:
+        return read_lines(self.work / stage / f"{stage}.jsonl")
+
+    def _card(self, found: Mapping[str, Compared]) -> dict[str, Any]:
+        before, after = self.guards.get(WARMED_UP, self.guards[UNTRAINED]), self.guards[TRAINED]
+        said = warnings(before, after)
+        flat = self.reports.get(REINFORCE, {}).get("flat")
+        if flat:
+            said.append(f"in {flat} of {self.reports[REINFORCE]['steps']} steps all rewards were alike: nothing learnt")
+        arm = IN_USE if any(one.name == IN_USE for one in found["dev"].arms) else TRAINED
+        standings = {name: standing(one, self.settings.metric, arm) for name, one in found.items()}
+        card: dict[str, Any] = finite_all(
+            {
+                "created": self._created(),
+                "technique": self.settings.technique,
+                "knobs": dict(self.settings.knobs),
+                "base": self.settings.base,
+                "recipe": self.settings.recipe.to_json(),
+                "metric": self.settings.metric,
+                "collection": self.given.collection,
+                "fingerprint": self.given.retriever.fingerprint,
+                "data": data_facts(self.given.splits),
+                "settings": {k: v for k, v in self.settings.to_json().items() if k not in ("recipe", "knobs")},
+                "stages": self.reports,
+                "standing": {n: {**asdict(one), "warning": one.warning} for n, one in standings.items()},
+                "guards": {"before": before.to_json(), "after": after.to_json(), "warnings": said},
+                **{name: one.to_json() for name, one in found.items()},
+            }
+        )
+        return card
+
+    def _created(self) -> str:
+        """The day on which it was begun, so that a run that was taken up again writes what an undisturbed one does."""
+        file = self.work / "begun.json"
+        if read_json(file) is None:
+            write_json(file, today())
+        return str(read_json(file))
+
+    def _write(
+        self, path: Path, weights: Path, card: Mapping[str, Any], readme: str, curve: Sequence[Mapping[str, Any]] = ()
+    ) -> None:
+        write_rewriter(
+            path,
+            weights,
+            base=describe_base(self.settings.base),
+            techniques=[self.settings.technique],
+            recipe=self.settings.recipe.name if REINFORCE in self.settings.stages else "warm-up",
+            created=self._created(),
+            card=card,
+            readme=readme,
+            curve=curve,
+        )
+
+
+def measured_by(metric: str, questions: Sequence[Question]) -> list[str]:
+    """The metrics of a training: the one it is for first, and those that the questions allow."""
+    labelled = any(question.evidence for question in questions)
+    return list(dict.fromkeys([metric, *(METRICS if labelled else ())]))
+
+
+def split_pairs(pairs: Sequence[Pair], seed: int) -> tuple[list[Pair], list[Pair]]:
+    """Pairs to learn from, and pairs to choose the epoch by, of other questions.
+
+    Args:
+        pairs: All of them.
+        seed: Of the choice.
+    """
+    ids = sorted({pair.question for pair in pairs}, key=lambda id: seed_of(seed, "pairs", id))
+    chosen = set(ids[: max(1, round(DEV_PAIRS * len(ids)))] if len(ids) > 1 else ())
+    return [one for one in pairs if one.question not in chosen], [one for one in pairs if one.question in chosen]
+
+
+def _facts(settings: TrainSettings, given: Given) -> dict[str, Any]:
+    """All that the result depends on."""
+    told = {name: value for name, value in settings.to_json().items() if name != "device"}
+    lines = json.dumps([asdict(pair) for pair in given.pairs], sort_keys=True)
+    return {
+        "format": FORMAT,
+        "version": __version__,
+        "settings": told,
+        "base": describe_base(settings.base).model_dump(),
+        "data": data_facts(given.splits),
+        "collection": given.collection,
+        "fingerprint": given.retriever.fingerprint,
+        "teacher": None if given.teacher is None else given.teacher.model,
+        "reader": given.reader,
+        "reader_lm": None if given.reader_lm is None else given.reader_lm.model,
+        "pairs": {"n": len(given.pairs), "sha256": hashlib.sha256(lines.encode()).hexdigest()},
+    }
