@@ -12,8 +12,8 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -85,37 +85,29 @@ def save_checkpoint(
     Raises:
         InputError: There is no room, or the folder cannot be written; the checkpoints before are as they were.
     """
-    from safetensors.torch import save
-
-    tensors = {f"parameter/{name}": _still(one) for name, one in parameters.items()}
+    tensors = {f"parameter/{name}": one for name, one in parameters.items()}
     numbers: dict[str, dict[str, float]] = {}
     for name, one in parameters.items() if optimizer is not None else ():
         for key, value in optimizer.state.get(one, {}).items():
             if hasattr(value, "detach"):
-                tensors[f"optimizer/{key}/{name}"] = _still(value)
+                tensors[f"optimizer/{key}/{name}"] = value
             else:
                 numbers.setdefault(name, {})[key] = value
-    data = save(tensors)
+    data, digest = _bytes(tensors)
     record = {
         "format": _FORMAT,
         "step": step,
-        "sha256": hashlib.sha256(data).hexdigest(),
+        "sha256": digest,
         "numbers": numbers,
         "state": dict(state or {}),
     }
     text = json.dumps(record, ensure_ascii=False, allow_nan=False).encode()
     stem = f"step-{step:08d}"
-    try:
+    with _told(f"the checkpoint of step {step}", folder):
         folder.mkdir(parents=True, exist_ok=True)
         (folder / f"{stem}.json").unlink(missing_ok=True)
         _write(folder / f"{stem}.safetensors", data)
         _write(folder / f"{stem}.json", text)
-    except OSError as error:
-        remedy = "make room" if error.errno in _NO_ROOM else "make the folder writable"
-        raise InputError(
-            f"the checkpoint of step {step} cannot be written into {folder.name!r} ({error.strerror}); {remedy} and "
-            "start again with the same command: the training goes on from the checkpoint before"
-        ) from error
     _remove_old(folder, kept)
 
 
@@ -142,20 +134,46 @@ def load_checkpoint(folder: Path) -> Checkpoint | None:
     return None
 
 
-def _read(folder: Path, step: int, notes: tuple[str, ...]) -> Checkpoint:
-    from safetensors import SafetensorError
-    from safetensors.torch import load
+def save_tensors(path: Path, tensors: Mapping[str, Any]) -> None:
+    """Write tensors as safetensors, whole or not at all.
 
+    Args:
+        path: The file; its folder is made where it is not there.
+        tensors: By name.
+
+    Raises:
+        InputError: There is no room, or the folder cannot be written; the file is as it was.
+    """
+    with _told(path.name, path.parent):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _write(path, _bytes(tensors)[0])
+
+
+def load_tensors(path: Path) -> dict[str, Any]:
+    """What ``save_tensors`` wrote.
+
+    Args:
+        path: The file.
+
+    Raises:
+        InputError: It is missing or damaged.
+    """
+    try:
+        return _tensors(path.read_bytes())[0]
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise InputError(
+            f"{path.name!r} in {path.parent.name!r} cannot be read ({reason}); delete that folder to start anew"
+        ) from error
+
+
+def _read(folder: Path, step: int, notes: tuple[str, ...]) -> Checkpoint:
     record = json.loads((folder / f"step-{step:08d}.json").read_bytes())
     if record["format"] != _FORMAT or record["step"] != step:
         raise ValueError(f"it is of format {record['format']}, step {record['step']}")
-    data = (folder / f"step-{step:08d}.safetensors").read_bytes()
-    if hashlib.sha256(data).hexdigest() != record["sha256"]:
-        raise ValueError("its checksum is another one")
-    try:
-        tensors = load(data)
-    except SafetensorError as error:
-        raise ValueError(str(error)) from error
+    tensors, digest = _tensors((folder / f"step-{step:08d}.safetensors").read_bytes())
+    if digest != record["sha256"]:
+        raise ValueError("its tensors are another step's")
     parameters: dict[str, Any] = {}
     optimizer: dict[str, dict[str, Any]] = {}
     for place, tensor in tensors.items():
@@ -168,8 +186,50 @@ def _read(folder: Path, step: int, notes: tuple[str, ...]) -> Checkpoint:
     return Checkpoint(step, parameters, optimizer, dict(record["numbers"]), dict(record["state"]), notes)
 
 
-def _still(tensor: Any) -> Any:
-    return tensor.detach().cpu().contiguous().clone()
+def _bytes(tensors: Mapping[str, Any]) -> tuple[bytes, str]:
+    """As safetensors, and the checksum of the values, which stands in the header."""
+    from safetensors.torch import save
+
+    still = {name: one.detach().cpu().contiguous().clone() for name, one in sorted(tensors.items())}
+    digest = _checksum(still)
+    return save(still, metadata={"sha256": digest}), digest
+
+
+def _tensors(data: bytes) -> tuple[dict[str, Any], str]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load
+
+    try:
+        found: dict[str, Any] = load(data)
+    except SafetensorError as error:
+        raise ValueError(str(error)) from error
+    header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+    digest = _checksum(found)
+    if header.get("__metadata__", {}).get("sha256") != digest:
+        raise ValueError("its checksum is another one")
+    return found, digest
+
+
+def _checksum(tensors: Mapping[str, Any]) -> str:
+    import torch
+
+    digest = hashlib.sha256()
+    for name, one in sorted(tensors.items()):
+        digest.update(f"{name} {one.dtype} {list(one.shape)}\n".encode())
+        digest.update(one.contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+@contextmanager
+def _told(what: str, folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        remedy = "make room" if error.errno in _NO_ROOM else "make the folder writable"
+        raise InputError(
+            f"{what} cannot be written into {folder.name!r} ({error.strerror}); {remedy} and start again with the "
+            "same command: the training goes on from the last checkpoint"
+        ) from error
 
 
 def _steps(folder: Path) -> list[int]:

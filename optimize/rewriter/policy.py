@@ -36,7 +36,7 @@ class HFPolicy:
         tokenizer: Its tokenizer.
         kind: How it writes.
         lora: The matrices to train; None trains all weights.
-        device: Such as ``cpu`` or ``cuda:0``; None takes a GPU where there is one.
+        device: Such as ``cpu`` or ``cuda:0``; ``auto`` takes a GPU where there is one.
         dtype: What is computed in: ``float32``, ``bfloat16``, or ``auto`` for bfloat16 on a GPU that has it.
         seed: Of the first values of LoRA.
 
@@ -52,7 +52,7 @@ class HFPolicy:
         kind: Kind,
         *,
         lora: LoraSettings | None,
-        device: str | None = None,
+        device: str = "auto",
         dtype: str = "auto",
         seed: int = 0,
     ) -> None:
@@ -266,10 +266,10 @@ class HFPolicy:
         return None
 
 
-def _device(name: str | None) -> str:
+def _device(name: str) -> str:
     import torch
 
-    if name is None:
+    if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     if name.startswith("cuda") and not torch.cuda.is_available():
         raise InputError(f"there is no GPU for the device {name!r}; give cpu, or install torch for the GPU")
