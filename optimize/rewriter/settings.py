@@ -10,6 +10,7 @@ from typing import Any
 from querywright.data.splits import Splits, data_hash
 from querywright.errors import InputError
 from querywright.metrics.dspy_metrics import metric_named, needs
+from querywright.optimize.rewriter.collect import CollectSettings
 from querywright.optimize.rewriter.keeping import finite_all, read_json, write_json
 from querywright.optimize.rewriter.policy import LoraSettings
 from querywright.optimize.rewriter.recipes import OURS, Recipe
@@ -35,8 +36,7 @@ class TrainSettings:
         recipe: Of the reinforcement.
         metric: What retrieval is measured by, and chosen by on dev.
         seed: Of all that is drawn.
-        candidates: Rewrites a question that are collected, the first greedy.
-        temperature: Of the others.
+        collect: Of the collection.
         warmup: Of the warm-up.
         reinforce: Of the reinforcement.
         lora: Of the adapter; None trains all weights.
@@ -51,8 +51,7 @@ class TrainSettings:
     recipe: Recipe = OURS
     metric: str = "ndcg@10"
     seed: int = 0
-    candidates: int = 4
-    temperature: float = 0.8
+    collect: CollectSettings = field(default_factory=CollectSettings)
     warmup: WarmupSettings = field(default_factory=WarmupSettings)
     reinforce: ReinforceSettings = field(default_factory=ReinforceSettings)
     lora: LoraSettings | None = field(default_factory=LoraSettings)
@@ -79,13 +78,14 @@ def check_stages(stages: Sequence[str]) -> tuple[str, ...]:
     return tuple(one for one in STAGES if one in stages)
 
 
-def check_training(settings: TrainSettings, splits: Splits, *, pairs: bool, reader: bool) -> None:
+def check_training(settings: TrainSettings, splits: Splits, *, pairs: bool, writes: bool, reader: bool) -> None:
     """Refuse what cannot be trained, before anything is asked or loaded.
 
     Args:
         settings: How it is trained.
         splits: Train, dev and test questions.
-        pairs: Whether pairs are given, from a file or a study.
+        pairs: Whether pairs are given.
+        writes: Whether there is a teacher or a study to collect from.
         reader: Whether a reader is given.
 
     Raises:
@@ -108,6 +108,11 @@ def check_training(settings: TrainSettings, splits: Splits, *, pairs: bool, read
         raise InputError(
             f"{settings.metric} needs labelled evidence, but none of the {len(splits.dev)} dev questions has any; "
             "label them, or take --metric hit"
+        )
+    if COLLECT in settings.stages and not writes:
+        raise InputError(
+            f"there is nothing to collect rewrites from for the base {settings.base!r}: give --teacher NAME or "
+            "--from-study FOLDER, or leave the stage collect out (--stages)"
         )
     if WARMUP in settings.stages and COLLECT not in settings.stages and not pairs:
         raise InputError("the warm-up learns from collected rewrites: add the stage collect, or give --pairs FILE")

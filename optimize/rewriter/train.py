@@ -27,8 +27,8 @@ from querywright.optimize.comparison import Compared, meet
 from querywright.optimize.evaluate import Evaluation, Progress, metrics_by_name
 from querywright.optimize.report import today
 from querywright.optimize.rewriter.checkpoints import load_tensors, save_tensors
-from querywright.optimize.rewriter.collect import collect
-from querywright.optimize.rewriter.episodes import run_episodes
+from querywright.optimize.rewriter.collect import collect, collect_from_study
+from querywright.optimize.rewriter.episodes import EMBEDDED_LIMITS, run_episodes
 from querywright.optimize.rewriter.evaluation import (
     AS_IT_COMES,
     IN_USE,
@@ -49,7 +49,7 @@ from querywright.optimize.rewriter.keeping import finite_all, only_one, read_jso
 from querywright.optimize.rewriter.policy import HFPolicy
 from querywright.optimize.rewriter.reinforce import reinforce
 from querywright.optimize.rewriter.report import rewriter_card, rewriter_html
-from querywright.optimize.rewriter.rewards import make_reward
+from querywright.optimize.rewriter.rewards import Reward, make_reward
 from querywright.optimize.rewriter.rollouts import Sampling, roll_out, seed_of
 from querywright.optimize.rewriter.settings import (
     COLLECT,
@@ -101,8 +101,10 @@ class Given:
         splits: Train, dev and test questions.
         retriever: What is searched.
         collection: Its name.
-        teacher: Collects rewrites; None where pairs are given or nothing is collected.
+        teacher: Collects rewrites; None where a study or pairs are given, or nothing is collected.
         pairs: Pairs to warm up on, besides those that are collected.
+        study: The folder of a study whose rewrites are taken.
+        home: The working folder, which has the study's answers.
         reader: Name of the reader, for recipes that reward answers.
         reader_lm: Its LM.
         open_lm: Opens the rewriter as it will be used, to measure it so. None: it is measured in training alone.
@@ -113,6 +115,8 @@ class Given:
     collection: str
     teacher: dspy.LM | None = None
     pairs: Sequence[Pair] = ()
+    study: Path | None = None
+    home: Path | None = None
     reader: str | None = None
     reader_lm: dspy.LM | None = None
     open_lm: OpenLM | None = None
@@ -140,7 +144,13 @@ def train(
         TrainingError: The loss is no number, or all rewards are alike.
         OSError: A file cannot be written; what was kept is whole, and the same training goes on from there.
     """
-    check_training(settings, given.splits, pairs=bool(given.pairs), reader=given.reader is not None)
+    check_training(
+        settings,
+        given.splits,
+        pairs=bool(given.pairs),
+        writes=given.teacher is not None or given.study is not None,
+        reader=given.reader is not None and given.reader_lm is not None,
+    )
     work.mkdir(mode=0o700, parents=True, exist_ok=True)
     with only_one(work):
         claim(work, _facts(settings, given))
@@ -154,7 +164,12 @@ class _Training:
         self.settings, self.given, self.out, self.work, self.progress = settings, given, out, work, progress
         self.parts = {name: part for name, part in (("dev", given.splits.dev), ("test", given.splits.test)) if part}
         self.finds = make_program(settings.technique, given.retriever, **settings.knobs)
-        self.run = partial(run_episodes, self.finds)
+        self.program, self.reader_lm = self.finds, None
+        if settings.recipe.needs_reader:
+            self.program = make_program(settings.technique, given.retriever, reader=given.reader, **settings.knobs)
+            self.reader_lm = given.reader_lm
+        self.limits = EMBEDDED_LIMITS if settings.base == EMBEDDED else None
+        self.run = partial(run_episodes, self.finds, settings=self.limits)
         self.metrics = metrics_by_name(measured_by(settings.metric, given.splits.dev))
         self.base = load_base(settings.base)
         self.policy = HFPolicy(
@@ -228,23 +243,35 @@ class _Training:
         self.reports[name] = known
 
     def _collected(self) -> list[Pair]:
-        found = list(self.given.pairs)
-        if COLLECT in self.settings.stages and self.given.teacher is not None:
-            collected = collect(
-                lambda: make_program(self.settings.technique, self.given.retriever, **self.settings.knobs),
-                self.given.splits.train,
-                self.given.teacher,
-                self.settings.collecting,
-                self.work / COLLECT,
-                self.progress,
+        """What is learnt from: pairs that were given, those of a study, and those that a teacher writes now."""
+        given, found = self.given, list(self.given.pairs)
+        if COLLECT not in self.settings.stages:
+            return found
+        settings = replace(self.settings.collect, seed=self.settings.seed, limits=self.limits)
+        shared: dict[str, Any] = {"reward": self._reward(()), "reader_lm": self.reader_lm, "progress": self.progress}
+        report: dict[str, Any] = {"questions": len(given.splits.train)}
+        if given.study is not None:
+            folder, train = self.work / "from-study", given.splits.train
+            told = collect_from_study(
+                given.study, self.program, settings, folder, questions=train, home=given.home, **shared
             )
-            self.reports[COLLECT] = {
-                "questions": len(self.given.splits.train),
-                "pairs": len(collected),
-                "teacher": self.given.teacher.model,
-            }
-            found += collected
+            found += told.pairs
+            report |= {"arms of the study": told.arms, "not kept there": told.missing, "from the study": len(told.pairs)}
+        if given.teacher is not None:
+            folder = self.work / COLLECT
+            told_now = collect(self.program, given.splits.train, given.teacher, settings, folder, **shared)
+            found += told_now
+            report |= {"teacher": given.teacher.model, "collected": len(told_now)}
+        self.reports[COLLECT] = report
         return found
+
+    def _reward(self, pairs: Sequence[Pair]) -> Reward:
+        recipe, target = self.settings.recipe, None
+        if recipe.length_penalty and pairs:
+            target = statistics.median(len(self.policy.taught(one.messages, one.text).tokens) for one in pairs)
+        elif recipe.length_penalty:
+            recipe = replace(recipe, length_penalty=0.0)
+        return make_reward(recipe, self.program, metric=self.settings.metric, lm=self.reader_lm, target=target)
 
     def _warmed_up(self, pairs: Sequence[Pair]) -> dict[str, Any]:
         learnt, looked_at = split_pairs(pairs, self.settings.seed)
@@ -252,23 +279,14 @@ class _Training:
         return asdict(warm_up(self.policy, learnt, looked_at, settings, self.work / WARMUP, self.progress))
 
     def _reinforced(self, pairs: Sequence[Pair]) -> dict[str, Any]:
-        settings, given, recipe = self.settings, self.given, self.settings.recipe
-        program, lm = self.finds, None
-        if recipe.needs_reader:
-            program = make_program(settings.technique, given.retriever, reader=given.reader, **settings.knobs)
-            lm = given.reader_lm
-        target = None
-        if recipe.length_penalty:
-            lengths = [len(self.policy.taught(pair.messages, pair.text).tokens) for pair in pairs]
-            target = statistics.median(lengths) if lengths else recipe.room / 2
-        reward = make_reward(recipe, program, metric=settings.metric, lm=lm, target=target)
+        given, settings = self.given, self.settings
         done = reinforce(
             self.policy,
             given.splits.train,
             given.splits.dev,
-            run=partial(run_episodes, program, lm=lm),
-            reward=reward,
-            recipe=recipe,
+            run=partial(run_episodes, self.program, lm=self.reader_lm, settings=self.limits),
+            reward=self._reward(pairs),
+            recipe=settings.recipe,
             settings=replace(settings.reinforce, seed=settings.seed),
             folder=self.work / REINFORCE,
             progress=self.progress,
@@ -390,6 +408,7 @@ def _facts(settings: TrainSettings, given: Given) -> dict[str, Any]:
         "collection": given.collection,
         "fingerprint": given.retriever.fingerprint,
         "teacher": None if given.teacher is None else given.teacher.model,
+        "study": None if given.study is None else given.study.name,
         "reader": given.reader,
         "reader_lm": None if given.reader_lm is None else given.reader_lm.model,
         "pairs": {"n": len(given.pairs), "sha256": hashlib.sha256(lines.encode()).hexdigest()},
