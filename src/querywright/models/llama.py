@@ -166,7 +166,9 @@ class Chat:
         return (answer["choices"][0]["message"]["content"] or "").removeprefix(begun), answer
 
 
-def start_llama(path: Path, *, context: int, parallel: int, threads: int, poll: int) -> Llama:
+def start_llama(
+    path: Path, *, context: int, parallel: int, threads: int, poll: int, adapter: Path | None = None
+) -> Llama:
     """Load a GGUF file.
 
     Args:
@@ -175,9 +177,10 @@ def start_llama(path: Path, *, context: int, parallel: int, threads: int, poll: 
         parallel: Chats at the same time.
         threads: Threads of the whole.
         poll: Per cent of the time that an idle thread spins.
+        adapter: The GGUF file of a LoRA adapter to apply, or None.
 
     Raises:
-        RuntimeError: llama.cpp cannot load the file.
+        RuntimeError: llama.cpp cannot load the file, or not the adapter for it.
     """
     limit_spinning()
     xllamacpp: Any = importlib.import_module("xllamacpp")
@@ -192,6 +195,8 @@ def start_llama(path: Path, *, context: int, parallel: int, threads: int, poll: 
     params.cache_ram_mib = 0  # otherwise up to 8 GiB of prompts are kept
     params.cache_idle_slots = False
     params.verbosity = -1
+    if adapter is not None:
+        params.lora_adapters = [xllamacpp.CommonAdapterLoraInfo(str(adapter))]
     for cpu in (params.cpuparams, params.cpuparams_batch):
         cpu.n_threads, cpu.poll = threads, poll
     llama = Llama(xllamacpp.Server(params), context, parallel, vocabulary)

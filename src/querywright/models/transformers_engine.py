@@ -1,0 +1,232 @@
+"""A rewriter as a DSPy engine: in llama.cpp where its base is the embedded model, else through transformers.
+
+Both see the same prompts. Through transformers a model writes the whole JSON object by itself, and what it wrote is
+read as leniently as any model's.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from dspy.clients.engines.base import validate_request
+from dspy.lm15 import Request, Response
+
+from querywright.errors import ArtifactError, InputError, ModelError
+from querywright.models.answers import text_response
+from querywright.models.embedded import Adapter, EmbeddedEngine, EmbeddedSettings, messages_of
+from querywright.models.engine_errors import LMModelError, LMPromptTooLongError
+from querywright.models.hf import Base, encode, end_tokens, load_base, quietly_adapting
+from querywright.models.rewriter_bases import find_base
+from querywright.models.rewriters import ADAPTER, Rewriter
+
+_REVISION = 1  # raised when the same request may have another answer
+_MAX_TOKENS = 512  # of an answer, where a request does not say
+_LENGTHS = ("max_position_embeddings", "n_positions")
+_LORA = ("r", "lora_alpha", "lora_dropout", "use_rslora", "target_modules", "task_type", "bias", "fan_in_fan_out")
+
+
+def rewriter_engine(rewriter: Rewriter, settings: EmbeddedSettings | None = None) -> Any:
+    """The engine that a rewriter runs in.
+
+    Args:
+        rewriter: As ``read_rewriter`` gives it.
+        settings: How it runs in llama.cpp. Default: with the limits of texts that it was trained with.
+
+    Raises:
+        ModelError: Its base is not here, or settings are given that transformers has no use for.
+    """
+    if rewriter.adapter_gguf is not None and rewriter.base.kind == "embedded":
+        find_base(rewriter.base, rewriter.path)
+        adapter = Adapter(rewriter.adapter_gguf, rewriter.identity)
+        return EmbeddedEngine(None, settings or rewriter.settings, adapter)
+    if settings is not None:
+        raise ModelError(f"the rewriter {rewriter.name!r} runs through transformers, which takes no EmbeddedSettings")
+    return TransformersEngine(rewriter)
+
+
+def load_rewriter(rewriter: Rewriter, *, dtype: str = "float32") -> Base:
+    """The model of a rewriter, its adapter attached, in evaluation mode.
+
+    Args:
+        rewriter: As ``read_rewriter`` gives it.
+        dtype: Of the base's weights, as torch names it.
+
+    Raises:
+        ModelError: Its base is not here, or ``peft`` is not installed.
+        ArtifactError: Its adapter is not for its base.
+    """
+    if rewriter.form == "full":
+        return load_base(str(rewriter.path), dtype=dtype)
+    revision = rewriter.base.digest if rewriter.base.kind == "hub" else None
+    base = load_base(find_base(rewriter.base, rewriter.path), dtype=dtype, revision=revision)
+    return base._replace(model=_adapted(base, rewriter).eval())
+
+
+class TransformersEngine:
+    """A rewriter through transformers. It is loaded at the first request, and answers one request at a time.
+
+    Args:
+        rewriter: As ``read_rewriter`` gives it.
+        device: As torch names it. Default None: a GPU where there is one.
+    """
+
+    deterministic = True
+    # A trained model writes the value of a choice too, but its prompts are those of the embedded engine.
+    decides_by_likelihood = True
+    supports_response_schema = True
+    supported_params = frozenset({"temperature", "max_tokens", "response_format", "seed", "stop", "top_p"})
+
+    def __init__(self, rewriter: Rewriter, *, device: str | None = None) -> None:
+        self.rewriter = rewriter
+        self.identity = rewriter.identity
+        self._device = device
+        self._base: Base | None = None
+        self._lock = threading.Lock()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> TransformersEngine:
+        return self
+
+    @property
+    def answers_identity(self) -> str:
+        """Names all that an answer depends on beside its request."""
+        return f"{self.identity} revision={_REVISION} transformers"
+
+    def dump_state(self) -> dict[str, Any]:
+        """The rewriter, named and not located, so it must be given again."""
+        return {"model": self.identity}
+
+    @classmethod
+    def load_state(cls, state: Mapping[str, Any]) -> TransformersEngine:
+        """Refuses: a rewriter is a folder.
+
+        Raises:
+            ModelError: Always.
+        """
+        raise ModelError(
+            f"the model {state.get('model')!r} is a folder; give it again with resolve_lm('rewriter:PATH')"
+        )
+
+    def close(self) -> None:
+        """Free the model; the next request loads it again."""
+        with self._lock:
+            self._base = None
+
+    def complete(self, request: Request) -> Response:
+        """Answer one request.
+
+        Raises:
+            LMPromptTooLongError: The prompt and its answer exceed the model's context.
+            LMModelError: The model cannot be loaded.
+        """
+        validate_request(request)
+        with self._lock:
+            base = self._loaded()
+            messages = [(message["role"], message["content"]) for message in messages_of(request)]
+            prompt = encode(base.tokenizer, base.kind, messages)
+            room = request.config.max_tokens or _MAX_TOKENS
+            _check_length(base, len(prompt), room)
+            tokens = _generated(base, prompt, room, request)
+        ended = bool(tokens) and tokens[-1] in end_tokens(base)
+        text, cut = _until(base.tokenizer.decode(tokens, skip_special_tokens=True), request.config.stop or ())
+        finish = "stop" if ended or cut else "length"
+        return text_response(text, finish, request.model, len(prompt), len(tokens))
+
+    def _loaded(self) -> Base:
+        if self._base is None:
+            import torch
+
+            gpu = torch.cuda.is_available()
+            device = self._device or ("cuda" if gpu else "cpu")
+            half = device.startswith("cuda") and torch.cuda.is_bf16_supported()
+            try:
+                base = load_rewriter(self.rewriter, dtype="bfloat16" if half else "float32")
+            except InputError as error:
+                raise LMModelError(str(error)) from error
+            self._base = base._replace(model=base.model.to(device))
+        return self._base
+
+
+def _generated(base: Base, prompt: list[int], room: int, request: Request) -> list[int]:
+    """The tokens that are written, the end token last where there is one."""
+    import torch
+
+    config = request.config
+    sampling: dict[str, Any] = {"do_sample": False}
+    if config.temperature:
+        # The cuts that a model's own generation_config may ask for are not the request's.
+        sampling = {"do_sample": True, "temperature": config.temperature, "top_p": config.top_p or 1.0, "top_k": 0}
+    ids = torch.tensor([prompt], device=base.model.device)
+    devices = [ids.device] if ids.is_cuda else []
+    with torch.random.fork_rng(devices=devices), torch.no_grad():
+        torch.manual_seed(config.seed or 0)
+        written = base.model.generate(
+            input_ids=ids,
+            attention_mask=torch.ones_like(ids),
+            generation_config=_plain_generation(base, room, sampling),
+        )
+    tokens: list[int] = written[0].tolist()
+    return tokens[len(prompt) :] if base.kind == "causal" else tokens[1:]  # it begins with the decoder's start
+
+
+def _plain_generation(base: Base, room: int, sampling: Mapping[str, Any]) -> Any:
+    """Nothing but what is asked for: a model's own generation_config may penalise, cut or beam."""
+    from transformers import GenerationConfig
+
+    config = base.model.config
+    start = getattr(base.model.generation_config, "decoder_start_token_id", None)
+    return GenerationConfig(
+        max_new_tokens=room,
+        eos_token_id=list(end_tokens(base)),
+        pad_token_id=base.tokenizer.pad_token_id,
+        decoder_start_token_id=getattr(config, "decoder_start_token_id", None) if start is None else start,
+        **sampling,
+    )
+
+
+def _check_length(base: Base, prompt: int, room: int) -> None:
+    lengths = [getattr(base.model.config, name, None) for name in _LENGTHS]
+    context = next((int(length) for length in lengths if length), None)
+    needed = prompt + room if base.kind == "causal" else prompt
+    if context is not None and needed > context and not _is_relative(base):
+        raise LMPromptTooLongError(prompt, context, room)
+
+
+def _is_relative(base: Base) -> bool:
+    """Whether places are counted from one another, as T5 does, so that no length is the last."""
+    return hasattr(base.model.config, "relative_attention_num_buckets")
+
+
+def _until(text: str, stops: Any) -> tuple[str, bool]:
+    """The text before the first of these, and whether one was there."""
+    places = [text.find(stop) for stop in stops if stop in text]
+    return (text[: min(places)], True) if places else (text, False)
+
+
+def _adapted(base: Base, rewriter: Rewriter) -> Any:
+    from safetensors.torch import load_file
+
+    try:
+        from peft import LoraConfig, get_peft_model, set_peft_model_state_dict
+    except ImportError as error:
+        raise ModelError("a rewriter's adapter needs peft; run: pip install 'querywright[train]'") from error
+    content = rewriter.adapter_config()
+    tensors = load_file(rewriter.path / ADAPTER)
+    try:
+        with quietly_adapting():
+            model = get_peft_model(base.model, LoraConfig(**{key: content[key] for key in _LORA if key in content}))
+            result = set_peft_model_state_dict(model, tensors)
+    except (TypeError, ValueError, RuntimeError, KeyError) as error:
+        raise ArtifactError(
+            f"the adapter of the rewriter {rewriter.name!r} is not for its base {rewriter.base.name!r}: {error}; "
+            "train it again"
+        ) from error
+    missing = [key for key in result.missing_keys if "lora_" in key]
+    strange = missing or list(result.unexpected_keys)
+    if strange:
+        raise ArtifactError(
+            f"the adapter of the rewriter {rewriter.name!r} is not for its base {rewriter.base.name!r}: "
+            f"{strange[0]} is {'missing' if missing else 'not known'}; train it again"
+        )
+    return model

@@ -1,0 +1,105 @@
+"""A folder that is replaced whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import secrets
+import shutil
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
+
+from querywright.errors import ArtifactError
+
+
+def replace_whole(target: Path, fill: Callable[[Path], None], *, known: Collection[str]) -> None:
+    """Fill a folder beside the target, then put it in its place; what stood there is gone.
+
+    Args:
+        target: The folder; its parent is made when missing.
+        fill: Writes the files into an empty folder. Where it raises, what stood there stays.
+        known: Names of the files that may be replaced.
+
+    Raises:
+        ArtifactError: The target holds other files, which would be lost.
+        OSError: It could not be written.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with _only_writer(target.parent):
+        _put_right(target)
+        _check_replaceable(target, known)
+        made = target.with_name(f".{target.name}.new-{secrets.token_hex(6)}")
+        try:
+            made.mkdir()
+            fill(made)
+            for file in made.iterdir():
+                _sync(file)
+            _sync(made)
+            _swap(made, target)
+        except BaseException:
+            shutil.rmtree(made, ignore_errors=True)
+            raise
+
+
+def place_of(target: Path) -> Path:
+    """Where the folder is: in its place, or aside where a writer that was killed left it."""
+    return target if target.exists() or not _aside(target).is_dir() else _aside(target)
+
+
+def _check_replaceable(target: Path, known: Collection[str]) -> None:
+    others = sorted({entry.name for entry in target.iterdir()} - set(known)) if target.exists() else []
+    if others:
+        raise ArtifactError(
+            f"{target.name!r} holds files that are not of a rewriter, such as {others[0]!r}; they would be lost. "
+            "Give another folder"
+        )
+
+
+def _swap(made: Path, target: Path) -> None:
+    aside = _aside(target)
+    replaced = target.exists()
+    if replaced:
+        target.rename(aside)
+    try:
+        made.rename(target)
+        _sync(target.parent)
+    except BaseException:
+        if replaced:
+            aside.rename(target)
+        raise
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+def _put_right(target: Path) -> None:
+    """Put right what writers that were killed left behind."""
+    if _aside(target).is_dir():
+        if target.exists():
+            shutil.rmtree(_aside(target), ignore_errors=True)
+        else:
+            _aside(target).rename(target)
+    for left in target.parent.glob(f".{target.name}.new-*"):
+        shutil.rmtree(left, ignore_errors=True)
+
+
+def _aside(target: Path) -> Path:
+    return target.with_name(f".{target.name}.old")
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _only_writer(folder: Path) -> Iterator[None]:
+    """One writer at a time in a folder; the lock ends with its process."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
