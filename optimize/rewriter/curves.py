@@ -89,9 +89,7 @@ def _smoothed(points: Points) -> Points:
     return made
 
 
-def _panel(
-    name: str, title: str, axis: str, series: Mapping[str, Points], colours: Sequence[str]
-) -> Panel | None:
+def _panel(name: str, title: str, axis: str, series: Mapping[str, Points], colours: Sequence[str]) -> Panel | None:
     import plotly.graph_objects as go
 
     told = {what: points for what, points in series.items() if points}

@@ -13,6 +13,7 @@ from typing import Any
 
 from querywright.errors import InputError
 
+
 def write_whole(path: Path, text: str) -> None:
     """Write a text so that the file is the old one or the new one, whenever the process ends.
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -270,8 +270,8 @@ class _Loop:
         value, at = _mean([one.value for one in scored]), self.at
         if math.isnan(value):
             raise InputError(
-                f"none of the {len(self.dev)} dev questions could be scored; they lack what the measure needs (evidence, "
-                "or a right answer): give labelled questions or another --metric"
+                f"none of the {len(self.dev)} dev questions could be scored; they lack what the measure needs "
+                "(evidence, or a right answer): give labelled questions or another --metric"
             )
         if at.best is None:
             at.first, at.plain = value, _mean([one.plain for one in scored])

@@ -16,7 +16,7 @@ from querywright.optimize.html_page import page, table
 from querywright.optimize.html_text import cut, json_block, text
 from querywright.optimize.report import percent
 from querywright.optimize.rewriter.curves import Lines, reinforce_panels, warmup_panels
-from querywright.optimize.rewriter.evaluation import TRAINED, UNTRAINED
+from querywright.optimize.rewriter.evaluation import IN_USE, TRAINED, UNTRAINED
 
 EXAMPLES = 8
 """Questions that got better, and as many that got worse."""
@@ -37,7 +37,7 @@ def rewriter_card(name: str, card: Mapping[str, Any], dev: Compared, test: Compa
     warned = "\n".join(f"- {one}" for one in card["guards"]["warnings"])
     tables = "\n".join(
         f"On {part}, mean in per cent with its 95 % interval:\n\n{_table(found)}\n\n"
-        + "\n".join(f"- {one.sentence}" for one in found.comparisons)
+        + "\n".join(f"- {one.sentence}" for one in found.comparisons if one.arm in (TRAINED, IN_USE))
         + "\n"
         for part, found in (("dev", dev), ("test", test))
         if found is not None

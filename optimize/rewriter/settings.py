@@ -100,7 +100,9 @@ def check_training(settings: TrainSettings, splits: Splits, *, pairs: bool, writ
         )
     metric_named(settings.metric)
     if "reader" in needs(settings.metric):
-        raise InputError(f"{settings.metric} needs a reader; a rewriter is chosen by what it retrieves, such as ndcg@10")
+        raise InputError(
+            f"{settings.metric} needs a reader; a rewriter is chosen by what it retrieves, such as ndcg@10"
+        )
     for name, part in splits._asdict().items():
         if not part and name != "test":
             raise InputError(f"there is no {name} question: 1 more is needed; give more questions or other --sizes")
@@ -117,7 +119,9 @@ def check_training(settings: TrainSettings, splits: Splits, *, pairs: bool, writ
     if WARMUP in settings.stages and COLLECT not in settings.stages and not pairs:
         raise InputError("the warm-up learns from collected rewrites: add the stage collect, or give --pairs FILE")
     if REINFORCE in settings.stages and settings.recipe.needs_reader and not reader:
-        raise InputError(f"the recipe {settings.recipe.name} rewards answers and needs a reader; give --reader and --lm")
+        raise InputError(
+            f"the recipe {settings.recipe.name} rewards answers and needs a reader; give --reader and --lm"
+        )
 
 
 def claim(folder: Path, facts: Mapping[str, Any]) -> None:

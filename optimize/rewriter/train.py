@@ -16,18 +16,18 @@ from pathlib import Path
 from typing import Any
 
 import dspy
+from querywright.optimize.rewriter.collect import collect, collect_from_study
 
 from querywright import __version__
 from querywright.data.splits import Splits
 from querywright.data.types import Question
 from querywright.models.hf import EMBEDDED, load_base
 from querywright.models.rewriter_bases import describe_base, save_weights
-from querywright.models.rewriters import write_rewriter
+from querywright.models.rewriters import ADAPTER, ADAPTER_CONFIG, write_rewriter
 from querywright.optimize.comparison import Compared, meet
 from querywright.optimize.evaluate import Evaluation, Progress, metrics_by_name
 from querywright.optimize.report import today
 from querywright.optimize.rewriter.checkpoints import load_tensors, save_tensors
-from querywright.optimize.rewriter.collect import collect, collect_from_study
 from querywright.optimize.rewriter.episodes import EMBEDDED_LIMITS, run_episodes
 from querywright.optimize.rewriter.evaluation import (
     AS_IT_COMES,
@@ -65,13 +65,14 @@ from querywright.optimize.rewriter.types import Pair
 from querywright.optimize.rewriter.warmup import warm_up
 from querywright.programs import make_program
 
-
 OpenLM = Callable[[str], dspy.LM]
 """Gives the LM of a name, such as ``rewriter:PATH``."""
 
 DEV_PAIRS = 0.1
 """Share of the questions whose pairs the warm-up is measured by."""
 REPORT = "report.html"
+TOLD_APART = ("technique", "knobs", "base", "recipe", "metric", "device")
+"""Settings that stand by themselves in the card, or are of the machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,9 +159,7 @@ def train(
 
 
 class _Training:
-    def __init__(
-        self, settings: TrainSettings, given: Given, out: Path, work: Path, progress: Progress | None
-    ) -> None:
+    def __init__(self, settings: TrainSettings, given: Given, out: Path, work: Path, progress: Progress | None) -> None:
         self.settings, self.given, self.out, self.work, self.progress = settings, given, out, work, progress
         self.parts = {name: part for name, part in (("dev", given.splits.dev), ("test", given.splits.test)) if part}
         self.finds = make_program(settings.technique, given.retriever, **settings.knobs)
@@ -256,7 +255,11 @@ class _Training:
                 given.study, self.program, settings, folder, questions=train, home=given.home, **shared
             )
             found += told.pairs
-            report |= {"arms of the study": told.arms, "not kept there": told.missing, "from the study": len(told.pairs)}
+            report |= {
+                "arms of the study": told.arms,
+                "not kept there": told.missing,
+                "from the study": len(told.pairs),
+            }
         if given.teacher is not None:
             folder = self.work / COLLECT
             told_now = collect(self.program, given.splits.train, given.teacher, settings, folder, **shared)
@@ -296,7 +299,14 @@ class _Training:
     def _weights(self) -> Path:
         """The weights as ``write_rewriter`` takes them."""
         folder = self.work / "weights"
-        save_weights(self.policy.trained(), folder, name=self.settings.base)
+        folder.mkdir(exist_ok=True)
+        if self.settings.lora is None:
+            save_weights(self.base, folder, name=self.settings.base)
+            return folder
+        config, tensors = self.policy.adapter()
+        self.base.tokenizer.save_pretrained(folder)
+        save_tensors(folder / ADAPTER, tensors)
+        write_json(folder / ADAPTER_CONFIG, config)
         return folder
 
     def _in_use(self, weights: Path) -> None:
@@ -339,13 +349,13 @@ class _Training:
                 "created": self._created(),
                 "technique": self.settings.technique,
                 "knobs": dict(self.settings.knobs),
-                "base": self.settings.base,
+                "base": describe_base(self.settings.base).name,
                 "recipe": self.settings.recipe.to_json(),
                 "metric": self.settings.metric,
                 "collection": self.given.collection,
                 "fingerprint": self.given.retriever.fingerprint,
                 "data": data_facts(self.given.splits),
-                "settings": {k: v for k, v in self.settings.to_json().items() if k not in ("recipe", "knobs")},
+                "settings": {k: v for k, v in self.settings.to_json().items() if k not in TOLD_APART},
                 "stages": self.reports,
                 "standing": {n: {**asdict(one), "warning": one.warning} for n, one in standings.items()},
                 "guards": {"before": before.to_json(), "after": after.to_json(), "warnings": said},
@@ -397,7 +407,7 @@ def split_pairs(pairs: Sequence[Pair], seed: int) -> tuple[list[Pair], list[Pair
 
 def _facts(settings: TrainSettings, given: Given) -> dict[str, Any]:
     """All that the result depends on."""
-    told = {name: value for name, value in settings.to_json().items() if name != "device"}
+    told = {name: value for name, value in settings.to_json().items() if name not in ("base", "device")}
     lines = json.dumps([asdict(pair) for pair in given.pairs], sort_keys=True)
     return {
         "format": FORMAT,

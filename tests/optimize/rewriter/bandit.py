@@ -72,8 +72,7 @@ def one_turn(questions: Sequence[Any], answer: Any) -> list[Episode]:
     turns = [Turn(place, 0, (("user", one.question),)) for place, one in enumerate(questions)]
     texts = answer(turns)
     return [
-        Episode(question, (turn,), (text,), None)
-        for question, turn, text in zip(questions, turns, texts, strict=True)
+        Episode(question, (turn,), (text,), None) for question, turn, text in zip(questions, turns, texts, strict=True)
     ]
 
 

@@ -74,9 +74,7 @@ def test_a_run_that_was_ended_goes_on_to_the_same_result(tmp_path: Path, name: s
     policy = BANDIT["Bandit"](1.0)
     assert run(policy, tmp_path / "ended", RECIPES[name]) == expected
     assert torch.equal(policy.logits, whole.logits)
-    logs = [
-        [{**line, "seconds": 0} for line in read_lines(tmp_path / folder / LOG)] for folder in ("whole", "ended")
-    ]
+    logs = [[{**line, "seconds": 0} for line in read_lines(tmp_path / folder / LOG)] for folder in ("whole", "ended")]
     assert logs[0] == logs[1]
 
 
