@@ -61,3 +61,8 @@ def _limited(value: Any, field: Schema, root: Schema, settings: EmbeddedSettings
 
 def _plain(text: str, limit: int) -> str:
     return " ".join(_CONTROL.sub(" ", text.replace('"', "'")).split())[:limit]
+
+
+def has_empty_list(text: str) -> bool:
+    """Whether a field of a written answer is an empty list."""
+    return any(value == [] for value in json.loads(text).values())
