@@ -59,7 +59,7 @@ def test_a_full_disk_leaves_what_stood_there(tmp_path: Path) -> None:
     write_whole(tmp_path / "card.json", "old")
     add_line(tmp_path / "log", {"y": 1})
     source = str(Path(__file__).parents[3] / "src")
-    done = subprocess.run(  # noqa: S603 - our own interpreter
+    done = subprocess.run(
         [sys.executable, "-c", FULL, str(tmp_path)],
         capture_output=True, text=True, check=True, env={**os.environ, "PYTHONPATH": source},
     )  # fmt: skip
