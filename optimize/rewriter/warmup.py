@@ -160,9 +160,7 @@ class _Loop:
         self.policy, self.train, self.dev = policy, train, dev
         self.settings, self.folder, self.progress = settings, folder, progress
         self.parameters = dict(policy.parameters())
-        self.optimizer = torch.optim.AdamW(
-            self.parameters.values(), lr=settings.lr, weight_decay=settings.decay
-        )
+        self.optimizer = torch.optim.AdamW(self.parameters.values(), lr=settings.lr, weight_decay=settings.decay)
         self.digest = _digest(settings, train, dev, {name: list(one.shape) for name, one in self.parameters.items()})
         self.each = math.ceil(len(train) / settings.batch)
         self.steps = self.each * settings.epochs

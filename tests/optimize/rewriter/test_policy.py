@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import runpy
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,8 +31,7 @@ WAYS = pytest.mark.parametrize("lora", [LORA, None], ids=["lora", "full"])
 
 def make(kind, lora=LORA, *, moved=True):
     model, tokenizer, kind = TINY[f"tiny_{kind}"]()
-    with torch.no_grad():  # the end is likely enough to be met now and then
-        model.get_input_embeddings().weight[tokenizer.eos_token_id] *= 1.7
+    model.generation_config.eos_token_id = list(range(300, 330))  # so many that one is met soon
     policy = HFPolicy(model, tokenizer, kind, lora=lora, device="cpu")
     if moved:
         move(policy)
@@ -66,9 +66,9 @@ def plainly(policy, completion):
 @WAYS
 def test_a_batch_writes_what_each_prompt_alone_does(kind, lora):
     policy = make(kind, lora)
-    together = policy.write(GROUPS, seeds=SEEDS, room=40)
+    together = policy.write(GROUPS, seeds=SEEDS, room=24)
     for prompt, seed, one in zip(GROUPS, SEEDS, together, strict=True):
-        (alone,) = policy.write([prompt], seeds=[seed], room=40)
+        (alone,) = policy.write([prompt], seeds=[seed], room=24)
         assert alone.tokens == one.tokens
         assert alone.text == one.text
         assert alone.prompt == one.prompt
@@ -83,7 +83,7 @@ def test_a_batch_writes_what_each_prompt_alone_does(kind, lora):
 @WAYS
 def test_log_probs_are_those_of_the_draw_and_of_a_plain_pass(kind, lora):
     policy = make(kind, lora)
-    written = policy.write(GROUPS, seeds=SEEDS, room=40)
+    written = policy.write(GROUPS, seeds=SEEDS, room=24)
     with torch.no_grad():
         scored = policy.log_probs(written)
     assert apart([one.log_probs for one in written], scored) < 1e-4
@@ -217,7 +217,10 @@ def test_what_peft_would_write():
     ]  # fmt: skip
     assert config["base_model_name_or_path"] is None
     base = make("causal", None, moved=False).model
-    taken = get_peft_model(base, LoraConfig(**{name: config[name] for name in ("r", "lora_alpha", "target_modules")}))
+    given = LoraConfig(**{name: config[name] for name in ("r", "lora_alpha", "target_modules")})
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*is_gradient_checkpointing.*", FutureWarning)
+        taken = get_peft_model(base, given)
     loaded = set_peft_model_state_dict(taken, tensors)
     assert not loaded.unexpected_keys
     ids = torch.tensor([policy.prompt(PROMPTS[0])])
