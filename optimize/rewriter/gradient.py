@@ -111,7 +111,7 @@ def learn(
             chunk = torch.stack([_loss(*one, update).sum() for one in each]).sum() / total
             losses.append(float(chunk.detach()))
             if math.isfinite(losses[-1]):
-                chunk.backward()  # type: ignore[no-untyped-call]
+                chunk.backward()
         loss = math.fsum(losses)
         norm = float(torch.nn.utils.clip_grad_norm_(tensors, update.norm))
         if not (math.isfinite(loss) and math.isfinite(norm)):
