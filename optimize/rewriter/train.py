@@ -408,6 +408,7 @@ def split_pairs(pairs: Sequence[Pair], seed: int) -> tuple[list[Pair], list[Pair
 def _facts(settings: TrainSettings, given: Given) -> dict[str, Any]:
     """All that the result depends on."""
     told = {name: value for name, value in settings.to_json().items() if name not in ("base", "device")}
+    told["collect"] = {name: value for name, value in told["collect"].items() if name != "threads"}
     lines = json.dumps([asdict(pair) for pair in given.pairs], sort_keys=True)
     return {
         "format": FORMAT,

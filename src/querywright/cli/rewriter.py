@@ -172,7 +172,7 @@ def train_command(
     """Collect rewrites, warm the model up on the best, and reinforce it by what its own retrieve.
 
     A training that was ended, whichever way, goes on with the same command. The reader and --lm are asked by the
-    recipes seed and paper only.
+    recipes seed and paper only. A metric such as ndcg@10 looks at 10 passages unless --knob max_passages says more.
 
     Example: querywright rewriter train questions.jsonl --collection mine --teacher openai/gpt-4o-mini --out artifacts/r
     """
@@ -185,7 +185,7 @@ def train_command(
     engine = engine_for(technique, None if engine is None else check_engine(engine)) or "dense"
     settings = _settings(
         technique=technique,
-        knobs=knob_values(technique, pairs(knob, "--knob")),
+        knobs=_deep_enough(technique, metric, knob_values(technique, pairs(knob, "--knob"))),
         base=base,
         stages=check_stages([one.strip() for one in stages.split(",") if one.strip()]),
         metric=metric,
@@ -370,6 +370,18 @@ def _settings(
         reinforce=ReinforceSettings(look_each=looks[0], patience=looks[1]),
         lora=None if rank is None else LoraSettings(rank=rank, alpha=2.0 * rank),
     )
+
+
+def _deep_enough(technique: str, metric: str, knobs: Mapping[str, Any]) -> dict[str, Any]:
+    """The knobs, with as many passages as the metric looks at where no number was given."""
+    from querywright.metrics.dspy_metrics import metric_named
+    from querywright.programs import technique_class
+
+    metric_named(metric)
+    depth = metric.partition("@")[2]
+    if depth and any(one.name == "max_passages" for one in technique_class(technique).KNOBS):
+        return {"max_passages": int(depth), **knobs}
+    return dict(knobs)
 
 
 def _read_pairs(file: Path | None) -> Sequence[Any]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from querywright.cli.main import run
 from querywright.errors import InputError
 from querywright.models.rewriters import read_rewriter
 from querywright.optimize.rewriter.gradient import TrainingError
@@ -56,6 +57,7 @@ def test_a_whole_training(folder: Path, trained: Any) -> None:
     assert all(line["guards"]["unreadable"] == 1 for line in steps)
     assert len((trained.folder / "curve.jsonl").read_text(encoding="utf-8").splitlines()) == 8
     assert "no gain over the question as it is written" in (trained.folder / "README.md").read_text(encoding="utf-8")
+    assert run(["rewriter", "show", str(trained.folder)]) == 0
     page = trained.report.read_text(encoding="utf-8")
     for part in ("On test", "On dev", "Curves", "Guards", "How it was made", "figure-reward", "figure-warmup"):
         assert part in page
