@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import dspy
-from querywright.optimize.rewriter.collect import collect, collect_from_study
 
 from querywright import __version__
 from querywright.data.splits import Splits
@@ -28,6 +27,7 @@ from querywright.optimize.comparison import Compared, meet
 from querywright.optimize.evaluate import Evaluation, Progress, metrics_by_name
 from querywright.optimize.report import today
 from querywright.optimize.rewriter.checkpoints import load_tensors, save_tensors
+from querywright.optimize.rewriter.collect import collect, collect_from_study
 from querywright.optimize.rewriter.episodes import EMBEDDED_LIMITS, run_episodes
 from querywright.optimize.rewriter.evaluation import (
     AS_IT_COMES,

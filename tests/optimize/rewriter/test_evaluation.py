@@ -25,9 +25,7 @@ from querywright.optimize.rewriter.types import Episode
 
 
 def arm(name: str, values: Sequence[float], query: str = "a query") -> Evaluation:
-    rows = [
-        Row(f"q{n}", {"ndcg@10": value}, queries=(("rewrite", f"{query} {n}"),)) for n, value in enumerate(values)
-    ]
+    rows = [Row(f"q{n}", {"ndcg@10": value}, queries=(("rewrite", f"{query} {n}"),)) for n, value in enumerate(values)]
     return Evaluation(name, tuple(rows), 0.0)
 
 
