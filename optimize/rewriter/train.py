@@ -6,20 +6,15 @@ where it was, to the result of one that was not.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import dspy
 
-from querywright import __version__
-from querywright.data.splits import Splits
-from querywright.data.types import Question
 from querywright.models.hf import EMBEDDED, load_base
 from querywright.models.rewriter_bases import describe_base, save_weights
 from querywright.models.rewriters import ADAPTER, ADAPTER_CONFIG, write_rewriter
@@ -32,7 +27,6 @@ from querywright.optimize.rewriter.episodes import EMBEDDED_LIMITS, run_episodes
 from querywright.optimize.rewriter.evaluation import (
     AS_IT_COMES,
     IN_USE,
-    METRICS,
     TEACHER,
     TRAINED,
     UNTRAINED,
@@ -44,16 +38,16 @@ from querywright.optimize.rewriter.evaluation import (
     standing,
     without_rewriting,
 )
+from querywright.optimize.rewriter.given import Given, Trained, facts_of, measured_by, split_pairs
 from querywright.optimize.rewriter.guards import Guards, guards, warnings
 from querywright.optimize.rewriter.keeping import finite_all, only_one, read_json, read_lines, write_json, write_whole
 from querywright.optimize.rewriter.policy import HFPolicy
 from querywright.optimize.rewriter.reinforce import reinforce
 from querywright.optimize.rewriter.report import rewriter_card, rewriter_html
 from querywright.optimize.rewriter.rewards import Reward, make_reward
-from querywright.optimize.rewriter.rollouts import Sampling, roll_out, seed_of
+from querywright.optimize.rewriter.rollouts import Sampling, roll_out
 from querywright.optimize.rewriter.settings import (
     COLLECT,
-    FORMAT,
     REINFORCE,
     WARMUP,
     TrainSettings,
@@ -65,62 +59,9 @@ from querywright.optimize.rewriter.types import Pair
 from querywright.optimize.rewriter.warmup import warm_up
 from querywright.programs import make_program
 
-OpenLM = Callable[[str], dspy.LM]
-"""Gives the LM of a name, such as ``rewriter:PATH``."""
-
-DEV_PAIRS = 0.1
-"""Share of the questions whose pairs the warm-up is measured by."""
 REPORT = "report.html"
 TOLD_APART = ("technique", "knobs", "base", "recipe", "metric", "device")
 """Settings that stand by themselves in the card, or are of the machine."""
-
-
-@dataclass(frozen=True, slots=True)
-class Trained:
-    """What a training made.
-
-    Args:
-        folder: The rewriter.
-        card: The content of its ``card.json``.
-        dev: Arms on dev.
-        test: Arms on test; None where there are no test questions.
-        report: The HTML page.
-    """
-
-    folder: Path
-    card: Mapping[str, Any]
-    dev: Compared
-    test: Compared | None
-    report: Path
-
-
-@dataclass(frozen=True, slots=True)
-class Given:
-    """What a training works with, open already.
-
-    Args:
-        splits: Train, dev and test questions.
-        retriever: What is searched.
-        collection: Its name.
-        teacher: Collects rewrites; None where a study or pairs are given, or nothing is collected.
-        pairs: Pairs to warm up on, besides those that are collected.
-        study: The folder of a study whose rewrites are taken.
-        home: The working folder, which has the study's answers.
-        reader: Name of the reader, for recipes that reward answers.
-        reader_lm: Its LM.
-        open_lm: Opens the rewriter as it will be used, to measure it so. None: it is measured in training alone.
-    """
-
-    splits: Splits
-    retriever: Any
-    collection: str
-    teacher: dspy.LM | None = None
-    pairs: Sequence[Pair] = ()
-    study: Path | None = None
-    home: Path | None = None
-    reader: str | None = None
-    reader_lm: dspy.LM | None = None
-    open_lm: OpenLM | None = None
 
 
 def train(
@@ -154,7 +95,7 @@ def train(
     )
     work.mkdir(mode=0o700, parents=True, exist_ok=True)
     with only_one(work):
-        claim(work, _facts(settings, given))
+        claim(work, facts_of(settings, given))
         return _Training(settings, given, out, work, progress).go()
 
 
@@ -385,42 +326,3 @@ class _Training:
             readme=readme,
             curve=curve,
         )
-
-
-def measured_by(metric: str, questions: Sequence[Question]) -> list[str]:
-    """The metrics of a training: the one it is for first, and those that the questions allow."""
-    labelled = any(question.evidence for question in questions)
-    return list(dict.fromkeys([metric, *(METRICS if labelled else ())]))
-
-
-def split_pairs(pairs: Sequence[Pair], seed: int) -> tuple[list[Pair], list[Pair]]:
-    """Pairs to learn from, and pairs to choose the epoch by, of other questions.
-
-    Args:
-        pairs: All of them.
-        seed: Of the choice.
-    """
-    ids = sorted({pair.question for pair in pairs}, key=lambda id: seed_of(seed, "pairs", id))
-    chosen = set(ids[: max(1, round(DEV_PAIRS * len(ids)))] if len(ids) > 1 else ())
-    return [one for one in pairs if one.question not in chosen], [one for one in pairs if one.question in chosen]
-
-
-def _facts(settings: TrainSettings, given: Given) -> dict[str, Any]:
-    """All that the result depends on."""
-    told = {name: value for name, value in settings.to_json().items() if name not in ("base", "device")}
-    told["collect"] = {name: value for name, value in told["collect"].items() if name != "threads"}
-    lines = json.dumps([asdict(pair) for pair in given.pairs], sort_keys=True)
-    return {
-        "format": FORMAT,
-        "version": __version__,
-        "settings": told,
-        "base": describe_base(settings.base).model_dump(),
-        "data": data_facts(given.splits),
-        "collection": given.collection,
-        "fingerprint": given.retriever.fingerprint,
-        "teacher": None if given.teacher is None else given.teacher.model,
-        "study": None if given.study is None else given.study.name,
-        "reader": given.reader,
-        "reader_lm": None if given.reader_lm is None else given.reader_lm.model,
-        "pairs": {"n": len(given.pairs), "sha256": hashlib.sha256(lines.encode()).hexdigest()},
-    }

@@ -39,6 +39,7 @@ from querywright.cli.common import (
     reader_for,
 )
 from querywright.cli.compile import split_sizes
+from querywright.cli.rewriter_evaluate import evaluate_command
 from querywright.cli.rewriter_show import show_trained, told, watched
 from querywright.cli.show import note, print_json, progress, say, show_table
 from querywright.errors import InputError
@@ -51,6 +52,8 @@ rewriter_app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="rich",
 )
+
+rewriter_app.command("evaluate")(evaluate_command)
 
 PathArgument = Annotated[
     Path, typer.Argument(metavar="PATH", help="A rewriter's folder, or the working folder of a training.")
@@ -178,8 +181,9 @@ def train_command(
     """
     from querywright.data import read_questions, split_questions
     from querywright.home import home as working_folder
+    from querywright.optimize.rewriter.given import Given
     from querywright.optimize.rewriter.settings import check_stages, check_training
-    from querywright.optimize.rewriter.train import Given, train
+    from querywright.optimize.rewriter.train import train
 
     check_reader(reader)
     engine = engine_for(technique, None if engine is None else check_engine(engine)) or "dense"
@@ -271,76 +275,6 @@ def show_command(path: PathArgument, as_json: JsonOption = False) -> None:
     }
     show_table(rewriter.name, [{"what": name, "value": value} for name, value in facts.items()])
     say((rewriter.path / "README.md").read_text(encoding="utf-8"))
-
-
-@rewriter_app.command("evaluate")
-def evaluate_command(
-    path: Annotated[Path, typer.Argument(metavar="PATH", help="A rewriter's folder.")],
-    questions: QuestionsArgument,
-    collection: Annotated[str, typer.Option("--collection", metavar="NAME", help="The collection that is searched.")],
-    technique: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--technique", metavar="NAME", help="Repeatable. Default: those it was trained for.", show_default=False
-        ),
-    ] = None,
-    metric: Annotated[
-        list[str] | None,
-        typer.Option("--metric", metavar="NAME", help="Repeatable. Default: by evidence.", show_default=False),
-    ] = None,
-    max_passages: Annotated[int, typer.Option("--max-passages", metavar="N", min=1, help="Of every arm.")] = 10,
-    lm: LMOption = "embedded",
-    api_base: ApiBaseOption = None,
-    api_key_env: KeyOption = None,
-    max_calls: CallsOption = None,
-    column: ColumnOption = None,
-    limit: LimitOption = None,
-    split: SplitOption = None,
-    embedder: EmbedderOption = "embedded",
-    engine: TechniqueEngineOption = None,
-    threads: ThreadsOption = 4,
-    home: HomeOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Measure a rewriter as it is used: beside no rewriting, and beside --lm in the same techniques.
-
-    Example: querywright rewriter evaluate artifacts/mine questions.jsonl --collection mine
-    """
-    from querywright.data import read_questions
-    from querywright.models.rewriters import read_rewriter
-    from querywright.optimize.contrasts import against
-    from querywright.optimize.evaluate import evaluate, metrics_by_name
-    from querywright.optimize.report import table_rows
-    from querywright.optimize.results import NO_REWRITING
-    from querywright.optimize.rewriter.evaluation import METRICS
-    from querywright.programs import make_program
-
-    rewriter = read_rewriter(path)
-    asked = read_questions(questions, columns=pairs(column, "--column"), limit=limit, split=split)
-    metrics = metrics_by_name(metric or METRICS)
-    names = technique or list(rewriter.techniques)
-    engines = [engine_for(name, None if engine is None else check_engine(engine)) or "dense" for name in names]
-    workspace = Workspace.open(home, lm, api_base=api_base, api_key_env=api_key_env, max_calls=max_calls)
-    trained = workspace.another_lm(f"rewriter:{path}", api_base=None, api_key_env=None, max_calls=max_calls)
-    arms = []
-    with progress() as update, lm_failures():
-        plain = make_program("plain", workspace.retriever(collection, embedder, "dense"), max_passages=max_passages)
-        asks = [(NO_REWRITING, plain, workspace.lm)]
-        for name, one in zip(names, engines, strict=True):
-            program = make_program(name, workspace.retriever(collection, embedder, one), max_passages=max_passages)
-            asks += [(f"{name}, {lm}", program, workspace.lm), (f"{name}, {rewriter.name}", program, trained)]
-        for arm, program, asked_lm in asks:
-            arms.append(
-                evaluate(program, asked, lm=asked_lm, name=arm, metrics=metrics, threads=threads, progress=update)
-            )
-    comparisons = against(arms, NO_REWRITING)
-    if as_json:
-        print_json({"arms": [arm.to_json() for arm in arms], "comparisons": [one.to_json() for one in comparisons]})
-        return
-    show_table(
-        f"{rewriter.name} on {len(asked)} questions", table_rows(arms), notes=[one.sentence for one in comparisons]
-    )
-    say(workspace.cost_line())
 
 
 def _settings(

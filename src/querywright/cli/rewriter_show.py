@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from querywright.cli.show import note, say, show_table
 
 if TYPE_CHECKING:
-    from querywright.optimize.rewriter.train import Trained
+    from querywright.optimize.rewriter.given import Trained
 
 BARS = "▁▂▃▄▅▆▇█"
 WIDTH = 40

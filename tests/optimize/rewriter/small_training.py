@@ -25,11 +25,12 @@ from querywright.data.types import Label, Passage, Question
 from querywright.models.guard import GuardedEngine, Limits
 from querywright.models.ledger import Ledger
 from querywright.optimize.rewriter.collect import CollectSettings
+from querywright.optimize.rewriter.given import Given, Trained
 from querywright.optimize.rewriter.policy import LoraSettings
 from querywright.optimize.rewriter.recipes import OURS
 from querywright.optimize.rewriter.reinforce import ReinforceSettings
 from querywright.optimize.rewriter.settings import TrainSettings
-from querywright.optimize.rewriter.train import Given, Trained, train
+from querywright.optimize.rewriter.train import train
 from querywright.optimize.rewriter.warmup import WarmupSettings
 from querywright.retrieval.types import Hit
 
