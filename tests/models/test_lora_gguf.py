@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import runpy
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -30,24 +29,30 @@ PROMPTS = ["What is the question?", "find the treatment", "a", "Which drug has s
 
 def greedy(base: Base, prompt: str, room: int = 12) -> list[int]:
     ids = torch.tensor([encode(base.tokenizer, base.kind, [("user", prompt)])])
+    options = {"max_new_tokens": room, "do_sample": False, "suppress_tokens": pieces_of_characters(base)}
     with torch.no_grad():
-        written = base.model.generate(
-            input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=room, do_sample=False
-        )
+        written = base.model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), **options)
     return without_end(written[0, ids.shape[1] :].tolist(), base)
 
 
+def pieces_of_characters(base: Base) -> list[int]:
+    """Tokens that llama.cpp does not name in its answers; neither side may write them."""
+    return [token for token in range(len(base.tokenizer)) if "\ufffd" in base.tokenizer.decode([token])]
+
+
 def without_end(tokens: list[int], base: Base) -> list[int]:
-    return tokens[: tokens.index(base.tokenizer.eos_token_id)] if base.tokenizer.eos_token_id in tokens else tokens
+    end = base.tokenizer.eos_token_id
+    return tokens[: tokens.index(end)] if end in tokens else tokens
 
 
 def greedy_in_llama(base: Base, file: Path, adapter: Path | None, room: int = 12) -> list[list[int]]:
     llama = start_llama(file, context=512, parallel=1, threads=1, poll=0, adapter=adapter)
+    options = {"n_predict": room, "temperature": 0.0, "logprobs": 1}
+    banned = [[token, False] for token in pieces_of_characters(base)]
     found = []
     for prompt in PROMPTS:
         ids = encode(base.tokenizer, base.kind, [("user", prompt)])
-        options: dict[str, Any] = {"prompt": ids, "n_predict": room, "temperature": 0.0, "logprobs": 1}
-        answer = llama._server.handle_completions(options)
+        answer = llama._server.handle_completions({"prompt": ids, "logit_bias": banned, **options})
         written = [token["id"] for token in answer["choices"][0]["logprobs"]["content"]]
         found.append(without_end(written, base))
     return found
@@ -129,7 +134,7 @@ def test_tensors_that_have_no_place_or_no_partner_are_refused(tiny, file, tmp_pa
     weights = tmp_path / "weights" / "adapter.safetensors"
     tensors = load_file(weights)
     name = next(name for name in tensors if "lora_A" in name)
-    save_file({**tensors, "base_model.model.lm_head.lora_A.weight": tensors[name]}, weights)
+    save_file({**tensors, "base_model.model.lm_head.lora_A.weight": tensors[name].clone()}, weights)
     with pytest.raises(InputError, match=r"lm_head.lora_A.*train q_proj"):
         write_lora_gguf(tmp_path / "weights", tmp_path / "adapter.gguf", file)
     save_file({other: tensor for other, tensor in tensors.items() if other != name}, weights)
@@ -145,16 +150,18 @@ def test_the_embedded_model_writes_with_an_adapter_what_transformers_writes(tmp_
     torch.set_num_threads(1)
     base = load_base()
     prompts = ["Name three fruits, separated by commas.", "What is 2 + 2?", "Write the alphabet."]
-    plain = [base.tokenizer.decode(greedy(base, prompt, 16)) for prompt in prompts]
     trained = base._replace(model=GGUF["random_adapter"](base.model, 0.08))
     save_weights(trained, tmp_path / "weights", name="embedded")
-    expected = [base.tokenizer.decode(greedy(trained, prompt, 16)) for prompt in prompts]
+    expected = [base.tokenizer.decode(greedy(trained, prompt, 8)) for prompt in prompts]
     write_lora_gguf(tmp_path / "weights", tmp_path / "adapter.gguf", packaged_file())
-    engine = EmbeddedEngine(adapter=Adapter(tmp_path / "adapter.gguf", "rewriter:try"))
-    written = []
-    for prompt in prompts:
-        asked = lm15.Request(model="m", messages=(lm15.Message.user(prompt),), config=lm15.Config(max_tokens=16))
-        written.append(engine.complete(asked).text)
-    engine.close()
+    adapter = Adapter(tmp_path / "adapter.gguf", "rewriter:try")
+    written, plain = (
+        [answer(engine, prompt) for prompt in prompts] for engine in (EmbeddedEngine(adapter=adapter), EmbeddedEngine())
+    )
     assert written == expected
     assert all(one != other for one, other in zip(expected, plain, strict=True))
+
+
+def answer(engine: EmbeddedEngine, prompt: str) -> str:
+    asked = lm15.Request(model="m", messages=(lm15.Message.user(prompt),), config=lm15.Config(max_tokens=8))
+    return str(engine.complete(asked).text)
