@@ -24,14 +24,14 @@ class LoraSettings:
     """
 
     rank: int = 16
-    alpha: float = 32.0
+    alpha: int = 32
     targets: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.rank < 1:
             raise InputError(f"the rank of LoRA must be 1 or more, but got {self.rank}")
-        if self.alpha <= 0:
-            raise InputError(f"alpha of LoRA must be more than 0, but got {self.alpha}")
+        if self.alpha < 1:
+            raise InputError(f"alpha of LoRA must be 1 or more, but got {self.alpha}")
 
 
 def with_lora(model: Any, lora: LoraSettings, kind: Kind, seed: int) -> Any:

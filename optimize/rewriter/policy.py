@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
@@ -61,7 +60,8 @@ class HFPolicy:
         if dtype not in DTYPES:
             raise InputError(f"there is no dtype {dtype!r}; give one of {', '.join(DTYPES)}")
         self.device = _device(device)
-        self.kind, self.tokenizer, self.lora = kind, tokenizer, lora
+        self.kind: Kind = kind
+        self.tokenizer, self.lora = tokenizer, lora
         self._ends = end_tokens(Base(model, tokenizer, kind))
         if tokenizer.eos_token_id is None:
             raise ModelError("the tokenizer of the base model has no end token; take a model whose tokenizer has one")
@@ -70,7 +70,7 @@ class HFPolicy:
         self._takes = frozenset(inspect.signature(model.forward).parameters)
         # A window counts places and not positions, so there must be no gap between prompt and completion.
         self._share = kind == "causal" and not getattr(model.config, "sliding_window", None)
-        model.float()
+        model.to(torch.float32)  # float() is refused for a model that was read from a GGUF file
         self._peft = None if lora is None else with_lora(model, lora, kind, seed)
         if lora is None:
             model.requires_grad_(True)
@@ -210,10 +210,6 @@ class HFPolicy:
         if self._peft is None:
             raise InputError("all weights are trained, so there is no adapter; save the model itself")
         return lora_files(self._peft)
-
-    def autocast(self) -> AbstractContextManager[Any]:
-        """Computes in the policy's dtype."""
-        return self._autocast()
 
     def _batch(self, prompts: Sequence[tuple[int, ...]], *, reference: bool = False) -> Batch:
         from torch.func import functional_call

@@ -219,7 +219,7 @@ class _Loop:
             losses.append(float(loss.detach()))
             if not math.isfinite(losses[-1]):
                 break
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
         loss = math.fsum(losses)
         norm = float(torch.nn.utils.clip_grad_norm_(list(self.parameters.values()), self.settings.norm))
         if not (math.isfinite(loss) and math.isfinite(norm)):

@@ -246,7 +246,7 @@ def test_wrong_settings_are_refused(given, told):
         HFPolicy(model, tokenizer, kind, **{"lora": LORA, "device": "cpu"} | given)
 
 
-@pytest.mark.parametrize(("given", "told"), [({"rank": 0}, "rank"), ({"alpha": 0.0}, "alpha")])
+@pytest.mark.parametrize(("given", "told"), [({"rank": 0}, "rank"), ({"alpha": 0}, "alpha")])
 def test_lora_settings_out_of_range(given, told):
     with pytest.raises(InputError, match=told):
         LoraSettings(**given)
@@ -267,6 +267,14 @@ def test_less_precise_numbers_are_much_like_the_others():
         difference = apart(half.log_probs(written), full.log_probs(written))
     assert 1e-6 < difference < 0.5
     assert all(one.dtype == torch.float32 for one in half.parameters().values())
+
+
+def test_a_model_that_was_read_from_a_gguf_file_can_be_trained():
+    model, tokenizer, kind = TINY["tiny_causal"]()
+    model.is_quantized = True  # as transformers marks it, though its weights are plain numbers again
+    policy = HFPolicy(model.to(torch.bfloat16), tokenizer, kind, lora=LORA, device="cpu")
+    assert {one.dtype for one in policy.model.parameters()} == {torch.float32}
+    policy.log_probs(policy.write(PROMPTS[:1], room=4))[0].sum().backward()
 
 
 def test_portions_hold_each_place_once_and_keep_like_with_like():
