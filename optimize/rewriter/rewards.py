@@ -128,7 +128,7 @@ def plain_program(program: RAG | Technique) -> RAG:
     technique = program if isinstance(program, Technique) else program.technique
     if technique.retriever is None:
         raise InputError(f"{technique.NAME} was made without a retriever; give one, since rewards are what is found")
-    knobs = {MAX_PASSAGES.name: technique.max_passages} if MAX_PASSAGES.name in technique.knobs else {}
+    knobs: dict[str, Any] = {MAX_PASSAGES.name: technique.max_passages} if MAX_PASSAGES.name in technique.knobs else {}
     return RAG(PlainRetrieval(technique.retriever, **knobs), None if isinstance(program, Technique) else program.reader)
 
 
