@@ -23,10 +23,11 @@ from dspy import lm15
 from querywright.data.splits import Splits
 from querywright.data.types import Label, Passage, Question
 from querywright.models.guard import GuardedEngine, Limits
+from querywright.models.hf import load_base
 from querywright.models.ledger import Ledger
 from querywright.optimize.rewriter.collect import CollectSettings
 from querywright.optimize.rewriter.given import Given, Trained
-from querywright.optimize.rewriter.policy import LoraSettings
+from querywright.optimize.rewriter.policy import HFPolicy, LoraSettings
 from querywright.optimize.rewriter.recipes import OURS
 from querywright.optimize.rewriter.reinforce import ReinforceSettings
 from querywright.optimize.rewriter.settings import TrainSettings
@@ -144,7 +145,7 @@ if __name__ == "__main__":
 
     torch.set_num_threads(1)
     place = Path(sys.argv[1])
-    base(place)
+    HFPolicy(*load_base(str(base(place))), lora=LoraSettings(rank=2))  # so that all is read before the first child
     for one in sys.argv[2:]:
         stage, _, number = one.rpartition(":")
         _killed(place, stage, int(number))
