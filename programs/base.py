@@ -324,12 +324,22 @@ class Technique(dspy.Module):
                 none and the technique compares options.
         """
         log: list[Record] = []
-        return _prediction(drive(self._work(question, options), log), log)
+        return drive(self.walk(question, options, log), log)
 
     async def aforward(self, question: str, options: Sequence[str] | None = None) -> dspy.Prediction:
         """``forward`` in an event loop: LM calls side by side wait together."""
         log: list[Record] = []
-        return _prediction(await drive_async(self._work(question, options), log), log)
+        return await drive_async(self.walk(question, options, log), log)
+
+    async def walk(self, question: str, options: Sequence[str] | None, log: list[Record]) -> dspy.Prediction:
+        """``forward`` as a coroutine of steps, for a driver of one's own.
+
+        Args:
+            question: The question as it was asked.
+            options: Option texts of a multiple-choice question, or None.
+            log: What the driver writes the record of each step to.
+        """
+        return _prediction(await self._work(question, options), log)
 
     def _work(self, question: str, options: Sequence[str] | None) -> Coroutine[Step[Any], Any, Found]:
         choices = checked_options(question, options)

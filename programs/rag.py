@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 
 import dspy
 
@@ -59,12 +60,26 @@ class RAG(dspy.Module):
         """``forward`` in an event loop."""
         return await drive_async(self._work(question, options), [])
 
+    def choosing(self) -> AbstractContextManager[None]:
+        """Inside the ``with`` block, predictors are shown the demonstrations that this program chooses for a call."""
+        return showing(self._nearest, self.nearest)
+
     async def _work(self, question: str, options: Sequence[str] | None) -> dspy.Prediction:
-        with showing(self._nearest, self.nearest):
+        with self.choosing():
             return await self._found_and_read(question, options)
 
     async def _found_and_read(self, question: str, options: Sequence[str] | None) -> dspy.Prediction:
         found = await Use(self.technique, question=question, options=options)
+        return await self.read(question, options, found)
+
+    async def read(self, question: str, options: Sequence[str] | None, found: dspy.Prediction) -> dspy.Prediction:
+        """``forward`` from where the technique has found its passages, as a coroutine of steps.
+
+        Args:
+            question: The question as it was asked.
+            options: Option texts of a multiple-choice question, or None.
+            found: What the technique gave.
+        """
         listener = current_listener()
         if listener is not None:
             listener.found(found.queries, found.passages)

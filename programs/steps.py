@@ -191,17 +191,17 @@ class Together(Step["list[T]"]):
     """
 
     def __init__(self, steps: Sequence[Step[T]]) -> None:
-        self._steps = tuple(steps)
+        self.steps = tuple(steps)
 
     def run(self) -> list[T]:
         """In this thread and others; once one has failed no further one is begun.
 
         The others end with the process: a call that hangs holds up neither it nor Ctrl-C.
         """
-        traces: list[list[Any]] = [[] for _ in self._steps]
-        contexts = [contextvars.copy_context() for _ in self._steps]
-        futures: list[Future[T]] = [Future() for _ in self._steps]
-        todo = iter(range(len(self._steps)))
+        traces: list[list[Any]] = [[] for _ in self.steps]
+        contexts = [contextvars.copy_context() for _ in self.steps]
+        futures: list[Future[T]] = [Future() for _ in self.steps]
+        todo = iter(range(len(self.steps)))
         stopped, lock = threading.Event(), threading.Lock()
 
         def work() -> None:
@@ -211,14 +211,14 @@ class Together(Step["list[T]"]):
                 if place is None:
                     return
                 try:
-                    result = contexts[place].run(_traced, self._steps[place], traces[place])
+                    result = contexts[place].run(_traced, self.steps[place], traces[place])
                 except BaseException as error:  # noqa: BLE001 - it is raised where the result is asked for
                     stopped.set()
                     futures[place].set_exception(error)
                 else:
                     futures[place].set_result(result)
 
-        for _ in range(min(len(self._steps), MOST_THREADS) - 1):
+        for _ in range(min(len(self.steps), MOST_THREADS) - 1):
             # The name is that of threads whose answers are waited for when a run's budget is spent.
             threading.Thread(target=work, daemon=True, name="querywright-pool").start()
         try:
@@ -233,8 +233,8 @@ class Together(Step["list[T]"]):
 
     async def run_async(self) -> list[T]:
         """All in the event loop; when one fails the others are cancelled."""
-        traces: list[list[Any]] = [[] for _ in self._steps]
-        runs = [_traced_async(step, trace) for step, trace in zip(self._steps, traces, strict=True)]
+        traces: list[list[Any]] = [[] for _ in self.steps]
+        runs = [_traced_async(step, trace) for step, trace in zip(self.steps, traces, strict=True)]
         tasks = [asyncio.ensure_future(run) for run in runs]
         try:
             results = list(await asyncio.gather(*tasks))
@@ -250,7 +250,7 @@ class Together(Step["list[T]"]):
         """Those of all of them."""
         return [
             record
-            for step, one in zip(self._steps, result, strict=True)
+            for step, one in zip(self.steps, result, strict=True)
             for record in step.records(one, stage)
         ]  # fmt: skip
 

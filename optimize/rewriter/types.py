@@ -61,6 +61,8 @@ class Episode:
         texts: What it answered, one a turn.
         prediction: What the technique (or the technique and its reader) gave; None where it failed.
         error: The kind of failure, or None.
+        read: What was read of each text, as the embedded LM would have written it: JSON, the fields in order, each
+            value within its limits. None for a text that could not be read.
     """
 
     question: Question
@@ -68,6 +70,7 @@ class Episode:
     texts: tuple[str, ...]
     prediction: Any
     error: str | None = None
+    read: tuple[str | None, ...] = ()
 
     @property
     def queries(self) -> tuple[str, ...]:

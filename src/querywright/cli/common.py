@@ -489,7 +489,7 @@ def check_folder(target: Path, option: str) -> None:
             raise ArtifactError(f"{target.name!r} exists and is no artifact; give another folder with {option}")
     elif target.exists() or target.is_symlink():
         raise ArtifactError(f"{target.name!r} is a file, but an artifact is a folder; give another {option}")
-    _probe(target.absolute().parent, target.name, option)
+    check_place(target.absolute().parent, target.name, option)
 
 
 def check_results(target: Path, option: str) -> None:
@@ -504,11 +504,11 @@ def check_results(target: Path, option: str) -> None:
     if target.is_dir():
         if not (target / JOURNAL).is_file() and any(target.iterdir()):
             raise InputError(f"{target.name!r} holds files that are no results; give another folder with {option}")
-        _probe(target.absolute(), target.name, option)
+        check_place(target.absolute(), target.name, option)
     elif target.exists() or target.is_symlink():
         raise InputError(f"{target.name!r} is a file, but results are a folder; give another {option}")
     else:
-        _probe(target.absolute().parent, target.name, option)
+        check_place(target.absolute().parent, target.name, option)
 
 
 def check_file(target: Path, option: str, *, parents: bool = False) -> None:
@@ -526,11 +526,17 @@ def check_file(target: Path, option: str, *, parents: bool = False) -> None:
     if target.exists() and not os.access(target, os.W_OK):
         raise InputError(f"{target.name!r} cannot be written; give another file with {option}")
     if target.is_file() or not target.exists():  # a device or a pipe has no room of its own
-        _probe(target.absolute().parent, target.name, option)
+        check_place(target.absolute().parent, target.name, option)
 
 
-def _probe(folder: Path, name: str, option: str) -> None:
-    """Write and remove a megabyte in the folder, or in the nearest one above it that is there."""
+def check_place(folder: Path, name: str, option: str) -> None:
+    """Raise when a megabyte cannot be written into the folder, or into the nearest one above it that is there.
+
+    Args:
+        folder: The folder.
+        name: What is to be written into it.
+        option: The option that named it.
+    """
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
     try:

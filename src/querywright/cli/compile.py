@@ -124,7 +124,7 @@ def compile_command(
     engine = engine_for(technique, None if engine is None else check_engine(engine)) or "dense"
     check_reranker(technique, reranker)
     check_rewriter(technique, rewriter)
-    counts = _sizes(sizes)
+    counts = split_sizes(sizes)
     if objective != "auto":
         objective_named(objective)
     check_folder(save_to, "--out")
@@ -291,7 +291,8 @@ def _changed_knobs(technique: str, arm: Arm) -> str:
     return " ".join(one for one in changed if not one.startswith("max_passages=")) or "-"
 
 
-def _sizes(text: str | None) -> tuple[int, int, int] | None:
+def split_sizes(text: str | None) -> tuple[int, int, int] | None:
+    """Questions in train, dev and test, as ``--sizes`` gives them; None where it is not given."""
     if text is None:
         return None
     if not re.fullmatch(r"\s*[0-9]+\s*(,\s*[0-9]+\s*){2}", text):

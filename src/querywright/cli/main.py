@@ -26,6 +26,7 @@ from querywright.cli.index import index
 from querywright.cli.judge import judge_app
 from querywright.cli.mcp import mcp
 from querywright.cli.questions import questions_app
+from querywright.cli.rewriter import rewriter_app
 from querywright.cli.serve import serve
 from querywright.cli.show import err, note
 from querywright.cli.study import study_app
@@ -57,6 +58,7 @@ app.command("compile")(compile_command)
 app.add_typer(artifact_app, name="artifact")
 app.add_typer(judge_app, name="judge")
 app.add_typer(questions_app, name="questions")
+app.add_typer(rewriter_app, name="rewriter")
 app.add_typer(study_app, name="study")
 app.add_typer(testset_app, name="testset")
 app.command("drift")(drift_command)

@@ -101,7 +101,7 @@ def save_weights(base: Base, folder: Path, *, name: str, adapter: str = "default
         return
     from peft import get_peft_model_state_dict
 
-    tensors = get_peft_model_state_dict(base.model, adapter_name=adapter)
+    tensors = get_peft_model_state_dict(base.model, adapter_name=adapter, save_embedding_layers=False)
     save_file(
         {key: value.detach().cpu().contiguous() for key, value in tensors.items()}, folder / "adapter.safetensors"
     )

@@ -205,6 +205,7 @@ def _until(text: str, stops: Any) -> tuple[str, bool]:
 
 
 def _adapted(base: Base, rewriter: Rewriter) -> Any:
+    import torch
     from safetensors.torch import load_file
 
     try:
@@ -214,7 +215,8 @@ def _adapted(base: Base, rewriter: Rewriter) -> Any:
     content = rewriter.adapter_config()
     tensors = load_file(rewriter.path / ADAPTER)
     try:
-        with quietly_adapting():
+        # What peft draws for an adapter is replaced at once; nobody else's draws may depend on it.
+        with quietly_adapting(), torch.random.fork_rng():
             model = get_peft_model(base.model, LoraConfig(**{key: content[key] for key in _LORA if key in content}))
             result = set_peft_model_state_dict(model, tensors)
     except (TypeError, ValueError, RuntimeError, KeyError) as error:

@@ -1,0 +1,317 @@
+"""Questions gone through side by side by a technique whose LM is the policy in training.
+
+All episodes go on in step: each is run until its technique asks the LM, then the policy is asked once for all of them,
+and so on, so that batches are the same whenever the questions and the answers are. The technique's own code is what
+runs, and the adapter that frames its prompts is the one of every other program: a prompt here is, letter by letter, the
+prompt that the trained model is given in use.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import dspy
+from dspy.lm15 import Request, Response, response_to_events
+
+from querywright.data.types import Question
+from querywright.errors import InputError
+from querywright.models.answers import text_response
+from querywright.models.embedded import EmbeddedEngine, EmbeddedSettings
+from querywright.models.schema_fields import Schema
+from querywright.optimize.asking import asking
+from querywright.optimize.failures import failure_kind
+from querywright.optimize.pool import bounded_map
+from querywright.optimize.rewriter.canonical import as_written, json_text
+from querywright.optimize.rewriter.types import Episode, Messages, Turn
+from querywright.programs.base import Technique
+from querywright.programs.ensemble import Ensemble
+from querywright.programs.rag import RAG
+from querywright.programs.steps import Record, Step, Together, drive
+
+Answer = Callable[[Sequence[Turn]], Sequence[str]]
+"""What writes: a text a turn, in their order."""
+
+EMBEDDED_LIMITS = EmbeddedSettings()
+"""What the embedded LM can write where a technique does not say."""
+
+
+def run_episodes(
+    program: RAG | Technique,
+    questions: Sequence[Question],
+    answer: Answer,
+    *,
+    lm: dspy.LM | None = None,
+    settings: EmbeddedSettings | None = EMBEDDED_LIMITS,
+    threads: int = 4,
+) -> list[Episode]:
+    """Go through questions, asking the policy for all of them at once.
+
+    A completion that cannot be read is asked for only once: the technique falls back as it does in use.
+
+    Args:
+        program: A technique, or one with a reader. It is copied; the copy's technique asks the policy.
+        questions: One an episode; the same question may stand several times.
+        answer: The policy, asked once a round with all turns of it, ordered by place and number.
+        lm: What the reader asks. Default None: the program has no reader.
+        settings: Limits of a completion's values, those of the LM that the rewriter will run in; a technique is given
+            what is left within them. None: no limits. Default: those of the embedded LM.
+        threads: Searches, and readings, under way at a time. Default 4.
+
+    Returns:
+        An episode a question, in their order. One that failed has no prediction and says how.
+
+    Raises:
+        InputError: The program is an ensemble, its technique asks no LM or asks twice within a step, it has a reader
+            and no LM is given, or the policy gave another number of texts than it was asked for.
+        QuerywrightError: The reader's LM is out of reach, or its calls are used up.
+    """
+    policy = _policy_lm()
+    played = copy.deepcopy(program)
+    technique = played if isinstance(played, Technique) else played.technique
+    _check(program, technique, lm)
+    for predictor in technique.predictors():
+        predictor.lm = policy
+    walks = [_Walk(place, question, technique, settings) for place, question in enumerate(questions)]
+    choosing: AbstractContextManager[Any] = played.choosing() if isinstance(played, RAG) else nullcontext()
+    try:
+        with asking(policy if lm is None else lm), choosing:
+            while True:
+                _each(lambda walk: walk.advance(), [walk for walk in walks if not walk.ended], threads)
+                turns = [turn for walk in walks for turn in walk.asking()]
+                if not turns:
+                    break
+                _tell(walks, turns, answer(turns))
+            if isinstance(played, RAG):
+                _each(lambda walk: walk.read(played), [walk for walk in walks if walk.error is None], threads)
+    finally:
+        for walk in walks:
+            walk.close()
+    return [walk.episode() for walk in walks]
+
+
+class _Asked(BaseException):
+    """The policy is asked; no technique may take this for a failure of its own."""
+
+    def __init__(self, messages: Messages, schema: Schema | None) -> None:
+        super().__init__()
+        self.messages = messages
+        self.schema = schema
+
+
+@dataclass(slots=True)
+class _Desk:
+    """What the policy's engine has to give in a step, and what it was asked."""
+
+    text: str | None
+    systems: list[str] = field(default_factory=list)
+
+
+_desk: contextvars.ContextVar[_Desk | None] = contextvars.ContextVar("querywright_desk", default=None)
+
+
+class _PolicyEngine:
+    """Gives the text that lies on the desk; asks for it where there is none. To an adapter it is the embedded LM."""
+
+    deterministic = True
+    decides_by_likelihood = EmbeddedEngine.decides_by_likelihood
+    supports_response_schema = EmbeddedEngine.supports_response_schema
+    supported_params = EmbeddedEngine.supported_params
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _PolicyEngine:
+        return self
+
+    def complete(self, request: Request) -> Response:
+        desk = _desk.get()
+        messages = _messages(request)
+        if desk is None or desk.text is None:
+            raise _Asked(messages, _schema(request))
+        desk.systems.append(messages[0][1])
+        return text_response(desk.text, "stop", request.model, 0, 0)
+
+    def stream(self, request: Request) -> Iterator[Any]:
+        return iter(response_to_events(self.complete(request)))
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+
+def _policy_lm() -> dspy.LM:
+    return dspy.LM("rewriter/in-training", engine=_PolicyEngine(), temperature=0.0, cache=False, num_retries=0)
+
+
+@dataclass(slots=True)
+class _Leaf:
+    """A step that is no group of others."""
+
+    step: Step[Any]
+    schema: Schema | None = None
+    turn: Turn | None = None
+    text: str | None = None
+    result: Any = None
+    done: bool = False
+
+
+class _Walk:
+    """One episode under way."""
+
+    def __init__(self, place: int, question: Question, technique: Technique, settings: EmbeddedSettings | None) -> None:
+        self.place = place
+        self.question = question
+        self.ended = False
+        self.error: str | None = None
+        self.prediction: Any = None
+        self._settings = settings
+        self._log: list[Record] = []
+        self._work = technique.walk(question.question, list(question.options), self._log)
+        self._stage = 0
+        self._step: Step[Any] | None = None
+        self._leaves: list[_Leaf] = []
+        self._turns: list[Turn] = []
+        self._texts: list[str] = []
+        self._read: list[str | None] = []
+
+    def advance(self) -> None:
+        """Go on until the policy has to be asked, or to the end."""
+        try:
+            step = self._work.send(None) if self._step is None else self._step
+            while True:
+                if step is not self._step:
+                    self._stage += 1
+                    self._step, self._leaves = step, [_Leaf(one) for one in _parts(step)]
+                try:
+                    waiting = [leaf for leaf in self._leaves if not leaf.done and not self._take(leaf)]
+                except Exception as error:  # noqa: BLE001 - the technique decides what to do with it
+                    step = self._work.throw(error)
+                    continue
+                if waiting:
+                    return
+                result = _result(step, iter(self._leaves))
+                self._log.extend(step.records(result, self._stage))
+                step = self._work.send(result)
+        except StopIteration as stop:
+            self.ended, self.prediction = True, stop.value
+
+    def asking(self) -> list[Turn]:
+        """The turns that the policy has to answer now."""
+        for leaf in self._leaves if not self.ended else ():
+            if not leaf.done and leaf.turn is not None and leaf.turn.number < 0:
+                leaf.turn = Turn(self.place, len(self._turns), leaf.turn.messages)
+                self._turns.append(leaf.turn)
+        return self._turns[len(self._texts) :]
+
+    def tell(self, texts: Sequence[str]) -> None:
+        """What the policy wrote, one a turn."""
+        self._texts += texts
+        self._read += [None] * len(texts)
+        for leaf in self._leaves:
+            if not leaf.done and leaf.turn is not None:
+                leaf.text = self._texts[leaf.turn.number]
+
+    def read(self, program: RAG) -> None:
+        """Have the reader answer from what was found."""
+        question = self.question
+        work = program.read(question.question, list(question.options), self.prediction)
+        self.prediction = drive(work, [])
+
+    def fail(self, error: Exception) -> None:
+        """The episode ends here; an error for which everything must stop is raised."""
+        kind = failure_kind(error)
+        if kind is None:
+            raise error
+        self.ended, self.error, self.prediction = True, kind, None
+
+    def close(self) -> None:
+        """Leave a technique that will not be gone on with."""
+        self._work.close()
+
+    def episode(self) -> Episode:
+        """What came of it."""
+        turns, texts, read = tuple(self._turns), tuple(self._texts), tuple(self._read)
+        return Episode(self.question, turns[: len(texts)], texts, self.prediction, self.error, read)
+
+    def _take(self, leaf: _Leaf) -> bool:
+        """Whether a step has its result now; a step that needs the policy's text keeps what it asks."""
+        desk = _Desk(leaf.text)
+        try:
+            leaf.result = _run(leaf.step, desk)
+        except _Asked as asked:
+            leaf.turn, leaf.schema = Turn(self.place, -1, asked.messages), asked.schema
+            return False
+        if len(set(desk.systems)) > 1:
+            raise InputError(
+                f"a step of {type(leaf.step).__name__} asks the LM for several things; a technique that is trained "
+                "asks for one thing a step (self.ask)"
+            )
+        if leaf.turn is not None and leaf.text is not None and isinstance(leaf.result, dspy.Prediction):
+            values = leaf.result.toDict()
+            limited = as_written(values, leaf.schema, self._settings)
+            text = json_text(limited)
+            if limited != values:
+                leaf.result = _run(leaf.step, _Desk(text))
+            self._read[leaf.turn.number] = text
+        leaf.done = True
+        return True
+
+
+def _run(step: Step[Any], desk: _Desk) -> Any:
+    token = _desk.set(desk)
+    try:
+        return step.run()
+    finally:
+        _desk.reset(token)
+
+
+def _parts(step: Step[Any]) -> list[Step[Any]]:
+    """The steps of a group, in order; the step itself where it is none."""
+    return [part for one in step.steps for part in _parts(one)] if isinstance(step, Together) else [step]
+
+
+def _result(step: Step[Any], leaves: Iterator[_Leaf]) -> Any:
+    return [_result(one, leaves) for one in step.steps] if isinstance(step, Together) else next(leaves).result
+
+
+def _each(work: Callable[[_Walk], None], walks: Sequence[_Walk], threads: int) -> None:
+    """Do something with each episode; one that fails ends."""
+
+    def on_done(place: int, result: Exception | None) -> None:
+        if isinstance(result, Exception):
+            walks[place].fail(result)
+
+    bounded_map(work, walks, threads=threads, deadline=None, on_done=on_done)
+
+
+def _tell(walks: Sequence[_Walk], turns: Sequence[Turn], texts: Sequence[str]) -> None:
+    given = list(texts)
+    if len(given) != len(turns):
+        raise InputError(f"the policy gave {len(given)} texts for {len(turns)} turns; it must give one a turn")
+    for walk in walks:
+        mine = [text for turn, text in zip(turns, given, strict=True) if turn.place == walk.place]
+        if mine:
+            walk.tell(mine)
+
+
+def _check(program: RAG | Technique, technique: Technique, lm: dspy.LM | None) -> None:
+    if isinstance(program, Ensemble):
+        raise InputError("an ensemble cannot be trained: its members ask separately; train one of its members")
+    if not technique.predictors():
+        raise InputError(f"{technique.NAME} asks no LM, so there is nothing to train; use rrr, hcqr or multi_query")
+    if isinstance(program, RAG) and program.reader is not None and lm is None:
+        raise InputError("the program has a reader, but no LM is given for it; give lm=resolve_lm(...)")
+
+
+def _messages(request: Request) -> Messages:
+    system = request.system
+    text = system if isinstance(system, str) else "".join(getattr(part, "text", "") for part in system or ())
+    return (("system", text), *((message.role, message.text or "") for message in request.messages))
+
+
+def _schema(request: Request) -> Schema | None:
+    form: Any = request.config.response_format or {}
+    inner = form.get("json_schema", form)
+    schema = inner.get("schema", inner)
+    return schema if "properties" in schema else None

@@ -1,0 +1,120 @@
+"""What a training works with and what it makes, as data; all that its result depends on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import dspy
+
+from querywright import __version__
+from querywright.data.splits import Splits
+from querywright.data.types import Question
+from querywright.models.rewriter_bases import describe_base
+from querywright.optimize.comparison import Compared
+from querywright.optimize.rewriter.evaluation import METRICS
+from querywright.optimize.rewriter.rollouts import seed_of
+from querywright.optimize.rewriter.settings import FORMAT, TrainSettings, data_facts
+from querywright.optimize.rewriter.types import Pair
+
+OpenLM = Callable[[str], dspy.LM]
+"""Gives the LM of a name, such as ``rewriter:PATH``."""
+
+DEV_PAIRS = 0.1
+"""Share of the questions whose pairs the warm-up is measured by."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """What a training made.
+
+    Args:
+        folder: The rewriter.
+        card: The content of its ``card.json``.
+        dev: Arms on dev.
+        test: Arms on test; None where there are no test questions.
+        report: The HTML page.
+    """
+
+    folder: Path
+    card: Mapping[str, Any]
+    dev: Compared
+    test: Compared | None
+    report: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What a training works with, open already.
+
+    Args:
+        splits: Train, dev and test questions.
+        retriever: What is searched.
+        collection: Its name.
+        teacher: Collects rewrites; None where a study or pairs are given, or nothing is collected.
+        pairs: Pairs to warm up on, besides those that are collected.
+        study: The folder of a study whose rewrites are taken.
+        home: The working folder, which has the study's answers.
+        reader: Name of the reader, for recipes that reward answers.
+        reader_lm: Its LM.
+        open_lm: Opens the rewriter as it will be used, to measure it so. None: it is measured in training alone.
+    """
+
+    splits: Splits
+    retriever: Any
+    collection: str
+    teacher: dspy.LM | None = None
+    pairs: Sequence[Pair] = ()
+    study: Path | None = None
+    home: Path | None = None
+    reader: str | None = None
+    reader_lm: dspy.LM | None = None
+    open_lm: OpenLM | None = None
+
+
+def measured_by(metric: str, questions: Sequence[Question]) -> list[str]:
+    """The metrics of a training: the one it is for first, and those that the questions allow."""
+    labelled = any(question.evidence for question in questions)
+    return list(dict.fromkeys([metric, *(METRICS if labelled else ())]))
+
+
+def split_pairs(pairs: Sequence[Pair], seed: int) -> tuple[list[Pair], list[Pair]]:
+    """Pairs to learn from, and pairs to choose the epoch by, of other questions.
+
+    Args:
+        pairs: All of them.
+        seed: Of the choice.
+    """
+    ids = sorted({pair.question for pair in pairs}, key=lambda id: seed_of(seed, "pairs", id))
+    chosen = set(ids[: max(1, round(DEV_PAIRS * len(ids)))] if len(ids) > 1 else ())
+    return [one for one in pairs if one.question not in chosen], [one for one in pairs if one.question in chosen]
+
+
+def facts_of(settings: TrainSettings, given: Given) -> dict[str, Any]:
+    """All that the result of a training depends on.
+
+    Args:
+        settings: How.
+        given: What with.
+    """
+    told = {name: value for name, value in settings.to_json().items() if name not in ("base", "device")}
+    told["collect"] = {name: value for name, value in told["collect"].items() if name != "threads"}
+    lines = json.dumps([asdict(pair) for pair in given.pairs], sort_keys=True)
+    return {
+        "format": FORMAT,
+        "version": __version__,
+        "settings": told,
+        "base": describe_base(settings.base).model_dump(),
+        "data": data_facts(given.splits),
+        "collection": given.collection,
+        "fingerprint": given.retriever.fingerprint,
+        "teacher": None if given.teacher is None else given.teacher.model,
+        "study": None if given.study is None else given.study.name,
+        "reader": given.reader,
+        "reader_lm": None if given.reader_lm is None else given.reader_lm.model,
+        "pairs": {"n": len(given.pairs), "sha256": hashlib.sha256(lines.encode()).hexdigest()},
+    }

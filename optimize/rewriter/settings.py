@@ -1,0 +1,168 @@
+"""What a training is given, and the folder that belongs to one training alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from querywright.data.splits import Splits, data_hash
+from querywright.errors import InputError
+from querywright.metrics.dspy_metrics import metric_named, needs
+from querywright.optimize.rewriter.collect import CollectSettings
+from querywright.optimize.rewriter.keeping import finite_all, read_json, write_json
+from querywright.optimize.rewriter.policy import LoraSettings
+from querywright.optimize.rewriter.recipes import OURS, Recipe
+from querywright.optimize.rewriter.reinforce import ReinforceSettings
+from querywright.optimize.rewriter.warmup import WarmupSettings
+from querywright.programs import technique_class
+
+COLLECT, WARMUP, REINFORCE = "collect", "warmup", "reinforce"
+STAGES = (COLLECT, WARMUP, REINFORCE)
+RUN = "run.json"
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class TrainSettings:
+    """How a rewriter is trained.
+
+    Args:
+        technique: Whose predictors the rewriter answers.
+        knobs: Values of its knobs that differ from their defaults.
+        base: ``embedded``, a folder, or a name of the hub.
+        stages: Of ``collect``, ``warmup`` and ``reinforce``, in this order; each may be left out.
+        recipe: Of the reinforcement.
+        metric: What retrieval is measured by, and chosen by on dev.
+        seed: Of all that is drawn.
+        collect: Of the collection.
+        warmup: Of the warm-up.
+        reinforce: Of the reinforcement.
+        lora: Of the adapter; None trains all weights.
+        device: Such as ``cpu`` or ``cuda:0``; None takes a GPU where there is one.
+        dtype: ``auto``, ``float32`` or ``bfloat16``.
+    """
+
+    technique: str
+    knobs: Mapping[str, Any] = field(default_factory=dict)
+    base: str = "embedded"
+    stages: tuple[str, ...] = STAGES
+    recipe: Recipe = OURS
+    metric: str = "ndcg@10"
+    seed: int = 0
+    collect: CollectSettings = field(default_factory=CollectSettings)
+    warmup: WarmupSettings = field(default_factory=WarmupSettings)
+    reinforce: ReinforceSettings = field(default_factory=ReinforceSettings)
+    lora: LoraSettings | None = field(default_factory=LoraSettings)
+    device: str | None = None
+    dtype: str = "auto"
+
+    def to_json(self) -> dict[str, Any]:
+        """The settings as a JSON object."""
+        made: dict[str, Any] = finite_all(asdict(self))
+        return made
+
+
+def check_stages(stages: Sequence[str]) -> tuple[str, ...]:
+    """The stages, in their order.
+
+    Raises:
+        InputError: One is unknown or stands twice, or there is none.
+    """
+    for one in stages:
+        if one not in STAGES:
+            raise InputError(f"unknown stage {one!r}; the stages are: {', '.join(STAGES)}")
+    if not stages or len(set(stages)) != len(stages):
+        raise InputError(f"--stages takes each stage once, such as {','.join(STAGES)}, but got {','.join(stages)!r}")
+    return tuple(one for one in STAGES if one in stages)
+
+
+def check_training(settings: TrainSettings, splits: Splits, *, pairs: bool, writes: bool, reader: bool) -> None:
+    """Refuse what cannot be trained, before anything is asked or loaded.
+
+    Args:
+        settings: How it is trained.
+        splits: Train, dev and test questions.
+        pairs: Whether pairs are given.
+        writes: Whether there is a teacher or a study to collect from.
+        reader: Whether a reader is given.
+
+    Raises:
+        InputError: A value is wrong, or the data cannot carry the training; the message says what is missing.
+    """
+    check_stages(settings.stages)
+    technique = technique_class(settings.technique)(None, **settings.knobs)
+    if not technique.predictors():
+        raise InputError(
+            f"{settings.technique} writes nothing with an LM, so there is nothing to train; take a technique that "
+            "rewrites, such as rrr, multi_query or hcqr"
+        )
+    metric_named(settings.metric)
+    if "reader" in needs(settings.metric):
+        raise InputError(
+            f"{settings.metric} needs a reader; a rewriter is chosen by what it retrieves, such as ndcg@10"
+        )
+    for name, part in splits._asdict().items():
+        if not part and name != "test":
+            raise InputError(f"there is no {name} question: 1 more is needed; give more questions or other --sizes")
+    if "evidence" in needs(settings.metric) and not any(one.evidence for one in splits.dev):
+        raise InputError(
+            f"{settings.metric} needs labelled evidence, but none of the {len(splits.dev)} dev questions has any; "
+            "label them, or take --metric hit"
+        )
+    if COLLECT in settings.stages and not writes:
+        raise InputError(
+            f"there is nothing to collect rewrites from for the base {settings.base!r}: give --teacher NAME or "
+            "--from-study FOLDER, or leave the stage collect out (--stages)"
+        )
+    if WARMUP in settings.stages and COLLECT not in settings.stages and not pairs:
+        raise InputError("the warm-up learns from collected rewrites: add the stage collect, or give --pairs FILE")
+    if REINFORCE in settings.stages and settings.recipe.needs_reader and not reader:
+        raise InputError(
+            f"the recipe {settings.recipe.name} rewards answers and needs a reader; give --reader and --lm"
+        )
+
+
+def claim(folder: Path, facts: Mapping[str, Any]) -> None:
+    """Make the folder this training's own, or see that it is.
+
+    Args:
+        folder: The working folder.
+        facts: All that its results depend on.
+
+    Raises:
+        InputError: It belongs to a training that differs, or holds something else; the message names the difference.
+    """
+    known = read_json(folder / RUN)
+    if known is None:
+        others = [one.name for one in folder.iterdir() if one.name != "training.lock" and not one.name.startswith(".")]
+        if others:
+            raise InputError(
+                f"{folder.name!r} holds {others[0]!r} and no training; give another working folder (--work)"
+            )
+        write_json(folder / RUN, facts)
+        return
+    old, new = _flat(known), _flat(finite_all(facts))
+    differ = [
+        f"{name} is {old.get(name)!r} there and {new.get(name)!r} here"
+        for name in sorted({*old, *new})
+        if old.get(name) != new.get(name)
+    ]
+    if differ:
+        raise InputError(
+            f"{folder.name!r} belongs to another training: {'; '.join(differ[:5])}"
+            f"{f'; and {len(differ) - 5} more' if len(differ) > 5 else ''}. Give another folder (--work or --out), or "
+            "delete this one"
+        )
+
+
+def data_facts(splits: Splits) -> dict[str, dict[str, Any]]:
+    """How many questions there are, and their hashes, by part."""
+    return {name: {"n": len(part), "sha256": data_hash(part)} for name, part in splits._asdict().items() if part}
+
+
+def _flat(data: Any, prefix: str = "") -> dict[str, Any]:
+    if isinstance(data, Mapping) and data:
+        return {k: v for name, value in data.items() for k, v in _flat(value, f"{prefix}{name}.").items()}
+    return {prefix.rstrip("."): data}

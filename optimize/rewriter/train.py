@@ -1,0 +1,328 @@
+"""A whole training: rewrites are collected, the model is warmed up on the best and reinforced, and what it became kept.
+
+Everything stands in one working folder, and each stage is done once: a training that was ended, whichever way, goes on
+where it was, to the result of one that was not.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import dspy
+
+from querywright.models.hf import EMBEDDED, load_base
+from querywright.models.rewriter_bases import describe_base, save_weights
+from querywright.models.rewriters import ADAPTER, ADAPTER_CONFIG, write_rewriter
+from querywright.optimize.comparison import Compared, meet
+from querywright.optimize.evaluate import Evaluation, Progress, metrics_by_name
+from querywright.optimize.report import today
+from querywright.optimize.rewriter.checkpoints import load_tensors, save_tensors
+from querywright.optimize.rewriter.collect import collect, collect_from_study
+from querywright.optimize.rewriter.episodes import EMBEDDED_LIMITS, run_episodes
+from querywright.optimize.rewriter.evaluation import (
+    AS_IT_COMES,
+    IN_USE,
+    TEACHER,
+    TRAINED,
+    UNTRAINED,
+    WARMED_UP,
+    Measured,
+    compared,
+    evaluation_of,
+    kept,
+    standing,
+    without_rewriting,
+)
+from querywright.optimize.rewriter.given import Given, Trained, facts_of, measured_by, split_pairs
+from querywright.optimize.rewriter.guards import Guards, guards, warnings
+from querywright.optimize.rewriter.keeping import finite_all, only_one, read_json, read_lines, write_json, write_whole
+from querywright.optimize.rewriter.policy import HFPolicy
+from querywright.optimize.rewriter.reinforce import reinforce
+from querywright.optimize.rewriter.report import rewriter_card, rewriter_html
+from querywright.optimize.rewriter.rewards import Reward, make_reward
+from querywright.optimize.rewriter.rollouts import Sampling, roll_out
+from querywright.optimize.rewriter.settings import (
+    COLLECT,
+    REINFORCE,
+    WARMUP,
+    TrainSettings,
+    check_training,
+    claim,
+    data_facts,
+)
+from querywright.optimize.rewriter.types import Pair
+from querywright.optimize.rewriter.warmup import warm_up
+from querywright.programs import make_program
+
+REPORT = "report.html"
+TOLD_APART = ("technique", "knobs", "base", "recipe", "metric", "device")
+"""Settings that stand by themselves in the card, or are of the machine."""
+
+
+def train(
+    settings: TrainSettings,
+    given: Given,
+    *,
+    out: Path,
+    work: Path,
+    progress: Progress | None = None,
+) -> Trained:
+    """Trains a rewriter.
+
+    Args:
+        settings: How.
+        given: What with.
+        out: The folder of the rewriter.
+        work: The working folder; made when it is missing, and taken up again.
+        progress: Called with what is being done, how much is done, and how much there is.
+
+    Raises:
+        InputError: Something given is wrong or too little, or the working folder is another training's.
+        TrainingError: The loss is no number, or all rewards are alike.
+        OSError: A file cannot be written; what was kept is whole, and the same training goes on from there.
+    """
+    check_training(
+        settings,
+        given.splits,
+        pairs=bool(given.pairs),
+        writes=given.teacher is not None or given.study is not None,
+        reader=given.reader is not None and given.reader_lm is not None,
+    )
+    work.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with only_one(work):
+        claim(work, facts_of(settings, given))
+        return _Training(settings, given, out, work, progress).go()
+
+
+class _Training:
+    def __init__(self, settings: TrainSettings, given: Given, out: Path, work: Path, progress: Progress | None) -> None:
+        self.settings, self.given, self.out, self.work, self.progress = settings, given, out, work, progress
+        self.parts = {name: part for name, part in (("dev", given.splits.dev), ("test", given.splits.test)) if part}
+        self.finds = make_program(settings.technique, given.retriever, **settings.knobs)
+        self.program, self.reader_lm = self.finds, None
+        if settings.recipe.needs_reader:
+            self.program = make_program(settings.technique, given.retriever, reader=given.reader, **settings.knobs)
+            self.reader_lm = given.reader_lm
+        self.limits = EMBEDDED_LIMITS if settings.base == EMBEDDED else None
+        self.run = partial(run_episodes, self.finds, settings=self.limits)
+        self.metrics = metrics_by_name(measured_by(settings.metric, given.splits.dev))
+        self.base = load_base(settings.base)
+        self.policy = HFPolicy(
+            *self.base, lora=settings.lora, device=settings.device, dtype=settings.dtype, seed=settings.seed
+        )
+        self.reports: dict[str, Any] = {}
+        self.arms: dict[str, list[Evaluation]] = {name: [] for name in self.parts}
+        self.guards: dict[str, Guards] = {}
+
+    def go(self) -> Trained:
+        for name, part in self.parts.items():
+            room = self.finds.technique.max_passages
+            self.arms[name].append(without_rewriting(part, self.given.retriever, self.metrics, room))
+        self._teacher()
+        self._measure(UNTRAINED)
+        pairs = self._collected()
+        if WARMUP in self.settings.stages:
+            self._stage(WARMUP, partial(self._warmed_up, pairs))
+            if REINFORCE in self.settings.stages:
+                self._measure(WARMED_UP)
+        if REINFORCE in self.settings.stages:
+            self._stage(REINFORCE, partial(self._reinforced, pairs))
+        self._measure(TRAINED)
+        weights = self._weights()
+        self._in_use(weights)
+        return self._kept(weights)
+
+    def _tell(self, what: str, done: int, total: int) -> None:
+        if self.progress is not None:
+            self.progress(what, done, total)
+
+    def _measure(self, arm: str) -> None:
+        """Answer dev and test greedily; once, whatever happens to the process."""
+        sampling = Sampling(room=self.settings.recipe.room)
+
+        def work(name: str) -> Measured:
+            rollouts = roll_out(self.policy, self.run, self.parts[name], sampling)
+            ended = [[one.ended for one in rollout.completions] for rollout in rollouts]
+            episodes = [rollout.episode for rollout in rollouts]
+            return Measured(evaluation_of(arm, episodes, self.metrics), guards(episodes, ended).to_json())
+
+        for place, name in enumerate(self.parts, 1):
+            file = self.work / f"measured-{name}-{arm.replace(' ', '-')}.json"
+            found = kept(file, arm, partial(work, name))
+            self.arms[name].append(found.evaluation)
+            if name == "dev":
+                self.guards[arm] = Guards(**{**found.guards, "episodes": int(found.guards["episodes"])})
+            self._tell(f"measuring: {arm}", place, len(self.parts))
+
+    def _teacher(self) -> None:
+        teacher = self.given.teacher
+        if teacher is not None and COLLECT in self.settings.stages:
+            self._meet(TEACHER, teacher)
+
+    def _meet(self, arm: str, lm: dspy.LM) -> None:
+        for name, part in self.parts.items():
+            folder = self.work / f"rows-{name}"
+            found = meet({arm: self.finds}, part, lm=lm, folder=folder, metrics=self.metrics, progress=self.progress)
+            self.arms[name].append(found[arm])
+
+    def _stage(self, name: str, work: Callable[[], Mapping[str, Any]]) -> None:
+        """Do a stage once; its weights and what it did are kept when it is done."""
+        file, weights = self.work / f"{name}.json", self.work / f"{name}.safetensors"
+        known = read_json(file)
+        if known is None:
+            known = finite_all(work())
+            save_tensors(weights, self.policy.parameters())
+            write_json(file, known)
+        else:
+            self.policy.set_parameters(load_tensors(weights))
+        self.reports[name] = known
+
+    def _collected(self) -> list[Pair]:
+        """What is learnt from: pairs that were given, those of a study, and those that a teacher writes now."""
+        given, found = self.given, list(self.given.pairs)
+        if COLLECT not in self.settings.stages:
+            return found
+        settings = replace(self.settings.collect, seed=self.settings.seed, limits=self.limits)
+        shared: dict[str, Any] = {"reward": self._reward(()), "reader_lm": self.reader_lm, "progress": self.progress}
+        report: dict[str, Any] = {"questions": len(given.splits.train)}
+        if given.study is not None:
+            folder, train = self.work / "from-study", given.splits.train
+            told = collect_from_study(
+                given.study, self.program, settings, folder, questions=train, home=given.home, **shared
+            )
+            found += told.pairs
+            report |= {
+                "arms of the study": told.arms,
+                "not kept there": told.missing,
+                "from the study": len(told.pairs),
+            }
+        if given.teacher is not None:
+            folder = self.work / COLLECT
+            told_now = collect(self.program, given.splits.train, given.teacher, settings, folder, **shared)
+            found += told_now
+            report |= {"teacher": given.teacher.model, "collected": len(told_now)}
+        self.reports[COLLECT] = report
+        return found
+
+    def _reward(self, pairs: Sequence[Pair]) -> Reward:
+        recipe, target = self.settings.recipe, None
+        if recipe.length_penalty and pairs:
+            target = statistics.median(len(self.policy.taught(one.messages, one.text).tokens) for one in pairs)
+        elif recipe.length_penalty:
+            recipe = replace(recipe, length_penalty=0.0)
+        return make_reward(recipe, self.program, metric=self.settings.metric, lm=self.reader_lm, target=target)
+
+    def _warmed_up(self, pairs: Sequence[Pair]) -> dict[str, Any]:
+        learnt, looked_at = split_pairs(pairs, self.settings.seed)
+        settings = replace(self.settings.warmup, seed=self.settings.seed)
+        return asdict(warm_up(self.policy, learnt, looked_at, settings, self.work / WARMUP, self.progress))
+
+    def _reinforced(self, pairs: Sequence[Pair]) -> dict[str, Any]:
+        given, settings = self.given, self.settings
+        done = reinforce(
+            self.policy,
+            given.splits.train,
+            given.splits.dev,
+            run=partial(run_episodes, self.program, lm=self.reader_lm, settings=self.limits),
+            reward=self._reward(pairs),
+            recipe=settings.recipe,
+            settings=replace(settings.reinforce, seed=settings.seed),
+            folder=self.work / REINFORCE,
+            progress=self.progress,
+        )
+        return asdict(done)
+
+    def _weights(self) -> Path:
+        """The weights as ``write_rewriter`` takes them."""
+        folder = self.work / "weights"
+        folder.mkdir(exist_ok=True)
+        if self.settings.lora is None:
+            save_weights(self.base, folder, name=self.settings.base)
+            return folder
+        config, tensors = self.policy.adapter()
+        self.base.tokenizer.save_pretrained(folder)
+        save_tensors(folder / ADAPTER, tensors)
+        write_json(folder / ADAPTER_CONFIG, config)
+        return folder
+
+    def _in_use(self, weights: Path) -> None:
+        """The embedded model, as it comes and as trained, in the engine that they run in."""
+        if self.given.open_lm is None or self.settings.base != EMBEDDED:
+            return
+        self._meet(AS_IT_COMES, self.given.open_lm(EMBEDDED))
+        path = self.work / "in-use" / self.out.name
+        self._write(path, weights, {}, "")
+        self._meet(IN_USE, self.given.open_lm(f"rewriter:{path}"))
+
+    def _kept(self, weights: Path) -> Trained:
+        found = {name: compared(arms) for name, arms in self.arms.items()}
+        dev, test = found["dev"], found.get("test")
+        card = self._card(found)
+        name = self.out.name
+        curve = [{"stage": stage, **line} for stage in (WARMUP, REINFORCE) for line in self._log(stage)]
+        self._write(self.out, weights, card, rewriter_card(name, card, dev, test), curve)
+        steps = self._log(REINFORCE)
+        text = rewriter_html(
+            name, card, dev, test, self.given.splits.dev, warmup=self._log(WARMUP), reinforcement=steps
+        )
+        report = self.work / REPORT
+        write_whole(report, text)
+        return Trained(self.out, card, dev, test, report)
+
+    def _log(self, stage: str) -> list[dict[str, Any]]:
+        return read_lines(self.work / stage / f"{stage}.jsonl")
+
+    def _card(self, found: Mapping[str, Compared]) -> dict[str, Any]:
+        before, after = self.guards.get(WARMED_UP, self.guards[UNTRAINED]), self.guards[TRAINED]
+        said = warnings(before, after)
+        flat = self.reports.get(REINFORCE, {}).get("flat")
+        if flat:
+            said.append(f"in {flat} of {self.reports[REINFORCE]['steps']} steps all rewards were alike: nothing learnt")
+        arm = IN_USE if any(one.name == IN_USE for one in found["dev"].arms) else TRAINED
+        standings = {name: standing(one, self.settings.metric, arm) for name, one in found.items()}
+        card: dict[str, Any] = finite_all(
+            {
+                "created": self._created(),
+                "technique": self.settings.technique,
+                "knobs": dict(self.settings.knobs),
+                "base": describe_base(self.settings.base).name,
+                "recipe": self.settings.recipe.to_json(),
+                "metric": self.settings.metric,
+                "collection": self.given.collection,
+                "fingerprint": self.given.retriever.fingerprint,
+                "data": data_facts(self.given.splits),
+                "settings": {k: v for k, v in self.settings.to_json().items() if k not in TOLD_APART},
+                "stages": self.reports,
+                "standing": {n: {**asdict(one), "warning": one.warning} for n, one in standings.items()},
+                "guards": {"before": before.to_json(), "after": after.to_json(), "warnings": said},
+                **{name: one.to_json() for name, one in found.items()},
+            }
+        )
+        return card
+
+    def _created(self) -> str:
+        """The day on which it was begun, so that a run that was taken up again writes what an undisturbed one does."""
+        file = self.work / "begun.json"
+        if read_json(file) is None:
+            write_json(file, today())
+        return str(read_json(file))
+
+    def _write(
+        self, path: Path, weights: Path, card: Mapping[str, Any], readme: str, curve: Sequence[Mapping[str, Any]] = ()
+    ) -> None:
+        write_rewriter(
+            path,
+            weights,
+            base=describe_base(self.settings.base),
+            techniques=[self.settings.technique],
+            recipe=self.settings.recipe.name if REINFORCE in self.settings.stages else "warm-up",
+            created=self._created(),
+            card=card,
+            readme=readme,
+            curve=curve,
+        )

@@ -1,0 +1,347 @@
+"""``querywright rewriter``: a small model is taught to write what techniques search for, looked at and measured."""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from querywright.cli.common import (
+    ApiBaseOption,
+    CallsOption,
+    ColumnOption,
+    EmbedderOption,
+    HomeOption,
+    JsonOption,
+    KeyOption,
+    KnobOption,
+    LimitOption,
+    LMOption,
+    QuestionsArgument,
+    ReaderOption,
+    SplitOption,
+    TechniqueEngineOption,
+    ThreadsOption,
+    Workspace,
+    check_engine,
+    check_place,
+    check_reader,
+    engine_for,
+    knob_values,
+    lm_failures,
+    pairs,
+    reader_for,
+)
+from querywright.cli.compile import split_sizes
+from querywright.cli.rewriter_evaluate import evaluate_command
+from querywright.cli.rewriter_show import show_trained, told, watched
+from querywright.cli.show import note, print_json, progress, say, show_table
+from querywright.errors import InputError
+
+if TYPE_CHECKING:
+    from querywright.optimize.rewriter.settings import TrainSettings
+
+rewriter_app = typer.Typer(
+    help="Teach a small model to write what techniques search for, and look at what it learnt.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+)
+
+rewriter_app.command("evaluate")(evaluate_command)
+
+PathArgument = Annotated[
+    Path, typer.Argument(metavar="PATH", help="A rewriter's folder, or the working folder of a training.")
+]
+
+
+@rewriter_app.command("train")
+def train_command(
+    questions: QuestionsArgument,
+    collection: Annotated[str, typer.Option("--collection", metavar="NAME", help="The collection that is searched.")],
+    save_to: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where the rewriter is written.")],
+    technique: Annotated[str, typer.Option("--technique", metavar="NAME", help="Whose rewrites are learnt.")] = "rrr",
+    knob: KnobOption = None,
+    base: Annotated[
+        str, typer.Option("--base", metavar="NAME", help="embedded, a folder, or a model of the Hugging Face hub.")
+    ] = "embedded",
+    stages: Annotated[
+        str, typer.Option("--stages", metavar="LIST", help="Of collect,warmup,reinforce.")
+    ] = "collect,warmup,reinforce",
+    recipe: Annotated[str, typer.Option("--recipe", metavar="NAME", help="ours, seed or paper.")] = "ours",
+    metric: Annotated[str, typer.Option("--metric", metavar="NAME", help="What retrieval is measured by.")] = "ndcg@10",
+    teacher: Annotated[
+        str | None,
+        typer.Option(
+            "--teacher",
+            metavar="NAME",
+            help="The LM whose rewrites are collected. Default: the base itself where that is embedded.",
+            show_default=False,
+        ),
+    ] = None,
+    teacher_api_base: Annotated[
+        str | None,
+        typer.Option("--teacher-api-base", metavar="URL", help="Address of the teacher's server.", show_default=False),
+    ] = None,
+    teacher_api_key_env: Annotated[
+        str | None,
+        typer.Option(
+            "--teacher-api-key-env", metavar="NAME", help="Variable that holds the teacher's key.", show_default=False
+        ),
+    ] = None,
+    pairs_file: Annotated[
+        Path | None,
+        typer.Option("--pairs", metavar="FILE", help="Collected pairs, a line of JSON each.", show_default=False),
+    ] = None,
+    from_study: Annotated[
+        Path | None,
+        typer.Option(
+            "--from-study", metavar="FOLDER", help="A study whose kept answers are learnt from.", show_default=False
+        ),
+    ] = None,
+    candidates: Annotated[int, typer.Option("--candidates", metavar="N", min=1, help="Rewrites a question.")] = 4,
+    epochs: Annotated[int, typer.Option("--epochs", metavar="N", min=1, help="Of the warm-up.")] = 3,
+    warmup_lr: Annotated[
+        float | None,
+        typer.Option("--warmup-lr", metavar="X", help="Learning rate of the warm-up.", show_default=False),
+    ] = None,
+    steps: Annotated[
+        int | None,
+        typer.Option(
+            "--steps", metavar="N", min=1, help="Of the reinforcement; else the recipe's.", show_default=False
+        ),
+    ] = None,
+    lr: Annotated[
+        float | None,
+        typer.Option("--lr", metavar="X", help="Of the reinforcement; else the recipe's.", show_default=False),
+    ] = None,
+    batch: Annotated[
+        int | None,
+        typer.Option("--batch", metavar="N", min=1, help="Questions a step; else the recipe's.", show_default=False),
+    ] = None,
+    group: Annotated[
+        int | None,
+        typer.Option("--group", metavar="N", min=1, help="Samples a question; else the recipe's.", show_default=False),
+    ] = None,
+    look_each: Annotated[int, typer.Option("--look-each", metavar="N", min=1, help="Steps between looks at dev.")] = 20,
+    patience: Annotated[
+        int, typer.Option("--patience", metavar="N", min=1, help="Looks without a better one before it ends.")
+    ] = 5,
+    rank: Annotated[int, typer.Option("--rank", metavar="N", min=1, help="Of the adapter.")] = 16,
+    full: Annotated[bool, typer.Option("--full", help="Train all weights, and no adapter.")] = False,
+    device: Annotated[
+        str | None,
+        typer.Option("--device", metavar="NAME", help="cpu or cuda:0. Default: a GPU if any.", show_default=False),
+    ] = None,
+    dtype: Annotated[str, typer.Option("--dtype", metavar="NAME", help="auto, float32 or bfloat16.")] = "auto",
+    sizes: Annotated[
+        str | None,
+        typer.Option(
+            "--sizes",
+            metavar="N,N,N",
+            help="Questions in train,dev,test. Default: 30 %, 30 %, 40 % of all.",
+            show_default=False,
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Of the split and of all draws.")] = 0,
+    work: Annotated[
+        Path | None,
+        typer.Option(
+            "--work",
+            metavar="FOLDER",
+            help="Where the training is kept, and taken up again. Default: in the working folder, named as --out.",
+            show_default=False,
+        ),
+    ] = None,
+    reader: ReaderOption = "auto",
+    lm: LMOption = "embedded",
+    api_base: ApiBaseOption = None,
+    api_key_env: KeyOption = None,
+    max_calls: CallsOption = None,
+    column: ColumnOption = None,
+    limit: LimitOption = None,
+    split: SplitOption = None,
+    embedder: EmbedderOption = "embedded",
+    engine: TechniqueEngineOption = None,
+    threads: ThreadsOption = 4,
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Collect rewrites, warm the model up on the best, and reinforce it by what its own retrieve.
+
+    A training that was ended, whichever way, goes on with the same command. The reader and --lm are asked by the
+    recipes seed and paper only. A metric such as ndcg@10 looks at 10 passages unless --knob max_passages says more.
+
+    Example: querywright rewriter train questions.jsonl --collection mine --teacher openai/gpt-4o-mini --out artifacts/r
+    """
+    from querywright.data import read_questions, split_questions
+    from querywright.home import home as working_folder
+    from querywright.optimize.rewriter.given import Given
+    from querywright.optimize.rewriter.settings import check_stages, check_training
+    from querywright.optimize.rewriter.train import train
+
+    check_reader(reader)
+    engine = engine_for(technique, None if engine is None else check_engine(engine)) or "dense"
+    settings = _settings(
+        technique=technique,
+        knobs=_deep_enough(technique, metric, knob_values(technique, pairs(knob, "--knob"))),
+        base=base,
+        stages=check_stages([one.strip() for one in stages.split(",") if one.strip()]),
+        metric=metric,
+        seed=seed,
+        device=device,
+        dtype=dtype,
+        recipe=recipe,
+        changes={"steps": steps, "lr": lr, "batch": batch, "group": group},
+        collecting=(candidates, threads),
+        warming=(epochs, warmup_lr),
+        looks=(look_each, patience),
+        rank=None if full else rank,
+    )
+    asked = read_questions(questions, columns=pairs(column, "--column"), limit=limit, split=split)
+    splits = split_questions(asked, seed=seed, sizes=split_sizes(sizes))
+    named = teacher or (base if base == "embedded" and from_study is None else None)
+    learnt = _read_pairs(pairs_file)
+    read_by = None if reader == "none" or not settings.recipe.needs_reader else reader_for(asked, reader)
+    writes = named is not None or from_study is not None
+    check_training(settings, splits, pairs=bool(learnt), writes=writes, reader=read_by is not None)
+    _check_out(save_to)
+    workspace = Workspace.open(home, lm, api_base=api_base, api_key_env=api_key_env, max_calls=max_calls)
+
+    def opened(name: str) -> Any:
+        return workspace.another_lm(name, api_base=None, api_key_env=None, max_calls=None)
+
+    collects = "collect" in settings.stages
+    given = Given(
+        splits,
+        workspace.retriever(collection, embedder, engine),
+        collection,
+        teacher=None
+        if named is None or not collects
+        else workspace.another_lm(
+            named, api_base=teacher_api_base, api_key_env=teacher_api_key_env, max_calls=max_calls
+        ),
+        pairs=learnt,
+        study=from_study if collects else None,
+        home=workspace.home,
+        reader=read_by,
+        reader_lm=workspace.lm if read_by else None,
+        open_lm=opened,
+    )
+    kept_in = work or working_folder(home) / "rewriters" / save_to.absolute().name
+    with _resumable(kept_in), progress() as update, lm_failures():
+        trained = train(settings, given, out=save_to, work=kept_in, progress=watched(update, kept_in))
+    if as_json:
+        print_json({"rewriter": save_to.name, "report": trained.report.name, **trained.card})
+        return
+    show_trained(trained)
+    say(f"report: {trained.report}")
+    say(f"rewriter: {save_to}")
+    say(workspace.cost_line())
+
+
+@rewriter_app.command("show")
+def show_command(path: PathArgument, as_json: JsonOption = False) -> None:
+    """Show what a rewriter is and what it is worth, or how far a training has come.
+
+    Example: querywright rewriter show artifacts/mine
+    """
+    from querywright.models.rewriters import read_rewriter
+    from querywright.optimize.rewriter.settings import RUN
+
+    if (path / RUN).is_file():
+        found = told(path)
+        if as_json:
+            print_json(found)
+        else:
+            show_table(f"training in {path.name}", [{"what": k, "value": str(v)} for k, v in found.items()])
+        return
+    rewriter = read_rewriter(path)
+    if as_json:
+        print_json({"name": rewriter.name, "identity": rewriter.identity, "form": rewriter.form, **rewriter.card})
+        return
+    facts = {
+        "identity": rewriter.identity,
+        "base": f"{rewriter.base.name} ({rewriter.base.digest})",
+        "form": rewriter.form,
+        "techniques": ", ".join(rewriter.techniques),
+        "recipe": rewriter.recipe,
+        "created": rewriter.created,
+    }
+    show_table(rewriter.name, [{"what": name, "value": value} for name, value in facts.items()])
+    say((rewriter.path / "README.md").read_text(encoding="utf-8"))
+
+
+def _settings(
+    *,
+    recipe: str,
+    changes: Mapping[str, Any],
+    collecting: tuple[int, int],
+    warming: tuple[int, float | None],
+    looks: tuple[int, int],
+    rank: int | None,
+    **given: Any,
+) -> TrainSettings:
+    from querywright.optimize.rewriter.collect import CollectSettings
+    from querywright.optimize.rewriter.policy import LoraSettings
+    from querywright.optimize.rewriter.recipes import recipe_named
+    from querywright.optimize.rewriter.reinforce import ReinforceSettings
+    from querywright.optimize.rewriter.settings import TrainSettings
+    from querywright.optimize.rewriter.warmup import WarmupSettings
+
+    candidates, threads = collecting
+    epochs, lr = warming
+    return TrainSettings(
+        **given,
+        recipe=replace(recipe_named(recipe), **{name: value for name, value in changes.items() if value is not None}),
+        collect=CollectSettings(candidates=candidates, threads=threads),
+        warmup=WarmupSettings(epochs=epochs, **({} if lr is None else {"lr": lr})),
+        reinforce=ReinforceSettings(look_each=looks[0], patience=looks[1]),
+        lora=None if rank is None else LoraSettings(rank=rank, alpha=2.0 * rank),
+    )
+
+
+def _deep_enough(technique: str, metric: str, knobs: Mapping[str, Any]) -> dict[str, Any]:
+    """The knobs, with as many passages as the metric looks at where no number was given."""
+    from querywright.metrics.dspy_metrics import metric_named
+    from querywright.programs import technique_class
+
+    metric_named(metric)
+    depth = metric.partition("@")[2]
+    if depth and any(one.name == "max_passages" for one in technique_class(technique).KNOBS):
+        return {"max_passages": int(depth), **knobs}
+    return dict(knobs)
+
+
+def _read_pairs(file: Path | None) -> Sequence[Any]:
+    if file is None:
+        return ()
+    from querywright.optimize.rewriter.pairs import read_pairs
+
+    return read_pairs(file)
+
+
+def _check_out(target: Path) -> None:
+    """Raise when a rewriter could not be written there, before hours are spent."""
+    from querywright.models.rewriters import MANIFEST
+
+    if target.is_dir() and any(target.iterdir()) and not (target / MANIFEST).is_file():
+        raise InputError(f"{target.name!r} holds files that are no rewriter; give another folder with --out")
+    if target.is_file() or target.is_symlink():
+        raise InputError(f"{target.name!r} is a file, but a rewriter is a folder; give another --out")
+    check_place(target.absolute().parent, target.name, "--out")
+
+
+@contextlib.contextmanager
+def _resumable(work: Path) -> Iterator[None]:
+    """Say how to go on when it is ended."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        note(f"what was learnt up to the last checkpoint is in {work}; to go on: {shlex.join(sys.argv)}")
+        raise

@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from querywright.cli.main import run
+from querywright.cli.rewriter_show import curve, told, watched
+from querywright.optimize.rewriter.keeping import add_line, write_json
+
+SAMPLE = ["rewriter", "train", "sample", "--collection", "mine"]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--stages", "collect,dream"], "unknown stage 'dream'; the stages are: collect, warmup, reinforce"),
+        (["--stages", "warmup,reinforce"], "the warm-up learns from collected rewrites"),
+        (["--technique", "plain"], "plain writes nothing with an LM"),
+        (["--recipe", "theirs"], "unknown recipe 'theirs'"),
+        (["--metric", "accuracy"], "accuracy needs a reader"),
+        (["--base", "nowhere/model", "--stages", "collect,warmup"], "nothing to collect rewrites from"),
+        (["--recipe", "seed", "--reader", "none"], "needs a reader; give --reader and --lm"),
+        (["--group", "1"], "a baseline of the group needs 2 or more samples"),
+        (["--sizes", "9,9"], "--sizes takes three whole numbers"),
+        (["--sizes", "20,0,10"], "--sizes takes numbers of 1 or more"),
+        (["--pairs", "missing.jsonl"], "'missing.jsonl' cannot be read"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_trained_is_said_at_once(
+    options: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status = run([*SAMPLE, "--home", str(tmp_path / "home"), "--out", str(tmp_path / "r"), *options])
+    assert status == 2
+    assert said in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "r").exists()
+
+
+def test_a_folder_of_other_files_is_not_written_into(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "r").mkdir()
+    (tmp_path / "r" / "letter.txt").write_text("mine", encoding="utf-8")
+    assert run([*SAMPLE, "--home", str(tmp_path / "home"), "--out", str(tmp_path / "r")]) == 2
+    assert "holds files that are no rewriter" in capsys.readouterr().err
+
+
+def test_curve() -> None:
+    assert curve([]) == ""
+    assert curve([0.0, 0.5, 1.0]) == "▁▅█"
+    assert curve([2.0, 2.0]) == "▁▁"
+    assert len(curve([float(n) for n in range(100)])) == 34
+
+
+def work_folder(folder: Path) -> Path:
+    (folder / "reinforce").mkdir(parents=True)
+    recipe = {"name": "ours", "steps": 4}
+    settings = {"technique": "rrr", "recipe": recipe, "metric": "hit", "stages": ["warmup", "reinforce"]}
+    write_json(folder / "run.json", {"settings": settings, "base": {"name": "tiny"}})
+    write_json(folder / "warmup.json", {})
+    log = folder / "reinforce" / "reinforce.jsonl"
+    add_line(log, {"kind": "dev", "step": 0, "value": 0.25, "plain": 0.5})
+    add_line(log, {"kind": "step", "step": 1, "reward": 0.5, "kl": 0.125})
+    return folder
+
+
+def test_a_training_under_way_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["rewriter", "show", str(work_folder(tmp_path / "work")), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {
+        "technique": "rrr", "base": "tiny", "recipe": "ours", "metric": "hit", "warmup": "done", "reinforce": "begun",
+        "steps": "1 of 4", "reward": "▁", "KL": 0.125, "dev": "0.250", "dev, as written": 0.5,
+    }  # fmt: skip
+    assert told(tmp_path / "work")["steps"] == "1 of 4"
+
+
+def test_each_look_at_dev_is_told_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    work, seen = work_folder(tmp_path / "work"), []
+    update = watched(lambda *given: seen.append(given), work)
+    for done in (1, 2):
+        update("reinforce", done, 4)
+    update("collect", 1, 1)
+    assert len(seen) == 3
+    assert capsys.readouterr().err.splitlines() == ["step 0: dev 0.250 (as written 0.500), KL 0.125, reward ▁"]
+
+
+def test_what_is_no_rewriter_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["rewriter", "show", str(tmp_path)]) == 2
+    assert "there is no rewriter at" in capsys.readouterr().err

@@ -1,0 +1,167 @@
+"""An adapter in llama.cpp does what it does in transformers."""
+
+from __future__ import annotations
+
+import json
+import runpy
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from dspy import lm15
+from gguf import GGUFReader
+from safetensors.torch import load_file, save_file
+
+from querywright.errors import InputError
+from querywright.models import lora_gguf
+from querywright.models.embedded import Adapter, EmbeddedEngine, packaged_file
+from querywright.models.hf import Base, encode, load_base
+from querywright.models.llama import start_llama
+from querywright.models.lora_gguf import rows_for_llama, write_lora_gguf
+from querywright.models.rewriter_bases import save_weights
+
+HERE = Path(__file__).parent
+GGUF = runpy.run_path(str(HERE / "tiny_gguf.py"))
+TINY = runpy.run_path(str(HERE.parent / "optimize" / "rewriter" / "tiny.py"))
+PROMPTS = ["What is the question?", "find the treatment", "a", "Which drug has side effects on 12 of them?"]
+
+
+def greedy(base: Base, prompt: str, room: int = 12) -> list[int]:
+    ids = torch.tensor([encode(base.tokenizer, base.kind, [("user", prompt)])])
+    options = {"max_new_tokens": room, "do_sample": False, "suppress_tokens": pieces_of_characters(base)}
+    with torch.no_grad():
+        written = base.model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), **options)
+    return without_end(written[0, ids.shape[1] :].tolist(), base)
+
+
+def pieces_of_characters(base: Base) -> list[int]:
+    """Tokens that llama.cpp does not name in its answers; neither side may write them."""
+    return [token for token in range(len(base.tokenizer)) if "\ufffd" in base.tokenizer.decode([token])]
+
+
+def without_end(tokens: list[int], base: Base) -> list[int]:
+    end = base.tokenizer.eos_token_id
+    return tokens[: tokens.index(end)] if end in tokens else tokens
+
+
+def greedy_in_llama(base: Base, file: Path, adapter: Path | None, room: int = 12) -> list[list[int]]:
+    llama = start_llama(file, context=512, parallel=1, threads=1, poll=0, adapter=adapter)
+    options = {"n_predict": room, "temperature": 0.0, "logprobs": 1}
+    banned = [[token, False] for token in pieces_of_characters(base)]
+    found = []
+    for prompt in PROMPTS:
+        ids = encode(base.tokenizer, base.kind, [("user", prompt)])
+        answer = llama._server.handle_completions({"prompt": ids, "logit_bias": banned, **options})
+        written = [token["id"] for token in answer["choices"][0]["logprobs"]["content"]]
+        found.append(without_end(written, base))
+    return found
+
+
+def adapted(base: Base, folder: Path, **config: Any) -> Base:
+    made = base._replace(model=GGUF["random_adapter"](base.model, 0.5, **config))
+    save_weights(made, folder, name="tiny")
+    return made
+
+
+@pytest.fixture
+def tiny():
+    return Base(*TINY["tiny_causal"](hidden=64))
+
+
+@pytest.fixture
+def file(tiny, tmp_path):
+    return GGUF["write_gguf"](tiny.model, tiny.tokenizer, tmp_path / "tiny.gguf")
+
+
+@pytest.mark.parametrize(
+    "config", [{}, {"r": 8, "lora_alpha": 4, "use_rslora": True}], ids=["plain", "rank-stabilised"]
+)
+def test_llama_writes_with_an_adapter_what_transformers_writes(tiny, file, tmp_path, config):
+    plain = [greedy(tiny, prompt) for prompt in PROMPTS]
+    assert greedy_in_llama(tiny, file, None) == plain
+    trained = adapted(tiny, tmp_path / "weights", **config)
+    expected = [greedy(trained, prompt) for prompt in PROMPTS]
+    assert all(one != other for one, other in zip(expected, plain, strict=True))
+    write_lora_gguf(tmp_path / "weights", tmp_path / "adapter.gguf", file)
+    assert greedy_in_llama(tiny, file, tmp_path / "adapter.gguf") == expected
+
+
+def test_rows_in_transformers_order_would_write_something_else(tiny, file, tmp_path, monkeypatch):
+    trained = adapted(tiny, tmp_path / "weights")
+    expected = [greedy(trained, prompt) for prompt in PROMPTS]
+    monkeypatch.setattr(lora_gguf, "rows_for_llama", lambda weights, heads: weights)
+    write_lora_gguf(tmp_path / "weights", tmp_path / "adapter.gguf", file)
+    assert greedy_in_llama(tiny, file, tmp_path / "adapter.gguf") != expected
+
+
+def test_the_file_says_what_it_is_and_halves_are_pairs(tiny, file, tmp_path):
+    adapted(tiny, tmp_path / "weights")
+    write_lora_gguf(tmp_path / "weights", tmp_path / "adapter.gguf", file)
+    reader = GGUFReader(tmp_path / "adapter.gguf")
+    said = {key: reader.fields[key].contents() for key in ("general.type", "general.architecture", "adapter.type")}
+    assert said == {"general.type": "adapter", "general.architecture": "llama", "adapter.type": "lora"}
+    assert reader.fields["adapter.lora.alpha"].contents() == 8.0
+    names = {tensor.name for tensor in reader.tensors}
+    assert len(names) == 4 * 7 * 2
+    assert {"blk.0.attn_q.weight.lora_a", "blk.3.ffn_down.weight.lora_b"} <= names
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["adapter.gguf", "tiny.gguf", "weights"]
+    rows = np.arange(16)
+    expected = [0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15]
+    assert rows_for_llama(rows, 2).tolist() == expected == GGUF["permuted"](rows, 2).tolist()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"peft_type": "IA3"}, "IA3"),
+        ({"use_dora": True}, "use_dora"),
+        ({"bias": "all"}, "bias"),
+        ({"modules_to_save": ["lm_head"]}, "lm_head"),
+    ],
+)
+def test_an_adapter_without_a_form_in_llama_is_refused(tiny, file, tmp_path, change, said):
+    adapted(tiny, tmp_path / "weights")
+    config = tmp_path / "weights" / "adapter_config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), **change}))
+    with pytest.raises(InputError, match=said):
+        write_lora_gguf(tmp_path / "weights", tmp_path / "adapter.gguf", file)
+    assert not (tmp_path / "adapter.gguf").exists()
+
+
+def test_tensors_that_have_no_place_or_no_partner_are_refused(tiny, file, tmp_path):
+    adapted(tiny, tmp_path / "weights")
+    weights = tmp_path / "weights" / "adapter.safetensors"
+    tensors = load_file(weights)
+    name = next(name for name in tensors if "lora_A" in name)
+    save_file({**tensors, "base_model.model.lm_head.lora_A.weight": tensors[name].clone()}, weights)
+    with pytest.raises(InputError, match=r"lm_head.lora_A.*train q_proj"):
+        write_lora_gguf(tmp_path / "weights", tmp_path / "adapter.gguf", file)
+    save_file({other: tensor for other, tensor in tensors.items() if other != name}, weights)
+    with pytest.raises(InputError, match="not whole"):
+        write_lora_gguf(tmp_path / "weights", tmp_path / "adapter.gguf", file)
+    weights.unlink()
+    with pytest.raises(InputError, match=r"adapter_model.safetensors"):
+        write_lora_gguf(tmp_path / "weights", tmp_path / "adapter.gguf", file)
+
+
+def test_the_embedded_model_writes_with_an_adapter_what_transformers_writes(tmp_path):
+    """Its encodings differ, so near ties do: the adapter is strong, and the prompts have clear answers."""
+    torch.set_num_threads(1)
+    base = load_base()
+    prompts = ["Name three fruits, separated by commas.", "What is 2 + 2?", "Write the alphabet."]
+    trained = base._replace(model=GGUF["random_adapter"](base.model, 0.08))
+    save_weights(trained, tmp_path / "weights", name="embedded")
+    expected = [base.tokenizer.decode(greedy(trained, prompt, 8)) for prompt in prompts]
+    write_lora_gguf(tmp_path / "weights", tmp_path / "adapter.gguf", packaged_file())
+    adapter = Adapter(tmp_path / "adapter.gguf", "rewriter:try")
+    written, plain = (
+        [answer(engine, prompt) for prompt in prompts] for engine in (EmbeddedEngine(adapter=adapter), EmbeddedEngine())
+    )
+    assert written == expected
+    assert all(one != other for one, other in zip(expected, plain, strict=True))
+
+
+def answer(engine: EmbeddedEngine, prompt: str) -> str:
+    asked = lm15.Request(model="m", messages=(lm15.Message.user(prompt),), config=lm15.Config(max_tokens=8))
+    return str(engine.complete(asked).text)

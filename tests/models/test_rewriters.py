@@ -1,0 +1,292 @@
+"""A rewriter's folder: written whole, checked to the last byte, and run by its name."""
+
+from __future__ import annotations
+
+import json
+import os
+import runpy
+import shutil
+from pathlib import Path
+from typing import Any
+
+import dspy
+import pytest
+import torch
+
+from querywright.errors import ArtifactError, ModelError
+from querywright.models import rewriters, whole_folder
+from querywright.models.adapter import PromptAdapter
+from querywright.models.hf import Base, load_base
+from querywright.models.lm import engine_of, resolve_lm
+from querywright.models.rewriter_bases import RewriterBase, describe_base, find_base, save_weights
+from querywright.models.rewriters import read_rewriter, write_rewriter
+from querywright.models.transformers_engine import load_rewriter, rewriter_engine
+
+HERE = Path(__file__).parent
+GGUF = runpy.run_path(str(HERE / "tiny_gguf.py"))
+TINY = runpy.run_path(str(HERE.parent / "optimize" / "rewriter" / "tiny.py"))
+
+
+def write(folder: Path, weights: Path, base: RewriterBase, **changes: Any) -> rewriters.Rewriter:
+    options: dict[str, Any] = {
+        "techniques": ["rrr", "hcqr"],
+        "recipe": "ours",
+        "created": "2026-11-22",
+        "card": {"dev": {"ndcg@10": 0.5}},
+        "readme": "# A rewriter\n",
+        "curve": [{"step": 1, "reward": 0.1}],
+        **changes,
+    }
+    return write_rewriter(folder, weights, base=base, **options)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A folder with a base, the weights of an adapter for it, and the rewriter."""
+    folder = tmp_path_factory.mktemp("made")
+    loaded = load_base(str(TINY["save_tiny"](folder / "tiny")))
+    adapted = loaded._replace(model=GGUF["random_adapter"](loaded.model, 0.5))
+    save_weights(adapted, folder / "weights", name=str(folder / "tiny"))
+    write(folder / "mine", folder / "weights", describe_base(str(folder / "tiny")))
+    return folder
+
+
+@pytest.fixture
+def place(made, tmp_path):
+    return Path(shutil.copytree(made, tmp_path / "copy"))
+
+
+def test_it_says_what_it_is(made):
+    rewriter = read_rewriter(made / "mine")
+    assert (rewriter.name, rewriter.form, rewriter.techniques) == ("mine", "lora", ("hcqr", "rrr"))
+    assert rewriter.identity == f"rewriter:mine@{rewriter.checksum[:12]}"
+    assert rewriter.base == RewriterBase(kind="folder", name="tiny", digest=rewriter.base.digest)
+    assert rewriter.card == {"dev": {"ndcg@10": 0.5}}
+    assert rewriter.adapter_gguf is None
+    assert rewriter.versions["peft"]
+    assert json.loads((made / "mine" / "curve.jsonl").read_text()) == {"step": 1, "reward": 0.1}
+
+
+def test_no_path_of_this_machine_is_written(made):
+    for file in (made / "mine").iterdir():
+        assert str(made).encode() not in file.read_bytes()
+        assert b"/tmp/" not in file.read_bytes()
+
+
+def test_it_writes_what_the_trained_model_writes(made):
+    rewriter = read_rewriter(made / "mine")
+    loaded = load_base(str(made / "tiny"))
+    trained = GGUF["random_adapter"](loaded.model, 0.5)
+    ids = torch.tensor([[1, 30, 40, 50]])
+    with torch.no_grad():
+        expected = trained(ids).logits
+        found = load_rewriter(rewriter).model(ids).logits
+        plain = load_base(str(made / "tiny")).model(ids).logits
+    assert torch.equal(found, expected)
+    assert not torch.allclose(found, plain, atol=0.1)
+
+
+class Rewrite(dspy.Signature):
+    """Rewrite the question."""
+
+    question: str = dspy.InputField()
+    query: str = dspy.OutputField()
+
+
+def test_it_is_an_lm_by_name(made):
+    lm = resolve_lm(f"rewriter:{made / 'mine'}", max_tokens=6)
+    engine = engine_of(lm)
+    assert lm.model == read_rewriter(made / "mine").identity == engine.inner.identity
+    assert engine.identity.startswith(lm.model)
+    one, other = (lm("What is it?") for _ in range(2))
+    assert one == other
+    assert engine.ledger.total.calls == 2
+    with pytest.raises(ModelError, match="rewriter:PATH"):
+        type(engine.inner).load_state(engine.inner.dump_state())
+
+
+def test_its_prompts_are_the_embedded_models(made):
+    seen = []
+    for name in ("embedded", f"rewriter:{made / 'mine'}"):
+        lm = resolve_lm(name)
+        adapter = PromptAdapter()._variant(lm)
+        seen.append((adapter.format(Rewrite, [], {"question": "why?"}), engine_of(lm).supports_response_schema))
+    assert seen[0] == seen[1]
+
+
+def test_a_sampled_answer_depends_on_its_seed_alone(made):
+    engine = rewriter_engine(read_rewriter(made / "mine"))
+    state = torch.random.get_rng_state()
+
+    def answer(seed: int, temperature: float = 1.0) -> str:
+        config = dspy.lm15.Config(max_tokens=8, temperature=temperature, seed=seed)
+        asked = dspy.lm15.Request(model="m", messages=(dspy.lm15.Message.user("why?"),), config=config)
+        return str(engine.complete(asked).text)
+
+    assert answer(1) == answer(1)
+    assert len({answer(seed) for seed in range(4)}) > 1
+    assert answer(1, 0.0) == answer(2, 0.0)
+    assert torch.equal(state, torch.random.get_rng_state())
+
+
+def test_a_prompt_that_does_not_fit_is_an_error_and_a_stop_cuts(made):
+    engine = rewriter_engine(read_rewriter(made / "mine"))
+    messages = (dspy.lm15.Message.user("why? " * 3000),)
+    with pytest.raises(dspy.ContextWindowExceededError, match="context is 4096"):
+        engine.complete(dspy.lm15.Request(model="m", messages=messages))
+    whole = ask(engine)
+    cut = ask(engine, stop=(whole.text[3],))
+    assert (cut.text, cut.finish_reason) == (whole.text[: whole.text.index(whole.text[3])], "stop")
+
+
+def ask(engine: Any, **config: Any) -> Any:
+    messages = (dspy.lm15.Message.user("why?"),)
+    return engine.complete(
+        dspy.lm15.Request(model="m", messages=messages, config=dspy.lm15.Config(max_tokens=8, **config))
+    )
+
+
+@pytest.mark.parametrize("kind", ["causal", "seq2seq"])
+def test_a_whole_model_is_a_rewriter_too(tmp_path, kind):
+    base = load_base(str(TINY["save_tiny"](tmp_path / "tiny", kind)))
+    with torch.no_grad():
+        next(iter(base.model.parameters(), strict=True)).add_(0.5)
+    save_weights(base, tmp_path / "weights", name="tiny")
+    rewriter = write(tmp_path / "whole", tmp_path / "weights", describe_base(str(tmp_path / "tiny")))
+    shutil.rmtree(tmp_path / "tiny")
+    assert rewriter.form == "full"
+    again = load_rewriter(rewriter)
+    assert again.kind == kind
+    assert all(
+        torch.equal(one, other) for one, other in zip(again.model.parameters(), base.model.parameters(), strict=True)
+    )
+    assert resolve_lm(f"rewriter:{tmp_path / 'whole'}", max_tokens=4)("why?")
+
+
+def edit(file: Path, **changes: Any) -> None:
+    file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
+
+
+DAMAGES = {
+    "a byte": (lambda f: flip(f / "adapter.safetensors"), r"adapter.safetensors.*was changed"),
+    "the card": (lambda f: (f / "card.json").write_text("{}"), r"card.json.*was changed"),
+    "a missing file": (lambda f: (f / "adapter_config.json").unlink(), r"adapter_config.json is missing"),
+    "a strange file": (lambda f: (f / "weights.bin").write_bytes(b""), r"'weights.bin'; remove it"),
+    "an unnamed file": (lambda f: (f / "adapter.gguf").write_bytes(b""), r"'adapter.gguf'; remove it"),
+    "the manifest": (lambda f: edit(f / "rewriter.json", recipe="paper"), r"rewriter.json.*was changed"),
+    "a key": (lambda f: edit(f / "rewriter.json", url="http://x"), r"rewriter.json.*wrong at url"),
+    "a later format": (lambda f: edit(f / "rewriter.json", format=2), r"the format 2, but this version reads 1"),
+    "no JSON": (lambda f: (f / "rewriter.json").write_text("{"), r"rewriter.json.*is no JSON"),
+    "a deep JSON": (lambda f: (f / "rewriter.json").write_text("[" * 100_000), r"rewriter.json.*is no JSON"),
+    "a large manifest": (lambda f: (f / "rewriter.json").write_text(" " * 2**21), r"more than the 1048576 bytes"),
+    "a way out": (lambda f: edit(f / "rewriter.json", files={"../x": "0"}), r"was changed"),
+    "a link": (lambda f: link(f / "adapter.safetensors"), r"not a plain file"),
+    "a linked card": (lambda f: link(f / "card.json"), r"not a plain file"),
+    "a pipe": (lambda f: pipe(f / "README.md"), r"not a plain file"),
+    "nothing": (lambda f: shutil.rmtree(f), r"no rewriter at 'mine'.*rewriter train"),
+}
+
+
+def flip(file: Path) -> None:
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.write_bytes(data)
+
+
+def link(file: Path) -> None:
+    file.rename(file.parent.parent / "elsewhere")
+    file.symlink_to(file.parent.parent / "elsewhere")
+
+
+def pipe(file: Path) -> None:
+    file.unlink()
+    os.mkfifo(file)
+
+
+@pytest.mark.parametrize(("damage", "said"), DAMAGES.values(), ids=DAMAGES.keys())
+def test_a_damaged_one_is_refused(place, damage, said):
+    damage(place / "mine")
+    with pytest.raises(ArtifactError, match=said):
+        read_rewriter(place / "mine")
+    with pytest.raises(ArtifactError, match=said):
+        resolve_lm(f"rewriter:{place / 'mine'}")
+
+
+def test_a_checked_manifest_cannot_name_a_file_outside(place, monkeypatch):
+    file = place / "mine" / "rewriter.json"
+    content = json.loads(file.read_text())
+    content["files"]["../weights/tokenizer.json"] = "0"
+    manifest = rewriters._Manifest.model_validate(content)
+    content["checksum"] = manifest.digest()
+    file.write_text(json.dumps(content))
+    with pytest.raises(ArtifactError, match=r"'../weights/tokenizer.json'; remove it"):
+        read_rewriter(place / "mine")
+
+
+def test_a_file_larger_than_such_files_may_be_is_not_read(place, monkeypatch):
+    monkeypatch.setitem(rewriters._LIMITS, "adapter.safetensors", 10)
+    with pytest.raises(ArtifactError, match=r"adapter.safetensors.*at most 10 are read"):
+        read_rewriter(place / "mine")
+
+
+def test_an_older_one_is_replaced_whole_or_stays(place, monkeypatch):
+    base = read_rewriter(place / "mine").base
+    before = read_rewriter(place / "mine").checksum
+    newer = write(place / "mine", place / "weights", base, recipe="seed")
+    assert newer.recipe == "seed"
+    with pytest.raises(ArtifactError, match="must be plain data"):
+        write(place / "mine", place / "weights", base, card={"value": float("nan")})
+    with pytest.raises(ArtifactError, match="no weights in 'nowhere'"):
+        write(place / "mine", place / "nowhere", base)
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(whole_folder, "_sync", full)
+    with pytest.raises(ArtifactError, match=r"'mine' could not be written: the disk is full"):
+        write(place / "mine", place / "weights", base, recipe="paper")
+    assert read_rewriter(place / "mine") == newer
+    assert newer.checksum != before
+    assert sorted(path.name for path in place.iterdir()) == ["mine", "tiny", "weights"]
+
+
+def test_one_that_a_killed_writer_set_aside_is_found_and_put_back(place):
+    (place / "mine").rename(place / ".mine.old")
+    (place / ".mine.new-1").mkdir()
+    assert read_rewriter(place / "mine").recipe == "ours"
+    base = describe_base(str(place / "tiny"))
+    write(place / "mine", place / "weights", base, recipe="seed")
+    assert read_rewriter(place / "mine").recipe == "seed"
+    assert sorted(path.name for path in place.iterdir()) == ["mine", "tiny", "weights"]
+
+
+def test_other_files_are_not_replaced(place):
+    (place / "mine" / "notes.txt").write_text("mine")
+    with pytest.raises(ArtifactError, match=r"'notes.txt'; they would be lost"):
+        write(place / "mine", place / "weights", describe_base(str(place / "tiny")))
+
+
+def test_another_base_is_refused(place, working_folder):
+    rewriter = read_rewriter(place / "mine")
+    assert find_base(rewriter.base, rewriter.path) == str(place / "tiny")
+    with (place / "tiny" / "config.json").open("a") as file:
+        file.write(" ")
+    with pytest.raises(ModelError, match=r"'tiny' of the rewriter 'mine' is another one here; put its folder beside"):
+        find_base(rewriter.base, rewriter.path)
+    shutil.rmtree(place / "tiny")
+    with pytest.raises(ModelError, match="is not here"):
+        rewriter_engine(rewriter).complete(dspy.lm15.Request(model="m", messages=(dspy.lm15.Message.user("why?"),)))
+    strange = rewriter.base.model_copy(update={"name": "../tiny"})
+    with pytest.raises(ModelError, match="no name of a folder"):
+        find_base(strange, rewriter.path)
+    elsewhere = RewriterBase(kind="embedded", name="embedded", digest="0" * 12)
+    with pytest.raises(ModelError, match="another embedded model"):
+        find_base(elsewhere, rewriter.path)
+
+
+def test_an_adapter_for_another_base_is_refused(place):
+    other = Base(*TINY["tiny_causal"](layers=2))
+    other.model.save_pretrained(place / "tiny")
+    write(place / "mine", place / "weights", describe_base(str(place / "tiny")))
+    with pytest.raises(ArtifactError, match=r"not for its base 'tiny'.*layers.2"):
+        load_rewriter(read_rewriter(place / "mine"))

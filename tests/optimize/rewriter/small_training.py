@@ -1,0 +1,152 @@
+"""A whole training of a few seconds: two steps of each stage with a random model of four layers.
+
+As a program it trains in a folder several times, each time in a child that kills itself at a place, and at last to the
+end; the libraries are read once. ``python small_training.py FOLDER WHAT:DONE ...``
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import runpy
+import signal
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import dspy
+from dspy import lm15
+
+from querywright.data.splits import Splits
+from querywright.data.types import Label, Passage, Question
+from querywright.models.guard import GuardedEngine, Limits
+from querywright.models.hf import load_base
+from querywright.models.ledger import Ledger
+from querywright.optimize.rewriter.collect import CollectSettings
+from querywright.optimize.rewriter.given import Given, Trained
+from querywright.optimize.rewriter.policy import HFPolicy, LoraSettings
+from querywright.optimize.rewriter.recipes import OURS
+from querywright.optimize.rewriter.reinforce import ReinforceSettings
+from querywright.optimize.rewriter.settings import TrainSettings
+from querywright.optimize.rewriter.train import train
+from querywright.optimize.rewriter.warmup import WarmupSettings
+from querywright.retrieval.types import Hit
+
+QUESTIONS = [
+    Question(f"q{n}", f"What of number {n}?", answer=f"right {n}", evidence={f"decides-{n}": Label.ENTAILED})
+    for n in range(24)
+]
+SPLITS = Splits(QUESTIONS[:16], QUESTIONS[16:20], QUESTIONS[20:])
+
+RECIPE = replace(
+    OURS, steps=2, batch=2, group=3, room=16, top_k=0, length_penalty=0.01, lr=0.01, temperature=1.5
+)  # fmt: skip
+SETTINGS = TrainSettings(
+    technique="rrr",
+    base="tiny",
+    recipe=RECIPE,
+    metric="recall@5",
+    collect=CollectSettings(candidates=2),
+    warmup=WarmupSettings(epochs=1, batch=8, lr=0.01, least=4, keep_each=1),
+    reinforce=ReinforceSettings(keep_each=1, look_each=2),
+    lora=LoraSettings(rank=2, alpha=4.0),
+    device="cpu",
+)
+
+
+class World:
+    """The deciding passage is found by a query with the key word, and not by the question."""
+
+    fingerprint = "a small world"
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> World:
+        return self
+
+    def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
+        return [[Hit(p, 1 / rank, rank) for rank, p in enumerate(self._find(one)[:k], 1)] for one in queries]
+
+    def _find(self, query: str) -> list[Passage]:
+        numbers = [int(one) for one in re.findall(r"\d+", query)] or [0]
+        found = [Passage(f"other-{(numbers[0] + step) % 9}", f"Nothing to do with it, {step}.") for step in range(8)]
+        if "key" in query:
+            found.insert(0, Passage(f"decides-{numbers[0]}", f"Decides {numbers[0]}."))
+        return found
+
+
+class Engine:
+    """Writes a key word into its query where the question's number is even."""
+
+    supports_response_schema = True
+    supported_params = frozenset({"temperature", "max_tokens", "response_format", "seed"})
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Engine:
+        return self
+
+    def complete(self, request: lm15.Request) -> lm15.Response:
+        number = int(re.findall(r"number (\d+)", request.messages[-1].text or "")[-1])
+        word = "other" if number % 4 == 3 else "key"
+        text = json.dumps({"thought": "look it up", "queries": [f"{word} of {number}"]})
+        return lm15.Response(
+            id=None,
+            model=request.model,
+            message=lm15.Message.assistant([lm15.TextPart(text)]),
+            finish_reason="stop",
+            usage=lm15.Usage(input_tokens=1, output_tokens=1),
+        )
+
+    def close(self) -> None:
+        pass
+
+
+def teacher() -> dspy.LM:
+    guarded = GuardedEngine(Engine(), identity="scripted", store=None, ledger=Ledger(), limits=Limits())
+    return dspy.LM("scripted/teacher", engine=guarded, cache=False, num_retries=0)
+
+
+def base(folder: Path) -> Path:
+    """The base model, written where it is not there."""
+    made = folder / "tiny"
+    if not made.is_dir():
+        tiny = runpy.run_path(str(Path(__file__).with_name("tiny.py")))
+        tiny["save_tiny"](made)
+    return made
+
+
+def small(folder: Path, name: str = "run", progress: Any = None, **changes: Any) -> Trained:
+    """Train in the folder; the same name goes on."""
+    given = {"splits": SPLITS, "retriever": World(), "collection": "small", "teacher": teacher()}
+    settings = replace(SETTINGS, base=str(base(folder)))
+    given |= {key: changes.pop(key) for key in list(changes) if key in Given.__slots__}
+    settings = replace(settings, **changes)
+    return train(settings, Given(**given), out=folder / name / "out", work=folder / name / "work", progress=progress)
+
+
+def _killed(folder: Path, what: str, done: int) -> None:
+    """Train in a child that ends itself, without a word to anybody, when so much of something is done."""
+
+    def progress(now: str, count: int, total: int) -> None:
+        if now.startswith(what) and count == done:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    child = os.fork()
+    if child == 0:
+        small(folder, "killed", progress)
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    if not os.WIFSIGNALED(status):
+        raise SystemExit(f"the child was not killed at {what} {done}")
+
+
+if __name__ == "__main__":
+    import torch
+
+    torch.set_num_threads(1)
+    place = Path(sys.argv[1])
+    HFPolicy(*load_base(str(base(place))), lora=LoraSettings(rank=2))  # so that all is read before the first child
+    for one in sys.argv[2:]:
+        stage, _, number = one.rpartition(":")
+        _killed(place, stage, int(number))
+    small(place, "killed")

@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+import errno
+import json
+import os
+import runpy
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from querywright.cli.main import run
+from querywright.errors import InputError
+from querywright.models.rewriters import read_rewriter
+from querywright.optimize.rewriter.gradient import TrainingError
+from querywright.optimize.rewriter.keeping import read_lines
+
+torch: Any = pytest.importorskip("torch")
+pytest.importorskip("peft")
+HERE = Path(__file__).parent
+SMALL = runpy.run_path(str(HERE / "small_training.py"))
+KILLS = ("collect:16", "measuring: untrained:2", "warm-up:1", "reinforce:1", "measuring: trained:1")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.set_num_threads(1)
+    return tmp_path_factory.mktemp("small")
+
+
+@pytest.fixture(scope="module")
+def trained(folder: Path) -> Any:
+    return SMALL["small"](folder)
+
+
+def test_a_whole_training(folder: Path, trained: Any) -> None:
+    made = read_rewriter(trained.folder)
+    card, work = made.card, folder / "run" / "work"
+    assert made.techniques == ("rrr",)
+    assert made.base.name == "tiny"
+    assert [arm["arm"] for arm in card["test"]["arms"]] == [
+        "no rewriting", "teacher", "untrained", "warmed up", "trained"
+    ]  # fmt: skip
+    assert card["test"]["arms"][1]["metrics"]["recall@5"]["value"] == 0.75
+    assert card["stages"]["collect"] == {"questions": 16, "teacher": "scripted/teacher", "collected": 12}
+    assert card["stages"]["warmup"]["steps"] == 2
+    assert card["stages"]["reinforce"]["steps"] == 2
+    assert card["standing"]["dev"]["verdict"] == "no difference shown"
+    assert card["data"]["train"]["n"] == 16
+    assert str(folder) not in json.dumps(card)
+    steps = [line for line in read_lines(work / "reinforce" / "reinforce.jsonl") if line["kind"] == "step"]
+    assert [line["step"] for line in steps] == [1, 2]
+    assert any(line["deviation"] > 0 for line in steps)
+    assert all(line["guards"]["unreadable"] == 1 for line in steps)
+    assert len((trained.folder / "curve.jsonl").read_text(encoding="utf-8").splitlines()) == 8
+    assert "no gain over the question as it is written" in (trained.folder / "README.md").read_text(encoding="utf-8")
+    assert run(["rewriter", "show", str(trained.folder)]) == 0
+    page = trained.report.read_text(encoding="utf-8")
+    for part in ("On test", "On dev", "Curves", "Guards", "How it was made", "figure-reward", "figure-warmup"):
+        assert part in page
+
+
+def test_killed_in_every_stage_it_ends_as_undisturbed(folder: Path, trained: Any) -> None:
+    env = {**os.environ, "PYTHONPATH": str(HERE.parents[2] / "src"), "HF_HUB_OFFLINE": "1"}
+    subprocess.run([sys.executable, str(HERE / "small_training.py"), str(folder), *KILLS], check=True, env=env)
+    whole, killed = trained.folder, folder / "killed" / "out"
+    names = {file.name for file in whole.iterdir()}
+    assert names == {file.name for file in killed.iterdir()}
+    for name in names - {"rewriter.json", "curve.jsonl", "card.json"}:
+        assert (whole / name).read_bytes() == (killed / name).read_bytes(), name
+    curves = [
+        [{**json.loads(line), "seconds": 0} for line in (one / "curve.jsonl").read_text(encoding="utf-8").splitlines()]
+        for one in (whole, killed)
+    ]
+    assert curves[0] == curves[1]
+    cards = [_timeless(json.loads((one / "card.json").read_text(encoding="utf-8"))) for one in (whole, killed)]
+    assert cards[0] == cards[1]
+
+
+def _timeless(data: Any) -> Any:
+    if isinstance(data, dict):
+        return {key: _timeless(value) for key, value in data.items() if key not in {"seconds", "latency", "cost"}}
+    return [_timeless(one) for one in data] if isinstance(data, list) else data
+
+
+def test_a_training_that_is_done_costs_nothing(folder: Path, trained: Any) -> None:
+    said: list[str] = []
+    again = SMALL["small"](folder, progress=lambda what, done, total: said.append(what))
+    assert _timeless(again.card) == _timeless(trained.card)
+    assert not {"warm-up", "reinforce", "collect"} & set(said)
+
+
+def test_another_training_is_refused_and_the_difference_named(folder: Path, trained: Any) -> None:
+    recipe = replace(SMALL["RECIPE"], lr=0.5)
+    with pytest.raises(
+        InputError, match=r"another training: settings\.recipe\.lr is 0\.01 there and 0\.5 here.*--work"
+    ):
+        SMALL["small"](folder, recipe=recipe)
+    (folder / "full" / "work").mkdir(parents=True)
+    (folder / "full" / "work" / "letter.txt").write_text("mine", encoding="utf-8")
+    with pytest.raises(InputError, match=r"holds 'letter\.txt' and no training"):
+        SMALL["small"](folder, "full")
+
+
+def test_too_little_data_is_said_with_what_is_missing(folder: Path) -> None:
+    warmup = replace(SMALL["SETTINGS"].warmup, least=40)
+    with pytest.raises(InputError, match=r"needs 40 train pairs or more, but there are 11: 29 more"):
+        SMALL["small"](folder, "little", warmup=warmup)
+    assert not (folder / "little" / "out").exists()
+    with pytest.raises(InputError, match="there is no dev question: 1 more is needed"):
+        SMALL["small"](folder, "none", splits=SMALL["SPLITS"]._replace(dev=[]))
+
+
+def test_a_loss_that_is_no_number_and_a_constant_reward_end_it(folder: Path) -> None:
+    recipe = replace(SMALL["RECIPE"], length_penalty=0.0)
+    settings = replace(SMALL["SETTINGS"].reinforce, constant=2)
+    with pytest.raises(TrainingError, match=r"last 2 steps the reward of all 12 episodes was .* each time"):
+        SMALL["small"](folder, "constant", recipe=recipe, reinforce=settings, stages=("reinforce",))
+    assert not (folder / "constant" / "out").exists()
+    with pytest.raises(TrainingError, match=r"loss .* is nan.*--lr"):
+        SMALL["small"](folder, "nan", warmup=replace(SMALL["SETTINGS"].warmup, lr=1e30))
+    assert not (folder / "nan" / "out").exists()
+
+
+@pytest.mark.parametrize("after", [0, 8])
+def test_a_full_disk_leaves_nothing_half_written(
+    folder: Path, trained: Any, monkeypatch: pytest.MonkeyPatch, after: int
+) -> None:
+    name, left, sync = f"disk-{after}", after, os.fsync
+
+    def full(descriptor: int) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises((OSError, InputError), match="No space left"):
+        SMALL["small"](folder, name)
+    monkeypatch.undo()
+    assert not (folder / name / "out").exists()
+    assert not list((folder / name / "work").rglob(".*.new"))
+    made = SMALL["small"](folder, name)
+    assert (made.folder / "adapter.safetensors").read_bytes() == (trained.folder / "adapter.safetensors").read_bytes()
