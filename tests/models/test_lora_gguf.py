@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import runpy
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,41 +28,41 @@ TINY = runpy.run_path(str(HERE.parent / "optimize" / "rewriter" / "tiny.py"))
 PROMPTS = ["What is the question?", "find the treatment", "a", "Which drug has side effects on 12 of them?"]
 
 
-def greedy(base: Base, prompt: str, room: int = 12) -> list[int]:
-    ids = torch.tensor([encode(base.tokenizer, base.kind, [("user", prompt)])])
-    options = {"max_new_tokens": room, "do_sample": False, "suppress_tokens": pieces_of_characters(base)}
-    with torch.no_grad():
-        written = base.model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), **options)
-    return without_end(written[0, ids.shape[1] :].tolist(), base)
-
-
-def pieces_of_characters(base: Base) -> list[int]:
-    """Tokens that llama.cpp does not name in its answers; neither side may write them."""
-    return [token for token in range(len(base.tokenizer)) if "\ufffd" in base.tokenizer.decode([token])]
-
-
-def without_end(tokens: list[int], base: Base) -> list[int]:
-    end = base.tokenizer.eos_token_id
-    return tokens[: tokens.index(end)] if end in tokens else tokens
-
-
-def greedy_in_llama(base: Base, file: Path, adapter: Path | None, room: int = 12) -> list[list[int]]:
+def in_llama(base: Base, file: Path, adapter: Path | None, room: int = 12) -> list[list[tuple[int, float]]]:
+    """The tokens that llama.cpp writes after each prompt, with their log-probabilities."""
     llama = start_llama(file, context=512, parallel=1, threads=1, poll=0, adapter=adapter)
-    options = {"n_predict": room, "temperature": 0.0, "logprobs": 1}
-    banned = [[token, False] for token in pieces_of_characters(base)]
+    # It names no pieces of characters in its answers, so it may write none.
+    banned = [[token, False] for token in range(len(base.tokenizer)) if "\ufffd" in base.tokenizer.decode([token])]
+    options = {"n_predict": room, "temperature": 0.0, "logprobs": 1, "logit_bias": banned, "ignore_eos": True}
     found = []
     for prompt in PROMPTS:
         ids = encode(base.tokenizer, base.kind, [("user", prompt)])
-        answer = llama._server.handle_completions({"prompt": ids, "logit_bias": banned, **options})
-        written = [token["id"] for token in answer["choices"][0]["logprobs"]["content"]]
-        found.append(without_end(written, base))
+        answer = llama._server.handle_completions({"prompt": ids, **options})
+        written = answer["choices"][0]["logprobs"]["content"]
+        found.append([(token["id"], token["logprob"]) for token in written])
+        assert len(written) == room
     return found
+
+
+def farthest(base: Base, written: list[list[tuple[int, float]]]) -> float:
+    """By how much transformers finds a token more or less likely, at most."""
+    differences = []
+    for prompt, tokens in zip(PROMPTS, written, strict=True):
+        ids = encode(base.tokenizer, base.kind, [("user", prompt)])
+        with torch.no_grad():
+            logits = base.model(torch.tensor([ids + [token for token, _ in tokens]])).logits[0]
+        likely = logits[len(ids) - 1 : -1].log_softmax(-1)
+        differences += [abs(float(likely[i, token]) - found) for i, (token, found) in enumerate(tokens)]
+    return max(differences)
 
 
 def adapted(base: Base, folder: Path, **config: Any) -> Base:
     made = base._replace(model=GGUF["random_adapter"](base.model, 0.5, **config))
     save_weights(made, folder, name="tiny")
     return made
+
+
+CLOSE = 0.1  # in log-probability: llama.cpp keeps what it has read in half precision
 
 
 @pytest.fixture
@@ -77,22 +78,18 @@ def file(tiny, tmp_path):
 @pytest.mark.parametrize(
     "config", [{}, {"r": 8, "lora_alpha": 4, "use_rslora": True}], ids=["plain", "rank-stabilised"]
 )
-def test_llama_writes_with_an_adapter_what_transformers_writes(tiny, file, tmp_path, config):
-    plain = [greedy(tiny, prompt) for prompt in PROMPTS]
-    assert greedy_in_llama(tiny, file, None) == plain
+def test_an_adapter_does_in_llama_what_it_does_in_transformers(tiny, file, tmp_path, config, monkeypatch):
+    plain = in_llama(tiny, file, None)
+    assert farthest(tiny, plain) < CLOSE
     trained = adapted(tiny, tmp_path / "weights", **config)
-    expected = [greedy(trained, prompt) for prompt in PROMPTS]
-    assert all(one != other for one, other in zip(expected, plain, strict=True))
     write_lora_gguf(tmp_path / "weights", tmp_path / "adapter.gguf", file)
-    assert greedy_in_llama(tiny, file, tmp_path / "adapter.gguf") == expected
-
-
-def test_rows_in_transformers_order_would_write_something_else(tiny, file, tmp_path, monkeypatch):
-    trained = adapted(tiny, tmp_path / "weights")
-    expected = [greedy(trained, prompt) for prompt in PROMPTS]
+    written = in_llama(tiny, file, tmp_path / "adapter.gguf")
+    assert farthest(trained, written) < CLOSE
+    assert farthest(trained, plain) > 10 * CLOSE
+    assert all(one != other for one, other in zip(written, plain, strict=True))
     monkeypatch.setattr(lora_gguf, "rows_for_llama", lambda weights, heads: weights)
-    write_lora_gguf(tmp_path / "weights", tmp_path / "adapter.gguf", file)
-    assert greedy_in_llama(tiny, file, tmp_path / "adapter.gguf") != expected
+    write_lora_gguf(tmp_path / "weights", tmp_path / "wrong.gguf", file)
+    assert farthest(trained, in_llama(tiny, file, tmp_path / "wrong.gguf")) > 10 * CLOSE
 
 
 def test_the_file_says_what_it_is_and_halves_are_pairs(tiny, file, tmp_path):
@@ -152,7 +149,7 @@ def test_the_embedded_model_writes_with_an_adapter_what_transformers_writes(tmp_
     prompts = ["Name three fruits, separated by commas.", "What is 2 + 2?", "Write the alphabet."]
     trained = base._replace(model=GGUF["random_adapter"](base.model, 0.08))
     save_weights(trained, tmp_path / "weights", name="embedded")
-    expected = [base.tokenizer.decode(greedy(trained, prompt, 8)) for prompt in prompts]
+    expected = [greedy(trained, prompt) for prompt in prompts]
     write_lora_gguf(tmp_path / "weights", tmp_path / "adapter.gguf", packaged_file())
     adapter = Adapter(tmp_path / "adapter.gguf", "rewriter:try")
     written, plain = (
@@ -160,6 +157,15 @@ def test_the_embedded_model_writes_with_an_adapter_what_transformers_writes(tmp_
     )
     assert written == expected
     assert all(one != other for one, other in zip(expected, plain, strict=True))
+
+
+def greedy(base: Base, prompt: str) -> str:
+    ids = torch.tensor([encode(base.tokenizer, base.kind, [("user", prompt)])])
+    with torch.no_grad():
+        written = base.model.generate(
+            input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=8, do_sample=False
+        )
+    return str(base.tokenizer.decode(written[0, ids.shape[1] :], skip_special_tokens=True))
 
 
 def answer(engine: EmbeddedEngine, prompt: str) -> str:
