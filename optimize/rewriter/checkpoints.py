@@ -87,8 +87,9 @@ def save_checkpoint(
     """
     tensors = {f"parameter/{name}": one for name, one in parameters.items()}
     numbers: dict[str, dict[str, float]] = {}
-    for name, one in parameters.items() if optimizer is not None else ():
-        for key, value in optimizer.state.get(one, {}).items():
+    states = {} if optimizer is None else optimizer.state
+    for name, one in parameters.items():
+        for key, value in states.get(one, {}).items():
             if hasattr(value, "detach"):
                 tensors[f"optimizer/{key}/{name}"] = value
             else:
