@@ -80,8 +80,11 @@ def kept(path: Path, name: str, make: Callable[[], Measured]) -> Measured:
     known = read_json(path)
     if known is None:
         made = make()
-        rows = [row.to_json() for row in made.evaluation.rows]
-        known = {"rows": rows, "guards": dict(made.guards), "seconds": made.evaluation.seconds}
+        known = {
+            "rows": [row.to_json() for row in made.evaluation.rows],
+            "guards": dict(made.guards),
+            "seconds": made.evaluation.seconds,
+        }
         write_json(path, known)
     rows = tuple(Row.from_json(row) for row in known["rows"])
     guards = {key: math.nan if value is None else float(value) for key, value in known["guards"].items()}

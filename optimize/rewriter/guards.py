@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -64,6 +64,11 @@ class Guards:
     def to_json(self) -> dict[str, Any]:
         """The counts as a JSON object."""
         return asdict(self)
+
+    @classmethod
+    def from_json(cls, counts: Mapping[str, Any]) -> Guards:
+        """Those that ``to_json`` wrote."""
+        return cls(**{**counts, "episodes": int(counts["episodes"])})
 
 
 def guards(episodes: Sequence[Episode], ended: Sequence[Sequence[bool]] | None = None) -> Guards:

@@ -181,7 +181,7 @@ class _Loop:
         if self.at.best is None:
             self._look()
             self._keep()
-        while self.at.step < self.recipe.steps and not self.at.ended:
+        while not self._is_over():
             self._step()
             step = self.at.step
             last = step == self.recipe.steps
@@ -193,6 +193,9 @@ class _Loop:
             if self.progress is not None:
                 self.progress("reinforce", self.recipe.steps if self.at.ended else step, self.recipe.steps)
         return self._finish()
+
+    def _is_over(self) -> bool:
+        return self.at.ended or self.at.step >= self.recipe.steps
 
     def _step(self) -> None:
         began, number, recipe = time.monotonic(), self.at.step, self.recipe

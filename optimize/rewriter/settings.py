@@ -12,7 +12,7 @@ from querywright.errors import InputError
 from querywright.metrics.dspy_metrics import metric_named, needs
 from querywright.optimize.rewriter.collect import CollectSettings
 from querywright.optimize.rewriter.keeping import finite_all, read_json, write_json
-from querywright.optimize.rewriter.policy import LoraSettings
+from querywright.optimize.rewriter.lora import LoraSettings
 from querywright.optimize.rewriter.recipes import OURS, Recipe
 from querywright.optimize.rewriter.reinforce import ReinforceSettings
 from querywright.optimize.rewriter.warmup import WarmupSettings
@@ -40,7 +40,7 @@ class TrainSettings:
         warmup: Of the warm-up.
         reinforce: Of the reinforcement.
         lora: Of the adapter; None trains all weights.
-        device: Such as ``cpu`` or ``cuda:0``; None takes a GPU where there is one.
+        device: Such as ``cpu`` or ``cuda:0``; ``auto`` takes a GPU where there is one.
         dtype: ``auto``, ``float32`` or ``bfloat16``.
     """
 
@@ -55,7 +55,7 @@ class TrainSettings:
     warmup: WarmupSettings = field(default_factory=WarmupSettings)
     reinforce: ReinforceSettings = field(default_factory=ReinforceSettings)
     lora: LoraSettings | None = field(default_factory=LoraSettings)
-    device: str | None = None
+    device: str = "auto"
     dtype: str = "auto"
 
     def to_json(self) -> dict[str, Any]:

@@ -156,7 +156,7 @@ class _Training:
             found = kept(file, arm, partial(work, name))
             self.arms[name].append(found.evaluation)
             if name == "dev":
-                self.guards[arm] = Guards(**{**found.guards, "episodes": int(found.guards["episodes"])})
+                self.guards[arm] = Guards.from_json(found.guards)
             self._tell(f"measuring: {arm}", place, len(self.parts))
 
     def _teacher(self) -> None:

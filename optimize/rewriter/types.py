@@ -134,6 +134,10 @@ class Policy(Protocol):
         """The tensors in training, by name."""
         ...
 
+    def set_parameters(self, tensors: Mapping[str, Any]) -> None:
+        """Other values for the tensors in training, by the same names."""
+        ...
+
     def set_reference(self) -> None:
         """What the policy is now becomes the reference."""
         ...

@@ -135,9 +135,8 @@ def train_command(
     rank: Annotated[int, typer.Option("--rank", metavar="N", min=1, help="Of the adapter.")] = 16,
     full: Annotated[bool, typer.Option("--full", help="Train all weights, and no adapter.")] = False,
     device: Annotated[
-        str | None,
-        typer.Option("--device", metavar="NAME", help="cpu or cuda:0. Default: a GPU if any.", show_default=False),
-    ] = None,
+        str, typer.Option("--device", metavar="NAME", help="cpu, cuda:0, or auto: a GPU if any.")
+    ] = "auto",
     dtype: Annotated[str, typer.Option("--dtype", metavar="NAME", help="auto, float32 or bfloat16.")] = "auto",
     sizes: Annotated[
         str | None,
@@ -288,7 +287,7 @@ def _settings(
     **given: Any,
 ) -> TrainSettings:
     from querywright.optimize.rewriter.collect import CollectSettings
-    from querywright.optimize.rewriter.policy import LoraSettings
+    from querywright.optimize.rewriter.lora import LoraSettings
     from querywright.optimize.rewriter.recipes import recipe_named
     from querywright.optimize.rewriter.reinforce import ReinforceSettings
     from querywright.optimize.rewriter.settings import TrainSettings
@@ -300,9 +299,9 @@ def _settings(
         **given,
         recipe=replace(recipe_named(recipe), **{name: value for name, value in changes.items() if value is not None}),
         collect=CollectSettings(candidates=candidates, threads=threads),
-        warmup=WarmupSettings(epochs=epochs, **({} if lr is None else {"lr": lr})),
+        warmup=WarmupSettings(epochs=epochs) if lr is None else WarmupSettings(epochs=epochs, lr=lr),
         reinforce=ReinforceSettings(look_each=looks[0], patience=looks[1]),
-        lora=None if rank is None else LoraSettings(rank=rank, alpha=2.0 * rank),
+        lora=None if rank is None else LoraSettings(rank=rank, alpha=2 * rank),
     )
 
 
