@@ -78,7 +78,8 @@ def lora_files(model: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     from peft import get_peft_model_state_dict
 
     config = {name: _plain(value) for name, value in model.peft_config["default"].to_dict().items()}
-    tensors = {name: one.detach().cpu().contiguous() for name, one in get_peft_model_state_dict(model, save_embedding_layers=False).items()}
+    found = get_peft_model_state_dict(model, save_embedding_layers=False)
+    tensors = {name: one.detach().cpu().contiguous() for name, one in found.items()}
     return config | {"base_model_name_or_path": None, "inference_mode": True}, tensors
 
 
