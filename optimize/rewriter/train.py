@@ -16,6 +16,7 @@ from typing import Any
 import dspy
 
 from querywright.models.hf import EMBEDDED, load_base
+from querywright.models.openmp import limit_spinning
 from querywright.models.rewriter_bases import describe_base, save_weights
 from querywright.models.rewriters import ADAPTER, ADAPTER_CONFIG, write_rewriter
 from querywright.optimize.comparison import Compared, meet
@@ -93,6 +94,7 @@ def train(
         writes=given.teacher is not None or given.study is not None,
         reader=given.reader is not None and given.reader_lm is not None,
     )
+    limit_spinning()  # torch is loaded before llama.cpp here
     work.mkdir(mode=0o700, parents=True, exist_ok=True)
     with only_one(work):
         claim(work, facts_of(settings, given))
