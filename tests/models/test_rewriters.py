@@ -150,7 +150,7 @@ def ask(engine: Any, **config: Any) -> Any:
 def test_a_whole_model_is_a_rewriter_too(tmp_path, kind):
     base = load_base(str(TINY["save_tiny"](tmp_path / "tiny", kind)))
     with torch.no_grad():
-        next(iter(base.model.parameters(), strict=True)).add_(0.5)
+        next(iter(base.model.parameters())).add_(0.5)
     save_weights(base, tmp_path / "weights", name="tiny")
     rewriter = write(tmp_path / "whole", tmp_path / "weights", describe_base(str(tmp_path / "tiny")))
     shutil.rmtree(tmp_path / "tiny")
