@@ -17,6 +17,7 @@ from typing import Any, Literal, NamedTuple
 
 from querywright.errors import ModelError
 from querywright.models.embedded import packaged_file
+from querywright.models.openmp import limit_spinning
 from querywright.models.reencode import read_header
 from querywright.models.vocabulary import CONTROL, byte_pairs
 
@@ -53,6 +54,7 @@ def load_base(name: str = EMBEDDED, *, dtype: str = "float32", revision: str | N
     Raises:
         ModelError: It is missing, cannot be read, has no safetensors, or is a causal model without a chat template.
     """
+    limit_spinning()
     import torch
 
     tokenizer = load_tokenizer(name, revision=revision)
@@ -78,6 +80,7 @@ def load_tokenizer(name: str = EMBEDDED, *, revision: str | None = None) -> Any:
     Raises:
         ModelError: It is missing or cannot be read.
     """
+    limit_spinning()
     from transformers import AutoTokenizer
 
     if name == EMBEDDED:
