@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 
 from querywright.errors import InputError
 from querywright.models import lora_gguf
-from querywright.models.embedded import Adapter, EmbeddedEngine, packaged_file
+from querywright.models.embedded import Adapter, EmbeddedEngine, EmbeddedSettings, packaged_file
 from querywright.models.hf import Base, encode, load_base
 from querywright.models.llama import start_llama
 from querywright.models.lora_gguf import rows_for_llama, write_lora_gguf
@@ -62,6 +62,7 @@ def adapted(base: Base, folder: Path, **config: Any) -> Base:
     return made
 
 
+ALONE = EmbeddedSettings(context=512, threads=1)
 CLOSE = 0.1  # in log-probability: llama.cpp keeps what it has read in half precision
 
 
@@ -153,7 +154,8 @@ def test_the_embedded_model_writes_with_an_adapter_what_transformers_writes(tmp_
     write_lora_gguf(tmp_path / "weights", tmp_path / "adapter.gguf", packaged_file())
     adapter = Adapter(tmp_path / "adapter.gguf", "rewriter:try")
     written, plain = (
-        [answer(engine, prompt) for prompt in prompts] for engine in (EmbeddedEngine(adapter=adapter), EmbeddedEngine())
+        [answer(engine, prompt) for prompt in prompts]
+        for engine in (EmbeddedEngine(None, ALONE, adapter), EmbeddedEngine(None, ALONE))
     )
     assert written == expected
     assert all(one != other for one, other in zip(expected, plain, strict=True))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import re
 import warnings
 from collections.abc import Iterator, Sequence
@@ -80,6 +81,7 @@ def load_tokenizer(name: str = EMBEDDED, *, revision: str | None = None) -> Any:
     Raises:
         ModelError: It is missing or cannot be read.
     """
+    limit_spinning()
     from transformers import AutoTokenizer
 
     if name == EMBEDDED:
@@ -226,9 +228,9 @@ def _unusable(name: str, error: Exception) -> ModelError:
 @contextlib.contextmanager
 def _quietly() -> Iterator[None]:
     """Without transformers' bars and remarks."""
-    from transformers import modeling_gguf_pytorch_utils as reading
     from transformers.utils import logging
 
+    reading: Any = importlib.import_module("transformers.modeling_gguf_pytorch_utils")
     level, bars, bar = logging.get_verbosity(), logging.is_progress_bar_enabled(), reading.tqdm
     logging.set_verbosity_error()
     logging.disable_progress_bar()
