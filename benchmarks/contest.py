@@ -28,7 +28,7 @@ from querywright.metrics.statistics import PairedTest, paired_exact_test
 from querywright.models.memo import remembering
 from querywright.models.store import open_store
 from querywright.optimize.domains import Domain
-from querywright.optimize.evaluate import Evaluation, evaluate
+from querywright.optimize.evaluate import Evaluation, evaluate, metrics_by_name
 from querywright.optimize.study.bench import Bench, open_lm
 from querywright.optimize.study.engine import open_bench
 from querywright.optimize.study.objectives import objective_named
@@ -63,7 +63,7 @@ class Contest:
     Args:
         lm: The LM's name.
         server: Its address, or None.
-        objective: What is chosen by; its first metric is tested.
+        objective: What is chosen by; its first metric is tested, and accuracy.
         dev: Questions to search on.
         test: Questions to test on.
         calls: LM calls of each; None for as many as MIPROv2 makes.
@@ -162,21 +162,29 @@ def contest(site: Site, given: Contest, show: Callable[[str], None]) -> dict[str
     ours = _study(site, given, calls, "study", {})
     drawn = _study(site, given, calls, "random search", {"sampler": {"name": "random"}, "pruner": "none"})
     stepped = _stepwise(site, given, calls)
-    metric = objective_named(given.objective).metrics[0]
-    show(f"{'':24}{'calls':>7}{'tried':>7}{'dev':>7}{'test':>7}   the study less this one, on test")
-    report = []
-    for one in (ours, drawn, stepped, light):
-        test = None if one is ours else paired_exact_test(ours.test.values(metric), one.test.values(metric))
-        found, mean = one.search, one.test.mean(metric).value
-        dev = "-" if found.dev is None else f"{found.dev:.2f}"
-        show(f"{one.name:24}{found.calls:7}{found.tried:7}{dev:>7}{mean:7.2f}   {_told(test)}")
-        report.append(
-            {
-                "name": one.name, "calls": found.calls, "tried": found.tried, "dev": found.dev, "test": mean,
-                "arm": found.arm.to_json(), "ended": found.ended, "paired": None if test is None else asdict(test),
-            }
-        )  # fmt: skip
-    return {"calls": calls, "metric": metric, "searches": report}
+    searched = (ours, drawn, stepped, light)
+    report: list[dict[str, Any]] = [
+        {
+            "name": one.name, "calls": one.search.calls, "tried": one.search.tried, "dev": one.search.dev,
+            "arm": one.search.arm.to_json(), "ended": one.search.ended, "test": {}, "paired": {},
+        }
+        for one in searched
+    ]  # fmt: skip
+    for metric in _measured(given):
+        show(f"\n{metric:24}{'calls':>7}{'tried':>7}{'dev':>7}{'test':>7}   the study less this one, on test")
+        for one, told in zip(searched, report, strict=True):
+            paired = None if one is ours else paired_exact_test(ours.test.values(metric), one.test.values(metric))
+            found, mean = one.search, one.test.mean(metric).value
+            dev = "-" if found.dev is None else f"{found.dev:.2f}"
+            show(f"{one.name:24}{found.calls:7}{found.tried:7}{dev:>7}{mean:7.2f}   {_told(paired)}")
+            told["test"][metric] = mean
+            told["paired"][metric] = None if paired is None else asdict(paired)
+    return {"calls": calls, "objective": given.objective, "searches": report}
+
+
+def _measured(given: Contest) -> list[str]:
+    """What the test questions are measured by: what was chosen by, and whether the answer is right."""
+    return list(dict.fromkeys([objective_named(given.objective).metrics[0], "accuracy"]))
 
 
 def _same_contest(path: Path, given: Contest) -> None:
@@ -238,7 +246,7 @@ def _found(place: Place, search: Callable[[Place], Searched]) -> Found:
     lm = open_lm(bench.spec, bench.store, bench.ledger)
     tested = evaluate(
         bench.program(found.arm, found.variant, reads=True), bench.splits.test, lm=lm, name=place.name,
-        metrics=bench.metrics, threads=bench.spec.threads,
+        metrics={**bench.metrics, **metrics_by_name(["accuracy"])}, threads=bench.spec.threads,
     )  # fmt: skip
     return Found(place.name, found, tested)
 
