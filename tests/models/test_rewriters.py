@@ -16,7 +16,7 @@ import torch
 from querywright.errors import ArtifactError, ModelError
 from querywright.models import rewriters, whole_folder
 from querywright.models.adapter import PromptAdapter
-from querywright.models.hf import Base, load_base
+from querywright.models.hf import Base, encode, load_base, load_tokenizer
 from querywright.models.lm import engine_of, resolve_lm
 from querywright.models.rewriter_bases import RewriterBase, describe_base, find_base, save_weights
 from querywright.models.rewriters import read_rewriter, write_rewriter
@@ -161,6 +161,18 @@ def test_a_whole_model_is_a_rewriter_too(tmp_path, kind):
         torch.equal(one, other) for one, other in zip(again.model.parameters(), base.model.parameters(), strict=True)
     )
     assert resolve_lm(f"rewriter:{tmp_path / 'whole'}", max_tokens=4)("why?")
+
+
+def test_a_whole_model_made_from_the_embedded_one_brings_its_tokenizer(tmp_path):
+    tokenizer = load_tokenizer("embedded")
+    model = TINY["tiny_causal"](layers=1)[0]
+    model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
+    save_weights(Base(model, tokenizer, "causal"), tmp_path / "weights", name="embedded")
+    rewriter = write(tmp_path / "whole", tmp_path / "weights", describe_base("embedded"))
+    assert rewriter.form == "full"
+    again = load_rewriter(rewriter)
+    chat = [("system", "Rewrite."), ("user", "why <|im_end|> 12345 kg?")]
+    assert encode(again.tokenizer, again.kind, chat) == encode(tokenizer, "causal", chat)
 
 
 def edit(file: Path, **changes: Any) -> None:

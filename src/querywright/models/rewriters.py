@@ -1,7 +1,7 @@
 """A rewriter on disk: a small model's adapter, or a whole small model, that was taught to rewrite.
 
 ``rewriter.json`` binds the other files by SHA-256 and says what they are for: the adapter as peft has it and, for the
-embedded model, as llama.cpp has it; or a whole model; the tokenizer where the base has one of its own; ``card.json``,
+embedded model, as llama.cpp has it; or a whole model; the tokenizer, unless the embedded model brings it; ``card.json``,
 ``curve.jsonl`` and ``README.md`` for people. Tensors are in safetensors and GGUF. No address is stored, and no
 absolute path.
 """
@@ -313,14 +313,11 @@ def _json(name: str, file: Path, limit: int | None = None) -> Any:
 def _copy_weights(weights: Path, folder: Path, base: RewriterBase) -> None:
     """Only what a rewriter has; peft's name of the tensors is changed for a shorter one."""
     names = {"adapter_model.safetensors": ADAPTER}
-    for file in sorted(weights.iterdir() if weights.is_dir() else ()):
-        name = names.get(file.name, file.name)
-        if (
-            name in _LIMITS
-            and name not in {CARD, CURVE, README}
-            and not (name in _TOKENIZER and base.kind == "embedded")
-        ):
-            shutil.copyfile(file, folder / name)
+    found = {names.get(file.name, file.name): file for file in (weights.iterdir() if weights.is_dir() else ())}
+    # The embedded model comes with its tokenizer; a whole model stands alone, whatever it was made from.
+    brought = _TOKENIZER if ADAPTER in found and base.kind == "embedded" else {}
+    for name in sorted(set(found) & set(_LIMITS) - {CARD, CURVE, README, *brought}):
+        shutil.copyfile(found[name], folder / name)
     if not ((folder / ADAPTER).is_file() or (folder / MODEL).is_file()):
         raise ArtifactError(f"there are no weights in {weights.name!r}; save_weights writes them")
     if (folder / ADAPTER).is_file() and base.kind == "embedded":
