@@ -239,17 +239,15 @@ class Workspace:
 
         Args:
             folder: The rewriter's.
-            keep: Whether a copy is kept in the working folder, for programs that are saved. Default False.
+            keep: Whether a copy is kept in the working folder, for programs that are saved; the folder that was
+                given is what runs, for its base may lie beside it. Default False.
         """
         if folder is None:
             return None
         from querywright.optimize.artifacts.rewriters import keep_rewriter, open_rewriter
 
-        if keep:
-            kept = keep_rewriter(folder, self.home)
-            if kept is None:
-                note(f"the rewriter {folder.name!r} is too large to be copied; give --rewriter with what is saved here")
-            folder = kept or folder
+        if keep and keep_rewriter(folder, self.home) is None:
+            note(f"the rewriter {folder.name!r} is too large to be copied; give --rewriter with what is saved here")
         return open_rewriter(folder, store=self.store, ledger=self.ledger, limits=self.limits)
 
     def judge_lm(
