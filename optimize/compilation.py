@@ -89,7 +89,7 @@ def check_compilation(
 
 
 def check_shared(technique: str, lm: dspy.LM, rewriter: dspy.LM | None) -> None:
-    """Refuse a rewriter that the technique has no use for, or whose calls would not be counted.
+    """Refuse a rewriter that the technique has no use for, or whose calls would not be counted, or kept with the LM's.
 
     Args:
         technique: The technique's name.
@@ -106,6 +106,11 @@ def check_shared(technique: str, lm: dspy.LM, rewriter: dspy.LM | None) -> None:
         raise InputError(
             f"the rewriter {rewriter.model!r} has another ledger than the LM, so its calls would not be counted; make "
             "it with resolve_lm(..., store=store, ledger=ledger), the store and the ledger of the LM"
+        )
+    if engine_of(rewriter).store is not engine_of(lm).store:
+        raise InputError(
+            f"the rewriter {rewriter.model!r} has another store than the LM, so a second run would find only a part of "
+            "the answers; make it with resolve_lm(..., store=store, ledger=ledger), the store and the ledger of the LM"
         )
 
 

@@ -81,7 +81,8 @@ class HyDE(Technique):
     def _sampling(self, number: int) -> dict[str, Any]:
         """Of one document; a seed makes it another draw than its neighbours, and the same one tomorrow."""
         config: dict[str, Any] = {"temperature": self.knobs.number("temperature")}
-        lm = self.write_document.lm or self.asked
+        own = None if self.own_lm is not None else self.write_document.lm  # a rewriter goes before the predictor's own
+        lm = own or self.asked
         if "seed" in getattr(lm, "supported_params", ()):
             config["seed"] = number
         return config

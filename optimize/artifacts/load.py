@@ -61,8 +61,8 @@ def load(
             its environment variable; an artifact never names an address.
         retriever: What to search instead of the artifact's own collection: a retriever or any callable.
         reranker: A reranker, or the name or folder of a cross-encoder, instead of the artifact's own.
-        rewriter: A rewriter's folder, or any LM, that the technique asks. Default: the rewriter that the artifact
-            names, from the working folder; none where it names none.
+        rewriter: A rewriter's folder, or any LM, that the technique asks in place of the rewriter that the artifact
+            was compiled with. Default: that one, from the working folder; none where it names none.
         home: The working folder that holds the collection. Default ``$QUERYWRIGHT_HOME`` or ``.querywright``.
         verify: Ask the golden questions and compare with what the program answered when it was saved.
         public_key: A file with the public key of who signed the artifact; one that is not signed with it is refused.
@@ -114,8 +114,7 @@ def loaded_from(
     program_from(artifact.state)  # what is wrong with the artifact itself is said before anything is opened
     if reranker is not None and not technique_class(manifest.technique).USES_RERANKER:
         raise ArtifactError(f"the artifact's technique {manifest.technique} does not rerank; leave the reranker out")
-    if (rewriter or manifest.rewriter) is not None and not takes_rewriter(technique_class(manifest.technique)):
-        raise ArtifactError(f"the artifact's technique {manifest.technique} takes no rewriter; leave the rewriter out")
+    check_rewriter_for(manifest, rewriter)
     folder = None if home is None else Path(home)
     found = _retriever(manifest, folder) if retriever is None else as_retriever(retriever)
     program = program_from(artifact.state, found, reranker_of(manifest, reranker))
@@ -146,6 +145,25 @@ def _lm(manifest: Manifest, name: str | None, home: Path | None) -> dspy.LM:
                 "an LM made by resolve_lm or its name"
             )
     return resolve_lm(name, store=open_store(home))
+
+
+def check_rewriter_for(manifest: Manifest, given: dspy.BaseLM | str | Path | None) -> None:
+    """Refuse a rewriter beside an artifact that has no place for one: it can only replace the artifact's own.
+
+    Args:
+        manifest: The artifact's.
+        given: A rewriter's folder, or an LM; None for the artifact's own.
+
+    Raises:
+        ArtifactError: The technique takes none, or was compiled without one.
+    """
+    if (given or manifest.rewriter) is not None and not takes_rewriter(technique_class(manifest.technique)):
+        raise ArtifactError(f"the artifact's technique {manifest.technique} takes no rewriter; leave the rewriter out")
+    if given is not None and manifest.rewriter is None:
+        raise ArtifactError(
+            "the artifact was compiled without a rewriter, so its prompts and scores are those of its LM; leave the "
+            "rewriter out (--rewriter), or compile with it"
+        )
 
 
 def opened_rewriter(

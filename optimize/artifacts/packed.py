@@ -24,9 +24,9 @@ from typing import IO, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from querywright.errors import ArtifactError
-from querywright.models.rewriters import MANIFEST
+from querywright.models.rewriters import FILES, MANIFEST
 from querywright.optimize.artifacts.folders import LIMITS, OPTIONAL
-from querywright.optimize.artifacts.rewriters import LARGEST_KEPT, REWRITER_FILES
+from querywright.optimize.artifacts.rewriters import LARGEST_KEPT
 from querywright.optimize.artifacts.signatures import check_signed
 
 FORMAT = 2
@@ -52,7 +52,7 @@ MEMBERS: Mapping[str, int] = {
     f"{IN_QUESTIONS}{VECTORS}": _NUMBERS,
     f"{IN_QUESTIONS}{RECORDS}": _LINES,
     f"{IN_QUESTIONS}{ANSWERS}": _LINES,
-    **{f"{IN_REWRITER}{name}": LARGEST_KEPT for name in REWRITER_FILES},
+    **{f"{IN_REWRITER}{name}": LARGEST_KEPT for name in FILES},
 }
 """Every member that there can be, and bytes of each that are read at most."""
 
@@ -418,7 +418,7 @@ def _check_members(packed: Packed, members: Mapping[str, zipfile.ZipInfo]) -> No
         optional |= {f"{IN_QUESTIONS}{ANSWERS}"}
     if facts.format == FORMAT:
         needed |= {f"{IN_REWRITER}{MANIFEST}"}
-        optional |= {f"{IN_REWRITER}{name}" for name in REWRITER_FILES}
+        optional |= {f"{IN_REWRITER}{name}" for name in FILES}
         if sum(one.size for name, one in facts.files.items() if name.startswith(IN_REWRITER)) > LARGEST_KEPT:
             raise ArtifactError(f"the rewriter of the packed file has more than the {LARGEST_KEPT} bytes that are read")
     named = set(facts.files)

@@ -21,34 +21,14 @@ from pydantic import BaseModel, ConfigDict, Field
 from querywright.errors import ArtifactError
 from querywright.home import home as working_folder
 from querywright.models.lm import resolve_lm
-from querywright.models.rewriters import (
-    ADAPTER,
-    ADAPTER_CONFIG,
-    ADAPTER_GGUF,
-    CARD,
-    CURVE,
-    MANIFEST,
-    MODEL,
-    MODEL_CONFIG,
-    README,
-    Rewriter,
-    read_rewriter,
-)
+from querywright.models.rewriter_bases import KEPT
+from querywright.models.rewriters import MANIFEST, Rewriter, read_rewriter
 from querywright.programs import RAG
 from querywright.retrieval.collection import sync_folder
 
 PREFIX = "rewriter:"
-KEPT = "rewriters"
-"""The folder of the working folder that holds them, each in a folder by its checksum."""
-
 LARGEST_KEPT = 64 * 2**20
 """Bytes of a rewriter that is copied, here and into a packed artifact; an adapter comes nowhere near it."""
-
-REWRITER_FILES = (
-    MANIFEST, ADAPTER, ADAPTER_CONFIG, ADAPTER_GGUF, MODEL, MODEL_CONFIG, "generation_config.json", "tokenizer.json",
-    "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja", CARD, CURVE, README,
-)  # fmt: skip
-"""Every file that a rewriter may have."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _DIGEST = re.compile(r"[0-9a-f]{8,64}")
@@ -177,6 +157,8 @@ def put_rewriter(ref: RewriterRef, files: Mapping[str, bytes], home: Path | None
         sync_folder(temporary)
         checked_rewriter(temporary, ref)
         folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if _is_whole(folder, ref):  # another process was first, and somebody may be reading it
+            return folder
         shutil.rmtree(folder, ignore_errors=True)  # a damaged one
         temporary.rename(folder)
         sync_folder(folder.parent)

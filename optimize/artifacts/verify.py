@@ -15,7 +15,7 @@ from querywright.optimize.artifacts.drifted import Check, State, collection_chec
 from querywright.optimize.artifacts.files import Artifact, Golden, Manifest, artifact_files, checked_artifact
 from querywright.optimize.artifacts.folders import SIGNATURE
 from querywright.optimize.artifacts.golden import GOLDEN, golden_check
-from querywright.optimize.artifacts.load import loaded_from, opened_rewriter, reranker_of
+from querywright.optimize.artifacts.load import check_rewriter_for, loaded_from, opened_rewriter, reranker_of
 from querywright.optimize.artifacts.loaded import LoadedProgram
 from querywright.optimize.artifacts.rewriters import RewriterRef, ref_of
 from querywright.optimize.artifacts.signatures import check_signed, signature_parts
@@ -117,6 +117,7 @@ def _replayed(
     rewriting = None
     if artifact.manifest.rewriter is not None or rewriter is not None:
         try:
+            check_rewriter_for(artifact.manifest, rewriter)
             rewriting = opened_rewriter(artifact.manifest, rewriter, home)
         except QuerywrightError as error:
             missing = _unreached("the rewriter is not at hand", STEPS[2:])

@@ -176,7 +176,8 @@ def open_study_rewriter(
     if spec.rewriter is None:
         return None
     folder = Path(spec.rewriter)
-    return open_rewriter(keep_rewriter(folder, home) or folder, store=store, ledger=ledger, limits=Limits(purse=purse))
+    keep_rewriter(folder, home)  # what runs is the one that was given: its base may lie beside it
+    return open_rewriter(folder, store=store, ledger=ledger, limits=Limits(purse=purse))
 
 
 def open_store_at(home: Path | None) -> tuple[Path, Store]:

@@ -41,7 +41,7 @@ def test_a_folder_of_other_files_is_not_written_into(tmp_path: Path, capsys: pyt
     (tmp_path / "r").mkdir()
     (tmp_path / "r" / "letter.txt").write_text("mine", encoding="utf-8")
     assert run([*SAMPLE, "--home", str(tmp_path / "home"), "--out", str(tmp_path / "r")]) == 2
-    assert "holds files that are no rewriter" in capsys.readouterr().err
+    assert "holds files that are not of a rewriter" in capsys.readouterr().err
 
 
 def test_curve() -> None:

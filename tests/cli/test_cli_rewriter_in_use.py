@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import json
 import runpy
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from querywright.cli.common import Workspace
 from querywright.models.answers import text_response
+from querywright.models.ledger import Ledger
+from querywright.models.lm import engine_of
 from querywright.models.rewriters import Rewriter, read_rewriter
+from querywright.optimize.artifacts.load import load
+from querywright.optimize.study.bench import open_study_rewriter
+from querywright.optimize.study.spec import StudySpec
+from querywright.watching import JsonLines
 
 small_rewriter = runpy.run_path(str(Path(__file__).parents[1] / "small_rewriter.py"))["small_rewriter"]
 QUESTION = "What is said about bread and ready meals?"
@@ -182,6 +190,39 @@ def test_an_artifact_is_asked_shown_packed_and_evaluated_with_its_rewriter(
     assert f"rewriter {name}: in the working folder" in there.out
     again = cli("ask", "Riddle 4?", "--artifact", "there", "--trace", "--home", "elsewhere", *OPTIONS, *server.lm)
     assert (again.status, trained.identity in again.out) == (0, True), again.err
+
+
+def test_the_folder_that_was_given_runs_and_a_copy_is_kept(home: Path, trained: Rewriter) -> None:
+    workspace = Workspace.open(home)
+    spec = StudySpec.model_construct(rewriter=str(trained.path))
+    kept = home.resolve() / "rewriters" / trained.checksum / "mine"
+    for opened in (
+        lambda: workspace.rewriter(trained.path, keep=True),
+        lambda: open_study_rewriter(spec, home, workspace.store, Ledger()),
+    ):
+        assert engine_of(opened()).inner.adapter.path.parent == trained.path
+        assert read_rewriter(kept).checksum == trained.checksum
+        shutil.rmtree(kept)
+
+
+def test_drift_has_one_limit_of_calls_for_lm_and_rewriter(
+    cli: Any, riddles: Path, collection: str, server: Any, trained: Rewriter, asked: list[Any], write: Any
+) -> None:
+    made = compiled(cli, riddles, collection, server, trained, "--knob", "max_passages=1")
+    assert made.status == 0, made.err
+    lm = Workspace.open(None, "openai/scripted", api_base=server.address, api_key_env="SCRIPTED_KEY").lm
+    program = load("artifacts/mine", lm=lm, watchers=[JsonLines("traffic.jsonl")])
+    rows = [json.loads(line) for line in riddles.read_text().splitlines()]
+    program.batch([(f"Riddle {n}?", ["salt", "feet"]) for n in range(40)], threads=2)
+    new = write("new.jsonl", [{**rows[0], "id": f"n{n}", "question": f"New riddle {n}?"} for n in range(40)])
+    asked.clear()
+    server.requests.clear()
+    command = ("drift", "traffic.jsonl", "--artifact", "artifacts/mine", "--against", new, "--max-calls", "7")
+    found = cli(*command, *server.lm, width=300)
+    assert found.status == 3
+    assert "the limit of 7 LM calls is reached" in found.err
+    assert asked
+    assert len(server.requests) + len(asked) == 7
 
 
 def test_a_study_asks_its_rewriter_and_its_programs_name_it(

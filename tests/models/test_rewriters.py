@@ -16,10 +16,11 @@ import torch
 from querywright.errors import ArtifactError, ModelError
 from querywright.models import rewriters, whole_folder
 from querywright.models.adapter import PromptAdapter
-from querywright.models.hf import Base, load_base
+from querywright.models.engine_errors import LMModelError
+from querywright.models.hf import Base, encode, load_base, load_tokenizer
 from querywright.models.lm import engine_of, resolve_lm
 from querywright.models.rewriter_bases import RewriterBase, describe_base, find_base, save_weights
-from querywright.models.rewriters import read_rewriter, write_rewriter
+from querywright.models.rewriters import check_target, read_rewriter, write_rewriter
 from querywright.models.transformers_engine import load_rewriter, rewriter_engine
 
 HERE = Path(__file__).parent
@@ -139,6 +140,21 @@ def test_a_prompt_that_does_not_fit_is_an_error_and_a_stop_cuts(made):
     assert (cut.text, cut.finish_reason) == (whole.text[: whole.text.index(whole.text[3])], "stop")
 
 
+def test_an_answer_has_the_room_that_the_prompt_leaves(made):
+    engine = rewriter_engine(read_rewriter(made / "mine"))
+    assert "dtype=float32" in engine.answers_identity or torch.cuda.is_available()
+    base = engine._loaded()
+    prompt = len(encode(base.tokenizer, base.kind, [("user", "why?")]))
+    for left, fits in ((20, True), (15, False)):
+        base.model.config.max_position_embeddings = prompt + left
+        request = dspy.lm15.Request(model="m", messages=(dspy.lm15.Message.user("why?"),))
+        if fits:
+            assert 0 < engine.complete(request).usage.output_tokens <= left
+        else:
+            with pytest.raises(dspy.ContextWindowExceededError):
+                engine.complete(request)
+
+
 def ask(engine: Any, **config: Any) -> Any:
     messages = (dspy.lm15.Message.user("why?"),)
     return engine.complete(
@@ -161,6 +177,18 @@ def test_a_whole_model_is_a_rewriter_too(tmp_path, kind):
         torch.equal(one, other) for one, other in zip(again.model.parameters(), base.model.parameters(), strict=True)
     )
     assert resolve_lm(f"rewriter:{tmp_path / 'whole'}", max_tokens=4)("why?")
+
+
+def test_a_whole_model_made_from_the_embedded_one_brings_its_tokenizer(tmp_path):
+    tokenizer = load_tokenizer("embedded")
+    model = TINY["tiny_causal"](layers=1)[0]
+    model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
+    save_weights(Base(model, tokenizer, "causal"), tmp_path / "weights", name="embedded")
+    rewriter = write(tmp_path / "whole", tmp_path / "weights", describe_base("embedded"))
+    assert rewriter.form == "full"
+    again = load_rewriter(rewriter)
+    chat = [("system", "Rewrite."), ("user", "why <|im_end|> 12345 kg?")]
+    assert encode(again.tokenizer, again.kind, chat) == encode(tokenizer, "causal", chat)
 
 
 def edit(file: Path, **changes: Any) -> None:
@@ -266,6 +294,81 @@ def test_other_files_are_not_replaced(place):
         write(place / "mine", place / "weights", describe_base(str(place / "tiny")))
 
 
+def test_a_folder_of_other_json_is_not_replaced(place):
+    (place / "other").mkdir()
+    (place / "other" / "config.json").write_text("{}")
+    base = describe_base(str(place / "tiny"))
+    for check in (check_target, lambda path: write(path, place / "weights", base)):
+        with pytest.raises(ArtifactError, match=r"'config.json'; they would be lost"):
+            check(place / "other")
+        with pytest.raises(ArtifactError, match=r"is a file or a link"):
+            check(place / "other" / "config.json")
+    assert (place / "other" / "config.json").read_text() == "{}"
+    (place / "other" / "config.json").unlink()
+    check_target(place / "other")
+    check_target(place / "mine")
+
+
+def test_what_is_loaded_is_what_was_opened(place):
+    lm = resolve_lm(f"rewriter:{place / 'mine'}", max_tokens=4)
+    write(place / "mine", place / "weights", describe_base(str(place / "tiny")), recipe="seed")
+    assert engine_of(lm).inner.complete  # the same weights under another manifest are the same model
+    flip(place / "mine" / "adapter.safetensors")
+    with pytest.raises(LMModelError, match=r"adapter.safetensors of rewriter:mine@.* was replaced since .* open it ag"):
+        lm("why?")
+    shutil.rmtree(place / "mine")
+    with pytest.raises(LMModelError, match="was replaced since"):
+        load_rewriter(engine_of(lm).inner.rewriter)
+
+
+def test_what_llama_cpp_loads_is_what_was_opened(tmp_path):
+    small = runpy.run_path(str(HERE.parent / "small_rewriter.py"))["small_rewriter"]
+    engine = rewriter_engine(small(tmp_path / "mine"))
+    small(tmp_path / "mine", seed=1)
+    with pytest.raises(LMModelError, match=r"adapter.gguf of rewriter:mine@.* was replaced since .* open it again"):
+        engine.likelihoods([{"role": "user", "content": "why?"}], ["a"])
+
+
+def test_a_copy_in_a_working_folder_finds_its_base_there(place, tmp_path):
+    rewriter = read_rewriter(place / "mine")
+    home = tmp_path / "somewhere"
+    kept = home / "rewriters" / rewriter.checksum / "mine"
+    with pytest.raises(ModelError, match="is not here"):
+        find_base(rewriter.base, kept)
+    for beside in (home / "models", home, home / "rewriters"):
+        shutil.copytree(place / "tiny", beside / "tiny")
+        assert find_base(rewriter.base, kept) == str(beside / "tiny")
+        shutil.rmtree(beside / "tiny")
+
+
+def test_a_kind_of_base_has_names_of_its_own():
+    for kind, name in (("embedded", "tiny"), ("hub", "embedded"), ("hub", "/tmp/tiny"), ("hub", "a/b/c")):
+        with pytest.raises(ValueError, match=r"cannot have the name|is no name of a model on"):
+            RewriterBase(kind=kind, name=name, digest="0")
+    with pytest.raises(ModelError, match="is no folder here, and no name of a model on"):
+        describe_base("./not/here/either")
+
+
+def test_a_base_of_the_hub_is_never_a_folder_here(place, tmp_path, monkeypatch):
+    commit = "1" * 40
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(place / "tiny", tmp_path / "org" / "tiny")
+    with pytest.raises(ModelError, match="'org/tiny' cannot be used"):
+        load_base("org/tiny", revision=commit)
+    other = TINY["save_tiny"](tmp_path / "other")
+    with torch.no_grad():
+        loaded = load_base(str(other))
+        next(iter(loaded.model.parameters())).add_(1.0)
+    loaded.model.save_pretrained(other)
+    shutil.copytree(other, tmp_path / "hub" / "models--org--tiny" / "snapshots" / commit)
+    found = load_base("org/tiny", revision=commit).model
+    assert torch.equal(next(iter(found.parameters())), next(iter(loaded.model.parameters())))
+    here = load_base("org/tiny").model
+    assert not torch.equal(next(iter(found.parameters())), next(iter(here.parameters())))
+
+
 def test_another_base_is_refused(place, working_folder):
     rewriter = read_rewriter(place / "mine")
     assert find_base(rewriter.base, rewriter.path) == str(place / "tiny")
@@ -275,7 +378,7 @@ def test_another_base_is_refused(place, working_folder):
         find_base(rewriter.base, rewriter.path)
     shutil.rmtree(place / "tiny")
     with pytest.raises(ModelError, match="is not here"):
-        rewriter_engine(rewriter).complete(dspy.lm15.Request(model="m", messages=(dspy.lm15.Message.user("why?"),)))
+        rewriter_engine(rewriter)
     strange = rewriter.base.model_copy(update={"name": "../tiny"})
     with pytest.raises(ModelError, match="no name of a folder"):
         find_base(strange, rewriter.path)

@@ -10,7 +10,7 @@ import dspy
 import pytest
 
 from querywright.errors import BudgetError, InputError
-from querywright.models.gate import SharedCalls
+from querywright.models.gate import JointCalls
 from querywright.models.guard import GuardedEngine, Limits
 from querywright.optimize.comparison import JOURNAL, compare
 from querywright.optimize.report import save_compiled
@@ -84,16 +84,20 @@ def _asked(found: Any) -> list[Any]:
     return list(found.program.technique.own_lm.engine.inner.asked)
 
 
-def test_a_rewriter_that_is_of_no_use_or_not_counted_is_refused(world: Any, make_lm: Any) -> None:
+def test_a_rewriter_that_is_of_no_use_or_not_counted_is_refused(world: Any, make_lm: Any, store: Any) -> None:
     lm, other = make_lm(), make_lm()
     with pytest.raises(InputError, match="another ledger than the LM"):
         compiled(world, lm, other)
+    elsewhere = beside(lm, other.engine.inner)
+    elsewhere.engine.store = store
+    with pytest.raises(InputError, match="another store than the LM"):
+        compiled(world, lm, elsewhere)
     with pytest.raises(InputError, match="filter asks no LM to write"):
         compiled(world, lm, beside(lm, lm.engine.inner), technique="filter")
 
 
 def test_a_limit_of_calls_is_that_of_both(world: Any, make_lm: Any, make_engine: Any) -> None:
-    limits = Limits(purse=SharedCalls(10))
+    limits = Limits(purse=JointCalls(10))
     lm = make_lm(purse=limits.purse)
     rewriter = beside(lm, make_engine(), limits=limits)
     with pytest.raises(BudgetError, match=r"the limit of 10 LM calls is reached.*Raise --max-calls"):

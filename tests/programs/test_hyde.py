@@ -8,7 +8,7 @@ import pytest
 
 from querywright.data.types import Passage
 from querywright.errors import TechniqueError
-from querywright.programs import HyDE
+from querywright.programs import HyDE, use_rewriter
 from querywright.retrieval.types import Hit
 
 QUESTION = "How is low sugar treated?"
@@ -129,6 +129,17 @@ def test_a_retriever_without_vectors_is_refused_at_construction():
         HyDE(Words())
     with pytest.raises(TechniqueError, match="hyde searches with vectors, which a foreign retriever cannot"):
         HyDE(lambda query, k: [])
+
+
+def test_a_rewriter_decides_about_seeds_before_the_predictors_own_lm(plane, scripted, asking):
+    rewriter, own = scripted(*documents("first")), scripted(*documents("first"))
+    own.engine.supported_params = frozenset({"temperature", "max_tokens", "response_format"})
+    technique = use_rewriter(HyDE(plane, n_documents=1), rewriter)
+    technique.write_document.lm = own
+    run(technique, scripted, asking, *documents("first"))
+
+    assert [one.sampling for one in rewriter.engine.asked] == [(0.7, 0)]
+    assert own.engine.asked == []
 
 
 def test_the_predictors_own_lm_decides_about_seeds(plane, scripted, asking):

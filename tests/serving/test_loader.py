@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from querywright.data.types import Passage
+from querywright.errors import ArtifactError
 from querywright.models.embedder import Embedder
 from querywright.models.store import open_store
 from querywright.optimize.artifacts import files
@@ -38,7 +39,7 @@ class Numbers:
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """With a collection, and a model of its embedder's name."""
     monkeypatch.setenv("OPENAI_API_KEY", "none")
-    monkeypatch.setattr("querywright.optimize.artifacts.load.resolve_embedder", lambda name, store: embedder(store))
+    monkeypatch.setattr("querywright.optimize.artifacts.load.embedder_of", lambda name, store: embedder(store))
     passages = [Passage(str(number), f"Text {number} on rivers.") for number in range(3)]
     build_collection("rivers", passages, embedder=embedder(open_store(tmp_path)), home=tmp_path)
     return tmp_path
@@ -97,6 +98,20 @@ def test_an_lm_is_shared_by_artifacts_that_name_it_and_by_no_other(home: Path) -
     assert (third.lm.model, third.manifest.lm) == ("openai/two", "openai/two")
 
 
+def test_a_rewriter_is_refused_by_an_artifact_without_one(home: Path) -> None:
+    found = open_retriever("rivers", engine="bm25", home=home)
+    write_artifact(
+        home / "a", make_program("rrr", found, reader="short_answer"), lm="openai/one", embedder=None,
+        collection="rivers", engine="bm25", reranker=None, fingerprint=found.fingerprint, created="2026-01-02", made={},
+        golden=[], card="# card\n",
+    )  # fmt: skip
+    before = loader(ServeSettings(artifacts=(home / "a",), home=home))("a", None)
+    named = loader(ServeSettings(artifacts=(home / "a",), home=home, rewriter=home / "mine"))
+    with pytest.raises(ArtifactError, match=r"was compiled without a rewriter.*leave the rewriter out"):
+        named("a", None)
+    assert named("a", before).program.technique.own_lm is None
+
+
 def test_an_artifact_that_is_replaced_meanwhile_is_asked_through_its_own_lm(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -128,7 +143,7 @@ def test_loading_makes_the_models_ready_and_stores_nothing(
 
     made = lambda name, store: Embedder(EMBEDDER, model, dimension=3, store=store)  # noqa: E731
     write(home, engine=engine)
-    monkeypatch.setattr("querywright.optimize.artifacts.load.resolve_embedder", made)
+    monkeypatch.setattr("querywright.optimize.artifacts.load.embedder_of", made)
     load, store = loader(ServeSettings(artifacts=(home / "a",), home=home)), open_store(home)
     program = load("a", None)
     for again in range(2, 4):

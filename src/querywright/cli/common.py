@@ -92,7 +92,9 @@ RewriterOption = Annotated[
     typer.Option(
         "--rewriter",
         metavar="FOLDER",
-        help="A trained rewriter, which techniques ask in place of the LM, and readers do not.",
+        help="A trained rewriter, which techniques ask in place of the LM, and readers do not. With an artifact that "
+        "was compiled with a rewriter: instead of that one; one that was compiled without keeps none beside others, "
+        "and takes none alone.",
         show_default=False,
     ),
 ]
@@ -217,7 +219,7 @@ class Workspace:
         """Open the working folder and make the LM ready."""
         key = api_key(api_key_env)
         from querywright.home import home as working_folder
-        from querywright.models.gate import Limits, SharedCalls
+        from querywright.models.gate import JointCalls, Limits
         from querywright.models.ledger import Ledger
         from querywright.models.store import open_store
 
@@ -225,7 +227,7 @@ class Workspace:
         # The re-encoded model and everything else that a library of ours writes goes to the same folder.
         os.environ["QUERYWRIGHT_HOME"] = str(folder.resolve())
         store, ledger = open_store(folder), Ledger()
-        limits = Limits(purse=None if max_calls is None else SharedCalls(max_calls))
+        limits = Limits(purse=None if max_calls is None else JointCalls(max_calls))
         return cls(folder, store, ledger, _lm(store, ledger, lm, api_base, key, limits), limits)
 
     def another_lm(self, lm: str, *, api_base: str | None, api_key_env: str | None, max_calls: int | None) -> dspy.LM:
@@ -239,17 +241,15 @@ class Workspace:
 
         Args:
             folder: The rewriter's.
-            keep: Whether a copy is kept in the working folder, for programs that are saved. Default False.
+            keep: Whether a copy is kept in the working folder, for programs that are saved; the folder that was
+                given is what runs, for its base may lie beside it. Default False.
         """
         if folder is None:
             return None
         from querywright.optimize.artifacts.rewriters import keep_rewriter, open_rewriter
 
-        if keep:
-            kept = keep_rewriter(folder, self.home)
-            if kept is None:
-                note(f"the rewriter {folder.name!r} is too large to be copied; give --rewriter with what is saved here")
-            folder = kept or folder
+        if keep and keep_rewriter(folder, self.home) is None:
+            note(f"the rewriter {folder.name!r} is too large to be copied; give --rewriter with what is saved here")
         return open_rewriter(folder, store=self.store, ledger=self.ledger, limits=self.limits)
 
     def judge_lm(
@@ -299,9 +299,8 @@ def artifact_lm(
     home: Path | None,
     api_base: str | None,
     api_key_env: str | None,
-    max_calls: int | None = None,
 ) -> dspy.LM | None:
-    """The LM that was named; None for the artifact's own. An address, a key or a limit alone is for that one.
+    """The LM that was named; None for the artifact's own. An address or a key alone is for that one.
 
     Args:
         artifact: The artifact's folder, which is read where its LM must be known, or its manifest.
@@ -309,7 +308,29 @@ def artifact_lm(
         home: The working folder.
         api_base: Address of the LM.
         api_key_env: Variable with its key.
-        max_calls: Limit of its calls. Default None.
+    """
+    found = artifact_workspace(artifact, lm, home=home, api_base=api_base, api_key_env=api_key_env)
+    return None if found is None else found.lm
+
+
+def artifact_workspace(
+    artifact: Path | Manifest,
+    lm: str | None,
+    *,
+    home: Path | None,
+    api_base: str | None,
+    api_key_env: str | None,
+    max_calls: int | None = None,
+) -> Workspace | None:
+    """The working folder with the LM of ``artifact_lm``; None for the artifact's own LM. A limit alone is for that one.
+
+    Args:
+        artifact: As ``artifact_lm`` takes it, like all that follows.
+        lm: Name of an LM.
+        home: The working folder.
+        api_base: Address of the LM.
+        api_key_env: Variable with its key.
+        max_calls: Limit of the calls of the LM and of what is opened beside it. Default None.
     """
     if lm is None and api_base is None and api_key_env is None and max_calls is None:
         return None
@@ -318,7 +339,7 @@ def artifact_lm(
 
         own = (read_artifact(artifact).manifest if isinstance(artifact, Path) else artifact).lm
         lm = "embedded" if own.startswith("embedded:") else own
-    return Workspace.open(home, lm, api_base=api_base, api_key_env=api_key_env, max_calls=max_calls).lm
+    return Workspace.open(home, lm, api_base=api_base, api_key_env=api_key_env, max_calls=max_calls)
 
 
 def check_judge_lm(judge: str | None, api_base: str | None, api_key_env: str | None) -> None:

@@ -20,7 +20,7 @@ from querywright.cli.common import (
     RewriterOption,
     SplitOption,
     ThreadsOption,
-    artifact_lm,
+    artifact_workspace,
     lm_failures,
     pairs,
 )
@@ -75,7 +75,8 @@ def drift_command(
     Example: querywright drift traffic.jsonl --artifact artifacts/mine --against questions.jsonl
     """
     from querywright.optimize.artifacts.files import read_artifact
-    from querywright.optimize.artifacts.load import load
+    from querywright.optimize.artifacts.load import check_rewriter_for, load
+    from querywright.optimize.artifacts.rewriters import find_rewriter
     from querywright.watching.drift import distinct, find_drift, too_few
     from querywright.watching.traffic import is_traffic
 
@@ -95,10 +96,15 @@ def drift_command(
         print_json({"verdict": "too_few", "sentence": few}) if as_json else say(few, style="bold")
         return
     with lm_failures():
-        given = artifact_lm(
+        check_rewriter_for(manifest, rewriter)
+        workspace = artifact_workspace(
             manifest, lm, home=home, api_base=api_base, api_key_env=api_key_env, max_calls=max_calls
-        )  # fmt: skip
-        program = load(artifact, lm=given, reranker=reranker, rewriter=rewriter, home=home)
+        )
+        given = None if workspace is None else workspace.lm
+        writer: Any = rewriter
+        if workspace is not None and manifest.rewriter is not None:  # one limit for what writes and what reads
+            writer = workspace.rewriter(rewriter or find_rewriter(manifest.rewriter, home))
+        program = load(artifact, lm=given, reranker=reranker, rewriter=writer, home=home)
     cost = None
     if theirs is None:
         reads = not retrieval_only and any(one.answer is not None for one in ours)

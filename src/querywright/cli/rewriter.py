@@ -42,7 +42,6 @@ from querywright.cli.compile import split_sizes
 from querywright.cli.rewriter_evaluate import evaluate_command
 from querywright.cli.rewriter_show import show_trained, told, watched
 from querywright.cli.show import note, print_json, progress, say, show_table
-from querywright.errors import InputError
 
 if TYPE_CHECKING:
     from querywright.optimize.rewriter.settings import TrainSettings
@@ -327,12 +326,9 @@ def _read_pairs(file: Path | None) -> Sequence[Any]:
 
 def _check_out(target: Path) -> None:
     """Raise when a rewriter could not be written there, before hours are spent."""
-    from querywright.models.rewriters import MANIFEST
+    from querywright.models.rewriters import check_target
 
-    if target.is_dir() and any(target.iterdir()) and not (target / MANIFEST).is_file():
-        raise InputError(f"{target.name!r} holds files that are no rewriter; give another folder with --out")
-    if target.is_file() or target.is_symlink():
-        raise InputError(f"{target.name!r} is a file, but a rewriter is a folder; give another --out")
+    check_target(target)
     check_place(target.absolute().parent, target.name, "--out")
 
 

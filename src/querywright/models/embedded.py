@@ -95,10 +95,12 @@ class Adapter:
     Args:
         path: Its ``.gguf`` file.
         identity: Names the model with the adapter, its bytes included.
+        sha256: Of the file, when it was checked; another one is not loaded. Default: any is.
     """
 
     path: Path
     identity: str
+    sha256: str = ""
 
 
 class EmbeddedEngine:
@@ -255,6 +257,8 @@ class EmbeddedEngine:
         try:
             if self.path is None:
                 path = reencoded(self._source, home() / "models")
+            if self.adapter is not None:
+                _check_same(self.adapter)
             options = {"context": s.context, "parallel": s.parallel, "threads": threads, "poll": s.poll}
             return start_llama(path, **options, adapter=self.adapter.path if self.adapter else None)
         except OSError as error:
@@ -381,6 +385,14 @@ def _checked(path: Path) -> Path:
     if begins != b"GGUF":
         raise ModelError(f"{path.name!r} is no GGUF file: it begins with {begins!r}, not with b'GGUF'")
     return path
+
+
+def _check_same(adapter: Adapter) -> None:
+    """Raise when the adapter's file is no longer the one that was checked."""
+    with adapter.path.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if adapter.sha256 not in ("", found):
+        raise LMModelError(f"{adapter.path.name} of {adapter.identity} was replaced since it was opened; open it again")
 
 
 def digest_of(path: Path) -> str:

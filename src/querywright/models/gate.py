@@ -33,7 +33,7 @@ class Purse(Protocol):
         """Enter what an attempt cost, once it ended."""
 
 
-class SharedCalls:
+class JointCalls:
     """A limit of calls that several LMs of one process have together: the purse of all of them.
 
     Args:

@@ -28,6 +28,7 @@ Kind = Literal["causal", "seq2seq"]
 EMBEDDED = "embedded"
 _KEYS = ("tokens", "token_type", "merges", "eos_token_id", "bos_token_id")
 _TEMPLATE = "tokenizer.chat_template"
+_HUB_FILES = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
 
 
 class Base(NamedTuple):
@@ -50,7 +51,8 @@ def load_base(name: str = EMBEDDED, *, dtype: str = "float32", revision: str | N
     Args:
         name: ``embedded``, a folder with a transformers model in it, or a name on the Hugging Face hub.
         dtype: Of its weights, as torch names it.
-        revision: Commit of a model of the hub. Default None: its newest.
+        revision: Commit of a model of the hub; the name is then the hub's, also where a folder has it. Default None:
+            a folder, or the newest of the hub.
 
     Raises:
         ModelError: It is missing, cannot be read, has no safetensors, or is a causal model without a chat template.
@@ -88,9 +90,7 @@ def load_tokenizer(name: str = EMBEDDED, *, revision: str | None = None) -> Any:
         return _embedded_tokenizer()
     try:
         with _quietly():
-            tokenizer = AutoTokenizer.from_pretrained(
-                _place(name), revision=revision or "main", trust_remote_code=False
-            )
+            tokenizer = AutoTokenizer.from_pretrained(_place(name, revision), trust_remote_code=False)
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise _unusable(name, error) from error
     if tokenizer.pad_token_id is None:
@@ -164,12 +164,13 @@ def _model(name: str, dtype: Any, revision: str | None) -> tuple[Any, Kind]:
     if name == EMBEDDED:
         file = packaged_file()
         return AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=dtype), "causal"
-    place = _place(name)
-    fixed: dict[str, Any] = {"revision": revision or "main", "trust_remote_code": False}
-    config = AutoConfig.from_pretrained(place, **fixed)
+    place = _place(name, revision)
+    config = AutoConfig.from_pretrained(place, trust_remote_code=False)
     kind: Kind = "seq2seq" if config.is_encoder_decoder else "causal"
     loader = AutoModelForSeq2SeqLM if kind == "seq2seq" else AutoModelForCausalLM
-    return loader.from_pretrained(place, config=config, dtype=dtype, use_safetensors=True, **fixed), kind
+    return loader.from_pretrained(
+        place, config=config, dtype=dtype, use_safetensors=True, trust_remote_code=False
+    ), kind
 
 
 def _embedded_tokenizer() -> Any:
@@ -207,10 +208,29 @@ def _named(tokenizer: Any) -> str:
     return f"the model {Path(tokenizer.name_or_path).name!r}" if tokenizer.name_or_path else "the model"
 
 
-def _place(name: str) -> str:
-    """The folder of that name, or else the name on the hub."""
+def _place(name: str, revision: str | None = None) -> str:
+    """The folder of that name, or else the name on the hub; the folder of the hub's cache where a commit is given."""
+    if revision is not None:
+        return _hub_folder(name, revision)
     folder = Path(name).expanduser()
     return str(folder) if folder.is_dir() else name
+
+
+def _hub_folder(name: str, revision: str) -> str:
+    """The folder of the hub's cache; what is not in it is downloaded."""
+    import httpx
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    wanted: dict[str, Any] = {"revision": revision, "allow_patterns": _HUB_FILES, "ignore_patterns": ["*/*"]}
+    with contextlib.suppress(LocalEntryNotFoundError):
+        found = Path(snapshot_download(name, local_files_only=True, **wanted))
+        if (found / "config.json").is_file() and any(found.glob("*.safetensors")):
+            return str(found)
+    try:
+        return str(snapshot_download(name, **wanted))
+    except httpx.HTTPError as error:
+        raise OSError(str(error) or type(error).__name__) from error
 
 
 def _unusable(name: str, error: Exception) -> ModelError:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from pathlib import Path, PurePath
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, model_validator
 
 from querywright.errors import ModelError
 from querywright.home import home
@@ -15,6 +16,10 @@ from querywright.models.embedded import digest_of, packaged_file
 from querywright.models.hf import EMBEDDED, Base
 
 _CONFIG = "adapter_config.json"
+_HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?", re.ASCII)
+
+KEPT = "rewriters"
+"""The folder of a working folder that holds copies of rewriters, each in a folder by its checksum."""
 
 
 class RewriterBase(BaseModel):
@@ -32,6 +37,15 @@ class RewriterBase(BaseModel):
     name: str
     digest: str
 
+    @model_validator(mode="after")
+    def _check_name(self) -> RewriterBase:
+        """A name that means another kind of base would load that one."""
+        if (self.kind == "embedded") != (self.name == EMBEDDED) and self.kind != "folder":
+            raise ValueError(f"a base of the kind {self.kind} cannot have the name {self.name!r:.80}")
+        if self.kind == "hub" and not _HUB_NAME.fullmatch(self.name):
+            raise ValueError(f"{self.name!r:.80} is no name of a model on the Hugging Face hub")
+        return self
+
 
 def describe_base(name: str) -> RewriterBase:
     """The base that ``load_base`` loads by that name, as a rewriter remembers it.
@@ -47,6 +61,11 @@ def describe_base(name: str) -> RewriterBase:
     folder = Path(name).expanduser()
     if folder.is_dir():
         return RewriterBase(kind="folder", name=folder.absolute().name, digest=_folder_digest(folder))
+    if not _HUB_NAME.fullmatch(name):
+        raise ModelError(
+            f"the base model {name!r} is no folder here, and no name of a model on the Hugging Face hub; give "
+            "embedded, a folder, or such a name"
+        )
     return RewriterBase(kind="hub", name=name, digest=_commit(name))
 
 
@@ -56,7 +75,8 @@ def find_base(base: RewriterBase, beside: Path) -> str:
     Args:
         base: The base of a rewriter.
         beside: The rewriter's folder; a base that is a folder is looked for beside it, in the working folder's
-            ``models``, and where the program was started.
+            ``models``, and where the program was started; for a copy that a working folder keeps, beside all of
+            those, beside their folder, and in the ``models`` there.
 
     Raises:
         ModelError: It is not here, or is another than the one that the rewriter was trained from.
@@ -71,7 +91,10 @@ def find_base(base: RewriterBase, beside: Path) -> str:
         return base.name
     if PurePath(base.name).name != base.name or base.name == "..":
         raise ModelError(f"the base of the rewriter {beside.name!r} is {base.name!r}, which is no name of a folder")
-    places = (beside.parent, home() / "models", Path())
+    places = [beside.parent, home() / "models", Path()]
+    kept = beside.parent.parent
+    if kept.name == KEPT:  # a copy in a working folder, which has a folder of its checksum around it
+        places += [kept, kept.parent, kept.parent / "models"]
     found = [place / base.name for place in places if (place / base.name).is_dir()]
     for folder in found:
         if _folder_digest(folder) == base.digest:

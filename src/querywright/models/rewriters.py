@@ -1,9 +1,9 @@
 """A rewriter on disk: a small model's adapter, or a whole small model, that was taught to rewrite.
 
 ``rewriter.json`` binds the other files by SHA-256 and says what they are for: the adapter as peft has it and, for the
-embedded model, as llama.cpp has it; or a whole model; the tokenizer where the base has one of its own; ``card.json``,
-``curve.jsonl`` and ``README.md`` for people. Tensors are in safetensors and GGUF. No address is stored, and no
-absolute path.
+embedded model, as llama.cpp has it; or a whole model; the tokenizer, unless the embedded model brings it;
+``card.json``, ``curve.jsonl`` and ``README.md`` for people. Tensors are in safetensors and GGUF. No
+address is stored, and no absolute path.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 
 from querywright.errors import ArtifactError
 from querywright.models.embedded import EmbeddedSettings, packaged_file
+from querywright.models.engine_errors import LMModelError
 from querywright.models.lora_gguf import write_lora_gguf
 from querywright.models.rewriter_bases import RewriterBase
-from querywright.models.whole_folder import place_of, replace_whole
+from querywright.models.whole_folder import check_replaceable, place_of, replace_whole
 
 FORMAT = 1
 """The form in which rewriters are written."""
@@ -56,6 +57,9 @@ _LIMITS = {
     README: _MIB,
 }
 """The files of a rewriter beside the manifest, and bytes of each that are read at most."""
+
+FILES = (MANIFEST, *_LIMITS)
+"""Every file that a rewriter may have."""
 
 _VERSIONS = ("querywright", "torch", "transformers", "peft")
 
@@ -206,7 +210,7 @@ def write_rewriter(
         (folder / MANIFEST).write_text(_pretty(manifest.model_dump()), encoding="utf-8")
 
     try:
-        replace_whole(target, fill, known={MANIFEST, *_LIMITS})
+        replace_whole(target, fill, known=FILES, mark=MANIFEST)
     except OSError as error:
         reason = {errno.ENOSPC: "the disk is full", errno.EROFS: "the file system is read-only"}.get(
             error.errno or 0, error.strerror or type(error).__name__
@@ -247,6 +251,36 @@ def read_rewriter(path: str | Path) -> Rewriter:
     return Rewriter(path=folder, card=card, **{**values, "techniques": tuple(manifest.techniques)})
 
 
+def check_same(rewriter: Rewriter) -> None:
+    """Check once more, before it is loaded, what a model is made of.
+
+    Args:
+        rewriter: As ``read_rewriter`` gave it.
+
+    Raises:
+        LMModelError: A file is no longer the one that was read.
+    """
+    for name in sorted(set(rewriter.files) - {CARD, CURVE, README}):
+        try:
+            same = _digest(rewriter.path / name) == rewriter.files[name]
+        except OSError:
+            same = False
+        if not same:
+            raise LMModelError(f"{name} of {rewriter.identity} was replaced since it was opened; open it again")
+
+
+def check_target(path: str | Path) -> None:
+    """Check that a rewriter may be written there: nothing is there, an empty folder, or an older rewriter.
+
+    Args:
+        path: The rewriter's folder.
+
+    Raises:
+        ArtifactError: It is a file, or holds what would be lost.
+    """
+    check_replaceable(Path(path).expanduser().absolute(), FILES, MANIFEST)
+
+
 def _read_manifest(name: str, folder: Path) -> _Manifest:
     content = _json(name, folder / MANIFEST, limit=_MIB)
     found = content.get("format") if isinstance(content, dict) else None
@@ -270,7 +304,7 @@ def _read_manifest(name: str, folder: Path) -> _Manifest:
 
 def _check_names(name: str, manifest: _Manifest, present: set[str]) -> None:
     given = set(manifest.files)
-    strange = sorted((given | present) - {MANIFEST, *_LIMITS}) or sorted(present - given - {MANIFEST})
+    strange = sorted((given | present) - set(FILES)) or sorted(present - given - {MANIFEST})
     if strange:
         raise ArtifactError(f"the rewriter {name!r} has a file that is none of a rewriter's: {strange[0]!r}; remove it")
     whole = {MODEL, MODEL_CONFIG} <= given
@@ -313,14 +347,11 @@ def _json(name: str, file: Path, limit: int | None = None) -> Any:
 def _copy_weights(weights: Path, folder: Path, base: RewriterBase) -> None:
     """Only what a rewriter has; peft's name of the tensors is changed for a shorter one."""
     names = {"adapter_model.safetensors": ADAPTER}
-    for file in sorted(weights.iterdir() if weights.is_dir() else ()):
-        name = names.get(file.name, file.name)
-        if (
-            name in _LIMITS
-            and name not in {CARD, CURVE, README}
-            and not (name in _TOKENIZER and base.kind == "embedded")
-        ):
-            shutil.copyfile(file, folder / name)
+    found = {names.get(file.name, file.name): file for file in (weights.iterdir() if weights.is_dir() else ())}
+    # The embedded model comes with its tokenizer; a whole model stands alone, whatever it was made from.
+    brought = _TOKENIZER if ADAPTER in found and base.kind == "embedded" else {}
+    for name in sorted(set(found) & set(_LIMITS) - {CARD, CURVE, README, *brought}):
+        shutil.copyfile(found[name], folder / name)
     if not ((folder / ADAPTER).is_file() or (folder / MODEL).is_file()):
         raise ArtifactError(f"there are no weights in {weights.name!r}; save_weights writes them")
     if (folder / ADAPTER).is_file() and base.kind == "embedded":

@@ -18,11 +18,13 @@ from querywright.models.answers import text_response
 from querywright.models.embedded import Adapter, EmbeddedEngine, EmbeddedSettings, messages_of
 from querywright.models.engine_errors import LMModelError, LMPromptTooLongError
 from querywright.models.hf import Base, encode, end_tokens, load_base, quietly_adapting
+from querywright.models.openmp import limit_spinning
 from querywright.models.rewriter_bases import find_base
-from querywright.models.rewriters import ADAPTER, Rewriter
+from querywright.models.rewriters import ADAPTER, ADAPTER_GGUF, Rewriter, check_same
 
 _REVISION = 1  # raised when the same request may have another answer
 _MAX_TOKENS = 512  # of an answer, where a request does not say
+_LEAST_ROOM = 16  # tokens for an answer; with fewer no JSON object ends
 _LENGTHS = ("max_position_embeddings", "n_positions")
 _LORA = ("r", "lora_alpha", "lora_dropout", "use_rslora", "target_modules", "task_type", "bias", "fan_in_fan_out")
 
@@ -39,10 +41,12 @@ def rewriter_engine(rewriter: Rewriter, settings: EmbeddedSettings | None = None
     """
     if rewriter.adapter_gguf is not None and rewriter.base.kind == "embedded":
         find_base(rewriter.base, rewriter.path)
-        adapter = Adapter(rewriter.adapter_gguf, rewriter.identity)
+        adapter = Adapter(rewriter.adapter_gguf, rewriter.identity, rewriter.files[ADAPTER_GGUF])
         return EmbeddedEngine(None, settings or rewriter.settings, adapter)
     if settings is not None:
         raise ModelError(f"the rewriter {rewriter.name!r} runs through transformers, which takes no EmbeddedSettings")
+    if rewriter.form == "lora":
+        find_base(rewriter.base, rewriter.path)  # a missing base is said now, not at the first question
     return TransformersEngine(rewriter)
 
 
@@ -54,9 +58,10 @@ def load_rewriter(rewriter: Rewriter, *, dtype: str = "float32") -> Base:
         dtype: Of the base's weights, as torch names it.
 
     Raises:
-        ModelError: Its base is not here, or ``peft`` is not installed.
+        ModelError: Its base is not here, ``peft`` is not installed, or its files are no longer those that were read.
         ArtifactError: Its adapter is not for its base.
     """
+    check_same(rewriter)
     if rewriter.form == "full":
         return load_base(str(rewriter.path), dtype=dtype)
     revision = rewriter.base.digest if rewriter.base.kind == "hub" else None
@@ -91,7 +96,16 @@ class TransformersEngine:
     @property
     def answers_identity(self) -> str:
         """Names all that an answer depends on beside its request."""
-        return f"{self.identity} revision={_REVISION} transformers"
+        return f"{self.identity} revision={_REVISION} transformers dtype={self._precision()[1]}"
+
+    def _precision(self) -> tuple[str, str]:
+        """Where it runs, and in which numbers."""
+        limit_spinning()
+        import torch
+
+        device = self._device or ("cuda" if torch.cuda.is_available() else "cpu")
+        half = device.startswith("cuda") and torch.cuda.is_bf16_supported()
+        return device, "bfloat16" if half else "float32"
 
     def dump_state(self) -> dict[str, Any]:
         """The rewriter, named and not located, so it must be given again."""
@@ -117,7 +131,7 @@ class TransformersEngine:
         """Answer one request.
 
         Raises:
-            LMPromptTooLongError: The prompt and its answer exceed the model's context.
+            LMPromptTooLongError: The prompt leaves no room for an answer in the model's context.
             LMModelError: The model cannot be loaded.
         """
         validate_request(request)
@@ -126,8 +140,7 @@ class TransformersEngine:
             messages = [(message["role"], message["content"]) for message in messages_of(request)]
             prompt = encode(base.tokenizer, base.kind, messages)
             room = request.config.max_tokens or _MAX_TOKENS
-            _check_length(base, len(prompt), room)
-            tokens = _generated(base, prompt, room, request)
+            tokens = _generated(base, prompt, _room_for(base, len(prompt), room), request)
         ended = bool(tokens) and tokens[-1] in end_tokens(base)
         text, cut = _until(base.tokenizer.decode(tokens, skip_special_tokens=True), request.config.stop or ())
         finish = "stop" if ended or cut else "length"
@@ -135,13 +148,9 @@ class TransformersEngine:
 
     def _loaded(self) -> Base:
         if self._base is None:
-            import torch
-
-            gpu = torch.cuda.is_available()
-            device = self._device or ("cuda" if gpu else "cpu")
-            half = device.startswith("cuda") and torch.cuda.is_bf16_supported()
+            device, dtype = self._precision()
             try:
-                base = load_rewriter(self.rewriter, dtype="bfloat16" if half else "float32")
+                base = load_rewriter(self.rewriter, dtype=dtype)
             except InputError as error:
                 raise LMModelError(str(error)) from error
             self._base = base._replace(model=base.model.to(device))
@@ -185,12 +194,17 @@ def _plain_generation(base: Base, room: int, sampling: Mapping[str, Any]) -> Any
     )
 
 
-def _check_length(base: Base, prompt: int, room: int) -> None:
+def _room_for(base: Base, prompt: int, room: int) -> int:
+    """Tokens of an answer: as many as are asked for, or as the context has left."""
     lengths = [getattr(base.model.config, name, None) for name in _LENGTHS]
     context = next((int(length) for length in lengths if length), None)
-    needed = prompt + room if base.kind == "causal" else prompt
-    if context is not None and needed > context and not _is_relative(base):
-        raise LMPromptTooLongError(prompt, context, room)
+    if context is None or _is_relative(base):
+        return room
+    least = min(room, _LEAST_ROOM) if base.kind == "causal" else 0
+    left = context - prompt
+    if left < least:
+        raise LMPromptTooLongError(prompt, context, least)
+    return min(room, left) if base.kind == "causal" else room
 
 
 def _is_relative(base: Base) -> bool:

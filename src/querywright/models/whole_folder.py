@@ -13,22 +13,23 @@ from pathlib import Path
 from querywright.errors import ArtifactError
 
 
-def replace_whole(target: Path, fill: Callable[[Path], None], *, known: Collection[str]) -> None:
+def replace_whole(target: Path, fill: Callable[[Path], None], *, known: Collection[str], mark: str) -> None:
     """Fill a folder beside the target, then put it in its place; what stood there is gone.
 
     Args:
         target: The folder; its parent is made when missing.
         fill: Writes the files into an empty folder. Where it raises, what stood there stays.
         known: Names of the files that may be replaced.
+        mark: The file without which a folder is none of ours.
 
     Raises:
-        ArtifactError: The target holds other files, which would be lost.
+        ArtifactError: The target is a file, holds other files, or is none of ours; that would be lost.
         OSError: It could not be written.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     with _only_writer(target.parent):
         _put_right(target)
-        _check_replaceable(target, known)
+        check_replaceable(target, known, mark)
         made = target.with_name(f".{target.name}.new-{secrets.token_hex(6)}")
         try:
             made.mkdir()
@@ -47,8 +48,21 @@ def place_of(target: Path) -> Path:
     return target if target.exists() or not _aside(target).is_dir() else _aside(target)
 
 
-def _check_replaceable(target: Path, known: Collection[str]) -> None:
-    others = sorted({entry.name for entry in target.iterdir()} - set(known)) if target.exists() else []
+def check_replaceable(target: Path, known: Collection[str], mark: str) -> None:
+    """Check that nothing is lost where a folder is put in the place of another.
+
+    Args:
+        target: The folder, there or not.
+        known: Names of the files that may be replaced.
+        mark: The file without which a folder that is not empty is none of ours.
+
+    Raises:
+        ArtifactError: Something would be lost.
+    """
+    if target.is_symlink() or (target.exists() and not target.is_dir()):
+        raise ArtifactError(f"{target.name!r} is a file or a link, but a rewriter is a folder; give another folder")
+    present = {entry.name for entry in target.iterdir()} if target.exists() else set()
+    others = sorted(present - set(known)) or (sorted(present) if mark not in present else [])
     if others:
         raise ArtifactError(
             f"{target.name!r} holds files that are not of a rewriter, such as {others[0]!r}; they would be lost. "

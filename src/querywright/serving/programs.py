@@ -164,11 +164,10 @@ def loader(settings: ServeSettings) -> Load:
         return made[manifest.lm]
 
     def rewriter_for(manifest: Manifest, before: LoadedProgram | None) -> Any:
-        """The rewriter of the settings, or that of the program before where it is the same, or None to look for it."""
-        if manifest.rewriter is None:
-            return None
-        same = before is not None and manifest.rewriter == before.manifest.rewriter
-        return before.program.technique.own_lm if before is not None and same else settings.rewriter
+        """The rewriter of the program before where it is the same, or that of the settings, or None to look for it."""
+        if before is not None and manifest.rewriter == before.manifest.rewriter:
+            return before.program.technique.own_lm
+        return settings.rewriter
 
     def one(name: str, before: LoadedProgram | None) -> LoadedProgram:
         artifact = read_artifact(paths[name], public_key=settings.public_key)

@@ -34,7 +34,8 @@ class ServeSettings:
         lm: An LM, its name, or a function that makes the LM for the manifest of an artifact, called once a name; None
             for the one that each artifact names.
         reranker: A reranker, or the name or folder of one; None for the artifact's own.
-        rewriter: A rewriter's folder, or an LM, for artifacts that were compiled with one; None for the artifact's own.
+        rewriter: A rewriter's folder, or an LM, instead of the artifact's own; each artifact must have one. None for
+            the artifact's own.
         home: The working folder that holds the collections, and the rewriters.
         verify: Replay the golden answers of an artifact before it is used. Default False.
         public_key: File of the key by which each artifact must be signed; None to ask for no signature.

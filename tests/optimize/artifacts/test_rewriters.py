@@ -18,8 +18,8 @@ from querywright.optimize.artifacts import rewriters
 from querywright.optimize.artifacts.files import read_artifact
 from querywright.optimize.artifacts.load import load
 from querywright.optimize.artifacts.pack import pack
+from querywright.optimize.artifacts.packed import IN_REWRITER, MEMBERS
 from querywright.optimize.artifacts.rewriters import (
-    REWRITER_FILES,
     RewriterRef,
     find_rewriter,
     keep_rewriter,
@@ -52,7 +52,8 @@ def rewritten(saved: tuple[Path, Path], tmp_path: Path, trained: Any, world: Any
 
 
 def test_every_file_that_a_rewriter_may_have_is_packed() -> None:
-    assert set(REWRITER_FILES) == {stored.MANIFEST, *stored._LIMITS}
+    members = {name.removeprefix(IN_REWRITER) for name in MEMBERS if name.startswith(IN_REWRITER)}
+    assert members == {stored.MANIFEST, *stored._LIMITS}
 
 
 def test_a_rewriter_that_is_kept_is_found_by_its_checksum(trained: Any, tmp_path: Path) -> None:
@@ -77,6 +78,25 @@ def test_a_copy_that_was_damaged_is_refused_and_put_right(trained: Any, tmp_path
         find_rewriter(ref, tmp_path)
     keep_rewriter(trained.path, tmp_path)
     assert find_rewriter(ref, tmp_path) == kept
+
+
+def test_a_copy_that_another_process_made_meanwhile_stays(
+    trained: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files, ref = rewriter_files(trained), ref_of(open_rewriter(trained.path))
+    kept = tmp_path / "rewriters" / trained.checksum / "mine"
+    check, looked = rewriters.checked_rewriter, []
+
+    def first_of_two(folder: Path, named: RewriterRef) -> Any:
+        found = check(folder, named)
+        if folder != kept and not looked:  # the copy is checked; now the other process is done
+            shutil.copytree(trained.path, kept)
+            looked.append((kept / "rewriter.json").stat().st_ino)
+        return found
+
+    monkeypatch.setattr(rewriters, "checked_rewriter", first_of_two)
+    assert rewriters.put_rewriter(ref, files, tmp_path) == kept
+    assert [(kept / "rewriter.json").stat().st_ino] == looked
 
 
 def test_one_that_is_too_large_is_not_copied(trained: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -77,6 +77,14 @@ def test_a_technique_that_writes_nothing_is_loaded_with_none(tmp_path: Path, wor
         load(tmp_path / "own", lm=make_lm(), retriever=world, rewriter=rewriter_of(make_lm))
 
 
+def test_an_artifact_that_was_compiled_without_takes_none(artifact: Path, make_lm: Any, tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match=r"compiled without a rewriter.*leave the rewriter out.*or compile with it"):
+        load(artifact, lm=make_lm(), rewriter=rewriter_of(make_lm))
+    said = {one.name: one for one in verify(artifact, lm=make_lm(), rewriter=tmp_path / "not looked at")}
+    assert said["rewriter"].state == "not possible"
+    assert "compiled without a rewriter" in str(said["rewriter"])
+
+
 def test_verifying_tells_another_rewriter_and_one_that_is_missing(
     rewritten: tuple[Path, Any], make_lm: Any, tmp_path: Path
 ) -> None:
