@@ -32,6 +32,9 @@ UNTRAINED, WARMED_UP, TRAINED, TEACHER, IN_USE, AS_IT_COMES = (
 METRICS = ("exact_recovery@1", "recall@5", "ndcg@10", "decision_useful")
 """What every rewriter is measured by, where evidence is labelled."""
 
+DEEPEST = 10
+"""Passages that the deepest of them looks at."""
+
 
 def evaluation_of(name: str, episodes: Sequence[Episode], metrics: Mapping[str, Metric]) -> Evaluation:
     """Episodes as an arm.

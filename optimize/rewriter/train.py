@@ -90,7 +90,7 @@ def train(
     check_training(
         settings,
         given.splits,
-        pairs=bool(given.pairs),
+        pairs=given.pairs,
         writes=given.teacher is not None or given.study is not None,
         reader=given.reader is not None and given.reader_lm is not None,
     )
@@ -317,6 +317,9 @@ class _Training:
     def _write(
         self, path: Path, weights: Path, card: Mapping[str, Any], readme: str, curve: Sequence[Mapping[str, Any]] = ()
     ) -> None:
+        limits = {}
+        if self.limits is not None:
+            limits = {"max_chars": self.limits.max_chars, "max_items": self.limits.max_items}
         write_rewriter(
             path,
             weights,
@@ -327,4 +330,5 @@ class _Training:
             card=card,
             readme=readme,
             curve=curve,
+            **limits,
         )

@@ -14,9 +14,13 @@ import pytest
 
 from querywright.cli.main import run
 from querywright.errors import InputError
+from querywright.models.embedded import EmbeddedSettings
 from querywright.models.rewriters import read_rewriter
+from querywright.optimize.rewriter import train as training
 from querywright.optimize.rewriter.gradient import TrainingError
 from querywright.optimize.rewriter.keeping import read_lines
+from querywright.optimize.rewriter.settings import check_training
+from querywright.optimize.rewriter.types import Pair
 
 torch: Any = pytest.importorskip("torch")
 pytest.importorskip("peft")
@@ -146,3 +150,22 @@ def test_a_full_disk_leaves_nothing_half_written(
     assert not list((folder / name / "work").rglob(".*.new"))
     made = SMALL["small"](folder, name)
     assert (made.folder / "adapter.safetensors").read_bytes() == (trained.folder / "adapter.safetensors").read_bytes()
+
+
+def test_pairs_of_dev_and_test_questions_are_refused() -> None:
+    settings = replace(SMALL["SETTINGS"], stages=("warmup",))
+    pairs = [Pair(f"q{n}", "rrr", 0, (("user", "What?"),), "{}", 1.0, "me") for n in (0, 1, 17, 21)]
+    check_training(settings, SMALL["SPLITS"], pairs=pairs[:2], writes=False, reader=False)
+    with pytest.raises(InputError, match=r"2 of the 4 pairs of --pairs .* give the --seed and --sizes"):
+        check_training(settings, SMALL["SPLITS"], pairs=pairs, writes=False, reader=False)
+
+
+def test_a_rewriter_is_used_within_the_limits_that_it_was_trained_with(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one: Any = object.__new__(training._Training)
+    one.settings = replace(SMALL["SETTINGS"], base=str(SMALL["base"](folder)))
+    one.work, one.limits, given = folder, EmbeddedSettings(max_chars=99, max_items=3), {}
+    monkeypatch.setattr(training, "write_rewriter", lambda *_, **named: given.update(named))
+    one._write(folder / "used", folder, {}, "")
+    assert (given["max_chars"], given["max_items"]) == (99, 3)
