@@ -146,7 +146,7 @@ def standing(found: Compared, metric: str, arm: str = TRAINED) -> Standing:
 def _row(episode: Episode, metrics: Mapping[str, Metric]) -> Row:
     question, prediction = episode.question, episode.prediction
     if prediction is None:
-        return Row(id=question.id, scores=dict.fromkeys(metrics, math.nan), failure="bug", message=episode.error or "")
+        return Row(id=question.id, scores=dict.fromkeys(metrics, math.nan), failure=episode.error or "bug")
     example = question.to_example()
     ids = tuple(passage.id for passage in prediction.passages)
     return Row(

@@ -128,7 +128,14 @@ def check_training(
             f"{leaking} of the {len(pairs)} pairs of --pairs are of dev or test questions, which must not be learnt "
             "from: give the --seed and --sizes that the pairs were collected with, or other pairs"
         )
-    if REINFORCE in settings.stages and settings.recipe.needs_reader and not reader:
+    rewarded = REINFORCE in settings.stages or COLLECT in settings.stages
+    unlabelled = "evidence" in needs(settings.metric) and not any(one.evidence for one in splits.train)
+    if rewarded and unlabelled and not settings.recipe.needs_reader:
+        raise InputError(
+            f"{settings.metric} needs labelled evidence, but none of the {len(splits.train)} train questions has any; "
+            "label them, or take --metric hit"
+        )
+    if rewarded and settings.recipe.needs_reader and not reader:
         raise InputError(
             f"the recipe {settings.recipe.name} rewards answers and needs a reader; give --reader and --lm"
         )

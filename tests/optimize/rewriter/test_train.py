@@ -19,6 +19,7 @@ from querywright.models.rewriters import read_rewriter
 from querywright.optimize.rewriter import train as training
 from querywright.optimize.rewriter.gradient import TrainingError
 from querywright.optimize.rewriter.keeping import read_lines
+from querywright.optimize.rewriter.recipes import SEED
 from querywright.optimize.rewriter.settings import check_training
 from querywright.optimize.rewriter.types import Pair
 
@@ -169,3 +170,24 @@ def test_a_rewriter_is_used_within_the_limits_that_it_was_trained_with(
     monkeypatch.setattr(training, "write_rewriter", lambda *_, **named: given.update(named))
     one._write(folder / "used", folder, {}, "")
     assert (given["max_chars"], given["max_items"]) == (99, 3)
+
+
+def test_what_the_rewards_need_is_asked_for_when_rewrites_are_collected() -> None:
+    settings, splits = replace(SMALL["SETTINGS"], stages=("collect", "warmup")), SMALL["SPLITS"]
+    check_training(settings, splits, pairs=(), writes=True, reader=False)
+    with pytest.raises(InputError, match="seed rewards answers and needs a reader"):
+        check_training(replace(settings, recipe=SEED), splits, pairs=(), writes=True, reader=False)
+    bare = splits._replace(train=[replace(one, evidence={}) for one in splits.train])
+    with pytest.raises(InputError, match="none of the 16 train questions has any"):
+        check_training(settings, bare, pairs=(), writes=True, reader=False)
+
+
+def test_a_teacher_that_is_the_base_itself_is_no_arm(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, met = object.__new__(training._Training), []
+    monkeypatch.setattr(training._Training, "_meet", lambda _, arm, lm: met.append(arm))
+    one.settings = replace(SMALL["SETTINGS"], base="embedded")
+    lm = SMALL["teacher"]()
+    given = training.Given(SMALL["SPLITS"], None, "small", teacher=lm, open_lm=lambda name: lm)
+    for one.given in (given, replace(given, open_lm=None)):
+        one._teacher()
+    assert met == ["teacher"]
