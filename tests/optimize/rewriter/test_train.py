@@ -55,6 +55,8 @@ def test_a_whole_training(folder: Path, trained: Any) -> None:
     assert card["stages"]["reinforce"]["steps"] == 2
     assert card["standing"]["dev"]["verdict"] == "no difference shown"
     assert card["data"]["train"]["n"] == 16
+    assert card["recipe"]["length_penalty"] == 0.01
+    assert json.loads((work / "collect.json").read_text(encoding="utf-8"))["collected"] == 12
     assert str(folder) not in json.dumps(card)
     steps = [line for line in read_lines(work / "reinforce" / "reinforce.jsonl") if line["kind"] == "step"]
     assert [line["step"] for line in steps] == [1, 2]
@@ -74,13 +76,9 @@ def test_killed_in_every_stage_it_ends_as_undisturbed(folder: Path, trained: Any
     whole, killed = trained.folder, folder / "killed" / "out"
     names = {file.name for file in whole.iterdir()}
     assert names == {file.name for file in killed.iterdir()}
-    for name in names - {"rewriter.json", "curve.jsonl", "card.json"}:
+    for name in names - {"rewriter.json", "card.json"}:
         assert (whole / name).read_bytes() == (killed / name).read_bytes(), name
-    curves = [
-        [{**json.loads(line), "seconds": 0} for line in (one / "curve.jsonl").read_text(encoding="utf-8").splitlines()]
-        for one in (whole, killed)
-    ]
-    assert curves[0] == curves[1]
+    assert not any('"seconds"' in (whole / name).read_text(encoding="utf-8") for name in ("curve.jsonl", "card.json"))
     cards = [_timeless(json.loads((one / "card.json").read_text(encoding="utf-8"))) for one in (whole, killed)]
     assert cards[0] == cards[1]
 
@@ -191,3 +189,11 @@ def test_a_teacher_that_is_the_base_itself_is_no_arm(monkeypatch: pytest.MonkeyP
     for one.given in (given, replace(given, open_lm=None)):
         one._teacher()
     assert met == ["teacher"]
+
+
+def test_a_length_penalty_without_pairs_is_left_out_and_said(folder: Path) -> None:
+    made = SMALL["small"](folder, "unpaired", stages=("reinforce",), recipe=replace(SMALL["RECIPE"], steps=1))
+    assert made.card["recipe"]["length_penalty"] == 0
+    assert (
+        "there were no pairs, so the length penalty had no target and was left out" in made.card["guards"]["warnings"]
+    )
