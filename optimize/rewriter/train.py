@@ -292,7 +292,7 @@ class _Training:
         said = warnings(before, after)
         flat = self.reports.get(REINFORCE, {}).get("flat")
         if flat:
-            said.append(f"in {flat} of {self.reports[REINFORCE]['steps']} steps all rewards were alike: nothing learnt")
+            said.append(f"in {flat} of {self.reports[REINFORCE]['steps']} steps all advantages were 0: nothing learnt")
         if REINFORCE in self.settings.stages and self.recipe != self.settings.recipe:
             said.append("there were no pairs, so the length penalty had no target and was left out")
         said += [note for report in self.reports.values() for note in report.get("notes", ())]

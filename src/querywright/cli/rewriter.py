@@ -174,7 +174,8 @@ def train_command(
     """Collect rewrites, warm the model up on the best, and reinforce it by what its own retrieve.
 
     A training that was ended, whichever way, goes on with the same command. The reader and --lm are asked by the
-    recipes seed and paper only. A metric such as ndcg@10 looks at 10 passages unless --knob max_passages says more.
+    recipes seed and paper only. 10 passages are found, or as many as the metric looks at, unless --knob max_passages
+    says otherwise.
 
     Example: querywright rewriter train questions.jsonl --collection mine --teacher openai/gpt-4o-mini --out artifacts/r
     """
