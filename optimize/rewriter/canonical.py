@@ -15,6 +15,7 @@ from querywright.models.embedded import EmbeddedSettings
 from querywright.models.schema_fields import Form, Schema, choices, resolved
 
 _CONTROL = re.compile(r"[\x00-\x1f\\]+")
+_HALF = re.compile("[\ud800-\udfff]")
 
 
 def as_written(values: Mapping[str, Any], schema: Schema | None, settings: EmbeddedSettings | None) -> dict[str, Any]:
@@ -26,10 +27,11 @@ def as_written(values: Mapping[str, Any], schema: Schema | None, settings: Embed
         settings: What a value may be where the schema says nothing. None: values stay as they are.
 
     Returns:
-        The values in the schema's order.
+        The values in the schema's order; half of a surrogate pair, which no file can hold, is U+FFFD.
     """
+    values = {name: _whole(value) for name, value in values.items()}
     if schema is None:
-        return dict(values)
+        return values
     fields: Mapping[str, Any] = schema["properties"]
     ordered = {name: values[name] for name in fields if name in values}
     if settings is None:
@@ -39,7 +41,15 @@ def as_written(values: Mapping[str, Any], schema: Schema | None, settings: Embed
 
 def json_text(values: Mapping[str, Any]) -> str:
     """The values as the embedded LM writes them."""
-    return json.dumps(values, ensure_ascii=False, default=str)
+    return _HALF.sub("\ufffd", json.dumps(values, ensure_ascii=False, default=str))
+
+
+def _whole(value: Any) -> Any:
+    if isinstance(value, str):
+        return _HALF.sub("\ufffd", value)
+    if isinstance(value, Mapping):
+        return {name: _whole(one) for name, one in value.items()}
+    return [_whole(one) for one in value] if isinstance(value, list) else value
 
 
 def _limited(value: Any, field: Schema, root: Schema, settings: EmbeddedSettings) -> Any:

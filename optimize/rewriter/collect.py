@@ -28,7 +28,8 @@ from querywright.optimize.failures import failure_kind
 from querywright.optimize.pool import bounded_map
 from querywright.optimize.rewriter.canonical import has_empty_list, json_text
 from querywright.optimize.rewriter.episodes import EMBEDDED_LIMITS, run_episodes
-from querywright.optimize.rewriter.pairs import add_line, open_lines, pair_json, pair_of, write_pairs
+from querywright.optimize.rewriter.keeping import add_line
+from querywright.optimize.rewriter.pairs import open_lines, pair_json, pair_of, write_pairs
 from querywright.optimize.rewriter.rewards import Reward
 from querywright.optimize.rewriter.types import Episode, Pair, Scored, Turn
 from querywright.programs.base import Technique
@@ -40,7 +41,7 @@ _AT_A_TIME = 16
 """Questions between two writings; what a kill can cost."""
 
 Writer = Callable[[Question], "list[str] | None"]
-"""What an LM wrote for a question, a text a turn; None where it failed."""
+"""What an LM wrote for a question, a text a turn; None where that was not kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +114,7 @@ def collect(
     writers = [_writer(program, _sampling(lm, settings, number)) for number in range(settings.candidates)]
     facts = {"source": lm.model, **asdict(settings), "threads": None}
     work = _Collection(program, settings, reward, reader_lm, lm.model)
-    return work.go(questions, writers, folder, facts, progress)
+    return work.go(questions, writers, folder, facts, progress)[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,25 +173,23 @@ def collect_from_study(
         chosen = arms.questions if questions is None else [one for one in questions if one.id in known]
         if not chosen:
             raise InputError(f"the study {arms.name!r} met none of these questions in train or dev; give others")
-        missing = [0]
 
-        def counted(write: Writer) -> Writer:
+        def kept(write: Writer) -> Writer:
             def writes(question: Question) -> list[str] | None:
                 try:
                     with stored_only():
                         return write(question)
                 except NotStoredError:
-                    missing[0] += 1
                     return None
 
             return writes
 
-        writers = [counted(_writer(arm, arms.lm)) for arm in arms.programs]
+        writers = [kept(_writer(arm, arms.lm)) for arm in arms.programs]
         source = f"study:{arms.name}"
         facts = {"source": source, **asdict(settings), "threads": None, "arms": arms.keys}
         work = _Collection(program, settings, reward, reader_lm, source)
-        pairs = work.go(chosen, writers, folder, facts, progress)
-        return FromStudy(pairs, len(writers), missing[0])
+        pairs, missing = work.go(chosen, writers, folder, facts, progress)
+        return FromStudy(pairs, len(writers), missing)
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +209,8 @@ class _Collection:
         folder: Path,
         facts: Mapping[str, Any],
         progress: Progress | None,
-    ) -> list[Pair]:
+    ) -> tuple[list[Pair], int]:
+        """The pairs, and how many answers were missing."""
         technique = self._technique
         head = {
             **facts,
@@ -219,20 +219,21 @@ class _Collection:
             "reward": self.reward.name,
             "metric": getattr(self.reward, "metric", None),
         }
-        with open_lines(folder / CANDIDATES_FILE, head) as (lines, file):
-            done = {line["question"]: line for line in lines}
-            keys = [(question, data_hash([question])) for question in questions]
-            left = [question for question, key in keys if key not in done]
-            for start in range(0, len(left), _AT_A_TIME):
-                batch = left[start : start + _AT_A_TIME]
-                for line in self._batch(batch, writers):
-                    add_line(file, line)
-                    done[line["question"]] = line
-                if progress is not None:
-                    progress("collect", len(questions) - len(left) + start + len(batch), len(questions))
-        pairs = self._kept([done[key] for key in dict.fromkeys(key for _, key in keys)])
+        file = folder / CANDIDATES_FILE
+        done = {line["question"]: line for line in open_lines(file, head)}
+        keys = [(question, data_hash([question])) for question in questions]
+        left = [question for question, key in keys if key not in done]
+        for start in range(0, len(left), _AT_A_TIME):
+            batch = left[start : start + _AT_A_TIME]
+            for line in self._batch(batch, writers):
+                add_line(file, line)
+                done[line["question"]] = line
+            if progress is not None:
+                progress("collect", len(questions) - len(left) + start + len(batch), len(questions))
+        lines = [done[key] for key in dict.fromkeys(key for _, key in keys)]
+        pairs = self._kept(lines)
         write_pairs(folder / PAIRS_FILE, pairs)
-        return pairs
+        return pairs, sum(line.get("missing", 0) for line in lines)
 
     @property
     def _technique(self) -> Technique:
@@ -253,6 +254,7 @@ class _Collection:
         each = len(writers)
         return [
             self._line(question, plain.plain, [scored.get(place * each + number) for number in range(each)])
+            | {"missing": found[place * each : (place + 1) * each].count(None)}
             for place, (question, plain) in enumerate(zip(questions, plains, strict=True))
         ]
 
@@ -273,20 +275,28 @@ class _Collection:
     def _line(
         self, question: Question, plain: float, scored: Sequence[tuple[Episode, Scored] | None]
     ) -> dict[str, Any]:
-        best = None
-        for one in scored:
-            if one is not None and not math.isnan(one[1].reward) and (best is None or one[1].reward > best[1].reward):
-                best = one
+        known = [one for one in scored if one is not None and not math.isnan(one[1].reward)]
+        best = max(known, key=lambda one: self._worth(*one), default=None)
         rewards = [None if one is None else finite(one[1].reward) for one in scored]
         line: dict[str, Any] = {"question": data_hash([question]), "plain": finite(plain), "rewards": rewards}
         if best is not None:
             episode, score = best
             line |= {"value": score.value, "reward": score.reward, "pairs": list(map(pair_json, self._pairs(*best)))}
             if self.reward.needs_reader:
-                example = question.to_example()
-                line["right"] = finite(METRICS["accuracy"](example, episode.prediction))
-                line["f1"] = finite(METRICS["token_f1"](example, episode.prediction))
+                right, f1 = self._answered(episode)
+                line |= {"right": finite(right), "f1": finite(f1)}
         return line
+
+    def _worth(self, episode: Episode, score: Scored) -> tuple[float, ...]:
+        """What is chosen by: where answers are read, a right one comes first, then the token F1 of a wrong one."""
+        if not self.reward.needs_reader:
+            return (score.reward,)
+        right, f1 = self._answered(episode)
+        return (2.0 if right == 1.0 else 0.0 if math.isnan(f1) else f1, score.reward)
+
+    def _answered(self, episode: Episode) -> tuple[float, float]:
+        example = episode.question.to_example()
+        return METRICS["accuracy"](example, episode.prediction), METRICS["token_f1"](example, episode.prediction)
 
     def _pairs(self, episode: Episode, score: Scored) -> Iterable[Pair]:
         for turn, text in zip(episode.turns, episode.read, strict=True):

@@ -33,8 +33,8 @@ from querywright.programs.ensemble import Ensemble
 from querywright.programs.rag import RAG
 from querywright.programs.steps import Record, Step, Together, drive
 
-Answer = Callable[[Sequence[Turn]], Sequence[str]]
-"""What writes: a text a turn, in their order."""
+Answer = Callable[[Sequence[Turn]], Sequence[str | Exception]]
+"""What writes: a text a turn, in their order, or an error, such as for a prompt that is too long."""
 
 EMBEDDED_LIMITS = EmbeddedSettings()
 """What the embedded LM can write where a technique does not say."""
@@ -198,7 +198,9 @@ class _Walk:
 
     def asking(self) -> list[Turn]:
         """The turns that the policy has to answer now."""
-        for leaf in self._leaves if not self.ended else ():
+        if self.ended:
+            return []
+        for leaf in self._leaves:
             if not leaf.done and leaf.turn is not None and leaf.turn.number < 0:
                 leaf.turn = Turn(self.place, len(self._turns), leaf.turn.messages)
                 self._turns.append(leaf.turn)
@@ -285,14 +287,17 @@ def _each(work: Callable[[_Walk], None], walks: Sequence[_Walk], threads: int) -
     bounded_map(work, walks, threads=threads, deadline=None, on_done=on_done)
 
 
-def _tell(walks: Sequence[_Walk], turns: Sequence[Turn], texts: Sequence[str]) -> None:
+def _tell(walks: Sequence[_Walk], turns: Sequence[Turn], texts: Sequence[str | Exception]) -> None:
     given = list(texts)
     if len(given) != len(turns):
         raise InputError(f"the policy gave {len(given)} texts for {len(turns)} turns; it must give one a turn")
     for walk in walks:
         mine = [text for turn, text in zip(turns, given, strict=True) if turn.place == walk.place]
-        if mine:
-            walk.tell(mine)
+        errors = [text for text in mine if isinstance(text, Exception)]
+        if errors:
+            walk.fail(errors[0])
+        elif mine:
+            walk.tell([text for text in mine if isinstance(text, str)])
 
 
 def _check(program: RAG | Technique, technique: Technique, lm: dspy.LM | None) -> None:

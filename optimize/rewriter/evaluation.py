@@ -32,6 +32,9 @@ UNTRAINED, WARMED_UP, TRAINED, TEACHER, IN_USE, AS_IT_COMES = (
 METRICS = ("exact_recovery@1", "recall@5", "ndcg@10", "decision_useful")
 """What every rewriter is measured by, where evidence is labelled."""
 
+DEEPEST = 10
+"""Passages that the deepest of them looks at."""
+
 
 def evaluation_of(name: str, episodes: Sequence[Episode], metrics: Mapping[str, Metric]) -> Evaluation:
     """Episodes as an arm.
@@ -143,7 +146,7 @@ def standing(found: Compared, metric: str, arm: str = TRAINED) -> Standing:
 def _row(episode: Episode, metrics: Mapping[str, Metric]) -> Row:
     question, prediction = episode.question, episode.prediction
     if prediction is None:
-        return Row(id=question.id, scores=dict.fromkeys(metrics, math.nan), failure="bug", message=episode.error or "")
+        return Row(id=question.id, scores=dict.fromkeys(metrics, math.nan), failure=episode.error or "bug")
     example = question.to_example()
     ids = tuple(passage.id for passage in prediction.passages)
     return Row(

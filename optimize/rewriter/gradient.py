@@ -30,6 +30,8 @@ class Update:
         beta: Weight of the KL to the warmed-up policy.
         kl: ``reward`` takes the per-token log ratio times beta off what each token earns (the ``seed`` and ``paper``
             recipes); ``loss`` adds the estimator k3, which is never negative, to the loss (``ours``).
+        scaled: Whether what the tokens of the batch earn, the cost of drifting included, is brought to mean 0 and
+            deviation 1 (the ``paper`` recipe).
         clip: Ratios of new to old probability count from 1 - clip to 1 + clip.
         epochs: Times that a batch is learnt from.
         norm: Longest gradient.
@@ -38,6 +40,7 @@ class Update:
 
     beta: float
     kl: Literal["reward", "loss"] = "loss"
+    scaled: bool = False
     clip: float = 0.2
     epochs: int = 1
     norm: float = 1.0
@@ -50,7 +53,7 @@ class Learnt:
 
     Args:
         loss: Of the last epoch.
-        kl: To the warmed-up policy, in nats a completion: mean sum of the log ratios of its tokens (estimator k1).
+        kl: To the warmed-up policy, in nats a token: mean log ratio of all tokens (estimator k1), as RL4LMs has it.
         norm: Length of the gradient before it was cut, of the last epoch.
         tokens: Tokens that were learnt from.
     """
@@ -78,7 +81,8 @@ def learn(
         policy: In training.
         optimizer: Of its parameters.
         completions: What was written; those without a token are left out.
-        advantages: One a completion: the reward of its episode less the baseline.
+        advantages: One a completion: the reward of its episode less the baseline, or the reward itself where ``update``
+            scales.
         update: How.
         step: For the message of an error.
 
@@ -98,8 +102,10 @@ def learn(
         olds = [one.detach() for part in parts for one in policy.log_probs(texts[part])]
         refs = [one.detach() for part in parts for one in policy.log_probs(texts[part], reference=True)]
     ratios = [(old - ref).float() for old, ref in zip(olds, refs, strict=True)]
-    kl = math.fsum(float(one.sum()) for one in ratios) / len(ratios)
+    kl = math.fsum(float(one.sum()) for one in ratios) / total
     earned = [_earned(value, ratio, update) for (_, value), ratio in zip(kept, ratios, strict=True)]
+    if update.scaled:
+        earned = _scaled(earned)
     tensors = list(policy.parameters().values())
     loss, norm = math.nan, math.nan
     for _ in range(update.epochs):
@@ -126,13 +132,28 @@ def learn(
 
 
 def _earned(advantage: float, ratio: Any, update: Update) -> Any:
-    """What each token is worth: with the KL as reward, less what it and those after it cost."""
+    """What each token is worth: with the KL as reward, less beta times the log ratios of it and those after it.
+
+    Args:
+        advantage: Of the completion.
+        ratio: log pi - log reference of each drawn token (the estimate k1 of the divergence).
+        update: How.
+    """
     import torch
 
     earned = torch.full_like(ratio, advantage)
     if update.kl == "reward":
         earned = earned - update.beta * torch.flip(torch.cumsum(torch.flip(ratio, (0,)), 0), (0,))
     return earned
+
+
+def _scaled(earned: Sequence[Any]) -> list[Any]:
+    """What tokens earn, less the mean of all, in standard deviations."""
+    import torch
+
+    every = torch.cat(list(earned)).double()
+    mean, deviation = float(every.mean()), float(every.std(correction=0))
+    return [(one - mean) / (deviation + 1e-8) for one in earned]
 
 
 def _loss(new: Any, old: Any, ref: Any, earned: Any, update: Update) -> Any:

@@ -59,7 +59,7 @@ def add_line(path: Path, data: Mapping[str, Any]) -> None:
     Raises:
         OSError: It cannot be written.
     """
-    line = (json.dumps(finite_all(data), ensure_ascii=False, allow_nan=False) + "\n").encode()
+    line = (json.dumps(finite_all(data), ensure_ascii=False, allow_nan=False) + "\n").encode("utf-8", "replace")
     with path.open("ab", buffering=0) as file:
         size = file.seek(0, os.SEEK_END)
         try:

@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from querywright.errors import InputError
 from querywright.optimize.evaluate import finite
+from querywright.optimize.rewriter.keeping import add_line
 from querywright.optimize.rewriter.types import Pair
 from querywright.retrieval.collection import write_whole
 
 ROLES = frozenset({"system", "user", "assistant"})
-MOST_CHARS = 200_000
+MOST_CHARS = 16 * 2**20
 """Characters of a line at most."""
 
 
 def write_pairs(path: Path, pairs: Sequence[Pair]) -> None:
     """Write pairs, a line each; the file is the old one or the new one at every moment."""
-    write_whole(path, "".join(json.dumps(pair_json(pair), ensure_ascii=False) + "\n" for pair in pairs).encode())
+    write_whole(
+        path,
+        "".join(json.dumps(pair_json(pair), ensure_ascii=False) + "\n" for pair in pairs).encode("utf-8", "replace"),
+    )
 
 
 def read_pairs(path: Path) -> list[Pair]:
@@ -95,16 +97,15 @@ def pair_of(data: Mapping[str, Any]) -> Pair:
     )
 
 
-@contextmanager
-def open_lines(path: Path, head: Mapping[str, Any]) -> Iterator[tuple[list[dict[str, Any]], IO[bytes]]]:
-    """A file that is added to line by line; half a line at its end, of a process that was killed, is cut off.
+def open_lines(path: Path, head: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The lines of a file that ``add_line`` adds to; half a line at its end, of a killed process, is cut off.
 
     Args:
         path: The file; made when it is missing.
         head: What its lines depend on, kept in its first line.
 
-    Yields:
-        The lines that are there, and the file for ``add_line``.
+    Returns:
+        The lines that are there.
 
     Raises:
         InputError: It was made for something else, or is something else.
@@ -124,24 +125,16 @@ def open_lines(path: Path, head: Mapping[str, Any]) -> Iterator[tuple[list[dict[
                 ) from None
             end += len(line)
         file.truncate(end)
-        file.seek(0, os.SEEK_END)
-        known = json.loads(json.dumps(head))
-        if not lines:
-            add_line(file, known)
-        elif lines[0] != known:
-            changed = sorted(key for key in {*lines[0], *known} if lines[0].get(key) != known.get(key))
-            raise InputError(
-                f"{path.name} was made with other settings ({', '.join(changed)} differ); give another folder, or "
-                "delete it to begin again"
-            )
-        yield lines[1:], file
-
-
-def add_line(file: IO[bytes], data: Mapping[str, Any]) -> None:
-    """Add a line that is there for good once this returns."""
-    file.write(json.dumps(data, ensure_ascii=False).encode("utf-8", "replace") + b"\n")
-    file.flush()
-    os.fsync(file.fileno())
+    known = json.loads(json.dumps(head))
+    if not lines:
+        add_line(path, known)
+    elif lines[0] != known:
+        changed = sorted(key for key in {*lines[0], *known} if lines[0].get(key) != known.get(key))
+        raise InputError(
+            f"{path.name} was made with other settings ({', '.join(changed)} differ); give another folder, or "
+            "delete it to begin again"
+        )
+    return lines[1:]
 
 
 def _parsed(line: str | bytes) -> dict[str, Any]:

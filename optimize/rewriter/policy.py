@@ -16,6 +16,7 @@ from querywright.errors import InputError, ModelError, PromptTooLongError
 from querywright.models.hf import Base, encode, encode_completion, end_tokens
 from querywright.optimize.rewriter.batches import Batch, Kind, portions, token_log_probs
 from querywright.optimize.rewriter.drawing import check_drawing, draw, likeliest, numbers_of
+from querywright.optimize.rewriter.gradient import TrainingError
 from querywright.optimize.rewriter.lora import LoraSettings, lora_files, with_lora
 from querywright.optimize.rewriter.types import Completion, Messages
 
@@ -129,6 +130,15 @@ class HFPolicy:
         tokens = tuple(encode_completion(self.tokenizer, text))
         return Completion(text, self.prompt(messages), tokens, (), ended=True)
 
+    def refused(self, messages: Messages, room: int) -> PromptTooLongError | None:
+        """Why a prompt cannot be answered: it and the room after it do not fit the model's context.
+
+        Args:
+            messages: The prompt.
+            room: Tokens of a completion at most.
+        """
+        return self._too_long(len(self.prompt(messages)), room)
+
     def fits(self, completion: Completion) -> bool:
         """Whether prompt and completion fit the model's context."""
         return self._too_long(len(completion.prompt), len(completion.tokens)) is None
@@ -157,6 +167,7 @@ class HFPolicy:
         Raises:
             InputError: A value is out of range, or there are more or fewer seeds than prompts.
             PromptTooLongError: A prompt and the room after it do not fit the model's context.
+            TrainingError: The model gives numbers that are none.
         """
         import torch
 
@@ -235,6 +246,11 @@ class HFPolicy:
         log_probs: list[list[float]] = [[] for _ in prompts]
         rows = list(range(len(prompts)))
         for step in range(room):
+            if not bool(torch.isfinite(batch.logits.amax(-1)).all()):
+                raise TrainingError(
+                    f"the logits are no numbers at token {step + 1} of a completion: the training cannot go on; "
+                    "take a smaller learning rate (--lr) or 32 bits (--dtype float32)"
+                )
             chosen, scores = likeliest(batch.logits) if numbers is None else choose(batch.logits, numbers[rows, step])
             for row, token, score in zip(rows, chosen.tolist(), scores.tolist(), strict=True):
                 tokens[row].append(token)

@@ -27,7 +27,7 @@ class KLSettings:
 
     Args:
         beta: Its price a nat, from 0; where it adapts, the first one.
-        target: The divergence that an adaptive price steers to, in nats a completion; None for a price that stays.
+        target: The divergence that an adaptive price steers to, in nats a token; None for a price that stays.
         place: ``reward``: the log-ratio of each drawn token (k1) is taken off that token's reward. ``loss``: the
             estimate k3 of each token is added to the loss.
     """
@@ -46,7 +46,8 @@ class Recipe:
         reward: ``retrieval``: gain of the metric over the plain question. ``answer``: gain in token F1 over the answer
             without rewriting. ``paper``: exact match, token F1 and hit.
         baseline: What a reward is held against: the other samples of its question (``group``), the mean of the last
-            100 steps (``moving``), or the mean of its batch, in standard deviations (``batch``).
+            100 steps (``moving``), or the mean of its batch, in standard deviations (``batch``; what the tokens earn,
+            where drifting is paid for out of the reward).
         kl: What drifting costs.
         lr: Learning rate.
         optimizer: ``adamw`` or ``adafactor``.
@@ -164,9 +165,9 @@ PAPER = Recipe(
 """Ma et al. 2023 (arXiv 2305.14283): EM + F1 + Hit at the end of a rewrite, an adaptive price for each token's
 log-ratio (.001 at first, .2 aimed at), a clipped ratio (.2), AdamW at 2e-6, three epochs a batch, 50 tokens, no length
 penalty. Where it differs from the paper's PPO: there is no value network and so no generalised advantage estimation
-(rewards to the end of the rewrite, undiscounted where the paper has gamma .99, less their mean over the batch, in
-standard deviations); rewrites are sampled where the paper's code searches by four beams; a step is a batch of questions
-and not 5,120 tokens; the prompt is the technique's own."""
+(what a token earns to the end of the rewrite, the cost of drifting included, undiscounted where the paper has gamma
+.99; less its mean over the tokens of the batch, in standard deviations); rewrites are sampled where the paper's code
+searches by four beams; a step is a batch of questions and not 5,120 tokens; the prompt is the technique's own."""
 
 RECIPES: Mapping[str, Recipe] = {recipe.name: recipe for recipe in (OURS, SEED, PAPER)}
 
@@ -266,7 +267,7 @@ class AdaptiveKL:
 
     Args:
         beta: The first price. Default .001.
-        target: The divergence aimed at. Default .2. None for a price that stays.
+        target: The divergence aimed at, in nats a token. Default .2. None for a price that stays.
 
     Source: Ziegler et al. 2019, arXiv:1909.08593, in the form of Ma et al. 2023's code.
     """
@@ -290,39 +291,3 @@ class AdaptiveKL:
     def from_json(cls, state: Mapping[str, Any]) -> AdaptiveKL:
         """The controller that ``to_json`` wrote."""
         return cls(state["beta"], state["target"])
-
-
-def log_ratios(policy: Sequence[float], reference: Sequence[float]) -> list[float]:
-    """The estimate k1 of the divergence at each drawn token: log pi - log reference. Their sum is the completion's.
-
-    Args:
-        policy: Log-probability of each token under the policy that drew it.
-        reference: The same under the warmed-up model.
-    """
-    return [one - other for one, other in zip(policy, reference, strict=True)]
-
-
-def token_rewards(reward: float, ratios: Sequence[float], beta: float) -> list[float]:
-    """The reward of each token: what drifting costs at it, and at the last one the completion's reward as well.
-
-    Args:
-        reward: Of the completion.
-        ratios: From ``log_ratios``.
-        beta: The price of drifting.
-    """
-    costs = [-beta * ratio for ratio in ratios]
-    return [*costs[:-1], costs[-1] + reward] if costs else []
-
-
-def returns(rewards: Sequence[float], gamma: float = 1.0) -> list[float]:
-    """For each token the sum of its reward and those after it.
-
-    Args:
-        rewards: From ``token_rewards``.
-        gamma: What a reward loses for each token that it comes later. Default 1: nothing.
-    """
-    total, found = 0.0, []
-    for reward in reversed(rewards):
-        total = reward + gamma * total
-        found.append(total)
-    return found[::-1]

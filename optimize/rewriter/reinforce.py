@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from querywright.optimize.rewriter.rewards import Reward
 
 LOG, BEST = "reinforce.jsonl", "best"
+_NOTHING = 1e-6  # advantages below teach nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ class ReinforceSettings:
         keep_each: Steps between checkpoints.
         look_each: Steps between evaluations on dev.
         patience: Evaluations without a better one after which it ends.
-        constant: Steps in a row with no reward unlike another after which nothing can be learnt.
+        constant: Steps in a row that teach nothing, because all advantages are 0, after which it ends.
         chunk: Completions in memory at a time while the weights are changed.
     """
 
@@ -71,11 +72,12 @@ class Reached:
         plain: The same of the questions as they are written.
         best_step: After how many steps the best were reached.
         worse: Evaluations since.
-        level: Steps in a row without a difference between rewards.
+        level: Steps in a row in which all advantages were 0.
         flat: Such steps in all.
         baseline: State of the moving baseline.
         control: State of the KL's weight.
         ended: Whether it ended early.
+        notes: What a reader should know.
     """
 
     step: int = 0
@@ -89,6 +91,7 @@ class Reached:
     baseline: Any = None
     control: Any = None
     ended: bool = False
+    notes: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +104,9 @@ class Reinforced:
         first: Mean of the measure on dev at the start.
         best: The same at its best.
         plain: The same for the questions as they are written.
-        early: Whether it ended because dev no longer got better.
-        flat: Steps in which no reward was unlike another, so that they taught nothing.
+        early: Whether it ended before the last step, because dev no longer got better or nothing was learnt any more.
+        flat: Steps in which all advantages were 0, so that they taught nothing.
+        notes: What a reader should know.
     """
 
     steps: int
@@ -112,6 +116,7 @@ class Reinforced:
     plain: float
     early: bool
     flat: int
+    notes: tuple[str, ...] = ()
 
 
 def reinforce(
@@ -141,7 +146,7 @@ def reinforce(
 
     Raises:
         InputError: There are too few questions.
-        TrainingError: The loss is no number, or all rewards are alike, so that nothing can be learnt.
+        TrainingError: The loss is no number, or nothing was learnt in any step because all rewards are alike.
         OSError: A file cannot be written; the last checkpoint is whole.
     """
     for name, part, least in (("train", train, 1), ("dev", dev, 1)):
@@ -184,8 +189,7 @@ class _Loop:
         while not self._is_over():
             self._step()
             step = self.at.step
-            last = step == self.recipe.steps
-            looked = last or step % self.settings.look_each == 0
+            looked = self._is_over() or step % self.settings.look_each == 0
             if looked:
                 self._look()
             if looked or step % self.settings.keep_each == 0:
@@ -218,6 +222,7 @@ class _Loop:
             "value": _mean([one.value for one in scored]),
             "plain": _mean([one.plain for one in scored]),
             "unscored": sum(math.isnan(reward) for reward in rewards),
+            "failed": _failed(rollouts),
             "kl": learnt.kl,
             "beta": beta,
             "loss": learnt.loss,
@@ -239,29 +244,53 @@ class _Loop:
         return advantages
 
     def _learn(self, rollouts: Sequence[Rollout], rewards: Sequence[float], advantages: Sequence[float]) -> Learnt:
-        """Change the weights; refuse to go on where no reward has been unlike another for long."""
-        known = {round(reward, 9) for reward in rewards if not math.isnan(reward)}
-        self.at.level = self.at.level + 1 if len(known) < 2 else 0
-        self.at.flat += len(known) < 2
+        """Change the weights; end where no step has taught anything for long."""
+        flat = all(abs(advantage) < _NOTHING for advantage in advantages)
+        self.at.level = self.at.level + 1 if flat else 0
+        self.at.flat += flat
         if self.at.level >= self.settings.constant:
-            told = f"was {known.pop():.4g} each time" if known else "could not be worked out for any"
-            raise TrainingError(
-                f"nothing can be learnt: in the last {self.at.level} steps the reward of all "
-                f"{self.at.level * len(rewards)} episodes {told}. Take another --metric or --recipe, a base model that "
-                "can write the form, or warm it up on collected rewrites first (--stages collect,warmup,reinforce)"
-            )
+            self._level(rewards)
         recipe = self.recipe
+        # A batch that teaches nothing is not scaled, which would make the cost of drifting as loud as a reward.
+        scaled = recipe.baseline == "batch" and recipe.kl.place == "reward" and not flat
         update = Update(
-            self.control.beta, recipe.kl.place, recipe.clip, recipe.epochs, recipe.max_grad_norm, self.settings.chunk
+            beta=self.control.beta,
+            kl=recipe.kl.place,
+            scaled=scaled,
+            clip=recipe.clip,
+            epochs=recipe.epochs,
+            norm=recipe.max_grad_norm,
+            chunk=self.settings.chunk,
         )
         pairs = [
             (completion, advantage)
-            for one, reward, advantage in zip(rollouts, rewards, advantages, strict=True)
+            for one, reward, advantage in zip(rollouts, rewards, rewards if scaled else advantages, strict=True)
             if not math.isnan(reward)
             for completion in one.completions
         ]
         completions, values = [one for one, _ in pairs], [value for _, value in pairs]
         return learn(self.policy, self.optimizer, completions, values, update, step=self.at.step + 1)
+
+    def _level(self, rewards: Sequence[float]) -> None:
+        """The end, since nothing is learnt any more; an error where nothing ever was."""
+        at, known = self.at, [reward for reward in rewards if not math.isnan(reward)]
+        if at.flat <= at.step:
+            at.ended = True
+            at.notes = [
+                *at.notes,
+                f"it ended after step {at.step + 1}: the last {at.level} steps taught nothing, since the rewards of a "
+                "question's samples were all alike",
+            ]
+            return
+        told = "could not be worked out for any"
+        if known:
+            low, high = min(known), max(known)
+            told = f"was {low:.4g} each time" if high - low < _NOTHING else "was that of the other samples each time"
+        raise TrainingError(
+            f"nothing can be learnt: in the last {at.level} steps the reward of all {at.level * len(rewards)} episodes "
+            f"{told}. Take another --metric or --recipe, a base model that can write the form, or warm it up on "
+            "collected rewrites first (--stages collect,warmup,reinforce)"
+        )
 
     def _scored(self, rollouts: Sequence[Rollout]) -> list[Scored]:
         return self.reward.score([one.episode for one in rollouts], [one.counts for one in rollouts])
@@ -270,7 +299,7 @@ class _Loop:
         """Answer the dev questions greedily; the best weights so far are kept."""
         rollouts = roll_out(self.policy, self.run, self.dev, self.sampling)
         scored = self._scored(rollouts)
-        value, at = _mean([one.value for one in scored]), self.at
+        value, at = _mean([_on_dev(*one) for one in zip(rollouts, scored, strict=True)]), self.at
         if math.isnan(value):
             raise InputError(
                 f"none of the {len(self.dev)} dev questions could be scored; they lack what the measure needs "
@@ -283,13 +312,14 @@ class _Loop:
             save_checkpoint(self.folder / BEST, at.step, self.policy.parameters())
         else:
             at.worse += 1
-            at.ended = at.worse >= self.settings.patience
+            at.ended = at.ended or at.worse >= self.settings.patience
         line = {
             "kind": "dev",
             "step": at.step,
             "value": value,
             "plain": at.plain,
             "reward": _mean([one.reward for one in scored]),
+            "failed": _failed(rollouts),
             "tokens": _mean([float(len(c.tokens)) for one in rollouts for c in one.completions]),
             "guards": _guards(rollouts),
         }
@@ -310,6 +340,7 @@ class _Loop:
             self.control = AdaptiveKL.from_json(self.at.control)
             self.policy.set_parameters(found.parameters)
             found.restore(self.policy.parameters(), self.optimizer)
+            self.at.notes = [*self.at.notes, *found.notes]
         reached = -1 if found is None else self.at.step
         keep_lines(self.log, lambda line: line["step"] <= reached)
         for path in self.folder.glob(f"{BEST}/step-*"):
@@ -319,10 +350,13 @@ class _Loop:
     def _finish(self) -> Reinforced:
         """The best weights become the policy's."""
         best = load_checkpoint(self.folder / BEST)
-        if best is None:
-            raise InputError(f"the best weights are missing from {self.folder.name!r}; delete the folder to start anew")
-        self.policy.set_parameters(best.parameters)
         at = self.at
+        if best is None or best.step != at.best_step:
+            raise InputError(
+                f"the best weights, those of step {at.best_step}, are missing from {self.folder.name!r} or damaged; "
+                "delete the folder to start anew"
+            )
+        self.policy.set_parameters(best.parameters)
         return Reinforced(
             steps=at.step,
             best_step=at.best_step,
@@ -331,7 +365,17 @@ class _Loop:
             plain=math.nan if at.plain is None else at.plain,
             early=at.ended,
             flat=at.flat,
+            notes=(*at.notes, *best.notes),
         )
+
+
+def _on_dev(rollout: Rollout, scored: Scored) -> float:
+    """What an episode counts; one that failed, never more than the question as it is written."""
+    return scored.value if rollout.episode.error is None else min(scored.plain, 0.0 * scored.plain)
+
+
+def _failed(rollouts: Sequence[Rollout]) -> int:
+    return sum(one.episode.error is not None for one in rollouts)
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from querywright.data.types import Question
 from querywright.optimize.rewriter.types import Completion, Episode, Policy, Turn
 
-Answer = Callable[[Sequence[Turn]], Sequence[str]]
-"""Answers all turns of a round."""
+Answer = Callable[[Sequence[Turn]], Sequence[str | Exception]]
+"""Answers all turns of a round; an error ends the episode of its turn alone."""
 Run = Callable[[Sequence[Question], Answer], list[Episode]]
 """Goes through questions, an episode each, with something that answers."""
 
@@ -74,7 +74,12 @@ def roll_out(
     """
     written: dict[tuple[int, int], Completion] = {}
 
-    def answer(turns: Sequence[Turn]) -> list[str]:
+    def answer(turns: Sequence[Turn]) -> list[str | Exception]:
+        refused = [policy.refused(turn.messages, sampling.room) for turn in turns]
+        wrote = iter(write([turn for turn, error in zip(turns, refused, strict=True) if error is None]))
+        return [next(wrote) if error is None else error for error in refused]
+
+    def write(turns: Sequence[Turn]) -> list[str]:
         seeds = None if seed is None else [seed_of(*seed, turn.place, turn.number) for turn in turns]
         made = policy.write(
             [turn.messages for turn in turns],

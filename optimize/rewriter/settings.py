@@ -15,6 +15,7 @@ from querywright.optimize.rewriter.keeping import finite_all, read_json, write_j
 from querywright.optimize.rewriter.lora import LoraSettings
 from querywright.optimize.rewriter.recipes import OURS, Recipe
 from querywright.optimize.rewriter.reinforce import ReinforceSettings
+from querywright.optimize.rewriter.types import Pair
 from querywright.optimize.rewriter.warmup import WarmupSettings
 from querywright.programs import technique_class
 
@@ -78,13 +79,15 @@ def check_stages(stages: Sequence[str]) -> tuple[str, ...]:
     return tuple(one for one in STAGES if one in stages)
 
 
-def check_training(settings: TrainSettings, splits: Splits, *, pairs: bool, writes: bool, reader: bool) -> None:
+def check_training(
+    settings: TrainSettings, splits: Splits, *, pairs: Sequence[Pair], writes: bool, reader: bool
+) -> None:
     """Refuse what cannot be trained, before anything is asked or loaded.
 
     Args:
         settings: How it is trained.
         splits: Train, dev and test questions.
-        pairs: Whether pairs are given.
+        pairs: Those that are given.
         writes: Whether there is a teacher or a study to collect from.
         reader: Whether a reader is given.
 
@@ -118,7 +121,21 @@ def check_training(settings: TrainSettings, splits: Splits, *, pairs: bool, writ
         )
     if WARMUP in settings.stages and COLLECT not in settings.stages and not pairs:
         raise InputError("the warm-up learns from collected rewrites: add the stage collect, or give --pairs FILE")
-    if REINFORCE in settings.stages and settings.recipe.needs_reader and not reader:
+    held_out = {question.id for question in (*splits.dev, *splits.test)}
+    leaking = sum(pair.question in held_out for pair in pairs)
+    if leaking:
+        raise InputError(
+            f"{leaking} of the {len(pairs)} pairs of --pairs are of dev or test questions, which must not be learnt "
+            "from: give the --seed and --sizes that the pairs were collected with, or other pairs"
+        )
+    rewarded = REINFORCE in settings.stages or COLLECT in settings.stages
+    unlabelled = "evidence" in needs(settings.metric) and not any(one.evidence for one in splits.train)
+    if rewarded and unlabelled and not settings.recipe.needs_reader:
+        raise InputError(
+            f"{settings.metric} needs labelled evidence, but none of the {len(splits.train)} train questions has any; "
+            "label them, or take --metric hit"
+        )
+    if rewarded and settings.recipe.needs_reader and not reader:
         raise InputError(
             f"the recipe {settings.recipe.name} rewards answers and needs a reader; give --reader and --lm"
         )

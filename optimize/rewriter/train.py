@@ -90,7 +90,7 @@ def train(
     check_training(
         settings,
         given.splits,
-        pairs=bool(given.pairs),
+        pairs=given.pairs,
         writes=given.teacher is not None or given.study is not None,
         reader=given.reader is not None and given.reader_lm is not None,
     )
@@ -117,6 +117,7 @@ class _Training:
         self.policy = HFPolicy(
             *self.base, lora=settings.lora, device=settings.device, dtype=settings.dtype, seed=settings.seed
         )
+        self.recipe = settings.recipe
         self.reports: dict[str, Any] = {}
         self.arms: dict[str, list[Evaluation]] = {name: [] for name in self.parts}
         self.guards: dict[str, Guards] = {}
@@ -128,6 +129,8 @@ class _Training:
         self._teacher()
         self._measure(UNTRAINED)
         pairs = self._collected()
+        if not pairs:  # there is no length to aim at
+            self.recipe = replace(self.recipe, length_penalty=0.0)
         if WARMUP in self.settings.stages:
             self._stage(WARMUP, partial(self._warmed_up, pairs))
             if REINFORCE in self.settings.stages:
@@ -163,8 +166,12 @@ class _Training:
 
     def _teacher(self) -> None:
         teacher = self.given.teacher
-        if teacher is not None and COLLECT in self.settings.stages:
-            self._meet(TEACHER, teacher)
+        if teacher is None or COLLECT not in self.settings.stages:
+            return
+        opened = self.given.open_lm if self.settings.base == EMBEDDED else None
+        if opened is not None and teacher.model == opened(EMBEDDED).model:
+            return  # it is the arm AS_IT_COMES
+        self._meet(TEACHER, teacher)
 
     def _meet(self, arm: str, lm: dspy.LM) -> None:
         for name, part in self.parts.items():
@@ -209,10 +216,11 @@ class _Training:
             found += told_now
             report |= {"teacher": given.teacher.model, "collected": len(told_now)}
         self.reports[COLLECT] = report
+        write_json(self.work / f"{COLLECT}.json", report)
         return found
 
     def _reward(self, pairs: Sequence[Pair]) -> Reward:
-        recipe, target = self.settings.recipe, None
+        recipe, target = self.recipe, None
         if recipe.length_penalty and pairs:
             target = statistics.median(len(self.policy.taught(one.messages, one.text).tokens) for one in pairs)
         elif recipe.length_penalty:
@@ -232,7 +240,7 @@ class _Training:
             given.splits.dev,
             run=partial(run_episodes, self.program, lm=self.reader_lm, settings=self.limits),
             reward=self._reward(pairs),
-            recipe=settings.recipe,
+            recipe=self.recipe,
             settings=replace(settings.reinforce, seed=settings.seed),
             folder=self.work / REINFORCE,
             progress=self.progress,
@@ -266,7 +274,7 @@ class _Training:
         dev, test = found["dev"], found.get("test")
         card = self._card(found)
         name = self.out.name
-        curve = [{"stage": stage, **line} for stage in (WARMUP, REINFORCE) for line in self._log(stage)]
+        curve = [{"stage": stage, **_timeless(line)} for stage in (WARMUP, REINFORCE) for line in self._log(stage)]
         self._write(self.out, weights, card, rewriter_card(name, card, dev, test), curve)
         steps = self._log(REINFORCE)
         text = rewriter_html(
@@ -284,7 +292,10 @@ class _Training:
         said = warnings(before, after)
         flat = self.reports.get(REINFORCE, {}).get("flat")
         if flat:
-            said.append(f"in {flat} of {self.reports[REINFORCE]['steps']} steps all rewards were alike: nothing learnt")
+            said.append(f"in {flat} of {self.reports[REINFORCE]['steps']} steps all advantages were 0: nothing learnt")
+        if REINFORCE in self.settings.stages and self.recipe != self.settings.recipe:
+            said.append("there were no pairs, so the length penalty had no target and was left out")
+        said += [note for report in self.reports.values() for note in report.get("notes", ())]
         arm = IN_USE if any(one.name == IN_USE for one in found["dev"].arms) else TRAINED
         standings = {name: standing(one, self.settings.metric, arm) for name, one in found.items()}
         card: dict[str, Any] = finite_all(
@@ -293,7 +304,7 @@ class _Training:
                 "technique": self.settings.technique,
                 "knobs": dict(self.settings.knobs),
                 "base": describe_base(self.settings.base).name,
-                "recipe": self.settings.recipe.to_json(),
+                "recipe": self.recipe.to_json(),
                 "metric": self.settings.metric,
                 "collection": self.given.collection,
                 "fingerprint": self.given.retriever.fingerprint,
@@ -302,7 +313,7 @@ class _Training:
                 "stages": self.reports,
                 "standing": {n: {**asdict(one), "warning": one.warning} for n, one in standings.items()},
                 "guards": {"before": before.to_json(), "after": after.to_json(), "warnings": said},
-                **{name: one.to_json() for name, one in found.items()},
+                **{name: _timeless(one.to_json()) for name, one in found.items()},
             }
         )
         return card
@@ -317,6 +328,9 @@ class _Training:
     def _write(
         self, path: Path, weights: Path, card: Mapping[str, Any], readme: str, curve: Sequence[Mapping[str, Any]] = ()
     ) -> None:
+        limits = {}
+        if self.limits is not None:
+            limits = {"max_chars": self.limits.max_chars, "max_items": self.limits.max_items}
         write_rewriter(
             path,
             weights,
@@ -327,4 +341,12 @@ class _Training:
             card=card,
             readme=readme,
             curve=curve,
+            **limits,
         )
+
+
+def _timeless(data: Any) -> Any:
+    """Data without how long things took, so that the same training writes the same bytes."""
+    if isinstance(data, Mapping):
+        return {key: _timeless(value) for key, value in data.items() if key not in ("seconds", "latency")}
+    return [_timeless(one) for one in data] if isinstance(data, (list, tuple)) else data

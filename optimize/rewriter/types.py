@@ -121,6 +121,15 @@ class Policy(Protocol):
         """
         ...
 
+    def refused(self, messages: Messages, room: int) -> Exception | None:
+        """Why a prompt cannot be answered; None where it can.
+
+        Args:
+            messages: The prompt.
+            room: Tokens of a completion at most.
+        """
+        ...
+
     def log_probs(self, completions: Sequence[Completion], *, reference: bool = False) -> list[Any]:
         """A tensor a completion: the log-probability of each of its tokens, at temperature 1 and without cuts.
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from querywright.cli.main import run
+from querywright.cli.rewriter import _deep_enough
 from querywright.cli.rewriter_show import curve, told, watched
 from querywright.optimize.rewriter.keeping import add_line, write_json
 
@@ -85,3 +86,17 @@ def test_each_look_at_dev_is_told_once(tmp_path: Path, capsys: pytest.CaptureFix
 def test_what_is_no_rewriter_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["rewriter", "show", str(tmp_path)]) == 2
     assert "there is no rewriter at" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("metric", "knobs", "passages"),
+    [
+        ("recall@5", {}, 10),
+        ("hit", {}, 10),
+        ("ndcg@10", {}, 10),
+        ("recall@20", {}, 20),
+        ("ndcg@10", {"max_passages": 3}, 3),
+    ],
+)
+def test_as_many_passages_are_found_as_the_card_looks_at(metric: str, knobs: dict[str, int], passages: int) -> None:
+    assert _deep_enough("rrr", metric, knobs)["max_passages"] == passages

@@ -6,12 +6,15 @@ import json
 import runpy
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from querywright import programs
 from querywright.cli.common import Workspace
+from querywright.models import rewriters
 from querywright.models.answers import text_response
 from querywright.models.ledger import Ledger
 from querywright.models.lm import engine_of
@@ -19,6 +22,7 @@ from querywright.models.rewriters import Rewriter, read_rewriter
 from querywright.optimize.artifacts.load import load
 from querywright.optimize.study.bench import open_study_rewriter
 from querywright.optimize.study.spec import StudySpec
+from querywright.programs import make_program
 from querywright.watching import JsonLines
 
 small_rewriter = runpy.run_path(str(Path(__file__).parents[1] / "small_rewriter.py"))["small_rewriter"]
@@ -267,3 +271,44 @@ def test_the_embedded_model_with_an_adapter_writes_for_real(
     assert written["lm"] == read_rewriter(trained.path).identity
     assert written["made"]["queries"]
     assert len(server.requests) == 1
+
+
+def test_a_rewriter_is_evaluated_as_trained_beside_no_rewriting_in_the_same_engine(
+    cli: Any,
+    questions: Path,
+    collection: str,
+    server: Any,
+    trained: Rewriter,
+    asked: list[Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    card = {"technique": "rrr", "knobs": {"max_passages": 2}}
+    monkeypatch.setattr(rewriters, "read_rewriter", lambda path: replace(read_rewriter(path), card=card))
+    made: list[tuple[Any, ...]] = []
+
+    def program(technique: str, retriever: Any, **knobs: Any) -> Any:
+        made.append((technique, retriever, knobs))
+        return make_program(technique, retriever, **knobs)
+
+    searched: list[str] = []
+    retriever_of = Workspace.retriever
+
+    def retriever(workspace: Workspace, collection: str, embedder: str, engine: str) -> Any:
+        searched.append(engine)
+        return retriever_of(workspace, collection, embedder, engine)
+
+    monkeypatch.setattr(programs, "make_program", program)
+    monkeypatch.setattr(Workspace, "retriever", retriever)
+    command = ("rewriter", "evaluate", trained.path, questions, "--collection", collection, "--limit", "2", "--json",
+        "--metric", "hit", "--engine", "bm25", *server.lm)  # fmt: skip
+    found = cli(*command)
+    assert found.status == 0, found.err
+    assert [arm["arm"] for arm in found.data["arms"]] == ["no rewriting", "rrr, openai/scripted", "rrr, mine"]
+    assert [(technique, knobs) for technique, _, knobs in made] == [
+        ("plain", {"max_passages": 2}),
+        ("rrr", {"max_passages": 2}),
+    ]
+    assert made[0][1] is made[1][1]
+    assert searched == ["bm25"]
+    assert cli(*command, "--knob", "max_passages=1").status == 0
+    assert made[-1][2] == {"max_passages": 1}

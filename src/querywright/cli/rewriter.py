@@ -173,7 +173,8 @@ def train_command(
     """Collect rewrites, warm the model up on the best, and reinforce it by what its own retrieve.
 
     A training that was ended, whichever way, goes on with the same command. The reader and --lm are asked by the
-    recipes seed and paper only. A metric such as ndcg@10 looks at 10 passages unless --knob max_passages says more.
+    recipes seed and paper only. 10 passages are found, or as many as the metric looks at, unless --knob max_passages
+    says otherwise.
 
     Example: querywright rewriter train questions.jsonl --collection mine --teacher openai/gpt-4o-mini --out artifacts/r
     """
@@ -207,7 +208,7 @@ def train_command(
     learnt = _read_pairs(pairs_file)
     read_by = None if reader == "none" or not settings.recipe.needs_reader else reader_for(asked, reader)
     writes = named is not None or from_study is not None
-    check_training(settings, splits, pairs=bool(learnt), writes=writes, reader=read_by is not None)
+    check_training(settings, splits, pairs=learnt, writes=writes, reader=read_by is not None)
     _check_out(save_to)
     workspace = Workspace.open(home, lm, api_base=api_base, api_key_env=api_key_env, max_calls=max_calls)
 
@@ -305,15 +306,15 @@ def _settings(
 
 
 def _deep_enough(technique: str, metric: str, knobs: Mapping[str, Any]) -> dict[str, Any]:
-    """The knobs, with as many passages as the metric looks at where no number was given."""
+    """The knobs; where no number of passages was given, as many as the metric and those of the card look at."""
     from querywright.metrics.dspy_metrics import metric_named
+    from querywright.optimize.rewriter.evaluation import DEEPEST
     from querywright.programs import technique_class
 
     metric_named(metric)
-    depth = metric.partition("@")[2]
-    if depth and any(one.name == "max_passages" for one in technique_class(technique).KNOBS):
-        return {"max_passages": int(depth), **knobs}
-    return dict(knobs)
+    depth = int(metric.partition("@")[2] or 0)
+    default = next((one.default for one in technique_class(technique).KNOBS if one.name == "max_passages"), None)
+    return dict(knobs) if default is None else {"max_passages": max(depth, default, DEEPEST), **knobs}
 
 
 def _read_pairs(file: Path | None) -> Sequence[Any]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -15,6 +16,7 @@ from querywright.cli.common import (
     HomeOption,
     JsonOption,
     KeyOption,
+    KnobOption,
     LimitOption,
     LMOption,
     QuestionsArgument,
@@ -24,6 +26,7 @@ from querywright.cli.common import (
     Workspace,
     check_engine,
     engine_for,
+    knob_values,
     lm_failures,
     pairs,
 )
@@ -42,9 +45,25 @@ def evaluate_command(
     ] = None,
     metric: Annotated[
         list[str] | None,
-        typer.Option("--metric", metavar="NAME", help="Repeatable. Default: by evidence.", show_default=False),
+        typer.Option(
+            "--metric",
+            metavar="NAME",
+            help="What passages are measured by. Repeatable. Default: exact_recovery@1, recall@5, ndcg@10 and "
+            "decision_useful, which need labelled evidence.",
+            show_default=False,
+        ),
     ] = None,
-    max_passages: Annotated[int, typer.Option("--max-passages", metavar="N", min=1, help="Of every arm.")] = 10,
+    knob: KnobOption = None,
+    max_passages: Annotated[
+        int | None,
+        typer.Option(
+            "--max-passages",
+            metavar="N",
+            min=1,
+            help="Of every arm. Default: as many as it was trained with, else 10.",
+            show_default=False,
+        ),
+    ] = None,
     lm: LMOption = "embedded",
     api_base: ApiBaseOption = None,
     api_key_env: KeyOption = None,
@@ -59,6 +78,9 @@ def evaluate_command(
     as_json: JsonOption = False,
 ) -> None:
     """Measure a rewriter as it is used: beside no rewriting, and beside --lm in the same techniques.
+
+    No rewriting is measured with each engine that a technique searches with. The knobs are those that the rewriter was
+    trained with, where none are given.
 
     Example: querywright rewriter evaluate artifacts/mine questions.jsonl --collection mine
     """
@@ -76,24 +98,36 @@ def evaluate_command(
     metrics = metrics_by_name(metric or METRICS)
     names = technique or list(rewriter.techniques)
     engines = [engine_for(name, None if engine is None else check_engine(engine)) or "dense" for name in names]
+    given = pairs(knob, "--knob")
+    knobs = [knob_values(name, given) if given else _trained_with(rewriter.card, name) for name in names]
+    passages = max_passages or max((one.get("max_passages", 0) for one in knobs), default=0) or 10
     workspace = Workspace.open(home, lm, api_base=api_base, api_key_env=api_key_env, max_calls=max_calls)
     trained = workspace.another_lm(f"rewriter:{path}", api_base=None, api_key_env=None, max_calls=max_calls)
-    arms = []
+    arms: dict[str, list[Any]] = {}
     with progress() as update, lm_failures():
-        plain = make_program("plain", workspace.retriever(collection, embedder, "dense"), max_passages=max_passages)
-        asks = [(NO_REWRITING, plain, workspace.lm)]
-        for name, one in zip(names, engines, strict=True):
-            program = make_program(name, workspace.retriever(collection, embedder, one), max_passages=max_passages)
-            asks += [(f"{name}, {lm}", program, workspace.lm), (f"{name}, {rewriter.name}", program, trained)]
-        for arm, program, asked_lm in asks:
-            arms.append(
+        for one in dict.fromkeys(engines):
+            retriever = workspace.retriever(collection, embedder, one)
+            plain = NO_REWRITING if len(set(engines)) == 1 else f"{NO_REWRITING}, {one}"
+            asks = [(plain, make_program("plain", retriever, max_passages=passages), workspace.lm)]
+            for name, searched, values in zip(names, engines, knobs, strict=True):
+                if searched == one:
+                    program = make_program(name, retriever, **{**values, "max_passages": passages})
+                    asks += [(f"{name}, {lm}", program, workspace.lm), (f"{name}, {rewriter.name}", program, trained)]
+            arms[plain] = [
                 evaluate(program, asked, lm=asked_lm, name=arm, metrics=metrics, threads=threads, progress=update)
-            )
-    comparisons = against(arms, NO_REWRITING)
+                for arm, program, asked_lm in asks
+            ]
+    every = [arm for found in arms.values() for arm in found]
+    comparisons = [one for plain, found in arms.items() for one in against(found, plain)]
     if as_json:
-        print_json({"arms": [arm.to_json() for arm in arms], "comparisons": [one.to_json() for one in comparisons]})
+        print_json({"arms": [arm.to_json() for arm in every], "comparisons": [one.to_json() for one in comparisons]})
         return
     show_table(
-        f"{rewriter.name} on {len(asked)} questions", table_rows(arms), notes=[one.sentence for one in comparisons]
+        f"{rewriter.name} on {len(asked)} questions", table_rows(every), notes=[one.sentence for one in comparisons]
     )
     say(workspace.cost_line())
+
+
+def _trained_with(card: Mapping[str, Any], technique: str) -> dict[str, Any]:
+    """The knobs of the training; none for a technique that was not trained."""
+    return dict(card.get("knobs") or {}) if card.get("technique") == technique else {}

@@ -48,6 +48,9 @@ class Bandit:
             made.append(Completion(text, (1,), tuple(tokens), log_probs, tokens[-1] == 0))
         return made
 
+    def refused(self, messages: Messages, room: int) -> Exception | None:
+        return None
+
     def log_probs(self, completions: Sequence[Completion], *, reference: bool = False) -> list[Any]:
         import torch
 

@@ -9,16 +9,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import dspy
 import pytest
 from dspy import lm15
 
+from querywright.data.types import Question
 from querywright.errors import BudgetError, InputError
 from querywright.models.engine_errors import LMBudgetError
-from querywright.optimize.rewriter.collect import CollectSettings, collect
+from querywright.optimize.rewriter.canonical import as_written, json_text
+from querywright.optimize.rewriter.collect import CollectSettings, _Collection, collect
 from querywright.optimize.rewriter.pairs import read_pairs, write_pairs
 from querywright.optimize.rewriter.recipes import OURS, PAPER
 from querywright.optimize.rewriter.rewards import make_reward
-from querywright.optimize.rewriter.types import Pair
+from querywright.optimize.rewriter.types import Episode, Pair, Scored
 
 SETTINGS = CollectSettings(candidates=2, threads=2)
 
@@ -218,3 +221,27 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     (tmp_path / "p.jsonl").write_bytes(b"\xff\n")
     with pytest.raises(InputError, match="not UTF-8"):
         read_pairs(tmp_path / "p.jsonl")
+
+
+def test_a_line_of_many_characters_and_half_a_character_are_read_again(tmp_path: Path) -> None:
+    long = replace(PAIR, text="x" * 300_000 + "\ud800")
+    write_pairs(tmp_path / "p.jsonl", [long])
+    assert read_pairs(tmp_path / "p.jsonl") == [replace(long, text="x" * 300_000 + "?")]
+    told = as_written({"queries": ["half \ud83d of it"], "thought": "\ud83d\ude00"[:1]}, None, None)
+    assert told == {"queries": ["half \ufffd of it"], "thought": "\ufffd"}
+    assert json_text({"thought": "\ud800"}) == '{"thought": "\ufffd"}'
+
+
+def test_a_right_rewrite_comes_before_one_of_more_reward() -> None:
+    class Reads:
+        needs_reader, name = True, "paper"
+
+    question = Question("q", "What?", answer="right one")
+    work = _Collection(None, SETTINGS, Reads(), None, "me")  # type: ignore[arg-type]
+    answers = {"wrong": 3.0, "right": 2.0, "right one": -1.0}
+    scored = [
+        (Episode(question, (), (), dspy.Prediction(answer=answer)), Scored(reward, reward, 0.0))
+        for answer, reward in answers.items()
+    ]
+    for kept, best in ((3, -1.0), (2, 2.0), (1, 3.0)):
+        assert work._line(question, 0.0, scored[:kept])["reward"] == best

@@ -46,7 +46,22 @@ def test_the_cost_of_drifting_is_on_each_token_and_those_before_it() -> None:
     shares = before.exp()
     expected = (earned[0] * (torch.eye(5)[1] - shares) + earned[1] * (torch.eye(5)[0] - shares)) / 2
     torch.testing.assert_close(policy.logits.detach(), torch.tensor([0.0, 1.0, 0, 0, 0]) + expected)
-    assert learnt.kl == pytest.approx(ratio[1] + ratio[0])
+    assert learnt.kl == pytest.approx((ratio[1] + ratio[0]) / 2)
+
+
+def test_what_tokens_earn_is_scaled_with_the_cost_of_drifting() -> None:
+    policy = BANDIT["Bandit"]()
+    start = torch.tensor([0.0, 1.0, 0.0, 0.0, 0.0])
+    with torch.no_grad():
+        policy.logits.copy_(start)
+    before = torch.log_softmax(policy.logits.detach(), 0)
+    end, good, *_ = (before + math.log(5)).tolist()
+    update = Update(beta=0.5, kl="reward", scaled=True, norm=100.0)
+    learn(policy, sgd(policy), [written(1, 0), written(2)], [1.0, 3.0], update, step=1)
+    earned = torch.tensor([1 - 0.5 * (good + end), 1 - 0.5 * end, 3 - 0.5 * end])
+    scaled = (earned - earned.mean()) / earned.std(correction=0)
+    tokens = torch.eye(5)[torch.tensor([1, 0, 2])] - before.exp()
+    torch.testing.assert_close(policy.logits.detach(), start + (scaled[:, None] * tokens).sum(0) / 3)
 
 
 def test_k3_pulls_back_to_the_reference() -> None:

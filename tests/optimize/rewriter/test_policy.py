@@ -13,6 +13,7 @@ import torch
 
 from querywright.errors import InputError, PromptTooLongError
 from querywright.optimize.rewriter.batches import SHARED, portions
+from querywright.optimize.rewriter.gradient import TrainingError
 from querywright.optimize.rewriter.lora import LoraSettings
 from querywright.optimize.rewriter.policy import HFPolicy
 
@@ -291,3 +292,11 @@ def test_portions_hold_each_place_once_and_keep_like_with_like():
         for part in portions(prompts, [4] * 6, budget):
             unique = {prompts[place] for place in part}
             assert len(part) == 1 or sum(len(one) - SHARED for one in unique) + 4 * len(part) <= budget
+
+
+def test_logits_that_are_no_numbers_end_the_training():
+    policy = make("causal")
+    policy.set_parameters({name: torch.full_like(one, torch.nan) for name, one in policy.parameters().items()})
+    for seeds in (None, [1]):
+        with pytest.raises(TrainingError, match=r"logits are no numbers at token 1 .*--lr"):
+            policy.write(PROMPTS[:1], seeds=seeds, room=4)

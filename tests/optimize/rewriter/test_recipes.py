@@ -19,10 +19,7 @@ from querywright.optimize.rewriter.recipes import (
     MovingBaseline,
     batch_advantages,
     group_advantages,
-    log_ratios,
     recipe_named,
-    returns,
-    token_rewards,
 )
 
 
@@ -87,16 +84,6 @@ def test_the_controller_goes_on_from_its_state() -> None:
     again = AdaptiveKL.from_json(json.loads(json.dumps(controller.to_json())))
     assert again.update(1.0) == controller.update(1.0) == pytest.approx(0.001 * 1.02**2)
     assert AdaptiveKL(0.1, None).update(5.0) == 0.1
-
-
-def test_the_reward_comes_at_the_last_token_and_drifting_costs_at_each() -> None:
-    ratios = log_ratios([-1.0, -2.0, -0.5], [-1.5, -1.0, -0.5])
-    assert ratios == [0.5, -1.0, 0.0]
-    rewards = token_rewards(2.0, ratios, 0.1)
-    assert rewards == pytest.approx([-0.05, 0.1, 2.0])
-    assert returns(rewards) == pytest.approx([2.05, 2.1, 2.0])
-    assert returns(rewards, 0.5) == pytest.approx([-0.05 + 0.5 * 1.1, 0.1 + 0.5 * 2, 2])
-    assert token_rewards(2.0, [], 0.1) == returns([]) == []
 
 
 def test_the_recipes_are_what_their_sources_say() -> None:

@@ -98,7 +98,17 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path: Path) -> No
         run(BANDIT["Bandit"](1.0), tmp_path / "ended", progress=ended)
     newest = max(tmp_path.glob("ended/step-*.safetensors"))
     newest.write_bytes(newest.read_bytes()[:-3])
-    assert run(BANDIT["Bandit"](1.0), tmp_path / "ended") == expected
+    found = run(BANDIT["Bandit"](1.0), tmp_path / "ended")
+    assert replace(found, notes=()) == expected
+    assert "the checkpoint of step 6 is damaged" in found.notes[0]
+
+
+def test_damaged_best_weights_are_not_taken_for_older_ones(tmp_path: Path) -> None:
+    run(BANDIT["Bandit"](1.0), tmp_path)
+    newest = max((tmp_path / "best").glob("step-*.safetensors"))
+    newest.write_bytes(newest.read_bytes()[:-3])
+    with pytest.raises(InputError, match=r"the best weights, those of step \d+, are missing .* or damaged"):
+        run(BANDIT["Bandit"](1.0), tmp_path)
 
 
 def test_it_ends_early_and_keeps_the_best(tmp_path: Path) -> None:
@@ -127,6 +137,47 @@ def test_a_constant_reward_is_said(tmp_path: Path, value: float, said: str) -> N
 def test_steps_that_taught_nothing_are_counted(tmp_path: Path) -> None:
     done = run(BANDIT["Bandit"](1.0), tmp_path, replace(RECIPES["ours"], steps=2), reward=BANDIT["Constant"]())
     assert (done.steps, done.flat) == (2, 2)
+
+
+class ByQuestion:
+    """Each question has its own reward; after some calls nothing else counts."""
+
+    def __init__(self, calls: int) -> None:
+        self.calls = calls
+
+    def score(self, episodes: Any, tokens: Any = None) -> Any:
+        self.calls -= 1
+        scored = BANDIT["Words"]().score(episodes, tokens)
+        if self.calls >= 0:
+            return scored
+        return [replace(one, reward=float(e.question.id[1:])) for one, e in zip(scored, episodes, strict=True)]
+
+
+def test_rewards_that_differ_between_questions_alone_teach_nothing(tmp_path: Path) -> None:
+    settings = replace(SETTINGS, constant=3)
+    with pytest.raises(TrainingError, match="was that of the other samples each time"):
+        run(BANDIT["Bandit"](1.0), tmp_path / "never", settings=settings, reward=ByQuestion(0))
+    done = run(BANDIT["Bandit"](1.0), tmp_path / "later", settings=settings, reward=ByQuestion(3))
+    assert (done.steps, done.flat, done.early) == (5, 3, True)
+    assert done.notes[0].startswith("it ended after step 5: the last 3 steps taught nothing")
+
+
+def test_a_failure_never_looks_better_than_the_question_as_it_is_written(tmp_path: Path) -> None:
+    def failing(questions: Any, answer: Any) -> Any:
+        made = BANDIT["one_turn"](questions, answer)
+        return [replace(one, error="bug") if one.question.id == "d0" else one for one in made]
+
+    class Unlike:
+        def score(self, episodes: Any, tokens: Any = None) -> Any:
+            scored = BANDIT["Words"]().score(episodes, tokens)
+            return [
+                replace(s, value=math.nan if e.error else 0.3, reward=math.nan if e.error else s.reward, plain=-0.6)
+                for s, e in zip(scored, episodes, strict=True)
+            ]
+
+    done = run(BANDIT["Bandit"](1.0), tmp_path, replace(RECIPES["ours"], steps=1), run=failing, reward=Unlike())
+    assert done.first == pytest.approx((0.3 + 0.3 - 0.6) / 3)
+    assert [line["failed"] for line in read_lines(tmp_path / LOG)] == [1, 0, 1]
 
 
 def test_a_loss_that_is_no_number_leaves_the_last_checkpoint(tmp_path: Path) -> None:

@@ -1,11 +1,17 @@
 from __future__ import annotations
 
 import runpy
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from querywright.data.types import Question
+from querywright.errors import PromptTooLongError
+from querywright.optimize.evaluate import metrics_by_name
+from querywright.optimize.rewriter.episodes import run_episodes
+from querywright.optimize.rewriter.evaluation import evaluation_of
 from querywright.optimize.rewriter.rollouts import Sampling, batch_of, roll_out, seed_of
 
 pytest.importorskip("torch")
@@ -42,3 +48,16 @@ def test_without_a_seed_the_likeliest_is_written() -> None:
     rollouts = roll_out(BANDIT["Bandit"](), BANDIT["one_turn"], QUESTIONS, Sampling())
     assert {one.completions[0].tokens for one in rollouts} == {(0,)}
     assert [one.counts for one in rollouts] == [[1]] * 5
+
+
+def test_a_prompt_that_is_too_long_fails_its_episode_alone(world: Any) -> None:
+    class Short(BANDIT["Bandit"]):  # type: ignore[misc]
+        def refused(self, messages: Any, room: int) -> Exception | None:
+            return PromptTooLongError(9, 8, room) if "number 1?" in messages[-1][1] else None
+
+    run = partial(run_episodes, world.program("rrr", None))
+    found = roll_out(Short(), run, world.questions[:3], Sampling())
+    assert [one.episode.error for one in found] == [None, "prompt_too_long", None]
+    assert [len(one.counts) for one in found] == [1, 0, 1]
+    arm = evaluation_of("one", [one.episode for one in found], metrics_by_name(["hit"]))
+    assert [row.failure for row in arm.rows] == [None, "prompt_too_long", None]

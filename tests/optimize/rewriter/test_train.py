@@ -14,9 +14,14 @@ import pytest
 
 from querywright.cli.main import run
 from querywright.errors import InputError
+from querywright.models.embedded import EmbeddedSettings
 from querywright.models.rewriters import read_rewriter
+from querywright.optimize.rewriter import train as training
 from querywright.optimize.rewriter.gradient import TrainingError
 from querywright.optimize.rewriter.keeping import read_lines
+from querywright.optimize.rewriter.recipes import SEED
+from querywright.optimize.rewriter.settings import check_training
+from querywright.optimize.rewriter.types import Pair
 
 torch: Any = pytest.importorskip("torch")
 pytest.importorskip("peft")
@@ -50,6 +55,8 @@ def test_a_whole_training(folder: Path, trained: Any) -> None:
     assert card["stages"]["reinforce"]["steps"] == 2
     assert card["standing"]["dev"]["verdict"] == "no difference shown"
     assert card["data"]["train"]["n"] == 16
+    assert card["recipe"]["length_penalty"] == 0.01
+    assert json.loads((work / "collect.json").read_text(encoding="utf-8"))["collected"] == 12
     assert str(folder) not in json.dumps(card)
     steps = [line for line in read_lines(work / "reinforce" / "reinforce.jsonl") if line["kind"] == "step"]
     assert [line["step"] for line in steps] == [1, 2]
@@ -69,13 +76,9 @@ def test_killed_in_every_stage_it_ends_as_undisturbed(folder: Path, trained: Any
     whole, killed = trained.folder, folder / "killed" / "out"
     names = {file.name for file in whole.iterdir()}
     assert names == {file.name for file in killed.iterdir()}
-    for name in names - {"rewriter.json", "curve.jsonl", "card.json"}:
+    for name in names - {"rewriter.json", "card.json"}:
         assert (whole / name).read_bytes() == (killed / name).read_bytes(), name
-    curves = [
-        [{**json.loads(line), "seconds": 0} for line in (one / "curve.jsonl").read_text(encoding="utf-8").splitlines()]
-        for one in (whole, killed)
-    ]
-    assert curves[0] == curves[1]
+    assert not any('"seconds"' in (whole / name).read_text(encoding="utf-8") for name in ("curve.jsonl", "card.json"))
     cards = [_timeless(json.loads((one / "card.json").read_text(encoding="utf-8"))) for one in (whole, killed)]
     assert cards[0] == cards[1]
 
@@ -146,3 +149,51 @@ def test_a_full_disk_leaves_nothing_half_written(
     assert not list((folder / name / "work").rglob(".*.new"))
     made = SMALL["small"](folder, name)
     assert (made.folder / "adapter.safetensors").read_bytes() == (trained.folder / "adapter.safetensors").read_bytes()
+
+
+def test_pairs_of_dev_and_test_questions_are_refused() -> None:
+    settings = replace(SMALL["SETTINGS"], stages=("warmup",))
+    pairs = [Pair(f"q{n}", "rrr", 0, (("user", "What?"),), "{}", 1.0, "me") for n in (0, 1, 17, 21)]
+    check_training(settings, SMALL["SPLITS"], pairs=pairs[:2], writes=False, reader=False)
+    with pytest.raises(InputError, match=r"2 of the 4 pairs of --pairs .* give the --seed and --sizes"):
+        check_training(settings, SMALL["SPLITS"], pairs=pairs, writes=False, reader=False)
+
+
+def test_a_rewriter_is_used_within_the_limits_that_it_was_trained_with(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one: Any = object.__new__(training._Training)
+    one.settings = replace(SMALL["SETTINGS"], base=str(SMALL["base"](folder)))
+    one.work, one.limits, given = folder, EmbeddedSettings(max_chars=99, max_items=3), {}
+    monkeypatch.setattr(training, "write_rewriter", lambda *_, **named: given.update(named))
+    one._write(folder / "used", folder, {}, "")
+    assert (given["max_chars"], given["max_items"]) == (99, 3)
+
+
+def test_what_the_rewards_need_is_asked_for_when_rewrites_are_collected() -> None:
+    settings, splits = replace(SMALL["SETTINGS"], stages=("collect", "warmup")), SMALL["SPLITS"]
+    check_training(settings, splits, pairs=(), writes=True, reader=False)
+    with pytest.raises(InputError, match="seed rewards answers and needs a reader"):
+        check_training(replace(settings, recipe=SEED), splits, pairs=(), writes=True, reader=False)
+    bare = splits._replace(train=[replace(one, evidence={}) for one in splits.train])
+    with pytest.raises(InputError, match="none of the 16 train questions has any"):
+        check_training(settings, bare, pairs=(), writes=True, reader=False)
+
+
+def test_a_teacher_that_is_the_base_itself_is_no_arm(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, met = object.__new__(training._Training), []
+    monkeypatch.setattr(training._Training, "_meet", lambda _, arm, lm: met.append(arm))
+    one.settings = replace(SMALL["SETTINGS"], base="embedded")
+    lm = SMALL["teacher"]()
+    given = training.Given(SMALL["SPLITS"], None, "small", teacher=lm, open_lm=lambda name: lm)
+    for one.given in (given, replace(given, open_lm=None)):
+        one._teacher()
+    assert met == ["teacher"]
+
+
+def test_a_length_penalty_without_pairs_is_left_out_and_said(folder: Path) -> None:
+    made = SMALL["small"](folder, "unpaired", stages=("reinforce",), recipe=replace(SMALL["RECIPE"], steps=1))
+    assert made.card["recipe"]["length_penalty"] == 0
+    assert (
+        "there were no pairs, so the length penalty had no target and was left out" in made.card["guards"]["warnings"]
+    )
