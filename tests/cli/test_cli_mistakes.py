@@ -238,7 +238,7 @@ def test_an_artifact_whose_golden_answers_changed(cli, artifact, server, monkeyp
     shutil.copytree(tmp_path / "home" / "collections", tmp_path / "elsewhere" / "collections")
     done = cli("ask", QUESTION, "--artifact", artifact, "--verify", "--option", "salt", "--option", "feet", *server.lm)
     assert done.status == 2
-    says(done.err, "golden.jsonl line 1", "the program now")
+    says(done.err, "golden.jsonl line 1", "it now answers 'salt', but answered 'juice'", "compile again")
 
 
 def test_places_that_cannot_be_written_are_named_before_anything_is_asked(

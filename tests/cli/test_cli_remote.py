@@ -25,8 +25,8 @@ def test_ask_a_technique(cli, collection, server):
     lines = asked.out.splitlines()
     assert lines[0] == "answer: feet"
     assert [line for line in lines if line[:1].isdigit()] == [
-        "1. lm: form_hypothesis",
-        "2. lm: write_queries",
+        "1. lm: form_hypothesis (openai/scripted)",
+        "2. lm: write_queries (openai/scripted)",
         "3. search: passages",
     ]
     assert any(line.startswith("   best_guess: ") for line in lines)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import subprocess
 import sys
@@ -85,41 +86,43 @@ for folder in sorted(Path(sys.argv[1]).iterdir()):
 """
 
 
-@pytest.fixture(scope="module")
-def written(tmp_path_factory):
-    """Artifacts of every technique, written by the test below, with what a new process must find in them."""
-    return tmp_path_factory.mktemp("written"), {}
-
-
 @pytest.mark.parametrize("technique", TECHNIQUES)
 @given(data=st.data())
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_what_was_tuned_is_what_is_read(technique, data, written, write):
+def test_what_was_tuned_is_what_is_read(technique, data, place, write):
     reader = data.draw(st.sampled_from([None, *READERS]))
     program = make_program(technique, None, reader=reader, **data.draw(knobs_of(technique)))
     fields = {name: list(predictor.signature.fields) for name, predictor in program.named_predictors()}
     tune(program, data.draw(st.fixed_dictionaries({name: prompt_of(own) for name, own in fields.items()})))
-    folder, expected = written
-    name = f"{len(expected):04}"
-    write(folder / name, program, golden=[GOLDEN])
-    artifact = read_artifact(folder / name)
+    write(place / "a", program, golden=[GOLDEN])
+    artifact = read_artifact(place / "a")
     again = program_from(artifact.state)
     assert dict(again.technique.knobs) == dict(program.technique.knobs)
     assert [type(v) for v in again.technique.knobs.values()] == [type(v) for v in program.technique.knobs.values()]
     assert prompts(again) == prompts(program)
     assert state_of(again) == state_of(program)
     assert artifact.golden == [GOLDEN]
-    expected[name] = [name, technique, reader, dict(program.technique.knobs), prompts(program)]
 
 
-def test_what_was_tuned_is_what_another_process_reads(written):
-    folder, expected = written
-    assert len(expected) >= len(TECHNIQUES)
+def odd_prompt(fields):
+    demo = {fields[0]: "a\u2028b\x85c", fields[-1]: [1, None, 0.1, {"\u00e9": 2**70}]}
+    return 'Say\u2028it "plainly",\n\u00e9', fields[-1], "one\nand \x85 more", [demo, {fields[0]: ""}]
+
+
+def test_what_was_tuned_is_what_another_process_reads(tmp_path, write):
+    expected = []
+    for technique, reader in itertools.product(TECHNIQUES, [None, *READERS]):
+        program = make_program(technique, None, reader=reader)
+        own = {name: odd_prompt(list(predictor.signature.fields)) for name, predictor in program.named_predictors()}
+        tune(program, own)
+        name = f"{len(expected):04}"
+        write(tmp_path / "written" / name, program, golden=[GOLDEN])
+        expected.append([name, technique, reader, dict(program.technique.knobs), prompts(program)])
     done = subprocess.run(
-        [sys.executable, "-c", READ_AGAIN, str(folder)], capture_output=True, text=True, timeout=100, check=True
-    )
-    found = [json.loads(line) for line in done.stdout.splitlines()]
-    assert found == [json.loads(json.dumps(one)) for one in expected.values()]
+        [sys.executable, "-c", READ_AGAIN, str(tmp_path / "written")],
+        capture_output=True, text=True, timeout=100, check=True,
+    )  # fmt: skip
+    assert [json.loads(line) for line in done.stdout.splitlines()] == json.loads(json.dumps(expected))
 
 
 def test_reading_writes_nothing(place, write):
