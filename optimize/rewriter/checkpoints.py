@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
-import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from querywright.errors import InputError
+from querywright.optimize.rewriter.keeping import write_whole
 
 KEPT = 2
 """Checkpoints that stay."""
@@ -107,8 +107,8 @@ def save_checkpoint(
     with _told(f"the checkpoint of step {step}", folder):
         folder.mkdir(parents=True, exist_ok=True)
         (folder / f"{stem}.json").unlink(missing_ok=True)
-        _write(folder / f"{stem}.safetensors", data)
-        _write(folder / f"{stem}.json", text)
+        write_whole(folder / f"{stem}.safetensors", data)
+        write_whole(folder / f"{stem}.json", text)
     _remove_old(folder, kept)
 
 
@@ -147,7 +147,7 @@ def save_tensors(path: Path, tensors: Mapping[str, Any]) -> None:
     """
     with _told(path.name, path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
-        _write(path, _bytes(tensors)[0])
+        write_whole(path, _bytes(tensors)[0])
 
 
 def load_tensors(path: Path) -> dict[str, Any]:
@@ -236,25 +236,6 @@ def _told(what: str, folder: Path) -> Iterator[None]:
 def _steps(folder: Path) -> list[int]:
     found = [_NAME.fullmatch(path.name) for path in folder.iterdir()] if folder.is_dir() else []
     return sorted(int(match.group(1)) for match in found if match)
-
-
-def _write(path: Path, data: bytes) -> None:
-    temporary = path.with_name(f".{path.name}.new")
-    try:
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
-        with suppress(OSError):
-            temporary.unlink()
-        raise
-    descriptor = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _remove_old(folder: Path, kept: int) -> None:

@@ -14,16 +14,16 @@ from typing import Any
 from querywright.errors import InputError
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Write a text so that the file is the old one or the new one, whenever the process ends.
+def write_whole(path: Path, data: str | bytes) -> None:
+    """Write a text or bytes so that the file is the old one or the new one, whenever the process ends.
 
     Raises:
         OSError: It cannot be written; the old one stands, and nothing else.
     """
     temporary = path.with_name(f".{path.name}.new")
     try:
-        with temporary.open("w", encoding="utf-8") as file:
-            file.write(text)
+        with temporary.open("wb") as file:
+            file.write(data.encode() if isinstance(data, str) else data)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
