@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
-import secrets
-import shutil
 import stat
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from querywright.errors import ArtifactError
-from querywright.retrieval.collection import sync_folder
+from querywright.models.whole_folder import aside, replace_whole
 
 LIMITS = {
     "manifest.json": 4 * 2**20,
@@ -31,7 +28,7 @@ OPTIONAL = {SIGNATURE: 4096}
 def identity(target: Path) -> tuple[int, ...]:
     """Changes when the artifact is replaced."""
     found: list[int] = []
-    for folder in (target, _aside(target)):
+    for folder in (target, aside(target)):
         with contextlib.suppress(OSError):
             status = folder.stat()
             found += [status.st_dev, status.st_ino, status.st_mtime_ns]
@@ -40,7 +37,7 @@ def identity(target: Path) -> tuple[int, ...]:
 
 def read_files(target: Path) -> dict[str, bytes]:
     """Every file of one and the same artifact: the one in place, else the one set aside by an ended writer."""
-    for folder in (target, _aside(target)):
+    for folder in (target, aside(target)):
         try:
             descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         except OSError as error:
@@ -96,39 +93,12 @@ def replace_folder(target: Path, files: Mapping[str, bytes] | Callable[[], Mappi
         files: Bytes by name. Where they are made of those that stand there, what makes them: it is called when no
             other writer can come in between.
     """
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with _only_writer(target.parent):
-        _clear_up(target)
-        check_replaceable(target)
-        files = files() if callable(files) else files
-        temporary = target.with_name(f".{target.name}.new-{secrets.token_hex(6)}")
-        try:
-            temporary.mkdir()
-            for name, data in files.items():
-                with (temporary / name).open("xb") as file:
-                    file.write(data)
-                    file.flush()
-                    os.fsync(file.fileno())
-            sync_folder(temporary)
-            _swap(temporary, target)
-        except BaseException:
-            shutil.rmtree(temporary, ignore_errors=True)
-            raise
 
+    def fill(folder: Path) -> None:
+        for name, data in (files() if callable(files) else files).items():
+            (folder / name).write_bytes(data)
 
-def _swap(temporary: Path, target: Path) -> None:
-    replaced = target.exists()
-    if replaced:
-        target.rename(_aside(target))
-    try:
-        temporary.rename(target)
-        sync_folder(target.parent)
-    except BaseException:
-        shutil.rmtree(target, ignore_errors=True)
-        if replaced:
-            _aside(target).rename(target)
-        raise
-    shutil.rmtree(_aside(target), ignore_errors=True)
+    replace_whole(target, fill, check=check_replaceable)
 
 
 def check_replaceable(target: Path) -> None:
@@ -146,30 +116,3 @@ def check_replaceable(target: Path) -> None:
             f"{target.name!r} holds files that are not of an artifact, such as {others[0]!r}; they would be lost. "
             "Give another folder"
         )
-
-
-def _aside(target: Path) -> Path:
-    return target.with_name(f".{target.name}.old")
-
-
-def _clear_up(target: Path) -> None:
-    """Put right what writers that were killed left behind."""
-    if _aside(target).is_dir():
-        if target.exists():
-            shutil.rmtree(_aside(target), ignore_errors=True)
-        else:
-            _aside(target).rename(target)
-    for left in target.parent.iterdir():
-        if left.name.startswith(f".{target.name}.new-"):
-            shutil.rmtree(left, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def _only_writer(folder: Path) -> Iterator[None]:
-    """One writer at a time in a folder; the lock ends with its process."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)

@@ -210,7 +210,7 @@ def write_rewriter(
         (folder / MANIFEST).write_text(_pretty(manifest.model_dump()), encoding="utf-8")
 
     try:
-        replace_whole(target, fill, known=FILES, mark=MANIFEST)
+        replace_whole(target, fill, check=check_target)
     except OSError as error:
         reason = {errno.ENOSPC: "the disk is full", errno.EROFS: "the file system is read-only"}.get(
             error.errno or 0, error.strerror or type(error).__name__

@@ -13,23 +13,22 @@ from pathlib import Path
 from querywright.errors import ArtifactError
 
 
-def replace_whole(target: Path, fill: Callable[[Path], None], *, known: Collection[str], mark: str) -> None:
+def replace_whole(target: Path, fill: Callable[[Path], None], *, check: Callable[[Path], None]) -> None:
     """Fill a folder beside the target, then put it in its place; what stood there is gone.
 
     Args:
         target: The folder; its parent is made when missing.
-        fill: Writes the files into an empty folder. Where it raises, what stood there stays.
-        known: Names of the files that may be replaced.
-        mark: The file without which a folder is none of ours.
+        fill: Writes the files into an empty folder. Where it raises, what stood there stays. It is called when no
+            other writer can come in between.
+        check: Raises where something would be lost with the target.
 
     Raises:
-        ArtifactError: The target is a file, holds other files, or is none of ours; that would be lost.
         OSError: It could not be written.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     with _only_writer(target.parent):
         _put_right(target)
-        check_replaceable(target, known, mark)
+        check(target)
         made = target.with_name(f".{target.name}.new-{secrets.token_hex(6)}")
         try:
             made.mkdir()
@@ -45,7 +44,7 @@ def replace_whole(target: Path, fill: Callable[[Path], None], *, known: Collecti
 
 def place_of(target: Path) -> Path:
     """Where the folder is: in its place, or aside where a writer that was killed left it."""
-    return target if target.exists() or not _aside(target).is_dir() else _aside(target)
+    return target if target.exists() or not aside(target).is_dir() else aside(target)
 
 
 def check_replaceable(target: Path, known: Collection[str], mark: str) -> None:
@@ -71,32 +70,33 @@ def check_replaceable(target: Path, known: Collection[str], mark: str) -> None:
 
 
 def _swap(made: Path, target: Path) -> None:
-    aside = _aside(target)
     replaced = target.exists()
     if replaced:
-        target.rename(aside)
+        target.rename(aside(target))
     try:
         made.rename(target)
         _sync(target.parent)
     except BaseException:
+        shutil.rmtree(target, ignore_errors=True)
         if replaced:
-            aside.rename(target)
+            aside(target).rename(target)
         raise
-    shutil.rmtree(aside, ignore_errors=True)
+    shutil.rmtree(aside(target), ignore_errors=True)
 
 
 def _put_right(target: Path) -> None:
     """Put right what writers that were killed left behind."""
-    if _aside(target).is_dir():
+    if aside(target).is_dir():
         if target.exists():
-            shutil.rmtree(_aside(target), ignore_errors=True)
+            shutil.rmtree(aside(target), ignore_errors=True)
         else:
-            _aside(target).rename(target)
+            aside(target).rename(target)
     for left in target.parent.glob(f".{target.name}.new-*"):
         shutil.rmtree(left, ignore_errors=True)
 
 
-def _aside(target: Path) -> Path:
+def aside(target: Path) -> Path:
+    """Where a folder stands while another is put in its place."""
     return target.with_name(f".{target.name}.old")
 
 
