@@ -41,7 +41,7 @@ _AT_A_TIME = 16
 """Questions between two writings; what a kill can cost."""
 
 Writer = Callable[[Question], "list[str] | None"]
-"""What an LM wrote for a question, a text a turn; None where that was not kept."""
+"""What is written for a question, a text a turn, each as ``json_text`` gives it; None where there is nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +112,57 @@ def collect(
         QuerywrightError: An LM is out of reach, or its calls are used up; nothing is lost.
     """
     writers = [_writer(program, _sampling(lm, settings, number)) for number in range(settings.candidates)]
-    facts = {"source": lm.model, **asdict(settings), "threads": None}
-    work = _Collection(program, settings, reward, reader_lm, lm.model)
+    return collect_written(
+        program,
+        questions,
+        writers,
+        settings,
+        folder,
+        source=lm.model,
+        facts={},
+        reward=reward,
+        reader_lm=reader_lm,
+        progress=progress,
+    )
+
+
+def collect_written(
+    program: RAG | Technique,
+    questions: Sequence[Question],
+    writers: Sequence[Writer],
+    settings: CollectSettings,
+    folder: Path,
+    *,
+    source: str,
+    facts: Mapping[str, Any],
+    reward: Reward,
+    reader_lm: dspy.LM | None = None,
+    progress: Progress | None = None,
+) -> list[Pair]:
+    """Keep the best of what writers of any kind write for each question, as ``collect`` does.
+
+    Args:
+        program: What is trained.
+        questions: Train questions.
+        writers: Each gives one rewrite of a question; called by several threads at a time. What one writes must
+            depend on the question, the settings and the facts alone, for it is written down once.
+        settings: How; ``candidates``, ``temperature`` and ``seed`` are the writers' affair.
+        folder: Where files are kept; made when it is missing.
+        source: Who writes; it stands in the pairs.
+        facts: What else the rewrites depend on, as plain data; a folder with other facts is refused.
+        reward: From ``make_reward``.
+        reader_lm: What the reader asks, where the reward needs one.
+        progress: Called as questions are done.
+
+    Returns:
+        The pairs that are also in ``pairs.jsonl``, in the questions' order.
+
+    Raises:
+        InputError: The folder holds what was collected with other settings, or there is no writer.
+    """
+    if not writers:
+        raise InputError("there is nobody to write rewrites; give one writer or more")
+    work = _Collection(program, settings, reward, reader_lm, source)
     return work.go(questions, writers, folder, facts, progress)[0]
 
 
@@ -185,10 +234,8 @@ def collect_from_study(
             return writes
 
         writers = [kept(_writer(arm, arms.lm)) for arm in arms.programs]
-        source = f"study:{arms.name}"
-        facts = {"source": source, **asdict(settings), "threads": None, "arms": arms.keys}
-        work = _Collection(program, settings, reward, reader_lm, source)
-        pairs, missing = work.go(chosen, writers, folder, facts, progress)
+        work = _Collection(program, settings, reward, reader_lm, f"study:{arms.name}")
+        pairs, missing = work.go(chosen, writers, folder, {"arms": arms.keys}, progress)
         return FromStudy(pairs, len(writers), missing)
 
 
@@ -214,6 +261,9 @@ class _Collection:
         technique = self._technique
         head = {
             **facts,
+            "source": self.source,
+            **asdict(self.settings),
+            "threads": None,
             "technique": technique.NAME,
             "knobs": dict(technique.knobs.items()),
             "reward": self.reward.name,

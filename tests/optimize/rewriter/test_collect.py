@@ -17,7 +17,7 @@ from querywright.data.types import Question
 from querywright.errors import BudgetError, InputError
 from querywright.models.engine_errors import LMBudgetError
 from querywright.optimize.rewriter.canonical import as_written, json_text
-from querywright.optimize.rewriter.collect import CollectSettings, _Collection, collect
+from querywright.optimize.rewriter.collect import CollectSettings, _Collection, collect, collect_written
 from querywright.optimize.rewriter.pairs import read_pairs, write_pairs
 from querywright.optimize.rewriter.recipes import OURS, PAPER
 from querywright.optimize.rewriter.rewards import make_reward
@@ -96,6 +96,50 @@ def test_what_is_learnt_can_be_written_by_the_embedded_lm(world: Any, teacher: A
     free = replace(SETTINGS, limits=None)
     (pair,) = collect(program, world.questions[:1], lm, free, tmp_path / "b", reward=reward)
     assert len(json.loads(pair.text)["queries"]) == 3
+
+
+def test_what_anything_writes_is_collected_like_an_lms(world: Any, tmp_path: Path) -> None:
+    program, asked = world.program("rrr", None), []
+
+    def number(question: Question) -> int:
+        return int(question.question.rsplit("number ", 1)[1].rstrip("?"))
+
+    def nothing(question: Question) -> list[str] | None:
+        asked.append(question.id)
+        return None
+
+    def edit(question: Question) -> list[str] | None:
+        n = number(question)
+        return [json_text({"thought": "t", "queries": [f"key of {n}" if n < 2 else f"none of {n}"]})]
+
+    def go(folder: Path, step: int = 1) -> list[Pair]:
+        return collect_written(
+            program,
+            world.questions[:4],
+            [nothing, edit],
+            SETTINGS,
+            folder,
+            source="edits",
+            facts={"step": step},
+            reward=make_reward(OURS, program),
+        )
+
+    pairs = go(tmp_path)
+    assert [(pair.question, pair.source, json.loads(pair.text)["queries"]) for pair in pairs] == [
+        ("q0", "edits", ["key of 0"]),
+        ("q1", "edits", ["key of 1"]),
+    ]
+    assert sorted(asked) == ["q0", "q1", "q2", "q3"]
+    assert go(tmp_path) == pairs
+    assert len(asked) == 4
+    with pytest.raises(InputError, match=r"other settings \(step differ\)"):
+        go(tmp_path, 2)
+
+
+def test_without_a_writer_nothing_is_collected(world: Any, tmp_path: Path) -> None:
+    program = world.program("rrr", None)
+    with pytest.raises(InputError, match="give one writer or more"):
+        collect_written(program, [], [], SETTINGS, tmp_path, source="x", facts={}, reward=make_reward(OURS, program))
 
 
 def test_ties_are_kept_where_they_are_wanted(make_world: Any, teacher: Any, tmp_path: Path) -> None:
