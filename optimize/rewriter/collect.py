@@ -15,7 +15,7 @@ from typing import Any
 
 import dspy
 
-from querywright.data.splits import data_hash
+from querywright.data.splits import asked_of, data_hash
 from querywright.data.types import Question
 from querywright.errors import InputError
 from querywright.metrics.dspy_metrics import METRICS
@@ -34,6 +34,7 @@ from querywright.optimize.rewriter.rewards import Reward
 from querywright.optimize.rewriter.types import Episode, Pair, Scored, Turn
 from querywright.programs.base import Technique
 from querywright.programs.rag import RAG
+from querywright.retrieval.engines import opened
 
 CANDIDATES_FILE = "collected.jsonl"
 PAIRS_FILE = "pairs.jsonl"
@@ -87,6 +88,7 @@ def collect(
     reward: Reward,
     reader_lm: dspy.LM | None = None,
     progress: Progress | None = None,
+    facts: Mapping[str, Any] | None = None,
 ) -> list[Pair]:
     """Have an LM rewrite questions several times and keep the best where it is good enough.
 
@@ -103,6 +105,7 @@ def collect(
         reward: From ``make_reward``.
         reader_lm: What the reader asks, where the reward needs one.
         progress: Called as questions are done.
+        facts: What else the rewrites depend on, as plain data. Default None: nothing.
 
     Returns:
         The pairs that are also in ``pairs.jsonl``, in the questions' order.
@@ -119,7 +122,7 @@ def collect(
         settings,
         folder,
         source=lm.model,
-        facts={},
+        facts=facts or {},
         reward=reward,
         reader_lm=reader_lm,
         progress=progress,
@@ -289,6 +292,10 @@ class _Collection:
     def _technique(self) -> Technique:
         return self.program if isinstance(self.program, Technique) else self.program.technique
 
+    @property
+    def _data(self) -> str:
+        return opened(self._technique.retriever).collection or ""
+
     def _batch(self, questions: Sequence[Question], writers: Sequence[Writer]) -> list[dict[str, Any]]:
         """Each question's line."""
         places = [(question, write) for question in questions for write in writers]
@@ -352,8 +359,17 @@ class _Collection:
         for turn, text in zip(episode.turns, episode.read, strict=True):
             # The grammar of the embedded LM has no empty list, so none can be learnt.
             if text is not None and not (self.settings.limits is not None and has_empty_list(text)):
-                id, name = episode.question.id, self._technique.NAME
-                yield Pair(id, name, turn.number, turn.messages, text, score.reward, self.source)
+                yield Pair(
+                    question=episode.question.id,
+                    technique=self._technique.NAME,
+                    number=turn.number,
+                    messages=turn.messages,
+                    text=text,
+                    reward=score.reward,
+                    source=self.source,
+                    data=self._data,
+                    asked=asked_of(episode.question),
+                )
 
     def _kept(self, lines: Sequence[Mapping[str, Any]]) -> list[Pair]:
         """The pairs of the questions whose best rewrite is good enough."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from querywright.data.types import Question
 from querywright.models.rewriter_bases import describe_base
 from querywright.optimize.comparison import Compared
 from querywright.optimize.rewriter.evaluation import METRICS
+from querywright.optimize.rewriter.pairs import pair_json
 from querywright.optimize.rewriter.rollouts import seed_of
 from querywright.optimize.rewriter.settings import FORMAT, TrainSettings, data_facts
 from querywright.optimize.rewriter.types import Pair
@@ -89,9 +90,14 @@ def split_pairs(pairs: Sequence[Pair], seed: int) -> tuple[list[Pair], list[Pair
         pairs: All of them.
         seed: Of the choice.
     """
-    ids = sorted({pair.question for pair in pairs}, key=lambda id: seed_of(seed, "pairs", id))
-    chosen = set(ids[: max(1, round(DEV_PAIRS * len(ids)))] if len(ids) > 1 else ())
-    return [one for one in pairs if one.question not in chosen], [one for one in pairs if one.question in chosen]
+    keys = sorted({_whose(pair) for pair in pairs}, key=lambda key: (seed_of(seed, "pairs", key[0]), key))
+    chosen = set(keys[: max(1, round(DEV_PAIRS * len(keys)))] if len(keys) > 1 else ())
+    return [one for one in pairs if _whose(one) not in chosen], [one for one in pairs if _whose(one) in chosen]
+
+
+def _whose(pair: Pair) -> tuple[str, str]:
+    """The question of a pair; ids are those of its data."""
+    return pair.question, pair.data
 
 
 def facts_of(settings: TrainSettings, given: Given) -> dict[str, Any]:
@@ -103,7 +109,7 @@ def facts_of(settings: TrainSettings, given: Given) -> dict[str, Any]:
     """
     told = {name: value for name, value in settings.to_json().items() if name not in ("base", "device")}
     told["collect"] = {name: value for name, value in told["collect"].items() if name != "threads"}
-    lines = json.dumps([asdict(pair) for pair in given.pairs], sort_keys=True)
+    lines = json.dumps([pair_json(pair) for pair in given.pairs], sort_keys=True)
     return {
         "format": FORMAT,
         "version": __version__,

@@ -48,14 +48,15 @@ def read_pairs(path: Path) -> list[Pair]:
             except (ValueError, TypeError, KeyError, RecursionError) as error:
                 raise InputError(
                     f"{path.name}, line {number}: no pair ({_said(error)}); a pair is an object with question, "
-                    "technique, number, messages (pairs of a role and a text), text, reward and source"
+                    "technique, number, messages (pairs of a role and a text), text, reward and source, and where they "
+                    "are known data (the collection) and asked"
                 ) from None
     return found
 
 
 def pair_json(pair: Pair) -> dict[str, Any]:
-    """A pair as a JSON object."""
-    return {
+    """A pair as a JSON object; what is not known of it is left out."""
+    made = {
         "question": pair.question,
         "technique": pair.technique,
         "number": pair.number,
@@ -64,6 +65,8 @@ def pair_json(pair: Pair) -> dict[str, Any]:
         "reward": finite(pair.reward),
         "source": pair.source,
     }
+    known = {"data": pair.data, "asked": pair.asked}
+    return made | {name: value for name, value in known.items() if value}
 
 
 def pair_of(data: Mapping[str, Any]) -> Pair:
@@ -94,6 +97,8 @@ def pair_of(data: Mapping[str, Any]) -> Pair:
         text=text,
         reward=float("nan") if reward is None else float(reward),
         source=_text(data["source"], "source"),
+        data=_text(data.get("data", ""), "data"),
+        asked=_text(data.get("asked", ""), "asked"),
     )
 
 
@@ -131,8 +136,8 @@ def open_lines(path: Path, head: Mapping[str, Any]) -> list[dict[str, Any]]:
     elif lines[0] != known:
         changed = sorted(key for key in {*lines[0], *known} if lines[0].get(key) != known.get(key))
         raise InputError(
-            f"{path.name} was made with other settings ({', '.join(changed)} differ); give another folder, or "
-            "delete it to begin again"
+            f"{path.name} was made with other settings ({', '.join(changed)} differ); give another folder "
+            "(--work), or delete it to begin again"
         )
     return lines[1:]
 

@@ -44,9 +44,12 @@ def rewriter_card(name: str, card: Mapping[str, Any], dev: Compared, test: Compa
     )
     sizes = ", ".join(f"{part} {one['n']}" for part, one in card["data"].items())
     guards = f"\nGuards:\n\n{warned}\n" if warned else ""
+    learnt = card["techniques"]
+    for_them = ", ".join(f"`{one}`" for one in learnt)
+    chosen = f" (chosen by `{card['technique']}`)" if len(learnt) > 1 else ""
     return f"""# {name}
 
-A rewriter for `{card["technique"]}` on the base model `{card["base"]}`, trained by querywright on {card["created"]}:
+A rewriter for {for_them}{chosen} on the base model `{card["base"]}`, trained by querywright on {card["created"]}:
 {", ".join(card["stages"]) or "no stage"}; recipe {card["recipe"]["name"]}, measure {card["metric"]}.
 {" ".join(said)}
 
@@ -110,6 +113,7 @@ def rewriter_html(
     notes += [f"{part}: {card['standing'][part]['warning']}" for part in _parts(card) if _warned(card, part)]
     facts = {
         "technique": str(card["technique"]),
+        "learnt": ", ".join(card["techniques"]),
         "base": str(card["base"]),
         "recipe": str(card["recipe"]["name"]),
         "measure": str(card["metric"]),

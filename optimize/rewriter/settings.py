@@ -7,7 +7,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from querywright.data.splits import Splits, data_hash
+from querywright.data.splits import Splits, asked_of, data_hash
+from querywright.data.types import Question
 from querywright.errors import InputError
 from querywright.metrics.dspy_metrics import metric_named, needs
 from querywright.optimize.rewriter.collect import CollectSettings
@@ -17,7 +18,7 @@ from querywright.optimize.rewriter.recipes import OURS, Recipe
 from querywright.optimize.rewriter.reinforce import ReinforceSettings
 from querywright.optimize.rewriter.types import Pair
 from querywright.optimize.rewriter.warmup import WarmupSettings
-from querywright.programs import technique_class
+from querywright.programs import TECHNIQUES, technique_class
 
 COLLECT, WARMUP, REINFORCE = "collect", "warmup", "reinforce"
 STAGES = (COLLECT, WARMUP, REINFORCE)
@@ -80,7 +81,13 @@ def check_stages(stages: Sequence[str]) -> tuple[str, ...]:
 
 
 def check_training(
-    settings: TrainSettings, splits: Splits, *, pairs: Sequence[Pair], writes: bool, reader: bool
+    settings: TrainSettings,
+    splits: Splits,
+    *,
+    pairs: Sequence[Pair],
+    writes: bool,
+    reader: bool,
+    collection: str = "",
 ) -> None:
     """Refuse what cannot be trained, before anything is asked or loaded.
 
@@ -90,22 +97,13 @@ def check_training(
         pairs: Those that are given.
         writes: Whether there is a teacher or a study to collect from.
         reader: Whether a reader is given.
+        collection: Whose questions the splits are; pairs of other collections are told from them by their text.
 
     Raises:
         InputError: A value is wrong, or the data cannot carry the training; the message says what is missing.
     """
     check_stages(settings.stages)
-    technique = technique_class(settings.technique)(None, **settings.knobs)
-    if not technique.predictors():
-        raise InputError(
-            f"{settings.technique} writes nothing with an LM, so there is nothing to train; take a technique that "
-            "rewrites, such as rrr, multi_query or hcqr"
-        )
-    metric_named(settings.metric)
-    if "reader" in needs(settings.metric):
-        raise InputError(
-            f"{settings.metric} needs a reader; a rewriter is chosen by what it retrieves, such as ndcg@10"
-        )
+    _check_rewrites(settings)
     for name, part in splits._asdict().items():
         if not part and name != "test":
             raise InputError(f"there is no {name} question: 1 more is needed; give more questions or other --sizes")
@@ -121,24 +119,75 @@ def check_training(
         )
     if WARMUP in settings.stages and COLLECT not in settings.stages and not pairs:
         raise InputError("the warm-up learns from collected rewrites: add the stage collect, or give --pairs FILE")
-    held_out = {question.id for question in (*splits.dev, *splits.test)}
-    leaking = sum(pair.question in held_out for pair in pairs)
+    for name in sorted({pair.technique for pair in pairs} - set(TECHNIQUES)):
+        raise InputError(
+            f"there are pairs of {name!r} in --pairs, which is no technique; the techniques are: "
+            f"{', '.join(TECHNIQUES)}"
+        )
+    leaking = len(_leaking(pairs, splits, collection))
     if leaking:
         raise InputError(
             f"{leaking} of the {len(pairs)} pairs of --pairs are of dev or test questions, which must not be learnt "
             "from: give the --seed and --sizes that the pairs were collected with, or other pairs"
         )
-    rewarded = REINFORCE in settings.stages or COLLECT in settings.stages
-    unlabelled = "evidence" in needs(settings.metric) and not any(one.evidence for one in splits.train)
-    if rewarded and unlabelled and not settings.recipe.needs_reader:
+    if REINFORCE in settings.stages or COLLECT in settings.stages:
+        _check_rewarded(settings, splits.train, reader=reader)
+
+
+def check_collecting(settings: TrainSettings, train: Sequence[Question], *, reader: bool) -> None:
+    """Refuse what no rewrites can be collected for, before anything is asked or loaded.
+
+    Args:
+        settings: Of the training that they are collected for.
+        train: Its train questions.
+        reader: Whether a reader is given.
+
+    Raises:
+        InputError: A value is wrong, or the questions are too few or not labelled.
+    """
+    _check_rewrites(settings)
+    if not train:
+        raise InputError("there is no train question: 1 more is needed; give more questions or other --sizes")
+    _check_rewarded(settings, train, reader=reader)
+
+
+def _check_rewrites(settings: TrainSettings) -> None:
+    technique = technique_class(settings.technique)(None, **settings.knobs)
+    if not technique.predictors():
         raise InputError(
-            f"{settings.metric} needs labelled evidence, but none of the {len(splits.train)} train questions has any; "
+            f"{settings.technique} writes nothing with an LM, so there is nothing to train; take a technique that "
+            "rewrites, such as rrr, multi_query or hcqr"
+        )
+    metric_named(settings.metric)
+    if "reader" in needs(settings.metric):
+        raise InputError(
+            f"{settings.metric} needs a reader; a rewriter is chosen by what it retrieves, such as ndcg@10"
+        )
+
+
+def _check_rewarded(settings: TrainSettings, train: Sequence[Question], *, reader: bool) -> None:
+    """Raise where the recipe could reward nothing of the train questions."""
+    unlabelled = "evidence" in needs(settings.metric) and not any(one.evidence for one in train)
+    if unlabelled and not settings.recipe.needs_reader:
+        raise InputError(
+            f"{settings.metric} needs labelled evidence, but none of the {len(train)} train questions has any; "
             "label them, or take --metric hit"
         )
-    if rewarded and settings.recipe.needs_reader and not reader:
+    if settings.recipe.needs_reader and not reader:
         raise InputError(
             f"the recipe {settings.recipe.name} rewards answers and needs a reader; give --reader and --lm"
         )
+
+
+def _leaking(pairs: Sequence[Pair], splits: Splits, collection: str) -> list[Pair]:
+    """The pairs of dev and test questions: by id within the collection, by text and options also across collections.
+
+    What is asked in train as well is the splits' own affair: it is learnt from whether or not pairs are given.
+    """
+    held_out = [*splits.dev, *splits.test]
+    ids = {question.id for question in held_out}
+    asked = {asked_of(question) for question in held_out} - {asked_of(question) for question in splits.train}
+    return [pair for pair in pairs if (pair.data in ("", collection) and pair.question in ids) or pair.asked in asked]
 
 
 def claim(folder: Path, facts: Mapping[str, Any]) -> None:

@@ -7,6 +7,7 @@ where it was, to the result of one that was not.
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
@@ -24,7 +25,8 @@ from querywright.optimize.evaluate import Evaluation, Progress, metrics_by_name
 from querywright.optimize.report import today
 from querywright.optimize.rewriter.checkpoints import load_tensors, save_tensors
 from querywright.optimize.rewriter.collect import collect, collect_from_study
-from querywright.optimize.rewriter.episodes import EMBEDDED_LIMITS, run_episodes
+from querywright.optimize.rewriter.collecting import collected_as, programs_of
+from querywright.optimize.rewriter.episodes import run_episodes
 from querywright.optimize.rewriter.evaluation import (
     AS_IT_COMES,
     IN_USE,
@@ -58,7 +60,6 @@ from querywright.optimize.rewriter.settings import (
 )
 from querywright.optimize.rewriter.types import Pair
 from querywright.optimize.rewriter.warmup import warm_up
-from querywright.programs import make_program
 
 REPORT = "report.html"
 TOLD_APART = ("technique", "knobs", "base", "recipe", "metric", "device")
@@ -93,6 +94,7 @@ def train(
         pairs=given.pairs,
         writes=given.teacher is not None or given.study is not None,
         reader=given.reader is not None and given.reader_lm is not None,
+        collection=given.collection,
     )
     limit_spinning()  # torch is loaded before llama.cpp here
     work.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -105,12 +107,9 @@ class _Training:
     def __init__(self, settings: TrainSettings, given: Given, out: Path, work: Path, progress: Progress | None) -> None:
         self.settings, self.given, self.out, self.work, self.progress = settings, given, out, work, progress
         self.parts = {name: part for name, part in (("dev", given.splits.dev), ("test", given.splits.test)) if part}
-        self.finds = make_program(settings.technique, given.retriever, **settings.knobs)
-        self.program, self.reader_lm = self.finds, None
-        if settings.recipe.needs_reader:
-            self.program = make_program(settings.technique, given.retriever, reader=given.reader, **settings.knobs)
-            self.reader_lm = given.reader_lm
-        self.limits = EMBEDDED_LIMITS if settings.base == EMBEDDED else None
+        programs = programs_of(settings, given)
+        self.finds, self.program, self.reader_lm = programs.finds, programs.program, programs.reader_lm
+        self.limits = programs.limits
         self.run = partial(run_episodes, self.finds, settings=self.limits)
         self.metrics = metrics_by_name(measured_by(settings.metric, given.splits.dev))
         self.base = load_base(settings.base)
@@ -118,6 +117,7 @@ class _Training:
             *self.base, lora=settings.lora, device=settings.device, dtype=settings.dtype, seed=settings.seed
         )
         self.recipe = settings.recipe
+        self.techniques = [settings.technique]
         self.reports: dict[str, Any] = {}
         self.arms: dict[str, list[Evaluation]] = {name: [] for name in self.parts}
         self.guards: dict[str, Guards] = {}
@@ -129,14 +129,16 @@ class _Training:
         self._teacher()
         self._measure(UNTRAINED)
         pairs = self._collected()
-        if not pairs:  # there is no length to aim at
+        own = [pair for pair in pairs if pair.technique == self.settings.technique]
+        if not own:  # there is no length to aim at
             self.recipe = replace(self.recipe, length_penalty=0.0)
         if WARMUP in self.settings.stages:
+            self.techniques = sorted({*self.techniques, *(pair.technique for pair in pairs)})
             self._stage(WARMUP, partial(self._warmed_up, pairs))
             if REINFORCE in self.settings.stages:
                 self._measure(WARMED_UP)
         if REINFORCE in self.settings.stages:
-            self._stage(REINFORCE, partial(self._reinforced, pairs))
+            self._stage(REINFORCE, partial(self._reinforced, own))
         self._measure(TRAINED)
         weights = self._weights()
         self._in_use(weights)
@@ -196,7 +198,7 @@ class _Training:
         given, found = self.given, list(self.given.pairs)
         if COLLECT not in self.settings.stages:
             return found
-        settings = replace(self.settings.collect, seed=self.settings.seed, limits=self.limits)
+        settings = collected_as(self.settings, self.limits)
         shared: dict[str, Any] = {"reward": self._reward(()), "reader_lm": self.reader_lm, "progress": self.progress}
         report: dict[str, Any] = {"questions": len(given.splits.train)}
         if given.study is not None:
@@ -230,7 +232,9 @@ class _Training:
     def _warmed_up(self, pairs: Sequence[Pair]) -> dict[str, Any]:
         learnt, looked_at = split_pairs(pairs, self.settings.seed)
         settings = replace(self.settings.warmup, seed=self.settings.seed)
-        return asdict(warm_up(self.policy, learnt, looked_at, settings, self.work / WARMUP, self.progress))
+        done = asdict(warm_up(self.policy, learnt, looked_at, settings, self.work / WARMUP, self.progress))
+        sources = Counter(f"{pair.technique}, {pair.data}" if pair.data else pair.technique for pair in pairs)
+        return done | {"given": dict(sorted(sources.items()))}
 
     def _reinforced(self, pairs: Sequence[Pair]) -> dict[str, Any]:
         given, settings = self.given, self.settings
@@ -294,7 +298,8 @@ class _Training:
         if flat:
             said.append(f"in {flat} of {self.reports[REINFORCE]['steps']} steps all advantages were 0: nothing learnt")
         if REINFORCE in self.settings.stages and self.recipe != self.settings.recipe:
-            said.append("there were no pairs, so the length penalty had no target and was left out")
+            of = self.settings.technique
+            said.append(f"there were no pairs of {of}, so the length penalty had no target and was left out")
         said += [note for report in self.reports.values() for note in report.get("notes", ())]
         arm = IN_USE if any(one.name == IN_USE for one in found["dev"].arms) else TRAINED
         standings = {name: standing(one, self.settings.metric, arm) for name, one in found.items()}
@@ -302,6 +307,7 @@ class _Training:
             {
                 "created": self._created(),
                 "technique": self.settings.technique,
+                "techniques": self.techniques,
                 "knobs": dict(self.settings.knobs),
                 "base": describe_base(self.settings.base).name,
                 "recipe": self.recipe.to_json(),
@@ -335,7 +341,7 @@ class _Training:
             path,
             weights,
             base=describe_base(self.settings.base),
-            techniques=[self.settings.technique],
+            techniques=self.techniques,
             recipe=self.settings.recipe.name if REINFORCE in self.settings.stages else "warm-up",
             created=self._created(),
             card=card,

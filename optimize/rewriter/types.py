@@ -164,6 +164,8 @@ class Pair:
         text: The completion.
         reward: Of its episode.
         source: Who wrote it: a model's name, or ``study:NAME``.
+        data: The collection that was searched, whose questions have ids of their own; empty where it is not known.
+        asked: What ``asked_of`` gives for the question, whatever its id; empty where it is not known.
     """
 
     question: str
@@ -173,3 +175,5 @@ class Pair:
     text: str
     reward: float
     source: str
+    data: str = ""
+    asked: str = ""

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from querywright.cli.main import run
-from querywright.cli.rewriter import _deep_enough
+from querywright.cli.rewriter_options import deep_enough
 from querywright.cli.rewriter_show import curve, told, watched
 from querywright.optimize.rewriter.keeping import add_line, write_json
 
@@ -99,4 +99,4 @@ def test_what_is_no_rewriter_is_said(tmp_path: Path, capsys: pytest.CaptureFixtu
     ],
 )
 def test_as_many_passages_are_found_as_the_card_looks_at(metric: str, knobs: dict[str, int], passages: int) -> None:
-    assert _deep_enough("rrr", metric, knobs)["max_passages"] == passages
+    assert deep_enough("rrr", metric, knobs)["max_passages"] == passages

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import shlex
-import sys
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -39,12 +35,33 @@ from querywright.cli.common import (
     reader_for,
 )
 from querywright.cli.compile import split_sizes
+from querywright.cli.rewriter_collect import collect_command
 from querywright.cli.rewriter_evaluate import evaluate_command
+from querywright.cli.rewriter_options import (
+    BaseOption,
+    CandidatesOption,
+    MeasureOption,
+    RecipeOption,
+    RewritesOption,
+    SearchedOption,
+    SeedOption,
+    SizesOption,
+    TeacherApiBaseOption,
+    TeacherKeyOption,
+    TeacherOption,
+    WorkOption,
+    deep_enough,
+    recipe_with,
+    resumable,
+    teacher_lm,
+    work_folder,
+)
 from querywright.cli.rewriter_show import show_trained, told, watched
-from querywright.cli.show import note, print_json, progress, say, show_table
+from querywright.cli.show import print_json, progress, say, show_table
 
 if TYPE_CHECKING:
     from querywright.optimize.rewriter.settings import TrainSettings
+    from querywright.optimize.rewriter.types import Pair
 
 rewriter_app = typer.Typer(
     help="Teach a small model to write what techniques search for, and look at what it learnt.",
@@ -52,6 +69,7 @@ rewriter_app = typer.Typer(
     rich_markup_mode="rich",
 )
 
+rewriter_app.command("collect")(collect_command)
 rewriter_app.command("evaluate")(evaluate_command)
 
 PathArgument = Annotated[
@@ -62,40 +80,27 @@ PathArgument = Annotated[
 @rewriter_app.command("train")
 def train_command(
     questions: QuestionsArgument,
-    collection: Annotated[str, typer.Option("--collection", metavar="NAME", help="The collection that is searched.")],
+    collection: SearchedOption,
     save_to: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where the rewriter is written.")],
-    technique: Annotated[str, typer.Option("--technique", metavar="NAME", help="Whose rewrites are learnt.")] = "rrr",
+    technique: RewritesOption = "rrr",
     knob: KnobOption = None,
-    base: Annotated[
-        str, typer.Option("--base", metavar="NAME", help="embedded, a folder, or a model of the Hugging Face hub.")
-    ] = "embedded",
+    base: BaseOption = "embedded",
     stages: Annotated[
         str, typer.Option("--stages", metavar="LIST", help="Of collect,warmup,reinforce.")
     ] = "collect,warmup,reinforce",
-    recipe: Annotated[str, typer.Option("--recipe", metavar="NAME", help="ours, seed or paper.")] = "ours",
-    metric: Annotated[str, typer.Option("--metric", metavar="NAME", help="What retrieval is measured by.")] = "ndcg@10",
-    teacher: Annotated[
-        str | None,
+    recipe: RecipeOption = "ours",
+    metric: MeasureOption = "ndcg@10",
+    teacher: TeacherOption = None,
+    teacher_api_base: TeacherApiBaseOption = None,
+    teacher_api_key_env: TeacherKeyOption = None,
+    pairs_files: Annotated[
+        list[Path] | None,
         typer.Option(
-            "--teacher",
-            metavar="NAME",
-            help="The LM whose rewrites are collected. Default: the base itself where that is embedded.",
+            "--pairs",
+            metavar="FILE",
+            help="Pairs of rewriter collect, of any technique and collection. Repeatable.",
             show_default=False,
         ),
-    ] = None,
-    teacher_api_base: Annotated[
-        str | None,
-        typer.Option("--teacher-api-base", metavar="URL", help="Address of the teacher's server.", show_default=False),
-    ] = None,
-    teacher_api_key_env: Annotated[
-        str | None,
-        typer.Option(
-            "--teacher-api-key-env", metavar="NAME", help="Variable that holds the teacher's key.", show_default=False
-        ),
-    ] = None,
-    pairs_file: Annotated[
-        Path | None,
-        typer.Option("--pairs", metavar="FILE", help="Collected pairs, a line of JSON each.", show_default=False),
     ] = None,
     from_study: Annotated[
         Path | None,
@@ -103,7 +108,7 @@ def train_command(
             "--from-study", metavar="FOLDER", help="A study whose kept answers are learnt from.", show_default=False
         ),
     ] = None,
-    candidates: Annotated[int, typer.Option("--candidates", metavar="N", min=1, help="Rewrites a question.")] = 4,
+    candidates: CandidatesOption = 4,
     epochs: Annotated[int, typer.Option("--epochs", metavar="N", min=1, help="Of the warm-up.")] = 3,
     warmup_lr: Annotated[
         float | None,
@@ -137,25 +142,9 @@ def train_command(
         str, typer.Option("--device", metavar="NAME", help="cpu, cuda:0, or auto: a GPU if any.")
     ] = "auto",
     dtype: Annotated[str, typer.Option("--dtype", metavar="NAME", help="auto, float32 or bfloat16.")] = "auto",
-    sizes: Annotated[
-        str | None,
-        typer.Option(
-            "--sizes",
-            metavar="N,N,N",
-            help="Questions in train,dev,test. Default: 30 %, 30 %, 40 % of all.",
-            show_default=False,
-        ),
-    ] = None,
-    seed: Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Of the split and of all draws.")] = 0,
-    work: Annotated[
-        Path | None,
-        typer.Option(
-            "--work",
-            metavar="FOLDER",
-            help="Where the training is kept, and taken up again. Default: in the working folder, named as --out.",
-            show_default=False,
-        ),
-    ] = None,
+    sizes: SizesOption = None,
+    seed: SeedOption = 0,
+    work: WorkOption = None,
     reader: ReaderOption = "auto",
     lm: LMOption = "embedded",
     api_base: ApiBaseOption = None,
@@ -179,7 +168,6 @@ def train_command(
     Example: querywright rewriter train questions.jsonl --collection mine --teacher openai/gpt-4o-mini --out artifacts/r
     """
     from querywright.data import read_questions, split_questions
-    from querywright.home import home as working_folder
     from querywright.optimize.rewriter.given import Given
     from querywright.optimize.rewriter.settings import check_stages, check_training
     from querywright.optimize.rewriter.train import train
@@ -188,15 +176,14 @@ def train_command(
     engine = engine_for(technique, None if engine is None else check_engine(engine)) or "dense"
     settings = _settings(
         technique=technique,
-        knobs=_deep_enough(technique, metric, knob_values(technique, pairs(knob, "--knob"))),
+        knobs=deep_enough(technique, metric, knob_values(technique, pairs(knob, "--knob"))),
         base=base,
         stages=check_stages([one.strip() for one in stages.split(",") if one.strip()]),
         metric=metric,
         seed=seed,
         device=device,
         dtype=dtype,
-        recipe=recipe,
-        changes={"steps": steps, "lr": lr, "batch": batch, "group": group},
+        recipe=recipe_with(recipe, {"steps": steps, "lr": lr, "batch": batch, "group": group}),
         collecting=(candidates, threads),
         warming=(epochs, warmup_lr),
         looks=(look_each, patience),
@@ -205,10 +192,10 @@ def train_command(
     asked = read_questions(questions, columns=pairs(column, "--column"), limit=limit, split=split)
     splits = split_questions(asked, seed=seed, sizes=split_sizes(sizes))
     named = teacher or (base if base == "embedded" and from_study is None else None)
-    learnt = _read_pairs(pairs_file)
+    learnt = _read_pairs(pairs_files or ())
     read_by = None if reader == "none" or not settings.recipe.needs_reader else reader_for(asked, reader)
     writes = named is not None or from_study is not None
-    check_training(settings, splits, pairs=learnt, writes=writes, reader=read_by is not None)
+    check_training(settings, splits, pairs=learnt, writes=writes, reader=read_by is not None, collection=collection)
     _check_out(save_to)
     workspace = Workspace.open(home, lm, api_base=api_base, api_key_env=api_key_env, max_calls=max_calls)
 
@@ -220,11 +207,7 @@ def train_command(
         splits,
         workspace.retriever(collection, embedder, engine),
         collection,
-        teacher=None
-        if named is None or not collects
-        else workspace.another_lm(
-            named, api_base=teacher_api_base, api_key_env=teacher_api_key_env, max_calls=max_calls
-        ),
+        teacher=teacher_lm(workspace, named if collects else None, teacher_api_base, teacher_api_key_env, max_calls),
         pairs=learnt,
         study=from_study if collects else None,
         home=workspace.home,
@@ -232,8 +215,8 @@ def train_command(
         reader_lm=workspace.lm if read_by else None,
         open_lm=opened,
     )
-    kept_in = work or working_folder(home) / "rewriters" / save_to.absolute().name
-    with _resumable(kept_in), progress() as update, lm_failures():
+    kept_in = work_folder(home, work, save_to.absolute().name)
+    with resumable(kept_in, "what was learnt up to the last checkpoint"), progress() as update, lm_failures():
         trained = train(settings, given, out=save_to, work=kept_in, progress=watched(update, kept_in))
     if as_json:
         print_json({"rewriter": save_to.name, "report": trained.report.name, **trained.card})
@@ -278,8 +261,6 @@ def show_command(path: PathArgument, as_json: JsonOption = False) -> None:
 
 def _settings(
     *,
-    recipe: str,
-    changes: Mapping[str, Any],
     collecting: tuple[int, int],
     warming: tuple[int, float | None],
     looks: tuple[int, int],
@@ -288,7 +269,6 @@ def _settings(
 ) -> TrainSettings:
     from querywright.optimize.rewriter.collect import CollectSettings
     from querywright.optimize.rewriter.lora import LoraSettings
-    from querywright.optimize.rewriter.recipes import recipe_named
     from querywright.optimize.rewriter.reinforce import ReinforceSettings
     from querywright.optimize.rewriter.settings import TrainSettings
     from querywright.optimize.rewriter.warmup import WarmupSettings
@@ -297,7 +277,6 @@ def _settings(
     epochs, lr = warming
     return TrainSettings(
         **given,
-        recipe=replace(recipe_named(recipe), **{name: value for name, value in changes.items() if value is not None}),
         collect=CollectSettings(candidates=candidates, threads=threads),
         warmup=WarmupSettings(epochs=epochs) if lr is None else WarmupSettings(epochs=epochs, lr=lr),
         reinforce=ReinforceSettings(look_each=looks[0], patience=looks[1]),
@@ -305,24 +284,10 @@ def _settings(
     )
 
 
-def _deep_enough(technique: str, metric: str, knobs: Mapping[str, Any]) -> dict[str, Any]:
-    """The knobs; where no number of passages was given, as many as the metric and those of the card look at."""
-    from querywright.metrics.dspy_metrics import metric_named
-    from querywright.optimize.rewriter.evaluation import DEEPEST
-    from querywright.programs import technique_class
-
-    metric_named(metric)
-    depth = int(metric.partition("@")[2] or 0)
-    default = next((one.default for one in technique_class(technique).KNOBS if one.name == "max_passages"), None)
-    return dict(knobs) if default is None else {"max_passages": max(depth, default, DEEPEST), **knobs}
-
-
-def _read_pairs(file: Path | None) -> Sequence[Any]:
-    if file is None:
-        return ()
+def _read_pairs(files: Sequence[Path]) -> list[Pair]:
     from querywright.optimize.rewriter.pairs import read_pairs
 
-    return read_pairs(file)
+    return [pair for file in files for pair in read_pairs(file)]
 
 
 def _check_out(target: Path) -> None:
@@ -331,13 +296,3 @@ def _check_out(target: Path) -> None:
 
     check_target(target)
     check_place(target.absolute().parent, target.name, "--out")
-
-
-@contextlib.contextmanager
-def _resumable(work: Path) -> Iterator[None]:
-    """Say how to go on when it is ended."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        note(f"what was learnt up to the last checkpoint is in {work}; to go on: {shlex.join(sys.argv)}")
-        raise

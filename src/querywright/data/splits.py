@@ -117,6 +117,16 @@ def marks(question: Question) -> set[tuple[str, ...]]:
     return {("id", question.id), ("text", text, *sorted(question.options))}
 
 
+def asked_of(question: Question) -> str:
+    """A hash of what is asked, text and options, by which questions are the same whatever their ids are.
+
+    Args:
+        question: Any question.
+    """
+    (text,) = (mark for mark in marks(question) if mark[0] == "text")
+    return hashlib.sha256(json.dumps(text).encode()).hexdigest()[:16]
+
+
 def _check_shares(train: float, dev: float) -> None:
     for name, share in (("train", train), ("dev", dev)):
         if not 0 <= share <= 1:

@@ -71,7 +71,8 @@ def test_an_arm_is_measured_once(tmp_path: Path) -> None:
 def card(found: Any) -> dict[str, Any]:
     made = standing(found, "ndcg@10")
     return {
-        "technique": "rrr", "base": "tiny", "created": "2026-01-02", "stages": {"warmup": {"steps": 2}},
+        "technique": "rrr", "techniques": ["rrr"], "base": "tiny", "created": "2026-01-02",
+        "stages": {"warmup": {"steps": 2}},
         "recipe": {"name": "ours", "lr": 0.1}, "metric": "ndcg@10", "collection": "<b>mine</b>",
         "settings": {"seed": 3}, "data": {"dev": {"n": 10, "sha256": "x"}},
         "standing": {"dev": {"verdict": made.verdict, "sentence": made.sentence, "warning": made.warning}},

@@ -195,5 +195,6 @@ def test_a_length_penalty_without_pairs_is_left_out_and_said(folder: Path) -> No
     made = SMALL["small"](folder, "unpaired", stages=("reinforce",), recipe=replace(SMALL["RECIPE"], steps=1))
     assert made.card["recipe"]["length_penalty"] == 0
     assert (
-        "there were no pairs, so the length penalty had no target and was left out" in made.card["guards"]["warnings"]
+        "there were no pairs of rrr, so the length penalty had no target and was left out"
+        in made.card["guards"]["warnings"]
     )
