@@ -22,6 +22,7 @@ from querywright.cli.common import (
     check_reader,
     check_reranker,
     check_rewriter,
+    note_unlearnt,
     engine_for,
     knob_values,
     lm_failures,
@@ -108,6 +109,7 @@ def ask(
         engine = engine_for(technique, None if engine is None else check_engine(engine)) or "dense"
         check_reranker(technique, reranker)
         check_rewriter(technique, rewriter)
+        note_unlearnt(rewriter, [technique])
         make = _technique(technique, collection, options, reader or "auto", knob)
         workspace = Workspace.open(home, lm or "embedded", api_base=api_base, api_key_env=api_key_env)
         program = make(workspace, embedder or "embedded", engine, reranker, rewriter)

@@ -6,7 +6,7 @@ import contextlib
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -429,6 +429,27 @@ def check_rewriter(technique: str, rewriter: Path | None) -> None:
     from querywright.models.rewriters import read_rewriter
 
     read_rewriter(rewriter)
+
+
+def note_unlearnt(rewriter: Path | None, techniques: Iterable[str]) -> None:
+    """Say, in one line, which techniques ask a rewriter that did not learn their prompts.
+
+    Args:
+        rewriter: Its folder; nothing is said without one.
+        techniques: Names of those that ask it; one that writes nothing asks nobody, and is left out.
+    """
+    if rewriter is None:
+        return
+    from querywright.models.rewriters import read_rewriter
+    from querywright.programs import takes_rewriter, technique_class
+
+    found = read_rewriter(rewriter)
+    strange = sorted({name for name in techniques if takes_rewriter(technique_class(name))} - set(found.techniques))
+    if strange:
+        note(
+            f"the rewriter {found.name} learnt the prompts of {', '.join(found.techniques)}, and not of "
+            f"{', '.join(strange)}: measure it there before you rely on it (querywright rewriter evaluate)"
+        )
 
 
 def _lm(store: Store, ledger: Ledger, lm: str, api_base: str | None, key: str | None, limits: Limits) -> dspy.LM:

@@ -33,6 +33,7 @@ from querywright.cli.common import (
     check_reader,
     check_reranker,
     check_rewriter,
+    note_unlearnt,
     engine_for,
     knob_values,
     lm_failures,
@@ -124,6 +125,7 @@ def compile_command(
     engine = engine_for(technique, None if engine is None else check_engine(engine)) or "dense"
     check_reranker(technique, reranker)
     check_rewriter(technique, rewriter)
+    note_unlearnt(rewriter, [technique])
     counts = split_sizes(sizes)
     if objective != "auto":
         objective_named(objective)

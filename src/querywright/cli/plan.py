@@ -12,6 +12,7 @@ from querywright.cli.common import (
     check_engine,
     check_reader,
     check_rewriter,
+    note_unlearnt,
     engine_for,
     knob_values,
     of_grounded,
@@ -162,6 +163,8 @@ def make_plan(
         name = path.name if path.name not in {*names, *compiled, ""} else str(path)
         compiled[name] = (path, read_artifact(path).manifest)
     _check_rewriter(rewriter, arms, [manifest for _, manifest in compiled.values()])
+    for folder in dict.fromkeys(arm.rewriter for arm in arms.values()):
+        note_unlearnt(folder, [arm.technique for arm in arms.values() if arm.rewriter == folder])
     return Plan(
         techniques=arms,
         given=bool(technique),

@@ -28,6 +28,7 @@ from querywright.cli.common import (
     engine_for,
     knob_values,
     lm_failures,
+    note_unlearnt,
     pairs,
 )
 from querywright.cli.show import print_json, progress, say, show_table
@@ -94,6 +95,7 @@ def evaluate_command(
     from querywright.programs import make_program
 
     rewriter = read_rewriter(path)
+    note_unlearnt(path, technique or ())
     asked = read_questions(questions, columns=pairs(column, "--column"), limit=limit, split=split)
     metrics = metrics_by_name(metric or METRICS)
     names = technique or list(rewriter.techniques)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from querywright.cli.common import HomeOption, JsonOption, Workspace, check_file, lm_failures
+from querywright.cli.common import HomeOption, JsonOption, Workspace, check_file, lm_failures, note_unlearnt
 from querywright.cli.show import note, print_json, say, show_table
 from querywright.cli.study_show import show_status, show_study, study_progress
 from querywright.errors import InputError, QuerywrightError
@@ -18,6 +18,7 @@ from querywright.errors import InputError, QuerywrightError
 if TYPE_CHECKING:
     from querywright.optimize.study.data import CheckedStudy
     from querywright.optimize.study.engine import Snapshot
+    from querywright.optimize.study.spec import StudySpec
 
 REPORT = "report.html"
 
@@ -61,6 +62,7 @@ def check_command(
 
     checked = checked_study(file, home)
     spec = checked.spec
+    _note_unlearnt(spec)
     workspace = Workspace.open(home, spec.lm, api_base=spec.api_base, api_key_env=spec.api_key_env)
     rewriter = workspace.rewriter(None if spec.rewriter is None else Path(spec.rewriter))
     seconds = None
@@ -112,6 +114,7 @@ def run_command(
     from querywright.optimize.study.engine import run_study
 
     spec = checked_study(file, home).spec
+    _note_unlearnt(spec)
     with _resumable(save_to, storage), study_progress() as update, lm_failures():
         snapshot = run_study(
             spec,
@@ -276,6 +279,13 @@ def _end(snapshot: Snapshot, folder: Path, *, as_json: bool) -> None:
 def _command(*words: object) -> str:
     """A command as it is typed; an address of a storage is never part of it."""
     return shlex.join(["querywright", "study", *(str(word) for word in words)])
+
+
+def _note_unlearnt(spec: StudySpec) -> None:
+    """Say which techniques of a study ask its rewriter and are strange to it."""
+    from querywright.optimize.study.building import techniques_of
+
+    note_unlearnt(None if spec.rewriter is None else Path(spec.rewriter), techniques_of(spec))
 
 
 def _measured(checked: CheckedStudy, workspace: Workspace, rewriter: Any) -> float | None:

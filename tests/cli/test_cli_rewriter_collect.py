@@ -1,0 +1,179 @@
+"""Pairs are collected by a command of their own, on the train questions alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from querywright.data import read_questions, split_questions
+from querywright.data.splits import asked_of
+from querywright.optimize.rewriter.pairs import read_pairs
+
+SIZES = (4, 3, 3)
+
+
+@pytest.fixture
+def vague(write: Callable[..., Path], rows: list[dict[str, Any]]) -> Path:
+    """Questions that share no word with their passages; the teacher knows the topic by the question's number."""
+    return write(
+        "vague.jsonl",
+        [
+            {**row, "question": f"Which one is number {place}?", "options": [], "answer": row["answer"]}
+            for place, row in enumerate(rows)
+        ],
+    )
+
+
+@pytest.fixture
+def teacher(server: Any, rows: list[dict[str, Any]]) -> list[str]:
+    """Writes the topic of a question with an even number, and of the others what finds nothing."""
+
+    def reply(body: dict[str, Any]) -> str:
+        number = int(body["messages"][-1]["content"].rsplit("number ", 1)[1].split("?")[0])
+        topic = rows[number]["answer"]
+        return json.dumps({"thought": "t", "queries": [topic if number % 2 == 0 else "nobody knows"]})
+
+    server.reply = reply
+    return ["--teacher", "openai/scripted", "--teacher-api-base", server.address, "--teacher-api-key-env",
+            "SCRIPTED_KEY"]  # fmt: skip
+
+
+@pytest.fixture
+def collect(cli: Any, vague: Path, collection: str, teacher: list[str]) -> Callable[..., Any]:
+    def call(*more: object) -> Any:
+        return cli(
+            "rewriter", "collect", vague, "--collection", collection, "--metric", "recall@1", "--sizes", "4,3,3",
+            "--candidates", "2", "--knob", "max_passages=1", *teacher, *more, width=200,
+        )  # fmt: skip
+
+    return call
+
+
+def numbers(server: Any) -> set[int]:
+    return {int(body["messages"][-1]["content"].rsplit("number ", 1)[1].split("?")[0]) for body in server.requests}
+
+
+def test_only_train_questions_are_asked_and_the_best_kept(collect: Any, vague: Path, server: Any, home: Path) -> None:
+    done = collect("--out", "a.jsonl")
+    assert done.status == 0, done.err
+    train = split_questions(read_questions(vague), sizes=SIZES).train
+    assert numbers(server) == {int(one.question.split()[-1].rstrip("?")) for one in train}
+    pairs = read_pairs(Path("a.jsonl"))
+    learnt = {one.id for one in train if int(one.question.split()[-1].rstrip("?")) % 2 == 0}
+    assert {pair.question for pair in pairs} == learnt
+    assert {(pair.technique, pair.data, pair.source) for pair in pairs} == {("rrr", "tiny", "openai/scripted")}
+    assert {pair.asked for pair in pairs} == {asked_of(one) for one in train if one.id in learnt}
+    told = " ".join(done.out.split())
+    assert "rrr on tiny, train questions" in told
+    assert "recall@1, best rewrite" in told or "recall@1, best" in told
+    assert (home / "rewriters" / "a" / "collect" / "collected.jsonl").is_file()
+
+
+def test_as_json_and_again_without_asking(collect: Any, server: Any) -> None:
+    first = collect("--out", "a.jsonl", "--json")
+    assert first.status == 0, first.err
+    data = first.data
+    assert (data["questions"], data["answered"], data["measure"]) == (4, 4, "recall@1")
+    assert data["pairs"] == data["questions_kept"] == len(read_pairs(Path("a.jsonl")))
+    assert data["best"] > data["plain"]
+    asked, before = len(server.requests), Path("a.jsonl").read_bytes()
+    again = collect("--out", "a.jsonl", "--json")
+    assert again.data == data
+    assert len(server.requests) == asked
+    assert Path("a.jsonl").read_bytes() == before
+
+
+def test_more_questions_of_the_same_split_are_added(collect: Any, server: Any) -> None:
+    assert collect("--out", "a.jsonl", "--json").data["questions"] == 4
+    known, before = numbers(server), read_pairs(Path("a.jsonl"))
+    server.requests.clear()
+    more = collect("--out", "a.jsonl", "--json", "--sizes", "6,3,3")
+    assert more.data["questions"] == 6
+    assert len(numbers(server)) == 2
+    assert not numbers(server) & known
+    assert read_pairs(Path("a.jsonl"))[: len(before)] == before
+
+
+def test_a_run_that_was_stopped_goes_on(collect: Any, server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    stopped = collect("--out", "a.jsonl", "--max-calls", "3")
+    assert stopped.status == 3
+    assert not Path("a.jsonl").exists()
+    with monkeypatch.context() as patched:
+        patched.setattr("querywright.optimize.rewriter.collecting.collect", _interrupted)
+        cut = collect("--out", "a.jsonl")
+    assert cut.status == 130
+    assert "what was collected is in" in cut.err
+    assert "to go on:" in cut.err
+    assert len(server.requests) == 3
+    assert collect("--out", "a.jsonl", "--json").data["answered"] == 4
+    assert len(server.requests) == 4 * 2  # none is asked twice
+
+
+def _interrupted(*_: Any, **__: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def test_what_is_somebody_elses_is_not_overwritten(collect: Any, server: Any, home: Path) -> None:
+    Path("a.jsonl").write_text("mine\n")
+    refused = collect("--out", "a.jsonl")
+    assert refused.status == 2
+    assert "'a.jsonl' exists and is not what this collection wrote; give another --out" in refused.err
+    assert server.requests == []
+    assert Path("a.jsonl").read_text() == "mine\n"
+    Path("a.jsonl").unlink()
+    assert collect("--out", "a.jsonl").status == 0
+    with Path("a.jsonl").open("a") as file:
+        file.write("\n")
+    assert collect("--out", "a.jsonl").status == 2
+    other = collect("--out", "b.jsonl", "--work", home / "rewriters" / "a", "--candidates", "3")
+    assert other.status == 2
+    assert "other settings (candidates differ); give another folder (--work)" in other.err
+    (home / "rewriters" / "c").mkdir()
+    (home / "rewriters" / "c" / "run.json").write_text("{}")
+    training = collect("--out", "c.jsonl")
+    assert training.status == 2
+    assert "'c' is the working folder of a training; give another with --work" in training.err
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--technique", "plain"], "plain writes nothing with an LM"),
+        (["--metric", "accuracy"], "accuracy needs a reader"),
+        (["--recipe", "paper", "--reader", "none"], "needs a reader; give --reader and --lm"),
+        (["--out", "."], "is no file; give a file with --out"),
+    ],
+)
+def test_what_cannot_be_collected_is_said_at_once(collect: Any, server: Any, options: list[str], said: str) -> None:
+    refused = collect("--out", "a.jsonl", *options)
+    assert refused.status == 2
+    assert said in " ".join(refused.err.split())
+    assert server.requests == []
+
+
+def test_without_a_teacher_another_base_cannot_collect(cli: Any, vague: Path, home: Path) -> None:
+    refused = cli("rewriter", "collect", vague, "--collection", "tiny", "--base", "some/model", "--out", "a.jsonl")
+    assert refused.status == 2
+    assert "give --teacher NAME" in refused.err
+
+
+def test_pairs_of_two_collections_are_taken_by_a_training_and_leaks_are_refused(
+    cli: Any, collect: Any, vague: Path, collection: str
+) -> None:
+    assert collect("--out", "a.jsonl").status == 0
+    assert collect("--out", "b.jsonl", "--seed", "4").status == 0
+    split = split_questions(read_questions(vague), sizes=SIZES)
+    held = {one.id for one in (*split.dev, *split.test)}
+    leaking = [pair for pair in read_pairs(Path("b.jsonl")) if pair.question in held]
+    assert leaking  # the other seed has other train questions
+    refused = cli(
+        "rewriter", "train", vague, "--collection", collection, "--out", "r", "--sizes", "4,3,3", "--stages", "warmup",
+        "--base", "some/model", "--pairs", "a.jsonl", "--pairs", "b.jsonl",
+    )  # fmt: skip
+    count = len(read_pairs(Path("a.jsonl"))) + len(read_pairs(Path("b.jsonl")))
+    assert refused.status == 2
+    assert f"{len(leaking)} of the {count} pairs of --pairs are of dev or test questions" in refused.err
