@@ -22,10 +22,10 @@ from querywright.cli.common import (
     check_reader,
     check_reranker,
     check_rewriter,
-    note_unlearnt,
     engine_for,
     knob_values,
     lm_failures,
+    note_unlearnt,
     open_reranker,
     pairs,
 )
