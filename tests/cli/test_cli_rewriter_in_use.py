@@ -106,6 +106,24 @@ def test_evaluate_counts_the_calls_of_both_and_holds_trained_against_frozen(
     assert "LM calls: 0 made, 2 saved" in named.out
 
 
+def test_techniques_that_the_rewriter_did_not_learn_are_noted_once(
+    cli: Any, questions: Path, collection: str, server: Any, trained: Rewriter, asked: list[Any]
+) -> None:
+    said = f"the rewriter {trained.name} learnt the prompts of rrr, and not of"
+    command = ("evaluate", questions, "--collection", collection, "--limit", "1", "--reader", "none", *server.lm)
+    arms = [part for name in ("plain", "rrr", "hcqr", "step_back") for part in ("--technique", name)]
+    found = cli(*command, *arms, "--rewriter", trained.path)
+    assert found.status == 0, found.err
+    assert f"{said} hcqr, step_back: measure it there" in found.err
+    assert found.err.count(said) == 1
+    known = cli(*command, "--technique", "plain", "--technique", "rrr", "--rewriter", trained.path)
+    assert said not in known.err
+    one = cli("ask", QUESTION, "--technique", "step_back", "--collection", collection, *OPTIONS, *server.lm,
+              "--rewriter", trained.path, "--json")  # fmt: skip
+    assert f"{said} step_back:" in one.err
+    assert one.data["answer"]
+
+
 def test_a_limit_of_calls_is_that_of_lm_and_rewriter_together(
     cli: Any, questions: Path, collection: str, server: Any, trained: Rewriter, asked: list[Any]
 ) -> None:

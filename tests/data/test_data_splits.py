@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from querywright.data import Label, Question, Splits, data_hash, split_questions
+from querywright.data.splits import asked_of
 from querywright.errors import DataError, InputError
 
 
@@ -136,3 +137,11 @@ def test_data_hash_is_pinned():
         b'{"answer": "\\u00e9", "id": "b", "question": "!"}\n{"id": "a", "question": "?"}'
     ).hexdigest()
     assert data_hash([Question("b", "!", answer="é"), Question("a", "?")]) == expected
+
+
+def test_the_same_is_asked_by_text_and_options_whatever_the_id():
+    one = Question("q1", "What is  it?", options=("a", "b"))
+    assert asked_of(one) == asked_of(Question("q2", "what IS it?", options=("b", "a")))
+    others = [replace(one, question="What was it?"), replace(one, options=("a", "c")), replace(one, options=())]
+    assert len({asked_of(one), *map(asked_of, others)}) == 4
+    assert asked_of(one) == "d7fb83ff0472f824"

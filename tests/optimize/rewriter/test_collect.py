@@ -248,6 +248,7 @@ PAIR = Pair("q", "rrr", 0, (("system", "s"), ("user", "u")), "{}", 0.5, "me")
         (lambda data: data.update(messages=[["user"]]), "no pair"),
         (lambda data: data.update(number=-1), "the number -1"),
         (lambda data: data.update(question=3), "question is no text"),
+        (lambda data: data.update(data=None), "data is no text"),
     ],
 )
 def test_a_line_that_is_no_pair_is_named(tmp_path: Path, change: Callable[[Any], Any], said: str) -> None:
@@ -257,6 +258,14 @@ def test_a_line_that_is_no_pair_is_named(tmp_path: Path, change: Callable[[Any],
     (tmp_path / "p.jsonl").write_text(json.dumps(data) + "\n")
     with pytest.raises(InputError, match=rf"p.jsonl, line 1: .*{said}"):
         read_pairs(tmp_path / "p.jsonl")
+
+
+def test_what_is_not_known_of_a_pair_is_not_written(tmp_path: Path) -> None:
+    whole = replace(PAIR, data="mine", asked="0123")
+    write_pairs(tmp_path / "p.jsonl", [PAIR, whole])
+    assert read_pairs(tmp_path / "p.jsonl") == [PAIR, whole]
+    first, second = map(json.loads, (tmp_path / "p.jsonl").read_text().splitlines())
+    assert set(second) - set(first) == {"data", "asked"}
 
 
 def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import os
 import runpy
 import subprocess
 import sys
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,13 @@ from typing import Any
 import pytest
 
 from querywright.cli.main import run
+from querywright.data.splits import asked_of
+from querywright.data.types import Question
 from querywright.errors import InputError
 from querywright.models.embedded import EmbeddedSettings
 from querywright.models.rewriters import read_rewriter
 from querywright.optimize.rewriter import train as training
+from querywright.optimize.rewriter.given import split_pairs
 from querywright.optimize.rewriter.gradient import TrainingError
 from querywright.optimize.rewriter.keeping import read_lines
 from querywright.optimize.rewriter.recipes import SEED
@@ -157,6 +161,91 @@ def test_pairs_of_dev_and_test_questions_are_refused() -> None:
     check_training(settings, SMALL["SPLITS"], pairs=pairs[:2], writes=False, reader=False)
     with pytest.raises(InputError, match=r"2 of the 4 pairs of --pairs .* give the --seed and --sizes"):
         check_training(settings, SMALL["SPLITS"], pairs=pairs, writes=False, reader=False)
+
+
+@pytest.mark.parametrize(
+    ("data", "id", "text", "leaks"),
+    [
+        ("small", "q0", "What of number 0?", False),
+        ("small", "q17", "What of number 17?", True),
+        ("small", "q17", "What else?", True),
+        ("", "q17", "", True),
+        ("others", "q17", "What else?", False),
+        ("others", "q17", "", False),
+        ("others", "o1", "What of  NUMBER 21?", True),
+        ("", "o1", "What of number 21?", True),
+        ("others", "q17", "What of number 0?", False),
+    ],
+)
+def test_questions_are_told_apart_by_id_in_a_collection_and_by_text_across_them(
+    data: str, id: str, text: str, leaks: bool
+) -> None:
+    asked = asked_of(Question(id, text)) if text else ""
+    pair = Pair(id, "rrr", 0, (("user", "What?"),), "{}", 1.0, "me", data, asked)
+    settings = replace(SMALL["SETTINGS"], stages=("warmup",))
+    given: dict[str, Any] = {"pairs": [pair], "writes": False, "reader": False, "collection": "small"}
+    with pytest.raises(InputError, match="1 of the 1 pairs") if leaks else nullcontext():
+        check_training(settings, SMALL["SPLITS"], **given)
+    if leaks and id == "o1":  # what is asked in train as well is learnt from anyway
+        both = [*SMALL["SPLITS"].train, Question("again", text)]
+        check_training(settings, SMALL["SPLITS"]._replace(train=both), **given)
+
+
+def test_pairs_of_what_is_no_technique_are_refused() -> None:
+    settings = replace(SMALL["SETTINGS"], stages=("warmup",))
+    pairs = [Pair("q0", one, 0, (("user", "What?"),), "{}", 1.0, "me") for one in ("rrr", "mine")]
+    with pytest.raises(InputError, match="pairs of 'mine' in --pairs, which is no technique; the techniques are: "):
+        check_training(settings, SMALL["SPLITS"], pairs=pairs, writes=False, reader=False)
+
+
+def test_pairs_to_choose_by_are_of_other_questions_in_any_data() -> None:
+    pairs = [
+        Pair(f"q{n % 10}", technique, 0, (("user", "What?"),), "{}", 1.0, "me", data)
+        for n in range(20)
+        for technique in ("rrr", "hcqr")
+        for data in ("small", "others")
+    ]
+    learnt, chosen = split_pairs(pairs, 0)
+    assert len(learnt) + len(chosen) == len(pairs)
+    questions = {(one.question, one.data) for one in chosen}
+    assert len(questions) == 2  # a tenth of 20 questions
+    assert not questions & {(one.question, one.data) for one in learnt}
+    assert split_pairs(list(reversed(pairs)), 0) == (learnt[::-1], chosen[::-1])
+
+
+def test_one_adapter_learns_several_techniques_of_several_collections(folder: Path) -> None:
+    def pairs(technique: str, data: str, numbers: range) -> list[Pair]:
+        return [
+            Pair(
+                question=f"q{n}",
+                technique=technique,
+                number=0,
+                messages=(("system", f"Write for {technique}."), ("user", f"What of number {n} of {data}?")),
+                text=json.dumps({"queries": [f"key of {n}"]}),
+                reward=1.0,
+                source="me",
+                data=data,
+                asked=asked_of(Question(f"q{n}", f"What of number {n} of {data}?")),
+            )
+            for n in numbers
+        ]
+
+    given = [*pairs("rrr", "small", range(8)), *pairs("hcqr", "others", range(8, 24))]
+    made = SMALL["small"](folder, "several", stages=("warmup",), pairs=given, teacher=None)
+    assert read_rewriter(made.folder).techniques == ("hcqr", "rrr")
+    assert (made.card["technique"], made.card["techniques"]) == ("rrr", ["hcqr", "rrr"])
+    assert made.card["stages"]["warmup"]["given"] == {"hcqr, others": 16, "rrr, small": 8}
+    readme = (made.folder / "README.md").read_text(encoding="utf-8")
+    assert "A rewriter for `hcqr`, `rrr` (chosen by `rrr`) on the base model" in readme
+    assert "hcqr, rrr" in made.report.read_text(encoding="utf-8")
+
+
+def test_what_is_only_given_is_not_learnt_and_aims_at_no_length(folder: Path) -> None:
+    pairs = [Pair(f"q{n}", "hcqr", 0, (("user", "What?"),), "{}" * 9, 1.0, "me") for n in range(8)]
+    recipe = replace(SMALL["RECIPE"], steps=1)
+    made = SMALL["small"](folder, "given", stages=("reinforce",), recipe=recipe, pairs=pairs)
+    assert made.card["techniques"] == ["rrr"]
+    assert made.card["recipe"]["length_penalty"] == 0
 
 
 def test_a_rewriter_is_used_within_the_limits_that_it_was_trained_with(

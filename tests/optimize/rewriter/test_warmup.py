@@ -183,6 +183,30 @@ def test_what_is_done_is_not_done_again(tmp_path):
     assert same(parameters(first), parameters(second))
 
 
+def test_pairs_of_several_sources_are_mixed_by_the_seed(tmp_path):
+    train = [replace(pair(n), technique="hcqr" if n < 8 else "rrr") for n in range(16)]
+
+    def order(seed, folder):
+        policy, learnt = make(), []
+        log_probs = policy.log_probs
+        numbers = {policy.taught(one.messages, one.text).prompt: n for n, one in enumerate(train)}
+
+        def watched(batch, **named):
+            if torch.is_grad_enabled():
+                learnt.extend(numbers[one.prompt] for one in batch)
+            return log_probs(batch, **named)
+
+        policy.log_probs = watched
+        warm_up(policy, train, DEV, replace(SETTINGS, epochs=1, batch=8, seed=seed), tmp_path / folder)
+        return [set(learnt[place : place + 8]) for place in (0, 8)]
+
+    first = order(0, "a")
+    assert set.union(*first) == set(range(16))
+    assert all({n < 8 for n in part} == {True, False} for part in first)
+    assert order(0, "b") == first
+    assert order(1, "c") != first
+
+
 def test_another_warm_ups_folder_is_refused(tmp_path):
     warm_up(make(), TRAIN, DEV, replace(SETTINGS, epochs=1), tmp_path)
     for policy, train, settings in [
