@@ -10,8 +10,9 @@ import copy
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import dspy
 
@@ -27,14 +28,18 @@ from querywright.optimize.evaluate import Progress, finite
 from querywright.optimize.failures import failure_kind
 from querywright.optimize.pool import bounded_map
 from querywright.optimize.rewriter.canonical import has_empty_list, json_text
-from querywright.optimize.rewriter.episodes import EMBEDDED_LIMITS, run_episodes
+from querywright.optimize.rewriter.episodes import REWRITER_LIMITS, run_episodes
+from querywright.optimize.rewriter.evidence import IDEAS, ideas
 from querywright.optimize.rewriter.keeping import add_line
 from querywright.optimize.rewriter.pairs import open_lines, pair_json, pair_of, write_pairs
 from querywright.optimize.rewriter.rewards import Reward
+from querywright.optimize.rewriter.scripts import script_of
 from querywright.optimize.rewriter.types import Episode, Pair, Scored, Turn
 from querywright.programs.base import Technique
 from querywright.programs.rag import RAG
 from querywright.retrieval.engines import opened
+from querywright.retrieval.held import HeldPassages
+from querywright.retrieval.replay import searched_by
 
 CANDIDATES_FILE = "collected.jsonl"
 PAIRS_FILE = "pairs.jsonl"
@@ -43,6 +48,16 @@ _AT_A_TIME = 16
 
 Writer = Callable[[Question], "list[str] | None"]
 """What is written for a question, a text a turn, each as ``json_text`` gives it; None where there is nothing."""
+
+
+EVIDENCE: Literal["evidence"] = "evidence"
+Teacher = dspy.LM | Literal["evidence"]
+"""Who rewrites."""
+
+
+def teacher_name(teacher: Teacher) -> str:
+    """What a teacher is called."""
+    return teacher if isinstance(teacher, str) else teacher.model
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +71,7 @@ class CollectSettings:
         ties: Whether the best rewrite is also kept where it finds as much as the plain question, and that is
             something. Default False: only where it finds more.
         least: Pairs that answers must give by exact match; with fewer, token F1 of .5 is enough. Default 500.
-        limits: What the LM that the rewriter will run in can write; None: anything. Default: the embedded LM's.
+        limits: What the LM that the rewriter will run in can write; None: anything. Default: a rewriter's.
         threads: Questions under way at a time. Default 4.
     """
 
@@ -65,7 +80,7 @@ class CollectSettings:
     seed: int = 0
     ties: bool = False
     least: int = 500
-    limits: EmbeddedSettings | None = EMBEDDED_LIMITS
+    limits: EmbeddedSettings | None = REWRITER_LIMITS
     threads: int = 4
 
     def __post_init__(self) -> None:
@@ -81,7 +96,7 @@ class CollectSettings:
 def collect(
     program: RAG | Technique,
     questions: Sequence[Question],
-    lm: dspy.LM,
+    teacher: Teacher,
     settings: CollectSettings,
     folder: Path,
     *,
@@ -90,7 +105,7 @@ def collect(
     progress: Progress | None = None,
     facts: Mapping[str, Any] | None = None,
 ) -> list[Pair]:
-    """Have an LM rewrite questions several times and keep the best where it is good enough.
+    """Have a teacher rewrite questions several times and keep the best where it is good enough.
 
     For a reward by what is found, a question's best rewrite is kept where it beats the plain question; for one that
     reads answers, where the answer is right, or has a token F1 of .5 where right ones are too few. Every question is
@@ -99,7 +114,8 @@ def collect(
     Args:
         program: What is trained: a technique, and a reader where the reward needs one. Its own prompts are learnt.
         questions: Train questions.
-        lm: The LM that rewrites: a teacher, or the model itself.
+        teacher: The LM that rewrites, which may be the model itself; or ``evidence``, which is no LM: the names that
+            the question's evidence is about, and its options, as queries.
         settings: How.
         folder: Where files are kept; made when it is missing.
         reward: From ``make_reward``.
@@ -114,14 +130,18 @@ def collect(
         InputError: The folder holds what was collected with other settings, or something is missing.
         QuerywrightError: An LM is out of reach, or its calls are used up; nothing is lost.
     """
-    writers = [_writer(program, _sampling(lm, settings, number)) for number in range(settings.candidates)]
+    writers = (
+        _evidence_writers(program if isinstance(program, Technique) else program.technique)
+        if isinstance(teacher, str)
+        else [_writer(program, _sampling(teacher, settings, number)) for number in range(settings.candidates)]
+    )
     return collect_written(
         program,
         questions,
         writers,
         settings,
         folder,
-        source=lm.model,
+        source=teacher_name(teacher),
         facts=facts or {},
         reward=reward,
         reader_lm=reader_lm,
@@ -398,6 +418,23 @@ def _sampling(lm: dspy.LM, settings: CollectSettings, number: int) -> dspy.LM:
     if "seed" in getattr(lm, "supported_params", ()):
         sampling["seed"] = settings.seed * 1000 + number
     return lm.copy(**sampling)
+
+
+def _evidence_writers(technique: Technique) -> list[Writer]:
+    """The teacher without an LM: each writer tries one of its ideas, the last of them where there are fewer."""
+    texts = script_of(technique.NAME)
+    retriever = searched_by(technique.retriever)
+    seen = "options" in technique.predictors()[0].signature.input_fields
+
+    def title(id: str) -> str:
+        held = retriever.get([id]) if isinstance(retriever, HeldPassages) and id in retriever else []
+        return str(held[0].title) if held else ""
+
+    def write(question: Question, number: int) -> list[str]:
+        tried = ideas(question, title, options=seen)
+        return texts(question, tried[min(number, len(tried) - 1)])
+
+    return [partial(write, number=number) for number in range(IDEAS)]
 
 
 def _writer(program: RAG | Technique, lm: dspy.LM) -> Writer:

@@ -19,7 +19,7 @@ from querywright.models.embedded import EmbeddedSettings
 from querywright.models.hf import EMBEDDED
 from querywright.optimize.evaluate import Progress, finite
 from querywright.optimize.rewriter.collect import CANDIDATES_FILE, PAIRS_FILE, CollectSettings, collect
-from querywright.optimize.rewriter.episodes import EMBEDDED_LIMITS
+from querywright.optimize.rewriter.episodes import REWRITER_LIMITS
 from querywright.optimize.rewriter.given import Given
 from querywright.optimize.rewriter.keeping import only_one, read_json, read_lines, write_json, write_whole
 from querywright.optimize.rewriter.rewards import make_reward
@@ -56,7 +56,7 @@ def programs_of(settings: TrainSettings, given: Given) -> Programs:
         given: What with.
     """
     finds = make_program(settings.technique, given.retriever, **settings.knobs)
-    limits = EMBEDDED_LIMITS if settings.base == EMBEDDED else None
+    limits = REWRITER_LIMITS if settings.base == EMBEDDED else None
     if not settings.recipe.needs_reader:
         return Programs(finds, finds, None, limits)
     reads = make_program(settings.technique, given.retriever, reader=given.reader, **settings.knobs)

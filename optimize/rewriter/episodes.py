@@ -36,8 +36,9 @@ from querywright.programs.steps import Record, Step, Together, drive
 Answer = Callable[[Sequence[Turn]], Sequence[str | Exception]]
 """What writes: a text a turn, in their order, or an error, such as for a prompt that is too long."""
 
-EMBEDDED_LIMITS = EmbeddedSettings()
-"""What the embedded LM can write where a technique does not say."""
+REWRITER_LIMITS = EmbeddedSettings(max_chars=320, max_items=3)
+"""What a rewriter over the embedded model may write where a technique does not say: room for a whole question. It
+learns when to end, so it needs no such short leash as the model as it comes."""
 
 
 def run_episodes(
@@ -46,7 +47,7 @@ def run_episodes(
     answer: Answer,
     *,
     lm: dspy.LM | None = None,
-    settings: EmbeddedSettings | None = EMBEDDED_LIMITS,
+    settings: EmbeddedSettings | None = REWRITER_LIMITS,
     threads: int = 4,
 ) -> list[Episode]:
     """Go through questions, asking the policy for all of them at once.
@@ -59,7 +60,7 @@ def run_episodes(
         answer: The policy, asked once a round with all turns of it, ordered by place and number.
         lm: What the reader asks. Default None: the program has no reader.
         settings: Limits of a completion's values, those of the LM that the rewriter will run in; a technique is given
-            what is left within them. None: no limits. Default: those of the embedded LM.
+            what is left within them. None: no limits. Default: those of a rewriter.
         threads: Searches, and readings, under way at a time. Default 4.
 
     Returns:

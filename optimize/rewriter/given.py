@@ -16,6 +16,7 @@ from querywright.data.splits import Splits
 from querywright.data.types import Question
 from querywright.models.rewriter_bases import describe_base
 from querywright.optimize.comparison import Compared
+from querywright.optimize.rewriter.collect import Teacher, teacher_name
 from querywright.optimize.rewriter.evaluation import METRICS
 from querywright.optimize.rewriter.pairs import pair_json
 from querywright.optimize.rewriter.rollouts import seed_of
@@ -68,7 +69,7 @@ class Given:
     splits: Splits
     retriever: Any
     collection: str
-    teacher: dspy.LM | None = None
+    teacher: Teacher | None = None
     pairs: Sequence[Pair] = ()
     study: Path | None = None
     home: Path | None = None
@@ -118,7 +119,7 @@ def facts_of(settings: TrainSettings, given: Given) -> dict[str, Any]:
         "data": data_facts(given.splits),
         "collection": given.collection,
         "fingerprint": given.retriever.fingerprint,
-        "teacher": None if given.teacher is None else given.teacher.model,
+        "teacher": None if given.teacher is None else teacher_name(given.teacher),
         "study": None if given.study is None else given.study.name,
         "reader": given.reader,
         "reader_lm": None if given.reader_lm is None else given.reader_lm.model,

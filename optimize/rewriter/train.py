@@ -24,7 +24,7 @@ from querywright.optimize.comparison import Compared, meet
 from querywright.optimize.evaluate import Evaluation, Progress, metrics_by_name
 from querywright.optimize.report import today
 from querywright.optimize.rewriter.checkpoints import load_tensors, save_tensors
-from querywright.optimize.rewriter.collect import collect, collect_from_study
+from querywright.optimize.rewriter.collect import collect, collect_from_study, teacher_name
 from querywright.optimize.rewriter.collecting import collected_as, programs_of
 from querywright.optimize.rewriter.episodes import run_episodes
 from querywright.optimize.rewriter.evaluation import (
@@ -168,8 +168,8 @@ class _Training:
 
     def _teacher(self) -> None:
         teacher = self.given.teacher
-        if teacher is None or COLLECT not in self.settings.stages:
-            return
+        if teacher is None or isinstance(teacher, str) or COLLECT not in self.settings.stages:
+            return  # the parts of a question are found by its evidence, which is no way to answer
         opened = self.given.open_lm if self.settings.base == EMBEDDED else None
         if opened is not None and teacher.model == opened(EMBEDDED).model:
             return  # it is the arm AS_IT_COMES
@@ -216,7 +216,7 @@ class _Training:
             folder = self.work / COLLECT
             told_now = collect(self.program, given.splits.train, given.teacher, settings, folder, **shared)
             found += told_now
-            report |= {"teacher": given.teacher.model, "collected": len(told_now)}
+            report |= {"teacher": teacher_name(given.teacher), "collected": len(told_now)}
         self.reports[COLLECT] = report
         write_json(self.work / f"{COLLECT}.json", report)
         return found

@@ -177,3 +177,38 @@ def test_pairs_of_two_collections_are_taken_by_a_training_and_leaks_are_refused(
     count = len(read_pairs(Path("a.jsonl"))) + len(read_pairs(Path("b.jsonl")))
     assert refused.status == 2
     assert f"{len(leaking)} of the {count} pairs of --pairs are of dev or test questions" in refused.err
+
+
+def test_the_evidence_teaches_names_and_options_without_an_lm(
+    cli: Any, write: Callable[..., Path], rows: list[dict[str, Any]], server: Any, home: Path
+) -> None:
+    """The titles of passages stand in every question; options tell what the question itself does not."""
+    passages = [{"id": f"p{n}", "title": f"Thing{n} (x)", "text": f"word{n} what is it"} for n in range(20)]
+    asked = [
+        {"id": f"q{n}", "question": f"what is it of Thing{n}?", "options": [f"word{n}", "none"], "answer": f"word{n}",
+         "evidence": {f"p{n}": "ENTAILED"}}
+        for n in range(20)
+    ]  # fmt: skip
+    assert cli("index", "things", write("things.jsonl", passages)).status == 0
+    done = cli(
+        "rewriter", "collect", write("asked.jsonl", asked), "--collection", "things", "--metric", "recall@1",
+        "--sizes", "4,3,3", "--teacher", "evidence", "--ties", "--engine", "bm25", "--knob", "max_passages=1",
+        "--out", "a.jsonl", "--json",
+    )  # fmt: skip
+    assert done.status == 0, done.err
+    assert done.data["answered"] == 4
+    assert server.requests == []
+    pairs = read_pairs(Path("a.jsonl"))
+    assert {pair.source for pair in pairs} == {"evidence"}
+    for pair in pairs:
+        number = pair.question[1:]
+        assert f"Thing{number}" in json.dumps(json.loads(pair.text)["queries"])
+
+
+def test_a_technique_that_the_evidence_cannot_teach_is_refused(cli: Any, vague: Path, collection: str) -> None:
+    done = cli(
+        "rewriter", "collect", vague, "--collection", collection, "--technique", "step_back", "--teacher", "evidence",
+        "--sizes", "4,3,3", "--out", "a.jsonl",
+    )  # fmt: skip
+    assert done.status != 0
+    assert "not step_back" in " ".join(done.err.split())

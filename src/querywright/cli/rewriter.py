@@ -49,11 +49,12 @@ from querywright.cli.rewriter_options import (
     TeacherApiBaseOption,
     TeacherKeyOption,
     TeacherOption,
+    TiesOption,
     WorkOption,
     deep_enough,
     recipe_with,
     resumable,
-    teacher_lm,
+    teacher_named,
     work_folder,
 )
 from querywright.cli.rewriter_show import show_trained, told, watched
@@ -109,6 +110,7 @@ def train_command(
         ),
     ] = None,
     candidates: CandidatesOption = 4,
+    ties: TiesOption = False,
     epochs: Annotated[int, typer.Option("--epochs", metavar="N", min=1, help="Of the warm-up.")] = 3,
     warmup_lr: Annotated[
         float | None,
@@ -184,7 +186,7 @@ def train_command(
         device=device,
         dtype=dtype,
         recipe=recipe_with(recipe, {"steps": steps, "lr": lr, "batch": batch, "group": group}),
-        collecting=(candidates, threads),
+        collecting=(candidates, ties, threads),
         warming=(epochs, warmup_lr),
         looks=(look_each, patience),
         rank=None if full else rank,
@@ -207,7 +209,7 @@ def train_command(
         splits,
         workspace.retriever(collection, embedder, engine),
         collection,
-        teacher=teacher_lm(workspace, named if collects else None, teacher_api_base, teacher_api_key_env, max_calls),
+        teacher=teacher_named(workspace, named if collects else None, teacher_api_base, teacher_api_key_env, max_calls),
         pairs=learnt,
         study=from_study if collects else None,
         home=workspace.home,
@@ -261,7 +263,7 @@ def show_command(path: PathArgument, as_json: JsonOption = False) -> None:
 
 def _settings(
     *,
-    collecting: tuple[int, int],
+    collecting: tuple[int, bool, int],
     warming: tuple[int, float | None],
     looks: tuple[int, int],
     rank: int | None,
@@ -273,11 +275,11 @@ def _settings(
     from querywright.optimize.rewriter.settings import TrainSettings
     from querywright.optimize.rewriter.warmup import WarmupSettings
 
-    candidates, threads = collecting
+    candidates, ties, threads = collecting
     epochs, lr = warming
     return TrainSettings(
         **given,
-        collect=CollectSettings(candidates=candidates, threads=threads),
+        collect=CollectSettings(candidates=candidates, ties=ties, threads=threads),
         warmup=WarmupSettings(epochs=epochs) if lr is None else WarmupSettings(epochs=epochs, lr=lr),
         reinforce=ReinforceSettings(look_each=looks[0], patience=looks[1]),
         lora=None if rank is None else LoraSettings(rank=rank, alpha=2 * rank),

@@ -47,11 +47,12 @@ from querywright.cli.rewriter_options import (
     TeacherApiBaseOption,
     TeacherKeyOption,
     TeacherOption,
+    TiesOption,
     WorkOption,
     deep_enough,
     recipe_with,
     resumable,
-    teacher_lm,
+    teacher_named,
     work_folder,
 )
 from querywright.cli.show import print_json, progress, say, show_table
@@ -73,6 +74,7 @@ def collect_command(
     teacher_api_base: TeacherApiBaseOption = None,
     teacher_api_key_env: TeacherKeyOption = None,
     candidates: CandidatesOption = 4,
+    ties: TiesOption = False,
     sizes: SizesOption = None,
     seed: SeedOption = 0,
     work: WorkOption = None,
@@ -115,7 +117,7 @@ def collect_command(
         recipe=recipe_with(recipe, {}),
         metric=metric,
         seed=seed,
-        collect=CollectSettings(candidates=candidates, threads=threads),
+        collect=CollectSettings(candidates=candidates, ties=ties, threads=threads),
     )
     named = teacher or (base if base == "embedded" else None)
     if named is None:
@@ -132,7 +134,7 @@ def collect_command(
         splits,
         workspace.retriever(collection, embedder, engine),
         collection,
-        teacher=teacher_lm(workspace, named, teacher_api_base, teacher_api_key_env, max_calls),
+        teacher=teacher_named(workspace, named, teacher_api_base, teacher_api_key_env, max_calls),
         reader=read_by,
         reader_lm=workspace.lm if read_by else None,
     )

@@ -16,8 +16,7 @@ from querywright.cli.common import Workspace
 from querywright.cli.show import note
 
 if TYPE_CHECKING:
-    import dspy
-
+    from querywright.optimize.rewriter.collect import Teacher
     from querywright.optimize.rewriter.recipes import Recipe
 
 SearchedOption = Annotated[str, typer.Option("--collection", metavar="NAME", help="The collection that is searched.")]
@@ -32,7 +31,8 @@ TeacherOption = Annotated[
     typer.Option(
         "--teacher",
         metavar="NAME",
-        help="The LM whose rewrites are collected. Default: the base itself where that is embedded.",
+        help="The LM whose rewrites are collected, or evidence: no LM, the names that the evidence of a question is "
+        "about. Default: the base itself where that is embedded.",
         show_default=False,
     ),
 ]
@@ -47,6 +47,9 @@ TeacherKeyOption = Annotated[
     ),
 ]
 CandidatesOption = Annotated[int, typer.Option("--candidates", metavar="N", min=1, help="Rewrites a question.")]
+TiesOption = Annotated[
+    bool, typer.Option("--ties", help="Also learn a best rewrite that finds as much as the question, and not more.")
+]
 SizesOption = Annotated[
     str | None,
     typer.Option(
@@ -92,12 +95,16 @@ def deep_enough(technique: str, metric: str, knobs: Mapping[str, Any]) -> dict[s
     return dict(knobs) if default is None else {"max_passages": max(depth, default, DEEPEST), **knobs}
 
 
-def teacher_lm(
+def teacher_named(
     workspace: Workspace, name: str | None, api_base: str | None, api_key_env: str | None, max_calls: int | None
-) -> dspy.LM | None:
-    """The teacher's LM, with a limit of calls of its own; None where none is named."""
+) -> Teacher | None:
+    """The teacher, an LM with a limit of calls of its own; None where none is named."""
+    from querywright.optimize.rewriter.collect import EVIDENCE
+
     if name is None:
         return None
+    if name == EVIDENCE:
+        return EVIDENCE
     return workspace.another_lm(name, api_base=api_base, api_key_env=api_key_env, max_calls=max_calls)
 
 

@@ -87,15 +87,15 @@ def test_the_best_rewrite_that_beats_the_question_is_kept(world: Any, teacher: A
     assert [line["rewards"] for line in lines[1:]] == [[1.0, 0.0], [0.0, 1.0], [0.0, 0.0], [-0.1, -0.1]]
 
 
-def test_what_is_learnt_can_be_written_by_the_embedded_lm(world: Any, teacher: Any, tmp_path: Path) -> None:
-    lm = teacher(lambda n, seed: rrr(f'the "key" of {n}', f"b {n}", f"c {n}", thought="x" * 300))
+def test_what_is_learnt_can_be_written_by_the_rewriter(world: Any, teacher: Any, tmp_path: Path) -> None:
+    lm = teacher(lambda n, seed: rrr(f'the "key" of {n}', f"b {n}", f"c {n}", f"d {n}", thought="x" * 400))
     program, reward = world.program("rrr", None), make_reward(OURS, world.program("rrr", None))
     (pair,) = collect(program, world.questions[:1], lm, SETTINGS, tmp_path / "a", reward=reward)
-    assert json.loads(pair.text) == {"thought": "x" * 80, "queries": ["the 'key' of 0", "b 0"]}
+    assert json.loads(pair.text) == {"thought": "x" * 320, "queries": ["the 'key' of 0", "b 0", "c 0"]}
     assert "queries\n- thought" not in pair.messages[0][1]
     free = replace(SETTINGS, limits=None)
     (pair,) = collect(program, world.questions[:1], lm, free, tmp_path / "b", reward=reward)
-    assert len(json.loads(pair.text)["queries"]) == 3
+    assert len(json.loads(pair.text)["queries"]) == 4
 
 
 def test_what_anything_writes_is_collected_like_an_lms(world: Any, tmp_path: Path) -> None:

@@ -141,16 +141,16 @@ def test_an_unreadable_text_falls_back_and_is_asked_for_once(world: Any) -> None
     assert good.read == good.texts
 
 
-def test_a_text_is_held_to_what_the_embedded_lm_can_write(world: Any) -> None:
-    queries = [f'the "key" of 0 {"x" * 5} {"word " * 30}', "second 0", "third 0"]
+def test_a_text_is_held_to_what_a_rewriter_can_write(world: Any) -> None:
+    queries = [f'the "key" of 0 {"x" * 5} {"word " * 90}', "second 0", "third 0", "fourth 0"]
     text = json.dumps({"queries": queries, "thought": "t\n\\u"})
     (held,) = run_episodes(world.program("rrr", None), world.questions[:1], lambda turns: [text])
     assert held.texts == (text,)
     read = json.loads(held.read[0] or "")
     assert list(read) == ["thought", "queries"]
-    assert len(read["queries"]) == 2
+    assert len(read["queries"]) == 3
     assert read["queries"][0].startswith("the 'key' of 0")
-    assert len(read["queries"][0]) <= 80
+    assert len(read["queries"][0]) <= 320
     assert read["queries"][0].endswith("word")
     assert held.queries == tuple(read["queries"])
     (free,) = run_episodes(world.program("rrr", None), world.questions[:1], lambda turns: [text], settings=None)

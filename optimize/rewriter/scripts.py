@@ -1,0 +1,72 @@
+"""What the LM of a technique would have written, had it wanted certain queries searched."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from querywright.data.types import Question
+from querywright.errors import InputError
+from querywright.optimize.rewriter.canonical import json_text
+
+Script = Callable[[Question, Sequence[str]], list[Mapping[str, Any]]]
+"""The fields of each turn."""
+
+
+def script_of(technique: str) -> Callable[[Question, Sequence[str]], list[str]]:
+    """How queries are said in a technique's own words.
+
+    Args:
+        technique: Its name.
+
+    Returns:
+        What gives a question's texts, one a turn, from one to three queries.
+
+    Raises:
+        InputError: It is not known how.
+    """
+    if technique not in SCRIPTS:
+        raise InputError(
+            f"the teacher 'evidence' can teach {', '.join(sorted(SCRIPTS))}, but not {technique}; give an LM as the "
+            "teacher (--teacher)"
+        )
+    script = SCRIPTS[technique]
+
+    def texts(question: Question, queries: Sequence[str]) -> list[str]:
+        return [json_text(fields) for fields in script(question, queries)]
+
+    return texts
+
+
+def _queries(question: Question, queries: Sequence[str]) -> list[Mapping[str, Any]]:
+    return [{"queries": list(queries)}]
+
+
+def _rewrite(question: Question, queries: Sequence[str]) -> list[Mapping[str, Any]]:
+    return [{"thought": "Look these up.", "queries": list(queries)}]
+
+
+def _hypothesis(question: Question, queries: Sequence[str]) -> list[Mapping[str, Any]]:
+    """The right option as the guess; the queries in the order support, distinguish, verify.
+
+    A query that is missing is the question with the guess, then the question.
+    """
+    guess = question.answer if question.answer in question.options else question.options[0]
+    support, distinguish, verify = (*queries, f"{question.question} {guess}", question.question)[:3]
+    return [
+        {
+            "discriminating_features": list(question.options[:2]),
+            "reasoning": f"The question points to {guess}",
+            "confirming_evidence": [guess],
+            "best_guess": guess,
+        },
+        {"support": support, "distinguish": distinguish, "verify": verify},
+    ]
+
+
+SCRIPTS: Mapping[str, Script] = {
+    "rrr": _rewrite,
+    "multi_query": _queries,
+    "rag_fusion": _queries,
+    "hcqr": _hypothesis,
+}
