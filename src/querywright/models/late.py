@@ -13,7 +13,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 from querywright.models.recent import Recent
 
 MOST_MADE = 512
-"""Signatures that are kept once made, some 50 kB each: those of as many questions with options of their own."""
+"""Signatures that are kept once made, some tens of kB each: those of as many questions with options of their own."""
 
 _PLAIN = (str, int, float, bool, type(None))
 _FORMS = (list, dict, tuple, set, Union, types.UnionType)
