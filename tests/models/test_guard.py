@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import hashlib
 import json
 import subprocess
 import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 
 import dspy
 import pytest
@@ -118,6 +120,24 @@ def test_a_record_that_does_not_say_how_long_it_took_is_an_answer_still(store):
 
     assert engine.complete(request()).text == "one"
     assert engine.ledger.total == Cost(saved=1, saved_tokens=12)
+
+
+def test_a_key_is_that_of_all_that_a_request_holds():
+    """Answers of earlier versions were stored by it."""
+    asked = lm15.Request(
+        model="m",
+        system="Be brief\u2028or né.",
+        messages=(lm15.Message.user("Why?"), lm15.Message.assistant([lm15.TextPart("So.")]), lm15.Message.user("And?")),
+        config=lm15.Config(
+            temperature=0.0,
+            max_tokens=7,
+            stop=("a", "b"),
+            response_format={"type": "json_schema", "schema": {"properties": {"b": {"enum": [1, 2.5, None]}, "a": {}}}},
+        ),
+    )
+    body = json.dumps(asdict(asked), sort_keys=True, ensure_ascii=False, default=str)
+    engine = guard()
+    assert engine.key(asked) == hashlib.sha256(f"{engine.identity}\n{body}".encode()).hexdigest()
 
 
 def test_a_call_that_waited_for_an_equal_one_saves_its_seconds():

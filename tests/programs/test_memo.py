@@ -8,9 +8,10 @@ import random
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import Literal
+from typing import Literal, get_args
 
 import dspy
+import pydantic
 import pytest
 from dspy.utils.exceptions import AdapterParseError, LMServerError
 
@@ -179,6 +180,39 @@ def test_a_type_of_ones_own_is_like_no_other_of_its_name():
     one, other = signature(), signature()
     assert signature_text(one) == signature_text(one)
     assert signature_text(one) != signature_text(other)
+
+
+def test_a_signature_is_made_once_and_anew_where_anything_of_it_differs():
+    def late(base=Write, *names, instructions=None):
+        return LateSignature(base, "queries", {"type_": Literal[names]}, instructions)
+
+    made = late(Write, "a", "b").made()
+    assert late(Write, "a", "b").made() is made
+    assert get_args(made.output_fields["queries"].annotation) == ("a", "b")
+    others = [
+        late(Write, "b", "a"),  # equal to the first one for Python, and another prompt
+        late(Write, "a", "b", instructions="Write well."),
+        late(Write.with_instructions("Write."), "a", "b"),
+        LateSignature(Write, "queries", {"desc": "two"}),
+    ]
+    assert len({made, *(one.made() for one in others)}) == 5
+    assert get_args(others[0].made().output_fields["queries"].annotation) == ("b", "a")
+    assert others[1].made().instructions == "Write well."
+
+
+def test_what_is_made_follows_instructions_that_are_changed_in_place():
+    base = Write.with_instructions("First.")
+    assert LateSignature(base, "queries", {"desc": "two"}).made().instructions == "First."
+    base.instructions = "Second."
+    assert LateSignature(base, "queries", {"desc": "two"}).made().instructions == "Second."
+
+
+def test_a_type_of_ones_own_is_made_anew():
+    class Own(pydantic.BaseModel):
+        text: str
+
+    late = LateSignature(Write, "queries", {"type_": Own})
+    assert late.made() is not late.made()
 
 
 def test_draws_are_never_remembered_and_seeded_samples_are(guarded, memo):

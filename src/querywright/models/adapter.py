@@ -11,6 +11,7 @@ import json
 import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Literal, get_args, get_origin
 
 import dspy
@@ -117,8 +118,9 @@ class PromptAdapter(JSONAdapter):
     ) -> str:
         """The inputs, each under its field's name; empty ones are left out."""
         parts = [prefix] if prefix else []
+        key, opening = _frame(tuple(signature.output_fields), tuple(signature.fields))
         for name in signature.input_fields:
-            text = _framed(_text(inputs.get(name)), signature)
+            text = _framed(_text(inputs.get(name)), key, opening)
             if text:
                 parts.append(f"{name}:\n{text}" if "\n" in text else f"{name}: {text.lstrip()}")
         if suffix:
@@ -242,16 +244,19 @@ def _text(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, default=str)
 
 
-def _framed(text: str, signature: Any) -> str:
+@lru_cache(maxsize=256)
+def _frame(outputs: tuple[str, ...], fields: tuple[str, ...]) -> tuple[re.Pattern[str], re.Pattern[str]]:
+    """What finds the keys of an answer to a prompt, and the lines of its frame."""
+    key = re.compile(rf"""(["'])({_any_of(outputs)})\1(\s*:)""", re.IGNORECASE)
+    return key, re.compile(rf"^(?=(?:{_any_of(fields)})\s*:)", re.MULTILINE | re.IGNORECASE)
+
+
+def _framed(text: str, key: re.Pattern[str], opening: re.Pattern[str]) -> str:
     """The text with nothing in it that could be taken for the frame of the prompt, or for an answer to it."""
     text = _UNSEEN.sub("", _LINE_END.sub("\n", text)).strip()
     text = _MARKER.sub(lambda match: f"{match.group()[0]} {match.group()[1:]}", _valid(text))
-    key = re.compile(rf"""(["'])({_any_of(signature.output_fields)})\1(\s*:)""", re.IGNORECASE)
     text = key.sub(r"(\2)\3", text)
-    if "\n" in text:
-        opening = re.compile(rf"^(?=(?:{_any_of(signature.fields)})\s*:)", re.MULTILINE | re.IGNORECASE)
-        text = opening.sub("  ", text)
-    return text
+    return opening.sub("  ", text) if "\n" in text else text
 
 
 def _valid(text: str) -> str:
@@ -272,7 +277,7 @@ def _valid_value(value: Any) -> Any:
     return value
 
 
-def _any_of(names: Mapping[str, Any]) -> str:
+def _any_of(names: Sequence[str]) -> str:
     return "|".join(map(re.escape, names))
 
 

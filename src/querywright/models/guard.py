@@ -16,7 +16,6 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
-from dataclasses import asdict
 from typing import Any
 
 from dspy import lm15
@@ -194,7 +193,7 @@ class GuardedEngine:
 
     def key(self, request: Request) -> str:
         """The key under which the answer to a request is stored."""
-        body = json.dumps(asdict(request), sort_keys=True, ensure_ascii=False, default=str)
+        body = json.dumps(request, sort_keys=True, ensure_ascii=False, default=_plain)
         return hashlib.sha256(f"{self.identity}\n{body}".encode()).hexdigest()
 
     def is_draw(self, temperature: float | None, seed: int | None) -> bool:
@@ -394,6 +393,12 @@ class AsyncGuardedEngine:
     def load_state(cls, state: dict[str, Any]) -> AsyncGuardedEngine:
         """The engine that ``dump_state`` named."""
         return cls(GuardedEngine.load_state(state))
+
+
+def _plain(value: Any) -> Any:
+    """What JSON has in the place of a dataclass, its fields, or of anything else that it does not know."""
+    names = getattr(type(value), "__dataclass_fields__", None)
+    return str(value) if names is None else {name: getattr(value, name) for name in names}
 
 
 @contextmanager

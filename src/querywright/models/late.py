@@ -10,18 +10,25 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Union, get_args, get_origin
 
+from querywright.models.recent import Recent
+
+MOST_MADE = 512
+"""Signatures that are kept once made, some tens of kB each: those of as many questions with options of their own."""
+
 _PLAIN = (str, int, float, bool, type(None))
 _FORMS = (list, dict, tuple, set, Union, types.UnionType)
 
 _numbers = itertools.count()
 _texts: weakref.WeakKeyDictionary[Any, tuple[str, str]] = weakref.WeakKeyDictionary()
+_made: Recent[tuple[Any, str], Any] = Recent(MOST_MADE)
 
 
 @dataclass(frozen=True, slots=True)
 class LateSignature:
     """A signature that differs from another one in a field or in its instructions.
 
-    DSPy makes a class of every change, which takes a millisecond or two; an answer that is remembered needs none.
+    DSPy makes a class of every change, which takes a millisecond or two; an answer that is remembered needs none, and
+    one that was made lately is given again.
 
     Args:
         base: The signature that is changed.
@@ -36,7 +43,17 @@ class LateSignature:
     instructions: str | None = None
 
     def made(self) -> Any:
-        """The signature."""
+        """The signature. It is not to be changed in place, for whoever asks for the same one has it too."""
+        if not all(_is_known(one) if name == "type_" else is_plain(one) for name, one in self.changes.items()):
+            return self._new()
+        key = self.base, signature_text(self)
+        made = _made.get(key)
+        if made is None:
+            made = self._new()
+            _made.update({key: made})
+        return made
+
+    def _new(self) -> Any:
         signature = self.base if self.field is None else self.base.with_updated_fields(self.field, **self.changes)
         return signature if self.instructions is None else signature.with_instructions(self.instructions)
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import zip_longest
+from operator import itemgetter
 from typing import Any
 
 from querywright.data.types import Passage
@@ -54,6 +55,9 @@ def rrf(
         raise InputError(f"rrf needs k of 0 or more and rank_base 0 or 1 with k + rank_base > 0, got {k}, {rank_base}")
 
     def score(entry: _Entry) -> float:
+        if len(entry.places) == 1:
+            ((index, position, _),) = entry.places
+            return used[index] / (k + position + rank_base)
         # fsum: the same summands give the same score in whatever order the lists came.
         return math.fsum(used[index] / (k + position + rank_base) for index, position, _ in entry.places)
 
@@ -195,10 +199,12 @@ def _entries(lists: HitLists) -> list[_Entry]:
     for index, hits in enumerate(lists):
         for position, hit in enumerate(hits):
             entry = seen.entry(hit.passage)
-            if not entry.places:
+            places = entry.places
+            if not places:
                 found.append(entry)
-            if not entry.places or entry.places[-1][0] != index:
-                entry.places.append((index, position, hit.score))
+            elif places[-1][0] == index:
+                continue
+            places.append((index, position, hit.score))
     return found
 
 
@@ -207,12 +213,13 @@ def _first_seen(hits: Sequence[Hit], limit: int | None) -> list[Hit]:
 
 
 def _ranked(entries: Sequence[_Entry], score: Callable[[_Entry], float], limit: int | None) -> list[Hit]:
-    def order(pair: tuple[float, _Entry]) -> tuple[float, int, int, str]:
-        value, entry = pair
-        return -value, min(position for _, position, _ in entry.places), entry.places[0][0], entry.passage.id
+    def order(entry: _Entry) -> tuple[float, int, int, str]:
+        places = entry.places
+        best = places[0][1] if len(places) == 1 else min(position for _, position, _ in places)
+        return -score(entry), best, places[0][0], entry.passage.id
 
-    pairs = sorted(((score(entry), entry) for entry in entries), key=order)
-    return _ranked_in_order([(entry.passage, value) for value, entry in pairs], limit)
+    keyed = sorted(((order(entry), entry) for entry in entries), key=itemgetter(0))
+    return _ranked_in_order([(entry.passage, -key[0]) for key, entry in keyed[:limit]], limit)
 
 
 def _ranked_in_order(pairs: Sequence[tuple[Passage, float]], limit: int | None) -> list[Hit]:

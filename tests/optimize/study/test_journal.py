@@ -183,6 +183,30 @@ def test_a_writer_that_hangs_is_not_waited_for_without_end(path, monkeypatch):
     study.tell(study.ask(), 1.0)
 
 
+def test_all_that_came_before_an_attribute_is_on_the_disk_with_it(path, monkeypatch):
+    synced = []
+
+    def sync(descriptor, real=os.fsync):
+        real(descriptor)
+        synced.append(os.fstat(descriptor).st_size)
+
+    monkeypatch.setattr(os, "fsync", sync)
+    study = optuna.create_study(storage=open_journal(path), study_name="s", direction="maximize")
+    assert synced[-1] == path.stat().st_size
+    before = len(synced)
+    for _ in range(2):
+        trial = study.ask()
+        for name in "abc":
+            trial.suggest_float(name, 0, 1)
+        for name in ("arm", "result"):
+            trial.set_user_attr(name, {"of": trial.number})
+            assert synced[-1] == path.stat().st_size
+        study.tell(trial, 1.0)
+    assert len(synced) - before == 4
+    study.set_user_attr("test", {"met": True})
+    assert synced[-1] == path.stat().st_size
+
+
 def test_a_journal_that_was_removed_is_not_begun_again_in_the_midst(path):
     trial = run_trials(path, 1).ask()
     path.unlink()
