@@ -72,6 +72,8 @@ def with_lora(model: Any, lora: LoraSettings, kind: Kind, seed: int) -> Any:
 def lora_files(model: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """What peft writes of a model: its configuration and its tensors, without the place of the base model.
 
+    The tensors are in half precision, as llama.cpp's are: one adapter in either form, and half the size.
+
     Args:
         model: Of ``with_lora``.
     """
@@ -79,7 +81,7 @@ def lora_files(model: Any) -> tuple[dict[str, Any], dict[str, Any]]:
 
     config = {name: _plain(value) for name, value in model.peft_config["default"].to_dict().items()}
     taught = get_peft_model_state_dict(model, save_embedding_layers=False)
-    tensors = {name: one.detach().cpu().contiguous() for name, one in taught.items()}
+    tensors = {name: one.detach().cpu().half().contiguous() for name, one in taught.items()}
     return config | {"base_model_name_or_path": None, "inference_mode": True}, tensors
 
 
