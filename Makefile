@@ -71,7 +71,7 @@ PAIRS    := $(foreach t,rrr hcqr multi_query,build/pairs/sample-$(t).jsonl) \
             $(foreach d,$(SETS),$(foreach t,rrr multi_query,build/pairs/$(d)-$(t).jsonl))
 REWRITER ?= artifacts/embedded-rewriter
 COLLECT   = $(BIN)/querywright rewriter collect
-TEACHER   = --teacher evidence --ties
+TEACHER   = --teacher evidence --knob top_k=10
 
 train-rewriter: $(STAMP) ## Train a rewriter for the embedded model on the sample, and on the sets of DATA that are there
 	mkdir -p build/pairs
@@ -81,7 +81,7 @@ train-rewriter: $(STAMP) ## Train a rewriter for the embedded model on the sampl
 	  --out build/pairs/sample-$(t).jsonl &&) true
 	$(foreach d,$(SETS),$(foreach t,rrr multi_query,$(COLLECT) $(DATA)/$(d)/questions.jsonl --collection $(d) \
 	  --technique $(t) $(TEACHER) --sizes 60,60,60 --out build/pairs/$(d)-$(t).jsonl &&)) true
-	$(BIN)/querywright rewriter train sample --collection sample --technique rrr --stages warmup --epochs 2 \
+	$(BIN)/querywright rewriter train sample --collection sample --technique rrr --knob top_k=10 --stages warmup --epochs 2 \
 	  --warmup-lr 5e-4 --dtype bfloat16 $(PAIRS:%=--pairs %) --out $(REWRITER)
 
 clean: ## Remove build products and tool caches; .querywright, with its stored answers, and .venv stay

@@ -10,7 +10,6 @@ import copy
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -29,17 +28,13 @@ from querywright.optimize.failures import failure_kind
 from querywright.optimize.pool import bounded_map
 from querywright.optimize.rewriter.canonical import has_empty_list, json_text
 from querywright.optimize.rewriter.episodes import REWRITER_LIMITS, run_episodes
-from querywright.optimize.rewriter.evidence import IDEAS, ideas
 from querywright.optimize.rewriter.keeping import add_line
 from querywright.optimize.rewriter.pairs import open_lines, pair_json, pair_of, write_pairs
 from querywright.optimize.rewriter.rewards import Reward
-from querywright.optimize.rewriter.scripts import script_of
 from querywright.optimize.rewriter.types import Episode, Pair, Scored, Turn
 from querywright.programs.base import Technique
 from querywright.programs.rag import RAG
 from querywright.retrieval.engines import opened
-from querywright.retrieval.held import HeldPassages
-from querywright.retrieval.replay import searched_by
 
 CANDIDATES_FILE = "collected.jsonl"
 PAIRS_FILE = "pairs.jsonl"
@@ -114,8 +109,8 @@ def collect(
     Args:
         program: What is trained: a technique, and a reader where the reward needs one. Its own prompts are learnt.
         questions: Train questions.
-        teacher: The LM that rewrites, which may be the model itself; or ``evidence``, which is no LM: the names that
-            the question's evidence is about, and its options, as queries.
+        teacher: The LM that rewrites, which may be the model itself; or ``evidence``, which is no LM
+            (``collect_evidence``).
         settings: How.
         folder: Where files are kept; made when it is missing.
         reward: From ``make_reward``.
@@ -130,23 +125,13 @@ def collect(
         InputError: The folder holds what was collected with other settings, or something is missing.
         QuerywrightError: An LM is out of reach, or its calls are used up; nothing is lost.
     """
-    writers = (
-        _evidence_writers(program if isinstance(program, Technique) else program.technique)
-        if isinstance(teacher, str)
-        else [_writer(program, _sampling(teacher, settings, number)) for number in range(settings.candidates)]
-    )
-    return collect_written(
-        program,
-        questions,
-        writers,
-        settings,
-        folder,
-        source=teacher_name(teacher),
-        facts=facts or {},
-        reward=reward,
-        reader_lm=reader_lm,
-        progress=progress,
-    )
+    shared: dict[str, Any] = {"reward": reward, "reader_lm": reader_lm, "progress": progress, "facts": facts or {}}
+    if isinstance(teacher, str):
+        from querywright.optimize.rewriter.teaching import collect_evidence
+
+        return collect_evidence(program, questions, settings, folder, **shared)
+    writers = [_writer(program, _sampling(teacher, settings, number)) for number in range(settings.candidates)]
+    return collect_written(program, questions, writers, settings, folder, source=teacher.model, **shared)
 
 
 def collect_written(
@@ -161,6 +146,7 @@ def collect_written(
     reward: Reward,
     reader_lm: dspy.LM | None = None,
     progress: Progress | None = None,
+    every: bool = False,
 ) -> list[Pair]:
     """Keep the best of what writers of any kind write for each question, as ``collect`` does.
 
@@ -176,6 +162,7 @@ def collect_written(
         reward: From ``make_reward``.
         reader_lm: What the reader asks, where the reward needs one.
         progress: Called as questions are done.
+        every: Whether the best of each question is kept, whatever it finds. Default False: where it is good enough.
 
     Returns:
         The pairs that are also in ``pairs.jsonl``, in the questions' order.
@@ -185,7 +172,7 @@ def collect_written(
     """
     if not writers:
         raise InputError("there is nobody to write rewrites; give one writer or more")
-    work = _Collection(program, settings, reward, reader_lm, source)
+    work = _Collection(program, settings, reward, reader_lm, source, every)
     return work.go(questions, writers, folder, facts, progress)[0]
 
 
@@ -271,6 +258,7 @@ class _Collection:
     reward: Reward
     reader_lm: dspy.LM | None
     source: str
+    every: bool = False
 
     def go(
         self,
@@ -394,7 +382,9 @@ class _Collection:
     def _kept(self, lines: Sequence[Mapping[str, Any]]) -> list[Pair]:
         """The pairs of the questions whose best rewrite is good enough."""
         scored = [line for line in lines if line.get("pairs")]
-        if self.reward.needs_reader:
+        if self.every:
+            kept = scored
+        elif self.reward.needs_reader:
             kept = [line for line in scored if line["right"] == 1.0]
             if sum(len(line["pairs"]) for line in kept) < self.settings.least:
                 kept = [line for line in scored if line["right"] == 1.0 or (line["f1"] or 0.0) >= 0.5]
@@ -418,23 +408,6 @@ def _sampling(lm: dspy.LM, settings: CollectSettings, number: int) -> dspy.LM:
     if "seed" in getattr(lm, "supported_params", ()):
         sampling["seed"] = settings.seed * 1000 + number
     return lm.copy(**sampling)
-
-
-def _evidence_writers(technique: Technique) -> list[Writer]:
-    """The teacher without an LM: each writer tries one of its ideas, the last of them where there are fewer."""
-    texts = script_of(technique.NAME)
-    retriever = searched_by(technique.retriever)
-    seen = "options" in technique.predictors()[0].signature.input_fields
-
-    def title(id: str) -> str:
-        held = retriever.get([id]) if isinstance(retriever, HeldPassages) and id in retriever else []
-        return str(held[0].title) if held else ""
-
-    def write(question: Question, number: int) -> list[str]:
-        tried = ideas(question, title, options=seen)
-        return texts(question, tried[min(number, len(tried) - 1)])
-
-    return [partial(write, number=number) for number in range(IDEAS)]
 
 
 def _writer(program: RAG | Technique, lm: dspy.LM) -> Writer:

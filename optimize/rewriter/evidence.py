@@ -3,18 +3,21 @@
 The titles of passages are what a collection calls things. Those that stand in a question are the names that have to be
 looked up, and the evidence tells them from its other words. Where the options can be seen, they say in the collection's
 own words what the question is about. What is learnt is to do the same without the evidence.
+
+An idea that is best for a question is often so by luck, so ideas are chosen for all questions that are alike, by
+the mean.
 """
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from statistics import fmean
 
 from querywright.data.types import Label, Question
 
 MOST_NAMES = 2
-IDEAS = 5
-"""Lists of queries that ``ideas`` gives at most."""
 
 _BEHIND = re.compile(r"\s*\([^()]*\)\s*$")
 
@@ -39,10 +42,8 @@ def names_of(question: Question, titles: Callable[[str], str]) -> tuple[str, ...
     return tuple(sorted(places, key=lambda name: (places[name], name)))
 
 
-def ideas(question: Question, titles: Callable[[str], str], *, options: bool) -> list[tuple[str, ...]]:
-    """Lists of queries that are worth a try, none twice; the question alone is always among them.
-
-    The question with its names, before and after it; with each name said again in front of it; with its options.
+def ideas(question: Question, titles: Callable[[str], str], *, options: bool) -> dict[str, tuple[str, ...]]:
+    """Lists of queries that are worth a try, by what they are made of.
 
     Args:
         question: With labelled evidence.
@@ -50,9 +51,36 @@ def ideas(question: Question, titles: Callable[[str], str], *, options: bool) ->
         options: Whether the options are seen, and so may stand in a query.
     """
     asked, names = question.question, names_of(question, titles)[:MOST_NAMES]
-    tried: list[tuple[str, ...]] = [(asked,)]
+    tried: dict[str, tuple[str, ...]] = {"question": (asked,)}
     if names:
-        tried += [(asked, *names), (*names, asked), (asked, *(f"{name} {asked}" for name in names))]
+        tried["question, names"] = (asked, *names)
+        tried["names, question"] = (*names, asked)
+        tried["question, each name with it"] = (asked, *(f"{name} {asked}" for name in names))
     if options and question.options:
-        tried.append((" ".join((asked, *question.options)),))
-    return list(dict.fromkeys(tried))
+        tried["question with its options"] = (" ".join((asked, *question.options)),)
+    return tried
+
+
+def group_of(question: Question, titles: Callable[[str], str], tried: Mapping[str, tuple[str, ...]]) -> str:
+    """Questions of which one rule is learnt: those with as many names for which the same can be tried."""
+    names = len(names_of(question, titles)[:MOST_NAMES])
+    return f"{names} names; {'; '.join(tried)}"
+
+
+def best_ideas(groups: Sequence[str], rewards: Sequence[Mapping[str, float]]) -> dict[str, str]:
+    """The idea of each group that is worth most in the mean, so that no luck with a single question is learnt.
+
+    Args:
+        groups: One a question.
+        rewards: Of each idea that was tried, one mapping a question; NaN where it could not be scored.
+
+    Returns:
+        An idea a group; of equal ones the first. A group of which nothing could be scored is left out.
+    """
+    found: dict[str, dict[str, list[float]]] = {}
+    for group, scored in zip(groups, rewards, strict=True):
+        for idea, reward in scored.items():
+            if not math.isnan(reward):
+                found.setdefault(group, {}).setdefault(idea, []).append(reward)
+    means = {group: {idea: fmean(values) for idea, values in scored.items()} for group, scored in found.items()}
+    return {group: max(each, key=lambda idea: each[idea]) for group, each in means.items()}

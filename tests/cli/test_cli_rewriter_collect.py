@@ -192,7 +192,7 @@ def test_the_evidence_teaches_names_and_options_without_an_lm(
     assert cli("index", "things", write("things.jsonl", passages)).status == 0
     done = cli(
         "rewriter", "collect", write("asked.jsonl", asked), "--collection", "things", "--metric", "recall@1",
-        "--sizes", "4,3,3", "--teacher", "evidence", "--ties", "--engine", "bm25", "--knob", "max_passages=1",
+        "--sizes", "4,3,3", "--teacher", "evidence", "--engine", "bm25", "--knob", "max_passages=1",
         "--out", "a.jsonl", "--json",
     )  # fmt: skip
     assert done.status == 0, done.err
@@ -200,9 +200,14 @@ def test_the_evidence_teaches_names_and_options_without_an_lm(
     assert server.requests == []
     pairs = read_pairs(Path("a.jsonl"))
     assert {pair.source for pair in pairs} == {"evidence"}
+    assert len(pairs) == 4
+    chosen = json.loads((home / "rewriters" / "a" / "collect" / "ideas" / "chosen.json").read_text())
+    (idea,) = chosen["ideas"].values()
+    assert list(chosen["questions"].values()) == [4]
     for pair in pairs:
-        number = pair.question[1:]
-        assert f"Thing{number}" in json.dumps(json.loads(pair.text)["queries"])
+        queries = json.loads(pair.text)["queries"]
+        assert f"Thing{pair.question[1:]}" in json.dumps(queries)
+        assert ("options" in idea) == (f"word{pair.question[1:]} none" in queries[0])
 
 
 def test_a_technique_that_the_evidence_cannot_teach_is_refused(cli: Any, vague: Path, collection: str) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 
 import pytest
 
 from querywright.data.types import Label, Question
 from querywright.errors import InputError
-from querywright.optimize.rewriter.evidence import IDEAS, ideas, names_of
+from querywright.optimize.rewriter.evidence import best_ideas, group_of, ideas, names_of
 from querywright.optimize.rewriter.scripts import SCRIPTS, script_of
 from querywright.programs import technique_class
 
@@ -38,22 +39,38 @@ def test_a_passage_that_does_not_help_gives_no_name() -> None:
 def test_ideas_are_the_question_with_its_names_and_with_its_options() -> None:
     question = asked(options=("yes", "no"))
     whole = question.question
-    expected = [
-        (whole,),
-        (whole, "Venus", "Mercury"),
-        ("Venus", "Mercury", whole),
-        (whole, f"Venus {whole}", f"Mercury {whole}"),
-        (f"{whole} yes no",),
-    ]
+    expected = {
+        "question": (whole,),
+        "question, names": (whole, "Venus", "Mercury"),
+        "names, question": ("Venus", "Mercury", whole),
+        "question, each name with it": (whole, f"Venus {whole}", f"Mercury {whole}"),
+        "question with its options": (f"{whole} yes no",),
+    }
     assert ideas(question, title, options=True) == expected
-    assert ideas(question, title, options=False) == expected[:-1]
-    assert len(expected) == IDEAS
+    del expected["question with its options"]
+    assert ideas(question, title, options=False) == expected
+    assert ideas(asked("what is it?"), title, options=True) == {"question": ("what is it?",)}
 
 
-def test_a_question_that_is_its_name_has_one_idea_each() -> None:
-    found = ideas(asked("Venus"), title, options=True)
-    assert len(found) == len(set(found))
-    assert found[0] == ("Venus",)
+def test_an_idea_is_chosen_for_all_questions_that_are_alike_by_its_mean() -> None:
+    groups = ["two", "two", "two", "none", "odd"]
+    rewards = [
+        {"question": 0.0, "names": 1.0, "options": 0.1},
+        {"question": 0.0, "names": -1.0, "options": 0.1},
+        {"question": 0.0, "names": math.nan, "options": 0.1},
+        {"question": 0.0, "names": 0.0},
+        {"question": math.nan},
+    ]
+    assert best_ideas(groups, rewards) == {"two": "options", "none": "question"}
+
+
+def test_questions_are_alike_where_they_have_as_many_names_and_the_same_can_be_tried() -> None:
+    def group(question: Question, *, options: bool = False) -> str:
+        return group_of(question, title, ideas(question, title, options=options))
+
+    one, two = asked("is MERCURY near?"), asked(options=("yes", "no"))
+    assert group(two) == group(asked("Venus or Mercury"))
+    assert len({group(one), group(two), group(two, options=True), group(asked("what?"))}) == 4
 
 
 def test_every_technique_that_can_be_taught_reads_its_script() -> None:
