@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import dspy
 
@@ -46,7 +46,7 @@ Writer = Callable[[Question], "list[str] | None"]
 
 
 EVIDENCE: Literal["evidence"] = "evidence"
-Teacher = dspy.LM | Literal["evidence"]
+Teacher: TypeAlias = dspy.LM | Literal["evidence"]
 """Who rewrites."""
 
 
