@@ -30,7 +30,7 @@ def test_sighup_during_loading_loads_again_once_it_serves(
 
     monkeypatch.setattr(server, "loader", lambda settings: load)
     kept = signal.signal(signal.SIGHUP, miss)
-    end = threading.Timer(5, os.kill, (os.getpid(), signal.SIGINT))
+    end = threading.Timer(60, os.kill, (os.getpid(), signal.SIGINT))
     try:
         server.serve(ServeSettings(artifacts=(tmp_path / "a",), port=0), on_start=lambda url: end.start())
         end.cancel()

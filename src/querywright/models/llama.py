@@ -130,10 +130,13 @@ class Chat:
         text, answer = self._step("", max_tokens=max_tokens, **self._sampling, **options)
         return text, str(answer["choices"][0]["finish_reason"])
 
-    def write_value(self, form: Form, max_tokens: int) -> str:
-        """The JSON of one value, perhaps cut off by ``max_tokens``."""
+    def write_value(self, form: Form, max_tokens: int, *, taught: bool = False) -> str:
+        """The JSON of one value, perhaps cut off by ``max_tokens``.
+
+        A model that was taught to write it knows when to end, and may have been taught to repeat what it read.
+        """
         grammar = "%llguidance {}\n" + form.grammar
-        sampling = {**self._sampling, **_NO_LOOPS} if form.may_loop else self._sampling
+        sampling = {**self._sampling, **_NO_LOOPS} if form.may_loop and not taught else self._sampling
         text, answer = self._step(form.opening, max_tokens=max_tokens, grammar=grammar, **sampling)
         self.value_tokens += int(answer["usage"]["completion_tokens"])
         return form.opening + text

@@ -254,6 +254,7 @@ def test_a_rewriter_is_used_within_the_limits_that_it_was_trained_with(
     one: Any = object.__new__(training._Training)
     one.settings = replace(SMALL["SETTINGS"], base=str(SMALL["base"](folder)))
     one.work, one.limits, given = folder, EmbeddedSettings(max_chars=99, max_items=3), {}
+    one.techniques = ["rrr"]
     monkeypatch.setattr(training, "write_rewriter", lambda *_, **named: given.update(named))
     one._write(folder / "used", folder, {}, "")
     assert (given["max_chars"], given["max_items"]) == (99, 3)
