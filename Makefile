@@ -67,22 +67,22 @@ bench: $(STAMP) ## Run the benchmarks
 # Question sets besides the sample that the rewriter learns from, each a folder of DATA with corpus.jsonl and questions.jsonl.
 DATA     ?= ../shared/data
 SETS     := $(patsubst $(DATA)/%/questions.jsonl,%,$(wildcard $(DATA)/hotpotqa/questions.jsonl $(DATA)/medquad/questions.jsonl))
-PAIRS    := $(foreach t,rrr hcqr multi_query,build/pairs/sample-$(t).jsonl) \
-            $(foreach d,$(SETS),$(foreach t,rrr multi_query,build/pairs/$(d)-$(t).jsonl))
 REWRITER ?= artifacts/embedded-rewriter
-COLLECT   = $(BIN)/querywright rewriter collect
-TEACHER   = --teacher evidence --knob top_k=10
+ROLES_sample   := rrr hcqr
+ROLES_hotpotqa := rrr multi_query
+ROLES_medquad  := rrr
+SIZES_medquad  := --sizes 60,60,60
+PAIRS    := $(foreach d,sample $(SETS),$(foreach t,$(ROLES_$(d)),build/pairs/$(d)-$(t).jsonl))
 
 train-rewriter: $(STAMP) ## Train a rewriter for the embedded model on the sample, and on the sets of DATA that are there
 	mkdir -p build/pairs
 	$(BIN)/querywright index sample sample
 	$(foreach d,$(SETS),$(BIN)/querywright index $(d) $(DATA)/$(d)/corpus.jsonl &&) true
-	$(foreach t,rrr hcqr multi_query,$(COLLECT) sample --collection sample --technique $(t) $(TEACHER) \
-	  --out build/pairs/sample-$(t).jsonl &&) true
-	$(foreach d,$(SETS),$(foreach t,rrr multi_query,$(COLLECT) $(DATA)/$(d)/questions.jsonl --collection $(d) \
-	  --technique $(t) $(TEACHER) --sizes 60,60,60 --out build/pairs/$(d)-$(t).jsonl &&)) true
+	$(foreach d,sample $(SETS),$(foreach t,$(ROLES_$(d)),$(BIN)/querywright rewriter collect \
+	  $(if $(filter sample,$(d)),sample,$(DATA)/$(d)/questions.jsonl) --collection $(d) --technique $(t) --teacher evidence \
+	  --knob top_k=10 $(SIZES_$(d)) --out build/pairs/$(d)-$(t).jsonl &&)) true
 	$(BIN)/querywright rewriter train sample --collection sample --technique rrr --knob top_k=10 --stages warmup --epochs 2 \
-	  --warmup-lr 5e-4 --dtype bfloat16 $(PAIRS:%=--pairs %) --out $(REWRITER)
+	  --warmup-lr 5e-4 --dtype bfloat16 --sizes 68,50,60 $(PAIRS:%=--pairs %) --out $(REWRITER)
 
 clean: ## Remove build products and tool caches; .querywright, with its stored answers, and .venv stay
 	rm -rf build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage
