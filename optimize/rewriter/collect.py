@@ -125,13 +125,20 @@ def collect(
         InputError: The folder holds what was collected with other settings, or something is missing.
         QuerywrightError: An LM is out of reach, or its calls are used up; nothing is lost.
     """
-    shared: dict[str, Any] = {"reward": reward, "reader_lm": reader_lm, "progress": progress, "facts": facts or {}}
+    shared: dict[str, Any] = {
+        "settings": settings,
+        "folder": folder,
+        "facts": facts or {},
+        "reward": reward,
+        "reader_lm": reader_lm,
+        "progress": progress,
+    }
     if isinstance(teacher, str):
         from querywright.optimize.rewriter.teaching import collect_evidence
 
-        return collect_evidence(program, questions, settings, folder, **shared)
+        return collect_evidence(program, questions, **shared)
     writers = [_writer(program, _sampling(teacher, settings, number)) for number in range(settings.candidates)]
-    return collect_written(program, questions, writers, settings, folder, source=teacher.model, **shared)
+    return collect_written(program, questions, writers, source=teacher.model, **shared)
 
 
 def collect_written(

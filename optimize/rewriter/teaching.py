@@ -62,7 +62,8 @@ def collect_evidence(
     technique = program if isinstance(program, Technique) else program.technique
     texts = script_of(technique.NAME)
     retriever = searched_by(technique.retriever)
-    seen = "options" in technique.predictors()[0].signature.input_fields
+    signature: Any = technique.predictors()[0].signature
+    seen = "options" in signature.input_fields
 
     def title(id: str) -> str:
         held = retriever.get([id]) if isinstance(retriever, HeldPassages) and id in retriever else []
