@@ -61,9 +61,13 @@ def ideas(question: Question, titles: Callable[[str], str], *, options: bool) ->
     return tried
 
 
-def group_of(question: Question, titles: Callable[[str], str], tried: Mapping[str, tuple[str, ...]]) -> str:
-    """Questions of which one rule is learnt: those with as many names for which the same can be tried."""
-    names = len(names_of(question, titles)[:MOST_NAMES])
+def group_of(tried: Mapping[str, tuple[str, ...]]) -> str:
+    """Questions of which one rule is learnt: those with as many names for which the same can be tried.
+
+    Args:
+        tried: What ``ideas`` gave for one of them.
+    """
+    names = len(tried.get("question, names", tried["question"])) - 1
     return f"{names} names; {'; '.join(tried)}"
 
 

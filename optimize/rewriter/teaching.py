@@ -70,7 +70,7 @@ def collect_evidence(
         return str(held[0].title) if held else ""
 
     tried = {one.id: ideas(one, title, options=seen) for one in questions}
-    groups = {one.id: group_of(one, title, tried[one.id]) for one in questions}
+    groups = {id: group_of(each) for id, each in tried.items()}
     kinds = list(dict.fromkeys(kind for each in tried.values() for kind in each))
 
     def write(question: Question, kind: str) -> list[str] | None:

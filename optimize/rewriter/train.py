@@ -169,7 +169,7 @@ class _Training:
     def _teacher(self) -> None:
         teacher = self.given.teacher
         if teacher is None or isinstance(teacher, str) or COLLECT not in self.settings.stages:
-            return  # the parts of a question are found by its evidence, which is no way to answer
+            return  # the evidence of a question is known in training alone, so this teacher answers nothing
         opened = self.given.open_lm if self.settings.base == EMBEDDED else None
         if opened is not None and teacher.model == opened(EMBEDDED).model:
             return  # it is the arm AS_IT_COMES

@@ -66,7 +66,7 @@ def test_an_idea_is_chosen_for_all_questions_that_are_alike_by_its_mean() -> Non
 
 def test_questions_are_alike_where_they_have_as_many_names_and_the_same_can_be_tried() -> None:
     def group(question: Question, *, options: bool = False) -> str:
-        return group_of(question, title, ideas(question, title, options=options))
+        return group_of(ideas(question, title, options=options))
 
     one, two = asked("is MERCURY near?"), asked(options=("yes", "no"))
     assert group(two) == group(asked("Venus or Mercury"))
