@@ -71,7 +71,6 @@ REWRITER ?= artifacts/embedded-rewriter
 ROLES_sample   := rrr hcqr
 ROLES_hotpotqa := rrr multi_query
 ROLES_medquad  := rrr
-SIZES_medquad  := --sizes 60,60,60
 PAIRS    := $(foreach d,sample $(SETS),$(foreach t,$(ROLES_$(d)),build/pairs/$(d)-$(t).jsonl))
 
 train-rewriter: $(STAMP) ## Train a rewriter for the embedded model on the sample, and on the sets of DATA that are there
@@ -80,9 +79,9 @@ train-rewriter: $(STAMP) ## Train a rewriter for the embedded model on the sampl
 	$(foreach d,$(SETS),$(BIN)/querywright index $(d) $(DATA)/$(d)/corpus.jsonl &&) true
 	$(foreach d,sample $(SETS),$(foreach t,$(ROLES_$(d)),$(BIN)/querywright rewriter collect \
 	  $(if $(filter sample,$(d)),sample,$(DATA)/$(d)/questions.jsonl) --collection $(d) --technique $(t) --teacher evidence \
-	  --knob top_k=10 $(SIZES_$(d)) --out build/pairs/$(d)-$(t).jsonl &&)) true
+	  --knob top_k=10 --out build/pairs/$(d)-$(t).jsonl &&)) true
 	$(BIN)/querywright rewriter train sample --collection sample --technique rrr --knob top_k=10 --stages warmup --epochs 2 \
-	  --warmup-lr 5e-4 --dtype bfloat16 --sizes 68,50,60 $(PAIRS:%=--pairs %) --out $(REWRITER)
+	  --warmup-lr 5e-4 --sizes 68,50,60 $(PAIRS:%=--pairs %) --out $(REWRITER)
 
 clean: ## Remove build products and tool caches; .querywright, with its stored answers, and .venv stay
 	rm -rf build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage

@@ -13,8 +13,8 @@ prompts of a batch begin with is read once. Each size writes after the same prom
 
 Compare ways that write about as much: tokens are those written a question, and calls above 1 a question are answers
 that could not be read and were asked for once more, or a technique that asks more often. Without --rewriter it is
-artifacts/rewriter, or where there is none a LoRA of random values, which is as fast as a trained one that writes as
-much. Run it on a machine that has nothing else to do.
+artifacts/embedded-rewriter, or where there is none a LoRA of random values, which is as fast as a trained one that
+writes as much. Run it on a machine that has nothing else to do.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ import numpy as np
 
 from querywright.models.openmp import limit_spinning
 
-ARTIFACT = Path(__file__).resolve().parents[1] / "artifacts" / "rewriter"
+ARTIFACT = Path(__file__).resolve().parents[1] / "artifacts" / "embedded-rewriter"
 PLAIN, FROZEN, LLAMA, TRANSFORMERS = "plain", "frozen", "llama.cpp", "transformers"
 SIZES = (1, 8, 32)
 RANK, SCALE = 16, 1e-3  # of random values: so small that it writes what the frozen model writes
@@ -403,7 +403,9 @@ def lines(report: Mapping[str, Any], options: argparse.Namespace) -> list[str]:
 
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    made.add_argument("--rewriter", type=Path, help="folder of a trained one (artifacts/rewriter, else random values)")
+    made.add_argument(
+        "--rewriter", type=Path, help="folder of a trained one (artifacts/embedded-rewriter, else random values)"
+    )
     made.add_argument("--questions", type=int, default=8, help="asked one at a time; 0 leaves latency out (8)")
     made.add_argument("--rounds", type=int, default=3, help="how often each is asked (3)")
     made.add_argument("--technique", default="rrr", help="one that asks an LM once a step (rrr)")

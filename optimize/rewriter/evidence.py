@@ -2,7 +2,8 @@
 
 The titles of passages are what a collection calls things. Those that stand in a question are the names that have to be
 looked up, and the evidence tells them from its other words. Where the options can be seen, they say in the collection's
-own words what the question is about. What is learnt is to do the same without the evidence.
+own words what the question is about. How evidence is worded (``phrasings``) is an idea too. What is learnt is to do the
+same without the evidence.
 
 An idea that is best for a question is often so by luck, so ideas are chosen for all questions that are alike, by
 the mean.
@@ -18,6 +19,8 @@ from statistics import fmean
 from querywright.data.types import Label, Question
 
 MOST_NAMES = 2
+GAP = "{}"
+"""Where a name stood."""
 
 _BEHIND = re.compile(r"\s*\([^()]*\)\s*$")
 
@@ -42,13 +45,17 @@ def names_of(question: Question, titles: Callable[[str], str]) -> tuple[str, ...
     return tuple(sorted(places, key=lambda name: (places[name], name)))
 
 
-def ideas(question: Question, titles: Callable[[str], str], *, options: bool) -> dict[str, tuple[str, ...]]:
+def ideas(
+    question: Question, titles: Callable[[str], str], *, options: bool, wording: str = ""
+) -> dict[str, tuple[str, ...]]:
     """Lists of queries that are worth a try, by what they are made of.
 
     Args:
         question: With labelled evidence.
         titles: The title of a passage by its id; empty where it has none.
         options: Whether the options are seen, and so may stand in a query.
+        wording: How evidence is worded for questions that ask like this one, with a gap for the name; empty where that
+            is not known.
     """
     asked, names = question.question, names_of(question, titles)[:MOST_NAMES]
     tried: dict[str, tuple[str, ...]] = {"question": (asked,)}
@@ -56,9 +63,16 @@ def ideas(question: Question, titles: Callable[[str], str], *, options: bool) ->
         tried["question, names"] = (asked, *names)
         tried["names, question"] = (*names, asked)
         tried["question, each name with it"] = (asked, *(f"{name} {asked}" for name in names))
+    if wording and names:
+        tried[f"question, {wording}"] = (f"{asked} {filled(wording, names[0])}",)
     if options and question.options:
         tried["question with its options"] = (" ".join((asked, *question.options)),)
     return tried
+
+
+def filled(wording: str, name: str) -> str:
+    """A wording with a name in its gaps."""
+    return wording.replace(GAP, name)
 
 
 def group_of(tried: Mapping[str, tuple[str, ...]]) -> str:

@@ -27,6 +27,7 @@ from querywright.optimize.rewriter.types import Episode, Scored
 from querywright.programs.base import MAX_PASSAGES, Technique
 from querywright.programs.plain import PlainRetrieval
 from querywright.programs.rag import RAG
+from querywright.retrieval.replay import searched_by
 
 DEFAULT_METRIC = "ndcg@10"
 
@@ -237,6 +238,18 @@ class RetrievalGain(_Scoring):
     def parts(self, question: Question, prediction: Any) -> dict[str, float]:
         """The measure alone."""
         return {self.metric: float(self._metric(question.to_example(), prediction))}
+
+    def found(self, questions: Sequence[Question], texts: Sequence[str]) -> list[float]:
+        """The measure of each question where a text is searched in its place; all are searched at once.
+
+        Args:
+            questions: Any number; the same one may stand several times.
+            texts: One a question.
+        """
+        technique = self._plain.technique
+        rankings = searched_by(technique.retriever).search(texts, technique.max_passages)
+        predictions = (dspy.Prediction(passages=[hit.passage for hit in hits]) for hits in rankings)
+        return [self._value(*one) for one in zip(questions, predictions, strict=True)]
 
 
 class AnswerGain(_Scoring):

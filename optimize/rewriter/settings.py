@@ -134,6 +134,24 @@ def check_training(
         _check_rewarded(settings, splits.train, reader=reader)
 
 
+def check_enough(settings: TrainSettings, pairs: Sequence[Pair]) -> None:
+    """Refuse a warm-up on pairs that are given alone and too few, before a model is loaded for it.
+
+    Args:
+        settings: How it is trained.
+        pairs: Those that are given.
+
+    Raises:
+        InputError: There are too few; the message says how many more are needed.
+    """
+    least = settings.warmup.least + 1  # and one that the epoch is chosen by
+    if WARMUP in settings.stages and COLLECT not in settings.stages and len(pairs) < least:
+        raise InputError(
+            f"the warm-up needs {least} pairs or more, but --pairs has {len(pairs)}: {least - len(pairs)} more needed; "
+            "collect from more questions, or with more candidates a question"
+        )
+
+
 def check_collecting(settings: TrainSettings, train: Sequence[Question], *, reader: bool) -> None:
     """Refuse what no rewrites can be collected for, before anything is asked or loaded.
 

@@ -12,12 +12,13 @@ from typing import Any
 import dspy
 
 from querywright.data.splits import data_hash
-from querywright.data.types import Question
+from querywright.data.types import Passage, Question
 from querywright.optimize.evaluate import Progress
 from querywright.optimize.rewriter.collect import CANDIDATES_FILE, EVIDENCE, CollectSettings, collect_written
 from querywright.optimize.rewriter.evidence import best_ideas, group_of, ideas
 from querywright.optimize.rewriter.keeping import read_lines, write_json
-from querywright.optimize.rewriter.rewards import Reward
+from querywright.optimize.rewriter.phrasings import frame_of, phrasings
+from querywright.optimize.rewriter.rewards import RetrievalGain, Reward
 from querywright.optimize.rewriter.scripts import script_of
 from querywright.optimize.rewriter.types import Pair
 from querywright.programs.base import Technique
@@ -65,11 +66,20 @@ def collect_evidence(
     signature: Any = technique.predictors()[0].signature
     seen = "options" in signature.input_fields
 
-    def title(id: str) -> str:
-        held = retriever.get([id]) if isinstance(retriever, HeldPassages) and id in retriever else []
-        return str(held[0].title) if held else ""
+    def passage(id: str) -> Passage | None:
+        return retriever.get([id])[0] if isinstance(retriever, HeldPassages) and id in retriever else None
 
-    tried = {one.id: ideas(one, title, options=seen) for one in questions}
+    def title(id: str) -> str:
+        held = passage(id)
+        return "" if held is None else held.title
+
+    wordings = phrasings(questions, title, passage, reward.found, progress) if isinstance(reward, RetrievalGain) else {}
+
+    def wording(question: Question) -> str:
+        frame = frame_of(question, title)
+        return "" if frame is None else wordings.get(frame.asked, "")
+
+    tried = {one.id: ideas(one, title, options=seen, wording=wording(one)) for one in questions}
     groups = {id: group_of(each) for id, each in tried.items()}
     kinds = list(dict.fromkeys(kind for each in tried.values() for kind in each))
 

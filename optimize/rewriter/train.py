@@ -54,6 +54,7 @@ from querywright.optimize.rewriter.settings import (
     REINFORCE,
     WARMUP,
     TrainSettings,
+    check_enough,
     check_training,
     claim,
     data_facts,
@@ -96,6 +97,7 @@ def train(
         reader=given.reader is not None and given.reader_lm is not None,
         collection=given.collection,
     )
+    check_enough(settings, given.pairs)
     limit_spinning()  # torch is loaded before llama.cpp here
     work.mkdir(mode=0o700, parents=True, exist_ok=True)
     with only_one(work):

@@ -318,14 +318,35 @@ def test_the_embedded_model_tells_meanings_apart(minilm: Embedder, capfd: pytest
     assert "Loading weights" not in out + err
 
 
-def test_threads_of_torch_follow_the_size_of_the_batch(minilm: Embedder, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("before", [1, os.cpu_count() or 1])
+def test_threads_of_torch_follow_the_size_of_the_batch_and_are_given_back(
+    monkeypatch: pytest.MonkeyPatch, before: int
+) -> None:
     import torch
 
+    class Model(HashModel):
+        threads: list[int]
+
+        def encode(self, texts: Sequence[str], **options: object) -> Vectors:
+            self.threads = [*getattr(self, "threads", []), torch.get_num_threads()]
+            if texts == ["fails"]:
+                raise RuntimeError("no")
+            return super().encode(texts, **options)
+
+    model = Model()
+    embedder = Embedder("hash:24", lambda: model, dimension=DIMENSION)
     monkeypatch.setattr(embedder_module, "SMALL_BATCH", 4)
-    minilm.encode([f"word {number}" for number in range(5)])
-    assert torch.get_num_threads() == os.cpu_count()
-    minilm.encode(["one query"])
-    assert torch.get_num_threads() == 1
+    known = torch.get_num_threads()
+    try:
+        torch.set_num_threads(before)
+        embedder.encode([f"word {number}" for number in range(5)])
+        embedder.encode(["one query"])
+        with pytest.raises(RuntimeError, match="no"):
+            embedder.encode(["fails"])
+        assert model.threads == [os.cpu_count(), 1, 1]
+        assert torch.get_num_threads() == before
+    finally:
+        torch.set_num_threads(known)
 
 
 def test_a_copied_model_gives_the_same_vectors(minilm: Embedder, tmp_path: Path) -> None:

@@ -186,10 +186,10 @@ class Embedder:
     def _embed(self, texts: list[str]) -> Vectors:
         if self._model is None:
             self._model = self._load()
-        _use_threads(1 if len(texts) <= SMALL_BATCH else os.cpu_count() or 1)
-        raw = self._model.encode(
-            texts, batch_size=32, convert_to_numpy=True, normalize_embeddings=True, show_progress_bar=False
-        )
+        with _threads(1 if len(texts) <= SMALL_BATCH else os.cpu_count() or 1):
+            raw = self._model.encode(
+                texts, batch_size=32, convert_to_numpy=True, normalize_embeddings=True, show_progress_bar=False
+            )
         vectors = np.asarray(raw, dtype=np.float32)
         expected = (len(texts), vectors.shape[-1] if self._dimension is None else self._dimension)
         if vectors.shape != expected or not np.isfinite(vectors).all():
@@ -301,11 +301,19 @@ def folder_id(folder: Path) -> str:
     return f"path:{folder.resolve().name}@{digest.hexdigest()[:8]}"
 
 
-def _use_threads(count: int) -> None:
-    """Sets torch's threads, which are one number a process, only when they are to change."""
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    """Torch with so many threads; they are one number a process, and whoever else computes gets back what it had."""
     torch = sys.modules.get("torch")  # a model that does not run on torch has not imported it
-    if torch is not None and torch.get_num_threads() != count:
-        torch.set_num_threads(count)
+    before = count if torch is None else torch.get_num_threads()
+    if torch is None or before == count:
+        yield
+        return
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 @contextmanager

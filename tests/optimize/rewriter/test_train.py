@@ -191,6 +191,17 @@ def test_questions_are_told_apart_by_id_in_a_collection_and_by_text_across_them(
         check_training(settings, SMALL["SPLITS"]._replace(train=both), **given)
 
 
+def test_too_few_pairs_are_refused_before_a_model_is_loaded(tmp_path: Path) -> None:
+    pairs = [Pair(f"q{n}", "rrr", 0, (("user", "What?"),), "{}", 1.0, "me") for n in range(4)]
+    told: list[str] = []
+    with pytest.raises(InputError, match="needs 5 pairs or more, but --pairs has 4: 1 more needed"):
+        SMALL["small"](
+            tmp_path, stages=("warmup",), pairs=pairs, teacher=None, progress=lambda what, *_: told.append(what)
+        )
+    assert not told
+    assert not (tmp_path / "run").exists()
+
+
 def test_pairs_of_what_is_no_technique_are_refused() -> None:
     settings = replace(SMALL["SETTINGS"], stages=("warmup",))
     pairs = [Pair("q0", one, 0, (("user", "What?"),), "{}", 1.0, "me") for one in ("rrr", "mine")]
