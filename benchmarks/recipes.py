@@ -19,7 +19,7 @@ import os
 import statistics
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -122,21 +122,19 @@ def summary(log: Sequence[dict[str, Any]]) -> dict[str, Any]:
     steps, looks = ([line for line in log if line["kind"] == kind] for kind in ("step", "dev"))
     third = max(1, len(steps) // 3)
 
-    def mean(lines: Sequence[dict[str, Any]], name: str) -> float:
-        return statistics.mean(line[name] for line in lines)
+    def ends(value: Callable[[dict[str, Any]], float]) -> list[float]:
+        return [statistics.mean(map(value, part)) for part in (steps[:third], steps[-third:])]
 
     return {
-        "reward": [mean(steps[:third], "reward"), mean(steps[-third:], "reward")],
+        "reward": ends(lambda line: line["reward"]),
         "dev": [line["value"] for line in looks],
         "plain": looks[0]["plain"],
         "kl": steps[-1]["kl"],
-        "tokens": [mean(steps[:third], "tokens"), mean(steps[-third:], "tokens")],
-        "distinct_2": [statistics.mean(line["guards"]["distinct_2"] for line in part)
-                       for part in (steps[:third], steps[-third:])],
-        "unreadable": [statistics.mean(line["guards"]["unreadable"] for line in part)
-                       for part in (steps[:third], steps[-third:])],
+        "tokens": ends(lambda line: line["tokens"]),
+        "distinct_2": ends(lambda line: line["guards"]["distinct_2"]),
+        "unreadable": ends(lambda line: line["guards"]["unreadable"]),
         "seconds": statistics.median(line["seconds"] for line in steps),
-    }  # fmt: skip
+    }
 
 
 def lines(report: dict[str, Any]) -> list[str]:

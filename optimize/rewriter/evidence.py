@@ -25,6 +25,11 @@ GAP = "{}"
 _BEHIND = re.compile(r"\s*\([^()]*\)\s*$")
 
 
+def helpful(question: Question) -> list[str]:
+    """The ids of a question's evidence, in its order, without what is labelled as no help."""
+    return [id for id, label in question.evidence.items() if label is not Label.NOT_USEFUL]
+
+
 def names_of(question: Question, titles: Callable[[str], str]) -> tuple[str, ...]:
     """The titles of a question's evidence that stand in the question, in its order.
 
@@ -34,10 +39,9 @@ def names_of(question: Question, titles: Callable[[str], str]) -> tuple[str, ...
         question: With labelled evidence.
         titles: The title of a passage by its id; empty where it has none.
     """
-    helpful = [id for id, label in question.evidence.items() if label is not Label.NOT_USEFUL]
     asked = question.question.casefold()
     places: dict[str, int] = {}
-    for id in helpful:
+    for id in helpful(question):
         name = _BEHIND.sub("", titles(id)).strip()
         place = asked.find(name.casefold())
         if name and place >= 0:

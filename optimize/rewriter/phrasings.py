@@ -14,9 +14,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from querywright.data.types import Label, Passage, Question
+from querywright.data.types import Passage, Question
 from querywright.optimize.evaluate import Progress
-from querywright.optimize.rewriter.evidence import GAP, filled, names_of
+from querywright.optimize.rewriter.evidence import GAP, filled, helpful, names_of
 
 LEAST_ALIKE = 8
 """Questions that must ask alike before a sentence is looked for that serves them all."""
@@ -115,7 +115,7 @@ def _best(
 ) -> str | None:
     sources: dict[str, set[str]] = {}
     for question, name in members:
-        for id in sorted(id for id, label in question.evidence.items() if label is not Label.NOT_USEFUL):
+        for id in sorted(helpful(question)):
             passage = passages(id)
             for sentence in () if passage is None else sentences_of(passage, name):
                 sources.setdefault(sentence, set()).add(question.id)
