@@ -95,7 +95,7 @@ def measure(options: argparse.Namespace, work: Path, say: Any) -> dict[str, Any]
         recipe = replace(RECIPES[name], steps=options.steps, room=options.room, length_penalty=0.0)
         group = options.samples // 2 if recipe.group > 1 else 1  # two questions a step, where they are compared
         recipe = replace(recipe, batch=options.samples // group, group=group)
-        lm = resolve_lm("embedded") if recipe.needs_reader else None
+        lm: Any = resolve_lm("embedded") if recipe.needs_reader else None
         program = make_program(
             TECHNIQUE, retriever, reader="multiple_choice" if recipe.needs_reader else None, max_passages=10, top_k=10
         )
