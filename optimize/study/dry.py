@@ -140,7 +140,8 @@ def dry_run(program: RAG, question: Question, *, decides_by_likelihood: bool = F
     Args:
         program: Over a ``dry_retriever``.
         question: The question.
-        decides_by_likelihood: Whether the LM decides choices by likelihood, and is shown no list of them.
+        decides_by_likelihood: Whether the LM decides choices by likelihood, and is shown no list of them and no
+            quotation marks.
     """
     engine = _DryEngine(decides_by_likelihood)
     lm = dspy.LM("dry/run", engine=GuardedEngine(engine, identity="dry"), cache=False, num_retries=0)

@@ -99,6 +99,28 @@ def test_an_lm_that_decides_by_likelihood_is_not_shown_the_choices():
     assert JSON_REQUEST not in str(system)
 
 
+def test_a_quoted_name_is_shown_to_a_grammar_s_lm_as_it_can_write_it():
+    demo = {
+        "passages": "p",
+        "question": 'Who sang "Help"?',
+        "answer": "tea",
+        "reasons": ['"Help" is hot'],
+        "sure": True,
+    }
+    said = {}
+    for likelihood in (True, False):
+        lm = lm_of(GOOD, likelihood=likelihood)
+        ask(lm, demos=[demo], passages='[1] "Tea": hot', question=['a "cup"', "b"])
+        said[likelihood] = [message.text for message in lm.engine.inner.requests[0].messages]
+    shown, answered, asked = said[True]
+    assert shown == "passages: p\n\nquestion: Who sang 'Help'?"
+    assert json.loads(answered)["reasons"] == ["'Help' is hot"]
+    assert asked == "passages: [1] 'Tea': hot\n\nquestion:\n- a 'cup'\n- b"
+    assert said[False][0] == 'passages: p\n\nquestion: Who sang "Help"?'
+    assert json.loads(said[False][1])["reasons"] == ['"Help" is hot']
+    assert said[False][2] == 'passages: [1] "Tea": hot\n\nquestion:\n- a "cup"\n- b'
+
+
 def test_empty_inputs_are_left_out_and_never_is_a_message_empty():
     assert user_text(passages="", question="q") == "question: q"
     assert user_text(passages=None, question=["a", "b\nc"]) == "question:\n- a\n- b c"

@@ -146,7 +146,7 @@ def test_a_demonstration_that_is_changed_in_place_is_noticed(guarded, memo):
 def test_another_adapter_is_another_step_or_none(guarded, memo):
     lm, predictor = guarded(), dspy.Predict(Write)
     with remembering(memo):
-        for adapter in (PromptAdapter(), PromptAdapter(list_choices=False), dspy.JSONAdapter()):
+        for adapter in (PromptAdapter(), PromptAdapter(grammar=True), dspy.JSONAdapter()):
             for _ in range(2):
                 with under(lm, adapter=adapter):
                     ask(predictor, {"question": "Why?"})

@@ -39,13 +39,15 @@ class PromptAdapter(JSONAdapter):
     An answer that cannot be read is asked for once more, with what was wrong; a second one raises.
 
     Args:
-        list_choices: Name the values of a choice in the prompt. An LM that decides choices by likelihood does
-            better without the list, so for such an LM it is left out whatever is given here. Default True.
+        grammar: The LM fills in a form by grammar, as the embedded one does. It decides a choice by likelihood, and
+            does better without a list of the values; it is told how long a value may get; and since its texts have no
+            quotation marks, a quoted name is shown to it as it can write it, between apostrophes. An LM whose engine
+            ``decides_by_likelihood`` is always asked so, whether or not there is a grammar. Default False.
     """
 
-    def __init__(self, *, list_choices: bool = True) -> None:
+    def __init__(self, *, grammar: bool = False) -> None:
         super().__init__(use_native_function_calling=False)
-        self.list_choices = list_choices
+        self.grammar = grammar
         self._note = ""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> PromptAdapter:
@@ -95,16 +97,13 @@ class PromptAdapter(JSONAdapter):
         """Ask for the fields by schema; an LM that fills one in by grammar is told how long a value may get."""
         super()._prepare_response_format(lm, lm_kwargs, signature)
         schema_of = getattr(lm_kwargs.get("response_format"), "model_json_schema", None)
-        if not self.list_choices and schema_of is not None:
+        if self.grammar and schema_of is not None:
             _limit(schema_of()["properties"], signature)  # the form keeps this very mapping
 
     def format_system_message(self, signature: Any) -> str:
         """The instructions, then one line an output field."""
         lines = [textwrap.dedent(signature.instructions).strip()]
-        if self.list_choices:
-            lines.append(f"\n{JSON_REQUEST} with these fields:")
-        else:
-            lines.append("\nFields of the answer:")
+        lines.append("\nFields of the answer:" if self.grammar else f"\n{JSON_REQUEST} with these fields:")
         lines.extend(self._field_line(name, field) for name, field in signature.output_fields.items())
         return "\n".join(lines)
 
@@ -120,7 +119,7 @@ class PromptAdapter(JSONAdapter):
         parts = [prefix] if prefix else []
         key, opening = _frame(tuple(signature.output_fields), tuple(signature.fields))
         for name in signature.input_fields:
-            text = _framed(_text(inputs.get(name)), key, opening)
+            text = self._shown(_framed(_text(inputs.get(name)), key, opening))
             if text:
                 parts.append(f"{name}:\n{text}" if "\n" in text else f"{name}: {text.lstrip()}")
         if suffix:
@@ -133,7 +132,7 @@ class PromptAdapter(JSONAdapter):
         self, signature: Any, outputs: Mapping[str, Any], missing_field_message: str | None = None
     ) -> str:
         """The answer of a demonstration in the form that is asked for; what it lacks is left out, not filled in."""
-        values = {name: outputs[name] for name in signature.output_fields if name in outputs}
+        values = {name: self._shown(outputs[name]) for name in signature.output_fields if name in outputs}
         return json.dumps(values, ensure_ascii=False, default=str)
 
     def parse(self, signature: Any, completion: str) -> dict[str, Any]:
@@ -177,15 +176,21 @@ class PromptAdapter(JSONAdapter):
     def _form(self, annotation: Any) -> str:
         if get_origin(annotation) is Literal:
             values = " | ".join(json.dumps(value, ensure_ascii=False) for value in get_args(annotation))
-            return f"one of {values}" if self.list_choices else ""
+            return "" if self.grammar else f"one of {values}"
         if get_origin(annotation) is list:
             return _LISTS.get(get_args(annotation), "list")
-        return _KINDS.get(annotation, "") if self.list_choices else ""
+        return "" if self.grammar else _KINDS.get(annotation, "")
+
+    def _shown(self, value: Any) -> Any:
+        """A value as the LM can write it: a grammar has no quotation marks within a text."""
+        if self.grammar and isinstance(value, str):
+            return value.replace('"', "'")
+        return [self._shown(one) for one in value] if self.grammar and isinstance(value, list) else value
 
     def _variant(self, lm: Any) -> PromptAdapter:
-        """This adapter, or one that leaves choices out for an LM that decides them by likelihood."""
-        if self.list_choices and isinstance(lm, dspy.LM) and getattr(lm.engine, "decides_by_likelihood", False):
-            return PromptAdapter(list_choices=False)
+        """This adapter, or the one for an LM that writes in a grammar."""
+        if not self.grammar and isinstance(lm, dspy.LM) and getattr(lm.engine, "decides_by_likelihood", False):
+            return PromptAdapter(grammar=True)
         return self
 
     def _repairing(self, lm: Any, signature: Any, error: AdapterParseError) -> PromptAdapter:
@@ -195,7 +200,7 @@ class PromptAdapter(JSONAdapter):
             engine.ledger.add(Cost(repairs=1))
         names = ", ".join(json.dumps(name) for name in signature.output_fields)
         wrong = error.message.partition("\n\n")[0]
-        repairing = PromptAdapter(list_choices=self.list_choices)
+        repairing = PromptAdapter(grammar=self.grammar)
         repairing._note = (
             f"Your last answer could not be read. {wrong} Answer with only the JSON object, nothing before or "
             f"after it, with these fields: {names}."

@@ -224,7 +224,7 @@ def _place(predictor: dspy.Predict, inputs: Mapping[str, Any]) -> tuple[Memo, by
     if demos is None or not _OVERRIDES.isdisjoint(texts) or not is_plain(sampling) or not is_plain(texts):
         return None
     signature = signature_text(inputs.get("signature") or predictor.signature)
-    asked = repr((engine.identity, lm.model, adapter.list_choices, sorted(sampling.items()), texts))
+    asked = repr((engine.identity, lm.model, adapter.grammar, sorted(sampling.items()), texts))
     said = f"{len(signature)} {signature}{asked}".encode("utf-8", "surrogatepass")
     return memo, hashlib.blake2b(said, digest_size=20, key=demos).digest(), engine.ledger
 
