@@ -9,6 +9,8 @@ from typing import Any
 
 import dspy
 
+from querywright.models.schema_fields import ended
+
 LONGEST_QUERY = 120
 """Characters of a query that a model is held to where its answers are written by a grammar."""
 
@@ -47,10 +49,10 @@ def query_texts(written: Any, limit: int, *, besides: Iterable[str] = ()) -> lis
         written: The value of an answer's field: a list of texts, or one text with a query a line or between
             semicolons.
         limit: Queries at most, 0 or more.
-        besides: Texts that are searched anyway and are not repeated.
+        besides: Texts that are searched anyway and are not repeated, whole or cut off at ``LONGEST_QUERY``.
     """
     lines = re.split(r"[\n;]", written) if isinstance(written, str) else list(written or ())
-    seen = {folded(text) for text in besides}
+    seen = {folded(one) for text in besides for one in (text, _cut_off(text))}
     kept: list[str] = []
     for line in lines:
         if len(kept) >= limit:
@@ -60,6 +62,11 @@ def query_texts(written: Any, limit: int, *, besides: Iterable[str] = ()) -> lis
             seen.add(folded(text))
             kept.append(text)
     return kept
+
+
+def _cut_off(text: str) -> str:
+    """A copy of a text where answers are written by a grammar."""
+    return ended(" ".join(text.split())[:LONGEST_QUERY], LONGEST_QUERY)
 
 
 def with_count(predictor: dspy.Predict, field: str, count: int, desc: str) -> Any:
@@ -82,5 +89,5 @@ def _with_count(signature: Any, instructions: str, field: str, count: int, desc:
 
 
 def folded(text: str) -> str:
-    """The text as it is compared with others: without capitals, spaces and final marks that make no difference."""
-    return " ".join(text.split()).casefold().rstrip(".?!\u3002\uff1f\uff01 ")
+    """The text as it is compared with others: without capitals, spaces, kinds of quotation marks and final marks."""
+    return " ".join(text.replace('"', "'").split()).casefold().rstrip(".?!\u3002\uff1f\uff01 ")

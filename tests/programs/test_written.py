@@ -3,7 +3,7 @@ from __future__ import annotations
 import dspy
 import pytest
 
-from querywright.programs.written import one_line, plain_line, query_texts, with_count
+from querywright.programs.written import LONGEST_QUERY, one_line, plain_line, query_texts, with_count
 
 
 @pytest.mark.parametrize(
@@ -77,6 +77,16 @@ def test_a_text_that_is_no_query_loses_only_line_breaks_and_outer_quotes(written
 )
 def test_queries_are_unique_and_at_most_so_many(written, limit, texts):
     assert query_texts(written, limit, besides=["The question?"]) == texts
+
+
+def test_a_copy_of_the_question_is_dropped_with_other_quotes_and_cut_off_by_the_grammar():
+    question = 'Which "band" of the year was it that ' + "played in the harbour on the first Sunday of spring, " * 3
+    copied = question.replace('"', "'")
+    cut = copied[:LONGEST_QUERY].rpartition(" ")[0]
+    assert len(question) > LONGEST_QUERY > len(cut)
+    assert query_texts([copied, cut, "another"], 3, besides=[question]) == ["another"]
+    part = "Which 'band' of the year was it"
+    assert query_texts([part], 3, besides=[question]) == [part]  # a shorter question is one of its own
 
 
 def test_a_count_keeps_what_was_tuned():

@@ -125,9 +125,9 @@ class Form:
             low, high = self._field.get("minimum", value), self._field.get("maximum", value)
             return min(max(value, low), high)
         if self._limit is not None and isinstance(value, str):
-            return _ended(value, self._limit)
+            return ended(value, self._limit)
         if self._limit is not None and isinstance(value, list):
-            return [_ended(item, self._limit) for item in value]
+            return [ended(item, self._limit) for item in value]
         return value
 
 
@@ -135,8 +135,13 @@ def _text_rule(limit: int) -> str:
     return r'TEXT: /[^"\\\x00-\x1f]{1,' + str(limit) + "}/"
 
 
-def _ended(text: str, limit: int) -> str:
-    """The text, without the piece of a word at its end when its limit cut it."""
+def ended(text: str, limit: int) -> str:
+    """The text, without the piece of a word at its end when its limit cut it.
+
+    Args:
+        text: Of ``limit`` characters at most.
+        limit: At which it was cut, if it is that long.
+    """
     if len(text) >= limit and " " in text.strip():
         text = text[: text.rstrip().rindex(" ")] if not text.endswith(" ") else text
     return text.strip()
