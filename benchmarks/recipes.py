@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import math
 import os
 import statistics
 import sys
@@ -30,6 +31,7 @@ from querywright.models.openmp import limit_spinning
 
 ARTIFACT = Path(__file__).resolve().parents[1] / "artifacts" / "embedded-rewriter"
 TECHNIQUE = "rrr"
+RECIPES = ("ours", "seed", "paper")
 
 
 def started(folder: Path, device: str) -> Any:
@@ -79,20 +81,21 @@ def measure(options: argparse.Namespace, work: Path, say: Any) -> dict[str, Any]
     from querywright.models.embedder import resolve_embedder
     from querywright.optimize.rewriter.episodes import run_episodes
     from querywright.optimize.rewriter.keeping import read_lines
-    from querywright.optimize.rewriter.recipes import RECIPES
+    from querywright.optimize.rewriter.recipes import RECIPES as KNOWN
     from querywright.optimize.rewriter.reinforce import LOG, ReinforceSettings, reinforce
     from querywright.optimize.rewriter.rewards import make_reward
     from querywright.programs import make_program
     from querywright.retrieval.chroma import ChromaRetriever
     from querywright.retrieval.index import build_collection
 
+    check_same(work, {name: getattr(options, name) for name in ("train", "dev", "samples", "room")}, options.rewriter)
     sample, embedder = load_sample(), resolve_embedder("embedded")
     build_collection("sample", sample.passages, embedder=embedder, home=work)
     retriever = ChromaRetriever("sample", embedder=embedder, home=work)
     splits = split_questions(sample.questions, sizes=(options.train, options.dev, 1))
     found = {}
     for name in options.recipes:
-        recipe = replace(RECIPES[name], steps=options.steps, room=options.room, length_penalty=0.0)
+        recipe = replace(KNOWN[name], steps=options.steps, room=options.room, length_penalty=0.0)
         group = options.samples // 2 if recipe.group > 1 else 1  # two questions a step, where they are compared
         recipe = replace(recipe, batch=options.samples // group, group=group)
         lm: Any = resolve_lm("embedded") if recipe.needs_reader else None
@@ -113,6 +116,30 @@ def measure(options: argparse.Namespace, work: Path, say: Any) -> dict[str, Any]
     return found
 
 
+def check_same(work: Path, sizes: dict[str, int], rewriter: Path) -> None:
+    """Note in the working folder what its curves are of.
+
+    Args:
+        work: The folder; made when it is missing.
+        sizes: What a curve depends on besides its length.
+        rewriter: Where it begins.
+
+    Raises:
+        SystemExit: Its curves are of something else.
+    """
+    manifest, file = rewriter / "rewriter.json", work / "recipes.json"
+    if not manifest.is_file():
+        raise SystemExit(f"there is no rewriter at {rewriter.name}: give the folder of one")
+    facts = {**sizes, "rewriter": json.loads(manifest.read_text(encoding="utf-8"))["checksum"]}
+    begun = any((work / name).exists() for name in RECIPES)
+    known = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {} if begun else facts
+    apart = [f"{name} was {known.get(name, 'another')}" for name, value in facts.items() if known.get(name) != value]
+    if apart:
+        raise SystemExit(f"{work.name} holds other curves ({', '.join(apart)}): give another --work, or delete it")
+    work.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(facts), encoding="utf-8")
+
+
 def summary(log: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """What a curve comes to.
 
@@ -122,8 +149,10 @@ def summary(log: Sequence[dict[str, Any]]) -> dict[str, Any]:
     steps, looks = ([line for line in log if line["kind"] == kind] for kind in ("step", "dev"))
     third = max(1, len(steps) // 3)
 
-    def ends(value: Callable[[dict[str, Any]], float]) -> list[float]:
-        return [statistics.mean(map(value, part)) for part in (steps[:third], steps[-third:])]
+    def ends(value: Callable[[dict[str, Any]], float | None]) -> list[float]:
+        """The means of the first and the last steps; of steps without a value nothing is known."""
+        known = [[one for line in part if (one := value(line)) is not None] for part in (steps[:third], steps[-third:])]
+        return [statistics.mean(part) if part else math.nan for part in known]
 
     return {
         "reward": ends(lambda line: line["reward"]),
@@ -160,7 +189,7 @@ def lines(report: dict[str, Any]) -> list[str]:
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("--rewriter", type=Path, default=ARTIFACT, help="where it begins (artifacts/embedded-rewriter)")
-    made.add_argument("--recipes", nargs="+", default=["ours", "seed", "paper"], choices=["ours", "seed", "paper"])
+    made.add_argument("--recipes", nargs="+", default=RECIPES, choices=RECIPES)
     made.add_argument("--train", type=int, default=16, help="questions to learn from (16)")
     made.add_argument("--dev", type=int, default=12, help="questions that are looked at (12)")
     made.add_argument("--steps", type=int, default=10, help="of each recipe (10)")
@@ -187,7 +216,9 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     for line in () if options.json else lines(found):
         say(line)
     if options.json:
-        print(json.dumps(found, indent=2))
+        from querywright.optimize.rewriter.keeping import finite_all
+
+        print(json.dumps(finite_all(found), indent=2))
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,7 +30,7 @@ def small(tiny_models: None, tmp_path: Path) -> Iterator[list[str]]:
     sys.modules.pop("rewriter", None)
 
 
-def test_each_recipe_begins_with_the_rewriter_and_draws_as_many_samples(benchmark, small, capsys):
+def test_each_recipe_begins_with_the_rewriter_and_draws_as_many_samples(benchmark, small, capsys, tmp_path):
     found = benchmark.main([*small, "--json"])
     out, err = capsys.readouterr()
     assert json.loads(out) == json.loads(json.dumps(found))
@@ -46,6 +47,26 @@ def test_each_recipe_begins_with_the_rewriter_and_draws_as_many_samples(benchmar
     again = benchmark.main([*small, "--recipes", "ours", "--steps", "2"])
     assert [line["step"] for line in again["ours"]["log"] if line["kind"] == "step"] == [1, 2]
     assert again["ours"]["log"][: len(found["ours"]["log"])] == found["ours"]["log"]
+    with pytest.raises(SystemExit, match="work holds other curves \\(train was 2\\): give another --work"):
+        benchmark.main([*small, "--train", "3"])
+    (tmp_path / "work" / "recipes.json").unlink()
+    with pytest.raises(SystemExit, match=r"train was another, .*: give another --work"):
+        benchmark.main(small)
+    with pytest.raises(SystemExit, match="there is no rewriter at nowhere"):
+        benchmark.main([*small, "--rewriter", str(tmp_path / "nowhere")])
+
+
+def test_a_step_of_which_nothing_is_known_is_left_out_of_the_means(benchmark):
+    guards = {"distinct_2": 0.5, "unreadable": None}
+    steps = [
+        {"kind": "step", "reward": reward, "kl": 0.0, "tokens": 4.0, "guards": guards, "seconds": 1.0}
+        for reward in (None, 0.25, 0.5, None, None, None)
+    ]
+    found = benchmark.summary([{"kind": "dev", "value": 0.5, "plain": 0.5}, *steps])
+    assert found["reward"][0] == 0.25
+    assert math.isnan(found["reward"][1])
+    assert found["distinct_2"] == [0.5, 0.5]
+    assert "nan" in benchmark.lines({"ours": found})[-1]
 
 
 def test_the_weights_are_those_of_the_rewriter_and_another_form_is_refused(benchmark, small, tmp_path):
