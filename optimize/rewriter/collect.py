@@ -38,6 +38,7 @@ from querywright.retrieval.engines import opened
 
 CANDIDATES_FILE = "collected.jsonl"
 PAIRS_FILE = "pairs.jsonl"
+_REVISION = 2  # raised when prompts or what is written for a question change, so that older ones are not gone on with
 _AT_A_TIME = 16
 """Questions between two writings; what a kill can cost."""
 
@@ -279,6 +280,7 @@ class _Collection:
         technique = self._technique
         head = {
             **facts,
+            "revision": _REVISION,
             "source": self.source,
             **asdict(self.settings),
             "threads": None,

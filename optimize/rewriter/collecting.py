@@ -12,20 +12,24 @@ from typing import Any
 
 import dspy
 
-from querywright.data.splits import data_hash
+from querywright.data.splits import asked_of, data_hash
 from querywright.data.types import Question
 from querywright.errors import InputError
 from querywright.models.embedded import EmbeddedSettings
 from querywright.models.hf import EMBEDDED
 from querywright.optimize.evaluate import Progress, finite
-from querywright.optimize.rewriter.collect import CANDIDATES_FILE, PAIRS_FILE, CollectSettings, collect
+from querywright.optimize.rewriter.collect import CANDIDATES_FILE, EVIDENCE, PAIRS_FILE, CollectSettings, collect
 from querywright.optimize.rewriter.episodes import REWRITER_LIMITS
 from querywright.optimize.rewriter.given import Given
 from querywright.optimize.rewriter.keeping import only_one, read_json, read_lines, write_json, write_whole
+from querywright.optimize.rewriter.pairs import open_lines, write_pairs
+from querywright.optimize.rewriter.passage_questions import passage_pairs
 from querywright.optimize.rewriter.rewards import make_reward
-from querywright.optimize.rewriter.settings import COLLECT, RUN, TrainSettings, check_collecting
+from querywright.optimize.rewriter.settings import COLLECT, RUN, TrainSettings, check_collecting, check_train
 from querywright.optimize.rewriter.types import Pair
 from querywright.programs import RAG, make_program
+from querywright.programs.qb_rag import QBRAG
+from querywright.retrieval.replay import searched_by
 
 WRITTEN = "written.json"
 """Hashes of what was written to ``--out``, by which it is known again."""
@@ -80,9 +84,10 @@ class Collected:
     Args:
         pairs: Those that were kept.
         questions: Train questions.
-        answered: Those with a rewrite that could be scored.
+        answered: Those with a rewrite that could be scored, or that a passage was learnt with.
         kept: Those with a pair.
-        measure: What ``plain`` and ``best`` are means of, over the answered questions.
+        measure: What ``plain`` and ``best`` are means of, over the answered questions; empty where nothing is
+            searched, as for the questions of passages.
         plain: Of the question as it was written; NaN where nothing was scored.
         best: Of the best rewrite.
     """
@@ -128,6 +133,8 @@ def collect_pairs(
     if given.teacher is None:
         raise InputError("there is nobody to collect rewrites from; give --teacher NAME")
     train = given.splits.train
+    if settings.technique == QBRAG.NAME:
+        return _collect_asked(given, REWRITER_LIMITS if settings.base == EMBEDDED else None, out, work)
     check_collecting(settings, train, reader=given.reader is not None and given.reader_lm is not None)
     check_pairs_file(out, work)
     programs = programs_of(settings, given)
@@ -150,6 +157,28 @@ def collect_pairs(
     keys = {data_hash([question]) for question in train}
     lines = [line for line in read_lines(work / COLLECT / CANDIDATES_FILE)[1:] if line["question"] in keys]
     return _counted(pairs, lines, train, getattr(reward, "metric", reward.name))
+
+
+def _collect_asked(given: Given, limits: EmbeddedSettings | None, out: Path, work: Path) -> Collected:
+    """What was asked of passages, anew each time: it is at hand."""
+    if given.teacher != EVIDENCE:
+        raise InputError(
+            f"{QBRAG.NAME} searches questions that were written for passages; those that people asked are learnt from, "
+            f"so give --teacher {EVIDENCE}"
+        )
+    check_pairs_file(out, work)
+    train = given.splits.train
+    check_train(train)
+    pairs = passage_pairs(train, searched_by(given.retriever), data=given.collection, limits=limits)
+    work.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with only_one(work):
+        head = {"technique": QBRAG.NAME, "collection": given.collection, "fingerprint": given.retriever.fingerprint}
+        open_lines(work / COLLECT / CANDIDATES_FILE, head)
+        write_pairs(work / COLLECT / PAIRS_FILE, pairs)
+        _write(work / COLLECT / PAIRS_FILE, out, work)
+    asked = {one for pair in pairs for one in pair.asked.split()}
+    learnt = sum(asked_of(question) in asked for question in train)
+    return Collected(pairs, len(train), learnt, learnt, "", math.nan, math.nan)
 
 
 def check_pairs_file(out: Path, work: Path) -> None:

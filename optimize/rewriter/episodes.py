@@ -95,6 +95,23 @@ def run_episodes(
     return [walk.episode() for walk in walks]
 
 
+def first_asked(run: Callable[[], Any]) -> tuple[Messages, Schema | None]:
+    """What a program asks its LM first, framed as for the policy, and the schema that it asks by.
+
+    Args:
+        run: Runs the program; it is left when it asks.
+
+    Raises:
+        InputError: It asks nothing.
+    """
+    try:
+        with asking(_policy_lm()):
+            run()
+    except _Asked as asked:
+        return asked.messages, asked.schema
+    raise InputError("the program asks no LM, so there is no prompt to learn")
+
+
 class _Asked(BaseException):
     """The policy is asked; no technique may take this for a failure of its own."""
 

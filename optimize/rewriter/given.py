@@ -109,7 +109,8 @@ def facts_of(settings: TrainSettings, given: Given) -> dict[str, Any]:
         given: What with.
     """
     told = {name: value for name, value in settings.to_json().items() if name not in ("base", "device")}
-    told["collect"] = {name: value for name, value in told["collect"].items() if name != "threads"}
+    for part, free in (("collect", "threads"), ("warmup", "keep_each"), ("reinforce", "keep_each")):
+        told[part] = {name: value for name, value in told[part].items() if name != free}
     lines = json.dumps([pair_json(pair) for pair in given.pairs], sort_keys=True)
     return {
         "format": FORMAT,

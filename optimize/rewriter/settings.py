@@ -19,6 +19,7 @@ from querywright.optimize.rewriter.reinforce import ReinforceSettings
 from querywright.optimize.rewriter.types import Pair
 from querywright.optimize.rewriter.warmup import WarmupSettings
 from querywright.programs import TECHNIQUES, technique_class
+from querywright.programs.qb_rag import QBRAG
 
 COLLECT, WARMUP, REINFORCE = "collect", "warmup", "reinforce"
 STAGES = (COLLECT, WARMUP, REINFORCE)
@@ -164,9 +165,21 @@ def check_collecting(settings: TrainSettings, train: Sequence[Question], *, read
         InputError: A value is wrong, or the questions are too few or not labelled.
     """
     _check_rewrites(settings)
+    check_train(train)
+    _check_rewarded(settings, train, reader=reader)
+
+
+def check_train(train: Sequence[Question]) -> None:
+    """Refuse to collect from nothing.
+
+    Args:
+        train: Train questions.
+
+    Raises:
+        InputError: There is none.
+    """
     if not train:
         raise InputError("there is no train question: 1 more is needed; give more questions or other --sizes")
-    _check_rewarded(settings, train, reader=reader)
 
 
 def _check_rewrites(settings: TrainSettings) -> None:
@@ -205,7 +218,11 @@ def _leaking(pairs: Sequence[Pair], splits: Splits, collection: str) -> list[Pai
     held_out = [*splits.dev, *splits.test]
     ids = {question.id for question in held_out}
     asked = {asked_of(question) for question in held_out} - {asked_of(question) for question in splits.train}
-    return [pair for pair in pairs if (pair.data in ("", collection) and pair.question in ids) or pair.asked in asked]
+
+    def same(pair: Pair) -> bool:
+        return pair.data in ("", collection) and pair.technique != QBRAG.NAME and pair.question in ids
+
+    return [pair for pair in pairs if same(pair) or asked & set(pair.asked.split())]
 
 
 def claim(folder: Path, facts: Mapping[str, Any]) -> None:

@@ -61,7 +61,7 @@ def collect_evidence(
         InputError: It is not known how the technique's LM would say a query, or the folder holds something else.
     """
     technique = program if isinstance(program, Technique) else program.technique
-    texts = script_of(technique.NAME)
+    texts = script_of(technique)
     retriever = searched_by(technique.retriever)
     signature: Any = technique.predictors()[0].signature
     seen = "options" in signature.input_fields

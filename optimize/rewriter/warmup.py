@@ -42,7 +42,7 @@ class WarmupSettings:
         norm: Longest gradient. Default 1.
         seed: Of the order. Default 0.
         least: Pairs that there must be. Default 16.
-        keep_each: Steps between checkpoints. Default 20.
+        keep_each: Steps between checkpoints. Default 5.
         chunk: Tokens in memory at a time while the weights are changed. Default 4096.
 
     Raises:
@@ -58,7 +58,7 @@ class WarmupSettings:
     norm: float = 1.0
     seed: int = 0
     least: int = 16
-    keep_each: int = 20
+    keep_each: int = 5
     chunk: int = 4096
 
     def __post_init__(self) -> None:

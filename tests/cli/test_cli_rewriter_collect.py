@@ -217,3 +217,60 @@ def test_a_technique_that_the_evidence_cannot_teach_is_refused(cli: Any, vague: 
     )  # fmt: skip
     assert done.status != 0
     assert "not step_back" in " ".join(done.err.split())
+
+
+def test_what_was_asked_of_passages_is_for_the_writer_of_questions(
+    cli: Any, write: Callable[..., Path], rows: list[dict[str, Any]], collection: str, server: Any
+) -> None:
+    asked = write("asked.jsonl", rows)
+    call = ("rewriter", "collect", asked, "--collection", collection, "--technique", "qb_rag", "--sizes", "4,3,3")
+    done = cli(*call, "--teacher", "evidence", "--out", "a.jsonl", width=200)
+    assert done.status == 0, done.err
+    assert "nothing is searched or scored" in done.out
+    train = {one.id: one for one in split_questions(read_questions(asked), sizes=SIZES).train}
+    pairs = read_pairs(Path("a.jsonl"))
+    assert {(pair.technique, pair.data, pair.source) for pair in pairs} == {("qb_rag", "tiny", "evidence")}
+    learnt = {text for pair in pairs for text in json.loads(pair.text)["questions"]}
+    assert learnt
+    assert learnt <= {one.question for one in train.values()}
+    again = cli(*call, "--teacher", "evidence", "--out", "a.jsonl", "--json")
+    assert again.data["pairs"] == len(pairs)
+    assert again.data["plain"] is None
+    refused = cli(*call, "--out", "b.jsonl")
+    assert refused.status == 2
+    assert "so give --teacher evidence" in refused.err
+    assert server.requests == []
+    assert not Path("b.jsonl").exists()
+
+
+def test_two_techniques_do_not_write_over_each_other(
+    cli: Any, write: Callable[..., Path], rows: list[dict[str, Any]], collection: str
+) -> None:
+    asked = write("asked.jsonl", rows)
+    for first, second in (("rrr", "qb_rag"), ("qb_rag", "rrr")):
+        file = f"{first}.jsonl"
+        call = ("rewriter", "collect", asked, "--collection", collection, "--teacher", "evidence", "--out", file)
+        assert cli(*call, "--technique", first).status == 0
+        before = Path(file).read_bytes()
+        refused = cli(*call, "--technique", second)
+        assert refused.status == 2
+        assert "was made with other settings" in " ".join(refused.err.split())
+        assert Path(file).read_bytes() == before
+
+
+def test_questions_of_passages_that_are_held_out_are_refused(
+    cli: Any, write: Callable[..., Path], rows: list[dict[str, Any]], collection: str
+) -> None:
+    asked = write("asked.jsonl", rows)
+    call = ("rewriter", "collect", asked, "--collection", collection, "--technique", "qb_rag", "--teacher", "evidence")
+    train = ("rewriter", "train", asked, "--collection", collection, "--out", "r", "--sizes", "4,3,3", "--stages",
+        "warmup", "--base", "some/model", "--pairs")  # fmt: skip
+    split = split_questions(read_questions(asked), sizes=SIZES)
+    held = {asked_of(one) for one in (*split.dev, *split.test)}
+    assert cli(*call, "--out", "a.jsonl", "--seed", "4").status == 0
+    pairs = read_pairs(Path("a.jsonl"))
+    leaking = [pair for pair in pairs if held & set(pair.asked.split())]
+    assert leaking
+    refused = cli(*train, "a.jsonl")
+    assert refused.status == 2
+    assert f"{len(leaking)} of the {len(pairs)} pairs of --pairs are of dev or test questions" in refused.err

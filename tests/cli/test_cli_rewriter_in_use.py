@@ -330,3 +330,18 @@ def test_a_rewriter_is_evaluated_as_trained_beside_no_rewriting_in_the_same_engi
     assert searched == ["bm25"]
     assert cli(*command, "--knob", "max_passages=1").status == 0
     assert made[-1][2] == {"max_passages": 1}
+
+    # What it learnt to ask of passages is no technique's search.
+    techniques = ("qb_rag", "rrr")
+    monkeypatch.setattr(
+        rewriters, "read_rewriter", lambda path: replace(read_rewriter(path), card=card, techniques=techniques)
+    )
+    again = cli(*command)
+    assert again.status == 0, again.err
+    assert [arm["arm"] for arm in again.data["arms"]] == [arm["arm"] for arm in found.data["arms"]]
+    monkeypatch.setattr(
+        rewriters, "read_rewriter", lambda path: replace(read_rewriter(path), card=card, techniques=("qb_rag",))
+    )
+    refused = cli(*command)
+    assert refused.status == 2
+    assert "learnt the prompts of qb_rag, which no search asks; name a technique" in " ".join(refused.err.split())

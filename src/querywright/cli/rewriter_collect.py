@@ -96,7 +96,8 @@ def collect_command(
 
     The train questions are those of rewriter train with the same --seed and --sizes. A collection that was ended,
     whichever way, goes on with the same command. The base is the model that will learn: what it cannot write is not
-    kept. The reader and --lm are asked by the recipes seed and paper only.
+    kept. The reader and --lm are asked by the recipes seed and paper only. For qb_rag, with --teacher evidence, a pair
+    is a passage and the train questions that it answers, from which the writer of its questions learns.
 
     Example: querywright rewriter collect questions.jsonl --collection mine --technique hcqr
     --teacher openai/gpt-4o-mini --out pairs.jsonl
@@ -107,9 +108,12 @@ def collect_command(
     from querywright.optimize.rewriter.collecting import check_pairs_file, collect_pairs
     from querywright.optimize.rewriter.given import Given
     from querywright.optimize.rewriter.settings import TrainSettings, check_collecting
+    from querywright.programs.qb_rag import QBRAG
 
     check_reader(reader)
-    engine = engine_for(technique, None if engine is None else check_engine(engine)) or "dense"
+    engine = None if engine is None else check_engine(engine)
+    # The questions of passages are written before there are any to search.
+    engine = (engine if technique == QBRAG.NAME else engine_for(technique, engine)) or "dense"
     settings = TrainSettings(
         technique=technique,
         knobs=deep_enough(technique, metric, knob_values(technique, pairs(knob, "--knob"))),
@@ -128,7 +132,8 @@ def collect_command(
     asked = read_questions(questions, columns=pairs(column, "--column"), limit=limit, split=split)
     splits = split_questions(asked, seed=seed, sizes=split_sizes(sizes))
     read_by = None if reader == "none" or not settings.recipe.needs_reader else reader_for(asked, reader)
-    check_collecting(settings, splits.train, reader=read_by is not None)
+    if technique != QBRAG.NAME:
+        check_collecting(settings, splits.train, reader=read_by is not None)
     workspace = Workspace.open(home, lm, api_base=api_base, api_key_env=api_key_env, max_calls=max_calls)
     given = Given(
         splits,
@@ -149,17 +154,22 @@ def collect_command(
 
 
 def _row(found: Collected) -> dict[str, str]:
+    measured = {
+        f"{found.measure}, as written": _number(found.plain),
+        f"{found.measure}, best rewrite": _number(found.best),
+    }
     return {
         "questions": str(found.questions),
         "answered": str(found.answered),
         "kept": str(found.kept),
         "pairs": str(len(found.pairs)),
-        f"{found.measure}, as written": _number(found.plain),
-        f"{found.measure}, best rewrite": _number(found.best),
+        **(measured if found.measure else {}),
     }
 
 
 def _notes(found: Collected) -> list[str]:
+    if not found.measure:
+        return ["a pair is a passage with the questions that were asked of it; nothing is searched or scored"]
     if found.answered == found.questions:
         return []
     return [f"no rewrite of {found.questions - found.answered} questions could be scored; they are in no mean"]

@@ -86,19 +86,26 @@ def evaluate_command(
     Example: querywright rewriter evaluate artifacts/mine questions.jsonl --collection mine
     """
     from querywright.data import read_questions
+    from querywright.errors import InputError
     from querywright.models.rewriters import read_rewriter
     from querywright.optimize.contrasts import against
     from querywright.optimize.evaluate import evaluate, metrics_by_name
     from querywright.optimize.report import table_rows
     from querywright.optimize.results import NO_REWRITING
     from querywright.optimize.rewriter.evaluation import METRICS
-    from querywright.programs import make_program
+    from querywright.programs import make_program, takes_rewriter, technique_class
 
     rewriter = read_rewriter(path)
     note_unlearnt(path, technique or ())
     asked = read_questions(questions, columns=pairs(column, "--column"), limit=limit, split=split)
     metrics = metrics_by_name(metric or METRICS)
-    names = technique or list(rewriter.techniques)
+    # The questions of passages are written before a search, and no technique asks for them.
+    names = technique or [name for name in rewriter.techniques if takes_rewriter(technique_class(name))]
+    if not names:
+        raise InputError(
+            f"{rewriter.name} learnt the prompts of {', '.join(rewriter.techniques)}, which no search asks; name a "
+            "technique with --technique to measure it there"
+        )
     engines = [engine_for(name, None if engine is None else check_engine(engine)) or "dense" for name in names]
     given = pairs(knob, "--knob")
     knobs = [knob_values(name, given) if given else _trained_with(rewriter.card, name) for name in names]

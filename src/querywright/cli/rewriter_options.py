@@ -32,7 +32,7 @@ TeacherOption = Annotated[
         "--teacher",
         metavar="NAME",
         help="The LM whose rewrites are collected, or evidence: no LM, the names that the evidence of a question is "
-        "about. Default: the base itself where that is embedded.",
+        "about, or for qb_rag what was asked of a passage. Default: the base itself where that is embedded.",
         show_default=False,
     ),
 ]

@@ -76,8 +76,9 @@ def test_questions_are_alike_where_they_have_as_many_names_and_the_same_can_be_t
 def test_every_technique_that_can_be_taught_reads_its_script() -> None:
     question = asked(options=("yes", "no"), answer="no")
     for name in SCRIPTS:
-        turns = [json.loads(text) for text in script_of(name)(question, ("one", "two", "three"))]
-        predictors = technique_class(name)(None).predictors()
+        technique = technique_class(name)(None)
+        turns = [json.loads(text) for text in script_of(technique)(question, ("one", "two", "three"))]
+        predictors = technique.predictors()[: len(turns)]  # those that write what is searched come first
         assert [set(turn) for turn in turns] == [set(one.signature.output_fields) for one in predictors], name
         said = json.dumps(turns)
         assert all(query in said for query in ("one", "two", "three")), name
@@ -85,11 +86,32 @@ def test_every_technique_that_can_be_taught_reads_its_script() -> None:
 
 def test_the_hypothesis_is_the_right_option_and_missing_queries_are_made_of_it() -> None:
     question = asked(options=("yes", "no"), answer="no")
-    first, second = (json.loads(text) for text in script_of("hcqr")(question, ("one",)))
+    first, second = (json.loads(text) for text in script_of(technique_class("hcqr")(None))(question, ("one",)))
     assert first["best_guess"] == "no"
     assert second == {"support": "one", "distinguish": f"{question.question} no", "verify": question.question}
 
 
 def test_a_technique_without_a_script_is_refused_with_those_that_have_one() -> None:
-    with pytest.raises(InputError, match=r"can teach hcqr, multi_query, rag_fusion, rrr, but not hyde"):
-        script_of("hyde")
+    with pytest.raises(InputError, match=r"can teach decomposition, hcqr, multi_query, rag_fusion, rrr, but not hyde"):
+        script_of(technique_class("hyde")(None))
+
+
+@pytest.mark.parametrize(("name", "field"), [("multi_query", "queries"), ("decomposition", "sub_questions")])
+def test_a_list_is_as_long_as_the_grammar_asks_and_what_is_left_over_repeats_the_question(
+    name: str, field: str
+) -> None:
+    question = asked()
+    knob = {"multi_query": "n_queries", "decomposition": "n_sub_questions"}[name]
+    for count in (1, 2, 4):
+        script = script_of(technique_class(name)(None, **{knob: count}))
+        (text,) = script(question, (question.question, "Venus", "Mercury"))
+        said = json.loads(text)[field]
+        names = [f"What is {one}?" if name == "decomposition" else one for one in ("Venus", "Mercury")]
+        assert said == [*names, question.question, question.question][:count]
+
+
+def test_a_sub_question_is_about_a_name_and_never_the_question_with_more() -> None:
+    question = asked()
+    script = script_of(technique_class("decomposition")(None))
+    (text,) = script(question, (question.question, f"Venus {question.question}"))
+    assert json.loads(text)["sub_questions"] == [question.question] * 3
