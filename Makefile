@@ -63,23 +63,33 @@ bench: $(STAMP) ## Run the benchmarks
 	$(BIN)/python benchmarks/load.py
 	$(BIN)/python benchmarks/serve.py
 	$(BIN)/python benchmarks/techniques.py --home $(QUERYWRIGHT_HOME)/bench
+	$(BIN)/python benchmarks/rewriter.py
+	$(BIN)/python benchmarks/recipes.py
 
-# Question sets besides the sample that the rewriter learns from, each a folder of DATA with corpus.jsonl and questions.jsonl.
+# What the rewriter learns, by question set: whose prompts. Besides the sample, a set is a folder of DATA with corpus.jsonl
+# and questions.jsonl; those that are not there are left out.
 DATA     ?= ../shared/data
-SETS     := $(patsubst $(DATA)/%/questions.jsonl,%,$(wildcard $(DATA)/hotpotqa/questions.jsonl $(DATA)/medquad/questions.jsonl))
 REWRITER ?= artifacts/embedded-rewriter
 ROLES_sample   := rrr hcqr
-ROLES_hotpotqa := rrr multi_query
-ROLES_medquad  := rrr
-PAIRS    := $(foreach d,sample $(SETS),$(foreach t,$(ROLES_$(d)),build/pairs/$(d)-$(t).jsonl))
+ROLES_hotpotqa := rrr multi_query decomposition
+ROLES_medquad  := rrr qb_rag
+ROLES_squad2   := qb_rag
+SETS     := sample $(patsubst $(DATA)/%/questions.jsonl,%,$(wildcard $(foreach d,hotpotqa medquad squad2,$(DATA)/$(d)/questions.jsonl)))
+PAIRS    := $(foreach d,$(SETS),$(foreach t,$(ROLES_$(d)),build/pairs/$(d)-$(t).jsonl))
+# How a technique is run while its rewrites are collected, and of how much of a set.
+WITH_rrr           := --knob top_k=10
+WITH_hcqr          := --knob top_k=10
+WITH_multi_query   := --knob top_k=10
+WITH_decomposition := --knob top_k=10 --knob mode=individual --knob reader_sees_answers=false
+OF_medquad-qb_rag  := --limit 1200
+OF_squad2-qb_rag   := --limit 2000 --column evidence=passage
 
 train-rewriter: $(STAMP) ## Train a rewriter for the embedded model on the sample, and on the sets of DATA that are there
 	mkdir -p build/pairs
-	$(BIN)/querywright index sample sample
-	$(foreach d,$(SETS),$(BIN)/querywright index $(d) $(DATA)/$(d)/corpus.jsonl &&) true
-	$(foreach d,sample $(SETS),$(foreach t,$(ROLES_$(d)),$(BIN)/querywright rewriter collect \
+	$(foreach d,$(SETS),$(BIN)/querywright index $(d) $(if $(filter sample,$(d)),sample,$(DATA)/$(d)/corpus.jsonl) &&) true
+	$(foreach d,$(SETS),$(foreach t,$(ROLES_$(d)),$(BIN)/querywright rewriter collect \
 	  $(if $(filter sample,$(d)),sample,$(DATA)/$(d)/questions.jsonl) --collection $(d) --technique $(t) --teacher evidence \
-	  --knob top_k=10 --out build/pairs/$(d)-$(t).jsonl &&)) true
+	  $(WITH_$(t)) $(OF_$(d)-$(t)) --out build/pairs/$(d)-$(t).jsonl &&)) true
 	$(BIN)/querywright rewriter train sample --collection sample --technique rrr --knob top_k=10 --stages warmup --epochs 2 \
 	  --warmup-lr 5e-4 --sizes 68,50,60 $(PAIRS:%=--pairs %) --out $(REWRITER)
 

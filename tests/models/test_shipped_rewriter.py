@@ -39,7 +39,7 @@ def unseen() -> list[Question]:
 
 def test_it_is_small_and_names_what_it_learnt(shipped: Rewriter) -> None:
     assert sum(file.stat().st_size for file in FOLDER.iterdir()) < 20 * 10**6
-    assert set(shipped.techniques) == {"hcqr", "multi_query", "rrr"}
+    assert set(shipped.techniques) == {"decomposition", "hcqr", "multi_query", "qb_rag", "rrr"}
 
 
 def test_it_writes_the_question_and_its_options_without_falling_back(shipped: Rewriter, unseen: list[Question]) -> None:
