@@ -141,9 +141,9 @@ def test_a_shorter_maximum_cuts(folder: Path, reranker: CrossEncoderReranker) ->
     short = CrossEncoderReranker(str(folder), max_length=16)
     ends_apart = [Passage("a", "bread " * 30 + "salt"), Passage("b", "bread " * 30 + "blood")]
     first, second = short.score(QUERY, ends_apart)
-    assert first == second
+    assert first == pytest.approx(second, abs=1e-6)  # rows of one batch may differ in the last bit
     first, second = reranker.score(QUERY, ends_apart)
-    assert first != second
+    assert first != pytest.approx(second, abs=1e-6)
     assert short.id == f"{reranker.id}#16"
 
 
