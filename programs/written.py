@@ -9,7 +9,7 @@ from typing import Any
 
 import dspy
 
-from querywright.models.schema_fields import ended
+from querywright.models.schema_fields import apostrophes, ended
 
 LONGEST_QUERY = 120
 """Characters of a query that a model is held to where its answers are written by a grammar."""
@@ -90,4 +90,4 @@ def _with_count(signature: Any, instructions: str, field: str, count: int, desc:
 
 def folded(text: str) -> str:
     """The text as it is compared with others: without capitals, spaces, kinds of quotation marks and final marks."""
-    return " ".join(text.replace('"', "'").split()).casefold().rstrip(".?!\u3002\uff1f\uff01 ")
+    return " ".join(apostrophes(text).split()).casefold().rstrip(".?!\u3002\uff1f\uff01 ")

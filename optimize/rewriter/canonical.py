@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from querywright.models.embedded import EmbeddedSettings
-from querywright.models.schema_fields import Form, Schema, choices, resolved
+from querywright.models.schema_fields import Form, Schema, apostrophes, choices, resolved
 
 _CONTROL = re.compile(r"[\x00-\x1f\\]+")
 _HALF = re.compile("[\ud800-\udfff]")
@@ -70,7 +70,7 @@ def _limited(value: Any, field: Schema, root: Schema, settings: EmbeddedSettings
 
 
 def _plain(text: str, limit: int) -> str:
-    return " ".join(_CONTROL.sub(" ", text.replace('"', "'")).split())[:limit]
+    return " ".join(_CONTROL.sub(" ", apostrophes(text)).split())[:limit]
 
 
 def has_empty_list(text: str) -> bool:

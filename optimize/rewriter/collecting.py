@@ -25,7 +25,7 @@ from querywright.optimize.rewriter.keeping import only_one, read_json, read_line
 from querywright.optimize.rewriter.pairs import open_lines, write_pairs
 from querywright.optimize.rewriter.passage_questions import passage_pairs
 from querywright.optimize.rewriter.rewards import make_reward
-from querywright.optimize.rewriter.settings import COLLECT, RUN, TrainSettings, check_collecting, check_train
+from querywright.optimize.rewriter.settings import COLLECT, RUN, TrainSettings, check_collecting
 from querywright.optimize.rewriter.types import Pair
 from querywright.programs import RAG, make_program
 from querywright.programs.qb_rag import QBRAG
@@ -133,10 +133,10 @@ def collect_pairs(
     if given.teacher is None:
         raise InputError("there is nobody to collect rewrites from; give --teacher NAME")
     train = given.splits.train
-    if settings.technique == QBRAG.NAME:
-        return _collect_asked(given, REWRITER_LIMITS if settings.base == EMBEDDED else None, out, work)
     check_collecting(settings, train, reader=given.reader is not None and given.reader_lm is not None)
     check_pairs_file(out, work)
+    if settings.technique == QBRAG.NAME:
+        return _collect_asked(given, REWRITER_LIMITS if settings.base == EMBEDDED else None, out, work)
     programs = programs_of(settings, given)
     recipe = replace(settings.recipe, length_penalty=0.0)  # there is no length to aim at yet
     reward = make_reward(recipe, programs.program, metric=settings.metric, lm=programs.reader_lm)
@@ -166,9 +166,7 @@ def _collect_asked(given: Given, limits: EmbeddedSettings | None, out: Path, wor
             f"{QBRAG.NAME} searches questions that were written for passages; those that people asked are learnt from, "
             f"so give --teacher {EVIDENCE}"
         )
-    check_pairs_file(out, work)
     train = given.splits.train
-    check_train(train)
     pairs = passage_pairs(train, searched_by(given.retriever), data=given.collection, limits=limits)
     work.mkdir(mode=0o700, parents=True, exist_ok=True)
     with only_one(work):

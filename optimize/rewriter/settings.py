@@ -164,22 +164,13 @@ def check_collecting(settings: TrainSettings, train: Sequence[Question], *, read
     Raises:
         InputError: A value is wrong, or the questions are too few or not labelled.
     """
-    _check_rewrites(settings)
-    check_train(train)
-    _check_rewarded(settings, train, reader=reader)
-
-
-def check_train(train: Sequence[Question]) -> None:
-    """Refuse to collect from nothing.
-
-    Args:
-        train: Train questions.
-
-    Raises:
-        InputError: There is none.
-    """
+    asked = settings.technique == QBRAG.NAME  # of passages: nothing is rewritten there, or rewarded
+    if not asked:
+        _check_rewrites(settings)
     if not train:
         raise InputError("there is no train question: 1 more is needed; give more questions or other --sizes")
+    if not asked:
+        _check_rewarded(settings, train, reader=reader)
 
 
 def _check_rewrites(settings: TrainSettings) -> None:

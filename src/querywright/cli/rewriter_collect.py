@@ -132,8 +132,7 @@ def collect_command(
     asked = read_questions(questions, columns=pairs(column, "--column"), limit=limit, split=split)
     splits = split_questions(asked, seed=seed, sizes=split_sizes(sizes))
     read_by = None if reader == "none" or not settings.recipe.needs_reader else reader_for(asked, reader)
-    if technique != QBRAG.NAME:
-        check_collecting(settings, splits.train, reader=read_by is not None)
+    check_collecting(settings, splits.train, reader=read_by is not None)
     workspace = Workspace.open(home, lm, api_base=api_base, api_key_env=api_key_env, max_calls=max_calls)
     given = Given(
         splits,

@@ -24,6 +24,7 @@ from querywright.data.types import Passage
 from querywright.models.answers import JSON_REQUEST
 from querywright.models.guard import GuardedEngine
 from querywright.models.ledger import Cost
+from querywright.models.schema_fields import apostrophes
 
 _MARKER = re.compile(r"\[\[\s*##|<\|")
 _LINE_END = re.compile("\r\n|[\r\v\f\x1c\x1d\x1e\x85\u2028\u2029]")
@@ -183,9 +184,11 @@ class PromptAdapter(JSONAdapter):
 
     def _shown(self, value: Any) -> Any:
         """A value as the LM can write it: a grammar has no quotation marks within a text."""
-        if self.grammar and isinstance(value, str):
-            return value.replace('"', "'")
-        return [self._shown(one) for one in value] if self.grammar and isinstance(value, list) else value
+        if not self.grammar:
+            return value
+        if isinstance(value, str):
+            return apostrophes(value)
+        return [self._shown(one) for one in value] if isinstance(value, list) else value
 
     def _variant(self, lm: Any) -> PromptAdapter:
         """This adapter, or the one for an LM that writes in a grammar."""

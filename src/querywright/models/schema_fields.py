@@ -135,6 +135,15 @@ def _text_rule(limit: int) -> str:
     return r'TEXT: /[^"\\\x00-\x1f]{1,' + str(limit) + "}/"
 
 
+def apostrophes(text: str) -> str:
+    """The text as a grammar lets it be written: it takes no quotation mark within a text.
+
+    Args:
+        text: Any.
+    """
+    return text.replace('"', "'")
+
+
 def ended(text: str, limit: int) -> str:
     """The text, without the piece of a word at its end when its limit cut it.
 
