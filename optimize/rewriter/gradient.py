@@ -35,7 +35,7 @@ class Update:
         clip: Ratios of new to old probability count from 1 - clip to 1 + clip.
         epochs: Times that a batch is learnt from.
         norm: Longest gradient.
-        chunk: Completions in memory at a time.
+        chunk: Completions in memory at a time, on each device.
     """
 
     beta: float
@@ -97,7 +97,8 @@ def learn(
     if not total:
         return Learnt(0.0, 0.0, 0.0, 0)
     texts = [one for one, _ in kept]
-    parts = [slice(start, start + update.chunk) for start in range(0, len(texts), update.chunk)]
+    chunk = update.chunk * policy.width
+    parts = [slice(start, start + chunk) for start in range(0, len(texts), chunk)]
     with torch.no_grad():
         olds = [one.detach() for part in parts for one in policy.log_probs(texts[part])]
         refs = [one.detach() for part in parts for one in policy.log_probs(texts[part], reference=True)]
@@ -114,10 +115,10 @@ def learn(
         for part in parts:
             news = policy.log_probs(texts[part])
             each = zip(news, olds[part], refs[part], earned[part], strict=True)
-            chunk = torch.stack([_loss(*one, update).sum() for one in each]).sum() / total
-            losses.append(float(chunk.detach()))
+            part_loss = torch.stack([_loss(*one, update).sum() for one in each]).sum() / total
+            losses.append(float(part_loss.detach()))
             if math.isfinite(losses[-1]):
-                chunk.backward()
+                part_loss.backward()
         loss = math.fsum(losses)
         norm = float(torch.nn.utils.clip_grad_norm_(tensors, update.norm))
         if not (math.isfinite(loss) and math.isfinite(norm)):

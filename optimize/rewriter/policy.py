@@ -15,6 +15,7 @@ from typing import Any
 from querywright.errors import InputError, ModelError, PromptTooLongError
 from querywright.models.hf import Base, encode, encode_completion, end_tokens
 from querywright.optimize.rewriter.batches import Batch, Kind, portions, token_log_probs
+from querywright.optimize.rewriter.devices import Copies, devices_of
 from querywright.optimize.rewriter.drawing import check_drawing, draw, likeliest, numbers_of
 from querywright.optimize.rewriter.gradient import TrainingError
 from querywright.optimize.rewriter.lora import LoraSettings, lora_files, with_lora
@@ -36,7 +37,8 @@ class HFPolicy:
         tokenizer: Its tokenizer.
         kind: How it writes.
         lora: The matrices to train; None trains all weights.
-        device: Such as ``cpu`` or ``cuda:0``; ``auto`` takes a GPU where there is one.
+        device: Such as ``cpu``, ``cuda:0`` or ``cuda:0,cuda:1``, which share a batch; ``auto`` takes a GPU where there
+            is one.
         dtype: What is computed in: ``float32``, ``bfloat16``, or ``auto`` for bfloat16 on a GPU that has it.
         seed: Of the first values of LoRA.
 
@@ -60,7 +62,8 @@ class HFPolicy:
 
         if dtype not in DTYPES:
             raise InputError(f"there is no dtype {dtype!r}; give one of {', '.join(DTYPES)}")
-        self.device = _device(device)
+        devices = devices_of(device)
+        self.device, self.width = devices[0], len(devices)
         self.kind: Kind = kind
         self.tokenizer, self.lora = tokenizer, lora
         self._ends = end_tokens(Base(model, tokenizer, kind))
@@ -75,7 +78,7 @@ class HFPolicy:
         self._peft = None if lora is None else with_lora(model, lora, kind, seed)
         if lora is None:
             model.requires_grad_(True)
-        self.model = model.to(self.device).eval()
+        self.model, self._copies = model, Copies(model, devices)
         gpu = self.device.startswith("cuda")
         half = dtype == "bfloat16" or (dtype == "auto" and gpu and torch.cuda.is_bf16_supported())
         self._autocast = partial(torch.autocast, self.device.partition(":")[0], torch.bfloat16, enabled=half)
@@ -176,14 +179,21 @@ class HFPolicy:
         for prompt in made:
             if error := self._too_long(len(prompt), room):
                 raise error
-        found: dict[int, Completion] = {}
         choose = partial(draw, temperature=temperature, top_k=top_k, top_p=top_p)
-        with torch.inference_mode(), self._autocast():
-            for places in portions(made, [len(prompt) + room for prompt in made], self._budgets[0], share=self._share):
-                numbers = None if seeds is None else numbers_of([seeds[place] for place in places], room)
-                written = self._written([made[place] for place in places], numbers, choose, room)
-                found.update(zip(places, written, strict=True))
-        return [found[place] for place in range(len(prompts))]
+
+        def work(device: int, share: list[int]) -> list[Completion]:
+            found: dict[int, Completion] = {}
+            lengths = [len(made[place]) + room for place in share]
+            with torch.inference_mode(), self._autocast():
+                for part in portions([made[place] for place in share], lengths, self._budgets[0], share=self._share):
+                    places = [share[number] for number in part]
+                    numbers = None if seeds is None else numbers_of([seeds[place] for place in places], room)
+                    batch = self._batch([made[place] for place in places], device)
+                    written = self._written([made[place] for place in places], batch, numbers, choose, room)
+                    found.update(zip(places, written, strict=True))
+            return [found[place] for place in share]
+
+        return self._copies.share_out(made, work)
 
     def log_probs(self, completions: Sequence[Completion], *, reference: bool = False) -> list[Any]:
         """A tensor a completion: the log-probability of each of its tokens, at temperature 1 and without cuts.
@@ -197,20 +207,23 @@ class HFPolicy:
         """
         import torch
 
-        found: dict[int, Any] = {
-            place: torch.zeros(0, device=self.device) for place, one in enumerate(completions) if not one.tokens
-        }
-        kept = [place for place, one in enumerate(completions) if one.tokens]
-        lengths = [len(completions[place].tokens) for place in kept]
-        with torch.set_grad_enabled(torch.is_grad_enabled() and not reference), self._autocast():
-            for part in portions(
-                [completions[place].prompt for place in kept], lengths, self._budgets[1], share=self._share
-            ):
-                chosen = [completions[kept[number]] for number in part]
-                batch = self._batch([one.prompt for one in chosen], reference=reference)
-                scored = token_log_probs(batch, [one.tokens for one in chosen], self._pad, self.device)
-                found.update(zip([kept[number] for number in part], scored, strict=True))
-        return [found[place] for place in range(len(completions))]
+        graded = torch.is_grad_enabled() and not reference
+
+        def work(device: int, share: list[int]) -> list[Any]:
+            found: dict[int, Any] = {place: torch.zeros(0) for place in share if not completions[place].tokens}
+            kept = [place for place in share if completions[place].tokens]
+            prompts = [completions[place].prompt for place in kept]
+            lengths = [len(completions[place].tokens) for place in kept]
+            with torch.set_grad_enabled(graded), self._autocast():
+                for part in portions(prompts, lengths, self._budgets[1], share=self._share):
+                    places = [kept[number] for number in part]
+                    batch = self._batch([completions[place].prompt for place in places], device, reference=reference)
+                    tokens = [completions[place].tokens for place in places]
+                    scored = token_log_probs(batch, tokens, self._pad, self._copies.devices[device])
+                    found.update(zip(places, scored, strict=True))
+            return [found[place].to(self.device) for place in share]
+
+        return self._copies.share_out([one.prompt for one in completions], work)
 
     def adapter(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """LoRA as peft writes it: its configuration and its tensors.
@@ -222,26 +235,23 @@ class HFPolicy:
             raise InputError("all weights are trained, so there is no adapter; save the model itself")
         return lora_files(self._peft)
 
-    def _batch(self, prompts: Sequence[tuple[int, ...]], *, reference: bool = False) -> Batch:
-        from torch.func import functional_call
-
-        model, tensors = self.model, self._reference
-        call = (lambda **given: functional_call(model, tensors, (), given)) if reference else model
+    def _batch(self, prompts: Sequence[tuple[int, ...]], device: int, *, reference: bool = False) -> Batch:
         return Batch(
-            call,
+            self._copies.model(device, self._reference if reference else None),
             self.kind,
             prompts,
             pad=self._pad,
             start=self._start,
-            device=self.device,
+            device=self._copies.devices[device],
             takes=self._takes,
             share=self._share,
         )
 
-    def _written(self, prompts: Sequence[tuple[int, ...]], numbers: Any, choose: Any, room: int) -> list[Completion]:
+    def _written(
+        self, prompts: Sequence[tuple[int, ...]], batch: Batch, numbers: Any, choose: Any, room: int
+    ) -> list[Completion]:
         import torch
 
-        batch = self._batch(prompts)
         tokens: list[list[int]] = [[] for _ in prompts]
         log_probs: list[list[float]] = [[] for _ in prompts]
         rows = list(range(len(prompts)))
@@ -259,7 +269,7 @@ class HFPolicy:
             if not going or step + 1 == room:
                 break
             if len(going) < len(rows):
-                left = torch.tensor(going, device=self.device)
+                left = torch.tensor(going, device=chosen.device)
                 batch.keep(left)
                 chosen, rows = chosen[left], [rows[number] for number in going]
             batch.feed(chosen[:, None])
@@ -276,16 +286,6 @@ class HFPolicy:
         if self.kind == "causal" and context and prompt + room > context:
             return PromptTooLongError(prompt, context, room)
         return None
-
-
-def _device(name: str) -> str:
-    import torch
-
-    if name == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    if name.startswith("cuda") and not torch.cuda.is_available():
-        raise InputError(f"there is no GPU for the device {name!r}; give cpu, or install torch for the GPU")
-    return name
 
 
 def _start(model: Any) -> int:

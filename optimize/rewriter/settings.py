@@ -43,7 +43,7 @@ class TrainSettings:
         warmup: Of the warm-up.
         reinforce: Of the reinforcement.
         lora: Of the adapter; None trains all weights.
-        device: Such as ``cpu`` or ``cuda:0``; ``auto`` takes a GPU where there is one.
+        device: Such as ``cpu`` or ``cuda:0``, or several that share a batch; ``auto`` takes a GPU where there is one.
         dtype: ``auto``, ``float32`` or ``bfloat16``.
     """
 

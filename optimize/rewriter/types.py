@@ -97,7 +97,13 @@ class Scored:
 
 
 class Policy(Protocol):
-    """The model in training."""
+    """The model in training.
+
+    Attributes:
+        width: Devices that share what one call is given, so that it can be given so many times as much.
+    """
+
+    width: int
 
     def write(
         self,

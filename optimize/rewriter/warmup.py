@@ -43,7 +43,7 @@ class WarmupSettings:
         seed: Of the order. Default 0.
         least: Pairs that there must be. Default 16.
         keep_each: Steps between checkpoints. Default 5.
-        chunk: Tokens in memory at a time while the weights are changed. Default 4096.
+        chunk: Tokens in memory at a time, on each device, while the weights are changed. Default 4096.
 
     Raises:
         InputError: A value is out of range.
@@ -164,6 +164,7 @@ class _Loop:
         self.digest = _digest(settings, train, dev, {name: list(one.shape) for name, one in self.parameters.items()})
         self.each = math.ceil(len(train) / settings.batch)
         self.steps = self.each * settings.epochs
+        self.chunk = settings.chunk * policy.width
         self.step, self.losses = 0, list[float]()
         self.notes: tuple[str, ...] = ()
 
@@ -214,7 +215,7 @@ class _Loop:
             group["lr"] = rate
         self.optimizer.zero_grad(set_to_none=True)
         losses = []
-        for part in _parts(batch, self.settings.chunk):
+        for part in _parts(batch, self.chunk):
             loss = -torch.cat(self.policy.log_probs(part)).sum() / total
             losses.append(float(loss.detach()))
             if not math.isfinite(losses[-1]):
@@ -243,7 +244,7 @@ class _Loop:
         with torch.no_grad():
             sums = [
                 float(one.sum())
-                for part in _parts(self.dev, self.settings.chunk)
+                for part in _parts(self.dev, self.chunk)
                 for one in self.policy.log_probs(part)
             ]
         loss = -math.fsum(sums) / sum(len(one.tokens) for one in self.dev)

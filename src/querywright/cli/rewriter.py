@@ -141,7 +141,8 @@ def train_command(
     rank: Annotated[int, typer.Option("--rank", metavar="N", min=1, help="Of the adapter.")] = 16,
     full: Annotated[bool, typer.Option("--full", help="Train all weights, and no adapter.")] = False,
     device: Annotated[
-        str, typer.Option("--device", metavar="NAME", help="cpu, cuda:0, or auto: a GPU if any.")
+        str,
+        typer.Option("--device", metavar="NAME", help="cpu, cuda:0, cuda:0,cuda:1 to share, or auto: a GPU if any."),
     ] = "auto",
     dtype: Annotated[str, typer.Option("--dtype", metavar="NAME", help="auto, float32 or bfloat16.")] = "auto",
     sizes: SizesOption = None,

@@ -14,6 +14,8 @@ WORDS = ("end", "good", "bad", "plain", "other")
 class Bandit:
     """A logit a word, the same at every place; the first word ends a completion."""
 
+    width = 1
+
     def __init__(self, start: float = 0.0) -> None:
         import torch
 
