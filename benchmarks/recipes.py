@@ -127,6 +127,8 @@ def check_same(work: Path, sizes: dict[str, int], rewriter: Path) -> None:
     Raises:
         SystemExit: Its curves are of something else.
     """
+    from querywright.optimize.rewriter.keeping import write_json
+
     manifest, file = rewriter / "rewriter.json", work / "recipes.json"
     if not manifest.is_file():
         raise SystemExit(f"there is no rewriter at {rewriter.name}: give the folder of one")
@@ -137,7 +139,7 @@ def check_same(work: Path, sizes: dict[str, int], rewriter: Path) -> None:
     if apart:
         raise SystemExit(f"{work.name} holds other curves ({', '.join(apart)}): give another --work, or delete it")
     work.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps(facts), encoding="utf-8")
+    write_json(file, facts)
 
 
 def summary(log: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -193,7 +195,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--train", type=int, default=16, help="questions to learn from (16)")
     made.add_argument("--dev", type=int, default=12, help="questions that are looked at (12)")
     made.add_argument("--steps", type=int, default=10, help="of each recipe (10)")
-    made.add_argument("--samples", type=int, default=8, help="rewrites a step, 4 or more (8)")
+    made.add_argument("--samples", type=int, default=8, help="rewrites a step, even, 4 or more (8)")
     made.add_argument("--room", type=int, default=128, help="tokens of a rewrite at most (128)")
     made.add_argument("--device", default="auto", help="as torch names it (auto)")
     made.add_argument("--work", type=Path, help="where the curves are kept; a temporary folder otherwise")
@@ -204,8 +206,8 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     """Measure and print."""
     options = parser().parse_args(arguments)
-    if min(options.train, options.dev, options.steps) < 1 or options.samples < 4:
-        raise SystemExit("--train, --dev and --steps take 1 or more, and --samples 4 or more")
+    if min(options.train, options.dev, options.steps) < 1 or options.samples < 4 or options.samples % 2:
+        raise SystemExit("--train, --dev and --steps take 1 or more, and --samples 4 or more, an even number")
     limit_spinning()  # before torch is loaded, which shares its threads with llama.cpp
     out = sys.stderr if options.json else sys.stdout
     say = partial(print, file=out, flush=True)

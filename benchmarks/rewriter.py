@@ -419,6 +419,8 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     """Measure and print."""
     options = parser().parse_args(arguments)
+    if options.batch_rounds and options.prompts < SIZES[-1]:
+        raise SystemExit(f"--prompts takes {SIZES[-1]} or more, the largest batch; --batch-rounds 0 does without")
     limit_spinning()  # before torch is loaded, which shares its threads with llama.cpp
     say = _aside if options.json else _out
     load = os.getloadavg()[0]

@@ -133,13 +133,18 @@ def collect_pairs(
     if given.teacher is None:
         raise InputError("there is nobody to collect rewrites from; give --teacher NAME")
     train = given.splits.train
-    check_collecting(settings, train, reader=given.reader is not None and given.reader_lm is not None)
+    check_collecting(
+        settings,
+        train,
+        reader=given.reader is not None and given.reader_lm is not None,
+        by_evidence=given.teacher == EVIDENCE,
+    )
     check_pairs_file(out, work)
     if settings.technique == QBRAG.NAME:
         return _collect_asked(given, REWRITER_LIMITS if settings.base == EMBEDDED else None, out, work)
     programs = programs_of(settings, given)
     recipe = replace(settings.recipe, length_penalty=0.0)  # there is no length to aim at yet
-    reward = make_reward(recipe, programs.program, metric=settings.metric, lm=programs.reader_lm)
+    reward = make_reward(recipe, programs.program, metric=settings.metric, lm=programs.reader_lm, threads=settings.collect.threads)
     work.mkdir(mode=0o700, parents=True, exist_ok=True)
     with only_one(work):
         pairs = collect(
@@ -151,7 +156,12 @@ def collect_pairs(
             reward=reward,
             reader_lm=programs.reader_lm,
             progress=progress,
-            facts={"collection": given.collection, "fingerprint": given.retriever.fingerprint},
+            facts={
+                "collection": given.collection,
+                "fingerprint": given.retriever.fingerprint,
+                "reader": given.reader,
+                "reader_lm": None if given.reader_lm is None else given.reader_lm.model,
+            },
         )
         _write(work / COLLECT / PAIRS_FILE, out, work)
     keys = {data_hash([question]) for question in train}

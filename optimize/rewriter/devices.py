@@ -33,17 +33,27 @@ def devices_of(name: str) -> tuple[str, ...]:
         return ("cuda" if torch.cuda.is_available() else "cpu",)
     found = tuple(one.strip() for one in name.split(","))
     for one in found:
-        if one.startswith("cuda") and not torch.cuda.is_available():
-            raise InputError(f"there is no GPU for the device {one!r}; give cpu, or install torch for the GPU")
-        try:
-            number = torch.device(one).index
-        except RuntimeError:
-            raise InputError(f"there is no device {one!r}; give cpu, cuda:0, several with commas, or auto") from None
-        if one.startswith("cuda") and (number or 0) >= torch.cuda.device_count():
-            raise InputError(f"there is no device {one!r}: the GPUs are numbered 0 to {torch.cuda.device_count() - 1}")
+        _check_device(one)
     if len({one.partition(":")[0] for one in found}) > 1:
         raise InputError(f"the devices {name!r} are of several kinds; give some of one kind")
+    numbers = [torch.device(one).index or 0 for one in found]
+    if found[0] != "cpu" and len(set(numbers)) < len(numbers):
+        raise InputError(f"the devices {name!r} name one twice; give each once")
     return found
+
+
+def _check_device(name: str) -> None:
+    import torch
+
+    try:
+        device = torch.device(name)
+        here = torch.get_device_module(device.type)
+    except RuntimeError:
+        raise InputError(f"there is no device {name!r}; give cpu, cuda:0, several with commas, or auto") from None
+    if not here.is_available():
+        raise InputError(f"there is no GPU for the device {name!r}; give cpu, or install torch for the GPU")
+    if (device.index or 0) >= here.device_count():
+        raise InputError(f"there is no device {name!r}: those of its kind are numbered 0 to {here.device_count() - 1}")
 
 
 class Copies:
@@ -56,9 +66,9 @@ class Copies:
 
     def __init__(self, model: Any, devices: Sequence[str]) -> None:
         self.devices = tuple(devices)
-        self._models = [model, *(deepcopy(model).requires_grad_(False) for _ in devices[1:])]
-        for one, device in zip(self._models, devices, strict=True):
-            one.to(device).eval()
+        # One after another, so that there are never more than two where they are made.
+        copies = [deepcopy(model).requires_grad_(False).to(device).eval() for device in devices[1:]]
+        self._models = [model.to(devices[0]).eval(), *copies]
 
     def model(self, place: int, tensors: dict[str, Any] | None = None) -> Callable[..., Any]:
         """The model on a device, to be called with its arguments.
@@ -83,7 +93,7 @@ class Copies:
         """Do work on all devices at the same time.
 
         Args:
-            prompts: One a piece of work; those that are alike go to one device.
+            prompts: One a piece of work; those that are alike stay together, but where a share ends among them.
             work: Does some pieces on a device; it is given the place of the device and those of the pieces, and sets
                 what torch keeps for each thread, such as whether there are gradients.
 

@@ -18,6 +18,12 @@ if TYPE_CHECKING:
     import torch
 
 
+SMALLER = (
+    "begin again with a smaller learning rate ({}) or 32 bits (--dtype float32), in another working folder (--work)"
+)
+"""What to do about numbers that are none, with the name of the option."""
+
+
 class TrainingError(QuerywrightError):
     """A training that cannot go on; what was kept of it is whole."""
 
@@ -87,7 +93,7 @@ def learn(
         step: For the message of an error.
 
     Raises:
-        TrainingError: The loss or the gradient is no number; the weights are as they were.
+        TrainingError: The loss or the gradient is no number; the weights are those before this epoch.
     """
     import torch
 
@@ -124,8 +130,8 @@ def learn(
         if not (math.isfinite(loss) and math.isfinite(norm)):
             optimizer.zero_grad(set_to_none=True)
             raise TrainingError(
-                f"the loss of step {step} is {loss} (gradient {norm}): the training cannot go on; take a smaller "
-                "learning rate (--lr) or 32 bits (--dtype float32). The weights of the last checkpoint are kept"
+                f"the loss of step {step} is {loss} (gradient {norm}): the training cannot go on; "
+                f"{SMALLER.format('--lr')}. The weights of the last checkpoint are kept"
             )
         optimizer.step()
     optimizer.zero_grad(set_to_none=True)

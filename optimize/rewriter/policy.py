@@ -13,11 +13,11 @@ from functools import partial
 from typing import Any
 
 from querywright.errors import InputError, ModelError, PromptTooLongError
-from querywright.models.hf import Base, encode, encode_completion, end_tokens
+from querywright.models.hf import Base, context_of, encode, encode_completion, end_tokens
 from querywright.optimize.rewriter.batches import Batch, Kind, portions, token_log_probs
 from querywright.optimize.rewriter.devices import Copies, devices_of
 from querywright.optimize.rewriter.drawing import check_drawing, draw, likeliest, numbers_of
-from querywright.optimize.rewriter.gradient import TrainingError
+from querywright.optimize.rewriter.gradient import SMALLER, TrainingError
 from querywright.optimize.rewriter.lora import LoraSettings, lora_files, with_lora
 from querywright.optimize.rewriter.types import Completion, Messages
 
@@ -73,7 +73,7 @@ class HFPolicy:
         self._start = _start(model) if kind == "seq2seq" else 0
         self._takes = frozenset(inspect.signature(model.forward).parameters)
         # A window counts places and not positions, so there must be no gap between prompt and completion.
-        self._share = kind == "causal" and not getattr(model.config, "sliding_window", None)
+        self.shares_prompts = kind == "causal" and not getattr(model.config, "sliding_window", None)
         model.to(torch.float32)  # float() is refused for a model that was read from a GGUF file
         self._peft = None if lora is None else with_lora(model, lora, kind, seed)
         if lora is None:
@@ -185,7 +185,7 @@ class HFPolicy:
             found: dict[int, Completion] = {}
             lengths = [len(made[place]) + room for place in share]
             with torch.inference_mode(), self._autocast():
-                for part in portions([made[place] for place in share], lengths, self._budgets[0], share=self._share):
+                for part in portions([made[place] for place in share], lengths, self._budgets[0], share=self.shares_prompts):
                     places = [share[number] for number in part]
                     numbers = None if seeds is None else numbers_of([seeds[place] for place in places], room)
                     batch = self._batch([made[place] for place in places], device)
@@ -215,7 +215,7 @@ class HFPolicy:
             prompts = [completions[place].prompt for place in kept]
             lengths = [len(completions[place].tokens) for place in kept]
             with torch.set_grad_enabled(graded), self._autocast():
-                for part in portions(prompts, lengths, self._budgets[1], share=self._share):
+                for part in portions(prompts, lengths, self._budgets[1], share=self.shares_prompts):
                     places = [kept[number] for number in part]
                     batch = self._batch([completions[place].prompt for place in places], device, reference=reference)
                     tokens = [completions[place].tokens for place in places]
@@ -244,7 +244,7 @@ class HFPolicy:
             start=self._start,
             device=self._copies.devices[device],
             takes=self._takes,
-            share=self._share,
+            share=self.shares_prompts,
         )
 
     def _written(
@@ -259,7 +259,7 @@ class HFPolicy:
             if not bool(torch.isfinite(batch.logits.amax(-1)).all()):
                 raise TrainingError(
                     f"the logits are no numbers at token {step + 1} of a completion: the training cannot go on; "
-                    "take a smaller learning rate (--lr) or 32 bits (--dtype float32)"
+                    f"{SMALLER.format('--warmup-lr or --lr')}"
                 )
             chosen, scores = likeliest(batch.logits) if numbers is None else choose(batch.logits, numbers[rows, step])
             for row, token, score in zip(rows, chosen.tolist(), scores.tolist(), strict=True):
@@ -282,10 +282,9 @@ class HFPolicy:
         return Completion(text, prompt, tuple(tokens), tuple(log_probs), ended)
 
     def _too_long(self, prompt: int, room: int) -> PromptTooLongError | None:
-        context = getattr(self.model.config, "max_position_embeddings", None)
-        if self.kind == "causal" and context and prompt + room > context:
-            return PromptTooLongError(prompt, context, room)
-        return None
+        context = context_of(self.model)
+        taken = prompt + room if self.kind == "causal" else max(prompt, room)  # an encoder has places of its own
+        return None if context is None or taken <= context else PromptTooLongError(prompt, context, room)
 
 
 def _start(model: Any) -> int:

@@ -50,7 +50,10 @@ class ReinforceSettings:
         look_each: Steps between evaluations on dev.
         patience: Evaluations without a better one after which it ends.
         constant: Steps in a row that teach nothing, because all advantages are 0, after which it ends.
-        chunk: Completions in memory at a time while the weights are changed.
+        chunk: Completions in memory at a time, on each device, while the weights are changed.
+
+    Raises:
+        InputError: A value is out of range.
     """
 
     seed: int = 0
@@ -59,6 +62,11 @@ class ReinforceSettings:
     patience: int = 5
     constant: int = 10
     chunk: int = 8
+
+    def __post_init__(self) -> None:
+        for name in ("keep_each", "look_each", "patience", "constant", "chunk"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name} of the reinforcement must be 1 or more, but got {getattr(self, name)}")
 
 
 @dataclass(slots=True)
@@ -212,7 +220,8 @@ class _Loop:
         advantages = self._advantages(rewards, [one.id for one in questions])
         learnt = self._learn(rollouts, rewards, advantages)
         beta = self.control.beta
-        self.control.update(learnt.kl)
+        if learnt.tokens:
+            self.control.update(learnt.kl)
         self.at.step += 1
         line = {
             "kind": "step",

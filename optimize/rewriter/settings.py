@@ -14,8 +14,10 @@ from querywright.metrics.dspy_metrics import metric_named, needs
 from querywright.optimize.rewriter.collect import CollectSettings
 from querywright.optimize.rewriter.keeping import finite_all, read_json, write_json
 from querywright.optimize.rewriter.lora import LoraSettings
+from querywright.optimize.rewriter.policy import DTYPES
 from querywright.optimize.rewriter.recipes import OURS, Recipe
 from querywright.optimize.rewriter.reinforce import ReinforceSettings
+from querywright.optimize.rewriter.scripts import script_of
 from querywright.optimize.rewriter.types import Pair
 from querywright.optimize.rewriter.warmup import WarmupSettings
 from querywright.programs import TECHNIQUES, technique_class
@@ -37,7 +39,7 @@ class TrainSettings:
         base: ``embedded``, a folder, or a name of the hub.
         stages: Of ``collect``, ``warmup`` and ``reinforce``, in this order; each may be left out.
         recipe: Of the reinforcement.
-        metric: What retrieval is measured by, and chosen by on dev.
+        metric: What retrieval is measured by; the recipe ``ours`` rewards it, and chooses by it on dev.
         seed: Of all that is drawn.
         collect: Of the collection.
         warmup: Of the warm-up.
@@ -88,6 +90,7 @@ def check_training(
     pairs: Sequence[Pair],
     writes: bool,
     reader: bool,
+    by_evidence: bool = False,
     collection: str = "",
 ) -> None:
     """Refuse what cannot be trained, before anything is asked or loaded.
@@ -98,21 +101,20 @@ def check_training(
         pairs: Those that are given.
         writes: Whether there is a teacher or a study to collect from.
         reader: Whether a reader is given.
+        by_evidence: Whether the teacher is the labelled evidence, which teaches some techniques alone.
         collection: Whose questions the splits are; pairs of other collections are told from them by their text.
 
     Raises:
         InputError: A value is wrong, or the data cannot carry the training; the message says what is missing.
     """
     check_stages(settings.stages)
-    _check_rewrites(settings)
+    _check_rewrites(settings, by_evidence=by_evidence and COLLECT in settings.stages)
     for name, part in splits._asdict().items():
         if not part and name != "test":
             raise InputError(f"there is no {name} question: 1 more is needed; give more questions or other --sizes")
-    if "evidence" in needs(settings.metric) and not any(one.evidence for one in splits.dev):
-        raise InputError(
-            f"{settings.metric} needs labelled evidence, but none of the {len(splits.dev)} dev questions has any; "
-            "label them, or take --metric hit"
-        )
+    if settings.dtype not in DTYPES:
+        raise InputError(f"there is no dtype {settings.dtype!r}; give one of {', '.join(DTYPES)}")
+    _check_measured(settings.metric, "dev", splits.dev)
     if COLLECT in settings.stages and not writes:
         raise InputError(
             f"there is nothing to collect rewrites from for the base {settings.base!r}: give --teacher NAME or "
@@ -132,7 +134,9 @@ def check_training(
             "from: give the --seed and --sizes that the pairs were collected with, or other pairs"
         )
     if REINFORCE in settings.stages or COLLECT in settings.stages:
-        _check_rewarded(settings, splits.train, reader=reader)
+        _check_rewarded(settings, "train", splits.train, reader=reader)
+    if REINFORCE in settings.stages:
+        _check_rewarded(settings, "dev", splits.dev, reader=reader)
 
 
 def check_enough(settings: TrainSettings, pairs: Sequence[Pair]) -> None:
@@ -153,27 +157,30 @@ def check_enough(settings: TrainSettings, pairs: Sequence[Pair]) -> None:
         )
 
 
-def check_collecting(settings: TrainSettings, train: Sequence[Question], *, reader: bool) -> None:
+def check_collecting(
+    settings: TrainSettings, train: Sequence[Question], *, reader: bool, by_evidence: bool = False
+) -> None:
     """Refuse what no rewrites can be collected for, before anything is asked or loaded.
 
     Args:
         settings: Of the training that they are collected for.
         train: Its train questions.
         reader: Whether a reader is given.
+        by_evidence: Whether the teacher is the labelled evidence, which teaches some techniques alone.
 
     Raises:
         InputError: A value is wrong, or the questions are too few or not labelled.
     """
     asked = settings.technique == QBRAG.NAME  # of passages: nothing is rewritten there, or rewarded
     if not asked:
-        _check_rewrites(settings)
+        _check_rewrites(settings, by_evidence=by_evidence)
     if not train:
         raise InputError("there is no train question: 1 more is needed; give more questions or other --sizes")
     if not asked:
-        _check_rewarded(settings, train, reader=reader)
+        _check_rewarded(settings, "train", train, reader=reader)
 
 
-def _check_rewrites(settings: TrainSettings) -> None:
+def _check_rewrites(settings: TrainSettings, *, by_evidence: bool) -> None:
     technique = technique_class(settings.technique)(None, **settings.knobs)
     if not technique.predictors():
         raise InputError(
@@ -183,21 +190,39 @@ def _check_rewrites(settings: TrainSettings) -> None:
     metric_named(settings.metric)
     if "reader" in needs(settings.metric):
         raise InputError(
-            f"{settings.metric} needs a reader; a rewriter is chosen by what it retrieves, such as ndcg@10"
+            f"{settings.metric} needs a reader; a rewriter is measured by what it retrieves, such as ndcg@10"
+        )
+    if by_evidence:
+        script_of(technique)
+
+
+def _check_rewarded(settings: TrainSettings, part: str, questions: Sequence[Question], *, reader: bool) -> None:
+    """Raise where the recipe could reward nothing of the questions of a part."""
+    recipe = settings.recipe
+    if not recipe.needs_reader:
+        _check_measured(settings.metric, part, questions)
+        return
+    if not reader:
+        raise InputError(f"the recipe {recipe.name} rewards answers and needs a reader; give --reader and --lm")
+    if not any(one.answers for one in questions):
+        raise InputError(
+            f"the recipe {recipe.name} rewards answers, but none of the {len(questions)} {part} questions has a right "
+            "one to hold them against; give them, or take --recipe ours"
         )
 
 
-def _check_rewarded(settings: TrainSettings, train: Sequence[Question], *, reader: bool) -> None:
-    """Raise where the recipe could reward nothing of the train questions."""
-    unlabelled = "evidence" in needs(settings.metric) and not any(one.evidence for one in train)
-    if unlabelled and not settings.recipe.needs_reader:
+def _check_measured(metric: str, part: str, questions: Sequence[Question]) -> None:
+    """Raise where the metric could be worked out for none of the questions of a part."""
+    wanted = needs(metric)
+    if "evidence" in wanted and not any(one.evidence for one in questions):
         raise InputError(
-            f"{settings.metric} needs labelled evidence, but none of the {len(train)} train questions has any; "
-            "label them, or take --metric hit"
+            f"{metric} needs labelled evidence, but none of the {len(questions)} {part} questions has any; label "
+            "them, or take --metric hit"
         )
-    if settings.recipe.needs_reader and not reader:
+    if "answer" in wanted and not any(one.answers for one in questions):
         raise InputError(
-            f"the recipe {settings.recipe.name} rewards answers and needs a reader; give --reader and --lm"
+            f"{metric} needs right answers, but none of the {len(questions)} {part} questions has one; give them, or "
+            "label evidence and take --metric ndcg@10"
         )
 
 

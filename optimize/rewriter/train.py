@@ -18,13 +18,13 @@ import dspy
 
 from querywright.models.hf import EMBEDDED, load_base
 from querywright.models.openmp import limit_spinning
-from querywright.models.rewriter_bases import describe_base, save_weights
+from querywright.models.rewriter_bases import RewriterBase, save_weights
 from querywright.models.rewriters import ADAPTER, ADAPTER_CONFIG, write_rewriter
 from querywright.optimize.comparison import Compared, meet
 from querywright.optimize.evaluate import Evaluation, Progress, metrics_by_name
 from querywright.optimize.report import today
 from querywright.optimize.rewriter.checkpoints import load_tensors, save_tensors
-from querywright.optimize.rewriter.collect import collect, collect_from_study, teacher_name
+from querywright.optimize.rewriter.collect import EVIDENCE, collect, collect_from_study, teacher_name
 from querywright.optimize.rewriter.collecting import collected_as, programs_of
 from querywright.optimize.rewriter.episodes import run_episodes
 from querywright.optimize.rewriter.evaluation import (
@@ -95,26 +95,38 @@ def train(
         pairs=given.pairs,
         writes=given.teacher is not None or given.study is not None,
         reader=given.reader is not None and given.reader_lm is not None,
+        by_evidence=given.teacher == EVIDENCE,
         collection=given.collection,
     )
     check_enough(settings, given.pairs)
     limit_spinning()  # torch is loaded before llama.cpp here
     work.mkdir(mode=0o700, parents=True, exist_ok=True)
     with only_one(work):
-        claim(work, facts_of(settings, given))
-        return _Training(settings, given, out, work, progress).go()
+        facts = facts_of(settings, given)
+        claim(work, facts)
+        return _Training(settings, given, RewriterBase(**facts["base"]), out, work, progress).go()
 
 
 class _Training:
-    def __init__(self, settings: TrainSettings, given: Given, out: Path, work: Path, progress: Progress | None) -> None:
+    def __init__(
+        self,
+        settings: TrainSettings,
+        given: Given,
+        described: RewriterBase,
+        out: Path,
+        work: Path,
+        progress: Progress | None,
+    ) -> None:
         self.settings, self.given, self.out, self.work, self.progress = settings, given, out, work, progress
         self.parts = {name: part for name, part in (("dev", given.splits.dev), ("test", given.splits.test)) if part}
         programs = programs_of(settings, given)
         self.finds, self.program, self.reader_lm = programs.finds, programs.program, programs.reader_lm
         self.limits = programs.limits
-        self.run = partial(run_episodes, self.finds, settings=self.limits)
+        self.threads = settings.collect.threads
+        self.run = partial(run_episodes, self.finds, settings=self.limits, threads=self.threads)
         self.metrics = metrics_by_name(measured_by(settings.metric, given.splits.dev))
-        self.base = load_base(settings.base)
+        self.described = described
+        self.base = load_base(settings.base, revision=described.digest if described.kind == "hub" else None)
         self.policy = HFPolicy(
             *self.base, lora=settings.lora, device=settings.device, dtype=settings.dtype, seed=settings.seed
         )
@@ -125,6 +137,7 @@ class _Training:
         self.guards: dict[str, Guards] = {}
 
     def go(self) -> Trained:
+        self._created()
         for name, part in self.parts.items():
             room = self.finds.technique.max_passages
             self.arms[name].append(without_rewriting(part, self.given.retriever, self.metrics, room))
@@ -180,7 +193,15 @@ class _Training:
     def _meet(self, arm: str, lm: dspy.LM) -> None:
         for name, part in self.parts.items():
             folder = self.work / f"rows-{name}"
-            found = meet({arm: self.finds}, part, lm=lm, folder=folder, metrics=self.metrics, progress=self.progress)
+            found = meet(
+                {arm: self.finds},
+                part,
+                lm=lm,
+                folder=folder,
+                metrics=self.metrics,
+                threads=self.threads,
+                progress=self.progress,
+            )
             self.arms[name].append(found[arm])
 
     def _stage(self, name: str, work: Callable[[], Mapping[str, Any]]) -> None:
@@ -229,7 +250,9 @@ class _Training:
             target = statistics.median(len(self.policy.taught(one.messages, one.text).tokens) for one in pairs)
         elif recipe.length_penalty:
             recipe = replace(recipe, length_penalty=0.0)
-        return make_reward(recipe, self.program, metric=self.settings.metric, lm=self.reader_lm, target=target)
+        return make_reward(
+            recipe, self.program, metric=self.settings.metric, lm=self.reader_lm, target=target, threads=self.threads
+        )
 
     def _warmed_up(self, pairs: Sequence[Pair]) -> dict[str, Any]:
         learnt, looked_at = split_pairs(pairs, self.settings.seed)
@@ -244,7 +267,7 @@ class _Training:
             self.policy,
             given.splits.train,
             given.splits.dev,
-            run=partial(run_episodes, self.program, lm=self.reader_lm, settings=self.limits),
+            run=partial(run_episodes, self.program, lm=self.reader_lm, settings=self.limits, threads=self.threads),
             reward=self._reward(pairs),
             recipe=self.recipe,
             settings=replace(settings.reinforce, seed=settings.seed),
@@ -311,7 +334,7 @@ class _Training:
                 "technique": self.settings.technique,
                 "techniques": self.techniques,
                 "knobs": dict(self.settings.knobs),
-                "base": describe_base(self.settings.base).name,
+                "base": self.described.name,
                 "recipe": self.recipe.to_json(),
                 "metric": self.settings.metric,
                 "collection": self.given.collection,
@@ -342,7 +365,7 @@ class _Training:
         write_rewriter(
             path,
             weights,
-            base=describe_base(self.settings.base),
+            base=self.described,
             techniques=self.techniques,
             recipe=self.settings.recipe.name if REINFORCE in self.settings.stages else "warm-up",
             created=self._created(),

@@ -19,7 +19,7 @@ from querywright.errors import InputError
 from querywright.optimize.evaluate import Progress
 from querywright.optimize.rewriter.batches import portions
 from querywright.optimize.rewriter.checkpoints import load_checkpoint, load_tensors, save_checkpoint, save_tensors
-from querywright.optimize.rewriter.gradient import TrainingError
+from querywright.optimize.rewriter.gradient import SMALLER, TrainingError
 from querywright.optimize.rewriter.keeping import add_line, keep_lines
 from querywright.optimize.rewriter.policy import HFPolicy
 from querywright.optimize.rewriter.types import Completion, Pair
@@ -215,7 +215,7 @@ class _Loop:
             group["lr"] = rate
         self.optimizer.zero_grad(set_to_none=True)
         losses = []
-        for part in _parts(batch, self.chunk):
+        for part in self._parts(batch):
             loss = -torch.cat(self.policy.log_probs(part)).sum() / total
             losses.append(float(loss.detach()))
             if not math.isfinite(losses[-1]):
@@ -231,6 +231,12 @@ class _Loop:
         self.step += 1
         self._log({"kind": "step", "step": self.step, "loss": loss, "gradient": norm, "lr": rate, "tokens": total})
 
+    def _parts(self, completions: Sequence[Completion]) -> Iterator[list[Completion]]:
+        """As many at a time as fit into memory."""
+        prompts, lengths = [one.prompt for one in completions], [len(one.tokens) for one in completions]
+        for places in portions(prompts, lengths, self.chunk, share=self.policy.shares_prompts):
+            yield [completions[place] for place in places]
+
     def _batch(self) -> list[Completion]:
         epoch, place = divmod(self.step, self.each)
         order = sorted(range(len(self.train)), key=lambda one: _drawn(self.settings.seed, epoch, one))
@@ -244,7 +250,7 @@ class _Loop:
         with torch.no_grad():
             sums = [
                 float(one.sum())
-                for part in _parts(self.dev, self.chunk)
+                for part in self._parts(self.dev)
                 for one in self.policy.log_probs(part)
             ]
         loss = -math.fsum(sums) / sum(len(one.tokens) for one in self.dev)
@@ -277,12 +283,6 @@ def _fitting(policy: HFPolicy, pairs: Sequence[Pair]) -> list[Completion]:
     return [one for one in taught if policy.fits(one)]
 
 
-def _parts(completions: Sequence[Completion], size: int) -> Iterator[list[Completion]]:
-    lengths = [len(one.tokens) for one in completions]
-    for places in portions([one.prompt for one in completions], lengths, size):
-        yield [completions[place] for place in places]
-
-
 def _drawn(*parts: object) -> bytes:
     return hashlib.sha256("\0".join(map(str, parts)).encode()).digest()
 
@@ -296,6 +296,5 @@ def _digest(settings: WarmupSettings, *parts: Any) -> str:
 
 def _no_number(what: str) -> TrainingError:
     return TrainingError(
-        f"{what}: the training cannot go on; take a smaller learning rate (--lr) or 32 bits (--dtype float32). The "
-        "last checkpoint is whole"
+        f"{what}: the training cannot go on; {SMALLER.format('--warmup-lr')}. The last checkpoint is whole"
     )

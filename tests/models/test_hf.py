@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from querywright.errors import ModelError
 from querywright.models.embedded import packaged_file
@@ -91,6 +93,14 @@ def test_a_folder_is_a_base_of_its_kind(tmp_path):
         assert (base.kind, base.model.training, base.tokenizer.pad_token) == (kind, False, "<pad>")
         assert base.tokenizer.padding_side == ("left" if kind == "causal" else "right")
         assert end_tokens(base) == (base.tokenizer.eos_token_id,)
+
+
+def test_the_embedded_model_can_be_saved_whole(tmp_path):
+    base = load_base(dtype="bfloat16")
+    base.model.save_pretrained(tmp_path)
+    assert "quantization_config" not in json.loads((tmp_path / "config.json").read_text())
+    tensors = load_file(tmp_path / "model.safetensors")
+    assert torch.equal(tensors["model.norm.weight"], base.model.model.norm.weight)
 
 
 def test_a_sequence_to_sequence_model_reads_the_texts_one_after_the_other(tmp_path):

@@ -171,6 +171,7 @@ def train_command(
     Example: querywright rewriter train questions.jsonl --collection mine --teacher openai/gpt-4o-mini --out artifacts/r
     """
     from querywright.data import read_questions, split_questions
+    from querywright.optimize.rewriter.collect import EVIDENCE
     from querywright.optimize.rewriter.given import Given
     from querywright.optimize.rewriter.settings import check_stages, check_training
     from querywright.optimize.rewriter.train import train
@@ -198,7 +199,15 @@ def train_command(
     learnt = _read_pairs(pairs_files or ())
     read_by = None if reader == "none" or not settings.recipe.needs_reader else reader_for(asked, reader)
     writes = named is not None or from_study is not None
-    check_training(settings, splits, pairs=learnt, writes=writes, reader=read_by is not None, collection=collection)
+    check_training(
+        settings,
+        splits,
+        pairs=learnt,
+        writes=writes,
+        reader=read_by is not None,
+        by_evidence=named == EVIDENCE,
+        collection=collection,
+    )
     _check_out(save_to)
     workspace = Workspace.open(home, lm, api_base=api_base, api_key_env=api_key_env, max_calls=max_calls)
 

@@ -104,7 +104,7 @@ def collect_command(
     """
     from querywright.data import read_questions, split_questions
     from querywright.errors import InputError
-    from querywright.optimize.rewriter.collect import CollectSettings
+    from querywright.optimize.rewriter.collect import EVIDENCE, CollectSettings
     from querywright.optimize.rewriter.collecting import check_pairs_file, collect_pairs
     from querywright.optimize.rewriter.given import Given
     from querywright.optimize.rewriter.settings import TrainSettings, check_collecting
@@ -132,7 +132,7 @@ def collect_command(
     asked = read_questions(questions, columns=pairs(column, "--column"), limit=limit, split=split)
     splits = split_questions(asked, seed=seed, sizes=split_sizes(sizes))
     read_by = None if reader == "none" or not settings.recipe.needs_reader else reader_for(asked, reader)
-    check_collecting(settings, splits.train, reader=read_by is not None)
+    check_collecting(settings, splits.train, reader=read_by is not None, by_evidence=named == EVIDENCE)
     workspace = Workspace.open(home, lm, api_base=api_base, api_key_env=api_key_env, max_calls=max_calls)
     given = Given(
         splits,

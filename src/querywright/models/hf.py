@@ -28,6 +28,7 @@ Kind = Literal["causal", "seq2seq"]
 EMBEDDED = "embedded"
 _KEYS = ("tokens", "token_type", "merges", "eos_token_id", "bos_token_id")
 _TEMPLATE = "tokenizer.chat_template"
+_LENGTHS = ("max_position_embeddings", "n_positions")
 _HUB_FILES = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
 
 
@@ -98,6 +99,18 @@ def load_tokenizer(name: str = EMBEDDED, *, revision: str | None = None) -> Any:
     return tokenizer
 
 
+def context_of(model: Any) -> int | None:
+    """Tokens that a model can go through at most; None where it counts places from one another, as T5 does.
+
+    Args:
+        model: Of transformers.
+    """
+    if hasattr(model.config, "relative_attention_num_buckets"):
+        return None
+    lengths = [getattr(model.config, name, None) for name in _LENGTHS]
+    return next((int(length) for length in lengths if length), None)
+
+
 def encode(tokenizer: Any, kind: Kind, messages: Sequence[tuple[str, str]]) -> list[int]:
     """The tokens of a prompt.
 
@@ -163,7 +176,10 @@ def _model(name: str, dtype: Any, revision: str | None) -> tuple[Any, Kind]:
 
     if name == EMBEDDED:
         file = packaged_file()
-        return AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=dtype), "causal"
+        model = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=dtype)
+        if quantizer := getattr(model, "hf_quantizer", None):
+            quantizer.remove_quantization_config(model)  # its weights are plain numbers now, and can be saved
+        return model, "causal"
     place = _place(name, revision)
     config = AutoConfig.from_pretrained(place, trust_remote_code=False)
     kind: Kind = "seq2seq" if config.is_encoder_decoder else "causal"

@@ -17,7 +17,7 @@ from querywright.errors import ArtifactError, InputError, ModelError
 from querywright.models.answers import text_response
 from querywright.models.embedded import Adapter, EmbeddedEngine, EmbeddedSettings, messages_of
 from querywright.models.engine_errors import LMModelError, LMPromptTooLongError
-from querywright.models.hf import Base, encode, end_tokens, load_base, quietly_adapting
+from querywright.models.hf import Base, context_of, encode, end_tokens, load_base, quietly_adapting
 from querywright.models.openmp import limit_spinning
 from querywright.models.rewriter_bases import find_base
 from querywright.models.rewriters import ADAPTER, ADAPTER_GGUF, Rewriter, check_same
@@ -25,7 +25,6 @@ from querywright.models.rewriters import ADAPTER, ADAPTER_GGUF, Rewriter, check_
 _REVISION = 1  # raised when the same request may have another answer
 _MAX_TOKENS = 512  # of an answer, where a request does not say
 _LEAST_ROOM = 16  # tokens for an answer; with fewer no JSON object ends
-_LENGTHS = ("max_position_embeddings", "n_positions")
 _LORA = ("r", "lora_alpha", "lora_dropout", "use_rslora", "target_modules", "task_type", "bias", "fan_in_fan_out")
 
 
@@ -196,20 +195,14 @@ def _plain_generation(base: Base, room: int, sampling: Mapping[str, Any]) -> Any
 
 def _room_for(base: Base, prompt: int, room: int) -> int:
     """Tokens of an answer: as many as are asked for, or as the context has left."""
-    lengths = [getattr(base.model.config, name, None) for name in _LENGTHS]
-    context = next((int(length) for length in lengths if length), None)
-    if context is None or _is_relative(base):
+    context = context_of(base.model)
+    if context is None:
         return room
     least = min(room, _LEAST_ROOM) if base.kind == "causal" else 0
     left = context - prompt
     if left < least:
         raise LMPromptTooLongError(prompt, context, least)
     return min(room, left) if base.kind == "causal" else room
-
-
-def _is_relative(base: Base) -> bool:
-    """Whether places are counted from one another, as T5 does, so that no length is the last."""
-    return hasattr(base.model.config, "relative_attention_num_buckets")
 
 
 def _until(text: str, stops: Any) -> tuple[str, bool]:

@@ -144,7 +144,14 @@ def test_shares_are_even_and_hold_each_place_once():
 
 @pytest.mark.parametrize(
     ("name", "told"),
-    [("nowhere", "no device 'nowhere'"), ("", "no device ''"), ("cpu,", "no device ''"), ("cpu,meta", "several kinds")],
+    [
+        ("nowhere", "no device 'nowhere'"),
+        ("", "no device ''"),
+        ("cpu,", "no device ''"),
+        ("meta", "no device 'meta'"),
+        ("cpu:1", "no device 'cpu:1': those of its kind are numbered 0 to 0"),
+        ("xpu", "no GPU for the device 'xpu'"),
+    ],
 )
 def test_devices_that_there_are_not(name, told):
     with pytest.raises(InputError, match=told):
@@ -158,5 +165,9 @@ def test_gpus_that_there_are_not(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert devices_of("auto") == ("cuda",)
     assert devices_of("cuda:0, cuda:1") == ("cuda:0", "cuda:1")
-    with pytest.raises(InputError, match="no device 'cuda:2': the GPUs are numbered 0 to 1"):
+    with pytest.raises(InputError, match="no device 'cuda:2': those of its kind are numbered 0 to 1"):
         devices_of("cuda:0,cuda:2")
+    with pytest.raises(InputError, match="'cuda,cuda:0' name one twice"):
+        devices_of("cuda,cuda:0")
+    with pytest.raises(InputError, match="of several kinds"):
+        devices_of("cuda:0,cpu")

@@ -208,6 +208,26 @@ def test_a_prompt_that_does_not_fit_is_said():
     assert not policy.fits(replace(one, tokens=one.tokens[:1] * 9))
 
 
+def test_an_encoder_with_places_of_its_own_has_so_many():
+    from transformers import BartConfig, BartForConditionalGeneration
+
+    _, tokenizer, kind = TINY["tiny_seq2seq"]()
+    config = BartConfig(
+        vocab_size=len(tokenizer), d_model=16, encoder_layers=1, decoder_layers=1, encoder_attention_heads=2,
+        decoder_attention_heads=2, encoder_ffn_dim=16, decoder_ffn_dim=16, max_position_embeddings=64,
+        pad_token_id=tokenizer.pad_token_id, eos_token_id=tokenizer.eos_token_id, bos_token_id=tokenizer.pad_token_id,
+        decoder_start_token_id=tokenizer.pad_token_id, forced_eos_token_id=None,
+    )  # fmt: skip
+    policy = HFPolicy(BartForConditionalGeneration(config).eval(), tokenizer, kind, lora=None, device="cpu")
+    short, long = (("user", "Why?"),), (("user", "Why " * 80),)
+    assert len(policy.write([short], room=64)) == 1
+    assert policy.refused(short, 65) is not None
+    assert policy.refused(long, 8) is not None
+    with pytest.raises(PromptTooLongError):
+        policy.write([short, long], room=8)
+    assert make("seq2seq").refused(long * 40, 500) is None  # T5 counts from one another
+
+
 def test_what_peft_would_write():
     from peft import LoraConfig, get_peft_model, set_peft_model_state_dict
 

@@ -195,6 +195,20 @@ def test_a_loss_that_is_no_number_leaves_the_last_checkpoint(tmp_path: Path) -> 
     assert run(BANDIT["Bandit"](1.0), tmp_path) == expected
 
 
+def test_a_step_without_rewards_leaves_the_weight_of_the_kl_alone(tmp_path: Path) -> None:
+    settings, reward = replace(SETTINGS, constant=3), BANDIT["Constant"](math.nan)
+    with pytest.raises(TrainingError, match="could not be worked out for any"):
+        run(BANDIT["Bandit"](1.0), tmp_path, RECIPES["paper"], settings, reward=reward)
+    betas = {line["beta"] for line in read_lines(tmp_path / LOG) if line["kind"] == "step"}
+    assert betas == {PAPER.kl.beta}
+
+
+@pytest.mark.parametrize("name", ["keep_each", "look_each", "patience", "constant", "chunk"])
+def test_settings_out_of_range(name: str) -> None:
+    with pytest.raises(InputError, match=f"{name} of the reinforcement must be 1 or more, but got 0"):
+        ReinforceSettings(**{name: 0})
+
+
 def test_without_questions_it_says_how_many_are_missing(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="1 question in dev or more, but has 0: 1 more"):
         run(BANDIT["Bandit"](1.0), tmp_path, dev=[])

@@ -18,13 +18,14 @@ from querywright.data.splits import asked_of
 from querywright.data.types import Question
 from querywright.errors import InputError
 from querywright.models.embedded import EmbeddedSettings
+from querywright.models.rewriter_bases import describe_base
 from querywright.models.rewriters import read_rewriter
 from querywright.optimize.rewriter import train as training
 from querywright.optimize.rewriter.given import split_pairs
 from querywright.optimize.rewriter.gradient import TrainingError
 from querywright.optimize.rewriter.keeping import read_lines
 from querywright.optimize.rewriter.recipes import SEED
-from querywright.optimize.rewriter.settings import check_training
+from querywright.optimize.rewriter.settings import STAGES, check_training
 from querywright.optimize.rewriter.types import Pair
 
 torch: Any = pytest.importorskip("torch")
@@ -127,7 +128,7 @@ def test_a_loss_that_is_no_number_and_a_constant_reward_end_it(folder: Path) -> 
     with pytest.raises(TrainingError, match=r"last 2 steps the reward of all 12 episodes was .* each time"):
         SMALL["small"](folder, "constant", recipe=recipe, reinforce=settings, stages=("reinforce",))
     assert not (folder / "constant" / "out").exists()
-    with pytest.raises(TrainingError, match=r"loss .* is nan.*--lr"):
+    with pytest.raises(TrainingError, match=r"loss .* is nan.*--warmup-lr.*--work"):
         SMALL["small"](folder, "nan", warmup=replace(SMALL["SETTINGS"].warmup, lr=1e30))
     assert not (folder / "nan" / "out").exists()
 
@@ -265,7 +266,7 @@ def test_a_rewriter_is_used_within_the_limits_that_it_was_trained_with(
     one: Any = object.__new__(training._Training)
     one.settings = replace(SMALL["SETTINGS"], base=str(SMALL["base"](folder)))
     one.work, one.limits, given = folder, EmbeddedSettings(max_chars=99, max_items=3), {}
-    one.techniques = ["rrr"]
+    one.techniques, one.described = ["rrr"], describe_base(one.settings.base)
     monkeypatch.setattr(training, "write_rewriter", lambda *_, **named: given.update(named))
     one._write(folder / "used", folder, {}, "")
     assert (given["max_chars"], given["max_items"]) == (99, 3)
@@ -279,6 +280,49 @@ def test_what_the_rewards_need_is_asked_for_when_rewrites_are_collected() -> Non
     bare = splits._replace(train=[replace(one, evidence={}) for one in splits.train])
     with pytest.raises(InputError, match="none of the 16 train questions has any"):
         check_training(settings, bare, pairs=(), writes=True, reader=False)
+    pair = Pair("q0", "rrr", 0, (("user", "What?"),), "{}", 1.0, "me")
+    unanswered = splits._replace(train=[replace(one, answer=None) for one in splits.train])
+    for given, told in (({"recipe": SEED}, "seed rewards answers"), ({"metric": "hit"}, "hit needs right answers")):
+        asked = replace(settings, **given)
+        with pytest.raises(InputError, match=f"{told}, but none of the 16 train questions has"):
+            check_training(asked, unanswered, pairs=(), writes=True, reader=True)
+        check_training(replace(asked, stages=("warmup",)), unanswered, pairs=[pair], writes=False, reader=True)
+    late = splits._replace(dev=[replace(one, answer=None) for one in splits.dev])
+    check_training(replace(settings, recipe=SEED), late, pairs=(), writes=True, reader=True)
+    with pytest.raises(InputError, match="seed rewards answers, but none of the 4 dev questions has"):
+        check_training(replace(settings, recipe=SEED, stages=STAGES), late, pairs=(), writes=True, reader=True)
+
+
+def test_a_folder_is_not_claimed_by_what_can_never_be_trained(folder: Path) -> None:
+    changes: list[tuple[dict[str, Any], str]] = [
+        ({"dtype": "bf16"}, "no dtype 'bf16'"),
+        ({"technique": "step_back", "teacher": "evidence"}, "but not step_back"),
+    ]
+    for given, told in changes:
+        with pytest.raises(InputError, match=told):
+            SMALL["small"](folder, "unclaimed", **given)
+    assert not (folder / "unclaimed").exists()
+
+
+def test_the_day_is_kept_when_it_begins_and_the_threads_are_those_asked_for(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen, run = set(), training.run_episodes
+
+    def watched(*given: Any, **named: Any) -> Any:
+        seen.add(named["threads"])
+        return run(*given, **named)
+
+    def stop(what: str, *_: Any) -> None:
+        if what.startswith("measuring"):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(training, "run_episodes", watched)
+    collect = replace(SMALL["SETTINGS"].collect, threads=3)
+    with pytest.raises(KeyboardInterrupt):
+        SMALL["small"](folder, "day", progress=stop, collect=collect)
+    assert (folder / "day" / "work" / "begun.json").is_file()
+    assert seen == {3}
 
 
 def test_a_teacher_that_is_the_base_itself_is_no_arm(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -238,7 +238,7 @@ def test_a_loss_that_is_no_number_ends_it_and_spoils_nothing(tmp_path):
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     broken = make()
     broken.model.model.norm.weight.data.fill_(math.nan)
-    with pytest.raises(TrainingError, match=r"loss of step 5.* nan.*--lr.*last checkpoint is whole"):
+    with pytest.raises(TrainingError, match=r"loss of step 5.* nan.*--warmup-lr.*last checkpoint is whole"):
         warm_up(broken, TRAIN, DEV, SETTINGS, tmp_path)
     assert all((tmp_path / name).read_bytes() == data for name, data in before.items() if name != LOG)
     again, whole = make(), make()
