@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from querywright.cli import demo as module
-from querywright.cli.common import Workspace
+from querywright.cli.workspace import Workspace
 from querywright.data import load_sample, split_questions
 from querywright.data.splits import left_over
 from querywright.data.types import Question

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import querywright
-from querywright.cli.common import Workspace
+from querywright.cli.workspace import Workspace
 from querywright.watching import JsonLines, read_traffic
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from querywright.cli import common
+from querywright.cli import workspace
 from querywright.optimize.artifacts.load import load
 
 load_module = sys.modules[load.__module__]  # the package gives its name to the function
@@ -162,13 +162,13 @@ def test_a_reranker_that_there_is_not_is_told_before_anything_is_asked(cli, coll
 
 def test_a_slow_index_is_told_of(monkeypatch, capsys):
     now = [100.0]
-    monkeypatch.setattr(common.time, "monotonic", lambda: now[0])
-    quick = common._when_slow("the BM25 index of tiny")
+    monkeypatch.setattr(workspace.time, "monotonic", lambda: now[0])
+    quick = workspace._when_slow("the BM25 index of tiny")
     quick(0, 9000)
     now[0] += 1.9
     quick(9000, 9000)
     assert capsys.readouterr().err == ""
-    slow = common._when_slow("the BM25 index of tiny")
+    slow = workspace._when_slow("the BM25 index of tiny")
     for done, seconds in ((0, 0.0), (1000, 1.5), (2000, 1.5), (3000, 1.5), (9000, 1.5)):
         now[0] += seconds
         slow(done, 9000)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from querywright import programs
-from querywright.cli.common import Workspace
+from querywright.cli.workspace import Workspace
 from querywright.models import rewriters
 from querywright.models.answers import text_response
 from querywright.models.ledger import Ledger

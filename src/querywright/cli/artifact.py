@@ -9,18 +9,10 @@ from typing import Annotated
 import typer
 
 from querywright.cli.artifact_show import show_card, show_checks, show_diff
-from querywright.cli.common import (
-    ApiBaseOption,
-    HomeOption,
-    JsonOption,
-    KeyOption,
-    RewriterOption,
-    artifact_lm,
-    check_file,
-    check_folder,
-    lm_failures,
-)
+from querywright.cli.checks import check_file, check_folder
+from querywright.cli.options import ApiBaseOption, HomeOption, JsonOption, KeyOption, RewriterOption
 from querywright.cli.show import note, print_json, progress, say
+from querywright.cli.workspace import artifact_lm, lm_failures
 
 DIFFERS = 2
 """Exit status of a check that did not go well: what was given is not what it should be."""

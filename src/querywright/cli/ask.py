@@ -8,7 +8,18 @@ from typing import Annotated, Any
 
 import typer
 
-from querywright.cli.common import (
+from querywright.cli.checks import (
+    check_engine,
+    check_reader,
+    check_reranker,
+    check_rewriter,
+    engine_for,
+    knob_values,
+    note_unlearnt,
+    open_reranker,
+    pairs,
+)
+from querywright.cli.options import (
     ApiBaseOption,
     HomeOption,
     JsonOption,
@@ -17,20 +28,10 @@ from querywright.cli.common import (
     RerankerOption,
     RewriterOption,
     TechniqueEngineOption,
-    Workspace,
-    check_engine,
-    check_reader,
-    check_reranker,
-    check_rewriter,
-    engine_for,
-    knob_values,
-    lm_failures,
-    note_unlearnt,
-    open_reranker,
-    pairs,
 )
 from querywright.cli.show import print_json, say
 from querywright.cli.trace import show_steps, steps_data
+from querywright.cli.workspace import Workspace, lm_failures
 from querywright.errors import InputError
 
 Asked = Callable[[str, list[str] | None], Any]

@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from querywright.cli.common import (
+from querywright.cli.checks import check_results
+from querywright.cli.options import (
     ApiBaseOption,
     CallsOption,
     CollectionOption,
@@ -33,13 +34,12 @@ from querywright.cli.common import (
     RewriterOption,
     SplitOption,
     ThreadsOption,
-    check_results,
-    lm_failures,
 )
 from querywright.cli.prepare import Judging, Prepared, prepare
 from querywright.cli.references import References
 from querywright.cli.results import Results
 from querywright.cli.show import note, progress
+from querywright.cli.workspace import lm_failures
 from querywright.errors import InputError
 
 NEEDS = ("any", "all")

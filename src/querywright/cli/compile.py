@@ -9,7 +9,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from querywright.cli.common import (
+from querywright.cli.checks import (
+    check_engine,
+    check_folder,
+    check_reader,
+    check_reranker,
+    check_rewriter,
+    engine_for,
+    knob_values,
+    note_unlearnt,
+    of_grounded,
+    open_reranker,
+    pairs,
+    reader_for,
+)
+from querywright.cli.options import (
     ApiBaseOption,
     CallsOption,
     ColumnOption,
@@ -27,22 +41,9 @@ from querywright.cli.common import (
     SplitOption,
     TechniqueEngineOption,
     ThreadsOption,
-    Workspace,
-    check_engine,
-    check_folder,
-    check_reader,
-    check_reranker,
-    check_rewriter,
-    engine_for,
-    knob_values,
-    lm_failures,
-    note_unlearnt,
-    of_grounded,
-    open_reranker,
-    pairs,
-    reader_for,
 )
 from querywright.cli.show import print_json, progress, say, show_table
+from querywright.cli.workspace import Workspace, lm_failures
 from querywright.errors import InputError, QuerywrightError
 
 if TYPE_CHECKING:

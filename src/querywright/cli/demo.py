@@ -7,9 +7,11 @@ from typing import Annotated
 
 import typer
 
-from querywright.cli.common import HomeOption, JsonOption, ThreadsOption, Workspace, check_folder
+from querywright.cli.checks import check_folder
 from querywright.cli.compile import run_compile
+from querywright.cli.options import HomeOption, JsonOption, ThreadsOption
 from querywright.cli.show import note, progress
+from querywright.cli.workspace import Workspace
 
 SIZES = (10, 18, 40)
 TRIALS = 24

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from querywright.cli.common import (
+from querywright.cli.checks import pairs
+from querywright.cli.options import (
     ApiBaseOption,
     CallsOption,
     ColumnOption,
@@ -20,12 +21,10 @@ from querywright.cli.common import (
     RewriterOption,
     SplitOption,
     ThreadsOption,
-    artifact_workspace,
-    lm_failures,
-    pairs,
 )
 from querywright.cli.show import note, print_json, progress, say, show_table
 from querywright.cli.traffic import recorded
+from querywright.cli.workspace import artifact_workspace, lm_failures
 from querywright.errors import InputError
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from querywright.cli.common import (
+from querywright.cli.checks import check_file
+from querywright.cli.options import (
     ApiBaseOption,
     CallsOption,
     CollectionOption,
@@ -35,11 +36,10 @@ from querywright.cli.common import (
     RewriterOption,
     SplitOption,
     ThreadsOption,
-    check_file,
-    lm_failures,
 )
 from querywright.cli.prepare import Judging, Prepared, prepare
 from querywright.cli.show import note, print_json, progress, say, show_table
+from querywright.cli.workspace import lm_failures
 from querywright.errors import InputError
 
 if TYPE_CHECKING:

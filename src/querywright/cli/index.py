@@ -7,15 +7,8 @@ from typing import Annotated
 
 import typer
 
-from querywright.cli.common import (
-    ColumnOption,
-    EmbedderOption,
-    HomeOption,
-    JsonOption,
-    LimitOption,
-    SplitOption,
-    pairs,
-)
+from querywright.cli.checks import pairs
+from querywright.cli.options import ColumnOption, EmbedderOption, HomeOption, JsonOption, LimitOption, SplitOption
 from querywright.cli.show import note, print_json, progress, say
 from querywright.data.hub import names_of
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from querywright.cli.common import (
+from querywright.cli.checks import check_file, pairs
+from querywright.cli.options import (
     ApiBaseOption,
     CallsOption,
     ColumnOption,
@@ -17,12 +18,9 @@ from querywright.cli.common import (
     KeyOption,
     LMOption,
     ThreadsOption,
-    Workspace,
-    check_file,
-    lm_failures,
-    pairs,
 )
 from querywright.cli.show import note, print_json, progress, say, show_table
+from querywright.cli.workspace import Workspace, lm_failures
 
 if TYPE_CHECKING:
     from querywright.data.judged import Judged

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from querywright.cli.common import check_file
+from querywright.cli.checks import check_file
 from querywright.errors import InputError
 
 if TYPE_CHECKING:

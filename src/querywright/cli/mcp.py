@@ -9,7 +9,8 @@ from typing import Annotated
 
 import typer
 
-from querywright.cli.common import ApiBaseOption, HomeOption, KeyOption, RewriterOption, artifact_lm, lm_failures
+from querywright.cli.options import ApiBaseOption, HomeOption, KeyOption, RewriterOption
+from querywright.cli.workspace import artifact_lm, lm_failures
 
 
 def mcp(

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from querywright.cli.common import (
-    Workspace,
+from querywright.cli.checks import (
     check_engine,
     check_reader,
     check_rewriter,
@@ -19,6 +18,7 @@ from querywright.cli.common import (
     pairs,
     reader_for,
 )
+from querywright.cli.workspace import Workspace
 from querywright.errors import InputError
 
 if TYPE_CHECKING:

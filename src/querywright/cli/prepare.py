@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from querywright.cli.common import Workspace, check_judge_lm, open_reranker, pairs
+from querywright.cli.checks import check_judge_lm, open_reranker, pairs
 from querywright.cli.judges import Panel, make_panel
 from querywright.cli.plan import Plan, make_plan, planned_programs, planned_questions, settle
 from querywright.cli.show import note
+from querywright.cli.workspace import Workspace
 from querywright.errors import InputError
 
 if TYPE_CHECKING:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from querywright.cli.common import (
+from querywright.cli.checks import check_judge_lm
+from querywright.cli.options import (
     ApiBaseOption,
     EmbedderOption,
     HomeOption,
@@ -17,14 +18,12 @@ from querywright.cli.common import (
     JudgeKeyOption,
     KeyOption,
     LMOption,
-    Workspace,
     WriterJudgeLMOption,
-    check_judge_lm,
-    lm_failures,
 )
 from querywright.cli.questions_files import export, import_
 from querywright.cli.questions_fill import fill
 from querywright.cli.show import note, print_json, progress, say, show_table
+from querywright.cli.workspace import Workspace, lm_failures
 from querywright.errors import InputError
 
 if TYPE_CHECKING:

@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from querywright.cli.common import EmbedderOption, HomeOption, JsonOption, check_file
+from querywright.cli.checks import check_file
+from querywright.cli.options import EmbedderOption, HomeOption, JsonOption
 from querywright.cli.show import note, print_json, progress, say
 
 CollectionArgument = Annotated[

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from querywright.cli.common import (
+from querywright.cli.options import (
     ApiBaseOption,
     CallsOption,
     EmbedderOption,
@@ -15,10 +15,9 @@ from querywright.cli.common import (
     KeyOption,
     LMOption,
     ThreadsOption,
-    Workspace,
-    lm_failures,
 )
 from querywright.cli.show import note, print_json, progress, say
+from querywright.cli.workspace import Workspace, lm_failures
 
 if TYPE_CHECKING:
     from querywright.optimize.question_fill import FillReport

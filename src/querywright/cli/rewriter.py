@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from querywright.cli.common import (
+from querywright.cli.checks import check_engine, check_place, check_reader, engine_for, knob_values, pairs, reader_for
+from querywright.cli.compile import split_sizes
+from querywright.cli.options import (
     ApiBaseOption,
     CallsOption,
     ColumnOption,
@@ -24,17 +26,7 @@ from querywright.cli.common import (
     SplitOption,
     TechniqueEngineOption,
     ThreadsOption,
-    Workspace,
-    check_engine,
-    check_place,
-    check_reader,
-    engine_for,
-    knob_values,
-    lm_failures,
-    pairs,
-    reader_for,
 )
-from querywright.cli.compile import split_sizes
 from querywright.cli.rewriter_collect import collect_command
 from querywright.cli.rewriter_evaluate import evaluate_command
 from querywright.cli.rewriter_options import (
@@ -59,6 +51,7 @@ from querywright.cli.rewriter_options import (
 )
 from querywright.cli.rewriter_show import show_trained, told, watched
 from querywright.cli.show import print_json, progress, say, show_table
+from querywright.cli.workspace import Workspace, lm_failures
 
 if TYPE_CHECKING:
     from querywright.optimize.rewriter.settings import TrainSettings

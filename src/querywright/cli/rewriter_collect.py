@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from querywright.cli.common import (
+from querywright.cli.checks import check_engine, check_place, check_reader, engine_for, knob_values, pairs, reader_for
+from querywright.cli.compile import split_sizes
+from querywright.cli.options import (
     ApiBaseOption,
     CallsOption,
     ColumnOption,
@@ -24,17 +26,7 @@ from querywright.cli.common import (
     SplitOption,
     TechniqueEngineOption,
     ThreadsOption,
-    Workspace,
-    check_engine,
-    check_place,
-    check_reader,
-    engine_for,
-    knob_values,
-    lm_failures,
-    pairs,
-    reader_for,
 )
-from querywright.cli.compile import split_sizes
 from querywright.cli.rewriter_options import (
     BaseOption,
     CandidatesOption,
@@ -56,6 +48,7 @@ from querywright.cli.rewriter_options import (
     work_folder,
 )
 from querywright.cli.show import print_json, progress, say, show_table
+from querywright.cli.workspace import Workspace, lm_failures
 
 if TYPE_CHECKING:
     from querywright.optimize.rewriter.collecting import Collected

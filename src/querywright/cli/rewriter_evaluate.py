@@ -8,7 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from querywright.cli.common import (
+from querywright.cli.checks import check_engine, engine_for, knob_values, note_unlearnt, pairs
+from querywright.cli.options import (
     ApiBaseOption,
     CallsOption,
     ColumnOption,
@@ -23,15 +24,9 @@ from querywright.cli.common import (
     SplitOption,
     TechniqueEngineOption,
     ThreadsOption,
-    Workspace,
-    check_engine,
-    engine_for,
-    knob_values,
-    lm_failures,
-    note_unlearnt,
-    pairs,
 )
 from querywright.cli.show import print_json, progress, say, show_table
+from querywright.cli.workspace import Workspace, lm_failures
 
 
 def evaluate_command(

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from querywright.cli.common import Workspace
 from querywright.cli.show import note
+from querywright.cli.workspace import Workspace
 
 if TYPE_CHECKING:
     from querywright.optimize.rewriter.collect import Teacher

@@ -13,17 +13,9 @@ from typing import Annotated, Any
 
 import typer
 
-from querywright.cli.common import (
-    ApiBaseOption,
-    HomeOption,
-    KeyOption,
-    RerankerOption,
-    RewriterOption,
-    Workspace,
-    artifact_lm,
-    lm_failures,
-)
+from querywright.cli.options import ApiBaseOption, HomeOption, KeyOption, RerankerOption, RewriterOption
 from querywright.cli.show import note
+from querywright.cli.workspace import Workspace, artifact_lm, lm_failures
 from querywright.errors import InputError
 from querywright.models.keys import api_key
 from querywright.serving.settings import ServeSettings

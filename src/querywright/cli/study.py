@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from querywright.cli.common import HomeOption, JsonOption, Workspace, check_file, lm_failures, note_unlearnt
+from querywright.cli.checks import check_file, note_unlearnt
+from querywright.cli.options import HomeOption, JsonOption
 from querywright.cli.show import note, print_json, say, show_table
 from querywright.cli.study_show import show_status, show_study, study_progress
+from querywright.cli.workspace import Workspace, lm_failures
 from querywright.errors import InputError, QuerywrightError
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from querywright.cli.common import JsonOption
+from querywright.cli.options import JsonOption
 from querywright.cli.show import out, print_json, say
 
 

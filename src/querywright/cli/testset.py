@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from querywright.cli.common import (
+from querywright.cli.checks import check_file, check_judge_lm
+from querywright.cli.options import (
     ApiBaseOption,
     CallsOption,
     HomeOption,
@@ -16,13 +17,10 @@ from querywright.cli.common import (
     JudgeKeyOption,
     KeyOption,
     LMOption,
-    Workspace,
     WriterJudgeLMOption,
-    check_file,
-    check_judge_lm,
-    lm_failures,
 )
 from querywright.cli.show import note, print_json, progress, say
+from querywright.cli.workspace import Workspace, lm_failures
 
 if TYPE_CHECKING:
     from querywright.optimize.question_set import QuestionSet

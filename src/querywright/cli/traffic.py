@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from querywright.cli.common import JsonOption, check_file
+from querywright.cli.checks import check_file
+from querywright.cli.options import JsonOption
 from querywright.cli.show import note, print_json, say
 from querywright.errors import InputError
 
