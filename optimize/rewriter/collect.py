@@ -236,10 +236,7 @@ def collect_from_study(
 
     technique = program if isinstance(program, Technique) else program.technique
     with study_arms(study, technique.NAME, home=home, storage=storage) as arms:
-        known = {question.id: question for question in arms.questions}
-        chosen = arms.questions if questions is None else [one for one in questions if one.id in known]
-        if not chosen:
-            raise InputError(f"the study {arms.name!r} met none of these questions in train or dev; give others")
+        chosen = arms.questions if questions is None else arms.met(questions)
 
         def kept(write: Writer) -> Writer:
             def writes(question: Question) -> list[str] | None:

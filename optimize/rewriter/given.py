@@ -12,7 +12,7 @@ from typing import Any
 import dspy
 
 from querywright import __version__
-from querywright.data.splits import Splits
+from querywright.data.splits import Splits, split_questions
 from querywright.data.types import Question
 from querywright.models.rewriter_bases import describe_base
 from querywright.optimize.comparison import Compared
@@ -99,6 +99,22 @@ def split_pairs(pairs: Sequence[Pair], seed: int) -> tuple[list[Pair], list[Pair
 def _whose(pair: Pair) -> tuple[str, str]:
     """The question of a pair; ids are those of its data."""
     return pair.question, pair.data
+
+
+def splits_of(
+    questions: Sequence[Question], *, seed: int, sizes: tuple[int, int, int] | None, studied: bool
+) -> Splits:
+    """Train, dev and test of a training.
+
+    Args:
+        questions: All of them.
+        seed: Of the split.
+        sizes: As of ``split_questions``.
+        studied: Whether it learns from the answers of a study with this seed. Its trials meet its dev questions, so
+            the first half of these is learnt from as well, and the other half is dev; test is the study's.
+    """
+    train, dev = (0.45, 0.15) if studied else (0.3, 0.3)
+    return split_questions(questions, train=train, dev=dev, seed=seed, sizes=sizes)
 
 
 def facts_of(settings: TrainSettings, given: Given) -> dict[str, Any]:

@@ -44,6 +44,24 @@ class StudyArms:
     questions: Sequence[Question]
     lm: dspy.LM
 
+    def met(self, questions: Sequence[Question]) -> list[Question]:
+        """Those of the questions that are the study's.
+
+        Args:
+            questions: Of a training.
+
+        Raises:
+            InputError: There are none.
+        """
+        known = {question.id for question in self.questions}
+        found = [one for one in questions if one.id in known]
+        if not found:
+            raise InputError(
+                f"the study {self.name!r} met none of the {len(questions)} train questions in train or dev; give the "
+                "questions and the --seed of the study"
+            )
+        return found
+
 
 @contextmanager
 def study_arms(folder: Path, technique: str, *, home: Path | None, storage: str | None = None) -> Iterator[StudyArms]:

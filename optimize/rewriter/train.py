@@ -59,6 +59,7 @@ from querywright.optimize.rewriter.settings import (
     claim,
     data_facts,
 )
+from querywright.optimize.rewriter.study_arms import study_arms
 from querywright.optimize.rewriter.types import Pair
 from querywright.optimize.rewriter.warmup import warm_up
 
@@ -99,6 +100,9 @@ def train(
         collection=given.collection,
     )
     check_enough(settings, given.pairs)
+    if given.study is not None:
+        with study_arms(given.study, settings.technique, home=given.home) as arms:
+            arms.met(given.splits.train)
     limit_spinning()  # torch is loaded before llama.cpp here
     work.mkdir(mode=0o700, parents=True, exist_ok=True)
     with only_one(work):

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
+import runpy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from querywright.data import read_questions, split_questions
 from querywright.errors import InputError
 from querywright.models.embedder import resolve_embedder
 from querywright.optimize.rewriter.collect import CollectSettings, collect_from_study
+from querywright.optimize.rewriter.given import splits_of
+from querywright.optimize.rewriter.pairs import read_pairs
 from querywright.optimize.rewriter.recipes import OURS
 from querywright.optimize.rewriter.rewards import make_reward
+from querywright.optimize.rewriter.settings import data_facts
 from querywright.programs import make_program
 from querywright.retrieval.engines import open_retriever
 
@@ -33,6 +38,13 @@ def study(cli: Any, study_file: Any, tmp_path: Path) -> Path:
     done = cli("study", "run", file, "--out", tmp_path / "out")
     assert done.status == 0, done.err
     return tmp_path / "out"
+
+
+@pytest.fixture
+def tiny_base(tmp_path: Path) -> Path:
+    pytest.importorskip("peft")
+    tiny = runpy.run_path(str(Path(__file__).parents[1] / "optimize" / "rewriter" / "tiny.py"))
+    return Path(tiny["save_tiny"](tmp_path / "tiny"))
 
 
 @pytest.fixture
@@ -66,14 +78,12 @@ def test_only_the_questions_that_are_given_are_used(study: Path, program: Any, h
     every = collect_from_study(study, program, SETTINGS, tmp_path / "all", reward=reward, home=home)
     lines = (tmp_path / "all" / "collected.jsonl").read_text().splitlines()
     assert len(lines) == 1 + 4 + 8
-    from querywright.data import read_questions
-
     ids = {pair.question for pair in every.pairs}
     chosen = [one for one in read_questions(tmp_path / "more.jsonl") if one.id in ids][:1]
     one = collect_from_study(study, program, SETTINGS, tmp_path / "one", reward=reward, questions=chosen, home=home)
     assert {pair.question for pair in one.pairs} == {chosen[0].id}
     strange = [replace(chosen[0], id="strange")]
-    with pytest.raises(InputError, match="met none of these questions"):
+    with pytest.raises(InputError, match="met none of the 1 train questions"):
         collect_from_study(study, program, SETTINGS, tmp_path / "x", reward=reward, questions=strange, home=home)
 
 
@@ -84,3 +94,29 @@ def test_a_technique_that_was_not_tried_is_said(study: Path, program: Any, home:
         collect_from_study(study, other, SETTINGS, tmp_path / "x", reward=reward, home=home)
     with pytest.raises(InputError, match="holds no study"):
         collect_from_study(tmp_path / "nowhere", other, SETTINGS, tmp_path / "x", reward=reward, home=home)
+
+
+def test_a_training_learns_from_the_answers_to_its_dev_questions(
+    cli: Any, study: Path, server: Any, tmp_path: Path, tiny_base: Path
+) -> None:
+    server.requests.clear()
+    call = ("rewriter", "train", tmp_path / "more.jsonl", "--collection", "small", "--metric", "decision_useful")
+    base = ("--base", tiny_base, "--device", "cpu", "--stages", "collect", "--ties", "--from-study", study)
+    other = cli(*call, *base, "--technique", "multi_query", "--out", tmp_path / "mine", "--work", tmp_path / "work")
+    assert other.status == 2
+    assert "completed no arm of multi_query" in other.err
+    assert not (tmp_path / "work").exists()
+    done = cli(
+        *call, *base, "--technique", "rrr", "--out", tmp_path / "mine", "--work", tmp_path / "work", "--json"
+    )  # fmt: skip
+    assert done.status == 0, done.err
+    assert server.requests == []
+    stage = done.data["stages"]["collect"]
+    assert stage["arms of the study"] == 2
+    assert stage["from the study"] > 0
+    asked = read_questions(tmp_path / "more.jsonl")
+    studied, mine = split_questions(asked), splits_of(asked, seed=0, sizes=None, studied=True)
+    assert done.data["data"]["test"] == data_facts(studied)["test"]
+    learnt = {pair.question for pair in read_pairs(tmp_path / "work" / "from-study" / "pairs.jsonl")}
+    assert learnt <= {one.id for one in mine.train}
+    assert learnt & {one.id for one in studied.dev}

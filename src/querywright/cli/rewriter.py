@@ -99,7 +99,11 @@ def train_command(
     from_study: Annotated[
         Path | None,
         typer.Option(
-            "--from-study", metavar="FOLDER", help="A study whose kept answers are learnt from.", show_default=False
+            "--from-study",
+            metavar="FOLDER",
+            help="A study of these questions, whose kept answers are learnt from: those to its train questions and to "
+            "the first half of its dev questions. The other half is dev.",
+            show_default=False,
         ),
     ] = None,
     candidates: CandidatesOption = 4,
@@ -163,9 +167,9 @@ def train_command(
 
     Example: querywright rewriter train questions.jsonl --collection mine --teacher openai/gpt-4o-mini --out artifacts/r
     """
-    from querywright.data import read_questions, split_questions
+    from querywright.data import read_questions
     from querywright.optimize.rewriter.collect import EVIDENCE
-    from querywright.optimize.rewriter.given import Given
+    from querywright.optimize.rewriter.given import Given, splits_of
     from querywright.optimize.rewriter.settings import check_stages, check_training
     from querywright.optimize.rewriter.train import train
 
@@ -187,7 +191,7 @@ def train_command(
         rank=None if full else rank,
     )
     asked = read_questions(questions, columns=pairs(column, "--column"), limit=limit, split=split)
-    splits = split_questions(asked, seed=seed, sizes=split_sizes(sizes))
+    splits = splits_of(asked, seed=seed, sizes=split_sizes(sizes), studied=from_study is not None)
     named = teacher or (base if base == "embedded" and from_study is None else None)
     learnt = _read_pairs(pairs_files or ())
     read_by = None if reader == "none" or not settings.recipe.needs_reader else reader_for(asked, reader)
