@@ -5,7 +5,7 @@ Usage: python benchmarks/taught_judge.py DATA [--train 200] [--dev 40] [--test 1
 DATA is a folder in the form of SQuAD 2.0: corpus.jsonl (id, title, text) and questions.jsonl (question, passage,
 answerable, answers). A LoRA adapter learns the judge's own prompt, with the sentence of the answer as the reason and
 ``complete``, or ``none``; half of the cases each. It and the model as it comes then judge cases of other articles, half
-of them answerable. Printed are agreement and kappa with intervals, and what was said of which; --json has all of it.
+of them answerable. Printed are kappa and agreement; --json has the table of what was said of which.
 With --work the training is kept, and the same command goes on.
 """
 

@@ -144,7 +144,9 @@ def collect_pairs(
         return _collect_asked(given, REWRITER_LIMITS if settings.base == EMBEDDED else None, out, work)
     programs = programs_of(settings, given)
     recipe = replace(settings.recipe, length_penalty=0.0)  # there is no length to aim at yet
-    reward = make_reward(recipe, programs.program, metric=settings.metric, lm=programs.reader_lm, threads=settings.collect.threads)
+    reward = make_reward(
+        recipe, programs.program, metric=settings.metric, lm=programs.reader_lm, threads=settings.collect.threads
+    )
     work.mkdir(mode=0o700, parents=True, exist_ok=True)
     with only_one(work):
         pairs = collect(
@@ -156,17 +158,17 @@ def collect_pairs(
             reward=reward,
             reader_lm=programs.reader_lm,
             progress=progress,
-            facts={
-                "collection": given.collection,
-                "fingerprint": given.retriever.fingerprint,
-                "reader": given.reader,
-                "reader_lm": None if given.reader_lm is None else given.reader_lm.model,
-            },
+            facts={"collection": given.collection, "fingerprint": given.retriever.fingerprint, **_read_by(given)},
         )
         _write(work / COLLECT / PAIRS_FILE, out, work)
     keys = {data_hash([question]) for question in train}
     lines = [line for line in read_lines(work / COLLECT / CANDIDATES_FILE)[1:] if line["question"] in keys]
     return _counted(pairs, lines, train, getattr(reward, "metric", reward.name))
+
+
+def _read_by(given: Given) -> dict[str, Any]:
+    """Whose answers are rewarded, where any are."""
+    return {} if given.reader_lm is None else {"reader": given.reader, "reader_lm": given.reader_lm.model}
 
 
 def _collect_asked(given: Given, limits: EmbeddedSettings | None, out: Path, work: Path) -> Collected:

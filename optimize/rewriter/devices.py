@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
+from itertools import pairwise
 from typing import Any, TypeVar
 
 from querywright.errors import InputError
@@ -106,7 +107,9 @@ class Copies:
         else:
             with ThreadPoolExecutor(len(shares)) as pool:
                 done = list(pool.map(work, range(len(shares)), shares))
-        found = {place: one for share, made in zip(shares, done, strict=True) for place, one in zip(share, made)}
+        found = {
+            place: one for share, made in zip(shares, done, strict=True) for place, one in zip(share, made, strict=True)
+        }
         return [found[place] for place in range(len(prompts))]
 
 
@@ -120,4 +123,4 @@ def shares_of(prompts: Sequence[tuple[int, ...]], number: int) -> list[list[int]
     order = sorted(range(len(prompts)), key=lambda place: prompts[place]) if number > 1 else list(range(len(prompts)))
     number = min(number, len(order))
     ends = [len(order) * share // number for share in range(number + 1)] if number else []
-    return [sorted(order[start:end]) for start, end in zip(ends, ends[1:], strict=False)]
+    return [sorted(order[start:end]) for start, end in pairwise(ends)]

@@ -22,6 +22,7 @@ from querywright.optimize.rewriter.pairs import pair_json
 from querywright.optimize.rewriter.rollouts import seed_of
 from querywright.optimize.rewriter.settings import FORMAT, TrainSettings, data_facts
 from querywright.optimize.rewriter.types import Pair
+from querywright.optimize.study.settling import spec_in
 
 OpenLM = Callable[[str], dspy.LM]
 """Gives the LM of a name, such as ``rewriter:PATH``."""
@@ -101,20 +102,24 @@ def _whose(pair: Pair) -> tuple[str, str]:
     return pair.question, pair.data
 
 
-def splits_of(
-    questions: Sequence[Question], *, seed: int, sizes: tuple[int, int, int] | None, studied: bool
-) -> Splits:
-    """Train, dev and test of a training.
+def splits_after(study: Path, questions: Sequence[Question]) -> Splits:
+    """Train, dev and test of a training that learns from the answers of a study.
+
+    The study's trials met its dev questions, so the first half of these is learnt from, as are its train questions. The
+    other half is dev; test is the study's.
 
     Args:
-        questions: All of them.
-        seed: Of the split.
-        sizes: As of ``split_questions``.
-        studied: Whether it learns from the answers of a study with this seed. Its trials meet its dev questions, so
-            the first half of these is learnt from as well, and the other half is dev; test is the study's.
+        study: The study's folder, whose seed and sizes hold.
+        questions: All that it was given.
+
+    Raises:
+        InputError: There is no such study.
+        DataError: There are fewer questions than the study's sizes.
     """
-    train, dev = (0.45, 0.15) if studied else (0.3, 0.3)
-    return split_questions(questions, train=train, dev=dev, seed=seed, sizes=sizes)
+    spec = spec_in(study)
+    train, dev, test = split_questions(questions, seed=spec.seed, sizes=spec.sizes)
+    half = len(dev) // 2
+    return Splits([*train, *dev[:half]], dev[half:], test)
 
 
 def facts_of(settings: TrainSettings, given: Given) -> dict[str, Any]:

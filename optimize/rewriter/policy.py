@@ -8,7 +8,7 @@ one that was never interrupted.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -185,10 +185,13 @@ class HFPolicy:
             found: dict[int, Completion] = {}
             lengths = [len(made[place]) + room for place in share]
             with torch.inference_mode(), self._autocast():
-                for part in portions([made[place] for place in share], lengths, self._budgets[0], share=self.shares_prompts):
+                call = self._copies.model(device)
+                for part in portions(
+                    [made[place] for place in share], lengths, self._budgets[0], share=self.shares_prompts
+                ):
                     places = [share[number] for number in part]
                     numbers = None if seeds is None else numbers_of([seeds[place] for place in places], room)
-                    batch = self._batch([made[place] for place in places], device)
+                    batch = self._batch([made[place] for place in places], call, device)
                     written = self._written([made[place] for place in places], batch, numbers, choose, room)
                     found.update(zip(places, written, strict=True))
             return [found[place] for place in share]
@@ -215,9 +218,10 @@ class HFPolicy:
             prompts = [completions[place].prompt for place in kept]
             lengths = [len(completions[place].tokens) for place in kept]
             with torch.set_grad_enabled(graded), self._autocast():
+                call = self._copies.model(device, self._reference if reference else None)
                 for part in portions(prompts, lengths, self._budgets[1], share=self.shares_prompts):
                     places = [kept[number] for number in part]
-                    batch = self._batch([completions[place].prompt for place in places], device, reference=reference)
+                    batch = self._batch([completions[place].prompt for place in places], call, device)
                     tokens = [completions[place].tokens for place in places]
                     scored = token_log_probs(batch, tokens, self._pad, self._copies.devices[device])
                     found.update(zip(places, scored, strict=True))
@@ -235,9 +239,9 @@ class HFPolicy:
             raise InputError("all weights are trained, so there is no adapter; save the model itself")
         return lora_files(self._peft)
 
-    def _batch(self, prompts: Sequence[tuple[int, ...]], device: int, *, reference: bool = False) -> Batch:
+    def _batch(self, prompts: Sequence[tuple[int, ...]], call: Callable[..., Any], device: int) -> Batch:
         return Batch(
-            self._copies.model(device, self._reference if reference else None),
+            call,
             self.kind,
             prompts,
             pad=self._pad,

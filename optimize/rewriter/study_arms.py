@@ -58,7 +58,7 @@ class StudyArms:
         if not found:
             raise InputError(
                 f"the study {self.name!r} met none of the {len(questions)} train questions in train or dev; give the "
-                "questions and the --seed of the study"
+                "questions of the study"
             )
         return found
 

@@ -100,7 +100,7 @@ def train(
         collection=given.collection,
     )
     check_enough(settings, given.pairs)
-    if given.study is not None:
+    if given.study is not None and COLLECT in settings.stages:
         with study_arms(given.study, settings.technique, home=given.home) as arms:
             arms.met(given.splits.train)
     limit_spinning()  # torch is loaded before llama.cpp here

@@ -248,11 +248,7 @@ class _Loop:
         import torch
 
         with torch.no_grad():
-            sums = [
-                float(one.sum())
-                for part in self._parts(self.dev)
-                for one in self.policy.log_probs(part)
-            ]
+            sums = [float(one.sum()) for part in self._parts(self.dev) for one in self.policy.log_probs(part)]
         loss = -math.fsum(sums) / sum(len(one.tokens) for one in self.dev)
         if not math.isfinite(loss):
             raise _no_number(f"the loss on dev is {loss} after step {self.step} of the warm-up")

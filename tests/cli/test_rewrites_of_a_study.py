@@ -14,7 +14,7 @@ from querywright.data import read_questions, split_questions
 from querywright.errors import InputError
 from querywright.models.embedder import resolve_embedder
 from querywright.optimize.rewriter.collect import CollectSettings, collect_from_study
-from querywright.optimize.rewriter.given import splits_of
+from querywright.optimize.rewriter.given import splits_after
 from querywright.optimize.rewriter.pairs import read_pairs
 from querywright.optimize.rewriter.recipes import OURS
 from querywright.optimize.rewriter.rewards import make_reward
@@ -115,8 +115,14 @@ def test_a_training_learns_from_the_answers_to_its_dev_questions(
     assert stage["arms of the study"] == 2
     assert stage["from the study"] > 0
     asked = read_questions(tmp_path / "more.jsonl")
-    studied, mine = split_questions(asked), splits_of(asked, seed=0, sizes=None, studied=True)
+    studied, mine = split_questions(asked, sizes=(4, 8, 6)), splits_after(study, asked)
+    assert list(map(len, mine)) == [8, 4, 6]
+    assert (mine.train, mine.dev) == ([*studied.train, *studied.dev[:4]], studied.dev[4:])
+    assert {name: facts["n"] for name, facts in done.data["data"].items()} == {"train": 8, "dev": 4, "test": 6}
     assert done.data["data"]["test"] == data_facts(studied)["test"]
     learnt = {pair.question for pair in read_pairs(tmp_path / "work" / "from-study" / "pairs.jsonl")}
-    assert learnt <= {one.id for one in mine.train}
-    assert learnt & {one.id for one in studied.dev}
+    assert learnt
+    assert learnt <= {one.id for one in studied.dev[:4]}
+    sized = cli(*call, *base, "--sizes", "4,8,6", "--out", tmp_path / "other")
+    assert sized.status == 2
+    assert "--sizes does not go with --from-study" in sized.err

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from querywright.data.hub import names_of
-
-if TYPE_CHECKING:
-    pass
 
 QuestionsArgument = Annotated[
     str,

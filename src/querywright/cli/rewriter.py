@@ -101,8 +101,8 @@ def train_command(
         typer.Option(
             "--from-study",
             metavar="FOLDER",
-            help="A study of these questions, whose kept answers are learnt from: those to its train questions and to "
-            "the first half of its dev questions. The other half is dev.",
+            help="A study of these questions, whose kept answers to the first half of its dev questions are learnt "
+            "from. The other half is dev, and test stays test; --seed and --sizes of the split are the study's.",
             show_default=False,
         ),
     ] = None,
@@ -167,9 +167,10 @@ def train_command(
 
     Example: querywright rewriter train questions.jsonl --collection mine --teacher openai/gpt-4o-mini --out artifacts/r
     """
-    from querywright.data import read_questions
+    from querywright.data import read_questions, split_questions
+    from querywright.errors import InputError
     from querywright.optimize.rewriter.collect import EVIDENCE
-    from querywright.optimize.rewriter.given import Given, splits_of
+    from querywright.optimize.rewriter.given import Given, splits_after
     from querywright.optimize.rewriter.settings import check_stages, check_training
     from querywright.optimize.rewriter.train import train
 
@@ -191,7 +192,14 @@ def train_command(
         rank=None if full else rank,
     )
     asked = read_questions(questions, columns=pairs(column, "--column"), limit=limit, split=split)
-    splits = splits_of(asked, seed=seed, sizes=split_sizes(sizes), studied=from_study is not None)
+    counts = split_sizes(sizes)
+    study = from_study if "collect" in settings.stages else None
+    if study is None:
+        splits = split_questions(asked, seed=seed, sizes=counts)
+    elif counts is None:
+        splits = splits_after(study, asked)
+    else:
+        raise InputError("--sizes does not go with --from-study, whose questions stay in their parts; leave it out")
     named = teacher or (base if base == "embedded" and from_study is None else None)
     learnt = _read_pairs(pairs_files or ())
     read_by = None if reader == "none" or not settings.recipe.needs_reader else reader_for(asked, reader)
@@ -218,7 +226,7 @@ def train_command(
         collection,
         teacher=teacher_named(workspace, named if collects else None, teacher_api_base, teacher_api_key_env, max_calls),
         pairs=learnt,
-        study=from_study if collects else None,
+        study=study,
         home=workspace.home,
         reader=read_by,
         reader_lm=workspace.lm if read_by else None,

@@ -307,22 +307,28 @@ def test_a_folder_is_not_claimed_by_what_can_never_be_trained(folder: Path) -> N
 def test_the_day_is_kept_when_it_begins_and_the_threads_are_those_asked_for(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen, run = set(), training.run_episodes
+    seen: dict[str, int] = {}
 
-    def watched(*given: Any, **named: Any) -> Any:
-        seen.add(named["threads"])
-        return run(*given, **named)
+    def watched(name: str) -> Any:
+        real = getattr(training, name)
+
+        def call(*given: Any, **named: Any) -> Any:
+            seen[name] = named["threads"]
+            return real(*given, **named)
+
+        return call
 
     def stop(what: str, *_: Any) -> None:
-        if what.startswith("measuring"):
+        if what.startswith("collect"):
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(training, "run_episodes", watched)
+    for name in ("run_episodes", "make_reward", "meet"):
+        monkeypatch.setattr(training, name, watched(name))
     collect = replace(SMALL["SETTINGS"].collect, threads=3)
     with pytest.raises(KeyboardInterrupt):
         SMALL["small"](folder, "day", progress=stop, collect=collect)
     assert (folder / "day" / "work" / "begun.json").is_file()
-    assert seen == {3}
+    assert seen == {"run_episodes": 3, "make_reward": 3, "meet": 3}
 
 
 def test_a_teacher_that_is_the_base_itself_is_no_arm(monkeypatch: pytest.MonkeyPatch) -> None:
