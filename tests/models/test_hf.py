@@ -23,6 +23,7 @@ from querywright.models.hf import (
     load_tokenizer,
 )
 from querywright.models.llama import start_llama
+from querywright.models.rewriter_bases import save_weights
 
 TINY = runpy.run_path(str(Path(__file__).parents[1] / "optimize" / "rewriter" / "tiny.py"))
 
@@ -95,12 +96,18 @@ def test_a_folder_is_a_base_of_its_kind(tmp_path):
         assert end_tokens(base) == (base.tokenizer.eos_token_id,)
 
 
-def test_the_embedded_model_can_be_saved_whole(tmp_path):
-    base = load_base(dtype="bfloat16")
-    base.model.save_pretrained(tmp_path)
-    assert "quantization_config" not in json.loads((tmp_path / "config.json").read_text())
-    tensors = load_file(tmp_path / "model.safetensors")
+def test_what_is_read_from_a_gguf_file_can_be_saved_whole(tmp_path, monkeypatch):
+    model, tokenizer, _ = TINY["tiny_causal"](hidden=64)
+    runpy.run_path(str(Path(__file__).with_name("tiny_gguf.py")))["write_gguf"](
+        model, tokenizer, tmp_path / "tiny.gguf"
+    )
+    monkeypatch.setattr("querywright.models.hf.packaged_file", lambda: tmp_path / "tiny.gguf")
+    base = load_base()
+    save_weights(base, tmp_path / "saved", name="embedded")
+    assert "quantization_config" not in json.loads((tmp_path / "saved" / "config.json").read_text())
+    tensors = load_file(tmp_path / "saved" / "model.safetensors")
     assert torch.equal(tensors["model.norm.weight"], base.model.model.norm.weight)
+    assert load_base(str(tmp_path / "saved")).kind == "causal"
 
 
 def test_a_sequence_to_sequence_model_reads_the_texts_one_after_the_other(tmp_path):
