@@ -3,7 +3,8 @@
 Gradients flow from the copies back to the weights of the first, of which there is one set: what a copy computes with is
 taken from there each time. The shares run in threads of one process, so this is for models whose arithmetic takes
 longer than Python needs to ask for it. Unlike ``accelerate``, which starts a process for each device, it leaves one
-process that searches, draws and keeps checkpoints, and so the same loop as on one device.
+process that searches, draws and keeps checkpoints, and so the same loop as on one device. On GPUs the order in which
+gradients are added up is not fixed, so the same training comes to the same result but for rounding.
 """
 
 from __future__ import annotations
