@@ -132,9 +132,9 @@ def test_what_is_somebody_elses_is_not_overwritten(collect: Any, server: Any, ho
     other = collect("--out", "b.jsonl", "--work", home / "rewriters" / "a", "--candidates", "3")
     assert other.status == 2
     assert "other settings (candidates differ); give another folder (--work)" in other.err
-    read = collect("--out", "d.jsonl", "--recipe", "seed")
+    read = collect("--out", "d.jsonl", "--recipe", "seed", *server.lm)
     assert read.status == 0, read.err
-    other = collect("--out", "d.jsonl", "--recipe", "seed", "--reader", "grounded")
+    other = collect("--out", "d.jsonl", "--recipe", "seed", *server.lm, "--reader", "grounded")
     assert other.status == 2
     assert "other settings (reader differ)" in other.err
     (home / "rewriters" / "c").mkdir()
