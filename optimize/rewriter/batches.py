@@ -102,7 +102,7 @@ class Batch:
     ) -> None:
         import torch
 
-        self._call, self._kind, self._takes = call, kind, takes
+        self._call, self._kind, self._takes, self.device = call, kind, takes, device
         unique = list(dict.fromkeys(prompts))
         shared = common(unique) if share and kind == "causal" and len(unique) > 1 else 0
         shared = shared if shared >= SHARED else 0

@@ -30,6 +30,7 @@ from querywright.optimize.rewriter.canonical import has_empty_list, json_text
 from querywright.optimize.rewriter.episodes import REWRITER_LIMITS, run_episodes
 from querywright.optimize.rewriter.keeping import add_line
 from querywright.optimize.rewriter.pairs import open_lines, pair_json, pair_of, write_pairs
+from querywright.optimize.rewriter.ranges import check_least
 from querywright.optimize.rewriter.rewards import Reward
 from querywright.optimize.rewriter.types import Episode, Pair, Scored, Turn
 from querywright.programs.base import Technique
@@ -80,9 +81,7 @@ class CollectSettings:
     threads: int = 4
 
     def __post_init__(self) -> None:
-        for name, least in (("candidates", 1), ("threads", 1), ("seed", 0), ("least", 0)):
-            if getattr(self, name) < least:
-                raise InputError(f"{name} must be {least} or more, but got {getattr(self, name)}")
+        check_least(self, {"candidates": 1, "threads": 1, "seed": 0, "least": 0})
         if not 0 < self.temperature < math.inf:
             raise InputError(
                 f"temperature must be more than 0, but got {self.temperature}; equal rewrites teach nothing"

@@ -9,7 +9,7 @@ gradients are added up is not fixed, so the same training comes to the same resu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
 from itertools import pairwise
@@ -72,18 +72,17 @@ class Copies:
         copies = [deepcopy(model).requires_grad_(False).to(device).eval() for device in devices[1:]]
         self._models = [model.to(devices[0]).eval(), *copies]
 
-    def model(self, place: int, tensors: dict[str, Any] | None = None) -> Callable[..., Any]:
+    def model(self, place: int, tensors: Mapping[str, Any] | None) -> Callable[..., Any]:
         """The model on a device, to be called with its arguments.
 
         Args:
             place: Of the device.
-            tensors: Values of those that are trained; None for those of the first, to which gradients then flow.
+            tensors: Values of those that are trained, wherever they are: gradients flow to them. None for the model's
+                own, which are up to date on the first device alone.
         """
         from torch.func import functional_call
 
         model, device = self._models[place], self.devices[place]
-        if place and tensors is None:
-            tensors = {name: one for name, one in self._models[0].named_parameters() if one.requires_grad}
         if tensors is None:
             return model  # type: ignore[no-any-return]
         near = {name: one.to(device) for name, one in tensors.items()}

@@ -27,6 +27,19 @@ _WRITTEN = 32_768  # tokens whose keys and values are in memory when writing
 _READ = 4_096  # tokens that are gone through at a time when learning
 
 
+def check_dtype(name: str) -> None:
+    """Raise where there is no such dtype.
+
+    Args:
+        name: One of ``DTYPES``.
+
+    Raises:
+        InputError: It is none of them.
+    """
+    if name not in DTYPES:
+        raise InputError(f"there is no dtype {name!r}; give one of {', '.join(DTYPES)}")
+
+
 class HFPolicy:
     """A causal or sequence-to-sequence model of transformers as the policy in training.
 
@@ -60,8 +73,7 @@ class HFPolicy:
     ) -> None:
         import torch
 
-        if dtype not in DTYPES:
-            raise InputError(f"there is no dtype {dtype!r}; give one of {', '.join(DTYPES)}")
+        check_dtype(dtype)
         devices = devices_of(device)
         self.device, self.width = devices[0], len(devices)
         self.kind: Kind = kind
@@ -181,22 +193,12 @@ class HFPolicy:
                 raise error
         choose = partial(draw, temperature=temperature, top_k=top_k, top_p=top_p)
 
-        def work(device: int, share: list[int]) -> list[Completion]:
-            found: dict[int, Completion] = {}
-            lengths = [len(made[place]) + room for place in share]
-            with torch.inference_mode(), self._autocast():
-                call = self._copies.model(device)
-                for part in portions(
-                    [made[place] for place in share], lengths, self._budgets[0], share=self.shares_prompts
-                ):
-                    places = [share[number] for number in part]
-                    numbers = None if seeds is None else numbers_of([seeds[place] for place in places], room)
-                    batch = self._batch([made[place] for place in places], call, device)
-                    written = self._written([made[place] for place in places], batch, numbers, choose, room)
-                    found.update(zip(places, written, strict=True))
-            return [found[place] for place in share]
+        def write(places: Sequence[int], batch: Batch) -> list[Completion]:
+            numbers = None if seeds is None else numbers_of([seeds[place] for place in places], room)
+            return self._written([made[place] for place in places], batch, numbers, choose, room)
 
-        return self._copies.share_out(made, work)
+        lengths = [len(prompt) + room for prompt in made]
+        return self._on_devices(made, lengths, self._budgets[0], torch.inference_mode, write)
 
     def log_probs(self, completions: Sequence[Completion], *, reference: bool = False) -> list[Any]:
         """A tensor a completion: the log-probability of each of its tokens, at temperature 1 and without cuts.
@@ -210,24 +212,16 @@ class HFPolicy:
         """
         import torch
 
-        graded = torch.is_grad_enabled() and not reference
+        kept = [one for one in completions if one.tokens]
 
-        def work(device: int, share: list[int]) -> list[Any]:
-            found: dict[int, Any] = {place: torch.zeros(0) for place in share if not completions[place].tokens}
-            kept = [place for place in share if completions[place].tokens]
-            prompts = [completions[place].prompt for place in kept]
-            lengths = [len(completions[place].tokens) for place in kept]
-            with torch.set_grad_enabled(graded), self._autocast():
-                call = self._copies.model(device, self._reference if reference else None)
-                for part in portions(prompts, lengths, self._budgets[1], share=self.shares_prompts):
-                    places = [kept[number] for number in part]
-                    batch = self._batch([completions[place].prompt for place in places], call, device)
-                    tokens = [completions[place].tokens for place in places]
-                    scored = token_log_probs(batch, tokens, self._pad, self._copies.devices[device])
-                    found.update(zip(places, scored, strict=True))
-            return [found[place].to(self.device) for place in share]
+        def score(places: Sequence[int], batch: Batch) -> list[Any]:
+            scored = token_log_probs(batch, [kept[place].tokens for place in places], self._pad, batch.device)
+            return [one.to(self.device) for one in scored]
 
-        return self._copies.share_out([one.prompt for one in completions], work)
+        mode = partial(torch.set_grad_enabled, torch.is_grad_enabled() and not reference)
+        prompts, lengths = [one.prompt for one in kept], [len(one.tokens) for one in kept]
+        scored = iter(self._on_devices(prompts, lengths, self._budgets[1], mode, score, reference=reference))
+        return [next(scored) if one.tokens else torch.zeros(0, device=self.device) for one in completions]
 
     def adapter(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """LoRA as peft writes it: its configuration and its tensors.
@@ -239,17 +233,41 @@ class HFPolicy:
             raise InputError("all weights are trained, so there is no adapter; save the model itself")
         return lora_files(self._peft)
 
-    def _batch(self, prompts: Sequence[tuple[int, ...]], call: Callable[..., Any], device: int) -> Batch:
-        return Batch(
-            call,
-            self.kind,
-            prompts,
-            pad=self._pad,
-            start=self._start,
-            device=self._copies.devices[device],
-            takes=self._takes,
-            share=self.shares_prompts,
-        )
+    def _on_devices(
+        self,
+        prompts: Sequence[tuple[int, ...]],
+        lengths: Sequence[int],
+        budget: int,
+        mode: Callable[[], Any],
+        work: Callable[[Sequence[int], Batch], list[Any]],
+        *,
+        reference: bool = False,
+    ) -> list[Any]:
+        """What comes of each prompt: all devices do their share, a portion at a time, in a torch mode."""
+
+        def share(device: int, mine: list[int]) -> list[Any]:
+            found: dict[int, Any] = {}
+            with mode(), self._autocast():
+                # The first device has the weights that are trained.
+                tensors = self._reference if reference else self.parameters() if device else None
+                call = self._copies.model(device, tensors)
+                asked, sizes = [prompts[place] for place in mine], [lengths[place] for place in mine]
+                for part in portions(asked, sizes, budget, share=self.shares_prompts):
+                    places = [mine[number] for number in part]
+                    batch = Batch(
+                        call,
+                        self.kind,
+                        [prompts[place] for place in places],
+                        pad=self._pad,
+                        start=self._start,
+                        device=self._copies.devices[device],
+                        takes=self._takes,
+                        share=self.shares_prompts,
+                    )
+                    found.update(zip(places, work(places, batch), strict=True))
+            return [found[place] for place in mine]
+
+        return self._copies.share_out(prompts, share)
 
     def _written(
         self, prompts: Sequence[tuple[int, ...]], batch: Batch, numbers: Any, choose: Any, room: int

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from querywright.errors import InputError
+from querywright.optimize.rewriter.ranges import check_least
 
 MOVING_STEPS = 100
 """Steps that the moving baseline of ``seed`` looks back."""
@@ -87,9 +88,8 @@ class Recipe:
     max_grad_norm: float = 1.0
 
     def __post_init__(self) -> None:
-        for name, least in (("batch", 1), ("group", 1), ("epochs", 1), ("steps", 0), ("room", 1), ("top_k", 0)):
-            if getattr(self, name) < least:
-                raise InputError(f"{name} of a recipe must be {least} or more, but got {getattr(self, name)}")
+        least = {"batch": 1, "group": 1, "epochs": 1, "steps": 0, "room": 1, "top_k": 0}
+        check_least(self, least, " of a recipe")
         for name in ("lr", "clip", "temperature", "max_grad_norm"):
             if not 0 < getattr(self, name) < math.inf:
                 raise InputError(f"{name} of a recipe must be more than 0, but got {getattr(self, name)}")

@@ -23,6 +23,7 @@ from querywright.optimize.rewriter.checkpoints import load_checkpoint, save_chec
 from querywright.optimize.rewriter.gradient import Learnt, TrainingError, Update, learn, make_optimizer
 from querywright.optimize.rewriter.guards import guards
 from querywright.optimize.rewriter.keeping import add_line, finite_all, keep_lines
+from querywright.optimize.rewriter.ranges import check_least
 from querywright.optimize.rewriter.recipes import (
     AdaptiveKL,
     MovingBaseline,
@@ -64,9 +65,8 @@ class ReinforceSettings:
     chunk: int = 8
 
     def __post_init__(self) -> None:
-        for name in ("keep_each", "look_each", "patience", "constant", "chunk"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} of the reinforcement must be 1 or more, but got {getattr(self, name)}")
+        least = {"keep_each": 1, "look_each": 1, "patience": 1, "constant": 1, "chunk": 1}
+        check_least(self, least, " of the reinforcement")
 
 
 @dataclass(slots=True)

@@ -14,7 +14,7 @@ from querywright.metrics.dspy_metrics import metric_named, needs
 from querywright.optimize.rewriter.collect import CollectSettings
 from querywright.optimize.rewriter.keeping import finite_all, read_json, write_json
 from querywright.optimize.rewriter.lora import LoraSettings
-from querywright.optimize.rewriter.policy import DTYPES
+from querywright.optimize.rewriter.policy import check_dtype
 from querywright.optimize.rewriter.recipes import OURS, Recipe
 from querywright.optimize.rewriter.reinforce import ReinforceSettings
 from querywright.optimize.rewriter.scripts import script_of
@@ -112,8 +112,7 @@ def check_training(
     for name, part in splits._asdict().items():
         if not part and name != "test":
             raise InputError(f"there is no {name} question: 1 more is needed; give more questions or other --sizes")
-    if settings.dtype not in DTYPES:
-        raise InputError(f"there is no dtype {settings.dtype!r}; give one of {', '.join(DTYPES)}")
+    check_dtype(settings.dtype)
     _check_measured(settings.metric, "dev", splits.dev)
     if COLLECT in settings.stages and not writes:
         raise InputError(

@@ -22,6 +22,7 @@ from querywright.optimize.rewriter.checkpoints import load_checkpoint, load_tens
 from querywright.optimize.rewriter.gradient import SMALLER, TrainingError
 from querywright.optimize.rewriter.keeping import add_line, keep_lines
 from querywright.optimize.rewriter.policy import HFPolicy
+from querywright.optimize.rewriter.ranges import check_least
 from querywright.optimize.rewriter.types import Completion, Pair
 
 LOG = "warmup.jsonl"
@@ -62,9 +63,7 @@ class WarmupSettings:
     chunk: int = 4096
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch", "least", "keep_each", "chunk"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} of the warm-up must be 1 or more, but got {getattr(self, name)}")
+        check_least(self, dict.fromkeys(("epochs", "batch", "least", "keep_each", "chunk"), 1), " of the warm-up")
         if not (self.lr > 0 and self.norm > 0 and self.decay >= 0 and 0 <= self.rise < 1):
             raise InputError(
                 f"of the warm-up, lr ({self.lr}) and norm ({self.norm}) must be more than 0, decay ({self.decay}) 0 or "

@@ -193,7 +193,8 @@ def train_command(
     )
     asked = read_questions(questions, columns=pairs(column, "--column"), limit=limit, split=split)
     counts = split_sizes(sizes)
-    study = from_study if "collect" in settings.stages else None
+    collects = "collect" in settings.stages
+    study = from_study if collects else None
     if study is None:
         splits = split_questions(asked, seed=seed, sizes=counts)
     elif counts is None:
@@ -219,7 +220,6 @@ def train_command(
     def opened(name: str) -> Any:
         return workspace.another_lm(name, api_base=None, api_key_env=None, max_calls=None)
 
-    collects = "collect" in settings.stages
     given = Given(
         splits,
         workspace.retriever(collection, embedder, engine),
