@@ -9,7 +9,7 @@ export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test coverage lint docs table format bench train-rewriter clean
+.PHONY: help install demo test test-all coverage lint docs table format bench train-rewriter clean
 
 help: ## Show what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -32,8 +32,11 @@ demo: $(STAMP) ## Index the sample, compile HCQR on the embedded models, write a
 
 PYTEST = $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist worksteal
 
-test: $(STAMP) ## Run the tests, on up to four cores
-	$(PYTEST)
+test: $(STAMP) ## Run the tests that take no more than minutes, on up to four cores
+	$(PYTEST) -m "not slow"
+
+test-all: test ## Run the tests, then the slow ones: kills, fuzzing, real models at length
+	$(PYTEST) -m slow
 
 coverage: $(STAMP) ## Run the tests and measure their coverage, which takes twice as long
 	$(PYTEST) --cov --cov-report=term --cov-fail-under=90
