@@ -29,11 +29,11 @@ from querywright.models.memo import remembering
 from querywright.models.store import open_store
 from querywright.optimize.domains import Domain
 from querywright.optimize.evaluate import Evaluation, evaluate, metrics_by_name
-from querywright.optimize.study.bench import Bench, open_lm
 from querywright.optimize.study.engine import open_bench
 from querywright.optimize.study.objectives import objective_named
 from querywright.optimize.study.prompts import make_variant
 from querywright.optimize.study.records import record_of
+from querywright.optimize.study.resources import Bench, open_lm
 from querywright.optimize.study.select import choose
 from querywright.optimize.study.settling import settle_spec
 from querywright.optimize.study.spec import BudgetSpec

@@ -208,8 +208,8 @@ class _Taken(NamedTuple):
 
 
 def _measured(name: str, arm: Arm, question: Any, embedder: Any) -> _Taken:
-    from querywright.models.ledger import metered
-    from querywright.optimize.asking import asking
+    from querywright.models.usage import metered
+    from querywright.optimize.dspy_context import asking
 
     embedded, cached = embedder.n_embedded, embedder.n_cached
     with asking(arm.lm), metered() as meter:

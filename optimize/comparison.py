@@ -21,9 +21,9 @@ from querywright.errors import InputError
 from querywright.metrics.dspy_metrics import Metric
 from querywright.models.lm import engine_of
 from querywright.optimize.artifacts.state import state_of
-from querywright.optimize.contrasts import against
 from querywright.optimize.evaluate import DEFAULT_METRICS, Evaluation, Progress, Row, evaluate
 from querywright.optimize.results import Comparison
+from querywright.optimize.significance import against
 from querywright.programs.rag import RAG
 
 JOURNAL = "journal.jsonl"

@@ -12,9 +12,9 @@ from querywright.data.types import Question
 from querywright.errors import InputError
 from querywright.models.lm import engine_of
 from querywright.optimize.results import CompileSettings
-from querywright.optimize.study.bench import Bench
 from querywright.optimize.study.building import build_space
 from querywright.optimize.study.objectives import check_objectives, objective_named, objectives_of
+from querywright.optimize.study.resources import Bench
 from querywright.optimize.study.spec import PromptSpec, StudySpec, TechniqueSpec
 from querywright.optimize.study.teleprompters import teleprompter_named
 from querywright.programs import check_takes_rewriter, make_program, make_reader, technique_class

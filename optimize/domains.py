@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from querywright.programs.knobs import Knob, Value
+from querywright.programs.hyperparameters import Knob, Value
 
 _STEP = 0.25
 """Between two values of a knob that is no whole number, where its range and its default allow it."""

@@ -17,8 +17,8 @@ from querywright.metrics.answers import is_invalid_choice
 from querywright.metrics.dspy_metrics import METRICS, Metric, metric_named, needs
 from querywright.metrics.statistics import Mean, PairedTest, mean_with_interval, paired_exact_test
 from querywright.metrics.usefulness import usefulness
-from querywright.models.ledger import Cost, Ledger, metered
-from querywright.optimize.asking import asking as asking
+from querywright.models.usage import Cost, Ledger, metered
+from querywright.optimize.dspy_context import asking as asking
 from querywright.optimize.failures import Failures
 from querywright.optimize.pool import bounded_map
 from querywright.programs.rag import RAG

@@ -11,11 +11,11 @@ from typing import Any
 
 from querywright.metrics.statistics import Mean, p_value
 from querywright.optimize.comparison import Compared
-from querywright.optimize.contrasts import ALPHA
 from querywright.optimize.evaluate import Evaluation
 from querywright.optimize.html_text import clean, text
 from querywright.optimize.report import percent
 from querywright.optimize.results import Comparison
+from querywright.optimize.significance import ALPHA
 
 ARM, BASELINE, WIN, LOSS = "#3b82c4", "#8a8f98", "#15805f", "#c2500a"
 

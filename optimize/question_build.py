@@ -24,7 +24,7 @@ from querywright.errors import CollectionError, PromptTooLongError
 from querywright.home import home as working_folder
 from querywright.metrics.judges import AnswerabilityJudge
 from querywright.models.embedder import TextEmbedder
-from querywright.models.ledger import Ledger, metered
+from querywright.models.usage import Ledger, metered
 from querywright.optimize.evaluate import Progress, asking
 from querywright.optimize.failures import Failures
 from querywright.optimize.pool import bounded_each

@@ -22,9 +22,9 @@ from querywright.metrics.judges import AnswerabilityJudge
 from querywright.models.calls import SharedCalls, counted_calls
 from querywright.models.guard import Limits
 from querywright.models.keys import api_key
-from querywright.models.ledger import Ledger
 from querywright.models.lm import resolve_lm
 from querywright.models.store import Store, open_store
+from querywright.models.usage import Ledger
 from querywright.optimize.question_build import Records, write_record
 from querywright.optimize.question_made import settings_digest
 from querywright.optimize.question_ray import RecordOf, records_by_ray

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from querywright import errors
 from querywright.data.types import Passage
 from querywright.errors import InputError, OutageError, QuerywrightError
-from querywright.models.ledger import Cost, Ledger, metered
+from querywright.models.usage import Cost, Ledger, metered
 from querywright.optimize.failures import FailedElsewhereError, failure_kind
 from querywright.retrieval.question_records import PassageRecord
 

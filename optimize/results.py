@@ -8,7 +8,7 @@ from typing import Any
 
 from querywright.data.types import Question
 from querywright.metrics.statistics import PairedTest
-from querywright.models.ledger import Cost
+from querywright.models.usage import Cost
 from querywright.optimize.evaluate import Evaluation, finite
 from querywright.programs import RAG
 

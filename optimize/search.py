@@ -11,8 +11,8 @@ import dspy
 
 from querywright.data.splits import Splits
 from querywright.data.types import Question
-from querywright.models.ledger import Cost
 from querywright.models.memo import remembering
+from querywright.models.usage import Cost
 from querywright.optimize.compilation import bench_of, check_compilation, check_shared, study_of
 from querywright.optimize.evaluate import Progress
 from querywright.optimize.results import (
@@ -24,9 +24,9 @@ from querywright.optimize.results import (
     CompileSettings,
     objective_value,
 )
-from querywright.optimize.study.bench import Bench
 from querywright.optimize.study.building import BUDGET, build_space
 from querywright.optimize.study.records import record_of
+from querywright.optimize.study.resources import Bench
 from querywright.optimize.study.select import choose
 from querywright.optimize.study.space import seeded_sampler
 from querywright.optimize.study.storage import StudyStorage, memory_storage

@@ -34,9 +34,9 @@ from querywright.optimize.evaluate import Progress, asking
 from querywright.optimize.failures import Failures
 from querywright.optimize.pool import bounded_map
 from querywright.optimize.question_set import Kind, QuestionSet
+from querywright.programs.query_cleaning import folded
 from querywright.programs.question_rules import COPIED, repeats, unfit
 from querywright.programs.question_testset import AskAnother, RephraseQuestion
-from querywright.programs.written import folded
 from querywright.retrieval.collection import collection_folder, published_passages
 from querywright.retrieval.question_opening import build_command, fresh, published_questions
 from querywright.retrieval.question_records import COMPLETE, questions_folder, read_records

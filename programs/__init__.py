@@ -13,8 +13,8 @@ from querywright.programs.ensemble import Ensemble
 from querywright.programs.filter import Filter
 from querywright.programs.hcqr import HCQR
 from querywright.programs.hyde import HyDE
+from querywright.programs.hyperparameters import Knob, Knobs
 from querywright.programs.ircot import IRCoT
-from querywright.programs.knobs import Knob, Knobs
 from querywright.programs.multi_query import MultiQuery
 from querywright.programs.oracle import OracleEvidence
 from querywright.programs.plain import ClosedBook, PlainRetrieval
@@ -32,7 +32,7 @@ from querywright.programs.readers import (
     make_reader,
 )
 from querywright.programs.rerank import Rerank
-from querywright.programs.rewrite import RewriteRetrieveRead
+from querywright.programs.rewrite_retrieve_read import RewriteRetrieveRead
 from querywright.programs.rewriters import check_takes_rewriter, takes_rewriter, use_rewriter
 from querywright.programs.step_back import StepBackRetrieval
 from querywright.programs.steps import Record

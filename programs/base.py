@@ -12,11 +12,11 @@ from dspy.utils.exceptions import LMError
 
 from querywright.data.types import Passage
 from querywright.errors import InputError, PromptTooLongError, QuerywrightError, TechniqueError
-from querywright.models.gate import INCURABLE
+from querywright.models.circuit_breaker import INCURABLE
 from querywright.programs.gate import GATE, GATE_DEPTH, certainty
-from querywright.programs.knobs import Knob, Knobs
+from querywright.programs.hyperparameters import Knob, Knobs
+from querywright.programs.query_cleaning import query_texts, with_count
 from querywright.programs.steps import Ask, Call, Note, Record, Step, Together, drive, drive_async
-from querywright.programs.written import query_texts, with_count
 from querywright.retrieval.callable import as_retriever
 from querywright.retrieval.fusion import fuse
 from querywright.retrieval.types import Hit, Query, VectorRetriever, kind_of

@@ -21,9 +21,9 @@ import dspy
 
 from querywright.models.adapter import show_passages
 from querywright.programs.base import FUSION, N_WRITTEN, RRF_K, Finding, Found, Technique
-from querywright.programs.knobs import Knob
+from querywright.programs.hyperparameters import Knob
+from querywright.programs.query_cleaning import folded, plain_line
 from querywright.programs.steps import Step
-from querywright.programs.written import folded, plain_line
 from querywright.retrieval.types import Hit, Query
 
 Walk = tuple[list[Query], list[list[Hit]], list[str]]

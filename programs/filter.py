@@ -14,7 +14,7 @@ import dspy
 
 from querywright.models.adapter import show_passages
 from querywright.programs.base import MAX_PASSAGES, Found, Technique
-from querywright.programs.knobs import Knob
+from querywright.programs.hyperparameters import Knob
 from querywright.retrieval.fusion import fuse
 from querywright.retrieval.types import Query
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from querywright.programs.knobs import Knob
+from querywright.programs.hyperparameters import Knob
 from querywright.retrieval.types import Hit
 
 GATE = (

@@ -19,8 +19,8 @@ import dspy
 
 from querywright.models.late import LateSignature
 from querywright.programs.base import FUSION, RRF_K, TOP_K, Plan, Technique
-from querywright.programs.knobs import Knob
-from querywright.programs.written import one_line
+from querywright.programs.hyperparameters import Knob
+from querywright.programs.query_cleaning import one_line
 from querywright.retrieval.types import Query
 
 ROLES = ("support", "distinguish", "verify")

@@ -15,9 +15,9 @@ import numpy as np
 
 from querywright.data.types import Passage
 from querywright.programs.base import MAX_PASSAGES, Plan, Technique, search_record
-from querywright.programs.knobs import Knob
+from querywright.programs.hyperparameters import Knob
+from querywright.programs.query_cleaning import plain_line
 from querywright.programs.steps import Call, Record
-from querywright.programs.written import plain_line
 from querywright.retrieval.types import Query
 
 

@@ -20,8 +20,8 @@ import dspy
 
 from querywright.models.adapter import show_passages
 from querywright.programs.base import Found, Technique
-from querywright.programs.knobs import Knob
-from querywright.programs.written import folded, one_line
+from querywright.programs.hyperparameters import Knob
+from querywright.programs.query_cleaning import folded, one_line
 from querywright.retrieval.fusion import fuse
 from querywright.retrieval.types import Hit, Query
 

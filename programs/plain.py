@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from querywright.programs.base import MAX_PASSAGES, Plan, Technique
-from querywright.programs.knobs import Knob
+from querywright.programs.hyperparameters import Knob
 from querywright.retrieval.types import Query
 
 

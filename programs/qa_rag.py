@@ -14,9 +14,9 @@ from typing import Any
 import dspy
 
 from querywright.programs.base import Found
-from querywright.programs.grading import Reranking
-from querywright.programs.knobs import Knob
-from querywright.programs.written import plain_line
+from querywright.programs.hyperparameters import Knob
+from querywright.programs.query_cleaning import plain_line
+from querywright.programs.rerankers import Reranking
 from querywright.retrieval.fusion import fuse
 from querywright.retrieval.types import Hit, Query
 

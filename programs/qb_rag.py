@@ -18,7 +18,7 @@ from typing import Any
 from querywright.data.types import Passage
 from querywright.errors import TechniqueError
 from querywright.programs.base import MAX_PASSAGES, Plan, Technique, scores_of
-from querywright.programs.knobs import Knob
+from querywright.programs.hyperparameters import Knob
 from querywright.programs.steps import Call, Record
 from querywright.retrieval.question_index import Matched, QuestionIndex
 from querywright.retrieval.question_match import HYBRID, MATCHES, NEAREST, Matching

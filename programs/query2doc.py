@@ -14,8 +14,8 @@ from typing import Any
 import dspy
 
 from querywright.programs.base import MAX_PASSAGES, Plan, Technique
-from querywright.programs.knobs import Knob
-from querywright.programs.written import plain_line
+from querywright.programs.hyperparameters import Knob
+from querywright.programs.query_cleaning import plain_line
 from querywright.retrieval.types import Query, kind_of
 
 LEXICAL_REPEATS = 5

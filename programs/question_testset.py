@@ -11,9 +11,9 @@ import dspy
 
 from querywright.data.types import Passage
 from querywright.models.adapter import show_passage
+from querywright.programs.query_cleaning import one_line
 from querywright.programs.question_rules import example_questions
 from querywright.programs.question_writer import EXAMPLE, EXAMPLE_PASSAGE
-from querywright.programs.written import one_line
 
 LONGEST_QUESTION = 200
 """Characters of a question that a model is held to where its answers are written by a grammar."""

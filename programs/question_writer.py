@@ -20,8 +20,8 @@ from dspy.utils.exceptions import AdapterParseError
 from querywright.data.types import Passage
 from querywright.errors import InputError
 from querywright.models.adapter import show_passage
+from querywright.programs.query_cleaning import one_line, with_count
 from querywright.programs.question_rules import COPIED, REPEATED, example_questions, repeats, unfit
-from querywright.programs.written import one_line, with_count
 
 NUM_QUESTIONS = 20
 BATCH_SIZE = 5

@@ -10,8 +10,8 @@ import dspy
 from querywright.errors import TechniqueError
 from querywright.models.pieces import heard_by
 from querywright.programs.base import Technique
+from querywright.programs.knn_demos import NearestDemos, showing
 from querywright.programs.listener import current_listener
-from querywright.programs.nearest import NearestDemos, showing
 from querywright.programs.readers import Reader
 from querywright.programs.steps import Use, drive, drive_async
 

@@ -13,7 +13,7 @@ from typing import Any
 import dspy
 
 from querywright.programs.base import MAX_PASSAGES, N_WRITTEN, TOP_K, Plan, Technique
-from querywright.programs.knobs import Knob
+from querywright.programs.hyperparameters import Knob
 from querywright.retrieval.types import Query
 
 

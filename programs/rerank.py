@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from querywright.programs.base import MAX_PASSAGES, Found
-from querywright.programs.grading import Reranking
-from querywright.programs.knobs import Knob
+from querywright.programs.hyperparameters import Knob
+from querywright.programs.rerankers import Reranking
 from querywright.retrieval.fusion import fuse
 from querywright.retrieval.types import Query
 

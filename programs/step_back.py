@@ -13,8 +13,8 @@ from typing import Any
 import dspy
 
 from querywright.programs.base import FUSION_CHOICES, MAX_PASSAGES, TOP_K, Plan, Technique
-from querywright.programs.knobs import Knob
-from querywright.programs.written import one_line
+from querywright.programs.hyperparameters import Knob
+from querywright.programs.query_cleaning import one_line
 from querywright.retrieval.types import Query
 
 

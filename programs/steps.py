@@ -18,7 +18,7 @@ import dspy
 from dspy.utils.exceptions import AdapterParseError
 
 from querywright.models.memo import ask, ask_async
-from querywright.programs.nearest import is_showing, shown
+from querywright.programs.knn_demos import is_showing, shown
 
 T = TypeVar("T")
 

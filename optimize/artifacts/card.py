@@ -17,7 +17,7 @@ from querywright.optimize.artifacts.files import Artifact, artifact_files, check
 from querywright.optimize.artifacts.folders import SIGNATURE
 from querywright.optimize.artifacts.signatures import signature_parts
 from querywright.programs import technique_class
-from querywright.programs.knobs import Value
+from querywright.programs.hyperparameters import Value
 
 ID_CHARS = 12
 _SAID = ("verdict", "verdict_sentence", "sentence", "recommended", "compiled", "name")

@@ -10,7 +10,7 @@ from typing import Any
 from querywright.optimize.artifacts.card import Tested, scores
 from querywright.optimize.artifacts.files import Artifact, Golden, Manifest
 from querywright.optimize.artifacts.state import PredictorState
-from querywright.optimize.artifacts.words import word_changes
+from querywright.optimize.artifacts.text_diff import word_changes
 
 FACTS = (
     "technique", "reader", "lm", "embedder", "collection", "engine", "reranker", "rewriter", "fingerprint", "created",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from querywright.optimize.artifacts.drifted import Check
+from querywright.optimize.artifacts.compatibility import Check
 from querywright.optimize.artifacts.files import Golden
 from querywright.optimize.artifacts.loaded import LoadedProgram
 

@@ -16,13 +16,13 @@ from typing import Any
 import dspy
 
 from querywright.models.guard import AsyncGuardedEngine, GuardedEngine
-from querywright.models.ledger import metered
+from querywright.models.usage import metered
 from querywright.optimize.artifacts.answered import Answered, Asked, answer_all
-from querywright.optimize.artifacts.exchange import Exchange, exchange_of
 from querywright.optimize.artifacts.files import Manifest
+from querywright.optimize.artifacts.interaction import Exchange, exchange_of
 from querywright.optimize.artifacts.streaming import Event, Telling
 from querywright.optimize.artifacts.watchers import Watcher, tell, tell_later
-from querywright.optimize.asking import asking
+from querywright.optimize.dspy_context import asking
 from querywright.programs import RAG, Ensemble
 from querywright.programs.listener import Listener, telling
 from querywright.programs.readers import MultipleChoiceReader

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import dspy
 
 from querywright.data.types import Passage
-from querywright.models.field_text import FieldText
+from querywright.models.json_stream import FieldText
 from querywright.models.pieces import Ear
 from querywright.retrieval.types import Query
 

@@ -11,7 +11,7 @@ from dspy.utils.exceptions import AdapterParseError, LMError
 
 from querywright.data.types import Passage
 from querywright.errors import ArtifactError, QuerywrightError
-from querywright.optimize.artifacts.drifted import Check, State, collection_checks, failed, version_checks
+from querywright.optimize.artifacts.compatibility import Check, State, collection_checks, failed, version_checks
 from querywright.optimize.artifacts.files import Artifact, Golden, Manifest, artifact_files, checked_artifact
 from querywright.optimize.artifacts.folders import SIGNATURE
 from querywright.optimize.artifacts.golden import GOLDEN, golden_check

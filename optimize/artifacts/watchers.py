@@ -10,7 +10,7 @@ import queue
 import threading
 from collections.abc import Callable, Sequence
 
-from querywright.optimize.artifacts.exchange import Exchange
+from querywright.optimize.artifacts.interaction import Exchange
 
 Watcher = Callable[[Exchange], object]
 """Told of every question."""

@@ -11,8 +11,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from querywright.models.constrained_decoding import Form, Schema, apostrophes, choices, resolved
 from querywright.models.embedded import EmbeddedSettings
-from querywright.models.schema_fields import Form, Schema, apostrophes, choices, resolved
 
 _CONTROL = re.compile(r"[\x00-\x1f\\]+")
 _HALF = re.compile("[\ud800-\udfff]")

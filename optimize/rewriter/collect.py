@@ -22,7 +22,7 @@ from querywright.metrics.dspy_metrics import METRICS
 from querywright.models.embedded import EmbeddedSettings
 from querywright.models.engine_errors import NotStoredError
 from querywright.models.guard import stored_only
-from querywright.optimize.asking import asking
+from querywright.optimize.dspy_context import asking
 from querywright.optimize.evaluate import Progress, finite
 from querywright.optimize.failures import failure_kind
 from querywright.optimize.pool import bounded_map

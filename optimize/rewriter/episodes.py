@@ -20,10 +20,10 @@ from dspy.lm15 import Request, Response, response_to_events
 
 from querywright.data.types import Question
 from querywright.errors import InputError
-from querywright.models.answers import text_response
+from querywright.models.constrained_decoding import Schema
 from querywright.models.embedded import EmbeddedEngine, EmbeddedSettings
-from querywright.models.schema_fields import Schema
-from querywright.optimize.asking import asking
+from querywright.models.response_parsing import text_response
+from querywright.optimize.dspy_context import asking
 from querywright.optimize.failures import failure_kind
 from querywright.optimize.pool import bounded_map
 from querywright.optimize.rewriter.canonical import as_written, json_text

@@ -12,11 +12,11 @@ from querywright.data.types import Question
 from querywright.metrics.dspy_metrics import Metric
 from querywright.metrics.usefulness import usefulness
 from querywright.optimize.comparison import Compared
-from querywright.optimize.contrasts import ALPHA, against
 from querywright.optimize.evaluate import Evaluation, Row
 from querywright.optimize.results import NO_REWRITING
 from querywright.optimize.rewriter.keeping import read_json, write_json
 from querywright.optimize.rewriter.types import Episode
+from querywright.optimize.significance import ALPHA, against
 from querywright.programs import make_program
 
 UNTRAINED, WARMED_UP, TRAINED, TEACHER, IN_USE, AS_IT_COMES = (

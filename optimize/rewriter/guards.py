@@ -15,7 +15,7 @@ from typing import Any
 from querywright.errors import InputError
 from querywright.metrics.tokens import normalize_answer
 from querywright.optimize.rewriter.types import Episode
-from querywright.programs.written import LONGEST_QUERY
+from querywright.programs.query_cleaning import LONGEST_QUERY
 
 _RISE = 0.1
 """A share that rose by more than this is warned of."""

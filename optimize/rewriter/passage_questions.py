@@ -16,9 +16,9 @@ from querywright.optimize.rewriter.canonical import as_written, json_text
 from querywright.optimize.rewriter.episodes import REWRITER_LIMITS, first_asked
 from querywright.optimize.rewriter.types import Pair
 from querywright.programs.qb_rag import QBRAG
+from querywright.programs.query_cleaning import LONGEST_QUERY, one_line
 from querywright.programs.question_rules import repeats, unfit
 from querywright.programs.question_writer import BATCH_SIZE, QuestionWriter
-from querywright.programs.written import LONGEST_QUERY, one_line
 from querywright.retrieval.held import HeldPassages
 
 LONGEST_PASSAGE = 1500

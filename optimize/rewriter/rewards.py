@@ -19,7 +19,7 @@ from querywright.data.types import Question
 from querywright.errors import InputError
 from querywright.metrics.dspy_metrics import METRICS, metric_named, needs
 from querywright.metrics.tokens import normalize_answer
-from querywright.optimize.asking import asking
+from querywright.optimize.dspy_context import asking
 from querywright.optimize.failures import failure_kind
 from querywright.optimize.pool import bounded_map
 from querywright.optimize.rewriter.recipes import Recipe

@@ -9,7 +9,7 @@ from querywright.data.types import Question
 from querywright.errors import InputError
 from querywright.optimize.rewriter.canonical import json_text
 from querywright.programs.base import Technique
-from querywright.programs.written import folded
+from querywright.programs.query_cleaning import folded
 
 Script = Callable[[Question, Sequence[str], Technique], list[Mapping[str, Any]]]
 """The fields of each turn."""

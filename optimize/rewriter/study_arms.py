@@ -12,12 +12,12 @@ import dspy
 
 from querywright.data.types import Question
 from querywright.errors import InputError
-from querywright.models.ledger import Ledger
-from querywright.optimize.study.bench import Bench, open_lm, open_store_at
+from querywright.models.usage import Ledger
 from querywright.optimize.study.building import build_space, prompt_of, reads_for
 from querywright.optimize.study.data import data_of
 from querywright.optimize.study.engine import snapshot_of
 from querywright.optimize.study.objectives import objectives_of
+from querywright.optimize.study.resources import Bench, open_lm, open_store_at
 from querywright.optimize.study.settling import spec_in, storage_of
 from querywright.optimize.study.spec import StudySpec
 from querywright.optimize.study.storage import StudyStorage, open_storage

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from querywright.models.engine_errors import LMBudgetError, LMStoreError
-from querywright.models.ledger import Cost
+from querywright.models.usage import Cost
 from querywright.optimize.study.spec import BudgetSpec
 
 if TYPE_CHECKING:

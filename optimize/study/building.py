@@ -12,7 +12,7 @@ from querywright.optimize.domains import Domain, domain_of, own_step
 from querywright.optimize.study.space import PLAIN, Space, TechniqueSpace
 from querywright.optimize.study.spec import AS_WRITTEN, KnobRange, KnobSpace, PromptSpec, StudySpec, TechniqueSpec
 from querywright.programs import READERS, Technique, make_program, technique_class
-from querywright.programs.knobs import Knob, Value
+from querywright.programs.hyperparameters import Knob, Value
 
 _COUNTS = ("n_queries", "n_sub_questions")
 """Knobs that say how many of the ``n_written`` texts are used."""

@@ -8,9 +8,9 @@ from querywright.errors import QuerywrightError
 from querywright.models.guard import stored_only
 from querywright.optimize.domains import Domain
 from querywright.optimize.evaluate import evaluate
-from querywright.optimize.study.bench import Bench, Variant
+from querywright.optimize.study.resources import Bench, Variant
 from querywright.optimize.study.types import ArmConfig
-from querywright.programs.knobs import Value
+from querywright.programs.hyperparameters import Value
 
 
 def dead_knobs(bench: Bench, arm: ArmConfig, variant: Variant | None) -> list[dict[str, Any]]:

@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from querywright.errors import InputError
-from querywright.models.ledger import Cost, Ledger
 from querywright.models.memo import remembering
+from querywright.models.usage import Cost, Ledger
 from querywright.optimize.study.account import Spent
-from querywright.optimize.study.bench import Bench, open_lm, open_store_at, open_study_rewriter
 from querywright.optimize.study.building import build_space
 from querywright.optimize.study.data import data_of
 from querywright.optimize.study.finish import finish
@@ -20,6 +19,7 @@ from querywright.optimize.study.journal import FILE_NAME as JOURNAL_NAME
 from querywright.optimize.study.objectives import objectives_of
 from querywright.optimize.study.reading import read_spec, write_spec
 from querywright.optimize.study.records import record_of
+from querywright.optimize.study.resources import Bench, open_lm, open_store_at, open_study_rewriter
 from querywright.optimize.study.select import choose
 from querywright.optimize.study.settling import (
     FINISH,

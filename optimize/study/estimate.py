@@ -13,8 +13,8 @@ import dspy
 
 from querywright.data.splits import Splits
 from querywright.data.types import Passage, Question
-from querywright.models.ledger import metered
 from querywright.models.lm import engine_of
+from querywright.models.usage import metered
 from querywright.optimize.evaluate import asking
 from querywright.optimize.study.building import is_late, last_variants, predictors_of, prompt_of, reads_for
 from querywright.optimize.study.dry import DryRun, dry_retriever, dry_run

@@ -8,7 +8,7 @@ from itertools import cycle
 from typing import Any
 
 from querywright.metrics.statistics import Mean
-from querywright.models.ledger import Cost
+from querywright.models.usage import Cost
 from querywright.optimize.html_figures import ARM, BASELINE, Panel, arm_label, drawn, lined, plain
 from querywright.optimize.study.importance import Importance
 from querywright.optimize.study.status import Aim, arm_name, best, changed_knobs, ended, front, interval, of_technique

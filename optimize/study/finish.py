@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from querywright.data.splits import data_hash
-from querywright.models.ledger import Cost
+from querywright.models.usage import Cost
 from querywright.optimize.evaluate import Evaluation, finite
 from querywright.optimize.report import percent, save_program, today
 from querywright.optimize.results import NO_REWRITING
-from querywright.optimize.study.bench import Bench
+from querywright.optimize.study.resources import Bench
 from querywright.optimize.study.select import Chosen
 from querywright.optimize.study.spec import AS_WRITTEN
 from querywright.optimize.study.testing import Tested, meet_test

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from querywright.models.ledger import Cost
+from querywright.models.usage import Cost
 from querywright.optimize.comparison import Compared
 from querywright.optimize.evaluate import Evaluation
 from querywright.optimize.html_figures import Panel

@@ -10,9 +10,9 @@ from typing import Any
 from querywright.optimize.evaluate import Evaluation, evaluate, finite
 from querywright.optimize.failures import TooManyFailuresError
 from querywright.optimize.selection import beats, best_of
-from querywright.optimize.study.bench import Variant
 from querywright.optimize.study.building import last_variants, prompt_of
 from querywright.optimize.study.prompts import with_reader_prompts
+from querywright.optimize.study.resources import Variant
 from querywright.optimize.study.spec import AS_WRITTEN
 from querywright.optimize.study.teleprompter_work import TeleprompterError
 from querywright.optimize.study.trial import Worker

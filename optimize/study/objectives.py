@@ -11,7 +11,7 @@ from typing import Any, Literal
 from querywright.data.splits import Splits
 from querywright.errors import InputError
 from querywright.metrics.dspy_metrics import METRICS, RANKED, metric_named, needs
-from querywright.models.ledger import Cost
+from querywright.models.usage import Cost
 from querywright.optimize.evaluate import Evaluation
 from querywright.optimize.results import OBJECTIVE_METRICS
 from querywright.programs import READERS

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from querywright.optimize.artifacts.words import word_changes
+from querywright.optimize.artifacts.text_diff import word_changes
 from querywright.optimize.html_text import cut, text
 
 FIELD = 1500

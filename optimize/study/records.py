@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from querywright.models.ledger import Cost
+from querywright.models.usage import Cost
 from querywright.optimize.evaluate import finite
 from querywright.optimize.study.types import ArmConfig, TrialRecord, TrialState, compact_rows, from_compact_rows
 

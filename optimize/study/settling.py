@@ -9,10 +9,10 @@ from typing import Any
 from querywright.data.splits import data_hash
 from querywright.errors import InputError, QuerywrightError
 from querywright.optimize.artifacts.rewriters import ref_of
-from querywright.optimize.study.bench import Bench
 from querywright.optimize.study.building import late_trials_of
 from querywright.optimize.study.objectives import objectives_of
 from querywright.optimize.study.reading import read_spec, spec_differences
+from querywright.optimize.study.resources import Bench
 from querywright.optimize.study.spec import StudySpec
 from querywright.optimize.study.storage import StudyStorage, storage_kind
 

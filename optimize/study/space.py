@@ -12,7 +12,7 @@ from querywright.optimize.study.spec import AS_WRITTEN, SamplerSpec
 from querywright.optimize.study.types import ArmConfig
 from querywright.programs import technique_class
 from querywright.programs.gate import GATE_DEPTH
-from querywright.programs.knobs import Knob, Value
+from querywright.programs.hyperparameters import Knob, Value
 
 if TYPE_CHECKING:
     from querywright.optimize.study.sampling import SeededSampler

@@ -22,7 +22,7 @@ from querywright.optimize.demonstrations import Watch, quiet
 from querywright.optimize.evaluate import asking
 from querywright.optimize.failures import Failures, failure_kind
 from querywright.programs import RAG, Ensemble
-from querywright.programs.knobs import Value
+from querywright.programs.hyperparameters import Value
 
 NO_LIMIT = 1_000_000
 """Errors after which DSPy would stop by itself; here the run's own account of failures decides."""

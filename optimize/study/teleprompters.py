@@ -25,7 +25,7 @@ from querywright.optimize.study.teleprompters_demos import (
 from querywright.optimize.study.teleprompters_instructions import copro, gepa, mipro, simba
 from querywright.programs import RAG
 from querywright.programs.ensemble import MOST_MEMBERS
-from querywright.programs.knobs import Knob, Value
+from querywright.programs.hyperparameters import Knob, Value
 
 Arguments = Mapping[str, Any]
 

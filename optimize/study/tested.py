@@ -10,8 +10,8 @@ from typing import Any
 from querywright.data.types import Question
 from querywright.optimize.comparison import Compared
 from querywright.optimize.evaluate import Evaluation, Row
-from querywright.optimize.final import READER_CHECK
 from querywright.optimize.results import NO_REWRITING, Comparison
+from querywright.optimize.verdict import READER_CHECK
 
 
 def on_test(outcome: Mapping[str, Any] | None) -> Compared | None:

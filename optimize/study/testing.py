@@ -9,21 +9,21 @@ from typing import Any
 
 from querywright.data.types import Question
 from querywright.metrics.statistics import p_value
-from querywright.models.ledger import Cost
+from querywright.models.usage import Cost
 from querywright.optimize.comparison import meet
-from querywright.optimize.contrasts import ALPHA, family
 from querywright.optimize.evaluate import Evaluation, finite
 from querywright.optimize.failures import TooManyFailuresError
-from querywright.optimize.final import READER_CHECK, Verdict, verdict_on
 from querywright.optimize.references import closed_book, oracle_evidence
 from querywright.optimize.results import NO_REWRITING, Comparison
-from querywright.optimize.study.bench import Bench
+from querywright.optimize.significance import ALPHA, family
 from querywright.optimize.study.dead_knobs import dead_knobs
 from querywright.optimize.study.last import LastPrompts, choose_last
 from querywright.optimize.study.objectives import Objective
+from querywright.optimize.study.resources import Bench
 from querywright.optimize.study.select import Chosen
 from querywright.optimize.study.trial import Worker
 from querywright.optimize.study.types import ArmConfig, TrialRecord
+from querywright.optimize.verdict import READER_CHECK, Verdict, verdict_on
 from querywright.programs import RAG, make_reader
 
 FRONT = 4

@@ -9,14 +9,14 @@ from typing import Any
 
 from querywright.data.types import Question
 from querywright.metrics.dspy_metrics import Metric, metric_named
-from querywright.models.ledger import Cost
+from querywright.models.usage import Cost
 from querywright.optimize.evaluate import Evaluation, Row, evaluate
 from querywright.optimize.failures import Failures, TooManyFailuresError
-from querywright.optimize.study.bench import Bench, Variant
 from querywright.optimize.study.building import prompt_of, reads_for
 from querywright.optimize.study.prompts import make_variant
 from querywright.optimize.study.prune import values_of, worse_than
 from querywright.optimize.study.records import ARM, RESULT, record_of, result_json
+from querywright.optimize.study.resources import Bench, Variant
 from querywright.optimize.study.spec import PromptSpec
 from querywright.optimize.study.storage import StudyStorage
 from querywright.optimize.study.teleprompter_work import TeleprompterError

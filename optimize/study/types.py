@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from querywright.data.types import Label
-from querywright.models.ledger import Cost
+from querywright.models.usage import Cost
 from querywright.optimize.evaluate import Evaluation, Row, finite
 from querywright.optimize.study.spec import AS_WRITTEN
-from querywright.programs.knobs import Value
+from querywright.programs.hyperparameters import Value
 
 TrialState = Literal["running", "complete", "pruned", "failed"]
 

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from querywright.errors import QuerywrightError
-from querywright.models.ledger import Cost
 from querywright.models.memo import remembering
+from querywright.models.usage import Cost
 from querywright.optimize.study.account import Account
-from querywright.optimize.study.bench import Bench
 from querywright.optimize.study.claims import ClaimLostError
+from querywright.optimize.study.resources import Bench
 from querywright.optimize.study.select import surviving
 from querywright.optimize.study.settling import (
     TAKE_SECONDS,

@@ -16,16 +16,16 @@ from dspy import lm15
 
 from querywright.data import load_sample
 from querywright.data.types import Question
-from querywright.models.answers import text_response
 from querywright.models.embedded import messages_of
 from querywright.models.embedder import Embedder, resolve_embedder
 from querywright.models.guard import GuardedEngine
 from querywright.models.hf import load_base
+from querywright.models.response_parsing import text_response
 from querywright.models.rewriter_bases import describe_base, save_weights
 from querywright.models.rewriters import write_rewriter
 from querywright.models.store import Store, open_store
 from querywright.models.transformers_engine import TransformersEngine
-from querywright.optimize.asking import asking
+from querywright.optimize.dspy_context import asking
 from querywright.optimize.rewriter.policy import HFPolicy
 from querywright.optimize.rewriter.types import Completion, Messages
 from querywright.programs import make_program

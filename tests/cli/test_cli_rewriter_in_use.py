@@ -15,12 +15,12 @@ import pytest
 from querywright import programs
 from querywright.cli.workspace import Workspace
 from querywright.models import rewriters
-from querywright.models.answers import text_response
-from querywright.models.ledger import Ledger
 from querywright.models.lm import engine_of
+from querywright.models.response_parsing import text_response
 from querywright.models.rewriters import Rewriter, read_rewriter
+from querywright.models.usage import Ledger
 from querywright.optimize.artifacts.load import load
-from querywright.optimize.study.bench import open_study_rewriter
+from querywright.optimize.study.resources import open_study_rewriter
 from querywright.optimize.study.spec import StudySpec
 from querywright.programs import make_program
 from querywright.watching import JsonLines

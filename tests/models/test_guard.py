@@ -26,8 +26,8 @@ from dspy.utils.exceptions import (
 )
 
 from querywright.errors import BudgetError, InputError, ModelError, OutageError, PromptTooLongError, QuerywrightError
+from querywright.models.circuit_breaker import Gate
 from querywright.models.engine_errors import LMModelError, LMPromptTooLongError, NotStoredError, redact
-from querywright.models.gate import Gate
 from querywright.models.guard import (
     JSON_REQUEST,
     AsyncGuardedEngine,
@@ -36,8 +36,8 @@ from querywright.models.guard import (
     stored_only,
     text_response,
 )
-from querywright.models.ledger import Cost, metered
 from querywright.models.store import Store
+from querywright.models.usage import Cost, metered
 
 
 class FakeEngine:

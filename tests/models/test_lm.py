@@ -12,9 +12,9 @@ import querywright.models.embedded as embedded_module
 from querywright.errors import ModelError
 from querywright.models.embedded import EMBEDDED_ID, EmbeddedEngine, EmbeddedSettings
 from querywright.models.guard import AsyncGuardedEngine, GuardedEngine, Limits
-from querywright.models.ledger import Ledger
 from querywright.models.lm import engine_of, resolve_lm
 from querywright.models.store import open_store
+from querywright.models.usage import Ledger
 
 
 def test_the_default_is_the_embedded_model_and_is_not_loaded_before_it_is_asked():

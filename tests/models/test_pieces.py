@@ -16,10 +16,10 @@ from querywright.errors import BudgetError
 from querywright.models.adapter import PromptAdapter
 from querywright.models.embedded import EmbeddedEngine
 from querywright.models.guard import GuardedEngine, Limits, stored_only
-from querywright.models.ledger import Ledger
 from querywright.models.lm import engine_of, resolve_lm
 from querywright.models.pieces import heard_by, listening
 from querywright.models.store import open_store
+from querywright.models.usage import Ledger
 
 SERVER = runpy.run_path(str(Path(__file__).parents[1] / "scripted_server.py"))
 event, ENDING = SERVER["event"], SERVER["ENDING"]

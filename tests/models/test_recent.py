@@ -5,10 +5,10 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 
 from querywright.data.types import Passage
-from querywright.models.ledger import Cost
 from querywright.models.memo import Memo, _Outcome
 from querywright.models.recent import Recent
 from querywright.models.store import Store
+from querywright.models.usage import Cost
 from querywright.retrieval.rankings import Ranking, Rankings, depth_for
 from querywright.retrieval.types import Hit
 

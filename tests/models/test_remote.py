@@ -25,9 +25,9 @@ from dspy.utils.exceptions import (
 from querywright.errors import BudgetError, ModelError, OutageError
 from querywright.models.adapter import PromptAdapter
 from querywright.models.guard import Limits
-from querywright.models.ledger import metered
 from querywright.models.lm import engine_of, resolve_lm
 from querywright.models.store import open_store
+from querywright.models.usage import metered
 
 KEY = "sk-canary-0123456789abcdef"
 GOOD = '{"answer": "tea"}'

@@ -10,7 +10,7 @@ from querywright.data import load_sample, split_questions
 from querywright.data.types import Passage, Question
 from querywright.models.lm import resolve_lm
 from querywright.models.rewriters import Rewriter, read_rewriter
-from querywright.optimize.asking import asking
+from querywright.optimize.dspy_context import asking
 from querywright.programs import make_program
 from querywright.retrieval.types import Hit
 

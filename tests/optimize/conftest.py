@@ -17,8 +17,8 @@ from dspy import lm15
 from querywright.data.splits import Splits
 from querywright.data.types import Label, Passage, Question
 from querywright.models.guard import GuardedEngine, Limits
-from querywright.models.ledger import Ledger
 from querywright.models.store import Store
+from querywright.models.usage import Ledger
 from querywright.optimize.artifacts.files import Golden, Manifest, write_artifact
 from querywright.programs import make_program
 from querywright.retrieval.types import Hit

@@ -11,7 +11,7 @@ from dspy.utils.exceptions import LMServerError
 from querywright.data.types import Label, Passage
 from querywright.errors import InputError, OutageError
 from querywright.metrics.dspy_metrics import METRICS
-from querywright.models.ledger import Cost
+from querywright.models.usage import Cost
 from querywright.optimize.comparison import JOURNAL, compare
 from querywright.optimize.evaluate import Evaluation, Row
 from querywright.optimize.rows_table import write_rows

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from querywright.optimize.domains import domain_of
-from querywright.programs.knobs import Knob
+from querywright.programs.hyperparameters import Knob
 
 KNOBS = [
     Knob("yes", False, "x"),

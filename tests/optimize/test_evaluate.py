@@ -13,8 +13,8 @@ from querywright.data.types import Label, Question
 from querywright.errors import BudgetError, InputError, OutageError, QuerywrightError
 from querywright.metrics.dspy_metrics import METRICS
 from querywright.models.engine_errors import LMPromptTooLongError
-from querywright.models.ledger import Cost
 from querywright.models.memo import Memo, remembering
+from querywright.models.usage import Cost
 from querywright.optimize.evaluate import Evaluation, Row, evaluate, metrics_by_name
 from querywright.optimize.failures import Failures, TooManyFailuresError
 from querywright.programs import RAG, PlainRetrieval, make_program

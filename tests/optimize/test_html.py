@@ -10,15 +10,15 @@ from plotly.offline import get_plotlyjs
 
 from querywright.data.types import Label, Passage, Question
 from querywright.errors import InputError
-from querywright.models.ledger import Cost
+from querywright.models.usage import Cost
 from querywright.optimize.comparison import Compared
-from querywright.optimize.contrasts import against
 from querywright.optimize.decisions import decision_rows, decisions
 from querywright.optimize.diagnosis import MEANING, Stage, diagnose
 from querywright.optimize.evaluate import Evaluation, Row
 from querywright.optimize.html import report_html
 from querywright.optimize.html_page import POLICY
 from querywright.optimize.html_text import clean, cut, json_block, text
+from querywright.optimize.significance import against
 
 EVIL = '</script><script>alert(1)</script><!-- <img src=x onerror="alert(2)"> \'&amp; <b>bold</b> ]]>'
 UNFIT = "a\x00b\x1b[31m\u2028c\u2029d\ud800e"

@@ -20,7 +20,7 @@ import pytest
 
 from querywright.data.types import Passage
 from querywright.errors import BudgetError, InputError, ModelError, OutageError
-from querywright.models.ledger import Cost, Ledger, metered
+from querywright.models.usage import Cost, Ledger, metered
 from querywright.optimize.failures import FailedElsewhereError, failure_kind
 from querywright.optimize.pool import bounded_map
 from querywright.optimize.question_ray import _result, _Worker, records_by_ray
@@ -36,7 +36,7 @@ from pathlib import Path
 
 from querywright.data.types import Passage
 from querywright.errors import BudgetError
-from querywright.models.ledger import Cost, Ledger
+from querywright.models.usage import Cost, Ledger
 from querywright.retrieval.question_records import COMPLETE, PassageRecord, WrittenQuestion
 
 

@@ -12,7 +12,7 @@ from querywright.cli.compile import show_compiled
 from querywright.data.splits import data_hash
 from querywright.data.types import Label
 from querywright.metrics.statistics import Mean
-from querywright.models.ledger import Cost
+from querywright.models.usage import Cost
 from querywright.optimize.artifacts.files import read_artifact
 from querywright.optimize.evaluate import Evaluation, Row
 from querywright.optimize.report import card, compiled_json, percent, save_compiled, table_rows

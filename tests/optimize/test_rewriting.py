@@ -10,7 +10,7 @@ import dspy
 import pytest
 
 from querywright.errors import BudgetError, InputError
-from querywright.models.gate import JointCalls
+from querywright.models.circuit_breaker import JointCalls
 from querywright.models.guard import GuardedEngine, Limits
 from querywright.optimize.comparison import JOURNAL, compare
 from querywright.optimize.report import save_compiled

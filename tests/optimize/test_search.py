@@ -14,7 +14,7 @@ from querywright.data.types import Question
 from querywright.errors import BudgetError, InputError, OutageError, QuerywrightError
 from querywright.metrics.statistics import holm
 from querywright.models.engine_errors import LMPromptTooLongError
-from querywright.models.ledger import Cost
+from querywright.models.usage import Cost
 from querywright.optimize import comparison
 from querywright.optimize.artifacts.state import state_of
 from querywright.optimize.evaluate import Evaluation, Row, evaluate

@@ -6,7 +6,7 @@ from itertools import permutations
 import pytest
 
 from querywright.data.types import Label
-from querywright.models.ledger import Cost
+from querywright.models.usage import Cost
 from querywright.optimize.evaluate import Evaluation, Row
 from querywright.optimize.results import Arm, objective_value
 from querywright.optimize.selection import beats, best_of, paired

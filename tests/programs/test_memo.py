@@ -19,9 +19,9 @@ from querywright.models.adapter import PromptAdapter
 from querywright.models.engine_errors import NotStoredError
 from querywright.models.guard import AsyncGuardedEngine, GuardedEngine, Limits, stored_only
 from querywright.models.late import LateSignature, signature_text
-from querywright.models.ledger import Cost, metered
 from querywright.models.memo import Memo, ask, remembering
 from querywright.models.store import Store
+from querywright.models.usage import Cost, metered
 from querywright.programs import READERS, TECHNIQUES, make_program
 from querywright.programs.steps import Ask
 from querywright.retrieval.replay import ReplayRetriever

@@ -16,8 +16,8 @@ from querywright.models.store import open_store
 from querywright.retrieval.bm25 import BM25Retriever
 from querywright.retrieval.callable import CallableRetriever, as_retriever
 from querywright.retrieval.chroma import ChromaRetriever
+from querywright.retrieval.doc2query import ExpandedRetriever
 from querywright.retrieval.engines import ENGINES, LEXICAL, Opened, check_engine, open_retriever, opened
-from querywright.retrieval.expanded import ExpandedRetriever
 from querywright.retrieval.hybrid import HybridRetriever
 from querywright.retrieval.index import build_collection
 from querywright.retrieval.question_index import QuestionIndex

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from querywright.serving import events
-from querywright.serving.attention import Attention
+from querywright.serving.cancellation import Attention
 from querywright.serving.failures import ClientGoneError
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from querywright.optimize.artifacts.exchange import Exchange
+from querywright.optimize.artifacts.interaction import Exchange
 
 ARTIFACT = "0123456789ab"
 

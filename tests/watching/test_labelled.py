@@ -13,7 +13,7 @@ import pytest
 from querywright.data import read_questions
 from querywright.data.types import Label, Question
 from querywright.errors import DataError, InputError
-from querywright.optimize.artifacts.exchange import exchange_of
+from querywright.optimize.artifacts.interaction import exchange_of
 from querywright.watching import Recorded, labelled_questions, write_questions
 from querywright.watching.measures import options
 

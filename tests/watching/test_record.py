@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from querywright.errors import DataError, InputError
-from querywright.optimize.artifacts.exchange import Exchange
+from querywright.optimize.artifacts.interaction import Exchange
 from querywright.watching import JsonLines, Recorded, read_traffic
 from querywright.watching.traffic import FORMAT, HASHED, is_traffic, line_of, traffic_files
 
@@ -166,7 +166,7 @@ FULL = """
 import resource, sys
 sys.path.insert(0, sys.argv[1])
 from conftest import made_exchange
-from querywright.optimize.artifacts.exchange import Exchange
+from querywright.optimize.artifacts.interaction import Exchange
 from querywright.watching import JsonLines
 path = sys.argv[2]
 watcher = JsonLines(path)

@@ -133,7 +133,7 @@ def knob_values(technique: str, given: Mapping[str, str], *, strict: bool = True
         strict: Refuse a knob that the technique does not have; otherwise leave it out.
     """
     from querywright.programs import technique_class
-    from querywright.programs.knobs import Knobs
+    from querywright.programs.hyperparameters import Knobs
 
     knobs = Knobs(technique_class(technique).KNOBS)
     return {name: knobs.knob(name).parse(text) for name, text in given.items() if strict or name in knobs}

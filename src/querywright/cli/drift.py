@@ -28,7 +28,7 @@ from querywright.cli.workspace import artifact_workspace, lm_failures
 from querywright.errors import InputError
 
 if TYPE_CHECKING:
-    from querywright.models.ledger import Cost
+    from querywright.models.usage import Cost
     from querywright.optimize.artifacts.loaded import LoadedProgram
     from querywright.watching.drift import Drift
     from querywright.watching.measures import Measure
@@ -145,7 +145,7 @@ def _questions(
 def _asked_now(
     program: LoadedProgram, questions: Sequence[Any], *, reads: bool, threads: int
 ) -> tuple[list[Recorded], Cost]:
-    from querywright.models.ledger import metered
+    from querywright.models.usage import metered
     from querywright.watching.drift import recorded_now
 
     ask = program if reads else program.retrieve

@@ -236,7 +236,7 @@ def _standing(made: QuestionsMade) -> str:
 
 
 def _cost(made: QuestionsMade) -> str:
-    from querywright.models.ledger import Cost
+    from querywright.models.usage import Cost
 
     cost = Cost.from_json(made.cost)
     dollars = f"; {cost.dollars:.4f} US dollars estimated" if cost.dollars else ""

@@ -18,9 +18,9 @@ from querywright.models.keys import api_key
 if TYPE_CHECKING:
     import dspy
 
-    from querywright.models.gate import Limits
-    from querywright.models.ledger import Ledger
+    from querywright.models.circuit_breaker import Limits
     from querywright.models.store import Store
+    from querywright.models.usage import Ledger
     from querywright.optimize.artifacts.files import Manifest
     from querywright.retrieval.engines import CollectionRetriever
 
@@ -50,9 +50,9 @@ class Workspace:
         """Open the working folder and make the LM ready."""
         key = api_key(api_key_env)
         from querywright.home import home as working_folder
-        from querywright.models.gate import JointCalls, Limits
-        from querywright.models.ledger import Ledger
+        from querywright.models.circuit_breaker import JointCalls, Limits
         from querywright.models.store import open_store
+        from querywright.models.usage import Ledger
 
         folder = working_folder(home)
         # The re-encoded model and everything else that a library of ours writes goes to the same folder.
@@ -63,7 +63,7 @@ class Workspace:
 
     def another_lm(self, lm: str, *, api_base: str | None, api_key_env: str | None, max_calls: int | None) -> dspy.LM:
         """A second LM with the same store and ledger, and a limit of calls of its own."""
-        from querywright.models.gate import Limits
+        from querywright.models.circuit_breaker import Limits
 
         return _lm(self.store, self.ledger, lm, api_base, api_key(api_key_env), Limits(max_calls=max_calls))
 

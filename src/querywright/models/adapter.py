@@ -21,10 +21,10 @@ from dspy.adapters.utils import apply_output_field_defaults, parse_value
 from dspy.utils.exceptions import AdapterParseError
 
 from querywright.data.types import Passage
-from querywright.models.answers import JSON_REQUEST
+from querywright.models.constrained_decoding import apostrophes
 from querywright.models.guard import GuardedEngine
-from querywright.models.ledger import Cost
-from querywright.models.schema_fields import apostrophes
+from querywright.models.response_parsing import JSON_REQUEST
+from querywright.models.usage import Cost
 
 _MARKER = re.compile(r"\[\[\s*##|<\|")
 _LINE_END = re.compile("\r\n|[\r\v\f\x1c\x1d\x1e\x85\u2028\u2029]")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from querywright.models.engine_errors import LMBudgetError, LMStoreError
-from querywright.models.ledger import Cost
+from querywright.models.usage import Cost
 
 BUSY_SECONDS = 30.0
 

@@ -33,10 +33,10 @@ from dspy.utils.exceptions import LMInvalidRequestError
 
 from querywright.errors import InputError, ModelError
 from querywright.home import home
-from querywright.models.answers import text_response
+from querywright.models.constrained_decoding import Form, Schema, choices
 from querywright.models.engine_errors import LMModelError
 from querywright.models.llama import Chat, Llama, start_llama
-from querywright.models.schema_fields import Form, Schema, choices
+from querywright.models.response_parsing import text_response
 
 EMBEDDED_ID = "embedded:SmolLM2-135M-Instruct"
 _REVISION, _TAUGHT_REVISION = (
@@ -252,7 +252,7 @@ class EmbeddedEngine:
             return self._llama
 
     def _start(self) -> Llama:
-        from querywright.models.reencode import reencoded
+        from querywright.models.requantize import reencoded
 
         s = self.settings
         threads = s.threads or min(os.cpu_count() or 1, 8)

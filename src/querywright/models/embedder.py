@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from querywright.errors import InputError, ModelError
-from querywright.models.joined import JoinedCalls
+from querywright.models.micro_batch import JoinedCalls
 from querywright.models.openmp import limit_spinning
 from querywright.models.store import Store, open_store
 

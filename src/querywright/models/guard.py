@@ -31,13 +31,13 @@ from dspy.utils.exceptions import (
 )
 
 from querywright.errors import QuerywrightError
-from querywright.models.answers import JSON_REQUEST, record_of, response_of, text_response, worth_keeping
+from querywright.models.circuit_breaker import Gate, Limits
 from querywright.models.engine_errors import LMStoreError, NotStoredError, redacted
-from querywright.models.gate import Gate, Limits
-from querywright.models.ledger import Cost, Ledger
 from querywright.models.pieces import NothingStreamedError, listening, told
+from querywright.models.response_parsing import JSON_REQUEST, record_of, response_of, text_response, worth_keeping
 from querywright.models.single_flight import FOLDER_NAME, Leases
 from querywright.models.store import Store
+from querywright.models.usage import Cost, Ledger
 
 __all__ = [
     "JSON_REQUEST",

@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple
 from querywright.errors import ModelError
 from querywright.models.embedded import packaged_file
 from querywright.models.openmp import limit_spinning
-from querywright.models.reencode import read_header
+from querywright.models.requantize import read_header
 from querywright.models.vocabulary import CONTROL, byte_pairs
 
 Kind = Literal["causal", "seq2seq"]

@@ -21,9 +21,9 @@ from typing import Any
 
 from dspy.utils.exceptions import LMInvalidRequestError, LMProviderError
 
+from querywright.models.constrained_decoding import Form
 from querywright.models.engine_errors import LMPromptTooLongError
 from querywright.models.openmp import limit_spinning
-from querywright.models.schema_fields import Form
 from querywright.models.vocabulary import Piece, Vocabulary, read_vocabulary
 
 _LAST_WAIT = 30.0  # seconds that the end of the process waits for chats under way

@@ -17,10 +17,10 @@ from querywright.errors import ModelError
 from querywright.models.embedded import EMBEDDED_ID, EmbeddedEngine, EmbeddedSettings
 from querywright.models.engine_errors import redact
 from querywright.models.guard import AsyncGuardedEngine, GuardedEngine, Limits
-from querywright.models.ledger import Ledger
 from querywright.models.rewriters import read_rewriter
 from querywright.models.store import Store
 from querywright.models.transformers_engine import rewriter_engine
+from querywright.models.usage import Ledger
 
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "true")  # no look-up over the network at first use
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from querywright.errors import InputError
-from querywright.models.reencode import read_header
+from querywright.models.requantize import read_header
 
 LORA_MODULES = {
     "self_attn.q_proj": "attn_q",

@@ -20,8 +20,8 @@ from dspy.utils.exceptions import AdapterParseError
 from querywright.models.adapter import PromptAdapter
 from querywright.models.guard import GuardedEngine, is_stored_only
 from querywright.models.late import LateSignature, is_plain, signature_text
-from querywright.models.ledger import Cost, Ledger, metered
 from querywright.models.recent import Recent
+from querywright.models.usage import Cost, Ledger, metered
 
 MOST_STEPS = 200_000
 """Steps that a memo remembers beside a store: about 250 MB of usual answers."""

@@ -14,11 +14,11 @@ from dspy.clients.engines.base import validate_request
 from dspy.lm15 import Request, Response
 
 from querywright.errors import ArtifactError, InputError, ModelError
-from querywright.models.answers import text_response
 from querywright.models.embedded import Adapter, EmbeddedEngine, EmbeddedSettings, messages_of
 from querywright.models.engine_errors import LMModelError, LMPromptTooLongError
 from querywright.models.hf import Base, context_of, encode, end_tokens, load_base, quietly_adapting
 from querywright.models.openmp import limit_spinning
+from querywright.models.response_parsing import text_response
 from querywright.models.rewriter_bases import find_base
 from querywright.models.rewriters import ADAPTER, ADAPTER_GGUF, Rewriter, check_same
 

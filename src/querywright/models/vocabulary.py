@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from querywright.models.reencode import read_header
+from querywright.models.requantize import read_header
 
 CONTROL = 3
 """The type of a control token."""

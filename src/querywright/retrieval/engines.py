@@ -11,7 +11,7 @@ from querywright.errors import InputError
 from querywright.models.embedder import Progress, TextEmbedder
 from querywright.retrieval.bm25 import BM25Retriever
 from querywright.retrieval.chroma import ChromaRetriever
-from querywright.retrieval.expanded import ExpandedRetriever
+from querywright.retrieval.doc2query import ExpandedRetriever
 from querywright.retrieval.hybrid import HybridRetriever
 from querywright.retrieval.question_index import QuestionIndex
 from querywright.retrieval.replay import searched_by

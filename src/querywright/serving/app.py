@@ -21,8 +21,8 @@ except ImportError as error:
 
 from querywright import __version__
 from querywright.serving.failures import RequestError
-from querywright.serving.front import Front
 from querywright.serving.metrics import ServerMetrics
+from querywright.serving.middleware import Front
 from querywright.serving.page import PATHS, page_router
 from querywright.serving.programs import Load, Programs, loader
 from querywright.serving.routes import ROUTES, Service

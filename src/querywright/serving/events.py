@@ -10,9 +10,9 @@ from typing import Any
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from querywright.serving.attention import Attention
+from querywright.serving.cancellation import Attention
 from querywright.serving.failures import ClientGoneError
-from querywright.serving.front import note_of
+from querywright.serving.middleware import note_of
 from querywright.serving.wire import as_json
 
 QUIET_SECONDS = 15.0

@@ -10,13 +10,13 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from querywright.models.ledger import metered
-from querywright.serving.attention import Attention
+from querywright.models.usage import metered
+from querywright.serving.cancellation import Attention
 from querywright.serving.events import Events, EventStream
 from querywright.serving.failures import NOT_RELOADED, STATUSES, RequestError
-from querywright.serving.front import Note, note_of
 from querywright.serving.limits import Turns
 from querywright.serving.metrics import ServerMetrics
+from querywright.serving.middleware import Note, note_of
 from querywright.serving.programs import Programs, Served
 from querywright.serving.settings import ServeSettings, is_loopback
 from querywright.serving.shapes import (

@@ -226,7 +226,7 @@ def recorded_now(
         BudgetError: The limit of LM calls is reached.
         Exception: Every question failed; the first one's error.
     """
-    from querywright.optimize.artifacts.exchange import exchange_of
+    from querywright.optimize.artifacts.interaction import exchange_of
     from querywright.optimize.pool import bounded_map
 
     done = 0

@@ -15,7 +15,7 @@ from querywright import __version__
 from querywright.errors import InputError
 
 if TYPE_CHECKING:
-    from querywright.optimize.artifacts.exchange import Exchange
+    from querywright.optimize.artifacts.interaction import Exchange
 
 OPERATION = "invoke_workflow"
 SECONDS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100)

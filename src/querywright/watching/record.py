@@ -25,7 +25,7 @@ from querywright.errors import InputError
 from querywright.watching.traffic import HASHED, line_of, rotated
 
 if TYPE_CHECKING:
-    from querywright.optimize.artifacts.exchange import Exchange
+    from querywright.optimize.artifacts.interaction import Exchange
 
 logger = logging.getLogger("querywright.watching")
 

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from querywright.errors import DataError
 
 if TYPE_CHECKING:
-    from querywright.optimize.artifacts.exchange import Exchange
+    from querywright.optimize.artifacts.interaction import Exchange
 
 FORMAT = 1
 HASHED = "sha256:"

@@ -10,13 +10,13 @@ import pytest
 from querywright.errors import ArtifactError, ModelError
 from querywright.optimize.artifacts import verify as verify_module
 from querywright.optimize.artifacts.card import card
+from querywright.optimize.artifacts.compatibility import Drift, drifted
 from querywright.optimize.artifacts.diff import diff
-from querywright.optimize.artifacts.drifted import Drift, drifted
 from querywright.optimize.artifacts.files import Golden, read_artifact
 from querywright.optimize.artifacts.load import load
 from querywright.optimize.artifacts.sign import make_keys, sign_artifact
+from querywright.optimize.artifacts.text_diff import word_changes
 from querywright.optimize.artifacts.verify import passed, verify
-from querywright.optimize.artifacts.words import word_changes
 from querywright.programs import make_program
 
 
@@ -214,7 +214,7 @@ def test_a_library_in_another_version_is_a_warning_until_an_answer_differs(
     saved, monkeypatch, make_lm, make_engine, scripted
 ):
     monkeypatch.setattr(
-        "querywright.optimize.artifacts.drifted.version", lambda name: {"dspy": "9.9"}.get(name, real(name))
+        "querywright.optimize.artifacts.compatibility.version", lambda name: {"dspy": "9.9"}.get(name, real(name))
     )
     from importlib.metadata import version as real
 

@@ -24,7 +24,7 @@ from querywright.data.splits import Splits
 from querywright.data.types import Label, Passage, Question
 from querywright.models.guard import GuardedEngine, Limits
 from querywright.models.hf import load_base
-from querywright.models.ledger import Ledger
+from querywright.models.usage import Ledger
 from querywright.optimize.rewriter.collect import CollectSettings
 from querywright.optimize.rewriter.given import Given, Trained
 from querywright.optimize.rewriter.policy import HFPolicy, LoraSettings

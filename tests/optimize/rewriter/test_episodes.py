@@ -11,7 +11,7 @@ import dspy
 import pytest
 
 from querywright.errors import InputError
-from querywright.optimize.asking import asking
+from querywright.optimize.dspy_context import asking
 from querywright.optimize.rewriter.episodes import run_episodes
 from querywright.optimize.rewriter.types import Turn
 

@@ -13,11 +13,11 @@ from querywright.data.splits import asked_of
 from querywright.data.types import Label, Passage, Question
 from querywright.errors import InputError
 from querywright.models.adapter import PromptAdapter
-from querywright.models.answers import text_response
 from querywright.models.guard import AsyncGuardedEngine, GuardedEngine
+from querywright.models.response_parsing import text_response
 from querywright.optimize.rewriter.passage_questions import LONGEST_PASSAGE, passage_pairs
+from querywright.programs.query_cleaning import LONGEST_QUERY
 from querywright.programs.question_writer import BATCH_SIZE, QuestionWriter
-from querywright.programs.written import LONGEST_QUERY
 from querywright.retrieval.held import HeldPassages
 
 FROST = Passage("frost", 'Frost forms on clear nights. The "hoar" kind is white.', "Frost")

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from querywright.data.types import Label
-from querywright.models.ledger import Cost
-from querywright.optimize.contrasts import family
+from querywright.models.usage import Cost
 from querywright.optimize.evaluate import Evaluation, Row
+from querywright.optimize.significance import family
 from querywright.optimize.study.spec import StudySpec
 from querywright.optimize.study.types import ArmConfig, TrialRecord
 

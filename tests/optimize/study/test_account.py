@@ -12,7 +12,7 @@ import pytest
 from querywright.errors import BudgetError
 from querywright.models.engine_errors import LMStoreError
 from querywright.models.guard import GuardedEngine, Limits, text_response
-from querywright.models.ledger import Cost
+from querywright.models.usage import Cost
 from querywright.optimize.study.account import Account, spend_file
 from querywright.optimize.study.spec import BudgetSpec
 
@@ -20,7 +20,7 @@ HAMMER = """
 import sys, threading
 from pathlib import Path
 from querywright.errors import BudgetError
-from querywright.models.ledger import Cost
+from querywright.models.usage import Cost
 from querywright.optimize.study.spec import BudgetSpec
 from querywright.optimize.study.storage import open_storage
 with open_storage(sys.argv[1], Path(sys.argv[2]), "s") as storage:

@@ -8,7 +8,7 @@ import optuna
 import pytest
 
 from querywright.errors import BudgetError, QuerywrightError
-from querywright.models.ledger import Cost
+from querywright.models.usage import Cost
 from querywright.optimize.study.claims import ClaimLostError
 from querywright.optimize.study.spec import BudgetSpec
 from querywright.optimize.study.storage import memory_storage

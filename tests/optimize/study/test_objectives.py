@@ -7,7 +7,7 @@ import pytest
 from querywright.data.splits import Splits
 from querywright.data.types import Label, Question
 from querywright.errors import InputError
-from querywright.models.ledger import Cost
+from querywright.models.usage import Cost
 from querywright.optimize.evaluate import Evaluation, Row
 from querywright.optimize.study.objectives import (
     OBJECTIVES,

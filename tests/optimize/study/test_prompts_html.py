@@ -5,7 +5,7 @@ from html import unescape
 
 import pytest
 
-from querywright.optimize.artifacts.words import WORDS
+from querywright.optimize.artifacts.text_diff import WORDS
 from querywright.optimize.study.prompts_html import difference, prompts_html
 
 EVIL = "</script><script>alert(1)</script> <img src=x onerror=alert(2)> & 'quoted'"

@@ -8,7 +8,7 @@ import pytest
 
 from querywright.data.types import Label
 from querywright.errors import QuerywrightError
-from querywright.models.ledger import Cost
+from querywright.models.usage import Cost
 from querywright.optimize.evaluate import Evaluation, Row
 from querywright.optimize.study.objectives import objectives_of
 from querywright.optimize.study.prune import worse_than

@@ -16,7 +16,7 @@ from querywright.optimize.study.space import seeded_sampler
 from querywright.optimize.study.spec import KnobRange, SamplerSpec
 from querywright.optimize.study.types import ArmConfig
 from querywright.programs import TECHNIQUES, technique_class
-from querywright.programs.knobs import Knob
+from querywright.programs.hyperparameters import Knob
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 SEARCHED = [name for name in TECHNIQUES if name not in {"closed_book", "plain"}]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from plotly.offline import get_plotlyjs
 
-from querywright.models.ledger import Cost
+from querywright.models.usage import Cost
 from querywright.optimize.html_page import POLICY
 from querywright.optimize.study import html
 from querywright.optimize.study.report import study_html, write_report

@@ -9,7 +9,7 @@ from typing import Any
 
 import dspy
 
-from querywright.models.schema_fields import apostrophes, ended
+from querywright.models.constrained_decoding import apostrophes, ended
 
 LONGEST_QUERY = 120
 """Characters of a query that a model is held to where its answers are written by a grammar."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from querywright.models.constrained_decoding import Form
 from querywright.models.embedded import packaged_file
 from querywright.models.hf import load_tokenizer
 from querywright.models.llama import start_llama
-from querywright.models.schema_fields import Form
 
 TEXT = {"type": "string"}
 TEXTS = {"type": "array", "items": {"type": "string"}, "maxItems": 3}

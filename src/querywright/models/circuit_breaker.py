@@ -12,7 +12,7 @@ from dspy.utils.exceptions import LMAuthError, LMBillingError, LMConfigurationEr
 
 from querywright.errors import InputError
 from querywright.models.engine_errors import LMBudgetError, LMOutageError
-from querywright.models.ledger import Cost
+from querywright.models.usage import Cost
 
 INCURABLE = (LMAuthError, LMBillingError, LMUnsupportedModelError, LMConfigurationError)
 """Failures that no waiting mends."""

@@ -3,7 +3,7 @@ from __future__ import annotations
 import dspy
 import pytest
 
-from querywright.programs.written import LONGEST_QUERY, one_line, plain_line, query_texts, with_count
+from querywright.programs.query_cleaning import LONGEST_QUERY, one_line, plain_line, query_texts, with_count
 
 
 @pytest.mark.parametrize(

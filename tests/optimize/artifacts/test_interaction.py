@@ -10,7 +10,7 @@ import pytest
 
 from querywright.data.declined import DECLINED
 from querywright.data.types import Passage
-from querywright.optimize.artifacts.exchange import exchange_of
+from querywright.optimize.artifacts.interaction import exchange_of
 from querywright.retrieval.types import Query
 
 GIVEN = {"at": "2026-01-02T03:04:05.678+00:00", "artifact": "abc", "question": "What?"}

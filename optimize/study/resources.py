@@ -16,11 +16,11 @@ from querywright.data.types import Question
 from querywright.errors import InputError
 from querywright.home import home as working_folder
 from querywright.metrics.dspy_metrics import Metric, metric_named
-from querywright.models.gate import Limits
-from querywright.models.ledger import Cost, Ledger
+from querywright.models.circuit_breaker import Limits
 from querywright.models.lm import resolve_lm
 from querywright.models.memo import MOST_STEPS, Memo
 from querywright.models.store import Store, open_store
+from querywright.models.usage import Cost, Ledger
 from querywright.optimize.artifacts.rewriters import keep_rewriter, open_rewriter
 from querywright.optimize.evaluate import DEFAULT_METRICS
 from querywright.optimize.study.objectives import Objective
@@ -29,7 +29,7 @@ from querywright.optimize.study.space import Space
 from querywright.optimize.study.spec import StudySpec
 from querywright.optimize.study.types import ArmConfig
 from querywright.programs import RAG, Technique, make_program, takes_rewriter, technique_class
-from querywright.programs.knobs import Value
+from querywright.programs.hyperparameters import Value
 from querywright.retrieval.engines import LEXICAL, open_retriever
 from querywright.retrieval.replay import ReplayRetriever
 from querywright.retrieval.rerank import Reranker

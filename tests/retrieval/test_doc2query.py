@@ -16,7 +16,7 @@ from querywright.models.embedder import Embedder, Vectors
 from querywright.models.store import open_store
 from querywright.retrieval.bm25 import BM25Retriever
 from querywright.retrieval.collection import MANIFEST
-from querywright.retrieval.expanded import FOLDER, ExpandedRetriever
+from querywright.retrieval.doc2query import FOLDER, ExpandedRetriever
 from querywright.retrieval.index import build_collection
 from querywright.retrieval.question_records import (
     COMPLETE,

@@ -9,7 +9,7 @@ import pytest
 
 from querywright.errors import TechniqueError
 from querywright.programs import RAG, make_program, make_reader
-from querywright.programs.nearest import NearestDemos
+from querywright.programs.knn_demos import NearestDemos
 
 QUESTIONS = ("red apples", "green apples", "blue sea", "deep blue sea")
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from querywright.models.field_text import FieldText
+from querywright.models.json_stream import FieldText
 
 HALF = "\ufffd"
 ANSWERS = [

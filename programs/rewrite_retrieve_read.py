@@ -16,8 +16,8 @@ import dspy
 
 from querywright.models.late import LateSignature
 from querywright.programs.base import FUSION, MAX_PASSAGES, N_WRITTEN, RRF_K, TOP_K, Plan, Technique
-from querywright.programs.knobs import Knob
-from querywright.programs.written import query_texts
+from querywright.programs.hyperparameters import Knob
+from querywright.programs.query_cleaning import query_texts
 from querywright.retrieval.types import Query
 
 

@@ -7,7 +7,7 @@ from dataclasses import fields
 
 import pytest
 
-from querywright.models.ledger import Cost, Ledger, metered
+from querywright.models.usage import Cost, Ledger, metered
 
 FULL = Cost(**{field.name: number for number, field in enumerate(fields(Cost), 1)})
 

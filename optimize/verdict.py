@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from querywright.metrics.statistics import PairedTest, p_value
-from querywright.optimize.contrasts import ALPHA
+from querywright.optimize.significance import ALPHA
 
 Verdict = Literal["gain", "no gain shown", "loss", "no rewriting", "too few questions"]
 

@@ -5,7 +5,7 @@ import pytest
 from gguf import GGMLQuantizationType, GGUFReader, GGUFWriter, quants
 
 from querywright.models.embedded import packaged_file
-from querywright.models.reencode import read_header, reencoded
+from querywright.models.requantize import read_header, reencoded
 from querywright.models.vocabulary import read_vocabulary
 
 TOKENS = ["<|im_start|>", "<|im_end|>", "word", "<b>", "한"]
