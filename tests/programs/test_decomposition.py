@@ -1,10 +1,8 @@
 from __future__ import annotations
 
-import asyncio
 import json
 
 import pytest
-from dspy.utils.exceptions import LMError
 
 from querywright.programs import Decomposition, Finding, make_program
 
@@ -210,34 +208,3 @@ def test_sub_questions_are_clean_distinct_and_at_most_so_many(run):
 
     _, asked = run(n_sub_questions=6)
     assert "up to 6 simpler questions" in asked[0].system
-
-
-@pytest.mark.parametrize("mode", ["recursive", "individual"])
-def test_an_event_loop_gives_the_same(mode, retriever, scripted, asking):
-    program = make_program("decomposition", retriever, reader="short_answer", mode=mode)
-    first, second = scripted(play()), scripted(play())
-    with asking(first):
-        out = program(question=QUESTION)
-    with asking(second):
-        other = asyncio.run(program.acall(question=QUESTION))
-
-    assert other.toDict() == out.toDict()
-    assert sorted(asked.text for asked in first.engine.asked) == sorted(asked.text for asked in second.engine.asked)
-
-
-def test_a_retriever_that_finds_nothing_is_asked_all_the_same(nothing, scripted, asking):
-    with asking(scripted(play())):
-        out = Decomposition(nothing)(question=QUESTION)
-
-    assert (out.passages, len(out.queries), len(out.findings)) == ([], 4, 3)
-
-
-@pytest.mark.parametrize("mode", ["recursive", "individual"])
-def test_an_lm_that_fails_is_no_fallback(mode, retriever, scripted, asking):
-    def down(asked):
-        if "sub_answer" in asked.properties:
-            raise LMError("the service is down")
-        return play()(asked)
-
-    with asking(scripted(down)), pytest.raises(LMError, match="the service is down"):
-        Decomposition(retriever, mode=mode)(question=QUESTION)

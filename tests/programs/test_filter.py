@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import asyncio
 import json
 
 import pytest
@@ -88,20 +87,3 @@ def test_a_judgement_that_cannot_be_read_keeps_the_passage(run):
     assert found == "bde"
     assert out.fallbacks == ["keep:2", "keep:5"]
     assert len(asked) == 7
-
-
-def test_nothing_found_is_nothing_judged(run):
-    found, out, asked, _ = run("abc", found=[])
-
-    assert (found, out.fallbacks, asked) == ("", [], [])
-
-
-def test_in_an_event_loop_the_same_is_found(run, scripted, asking):
-    _, expected, _, _ = run("bd", unreadable="c")
-
-    async def later():
-        return await Filter(lambda query, k: PASSAGES).acall(question=QUESTION)
-
-    with asking(scripted(keeping("bd", "c"))):
-        out = asyncio.run(later())
-    assert (out.passages, out.fallbacks, out.steps) == (expected.passages, expected.fallbacks, expected.steps)

@@ -2,9 +2,7 @@ from __future__ import annotations
 
 import dspy
 import pytest
-from dspy.utils.exceptions import LMError
 
-from querywright.errors import TechniqueError
 from querywright.programs import HCQR
 
 QUESTION = "A patient sweats and shakes after a missed meal. What should be given first?"
@@ -220,24 +218,11 @@ def test_the_same_query_three_times_finds_each_passage_once(run, retriever):
     assert [p.id for p in out.passages] == ids(retriever, "hypoglycaemia", 5)
 
 
-def test_it_needs_options(run):
-    with pytest.raises(TechniqueError, match=r"hcqr compares options, but the question has none: 'A patient"):
-        run(options=None)
-
-
 def test_space_around_options_does_not_keep_the_guess_from_matching(run):
     out, _ = run(options=[" Oral glucose ", "Insulin\n", "Aspirin"])
 
     assert out.steps[0].made["best_guess"] == "Oral glucose"
     assert out.fallbacks == []
-
-
-def test_an_lm_that_fails_is_no_fallback(retriever, scripted, asking):
-    def down(asked):
-        raise LMError("the service is down")
-
-    with asking(scripted(down)), pytest.raises(LMError, match="the service is down"):
-        HCQR(retriever)(question=QUESTION, options=OPTIONS)
 
 
 def chat_answer(asked):

@@ -1,11 +1,9 @@
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 
 import pytest
-from dspy.utils.exceptions import LMError
 
 from querywright.data.types import Passage
 from querywright.programs import IRCoT, make_program
@@ -248,32 +246,6 @@ def test_a_trace_tells_the_steps_in_order(run):
         (6, "lm", "write_next_sentence"),
     ]
     assert [step.made for step in out.steps[1::2]] == [{"next_sentence": sentence} for sentence in CHAIN]
-
-
-def test_an_event_loop_gives_the_same(retriever, scripted, asking):
-    program = make_program("ircot", retriever, reader="short_answer")
-    with asking(scripted(play(*CHAIN))):
-        out = program(question=QUESTION)
-    with asking(scripted(play(*CHAIN))):
-        other = asyncio.run(program.acall(question=QUESTION))
-
-    assert other.toDict() == out.toDict()
-
-
-def test_a_retriever_that_finds_nothing_does_not_end_the_loop(nothing, scripted, asking):
-    with asking(scripted(play(*CHAIN))):
-        out = IRCoT(nothing)(question=QUESTION)
-
-    assert out.passages == []
-    assert searched(nothing) == [QUESTION, *CHAIN[:2]]
-
-
-def test_an_lm_that_fails_is_no_fallback(retriever, scripted, asking):
-    def down(asked):
-        raise LMError("the service is down")
-
-    with asking(scripted(down)), pytest.raises(LMError, match="the service is down"):
-        IRCoT(retriever)(question=QUESTION)
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,11 @@
 from __future__ import annotations
 
-import asyncio
 import json
 
 import pytest
 
 from querywright.data.types import Passage
-from querywright.programs import QARAG, make_program
+from querywright.programs import QARAG
 
 QUESTION = "What must a stability study of a drug cover?"
 ANSWER = "It must cover storage at 25 and 40 degrees for twelve months."
@@ -149,31 +148,3 @@ def test_every_step_that_fell_back_is_named(run):
     _, out, _, _ = run('{"answer": ""}', grades={"a": "splendid"})
 
     assert out.fallbacks == ["answer", "grade"]
-
-
-def test_the_reader_never_sees_the_hypothetical_answer(retriever, scripted, asking):
-    program = make_program("qa_rag", retriever, reader="short_answer", rerank=False)
-    lm = scripted({"answer": ANSWER}, {"answer": "storage"})
-    with asking(lm):
-        out = program(question=QUESTION)
-
-    assert out.answer == "storage"
-    assert len(out.passages) == 6
-    assert ANSWER not in lm.engine.asked[1].text
-    assert all(p.text in lm.engine.asked[1].text for p in out.passages)
-
-
-@pytest.mark.parametrize("reranker", [None, FixedReranker(REVERSED)], ids=["lm", "cross-encoder"])
-def test_in_an_event_loop_the_same_is_found(run, scripted, asking, reranker):
-    _, expected, _, _ = run(reranker=reranker)
-
-    def answers(asked):
-        return json.dumps({"answer": ANSWER} if "answer" in asked.properties else {"passage_is": "irrelevant"})
-
-    async def later():
-        technique = QARAG(lambda query, k: [Passage(key, f"Text {key}.") for key in TRACKS[query]], reranker=reranker)
-        return await technique.acall(question=QUESTION)
-
-    with asking(scripted(answers)):
-        out = asyncio.run(later())
-    assert (out.passages, out.steps) == (expected.passages, expected.steps)

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from querywright.programs import Query2Doc
@@ -59,14 +57,3 @@ def test_without_a_passage_the_question_is_the_query(run, retriever, answer):
     assert [(q.text, q.role) for q in out.queries] == [(QUESTION, "original")]
     assert retriever.searches == [((QUESTION,), 5)]
     assert out.fallbacks == ["passage"]
-
-
-def test_in_an_event_loop_the_same_is_found(run, retriever, scripted, asking):
-    expected, _ = run()
-
-    async def later():
-        return await Query2Doc(retriever).acall(question=QUESTION)
-
-    with asking(scripted({"passage": PASSAGE})):
-        out = asyncio.run(later())
-    assert (out.queries, out.passages, out.steps) == (expected.queries, expected.passages, expected.steps)

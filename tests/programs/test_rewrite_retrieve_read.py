@@ -159,14 +159,3 @@ def test_the_rewriter_may_have_an_lm_of_its_own(retriever, scripted, asking, var
     (read,) = reading.engine.asked
     assert QUESTION in read.text
     assert not any(text in read.text for text in (THOUGHT, *QUERIES))
-
-
-def test_in_an_event_loop_the_same_is_found(run, retriever, scripted, asking):
-    expected, _ = run(answer(QUERIES))
-
-    async def later():
-        return await RewriteRetrieveRead(retriever).acall(question=QUESTION)
-
-    with asking(scripted(answer(QUERIES))):
-        out = asyncio.run(later())
-    assert (out.queries, out.passages, out.steps) == (expected.queries, expected.passages, expected.steps)
