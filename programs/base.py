@@ -37,7 +37,6 @@ N_WRITTEN = Knob(
     low=0,
     high=8,
     search=False,
-    later=True,
 )
 """Lets the numbers of queries that are tried share one answer of the LM: that to the largest of them."""
 RRF_K = Knob("rrf_k", 60, "constant of reciprocal rank fusion", low=1, high=200, when={"fusion": ("rrf",)})

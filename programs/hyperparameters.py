@@ -27,8 +27,6 @@ class Knob:
         when: ``{other: values}``: the knob acts only while each knob ``other`` has one of ``values``.
         search: Whether a study searches it. A budget, such as how many passages the reader sees, is given
             rather than searched: more is always at least as good to find, and costs. Default True.
-        later: Whether programs were saved before there was the knob: one that lacks it has the default, which is
-            what it did. Default False.
     """
 
     name: str
@@ -39,7 +37,6 @@ class Knob:
     choices: tuple[Value, ...] = ()
     when: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)
     search: bool = True
-    later: bool = False
 
     def __post_init__(self) -> None:
         number = isinstance(self.default, (int, float)) and not isinstance(self.default, bool) and not self.choices
@@ -187,14 +184,10 @@ class Knobs(Parameter, Mapping[str, Value]):
         Raises:
             TechniqueError: A knob is missing or unknown, or a value is not allowed.
         """
-        missing = self.missing(state)
+        missing = [name for name in self if name not in state]
         if missing:
             raise TechniqueError(f"the saved knobs lack {', '.join(missing)}")
-        self.update({knob.name: knob.default for knob in self.declared if knob.later} | dict(state))
-
-    def missing(self, state: Mapping[str, Any]) -> list[str]:
-        """Knobs that saved values lack and may not lack."""
-        return [knob.name for knob in self.declared if knob.name not in state and not knob.later]
+        self.update(state)
 
     def reset(self) -> None:
         """Do nothing: a teleprompter that resets a program's prompts keeps its numbers."""

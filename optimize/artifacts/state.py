@@ -94,10 +94,7 @@ def program_from(state: ProgramState, retriever: Any = None, reranker: Reranker 
     """
     try:
         technique = technique_class(state.technique)(retriever, reranker=reranker)
-        missing = sorted(technique.knobs.missing(state.knobs))
-        if missing:
-            raise ArtifactError(f"program.json: the knobs lack {', '.join(missing)}")
-        technique.knobs.update(state.knobs)
+        technique.knobs.load_state(state.knobs)
         reader = None if state.reader is None else make_reader(state.reader)
         program = shaped(RAG(technique, reader), nearest=state.nearest, members=state.members)
     except TechniqueError as error:

@@ -213,18 +213,6 @@ def test_a_state_that_does_not_fit_is_refused(change, message):
     assert knobs["weight"] == 1.5
 
 
-def test_a_knob_that_came_later_has_its_default_in_what_was_saved_before():
-    declared = (Knob("top_k", 5, "h", low=1, high=50), Knob("newer", 0, "h", low=0, high=8, later=True))
-    knobs = Knobs(declared, {"newer": 4})
-
-    assert knobs.missing({"top_k": 9}) == []
-    assert knobs.missing({"newer": 1}) == ["top_k"]
-    knobs.load_state({"top_k": 9})
-    assert dict(knobs) == {"top_k": 9, "newer": 0}
-    knobs.load_state({"top_k": 9, "newer": 3})
-    assert knobs["newer"] == 3
-
-
 def test_a_copy_is_independent():
     knobs = Knobs(ALL)
     other = copy.deepcopy(knobs)
