@@ -20,8 +20,8 @@ from querywright.data.types import Question
 from querywright.errors import InputError
 from querywright.metrics.dspy_metrics import Metric
 from querywright.models.lm import engine_of
-from querywright.optimize.artifacts.state import state_of
 from querywright.optimize.evaluate import DEFAULT_METRICS, Evaluation, Progress, Row, evaluate
+from querywright.optimize.program_state import state_of
 from querywright.optimize.results import Comparison
 from querywright.optimize.significance import against
 from querywright.programs.rag import RAG

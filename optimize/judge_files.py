@@ -14,7 +14,7 @@ from querywright.errors import ArtifactError
 from querywright.metrics.calibration import Calibration
 from querywright.metrics.judge import Judge
 from querywright.metrics.judges import JUDGES
-from querywright.optimize.artifacts.state import PredictorState, apply_states, predictor_states
+from querywright.optimize.program_state import PredictorState, apply_states, predictor_states
 from querywright.retrieval.collection import write_whole
 
 NAME = "judge.json"

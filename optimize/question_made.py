@@ -13,7 +13,7 @@ from querywright.errors import CollectionError
 from querywright.metrics.judge import Judge
 from querywright.models.lm import engine_of, lm_digest
 from querywright.models.usage import Cost
-from querywright.optimize.artifacts.state import predictor_states
+from querywright.optimize.program_state import predictor_states
 from querywright.programs.question_writer import QuestionWriter
 from querywright.retrieval.collection import write_whole
 

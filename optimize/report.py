@@ -3,22 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
-from querywright.data.splits import Splits, data_hash
-from querywright.data.types import Question
 from querywright.metrics.statistics import Mean
-from querywright.optimize.artifacts.files import Golden, Manifest, write_artifact
-from querywright.optimize.evaluate import Evaluation, evaluate, finite
-from querywright.optimize.results import Compiled, objective_metrics, objective_value
-from querywright.programs import RAG
-from querywright.retrieval.engines import opened
-
-CARD_METRICS = ("accuracy", "decision_useful")
-"""What a card shows besides the metrics of the objective."""
+from querywright.optimize.evaluate import Evaluation, finite
+from querywright.optimize.results import Compiled, objective_value
 
 
 def compiled_json(compiled: Compiled) -> dict[str, Any]:
@@ -58,129 +49,9 @@ def compiled_json(compiled: Compiled) -> dict[str, Any]:
     }
 
 
-def save_compiled(
-    path: str | Path,
-    compiled: Compiled,
-    splits: Splits,
-    *,
-    lm: Any,
-    threads: int,
-    n_golden: int = 3,
-) -> Manifest:
-    """Write the recommended program of a compilation as an artifact.
-
-    Args:
-        path: The artifact's folder.
-        compiled: The compilation.
-        splits: The questions that it was made with.
-        lm: The LM that it was made with.
-        threads: Questions under way at a time while the golden answers are taken.
-        n_golden: Golden questions, taken from dev. Default 3.
-    """
-    made = compiled_json(compiled)
-    made["data"] = {
-        name: {"n": len(part), "sha256": data_hash(part)}
-        for name, part in {**splits._asdict(), "reader_check": compiled.reader_check}.items()
-        if part
-    }
-    created = today()
-    text = card(Path(path).resolve().name, compiled, lm.model, created, made["data"])
-    asked = splits.dev[:n_golden]
-    return save_program(path, compiled.program, lm=lm, asked=asked, threads=threads, made=made, card=text)
-
-
 def today() -> str:
     """The day, ISO 8601."""
     return datetime.now(UTC).date().isoformat()
-
-
-def save_program(
-    path: str | Path,
-    program: RAG,
-    *,
-    lm: Any,
-    asked: Sequence[Question],
-    threads: int,
-    made: Mapping[str, Any],
-    card: str,
-) -> Manifest:
-    """Write a program as an artifact, with what it makes of some questions now.
-
-    Args:
-        path: The artifact's folder.
-        program: What is saved.
-        lm: The LM that it was made with.
-        asked: Golden questions.
-        threads: Questions under way at a time while their answers are taken.
-        made: How it was made, as plain data.
-        card: The text of its README.md.
-    """
-    answered = evaluate(program, asked, lm=lm, name="golden answers", threads=threads)
-    golden = [
-        Golden(
-            question=question.question,
-            options=list(question.options),
-            answer=row.answer,
-            passages=list(row.passages),
-        )
-        for question, row in zip(asked, answered.rows, strict=True)
-        if row.failure is None
-    ]
-    searched = program.technique.searched
-    source = opened(searched)
-    reranker = program.technique.reranker
-    return write_artifact(
-        path,
-        program,
-        lm=lm.model,
-        embedder=source.embedder,
-        collection=source.collection,
-        engine=source.engine,
-        reranker=None if reranker is None else reranker.id,
-        fingerprint=searched.fingerprint,
-        created=today(),
-        made=made,
-        golden=golden,
-        card=card,
-    )
-
-
-def card(name: str, compiled: Compiled, lm: str, created: str, data: Mapping[str, Any]) -> str:
-    """The README.md of an artifact."""
-    program = compiled.program
-    knobs = "\n".join(f"| {key} | {value} |" for key, value in program.technique.knobs.items())
-    sizes = ", ".join(f"{part.replace('_', ' ')} {of['n']}" for part, of in data.items())
-    own = [metric for metric in objective_metrics(compiled.settings.objective) if metric not in CARD_METRICS]
-    metrics = [*own, *CARD_METRICS]
-    test = "\n".join(
-        f"| {row.name} | {len(row.rows)} | " + " | ".join(percent(row.mean(m)) for m in metrics) + " |"
-        for row in compiled.test
-    )
-    verdicts = "\n".join(f"- {one.sentence}" for one in compiled.comparisons)
-    reader = "chosen" if compiled.reader_demos else "none"
-    return f"""# {name}
-
-{program.technique.TITLE}, compiled by querywright on {created} for the LM `{lm}`.
-
-**{compiled.sentence}.**
-
-Chosen on dev from {len(compiled.arms)} arms by {compiled.settings.objective}: **{compiled.recommended}**.
-Questions: {sizes}. Demonstrations of the reader: {reader}.
-
-| knob | value |
-| --- | --- |
-{knobs}
-
-On test, met once, every arm with the same reader unless its name says otherwise; mean and 95 % interval:
-
-| arm | n | {" | ".join(metrics)} |
-| --- | --- |{" --- |" * len(metrics)}
-{test}
-
-{verdicts}
-
-Load it with `querywright.load("path/to/{name}")`: the path of this folder, as your program sees it.
-"""
 
 
 def percent(mean: Mean) -> str:

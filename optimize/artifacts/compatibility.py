@@ -10,7 +10,7 @@ from typing import Literal
 from querywright.errors import CollectionError, QuerywrightError
 from querywright.models.embedder import Embedder, embedder_of
 from querywright.models.store import open_store
-from querywright.optimize.artifacts.files import Manifest
+from querywright.optimize.artifacts.files import ArtifactManifest
 from querywright.optimize.artifacts.searched import check_named, open_searched
 from querywright.programs import technique_class
 from querywright.retrieval.collection import collection_folder, read_manifest
@@ -51,7 +51,7 @@ class Drift:
     here: str | None
 
 
-def drifted(manifest: Manifest) -> list[Drift]:
+def drifted(manifest: ArtifactManifest) -> list[Drift]:
     """The libraries of a manifest that are installed in another version, or not at all."""
     found = [Drift(name, saved, _installed(name)) for name, saved in manifest.versions.items()]
     return [one for one in found if one.here != one.saved]
@@ -63,7 +63,7 @@ def failed(name: str, state: State, error: Exception) -> Check:
     return Check(name, state, said, remedy)
 
 
-def version_checks(manifest: Manifest) -> list[Check]:
+def version_checks(manifest: ArtifactManifest) -> list[Check]:
     """A warning for each library in another version; one line where there is none."""
     found = drifted(manifest)
     if not found:
@@ -80,7 +80,7 @@ def version_checks(manifest: Manifest) -> list[Check]:
     ]
 
 
-def collection_checks(manifest: Manifest, home: Path | None) -> list[Check]:
+def collection_checks(manifest: ArtifactManifest, home: Path | None) -> list[Check]:
     """Whether the collection, its embedder and its content are those that the program was compiled on.
 
     Args:

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from querywright.optimize.artifacts.card import Tested, scores
-from querywright.optimize.artifacts.files import Artifact, Golden, Manifest
-from querywright.optimize.artifacts.state import PredictorState
+from querywright.optimize.artifacts.files import Artifact, ArtifactManifest, Golden
 from querywright.optimize.artifacts.text_diff import word_changes
+from querywright.optimize.program_state import PredictorState
 
 FACTS = (
     "technique", "reader", "lm", "embedder", "collection", "engine", "reranker", "rewriter", "fingerprint", "created",
@@ -49,7 +49,7 @@ def diff(a: Artifact, b: Artifact) -> dict[str, Any]:
     }
 
 
-def _facts(manifest: Manifest) -> dict[str, Any]:
+def _facts(manifest: ArtifactManifest) -> dict[str, Any]:
     found = {name: getattr(manifest, name) for name in FACTS}
     return {**found, "rewriter": None if manifest.rewriter is None else str(manifest.rewriter)}
 

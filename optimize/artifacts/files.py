@@ -23,8 +23,8 @@ from querywright.errors import ArtifactError
 from querywright.optimize.artifacts.folders import LIMITS, SIGNATURE, identity, read_files, replace_folder
 from querywright.optimize.artifacts.rewriters import RewriterRef, rewriter_ref
 from querywright.optimize.artifacts.signatures import check_signed
-from querywright.optimize.artifacts.state import FORMAT, ProgramState, state_of
 from querywright.optimize.artifacts.versions import REWRITERS, check_format, migrated
+from querywright.optimize.program_state import FORMAT, ProgramState, state_of
 from querywright.programs import RAG
 from querywright.retrieval.engines import Engine
 
@@ -45,7 +45,7 @@ class Golden(BaseModel):
     passages: list[str]
 
 
-class Manifest(BaseModel):
+class ArtifactManifest(BaseModel):
     """How a program was made, and what it needs.
 
     Args:
@@ -99,7 +99,7 @@ class Manifest(BaseModel):
 class Artifact(BaseModel):
     """An artifact that was read and checked."""
 
-    manifest: Manifest
+    manifest: ArtifactManifest
     state: ProgramState
     golden: list[Golden]
 
@@ -118,7 +118,7 @@ def write_artifact(
     made: Mapping[str, Any],
     golden: Sequence[Golden],
     card: str,
-) -> Manifest:
+) -> ArtifactManifest:
     """Write a program as an artifact; an older one at the same place is replaced whole or not at all.
 
     Args:
@@ -146,7 +146,7 @@ def write_artifact(
     try:
         manifest, files = _contents(
             program,
-            Manifest(
+            ArtifactManifest(
                 format=FORMAT,
                 technique=program.technique.NAME,
                 reader=None if program.reader is None else program.reader.NAME,
@@ -181,8 +181,8 @@ def write_artifact(
 
 
 def _contents(
-    program: RAG, manifest: Manifest, golden: Sequence[Golden], card: str
-) -> tuple[Manifest, dict[str, bytes]]:
+    program: RAG, manifest: ArtifactManifest, golden: Sequence[Golden], card: str
+) -> tuple[ArtifactManifest, dict[str, bytes]]:
     """The complete manifest, and the bytes of every file."""
     lines = (json.dumps(one.model_dump(), ensure_ascii=False) + "\n" for one in golden)
     files = {
@@ -248,7 +248,7 @@ def checked_artifact(data: Mapping[str, bytes], *, public_key: Path | None = Non
     check_format(content)
     if isinstance(content, dict) and ("rewriter" in content) != (content["format"] >= REWRITERS):
         raise ArtifactError("manifest.json: field rewriter: is of format 4, and must stand there; compile again")
-    manifest = _validated(Manifest, "manifest.json", content)
+    manifest = _validated(ArtifactManifest, "manifest.json", content)
     if manifest.checksum != manifest.digest():
         raise ArtifactError("manifest.json was changed after it was written (field checksum); compile again")
     if _pretty(content) != data["manifest.json"]:  # white space is not covered by the checksum

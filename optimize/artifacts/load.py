@@ -14,13 +14,13 @@ from querywright.models.embedded import EMBEDDED_ID
 from querywright.models.embedder import Embedder, embedder_of
 from querywright.models.lm import resolve_lm
 from querywright.models.store import open_store
-from querywright.optimize.artifacts.files import Artifact, Manifest, read_artifact
+from querywright.optimize.artifacts.files import Artifact, ArtifactManifest, read_artifact
 from querywright.optimize.artifacts.golden import golden_check
 from querywright.optimize.artifacts.loaded import LoadedProgram, with_async_face
 from querywright.optimize.artifacts.rewriters import find_rewriter, open_rewriter
 from querywright.optimize.artifacts.searched import check_named, open_searched
-from querywright.optimize.artifacts.state import program_from
 from querywright.optimize.artifacts.watchers import Watcher
+from querywright.optimize.program_state import program_from
 from querywright.programs import takes_rewriter, technique_class, use_rewriter
 from querywright.retrieval.callable import as_retriever
 from querywright.retrieval.collection import (
@@ -126,7 +126,7 @@ def loaded_from(
     return loaded
 
 
-def _lm(manifest: Manifest, name: str | None, home: Path | None) -> dspy.LM:
+def _lm(manifest: ArtifactManifest, name: str | None, home: Path | None) -> dspy.LM:
     """The LM of that name, or the one that the artifact names. A name can hold an address; an artifact's may not."""
     if name is not None and not isinstance(name, str):
         raise InputError(f"lm must be an LM or its name, but got {name!r:.80}; give lm=resolve_lm(...) or a name")
@@ -147,7 +147,7 @@ def _lm(manifest: Manifest, name: str | None, home: Path | None) -> dspy.LM:
     return resolve_lm(name, store=open_store(home))
 
 
-def check_rewriter_for(manifest: Manifest, given: dspy.BaseLM | str | Path | None) -> None:
+def check_rewriter_for(manifest: ArtifactManifest, given: dspy.BaseLM | str | Path | None) -> None:
     """Refuse a rewriter beside an artifact that has no place for one: it can only replace the artifact's own.
 
     Args:
@@ -167,7 +167,7 @@ def check_rewriter_for(manifest: Manifest, given: dspy.BaseLM | str | Path | Non
 
 
 def opened_rewriter(
-    manifest: Manifest, given: dspy.BaseLM | str | Path | None, home: Path | None
+    manifest: ArtifactManifest, given: dspy.BaseLM | str | Path | None, home: Path | None
 ) -> dspy.BaseLM | None:
     """The LM of the rewriter that was given, or of the one that an artifact names; None where there is none.
 
@@ -191,7 +191,7 @@ def opened_rewriter(
     return open_rewriter(Path(given), store=open_store(home))
 
 
-def reranker_of(manifest: Manifest, given: Reranker | str | None = None) -> Reranker | None:
+def reranker_of(manifest: ArtifactManifest, given: Reranker | str | None = None) -> Reranker | None:
     """The reranker that was given, or the one that the artifact names; its model is loaded.
 
     Args:
@@ -222,7 +222,7 @@ def _ready(name: str) -> Reranker:
     return reranker
 
 
-def _retriever(manifest: Manifest, home: Path | None) -> CollectionRetriever | None:
+def _retriever(manifest: ArtifactManifest, home: Path | None) -> CollectionRetriever | None:
     check_named(manifest)
     if manifest.collection is None or manifest.engine is None:
         if technique_class(manifest.technique).SEARCHES == "0":
@@ -243,7 +243,7 @@ def _retriever(manifest: Manifest, home: Path | None) -> CollectionRetriever | N
     return open_searched(manifest, _embedder(manifest, published, home), home)
 
 
-def _embedder(manifest: Manifest, published: Collection, home: Path | None) -> Embedder | None:
+def _embedder(manifest: ArtifactManifest, published: Collection, home: Path | None) -> Embedder | None:
     """The embedder that the artifact names; None for an engine that needs none."""
     if manifest.engine in LEXICAL:
         return None

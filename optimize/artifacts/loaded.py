@@ -18,7 +18,7 @@ import dspy
 from querywright.models.guard import AsyncGuardedEngine, GuardedEngine
 from querywright.models.usage import metered
 from querywright.optimize.artifacts.answered import Answered, Asked, answer_all
-from querywright.optimize.artifacts.files import Manifest
+from querywright.optimize.artifacts.files import ArtifactManifest
 from querywright.optimize.artifacts.interaction import Exchange, exchange_of
 from querywright.optimize.artifacts.streaming import Event, Telling
 from querywright.optimize.artifacts.watchers import Watcher, tell, tell_later
@@ -44,7 +44,9 @@ class LoadedProgram:
             else). An error of a watcher is logged and goes no further.
     """
 
-    def __init__(self, program: RAG, lm: dspy.BaseLM, manifest: Manifest, watchers: Sequence[Watcher] = ()) -> None:
+    def __init__(
+        self, program: RAG, lm: dspy.BaseLM, manifest: ArtifactManifest, watchers: Sequence[Watcher] = ()
+    ) -> None:
         self.program = program
         self.lm = with_async_face(lm)
         self.manifest = manifest

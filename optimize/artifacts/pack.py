@@ -13,7 +13,7 @@ from querywright.data.types import Passage
 from querywright.errors import ArtifactError, CollectionError, InputError
 from querywright.models.embedder import CHUNK, Embedder, Vectors, embedder_of
 from querywright.models.store import Store, open_store
-from querywright.optimize.artifacts.files import Manifest, artifact_files, checked_artifact
+from querywright.optimize.artifacts.files import ArtifactManifest, artifact_files, checked_artifact
 from querywright.optimize.artifacts.packed import (
     ANSWERS,
     FACTS,
@@ -138,7 +138,7 @@ def pack(
     )
 
 
-def _rewriter(manifest: Manifest, given: Path | None, home: Path | None) -> dict[str, bytes] | None:
+def _rewriter(manifest: ArtifactManifest, given: Path | None, home: Path | None) -> dict[str, bytes] | None:
     """The files of the artifact's rewriter; None where it has none, or one that is too large."""
     if manifest.rewriter is None:
         if given is not None:
@@ -149,7 +149,7 @@ def _rewriter(manifest: Manifest, given: Path | None, home: Path | None) -> dict
 
 
 def _collections(
-    writer: PackWriter, manifest: Manifest, home: Path | None
+    writer: PackWriter, manifest: ArtifactManifest, home: Path | None
 ) -> tuple[CollectionFacts | None, CollectionFacts | None]:
     check_named(manifest)
     if manifest.collection is None or manifest.engine is None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from querywright.errors import ArtifactError
 from querywright.models.embedder import Embedder
-from querywright.optimize.artifacts.files import Manifest
+from querywright.optimize.artifacts.files import ArtifactManifest
 from querywright.retrieval.engines import CollectionRetriever, Engine, open_retriever
 
 _AS_INDEXED = "; index the original passages again"
@@ -18,7 +18,7 @@ _AS_THEN: dict[Engine, str] = {
 """What is to be done about another fingerprint where an engine searches more than passages."""
 
 
-def check_named(manifest: Manifest) -> None:
+def check_named(manifest: ArtifactManifest) -> None:
     """Raise when collection and engine of an artifact do not go together.
 
     Raises:
@@ -31,7 +31,7 @@ def check_named(manifest: Manifest) -> None:
         )
 
 
-def open_searched(manifest: Manifest, embedder: Embedder | None, home: Path | None) -> CollectionRetriever:
+def open_searched(manifest: ArtifactManifest, embedder: Embedder | None, home: Path | None) -> CollectionRetriever:
     """Open the collection in a working folder, which has to be the one that an artifact was compiled on.
 
     Args:

@@ -25,7 +25,7 @@ from querywright.home import home as working_folder
 from querywright.models.embedder import CHUNK, Embedder
 from querywright.models.rewriters import MANIFEST as REWRITER
 from querywright.models.store import FILE_NAME, Store
-from querywright.optimize.artifacts.files import Manifest, checked_artifact
+from querywright.optimize.artifacts.files import ArtifactManifest, checked_artifact
 from querywright.optimize.artifacts.folders import LIMITS, OPTIONAL, check_replaceable, replace_folder
 from querywright.optimize.artifacts.pack import (
     WITH_QUESTIONS,
@@ -48,7 +48,7 @@ from querywright.optimize.artifacts.packed import (
 )
 from querywright.optimize.artifacts.rewriters import put_rewriter
 from querywright.optimize.artifacts.searched import check_named, open_searched
-from querywright.optimize.artifacts.state import program_from
+from querywright.optimize.program_state import program_from
 from querywright.retrieval.answer_pairs import ANSWERS as STORED_ANSWERS
 from querywright.retrieval.answer_pairs import read_pairs
 from querywright.retrieval.collection import (
@@ -139,7 +139,7 @@ def unpack(file: Path, out: Path, *, home: Path | None = None, public_key: Path 
     )
 
 
-def _check_facts(packed: Packed, manifest: Manifest) -> None:
+def _check_facts(packed: Packed, manifest: ArtifactManifest) -> None:
     """The collections in the file are those that the artifact names."""
     check_named(manifest)
     if manifest.rewriter is None and f"{IN_REWRITER}{REWRITER}" in packed:
@@ -161,7 +161,7 @@ def _check_facts(packed: Packed, manifest: Manifest) -> None:
             raise ArtifactError(f"{where}{VECTORS} of the packed file has not the shape it declares; do not use it")
 
 
-def _build(packed: Packed, manifest: Manifest, home: Path) -> tuple[str, ...]:
+def _build(packed: Packed, manifest: ArtifactManifest, home: Path) -> tuple[str, ...]:
     """Build what is missing, questions first, so that a collection that is there has them."""
     given = [
         (facts, where)
@@ -274,7 +274,7 @@ def _make(
     build_collection(facts.name, passages.values(), embedder=_embedder(facts, store), home=workshop)
 
 
-def _check_built(manifest: Manifest, packed: Packed, home: Path, store: Store) -> None:
+def _check_built(manifest: ArtifactManifest, packed: Packed, home: Path, store: Store) -> None:
     """What was built is what the artifact was compiled on."""
     assert packed.facts.collection is not None
     open_searched(manifest, None if manifest.engine in LEXICAL else _embedder(packed.facts.collection, store), home)

@@ -12,14 +12,14 @@ from dspy.utils.exceptions import AdapterParseError, LMError
 from querywright.data.types import Passage
 from querywright.errors import ArtifactError, QuerywrightError
 from querywright.optimize.artifacts.compatibility import Check, State, collection_checks, failed, version_checks
-from querywright.optimize.artifacts.files import Artifact, Golden, Manifest, artifact_files, checked_artifact
+from querywright.optimize.artifacts.files import Artifact, ArtifactManifest, Golden, artifact_files, checked_artifact
 from querywright.optimize.artifacts.folders import SIGNATURE
 from querywright.optimize.artifacts.golden import GOLDEN, golden_check
 from querywright.optimize.artifacts.load import check_rewriter_for, loaded_from, opened_rewriter, reranker_of
 from querywright.optimize.artifacts.loaded import LoadedProgram
 from querywright.optimize.artifacts.rewriters import RewriterRef, ref_of
 from querywright.optimize.artifacts.signatures import check_signed, signature_parts
-from querywright.optimize.artifacts.state import program_from
+from querywright.optimize.program_state import program_from
 from querywright.programs import technique_class
 from querywright.retrieval.rerank import Reranker
 
@@ -148,7 +148,7 @@ def _replayed(
     return checks
 
 
-def _rewriter(found: RewriterRef, manifest: Manifest) -> Check:
+def _rewriter(found: RewriterRef, manifest: ArtifactManifest) -> Check:
     if found == manifest.rewriter:
         return Check("rewriter", "ok", str(found))
     return Check(
@@ -157,7 +157,7 @@ def _rewriter(found: RewriterRef, manifest: Manifest) -> Check:
     )  # fmt: skip
 
 
-def _lm(model: str, manifest: Manifest) -> Check:
+def _lm(model: str, manifest: ArtifactManifest) -> Check:
     if model == manifest.lm:
         return Check("LM", "ok", model)
     return Check(
@@ -173,7 +173,7 @@ def _golden(loaded: LoadedProgram, number: int, golden: Golden) -> Check:
         return failed(f"{GOLDEN} {number}", "not possible", error)
 
 
-def _reranker(manifest: Manifest) -> tuple[Reranker | None, list[Check]]:
+def _reranker(manifest: ArtifactManifest) -> tuple[Reranker | None, list[Check]]:
     """The reranker that a program needs, or what stands in for one that cannot be had; and what was found."""
     if manifest.reranker is None or not technique_class(manifest.technique).USES_RERANKER:
         return None, []

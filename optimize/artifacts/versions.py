@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from querywright.errors import ArtifactError
-from querywright.optimize.artifacts.state import FORMAT
+from querywright.optimize.program_state import FORMAT
 
 Content = dict[str, Any]
 """The content of ``program.json``."""

@@ -9,8 +9,9 @@ from typing import Any
 
 from querywright.data.splits import data_hash
 from querywright.models.usage import Cost
+from querywright.optimize.artifacts.save import save_program
 from querywright.optimize.evaluate import Evaluation, finite
-from querywright.optimize.report import percent, save_program, today
+from querywright.optimize.report import percent, today
 from querywright.optimize.results import NO_REWRITING
 from querywright.optimize.study.resources import Bench
 from querywright.optimize.study.select import Chosen
@@ -90,7 +91,7 @@ def _costs(trials: Sequence[TrialRecord], tested: Tested) -> dict[str, Any]:
 
 def _prompts(worker: Worker, trials: Sequence[TrialRecord]) -> dict[str, Any]:
     """By technique and variant each predictor's prompt before and after."""
-    from querywright.optimize.artifacts.state import predictor_states
+    from querywright.optimize.program_state import predictor_states
 
     bench = worker.bench
     found: dict[str, Any] = {}
@@ -111,7 +112,7 @@ def _prompts(worker: Worker, trials: Sequence[TrialRecord]) -> dict[str, Any]:
 
 def _last_prompts(worker: Worker, tested: Tested) -> dict[str, Any]:
     """The reader's prompts before and after, where some were chosen last."""
-    from querywright.optimize.artifacts.state import predictor_states
+    from querywright.optimize.program_state import predictor_states
 
     if tested.last.variant is None:
         return {}

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from querywright.data.types import Question
 from querywright.errors import ArtifactError, InputError, TechniqueError
 from querywright.metrics.dspy_metrics import Metric
-from querywright.optimize.artifacts.state import PredictorState, apply_states, predictor_states, shaped
+from querywright.optimize.program_state import PredictorState, apply_states, predictor_states, shaped
 from querywright.optimize.study.spec import PromptSpec
 from querywright.optimize.study.teleprompters import run_teleprompter, teleprompter_named
 from querywright.programs import RAG, Ensemble

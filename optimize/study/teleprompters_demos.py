@@ -10,8 +10,8 @@ import dspy
 from dspy.teleprompt import BootstrapFewShotWithOptuna
 
 from querywright.data.types import Question
-from querywright.optimize.artifacts.state import shaped
 from querywright.optimize.demonstrations import Demos, bootstrap_sets, with_demos
+from querywright.optimize.program_state import shaped
 from querywright.optimize.study.teleprompter_work import (
     DrawnLM,
     TeleprompterError,

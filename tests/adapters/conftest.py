@@ -66,7 +66,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder as `make demo` leaves it: ``artifacts/hcqr-sample`` with its collection; and ``artifacts/plain``."""
     from querywright.data.types import Passage, Question
     from querywright.models.lm import resolve_lm
-    from querywright.optimize.report import save_program
+    from querywright.optimize.artifacts.save import save_program
     from querywright.programs import make_program
     from querywright.retrieval.bm25 import BM25Retriever
     from querywright.retrieval.index import build_collection

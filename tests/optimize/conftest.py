@@ -19,7 +19,7 @@ from querywright.data.types import Label, Passage, Question
 from querywright.models.guard import GuardedEngine, Limits
 from querywright.models.store import Store
 from querywright.models.usage import Ledger
-from querywright.optimize.artifacts.files import Golden, Manifest, write_artifact
+from querywright.optimize.artifacts.files import ArtifactManifest, Golden, write_artifact
 from querywright.programs import make_program
 from querywright.retrieval.types import Hit
 
@@ -208,10 +208,10 @@ def make_lm() -> Callable[..., dspy.LM]:
 
 
 @pytest.fixture(scope="session")
-def write() -> Callable[..., Manifest]:
+def write() -> Callable[..., ArtifactManifest]:
     """Writes a program, HCQR as it comes if none is given, as an artifact."""
 
-    def write_to(path: Path, program: Any = None, **changes: Any) -> Manifest:
+    def write_to(path: Path, program: Any = None, **changes: Any) -> ArtifactManifest:
         given = {
             "lm": "scripted/model",
             "embedder": None,
@@ -238,7 +238,7 @@ def place(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def artifact(place: Path, write: Callable[..., Manifest]) -> Path:
+def artifact(place: Path, write: Callable[..., ArtifactManifest]) -> Path:
     """An artifact, alone in that folder."""
     write(place / "a")
     return place / "a"

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from querywright.optimize.artifacts.load import load
-from querywright.optimize.report import save_compiled
+from querywright.optimize.artifacts.save import save_compiled
 from querywright.optimize.results import NO_REWRITING, CompileSettings
 from querywright.optimize.search import compile_program
 from querywright.programs import TECHNIQUES

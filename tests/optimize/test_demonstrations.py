@@ -11,10 +11,10 @@ from querywright.data.types import Question
 from querywright.errors import BudgetError, InputError, OutageError
 from querywright.metrics.dspy_metrics import METRICS
 from querywright.models.engine_errors import LMPromptTooLongError
-from querywright.optimize.artifacts.state import program_from, state_of
 from querywright.optimize.demonstrations import bootstrap_sets, demos_of, with_demos
 from querywright.optimize.evaluate import evaluate
 from querywright.optimize.failures import TooManyFailuresError
+from querywright.optimize.program_state import program_from, state_of
 
 
 def accept_all(example, prediction, trace=None):

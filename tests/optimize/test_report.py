@@ -14,8 +14,9 @@ from querywright.data.types import Label
 from querywright.metrics.statistics import Mean
 from querywright.models.usage import Cost
 from querywright.optimize.artifacts.files import read_artifact
+from querywright.optimize.artifacts.save import card, save_compiled
 from querywright.optimize.evaluate import Evaluation, Row
-from querywright.optimize.report import card, compiled_json, percent, save_compiled, table_rows
+from querywright.optimize.report import compiled_json, percent, table_rows
 from querywright.optimize.search import CompileSettings, compile_program
 
 

@@ -12,8 +12,8 @@ import pytest
 from querywright.errors import BudgetError, InputError
 from querywright.models.circuit_breaker import JointCalls
 from querywright.models.guard import GuardedEngine, Limits
+from querywright.optimize.artifacts.save import save_compiled
 from querywright.optimize.comparison import JOURNAL, compare
-from querywright.optimize.report import save_compiled
 from querywright.optimize.search import CompileSettings, compile_program
 
 QUICK = CompileSettings(n_trials=4, demo_sizes=(1,), reader_demo_sizes=(), threads=2)

@@ -16,9 +16,9 @@ from querywright.metrics.statistics import holm
 from querywright.models.engine_errors import LMPromptTooLongError
 from querywright.models.usage import Cost
 from querywright.optimize import comparison
-from querywright.optimize.artifacts.state import state_of
 from querywright.optimize.evaluate import Evaluation, Row, evaluate
 from querywright.optimize.failures import TooManyFailuresError
+from querywright.optimize.program_state import state_of
 from querywright.optimize.report import compiled_json
 from querywright.optimize.search import CompileSettings, compile_program, objective_value
 from querywright.optimize.study import dead_knobs, last, trial

@@ -6,8 +6,8 @@ import pytest
 
 from querywright.metrics.statistics import paired_exact_test
 from querywright.models.engine_errors import LMPromptTooLongError
+from querywright.optimize.artifacts.save import card, compiled_json
 from querywright.optimize.evaluate import Evaluation, Row
-from querywright.optimize.report import card, compiled_json
 from querywright.optimize.results import Comparison, CompileSettings
 from querywright.optimize.search import compile_program
 from querywright.optimize.study.objectives import objective_named, objectives_of

@@ -13,7 +13,7 @@ import pytest
 from querywright.errors import TechniqueError
 from querywright.models.guard import GuardedEngine
 from querywright.models.memo import Memo, remembering
-from querywright.optimize.artifacts.state import program_from, shaped, state_of
+from querywright.optimize.program_state import program_from, shaped, state_of
 from querywright.optimize.study.teleprompter_work import DrawnLM
 from querywright.programs import TECHNIQUES, Ensemble, make_program, takes_rewriter, use_rewriter
 

@@ -19,7 +19,7 @@ from dspy import lm15
 
 from querywright.data.types import Passage
 from querywright.models.guard import AsyncGuardedEngine, GuardedEngine, Limits
-from querywright.optimize.artifacts.files import Manifest
+from querywright.optimize.artifacts.files import ArtifactManifest
 from querywright.optimize.artifacts.load import LoadedProgram
 from querywright.programs import make_program
 from querywright.retrieval.types import Hit
@@ -114,7 +114,7 @@ def loaded(
     lm = dspy.LM(
         "scripted/model", engine=guarded, async_engine=AsyncGuardedEngine(guarded), cache=False, num_retries=0
     )  # fmt: skip
-    manifest = Manifest(
+    manifest = ArtifactManifest(
         format=1, technique="plain", reader=reader, lm="scripted/model", embedder=None, collection=None, engine=None,
         reranker=None, fingerprint="f", created="2026-01-02", versions={}, made={}, files={}, checksum=mark * 64,
     )  # fmt: skip

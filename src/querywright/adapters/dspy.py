@@ -12,9 +12,10 @@ import dspy
 from querywright.adapters.common import GivenProgram, opened
 from querywright.errors import InputError
 from querywright.models.adapter import PromptAdapter
-from querywright.optimize.artifacts.files import Manifest
+from querywright.optimize.artifacts.files import ArtifactManifest
 from querywright.optimize.artifacts.loaded import LoadedProgram
-from querywright.optimize.report import save_program, today
+from querywright.optimize.artifacts.save import save_program
+from querywright.optimize.report import today
 
 if TYPE_CHECKING:
     from querywright.data.types import Question
@@ -91,7 +92,7 @@ def save_module(
     lm: Any = None,
     asked: Sequence[Question] = (),
     threads: int = 4,
-) -> Manifest:
+) -> ArtifactManifest:
     """Write a module that was tuned inside a larger program as an artifact of its own.
 
     Args:

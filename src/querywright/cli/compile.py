@@ -176,7 +176,8 @@ def run_compile(
     rewriter: Any = None,
 ) -> None:
     """Compile, save and show; what was found is also shown when it could not be saved."""
-    from querywright.optimize.report import compiled_json, save_compiled
+    from querywright.optimize.artifacts.save import save_compiled
+    from querywright.optimize.report import compiled_json
     from querywright.optimize.search import compile_program
 
     failed: QuerywrightError | None = None

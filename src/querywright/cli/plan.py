@@ -23,7 +23,7 @@ from querywright.errors import InputError
 
 if TYPE_CHECKING:
     from querywright.data.types import Question
-    from querywright.optimize.artifacts.files import Manifest
+    from querywright.optimize.artifacts.files import ArtifactManifest
     from querywright.programs import RAG
     from querywright.retrieval.engines import CollectionRetriever
     from querywright.retrieval.rerank import Reranker
@@ -87,7 +87,7 @@ class Plan:
 
     techniques: dict[str, TechniqueArm]
     given: bool
-    artifacts: dict[str, tuple[Path, Manifest]]
+    artifacts: dict[str, tuple[Path, ArtifactManifest]]
     asked_reader: str
     metrics: Mapping[str, Any]
     reader: str | None = None
@@ -158,7 +158,7 @@ def make_plan(
             raise InputError(
                 f"no technique here has the knob {key!r}; the knobs are: {known or 'none, in an artifact'}"
             )
-    compiled: dict[str, tuple[Path, Manifest]] = {}
+    compiled: dict[str, tuple[Path, ArtifactManifest]] = {}
     for path in artifact or ():
         name = path.name if path.name not in {*names, *compiled, ""} else str(path)
         compiled[name] = (path, read_artifact(path).manifest)
@@ -174,7 +174,9 @@ def make_plan(
     )
 
 
-def _check_rewriter(rewriter: Path | None, arms: Mapping[str, TechniqueArm], artifacts: Sequence[Manifest]) -> None:
+def _check_rewriter(
+    rewriter: Path | None, arms: Mapping[str, TechniqueArm], artifacts: Sequence[ArtifactManifest]
+) -> None:
     """Raise when a rewriter was named for all arms, and none of them would ask it."""
     if rewriter is None:
         return

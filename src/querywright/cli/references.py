@@ -60,7 +60,7 @@ class References:
 
 def _reader(program: RAG) -> str:
     """What tells the reader of a program from others: its name, prompts and demonstrations."""
-    from querywright.optimize.artifacts.state import state_of
+    from querywright.optimize.program_state import state_of
 
     state = state_of(program)
     prompts = {name: one.model_dump() for name, one in state.predictors.items() if name.startswith("reader.")}

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from querywright.models.circuit_breaker import Limits
     from querywright.models.store import Store
     from querywright.models.usage import Ledger
-    from querywright.optimize.artifacts.files import Manifest
+    from querywright.optimize.artifacts.files import ArtifactManifest
     from querywright.retrieval.engines import CollectionRetriever
 
 SLOW_SECONDS = 2.0
@@ -124,7 +124,7 @@ class Workspace:
 
 
 def artifact_lm(
-    artifact: Path | Manifest,
+    artifact: Path | ArtifactManifest,
     lm: str | None,
     *,
     home: Path | None,
@@ -145,7 +145,7 @@ def artifact_lm(
 
 
 def artifact_workspace(
-    artifact: Path | Manifest,
+    artifact: Path | ArtifactManifest,
     lm: str | None,
     *,
     home: Path | None,

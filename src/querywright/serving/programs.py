@@ -17,7 +17,7 @@ from querywright.serving.metrics import ServerMetrics
 from querywright.serving.settings import ServeSettings
 
 if TYPE_CHECKING:
-    from querywright.optimize.artifacts.files import Manifest
+    from querywright.optimize.artifacts.files import ArtifactManifest
     from querywright.optimize.artifacts.loaded import LoadedProgram
 
 Load = Callable[[str, "LoadedProgram | None"], "LoadedProgram"]
@@ -153,7 +153,7 @@ def loader(settings: ServeSettings) -> Load:
     paths = settings.names()
     made: dict[str, Any] = {}
 
-    def lm_for(manifest: Manifest, before: LoadedProgram | None) -> Any:
+    def lm_for(manifest: ArtifactManifest, before: LoadedProgram | None) -> Any:
         lm = settings.lm
         if lm is None and before is not None and manifest.lm == before.manifest.lm:
             return before.lm  # a model in this process would be there twice
@@ -163,7 +163,7 @@ def loader(settings: ServeSettings) -> Load:
             made[manifest.lm] = lm(manifest)
         return made[manifest.lm]
 
-    def rewriter_for(manifest: Manifest, before: LoadedProgram | None) -> Any:
+    def rewriter_for(manifest: ArtifactManifest, before: LoadedProgram | None) -> Any:
         """The rewriter of the program before where it is the same, or that of the settings, or None to look for it."""
         if before is not None and manifest.rewriter == before.manifest.rewriter:
             return before.program.technique.own_lm

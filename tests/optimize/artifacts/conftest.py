@@ -15,8 +15,8 @@ import pytest
 
 from querywright.models.embedder import resolve_embedder
 from querywright.models.store import open_store
+from querywright.optimize.artifacts.save import save_program
 from querywright.optimize.artifacts.sign import make_keys
-from querywright.optimize.report import save_program
 from querywright.programs import make_program
 from querywright.retrieval.engines import LEXICAL, open_retriever
 from querywright.retrieval.index import build_collection

@@ -10,7 +10,7 @@ import pytest
 from querywright.errors import ArtifactError
 from querywright.optimize.artifacts import folders
 from querywright.optimize.artifacts.files import read_artifact
-from querywright.optimize.artifacts.state import program_from
+from querywright.optimize.program_state import program_from
 
 FILES = ("README.md", "golden.jsonl", "manifest.json", "program.json")
 

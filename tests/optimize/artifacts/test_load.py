@@ -19,7 +19,7 @@ from querywright.models.embedder import Embedder, Vectors
 from querywright.models.store import open_store
 from querywright.optimize.artifacts.files import read_artifact, write_artifact
 from querywright.optimize.artifacts.load import load
-from querywright.optimize.report import save_compiled
+from querywright.optimize.artifacts.save import save_compiled
 from querywright.optimize.search import CompileSettings, compile_program
 from querywright.programs import make_program
 from querywright.retrieval.chroma import ChromaRetriever

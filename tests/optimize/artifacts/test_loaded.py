@@ -28,8 +28,8 @@ from querywright.optimize.artifacts.files import read_artifact
 from querywright.optimize.artifacts.load import load
 from querywright.optimize.artifacts.loaded import LoadedProgram
 from querywright.optimize.artifacts.sign import sign_artifact
-from querywright.optimize.artifacts.state import shaped
 from querywright.optimize.artifacts.watchers import flush
+from querywright.optimize.program_state import shaped
 from querywright.programs import make_program
 
 
@@ -158,9 +158,9 @@ def test_a_cancelled_call_begins_nothing_further(chat_server):
 
 
 def made_manifest():
-    from querywright.optimize.artifacts.files import Manifest
+    from querywright.optimize.artifacts.files import ArtifactManifest
 
-    return Manifest(
+    return ArtifactManifest(
         format=4, technique="plain", reader=None, lm="openai/x", embedder=None, collection=None, engine=None,
         reranker=None, fingerprint=None, created="2026-01-02", versions={}, made={}, files={}, checksum="ab" * 32,
     )  # fmt: skip
@@ -253,11 +253,11 @@ import sys
 from pathlib import Path
 from querywright.models.lm import resolve_lm
 from querywright.models.store import open_store
-from querywright.optimize.artifacts.files import Manifest
+from querywright.optimize.artifacts.files import ArtifactManifest
 from querywright.optimize.artifacts.loaded import LoadedProgram
 from querywright.programs import make_program
 lm = resolve_lm("openai/x", api_base={server.url!r}, api_key="none", store=open_store(Path({str(tmp_path)!r})))
-manifest = Manifest(
+manifest = ArtifactManifest(
     format=4, technique="plain", reader=None, lm="x", embedder=None, collection=None, engine=None, reranker=None,
     fingerprint=None, created="2026-01-02", versions={{}}, made={{}}, files={{}}, checksum="ab" * 32)
 program = LoadedProgram(make_program("plain", lambda query, k: [], reader="short_answer"), lm, manifest)

@@ -134,7 +134,7 @@ def test_a_collection_that_changed_is_not_packed(saved, tmp_path, word_model):
 
 
 def test_an_embedder_that_cannot_be_had_by_name_is_packed_from_the_store(tmp_path, make_lm, make_world, word_model):
-    from querywright.optimize.report import save_program
+    from querywright.optimize.artifacts.save import save_program
     from querywright.retrieval.engines import open_retriever
 
     home, world = tmp_path / "home", make_world()

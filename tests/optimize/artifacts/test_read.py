@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from querywright.models.adapter import PromptAdapter
-from querywright.optimize.artifacts.files import Golden, Manifest, read_artifact
-from querywright.optimize.artifacts.state import ProgramState, program_from, shaped, state_of
+from querywright.optimize.artifacts.files import ArtifactManifest, Golden, read_artifact
+from querywright.optimize.program_state import ProgramState, program_from, shaped, state_of
 from querywright.programs import READERS, TECHNIQUES, Ensemble, make_program
 
 GOLDEN = Golden(question="What of number 1?\u2028And\x85now?", options=["a", "b"], answer="a", passages=["p"])
@@ -73,7 +73,7 @@ import json, sys
 from pathlib import Path
 from querywright.models.adapter import PromptAdapter
 from querywright.optimize.artifacts.files import read_artifact
-from querywright.optimize.artifacts.state import program_from
+from querywright.optimize.program_state import program_from
 for folder in sorted(Path(sys.argv[1]).iterdir()):
     program = program_from(read_artifact(folder).state)
     adapter = PromptAdapter()
@@ -159,7 +159,7 @@ WATCHED = """
 import pickle, sys
 import dspy
 from querywright.optimize.artifacts.files import read_artifact
-from querywright.optimize.artifacts.state import program_from
+from querywright.optimize.program_state import program_from
 program_from(read_artifact(sys.argv[1]).state, lambda query, k: [])  # what is imported late is imported now
 events = []
 sys.addaudithook(lambda event, args: events.append(event) if event.split(".")[0] in WATCH else None)
@@ -195,7 +195,7 @@ def test_an_artifact_of_the_format_before_is_read_as_it_was(artifact):
             content.pop(key, None)
         if name == "manifest.json":
             content["files"]["program.json"] = hashlib.sha256((artifact / "program.json").read_bytes()).hexdigest()
-            content["checksum"] = Manifest.model_validate(content).digest()
+            content["checksum"] = ArtifactManifest.model_validate(content).digest()
         (artifact / name).write_text(json.dumps(content, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
     read = read_artifact(artifact)
     assert read.state == written.state

@@ -27,10 +27,10 @@ from querywright.optimize.artifacts.rewriters import (
     ref_of,
     rewriter_files,
 )
+from querywright.optimize.artifacts.save import save_program
 from querywright.optimize.artifacts.sign import make_keys
 from querywright.optimize.artifacts.unpack import unpack
 from querywright.optimize.artifacts.verify import verify
-from querywright.optimize.report import save_program
 from querywright.programs import make_program
 from querywright.retrieval.engines import open_retriever
 

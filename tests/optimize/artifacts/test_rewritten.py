@@ -14,8 +14,8 @@ from querywright.optimize.artifacts.diff import diff
 from querywright.optimize.artifacts.files import read_artifact
 from querywright.optimize.artifacts.load import load
 from querywright.optimize.artifacts.rewriters import RewriterRef, find_rewriter, ref_of
+from querywright.optimize.artifacts.save import save_program
 from querywright.optimize.artifacts.verify import verify
-from querywright.optimize.report import save_program
 from querywright.programs import make_program
 
 MARK = "rewriter:mine@0123456789ab"

@@ -12,7 +12,7 @@ from querywright.models.embedder import resolve_embedder
 from querywright.models.lm import resolve_lm
 from querywright.models.store import open_store
 from querywright.optimize.artifacts.pack import pack
-from querywright.optimize.report import save_compiled
+from querywright.optimize.artifacts.save import save_compiled
 from querywright.optimize.search import CompileSettings, compile_program
 from querywright.retrieval.engines import open_retriever
 

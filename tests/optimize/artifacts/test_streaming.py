@@ -18,7 +18,7 @@ from querywright.errors import TechniqueError
 from querywright.models.guard import Limits
 from querywright.models.lm import engine_of, resolve_lm
 from querywright.models.store import open_store
-from querywright.optimize.artifacts.files import Manifest
+from querywright.optimize.artifacts.files import ArtifactManifest
 from querywright.optimize.artifacts.loaded import LoadedProgram
 from querywright.optimize.artifacts.watchers import flush
 from querywright.programs import Ensemble, make_program
@@ -32,7 +32,7 @@ BROKEN = {"status": 500, "body": {"error": {"message": "boom"}}}
 
 
 def manifest(technique="plain", reader="short_answer"):
-    return Manifest(
+    return ArtifactManifest(
         format=4, technique=technique, reader=reader, lm="openai/x", embedder=None, collection=None, engine=None,
         reranker=None, fingerprint=None, created="2026-01-02", versions={}, made={}, files={}, checksum="ab" * 32,
     )  # fmt: skip

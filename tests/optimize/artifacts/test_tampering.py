@@ -27,7 +27,7 @@ from collections import Counter
 from pathlib import Path
 from querywright.errors import ArtifactError
 from querywright.optimize.artifacts.files import read_artifact
-from querywright.optimize.artifacts.state import program_from
+from querywright.optimize.program_state import program_from
 
 folder, key, changes = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
 program_from(read_artifact(folder, public_key=key).state)  # what is imported late is imported now

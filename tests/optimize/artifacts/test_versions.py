@@ -12,8 +12,8 @@ import pytest
 from querywright.errors import ArtifactError
 from querywright.optimize.artifacts.files import read_artifact
 from querywright.optimize.artifacts.load import load
-from querywright.optimize.artifacts.state import FORMAT, program_from, state_of
 from querywright.optimize.artifacts.versions import MIGRATIONS, READABLE, REWRITERS, migrated
+from querywright.optimize.program_state import FORMAT, program_from, state_of
 
 NEW_IN_3 = ("nearest", "members")
 

@@ -11,9 +11,9 @@ from querywright.data.types import Question
 from querywright.errors import BudgetError, InputError, OutageError
 from querywright.metrics.dspy_metrics import METRICS
 from querywright.models.engine_errors import LMPromptTooLongError
-from querywright.optimize.artifacts.state import ProgramState, program_from, state_of
 from querywright.optimize.evaluate import evaluate
 from querywright.optimize.failures import TooManyFailuresError
+from querywright.optimize.program_state import ProgramState, program_from, state_of
 from querywright.optimize.study.teleprompter_work import TeleprompterError
 from querywright.optimize.study.teleprompters import TELEPROMPTERS, run_teleprompter
 from querywright.programs import Ensemble
