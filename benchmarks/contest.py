@@ -46,7 +46,7 @@ TECHNIQUES = ("rag_fusion", "multi_query", "step_back", "query2doc", "hcqr")
 TUNED = "rag_fusion"
 """Whose prompts MIPROv2 tunes."""
 
-LIGHT = {"teleprompter": "mipro", "arguments": {"num_candidates": 6, "num_trials": 20}, "part": "all"}
+LIGHT = {"optimizer": "mipro", "arguments": {"num_candidates": 6, "num_trials": 20}, "part": "all"}
 """What MIPROv2 calls light for two predictors with demonstrations: 6 candidates, 2 x 4 x log2(6) trials."""
 
 GIVEN, SEARCHED = "contest.json", "searched.json"

@@ -26,7 +26,7 @@ def main() -> None:
     program = Careful(as_module(querywright.load("artifacts/hcqr-sample")))
     print([name for name, _ in program.named_predictors()])
 
-    # Teleprompters of DSPy see the predictors inside; what they make of them is an artifact again.
+    # Optimizers of DSPy see the predictors inside; what they make of them is an artifact again.
     train = [dspy.Example(question=QUESTION, options=OPTIONS, answer=OPTIONS[1]).with_inputs("question", "options")]
     tuner = dspy.BootstrapFewShot(metric=lambda example, made, trace=None: made.answer is not None)
     tuned = tuner.compile(program, trainset=train)

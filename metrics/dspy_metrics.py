@@ -8,7 +8,7 @@ HotpotQA's own, over sentences: they read ``support`` on both, as pairs of a tit
 no question and no reader of this package has.
 
 Where an example or a prediction lacks what a metric needs, or has support of the other kind, the value is NaN: left out
-of a mean and counted. While a teleprompter picks demonstrations (``trace`` is given) it is 0.0 instead: a NaN is true
+of a mean and counted. While an optimizer picks demonstrations (``trace`` is given) it is 0.0 instead: a NaN is true
 in Python and would pass for a success.
 """
 

@@ -11,17 +11,17 @@ from querywright.data.splits import Splits, marks
 from querywright.data.types import Question
 from querywright.errors import InputError
 from querywright.models.lm import engine_of
+from querywright.optimize.optimizers import optimizer_named
 from querywright.optimize.results import CompileSettings
 from querywright.optimize.study.building import build_space
 from querywright.optimize.study.objectives import check_objectives, objective_named, objectives_of
 from querywright.optimize.study.resources import Bench
 from querywright.optimize.study.spec import PromptSpec, StudySpec, TechniqueSpec
-from querywright.optimize.study.teleprompters import teleprompter_named
 from querywright.programs import check_takes_rewriter, make_program, make_reader, technique_class
 from querywright.retrieval.replay import ReplayRetriever
 from querywright.retrieval.rerank import Reranker
 
-TELEPROMPTER = "bootstrap_few_shot"
+OPTIMIZER = "bootstrap_few_shot"
 """What makes sets of demonstrations."""
 
 GIVEN = "given"
@@ -62,7 +62,7 @@ def check_compilation(
     for what in ("demo_sizes", "reader_demo_sizes"):
         for size in getattr(settings, what):
             try:
-                teleprompter_named(TELEPROMPTER).check({"max_bootstrapped_demos": size})
+                optimizer_named(OPTIMIZER).check({"max_bootstrapped_demos": size})
             except InputError as error:
                 raise InputError(f"{what}: {error}") from error
     if not 0 <= settings.max_failures <= 1:
@@ -127,13 +127,13 @@ def study_of(
         settings: How much is tried.
     """
     prompts = {
-        name: PromptSpec(teleprompter=TELEPROMPTER, arguments={"max_bootstrapped_demos": size})
+        name: PromptSpec(optimizer=OPTIMIZER, arguments={"max_bootstrapped_demos": size})
         for name, size in _sets("demos", settings.demo_sizes)
     }
     if reader is not None:
         prompts |= {
             name: PromptSpec(
-                teleprompter=TELEPROMPTER,
+                optimizer=OPTIMIZER,
                 arguments={"max_bootstrapped_demos": size},
                 part="reader",
                 metric="accuracy",

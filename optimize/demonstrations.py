@@ -1,4 +1,4 @@
-"""Demonstrations by a DSPy teleprompter: sets to choose from, never applied unseen."""
+"""Demonstrations by a DSPy optimizer: sets to choose from, never applied unseen."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def _bootstrap(
     failures: Failures,
 ) -> dict[str, list[dict[str, Any]]]:
     watch = Watch(accept)
-    teleprompter = dspy.BootstrapFewShot(
+    optimizer = dspy.BootstrapFewShot(
         metric=watch.accept,
         metric_threshold=1.0,
         max_bootstrapped_demos=size,
@@ -109,7 +109,7 @@ def _bootstrap(
     examples = [question.to_example() for question in order]
     try:
         with asking(lm), dspy.context(callbacks=[*dspy.settings.callbacks, watch]), quiet():
-            compiled = teleprompter.compile(student=copy.deepcopy(program), trainset=examples)
+            compiled = optimizer.compile(student=copy.deepcopy(program), trainset=examples)
     finally:
         for error in watch.errors:
             failures.add("a training question", error)
@@ -117,10 +117,10 @@ def _bootstrap(
 
 
 class Watch(BaseCallback):
-    """Sees the failures that a teleprompter swallows: of the whole program and of the metric.
+    """Sees the failures that an optimizer swallows: of the whole program and of the metric.
 
     Args:
-        accept: The metric that the teleprompter is given.
+        accept: The metric that the optimizer is given.
     """
 
     def __init__(self, accept: Callable[..., float]) -> None:
@@ -172,7 +172,7 @@ def with_demos(program: RAG, demos: Demos) -> RAG:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Keep a teleprompter's progress bars, prints and warnings, and its logging of examples, off the terminal."""
+    """Keep an optimizer's progress bars, prints and warnings, and its logging of examples, off the terminal."""
     before = {name: logging.getLogger(name).level for name in ("dspy", "optuna")}
     try:
         for name in before:

@@ -70,7 +70,7 @@ def compile_judge(
 
     The questions are split by a stable hash. Sets of demonstrations (DSPy's ``LabeledFewShot``, each label as often
     as the others) are taken from a quarter of them, and chosen by kappa on another quarter, where the judge as it is
-    stands beside them and wins a tie. The other half is judged twice, before and after. A teleprompter that
+    stands beside them and wins a tie. The other half is judged twice, before and after. An optimizer that
     bootstraps would add nothing to the labels, which people gave; a judge's reasons are left out of them.
 
     Args:
@@ -168,9 +168,9 @@ def _with_demonstrations(judge: Judge, train: Sequence[Judged], seed: int) -> di
         examples = [
             dspy.Example(**judge.shown(one.case), label=one.label).with_inputs(*judge.inputs()) for one in turns
         ]
-        teleprompter = dspy.LabeledFewShot(k=len(examples))
+        optimizer = dspy.LabeledFewShot(k=len(examples))
         arm = judge.deepcopy()
-        arm.label = teleprompter.compile(judge.label.deepcopy(), trainset=examples, sample=False)
+        arm.label = optimizer.compile(judge.label.deepcopy(), trainset=examples, sample=False)
         arms[f"{len(examples)} demonstrations ({position + 1})"] = arm
     return arms
 

@@ -35,7 +35,7 @@ class CompileSettings:
             is read while searching), ``accuracy``, ``both`` (their mean), or another metric, such as ``recall@5``.
         n_trials: Trials of the search over knobs and demonstration sets, 1 or more; each set is tried at least once.
             Default 30.
-        demo_sizes: Demonstrations in each set that the teleprompter is asked for. Default 1 and 2.
+        demo_sizes: Demonstrations in each set that the optimizer is asked for. Default 1 and 2.
         reader_demo_sizes: The same for the reader, whose sets are tuned for accuracy. Default 1.
         seed: Of the order of training questions and of the sampler. Default 0.
         threads: Questions under way at a time. Default 4.

@@ -15,6 +15,7 @@ from querywright.models.memo import remembering
 from querywright.models.usage import Cost
 from querywright.optimize.compilation import bench_of, check_compilation, check_shared, study_of
 from querywright.optimize.evaluate import Progress
+from querywright.optimize.optimizer_run import OptimizerError
 from querywright.optimize.results import (
     AS_WRITTEN,
     NO_REWRITING,
@@ -30,7 +31,6 @@ from querywright.optimize.study.resources import Bench
 from querywright.optimize.study.select import choose
 from querywright.optimize.study.space import seeded_sampler
 from querywright.optimize.study.storage import StudyStorage, memory_storage
-from querywright.optimize.study.teleprompter_work import TeleprompterError
 from querywright.optimize.study.testing import meet_test
 from querywright.optimize.study.trial import Worker
 from querywright.optimize.study.types import TrialRecord
@@ -55,7 +55,7 @@ def compile_program(
 ) -> Compiled:
     """Tune a technique on labelled questions and hold it against no rewriting.
 
-    A study of one technique, kept in memory. A DSPy teleprompter bootstraps demonstration sets for the technique's
+    A study of one technique, kept in memory. A DSPy optimizer bootstraps demonstration sets for the technique's
     predictors on train. Optuna searches knobs and demonstration sets together on dev, the technique as written and no
     rewriting among the arms; the reader's demonstrations are then chosen on dev by accuracy, "none" among them. The
     best arm meets test once, beside closed book, no rewriting, the technique as written and, with labelled evidence,
@@ -158,7 +158,7 @@ def _bootstrap(worker: Worker, technique: str) -> tuple[list[str], dict[str, str
         arm = space.as_written(technique)
         try:
             variant, _ = worker.variant(replace(arm, prompt=name))
-        except TeleprompterError as error:
+        except OptimizerError as error:
             nothing[name] = str(error)[:500]
             continue
         if variant is not None and variant["predictors"] not in found.values():

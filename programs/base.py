@@ -402,7 +402,7 @@ def _check_knobs(name: str, knobs: Sequence[Knob]) -> None:
 
 
 def drawn_alike(lm: dspy.BaseLM) -> dspy.BaseLM:
-    """An LM that is sampled as that of the DSPy settings is, which a teleprompter has drawn from again and again.
+    """An LM that is sampled as that of the DSPy settings is, which an optimizer has drawn from again and again.
 
     Args:
         lm: What a technique asks of its own. It is given back as it is where the LM of the settings, by a method

@@ -105,7 +105,7 @@ class Knob:
 class Knobs(Parameter, Mapping[str, Value]):
     """The knobs of one program and their values, read as ``knobs["top_k"]``.
 
-    A DSPy parameter: ``save``, ``load``, ``deepcopy`` and the teleprompters carry it along with the prompts.
+    A DSPy parameter: ``save``, ``load``, ``deepcopy`` and the optimizers carry it along with the prompts.
 
     Args:
         declared: The technique's knobs, in the order in which they are shown.
@@ -190,4 +190,4 @@ class Knobs(Parameter, Mapping[str, Value]):
         self.update(state)
 
     def reset(self) -> None:
-        """Do nothing: a teleprompter that resets a program's prompts keeps its numbers."""
+        """Do nothing: an optimizer that resets a program's prompts keeps its numbers."""

@@ -3,7 +3,7 @@
 Wang et al. 2023, arXiv 2303.07678. On BM25 the question is repeated five times, because the passage has many more words
 and would drown it; on other retrievers it stands once. Where we differ: a line break keeps the two apart, where the
 original puts the token [SEP] of its own encoder, which other encoders read as a word; and no demonstrations by default,
-a teleprompter chooses them. The passage is hidden from the reader.
+an optimizer chooses them. The passage is hidden from the reader.
 """
 
 from __future__ import annotations

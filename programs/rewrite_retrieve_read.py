@@ -2,7 +2,7 @@
 
 Ma et al. 2023, arXiv 2305.14283. The rewriter writes several queries or none: none means that the reader answers from
 what it knows. The reader is given the question as it was asked. Where we differ: no demonstrations by default, a
-teleprompter chooses them; lists are interleaved, so that a small budget holds the best of each query
+optimizer chooses them; lists are interleaved, so that a small budget holds the best of each query
 (``fusion=union`` joins them one after another, as the original does); options are a list of their own beside the
 question.
 """

@@ -1,6 +1,6 @@
 """A rewriter in use: an LM of its own for what a technique writes, while the reader asks the LM of the settings.
 
-It is held where DSPy does not look: a teleprompter that resets predictors leaves it alone, copies share it, and what is
+It is held where DSPy does not look: an optimizer that resets predictors leaves it alone, copies share it, and what is
 saved of a program never holds it.
 """
 

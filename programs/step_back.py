@@ -2,7 +2,7 @@
 
 Zheng et al. 2023, arXiv 2310.06117. The reader answers the question itself, from the passages of both. The passages of
 the question come first and each of the two gets half of the budget, as LangChain arranges them; what one leaves over
-goes to the other. Where we differ: no demonstrations by default; a teleprompter chooses them.
+goes to the other. Where we differ: no demonstrations by default; an optimizer chooses them.
 """
 
 from __future__ import annotations

@@ -313,7 +313,7 @@ async def _shown_async(predictor: Any, inputs: Mapping[str, Any]) -> dict[str, A
     return await asyncio.to_thread(shown, predictor, inputs) if is_showing() else {}
 
 
-# A teleprompter reads the trace in order, so each of several calls at a time writes one of its own.
+# An optimizer reads the trace in order, so each of several calls at a time writes one of its own.
 
 
 def _traced(step: Step[T], trace: list[Any]) -> T:

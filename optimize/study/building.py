@@ -174,11 +174,11 @@ def prompt_of(spec: StudySpec, variant: str) -> tuple[str, int] | None:
 
 def is_late(prompt: PromptSpec) -> bool:
     """Whether only late trials have a prompt."""
-    if prompt.late is not None or prompt.teleprompter is None:
+    if prompt.late is not None or prompt.optimizer is None:
         return bool(prompt.late)
-    from querywright.optimize.study.teleprompters import TELEPROMPTERS
+    from querywright.optimize.optimizers import OPTIMIZERS
 
-    return bool(TELEPROMPTERS[prompt.teleprompter].late)
+    return bool(OPTIMIZERS[prompt.optimizer].late)
 
 
 def suits(spec: StudySpec, name: str, prompt: PromptSpec) -> bool:
@@ -194,9 +194,9 @@ def lacking(spec: StudySpec, name: str, prompt: PromptSpec) -> str | None:
         return f"{name} has no predictor {', '.join(unknown)}"
     parts = {"technique", "reader"} if prompt.part == "all" else {prompt.part}
     tuned = [key for key in known if key.partition(".")[0] in parts]
-    if prompt.teleprompter is not None and not tuned:
+    if prompt.optimizer is not None and not tuned:
         return f"{name} asks no LM" if prompt.part == "technique" else "there is no reader"
-    if prompt.teleprompter == "labelled_few_shot" and prompt.part == "technique":
+    if prompt.optimizer == "labelled_few_shot" and prompt.part == "technique":
         return "labelled_few_shot shows answers that are labelled, which only a reader gives; say part: reader"
     return None
 

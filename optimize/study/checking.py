@@ -179,13 +179,13 @@ def _prompts(spec: StudySpec) -> Iterator[str]:
         at = f"prompts.{key}"
         if not _PROMPT_NAME.fullmatch(key):
             yield f"{at}: a prompt's name has letters, digits, - and _, and none of them is {AS_WRITTEN!r}"
-        if prompt.teleprompter is None and not prompt.instructions:
-            yield f"{at}: names neither a teleprompter nor instructions; give one of them"
-        if prompt.teleprompter is None and prompt.arguments:
-            yield f"{at}.arguments: are for a teleprompter, but none is named"
-        if prompt.teleprompter is None and prompt.sets > 1:
+        if prompt.optimizer is None and not prompt.instructions:
+            yield f"{at}: names neither an optimizer nor instructions; give one of them"
+        if prompt.optimizer is None and prompt.arguments:
+            yield f"{at}.arguments: are for an optimizer, but none is named"
+        if prompt.optimizer is None and prompt.sets > 1:
             yield f"{at}.sets: instructions alone give one set, but got {prompt.sets}"
-        yield from _teleprompter(at, prompt.teleprompter, prompt.arguments)
+        yield from _optimizer(at, prompt.optimizer, prompt.arguments)
         bad = [one for one in prompt.instructions if one not in known]
         yield from (_unknown(f"{at}.instructions.{one}", "predictor", one, known) for one in bad)
         if prompt.part == "reader" and not prompt.last and not _some_objective_reads(spec):
@@ -199,20 +199,20 @@ def _prompts(spec: StudySpec) -> Iterator[str]:
             yield f"{at}: can be made for none of the techniques: {reasons[-1]}"
 
 
-def _teleprompter(at: str, name: str | None, arguments: Any) -> Iterator[str]:
+def _optimizer(at: str, name: str | None, arguments: Any) -> Iterator[str]:
     if name is None:
         return
-    from querywright.optimize.study.teleprompters import TELEPROMPTERS
+    from querywright.optimize.optimizers import OPTIMIZERS
 
-    if name not in TELEPROMPTERS:
-        yield _unknown(f"{at}.teleprompter", "teleprompter", name, TELEPROMPTERS)
+    if name not in OPTIMIZERS:
+        yield _unknown(f"{at}.optimizer", "optimizer", name, OPTIMIZERS)
         return
-    known = TELEPROMPTERS[name].arguments
+    known = OPTIMIZERS[name].arguments
     bad = [one for one in arguments if one not in known]
     yield from (_unknown(f"{at}.arguments.{one}", f"argument of {name}", one, known) for one in bad)
     if not bad:
         try:
-            TELEPROMPTERS[name].check(arguments)
+            OPTIMIZERS[name].check(arguments)
         except InputError as error:
             yield f"{at}.arguments: {error}"
 
@@ -232,8 +232,8 @@ def _last(at: str, prompt: PromptSpec, spec: StudySpec) -> Iterator[str]:
         yield f"{at}.last: tunes the reader alone; say part: reader"
     if prompt.late:
         yield f"{at}.last: is tried after the late trials as well; leave late out"
-    if prompt.teleprompter in {"knn_few_shot", "ensemble"}:
-        yield f"{at}.last: {prompt.teleprompter} makes a program of another shape; take another teleprompter"
+    if prompt.optimizer in {"knn_few_shot", "ensemble"}:
+        yield f"{at}.last: {prompt.optimizer} makes a program of another shape; take another optimizer"
     bad = [one for one in prompt.instructions if not one.startswith("reader.")]
     yield from (f"{at}.instructions.{one}: is no predictor of the reader, and the prompt is for last" for one in bad)
     if spec.reader == "none":

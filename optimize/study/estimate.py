@@ -338,7 +338,7 @@ def _said(found: Sequence[_Technique], trials: int, n_dev: int) -> str:
 def _prompts(
     spec: StudySpec, found: Sequence[_Technique], n_train: int, reading: bool, a_reading: int, cap: int
 ) -> Stage:
-    """What the teleprompters ask."""
+    """What the optimizers ask."""
     early: list[int] = []
     late: dict[str, int] = {}
     unknown: list[str] = []
@@ -391,11 +391,11 @@ def _saving(spec: StudySpec, programs: int, n_dev: int, unread: bool, a_reading:
 
 def _most(spec: StudySpec, name: str, one: _Technique, n_train: int, reading: bool) -> int | None:
     prompt = spec.prompts[name]
-    if prompt.teleprompter is None:
+    if prompt.optimizer is None:
         return 0
-    from querywright.optimize.study.teleprompters import TELEPROMPTERS
+    from querywright.optimize.optimizers import OPTIMIZERS
 
-    most = getattr(TELEPROMPTERS[prompt.teleprompter], "most_calls", None)
+    most = getattr(OPTIMIZERS[prompt.optimizer], "most_calls", None)
     if most is None:
         return None
     parts = {"technique", "reader"} if prompt.part == "all" else {prompt.part}

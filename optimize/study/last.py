@@ -9,12 +9,12 @@ from typing import Any
 
 from querywright.optimize.evaluate import Evaluation, evaluate, finite
 from querywright.optimize.failures import TooManyFailuresError
+from querywright.optimize.optimizer_run import OptimizerError
 from querywright.optimize.selection import beats, best_of
 from querywright.optimize.study.building import last_variants, prompt_of
 from querywright.optimize.study.prompts import with_reader_prompts
 from querywright.optimize.study.resources import Variant
 from querywright.optimize.study.spec import AS_WRITTEN
-from querywright.optimize.study.teleprompter_work import TeleprompterError
 from querywright.optimize.study.trial import Worker
 from querywright.optimize.study.types import ArmConfig
 from querywright.programs import RAG, Ensemble
@@ -122,7 +122,7 @@ def _choose(worker: Worker, arm: ArmConfig, names: list[str]) -> LastPrompts:
                 continue
             seen.append(variant["predictors"])
             dev = _read(worker, f"the reader with {name}", with_reader_prompts(program, variant))
-        except TeleprompterError as error:
+        except OptimizerError as error:
             nothing[name] = str(error)[:500]
         except TooManyFailuresError as error:
             failed[name] = str(error)[:500]

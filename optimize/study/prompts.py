@@ -13,9 +13,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from querywright.data.types import Question
 from querywright.errors import ArtifactError, InputError, TechniqueError
 from querywright.metrics.dspy_metrics import Metric
+from querywright.optimize.optimizers import optimizer_named, run_optimizer
 from querywright.optimize.program_state import PredictorState, apply_states, predictor_states, shaped
 from querywright.optimize.study.spec import PromptSpec
-from querywright.optimize.study.teleprompters import run_teleprompter, teleprompter_named
 from querywright.programs import RAG, Ensemble
 from querywright.programs.ensemble import MOST_MEMBERS
 
@@ -32,7 +32,7 @@ class VariantState(BaseModel):
         predictors: Those that it says something of.
         nearest: Demonstrations that a call is shown; 0 for all.
         members: Programs of an ensemble; 0 for none.
-        made: How it was made, for people: the teleprompter, its arguments, and how many training questions it learnt
+        made: How it was made, for people: the optimizer, its arguments, and how many training questions it learnt
             from and chose on.
     """
 
@@ -63,7 +63,7 @@ def make_variant(
     """Make a prompt variant.
 
     Args:
-        spec: Instructions by hand, a teleprompter, or both, the teleprompter after the instructions.
+        spec: Instructions by hand, an optimizer, or both, the optimizer after the instructions.
         variant_name: ``NAME`` or ``NAME.2``; each has a seed of its own.
         program: The program as written; it is not changed.
         train: Training questions, never those of dev or test.
@@ -82,17 +82,17 @@ def make_variant(
         OutageError: The LM is out of reach.
         BudgetError: The limit of calls is reached.
         TooManyFailuresError: More questions failed than allowed.
-        TeleprompterError: The teleprompter came to nothing.
+        OptimizerError: The optimizer came to nothing.
         InputError: A name or value is wrong, or there is nothing to tune.
         ArtifactError: A demonstration holds something that JSON cannot.
     """
     changed = with_instructions(program, spec.instructions)
     made: dict[str, Any] = {"variant": variant_name, "instructions": sorted(spec.instructions)}
-    if spec.teleprompter is not None:
+    if spec.optimizer is not None:
         own = _seed(seed, variant_name)
-        teleprompter = teleprompter_named(spec.teleprompter)
-        changed = run_teleprompter(
-            spec.teleprompter,
+        optimizer = optimizer_named(spec.optimizer)
+        changed = run_optimizer(
+            spec.optimizer,
             changed,
             train,
             metric=metric,
@@ -105,16 +105,16 @@ def make_variant(
             max_failures=max_failures,
             progress=progress,
         )
-        learn, choose = teleprompter.parts(train, spec.arguments, own)
+        learn, choose = optimizer.parts(train, spec.arguments, own)
         made |= {
-            "teleprompter": spec.teleprompter,
-            "arguments": teleprompter.check(spec.arguments),
+            "optimizer": spec.optimizer,
+            "arguments": optimizer.check(spec.arguments),
             "part": spec.part,
             "learnt_from": learn,
             "chosen_on": choose,
         }
     elif not spec.instructions:
-        raise InputError(f"the prompts {variant_name!r} name no teleprompter and no instructions; give one of them")
+        raise InputError(f"the prompts {variant_name!r} name no optimizer and no instructions; give one of them")
     states = {
         name: state for name, state in predictor_states(changed).items() if _covers(spec, name.rpartition("].")[2])
     }
@@ -218,7 +218,7 @@ def _covers(spec: PromptSpec, name: str) -> bool:
     """Whether a variant says something of a predictor."""
     if name in spec.instructions:
         return True
-    return spec.teleprompter is not None and (spec.part == "all" or name.startswith(f"{spec.part}."))
+    return spec.optimizer is not None and (spec.part == "all" or name.startswith(f"{spec.part}."))
 
 
 def _seed(seed: int, variant_name: str) -> int:

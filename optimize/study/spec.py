@@ -37,22 +37,22 @@ KnobSpace = KnobRange | list[JsonValue] | int | float | str | bool
 
 
 class PromptSpec(_Strict):
-    """A way to prompts: a teleprompter with its arguments, or instructions written by hand.
+    """A way to prompts: an optimizer with its arguments, or instructions written by hand.
 
     Args:
-        teleprompter: A name in ``TELEPROMPTERS``, or None where only ``instructions`` are given.
-        arguments: Passed to the teleprompter.
-        instructions: Instructions by the predictor's name (``technique.write_queries``), set before the teleprompter.
+        optimizer: A name in ``OPTIMIZERS``, or None where only ``instructions`` are given.
+        arguments: Passed to the optimizer.
+        instructions: Instructions by the predictor's name (``technique.write_queries``), set before the optimizer.
         sets: How many times it is run, each with a seed of its own; each gives a variant. Default 1.
         part: Predictors that are tuned: the technique's, the reader's, or both.
-        late: Whether only arms that survive the first phase are given it. None: as the teleprompter says, the
+        late: Whether only arms that survive the first phase are given it. None: as the optimizer says, the
             expensive ones being late.
         metric: What runs are scored by while it is made. Default the first objective.
         last: Whether it is left out of the trials, and tried at their end on the program that dev chose: it is kept
             where the reader is right more often with it. Only for the reader's own demonstrations or instructions.
     """
 
-    teleprompter: str | None = None
+    optimizer: str | None = None
     arguments: dict[str, JsonValue] = Field(default_factory=dict)
     instructions: dict[str, str] = Field(default_factory=dict)
     sets: int = Field(default=1, ge=1, le=20)

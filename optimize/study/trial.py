@@ -12,6 +12,7 @@ from querywright.metrics.dspy_metrics import Metric, metric_named
 from querywright.models.usage import Cost
 from querywright.optimize.evaluate import Evaluation, Row, evaluate
 from querywright.optimize.failures import Failures, TooManyFailuresError
+from querywright.optimize.optimizer_run import OptimizerError
 from querywright.optimize.study.building import prompt_of, reads_for
 from querywright.optimize.study.prompts import make_variant
 from querywright.optimize.study.prune import values_of, worse_than
@@ -19,7 +20,6 @@ from querywright.optimize.study.records import ARM, RESULT, record_of, result_js
 from querywright.optimize.study.resources import Bench, Variant
 from querywright.optimize.study.spec import PromptSpec
 from querywright.optimize.study.storage import StudyStorage
-from querywright.optimize.study.teleprompter_work import TeleprompterError
 from querywright.optimize.study.types import ArmConfig, TrialRecord
 from querywright.programs import RAG
 
@@ -85,7 +85,7 @@ class Worker:
         else:
             try:
                 record = self._tried(record, arm)
-            except (TooManyFailuresError, TeleprompterError) as error:
+            except (TooManyFailuresError, OptimizerError) as error:
                 if arm.is_plain and arm.knobs == self.bench.space.as_written(arm.technique).knobs:
                     raise  # every arm is held against it, so it is tried again when the study goes on
                 record = replace(record, state="failed", message=str(error)[:500])
@@ -149,7 +149,7 @@ class Worker:
             program: What they are compiled for.
 
         Raises:
-            TeleprompterError: They came to nothing, now or before.
+            OptimizerError: They came to nothing, now or before.
             TooManyFailuresError: Too many questions failed.
         """
         known = self._known(name)
@@ -162,7 +162,7 @@ class Worker:
             before = self.bench.ledger.total
             try:
                 made = self._made(prompt, called, program)
-            except (TooManyFailuresError, TeleprompterError) as error:
+            except (TooManyFailuresError, OptimizerError) as error:
                 self.storage.set_attribute(name, {FAILED: str(error)[:500]})
                 raise
             self.storage.set_attribute(name, made)
@@ -172,11 +172,11 @@ class Worker:
         """Prompts that were compiled before; None where they were not.
 
         Raises:
-            TeleprompterError: They were tried, and came to nothing.
+            OptimizerError: They were tried, and came to nothing.
         """
         known: Variant | None = self.storage.attribute(name)
         if known is not None and FAILED in known:
-            raise TeleprompterError(str(known[FAILED]))
+            raise OptimizerError(str(known[FAILED]))
         return known
 
     def _made(self, prompt: PromptSpec, called: str, program: RAG) -> Variant:

@@ -94,7 +94,7 @@ def test_it_asks_the_lm_around_it_on_request(program, server):
     assert server.count == 0
 
 
-def test_an_outer_teleprompter_tunes_what_is_inside_and_an_artifact_keeps_it(program, outer, place, tmp_path):
+def test_an_outer_optimizer_tunes_what_is_inside_and_an_artifact_keeps_it(program, outer, place, tmp_path):
     larger = Explain(as_module(program))
     tuner = dspy.BootstrapFewShot(metric=right, max_bootstrapped_demos=2, max_labeled_demos=0)
     with dspy.context(lm=outer):

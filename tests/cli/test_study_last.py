@@ -11,7 +11,7 @@ from querywright.optimize.study import engine
 from querywright.optimize.study.engine import snapshot
 from querywright.optimize.study.select import choose
 
-SHOWN = {"teleprompter": "bootstrap_few_shot", "arguments": {"max_bootstrapped_demos": 1}, "metric": "accuracy"}
+SHOWN = {"optimizer": "bootstrap_few_shot", "arguments": {"max_bootstrapped_demos": 1}, "metric": "accuracy"}
 BEST = "step_back compiled"
 LAST = {"shown": {**SHOWN, "part": "reader", "last": True}}
 
@@ -224,7 +224,7 @@ def test_the_estimate_counts_what_is_chosen_last_and_checked(cli, study_file):
     [
         ({**SHOWN, "last": True}, "say part: reader"),
         ({**SHOWN, "part": "reader", "last": True, "late": True}, "leave late out"),
-        ({"teleprompter": "knn_few_shot", "part": "reader", "last": True}, "another shape"),
+        ({"optimizer": "knn_few_shot", "part": "reader", "last": True}, "another shape"),
         ({**SHOWN, "part": "reader"}, "say last: true"),
         ({**SHOWN, "metric": "speed"}, "unknown metric 'speed'"),
     ],

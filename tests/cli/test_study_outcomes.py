@@ -91,9 +91,7 @@ def test_a_technique_that_is_shown_to_be_worse_ends_early_and_is_never_the_best(
 
 
 def test_late_trials_have_expensive_prompts_and_only_survivors(cli, riddles, tmp_path):
-    prompts = {
-        "shown": {"teleprompter": "bootstrap_few_shot", "arguments": {"max_bootstrapped_demos": 1}, "late": True}
-    }
+    prompts = {"shown": {"optimizer": "bootstrap_few_shot", "arguments": {"max_bootstrapped_demos": 1}, "late": True}}
     techniques = {**FUSION, "step_back": {"search": "named", "knobs": {"top_k": [1, 2]}}}
     out = tmp_path / "out"
     file = riddles(techniques=techniques, prompts=prompts, trials=12, late_trials=4, survivors=1)

@@ -105,7 +105,7 @@ def test_an_example_without_labels_cannot_be_scored(name, example):
 
 
 @pytest.mark.parametrize("name", sorted(METRICS))
-def test_an_unscored_example_is_no_success_for_a_teleprompter(name):
+def test_an_unscored_example_is_no_success_for_a_optimizer(name):
     assert METRICS[name](BARE, prediction("Curie", ["p1"]), trace=[]) == 0.0
 
 

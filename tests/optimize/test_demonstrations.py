@@ -121,7 +121,7 @@ def test_progress_is_told_after_each_set(sets_of):
     assert told == [(1, 2), (2, 2)]
 
 
-def test_an_outage_stops_it_although_the_teleprompter_would_go_on(sets_of, make_engine):
+def test_an_outage_stops_it_although_the_optimizer_would_go_on(sets_of, make_engine):
     def before(n, asked):
         raise LMServerError("gone")
 

@@ -18,11 +18,11 @@ from querywright.models.usage import Cost
 from querywright.optimize import comparison
 from querywright.optimize.evaluate import Evaluation, Row, evaluate
 from querywright.optimize.failures import TooManyFailuresError
+from querywright.optimize.optimizer_run import OptimizerError
 from querywright.optimize.program_state import state_of
 from querywright.optimize.report import compiled_json
 from querywright.optimize.search import CompileSettings, compile_program, objective_value
 from querywright.optimize.study import dead_knobs, last, trial
-from querywright.optimize.study.teleprompter_work import TeleprompterError
 
 QUICK = CompileSettings(n_trials=6, demo_sizes=(1,), threads=2)
 
@@ -335,7 +335,7 @@ def test_a_reader_that_is_out_as_written_ends_no_compilation(world, forgetful, c
 
 def test_a_reader_that_is_out_and_alone_stays_as_it_is_written(world, forgetful, compiled_in, monkeypatch):
     def made(worker, arm, name, program):
-        raise TeleprompterError(f"{name}: nothing to learn from")
+        raise OptimizerError(f"{name}: nothing to learn from")
 
     monkeypatch.setattr(last, "_made", made)
     settings = replace(QUICK, objective="recall@5", reader_demo_sizes=(1,))

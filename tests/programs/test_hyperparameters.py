@@ -245,7 +245,7 @@ def test_dspy_sees_the_knobs_beside_the_prompts(retriever):
     assert program.dump_state()["technique.knobs"]["top_k"] == 7
 
 
-def test_knobs_survive_a_teleprompter(retriever, scripted, asking):
+def test_knobs_survive_a_optimizer(retriever, scripted, asking):
     program = make_program("hcqr", retriever, reader="multiple_choice", top_k=7, fusion="rrf")
     train = [
         dspy.Example(question=f"Which drug in case {n}?", options=["Aspirin", "Insulin"]).with_inputs(
@@ -253,11 +253,11 @@ def test_knobs_survive_a_teleprompter(retriever, scripted, asking):
         )
         for n in range(3)
     ]
-    teleprompter = dspy.BootstrapFewShot(
+    optimizer = dspy.BootstrapFewShot(
         metric=lambda example, prediction, trace=None: True, max_bootstrapped_demos=2, max_labeled_demos=0
     )
     with asking(scripted()):
-        compiled = teleprompter.compile(student=program, trainset=train)
+        compiled = optimizer.compile(student=program, trainset=train)
         again = compiled(question="Which drug?", options=["Aspirin", "Insulin"])
 
     assert compiled.technique.knobs == program.technique.knobs

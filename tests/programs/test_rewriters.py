@@ -13,8 +13,8 @@ import pytest
 from querywright.errors import TechniqueError
 from querywright.models.guard import GuardedEngine
 from querywright.models.memo import Memo, remembering
+from querywright.optimize.optimizer_run import DrawnLM
 from querywright.optimize.program_state import program_from, shaped, state_of
-from querywright.optimize.study.teleprompter_work import DrawnLM
 from querywright.programs import TECHNIQUES, Ensemble, make_program, takes_rewriter, use_rewriter
 
 QUESTION, OPTIONS = "Which fact of the handbook?", ["Fact number 1", "Fact number 2"]
@@ -116,7 +116,7 @@ def test_steps_of_a_rewriter_are_remembered_apart_from_those_of_another_lm(
     assert (rewriter.engine.ledger.total.calls, rewriter.engine.ledger.total.saved) == (1, 2)
 
 
-def test_where_a_teleprompter_draws_anew_the_rewriter_is_drawn_from_and_stopped_too(
+def test_where_a_optimizer_draws_anew_the_rewriter_is_drawn_from_and_stopped_too(
     lms: tuple[Any, Any], retriever: Any, asking: Any
 ) -> None:
     outer, rewriter = lms

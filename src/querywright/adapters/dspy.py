@@ -1,4 +1,4 @@
-"""A loaded program as part of a larger DSPy program, whose teleprompters see and tune it."""
+"""A loaded program as part of a larger DSPy program, whose optimizers see and tune it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ProgramModule(dspy.Module):
     """A program inside another; ``as_module`` makes it.
 
     Its predictors and knobs are parameters of the program around it, named ``program.technique...`` and
-    ``program.reader...``. A teleprompter that resets what it tunes takes away demonstrations and keeps instructions and
+    ``program.reader...``. An optimizer that resets what it tunes takes away demonstrations and keeps instructions and
     knobs. Copies share LM and retriever.
 
     Args:
@@ -76,9 +76,9 @@ def as_module(program: GivenProgram, *, outer_lm: bool = False, frozen: bool = F
 
     Args:
         program: The path of an artifact, or a loaded program; it stays as it is.
-        outer_lm: Whether it asks the LM of the DSPy settings around it, a teleprompter's teacher included, instead of
+        outer_lm: Whether it asks the LM of the DSPy settings around it, an optimizer's teacher included, instead of
             its own. Default False.
-        frozen: Whether teleprompters of the larger program leave it as it is. Default False.
+        frozen: Whether optimizers of the larger program leave it as it is. Default False.
     """
     module = ProgramModule(opened(program), outer_lm=outer_lm)
     module._compiled = frozen
@@ -97,7 +97,7 @@ def save_module(
 
     Args:
         path: The artifact's folder.
-        module: As the teleprompter left it.
+        module: As the optimizer left it.
         lm: The LM that it was tuned for. Default: the one that it asks, which is its own, or with ``outer_lm`` that of
             the DSPy settings around this call.
         asked: Golden questions, asked now and replayed by ``querywright.load(path, verify=True)``. Default none.
@@ -112,7 +112,7 @@ def save_module(
         raise InputError("the module asks the LM of the DSPy settings, which have none here; give lm=")
     program = copy.deepcopy(module.program)
     for _, predictor in program.named_predictors():
-        # A teleprompter also shows whole training examples, with fields that a predictor does not have.
+        # An optimizer also shows whole training examples, with fields that a predictor does not have.
         signature: Any = predictor.signature
         fields = signature.fields
         shown = [{key: value for key, value in demo.items() if key in fields} for demo in predictor.demos]

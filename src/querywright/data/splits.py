@@ -16,7 +16,7 @@ class Splits(NamedTuple):
     """Three sets without a question in common.
 
     Args:
-        train: For the teleprompters.
+        train: For the optimizers.
         dev: For selection.
         test: Touched once, at the end.
     """

@@ -120,7 +120,7 @@ _memo: ContextVar[Memo | None] = ContextVar("querywright_memo", default=None)
 def remembering(memo: Memo) -> Iterator[Memo]:
     """Inside the ``with`` block, in this thread and contexts copied from it, LM steps are taken from a memo.
 
-    Nothing is while DSPy keeps a trace, which a teleprompter reads, and only under ``PromptAdapter`` and with LMs
+    Nothing is while DSPy keeps a trace, which an optimizer reads, and only under ``PromptAdapter`` and with LMs
     made by ``resolve_lm``. A step that is taken is entered in the LM's ledger as calls saved.
 
     Args:

@@ -23,7 +23,7 @@ from querywright.optimize.study.storage import StudyStorage, open_storage
 
 
 @dataclass(frozen=True)
-class FakeTeleprompter:
+class FakeOptimizer:
     late: bool
     arguments: Mapping[str, Any]
 
@@ -36,11 +36,11 @@ class FakeTeleprompter:
 
 
 @pytest.fixture
-def teleprompters(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+def optimizers(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """An early one, ``cheap``, and a late one, ``dear``, in the place of the real ones."""
-    found = {"cheap": FakeTeleprompter(False, {"k": 4}), "dear": FakeTeleprompter(True, {"k": 4, "breadth": 3})}
-    module = types.ModuleType("querywright.optimize.study.teleprompters")
-    module.TELEPROMPTERS = found  # type: ignore[attr-defined]
+    found = {"cheap": FakeOptimizer(False, {"k": 4}), "dear": FakeOptimizer(True, {"k": 4, "breadth": 3})}
+    module = types.ModuleType("querywright.optimize.optimizers")
+    module.OPTIMIZERS = found  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, module.__name__, module)
     return found
 

@@ -73,22 +73,22 @@ def test_with_several_objectives_the_front_meets_test_as_well(estimated):
 def test_golden_questions_that_dev_has_read_cost_nothing_again(estimated):
     _, stages = estimated({"hcqr": {"search": "named"}}, objectives=["accuracy"], trials=7)
     assert "saving" not in stages
-    prompts = {"shown": {"teleprompter": "bootstrap_few_shot", "part": "reader", "last": True}}
+    prompts = {"shown": {"optimizer": "bootstrap_few_shot", "part": "reader", "last": True}}
     _, stages = estimated({"hcqr": {"search": "named"}}, objectives=["accuracy"], prompts=prompts, trials=7)
     assert stages["saving"].calls == 2 * 3
 
 
-def test_prompts_by_what_their_teleprompters_take(estimated, teleprompters):
-    prompts = {"few": {"teleprompter": "cheap", "sets": 2}, "best": {"teleprompter": "dear"}}
+def test_prompts_by_what_their_optimizers_take(estimated, optimizers):
+    prompts = {"few": {"optimizer": "cheap", "sets": 2}, "best": {"optimizer": "dear"}}
     techniques = {"hcqr": {"search": "named"}, "multi_query": {"search": "named"}}
     found, stages = estimated(techniques, prompts=prompts, trials=20, survivors=1)
     assert stages["prompts"].calls == 2 * (4 * 2) + 2 * (4 * 1) + 4 * 2  # the dearest survivor's alone
     assert found.is_whole
 
 
-def test_what_nothing_bounds_is_unknown(estimated, teleprompters, monkeypatch):
-    monkeypatch.setattr(type(teleprompters["cheap"]), "most_calls", lambda *given, **named: None)
-    found, stages = estimated({"hcqr": {}}, prompts={"few": {"teleprompter": "cheap"}}, trials=20)
+def test_what_nothing_bounds_is_unknown(estimated, optimizers, monkeypatch):
+    monkeypatch.setattr(type(optimizers["cheap"]), "most_calls", lambda *given, **named: None)
+    found, stages = estimated({"hcqr": {}}, prompts={"few": {"optimizer": "cheap"}}, trials=20)
     assert stages["prompts"].calls is None
     assert not found.is_whole
     assert found.rows()[2]["LM calls"] == "unknown"

@@ -41,8 +41,8 @@ def test_instructions_by_hand_need_no_lm(make, world, make_lm, writing, asked_of
     assert changed.technique.knobs["n_queries"] == 1
 
 
-def test_a_teleprompter_comes_after_the_instructions(make):
-    spec = PromptSpec(teleprompter="bootstrap_few_shot", instructions={QUERIES: "Name the key."}, part="technique")
+def test_a_optimizer_comes_after_the_instructions(make):
+    spec = PromptSpec(optimizer="bootstrap_few_shot", instructions={QUERIES: "Name the key."}, part="technique")
     state = make(spec)
     assert state["predictors"][QUERIES]["instructions"] == "Name the key."
     assert len(state["predictors"][QUERIES]["demos"]) == 2
@@ -52,21 +52,21 @@ def test_a_teleprompter_comes_after_the_instructions(make):
 
 
 def test_it_says_what_it_chose_on(make):
-    spec = PromptSpec(teleprompter="random_search", arguments={"num_candidate_programs": 1})
+    spec = PromptSpec(optimizer="random_search", arguments={"num_candidate_programs": 1})
     assert (lambda made: (made["learnt_from"], made["chosen_on"]))(make(spec)["made"]) == (3, 3)
 
 
 @pytest.mark.parametrize(
-    ("teleprompter", "arguments"),
+    ("optimizer", "arguments"),
     [("knn_few_shot", {"k": 1}), ("ensemble", {"size": 2}), ("bootstrap_few_shot", {})],
 )
 def test_it_goes_into_another_program_and_through_an_artifact(
-    teleprompter, arguments, make, world, make_lm, writing, asked_of
+    optimizer, arguments, make, world, make_lm, writing, asked_of
 ):
-    state = make(PromptSpec(teleprompter=teleprompter, arguments=arguments))
+    state = make(PromptSpec(optimizer=optimizer, arguments=arguments))
     changed = with_variant(world.program(n_queries=2), state)
-    assert isinstance(changed, Ensemble) == (teleprompter == "ensemble")
-    assert changed.nearest == (1 if teleprompter == "knn_few_shot" else 0)
+    assert isinstance(changed, Ensemble) == (optimizer == "ensemble")
+    assert changed.nearest == (1 if optimizer == "knn_few_shot" else 0)
     text = json.dumps(state_of(changed).model_dump(), allow_nan=False)
     loaded = program_from(ProgramState.model_validate_json(text), world)
     one, other = (messages(each, world, make_lm(writing()), asked_of) for each in (changed, loaded))
@@ -75,13 +75,13 @@ def test_it_goes_into_another_program_and_through_an_artifact(
 
 
 def test_a_variant_of_the_technique_goes_with_any_reader_or_none(make, world):
-    state = make(PromptSpec(teleprompter="bootstrap_few_shot"))
+    state = make(PromptSpec(optimizer="bootstrap_few_shot"))
     for reader in (None, "short_answer", "grounded"):
         assert state_of(with_variant(world.program(reader=reader), state)).predictors[QUERIES].demos
 
 
 def test_a_variant_of_a_reader_goes_with_that_reader_only(make, world):
-    state = make(PromptSpec(teleprompter="bootstrap_few_shot", part="reader"), metric=METRICS["accuracy"])
+    state = make(PromptSpec(optimizer="bootstrap_few_shot", part="reader"), metric=METRICS["accuracy"])
     assert state["reader"] == "multiple_choice"
     assert list(state["predictors"]) == ["reader.predict"]
     with pytest.raises(ArtifactError, match="reader multiple_choice, and cannot be put into hcqr with short_answer"):
@@ -91,7 +91,7 @@ def test_a_variant_of_a_reader_goes_with_that_reader_only(make, world):
 
 
 def test_numbers_of_a_name_differ(make):
-    spec = PromptSpec(teleprompter="bootstrap_few_shot", arguments={"max_bootstrapped_demos": 1}, sets=4)
+    spec = PromptSpec(optimizer="bootstrap_few_shot", arguments={"max_bootstrapped_demos": 1}, sets=4)
     texts = {json.dumps(make(spec, name)["predictors"]) for name in ("p", "p.2", "p.3", "p.4")}
     assert len(texts) > 1
     assert make(spec, "p.2") == make(spec, "p.2")
@@ -100,10 +100,10 @@ def test_numbers_of_a_name_differ(make):
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        (PromptSpec(), "no teleprompter and no instructions"),
+        (PromptSpec(), "no optimizer and no instructions"),
         (PromptSpec(instructions={"technique.rewrite": "x"}), "has no predictor 'technique.rewrite'.*write_queries"),
         (PromptSpec(instructions={QUERIES: " "}), "1 to 100000 characters"),
-        (PromptSpec(teleprompter="gepaa"), "did you mean 'gepa'"),
+        (PromptSpec(optimizer="gepaa"), "did you mean 'gepa'"),
     ],
 )
 def test_what_cannot_be_made_is_refused(spec, message, make):
@@ -130,9 +130,9 @@ def test_a_damaged_variant_is_refused(change, message, make, world):
 
 
 def test_the_readers_prompts_go_into_programs_of_any_technique(make, world):
-    spec = PromptSpec(teleprompter="bootstrap_few_shot", arguments={"max_bootstrapped_demos": 1}, part="reader")
+    spec = PromptSpec(optimizer="bootstrap_few_shot", arguments={"max_bootstrapped_demos": 1}, part="reader")
     state = make(spec, metric=METRICS["accuracy"])
-    several = with_variant(world.program(), make(PromptSpec(teleprompter="ensemble", arguments={"size": 2})))
+    several = with_variant(world.program(), make(PromptSpec(optimizer="ensemble", arguments={"size": 2})))
     for program in (world.program("plain"), closed_book(make_reader("multiple_choice")), several):
         before, after = state_of(program).predictors, state_of(with_reader_prompts(program, state)).predictors
         assert list(after) == list(before)

@@ -200,27 +200,27 @@ def test_a_password_is_never_repeated():
 @pytest.mark.parametrize(
     ("prompt", "part"),
     [
-        ({}, "names neither a teleprompter nor instructions"),
-        ({"teleprompter": "chep"}, "unknown teleprompter 'chep' (did you mean cheap?)"),
-        ({"teleprompter": "cheap", "arguments": {"kk": 1}}, "unknown argument of cheap 'kk' (did you mean k?)"),
-        ({"teleprompter": "cheap", "arguments": {"k": 0}}, "k must be 1 or more"),
-        ({"teleprompter": "cheap", "part": "reader"}, "no objective reads"),
+        ({}, "names neither an optimizer nor instructions"),
+        ({"optimizer": "chep"}, "unknown optimizer 'chep' (did you mean cheap?)"),
+        ({"optimizer": "cheap", "arguments": {"kk": 1}}, "unknown argument of cheap 'kk' (did you mean k?)"),
+        ({"optimizer": "cheap", "arguments": {"k": 0}}, "k must be 1 or more"),
+        ({"optimizer": "cheap", "part": "reader"}, "no objective reads"),
         ({"instructions": {"technique.write_querys": "x"}}, "did you mean technique.write_queries?"),
         ({"instructions": {"technique.write_queries": "x"}, "sets": 2}, "one set"),
         ({"instructions": {"technique.write_queries": "x"}, "arguments": {"k": 2}}, "none is named"),
     ],
 )
-def test_prompts_that_cannot_be_made_are_refused(teleprompters, prompt, part):
+def test_prompts_that_cannot_be_made_are_refused(optimizers, prompt, part):
     assert part in refused(of(prompts={"mine": prompt}))
 
 
-def test_a_prompt_has_a_name_that_no_variant_has(teleprompters):
-    assert "prompts.as written" in refused(of(prompts={"as written": {"teleprompter": "cheap"}}))
-    assert "prompts.a.1" in refused(of(prompts={"a.1": {"teleprompter": "cheap"}}))
+def test_a_prompt_has_a_name_that_no_variant_has(optimizers):
+    assert "prompts.as written" in refused(of(prompts={"as written": {"optimizer": "cheap"}}))
+    assert "prompts.a.1" in refused(of(prompts={"a.1": {"optimizer": "cheap"}}))
 
 
-def test_prompts_that_a_technique_names(teleprompters):
-    prompts = {"mine": {"teleprompter": "cheap"}}
+def test_prompts_that_a_technique_names(optimizers):
+    prompts = {"mine": {"optimizer": "cheap"}}
     assert "unknown prompt 'mien'" in refused(of({"hcqr": {"prompts": ["mien"]}}, prompts=prompts))
     said = refused(of({"hcqr": {}, "plain": {"prompts": ["mine"]}}, prompts=prompts))
     assert "'mine' cannot be made for it: plain asks no LM" in said

@@ -20,7 +20,7 @@ from querywright.programs.hyperparameters import Knob
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 SEARCHED = [name for name in TECHNIQUES if name not in {"closed_book", "plain"}]
-PROMPTS = {"few": {"teleprompter": "cheap", "sets": 2}, "best": {"teleprompter": "dear"}}
+PROMPTS = {"few": {"optimizer": "cheap", "sets": 2}, "best": {"optimizer": "dear"}}
 
 
 def study_with(space, sampler="tpe", seed=0, storage=None, **arguments):
@@ -42,7 +42,7 @@ def arms_of(study, space, count, survivors=("hcqr",), value=worth):
 
 
 @pytest.fixture
-def mixed(study_of, teleprompters):
+def mixed(study_of, optimizers):
     """Two techniques with prompts, early and late."""
     spec = study_of(
         {
@@ -164,7 +164,7 @@ def test_readers_are_a_parameter_where_there_are_several(study_of):
 
 
 @pytest.mark.parametrize("sampler", ["tpe", "random", "qmc", "nsga2", "grid"])
-def test_a_study_cut_at_any_trial_goes_on_as_if_nothing_had_happened(sampler, study_of, teleprompters):
+def test_a_study_cut_at_any_trial_goes_on_as_if_nothing_had_happened(sampler, study_of, optimizers):
     knobs = {"hcqr": {"engines": ["dense", "hybrid"], "search": "named", "knobs": {"top_k": [3, 5, 10, 20]}}}
     space = build_space(study_of(knobs, prompts=PROMPTS, trials=16), [None])
     whole = arms_of(study_with(space, sampler, 5, n_startup_trials=3) if sampler == "tpe" else

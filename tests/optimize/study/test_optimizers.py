@@ -13,13 +13,13 @@ from querywright.metrics.dspy_metrics import METRICS
 from querywright.models.engine_errors import LMPromptTooLongError
 from querywright.optimize.evaluate import evaluate
 from querywright.optimize.failures import TooManyFailuresError
+from querywright.optimize.optimizer_run import OptimizerError
+from querywright.optimize.optimizers import OPTIMIZERS, run_optimizer
 from querywright.optimize.program_state import ProgramState, program_from, state_of
-from querywright.optimize.study.teleprompter_work import TeleprompterError
-from querywright.optimize.study.teleprompters import TELEPROMPTERS, run_teleprompter
 from querywright.programs import Ensemble
 
 FOUND = METRICS["decision_useful"]
-ASKING = [name for name in TELEPROMPTERS if name != "labelled_few_shot"]
+ASKING = [name for name in OPTIMIZERS if name != "labelled_few_shot"]
 SMALL = {
     "copro": {"breadth": 2, "depth": 1},
     "random_search": {"num_candidate_programs": 1},
@@ -43,7 +43,7 @@ def run(world, train, make_lm, writing):
         lm = lm or make_lm(engine or writing())
         program = program or world.program(reader=None if part == "technique" else "multiple_choice")
         settings = {"train": train, "arguments": SMALL.get(name), **given}
-        return run_teleprompter(name, program, settings.pop("train"), metric=metric, lm=lm, part=part, **settings)
+        return run_optimizer(name, program, settings.pop("train"), metric=metric, lm=lm, part=part, **settings)
 
     return of
 
@@ -87,7 +87,7 @@ def test_only_the_part_asked_for_changes(name, part, world, run):
         assert plain.startswith(part) or state == before[plain]
 
 
-@pytest.mark.parametrize("name", TELEPROMPTERS)
+@pytest.mark.parametrize("name", OPTIMIZERS)
 def test_all_parts_can_be_tuned_at_once(name, world, run):
     tuned = run(name, part="all", metric=METRICS["accuracy"])
     assert state_of(tuned) != state_of(world.program())
@@ -120,7 +120,7 @@ def test_labelled_questions_are_shown_to_a_reader_and_ask_nothing(world, run, ma
 
 
 def test_labelled_questions_say_nothing_of_queries(run):
-    with pytest.raises(TeleprompterError, match="bootstrap_few_shot"):
+    with pytest.raises(OptimizerError, match="bootstrap_few_shot"):
         run("labelled_few_shot")
 
 
@@ -221,14 +221,14 @@ def test_nothing_is_printed_logged_or_written(name, run, capfd, caplog, tmp_path
     assert logging.getLogger("optuna").level != logging.CRITICAL + 1
 
 
-@pytest.mark.parametrize("name", TELEPROMPTERS)
+@pytest.mark.parametrize("name", OPTIMIZERS)
 def test_it_takes_no_more_than_it_says(name, run, make_lm, writing, train, asked_of, monkeypatch):
     told = []
     lm = make_lm(writing(learns=False))
     part = "reader" if name == "labelled_few_shot" else "technique"
     run(name, lm=lm, part=part, progress=lambda done, total: told.append((done, total)))
-    teleprompter = TELEPROMPTERS[name]
-    most = teleprompter.most_calls(len(train), 2, SMALL.get(name), calls_per_run=3)
+    optimizer = OPTIMIZERS[name]
+    most = optimizer.most_calls(len(train), 2, SMALL.get(name), calls_per_run=3)
     assert len(asked_of(lm)) <= most
     assert all(done <= total for done, total in told)
 
@@ -247,10 +247,10 @@ def test_questions_are_asked_side_by_side_with_the_same_result(name, run):
 
 
 def test_questions_to_choose_on_come_from_the_training_questions_by_the_stable_hash(train):
-    teleprompter = TELEPROMPTERS["random_search"]
-    assert teleprompter.parts(train, {"validation": 0.34}, 0) == (4, 2)
-    assert teleprompter.parts(train[:2], {"validation": 0.9}, 0) == (1, 1)
-    assert TELEPROMPTERS["copro"].parts(train, {}, 0) == (6, 0)
+    optimizer = OPTIMIZERS["random_search"]
+    assert optimizer.parts(train, {"validation": 0.34}, 0) == (4, 2)
+    assert optimizer.parts(train[:2], {"validation": 0.9}, 0) == (1, 1)
+    assert OPTIMIZERS["copro"].parts(train, {}, 0) == (6, 0)
     assert [q.id for q in split_questions(train, train=1.0, dev=0.0, seed=1).train] != [q.id for q in train]
 
 
@@ -299,11 +299,11 @@ def test_what_cannot_be_tuned_is_refused(world, run):
 @pytest.mark.parametrize("name", ["bootstrap_few_shot", "knn_few_shot", "ensemble"])
 def test_nothing_that_could_be_shown_is_said(name, run, world):
     odd = [question for question in world.questions if int(question.id[1:]) % 2]
-    with pytest.raises(TeleprompterError):
+    with pytest.raises(OptimizerError):
         run(name, train=odd)
 
 
 def test_an_lm_that_writes_no_instructions_is_said(run, writing, monkeypatch):
     monkeypatch.setattr(writing, "_answer", lambda self, asked: {})
-    with pytest.raises(TeleprompterError, match="copro came to nothing: AdapterParseError"):
+    with pytest.raises(OptimizerError, match="copro came to nothing: AdapterParseError"):
         run("copro")

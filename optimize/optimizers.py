@@ -1,4 +1,4 @@
-"""The teleprompters of a study by name, each with its own arguments, passed through to DSPy's class."""
+"""The optimizers of a study by name, each with its own arguments, passed through to DSPy's class."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from querywright.data.types import Question
 from querywright.errors import InputError, TechniqueError
 from querywright.metrics.dspy_metrics import Metric
 from querywright.metrics.feedback import feedback_metric
-from querywright.optimize.study.teleprompter_work import Work, check_program, halves
-from querywright.optimize.study.teleprompters_demos import (
+from querywright.optimize.optimizer_run import Work, check_program, halves
+from querywright.optimize.optimizers_demos import (
     bootstrap_few_shot,
     bootstrap_optuna,
     ensemble,
@@ -22,7 +22,7 @@ from querywright.optimize.study.teleprompters_demos import (
     labelled_few_shot,
     random_search,
 )
-from querywright.optimize.study.teleprompters_instructions import copro, gepa, mipro, simba
+from querywright.optimize.optimizers_instructions import copro, gepa, mipro, simba
 from querywright.programs import RAG
 from querywright.programs.ensemble import MOST_MEMBERS
 from querywright.programs.hyperparameters import Knob, Value
@@ -43,7 +43,7 @@ def _bootstrapped(default: int) -> Knob:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """What a teleprompter takes, at most.
+    """What an optimizer takes, at most.
 
     Args:
         runs: Runs of the program over one question.
@@ -55,7 +55,7 @@ class Bound:
 
 
 @dataclass(frozen=True, slots=True)
-class Teleprompter:
+class Optimizer:
     """A way to prompts.
 
     Args:
@@ -186,10 +186,10 @@ def _gepa_bound(n: int, predictors: int, given: Mapping[str, Any]) -> Bound:
     return Bound(runs, 2 * (runs // max(1, given["reflection_minibatch_size"]) + 1))
 
 
-TELEPROMPTERS: Mapping[str, Teleprompter] = {
+OPTIMIZERS: Mapping[str, Optimizer] = {
     one.name: one
     for one in (
-        Teleprompter(
+        Optimizer(
             "labelled_few_shot",
             "LabeledFewShot",
             False,
@@ -197,7 +197,7 @@ TELEPROMPTERS: Mapping[str, Teleprompter] = {
             labelled_few_shot,
             lambda n, predictors, given: Bound(0),
         ),
-        Teleprompter(
+        Optimizer(
             "bootstrap_few_shot",
             "BootstrapFewShot",
             False,
@@ -205,7 +205,7 @@ TELEPROMPTERS: Mapping[str, Teleprompter] = {
             bootstrap_few_shot,
             lambda n, predictors, given: Bound(n * given["max_rounds"]),
         ),
-        Teleprompter(
+        Optimizer(
             "knn_few_shot",
             "KNNFewShot",
             False,
@@ -218,7 +218,7 @@ TELEPROMPTERS: Mapping[str, Teleprompter] = {
             knn_few_shot,
             lambda n, predictors, given: Bound(n * given["max_rounds"]),
         ),
-        Teleprompter(
+        Optimizer(
             "random_search",
             "BootstrapFewShotWithRandomSearch",
             True,
@@ -227,7 +227,7 @@ TELEPROMPTERS: Mapping[str, Teleprompter] = {
             _random_bound,
             splits=True,
         ),
-        Teleprompter(
+        Optimizer(
             "bootstrap_optuna",
             "BootstrapFewShotWithOptuna",
             True,
@@ -243,7 +243,7 @@ TELEPROMPTERS: Mapping[str, Teleprompter] = {
             _optuna_bound,
             splits=True,
         ),
-        Teleprompter(
+        Optimizer(
             "copro",
             "COPRO",
             True,
@@ -255,7 +255,7 @@ TELEPROMPTERS: Mapping[str, Teleprompter] = {
             copro,
             _copro_bound,
         ),
-        Teleprompter(
+        Optimizer(
             "mipro",
             "MIPROv2",
             True,
@@ -282,7 +282,7 @@ TELEPROMPTERS: Mapping[str, Teleprompter] = {
             _mipro_bound,
             splits=True,
         ),
-        Teleprompter(
+        Optimizer(
             "simba",
             "SIMBA",
             True,
@@ -298,7 +298,7 @@ TELEPROMPTERS: Mapping[str, Teleprompter] = {
             simba,
             _simba_bound,
         ),
-        Teleprompter(
+        Optimizer(
             "gepa",
             "GEPA",
             True,
@@ -324,7 +324,7 @@ TELEPROMPTERS: Mapping[str, Teleprompter] = {
             _gepa_bound,
             splits=True,
         ),
-        Teleprompter(
+        Optimizer(
             "ensemble",
             "Ensemble",
             True,
@@ -343,20 +343,20 @@ TELEPROMPTERS: Mapping[str, Teleprompter] = {
 Demonstrations come from runs that reach ``metric_threshold``."""
 
 
-def teleprompter_named(name: str) -> Teleprompter:
-    """The teleprompter of that name.
+def optimizer_named(name: str) -> Optimizer:
+    """The optimizer of that name.
 
     Raises:
         InputError: There is none.
     """
-    if name not in TELEPROMPTERS:
-        near = difflib.get_close_matches(name, TELEPROMPTERS, n=1)
+    if name not in OPTIMIZERS:
+        near = difflib.get_close_matches(name, OPTIMIZERS, n=1)
         hint = f"did you mean {near[0]!r}? " if near else ""
-        raise InputError(f"unknown teleprompter {name!r}; {hint}the teleprompters are: {', '.join(TELEPROMPTERS)}")
-    return TELEPROMPTERS[name]
+        raise InputError(f"unknown optimizer {name!r}; {hint}the optimizers are: {', '.join(OPTIMIZERS)}")
+    return OPTIMIZERS[name]
 
 
-def run_teleprompter(
+def run_optimizer(
     name: str,
     program: RAG,
     train: Sequence[Question],
@@ -373,19 +373,19 @@ def run_teleprompter(
 ) -> RAG:
     """Tune the prompts of a program on training questions.
 
-    What the teleprompter passes over is not passed over here: an outage and a spent budget stop it at once, and so do
+    What the optimizer passes over is not passed over here: an outage and a spent budget stop it at once, and so do
     more questions that fail than allowed, each counted once however often it is asked. What is sampled has a seed,
     so a run that is started again takes it from the store. Nothing is written to a disk.
 
     Args:
-        name: A name in ``TELEPROMPTERS``.
+        name: A name in ``OPTIMIZERS``.
         program: The program as it stands; it is not changed.
-        train: Training questions, never those of dev or test. Where the teleprompter chooses, a part of them is kept
+        train: Training questions, never those of dev or test. Where the optimizer chooses, a part of them is kept
             for that, by the stable hash of seed and id.
         metric: A measure from 0 to 1 of ``(example, prediction)``.
         lm: An LM made by ``resolve_lm``; it also writes the instructions.
         feedback: As ``feedback_metric`` makes it, for GEPA. Default: from ``metric``.
-        arguments: The teleprompter's own.
+        arguments: The optimizer's own.
         part: Predictors that may change: ``technique``, ``reader`` or ``all``.
         seed: Of everything that is drawn.
         threads: Questions under way at a time, where DSPy runs several.
@@ -400,17 +400,17 @@ def run_teleprompter(
         OutageError: The LM is out of reach.
         BudgetError: The limit of calls is reached.
         TooManyFailuresError: More questions failed than allowed.
-        TeleprompterError: It came to nothing.
+        OptimizerError: It came to nothing.
         InputError: A name or value is wrong, there is nothing to tune, or there are too few questions.
     """
-    teleprompter = teleprompter_named(name)
-    given = teleprompter.check(arguments)
+    optimizer = optimizer_named(name)
+    given = optimizer.check(arguments)
     check_program(program, part)
     if not train:
-        raise InputError(f"{name} has no training questions; give at least {2 if teleprompter.splits else 1}")
+        raise InputError(f"{name} has no training questions; give at least {2 if optimizer.splits else 1}")
     prefix = "" if part == "all" else f"{part}."
     tuned = sum(one.startswith(prefix) for one, _ in program.named_predictors())
-    return teleprompter.compile(
+    return optimizer.compile(
         Work(
             name=name,
             program=program,
@@ -423,7 +423,7 @@ def run_teleprompter(
             seed=seed,
             threads=threads,
             max_failures=max_failures,
-            runs=teleprompter.bound(len(train), tuned, given).runs,
+            runs=optimizer.bound(len(train), tuned, given).runs,
             progress=progress,
         )
     )

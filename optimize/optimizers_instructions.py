@@ -1,4 +1,4 @@
-"""Teleprompters that write instructions: COPRO, MIPROv2, SIMBA and GEPA."""
+"""Optimizers that write instructions: COPRO, MIPROv2, SIMBA and GEPA."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import dspy
 from dspy.utils.exceptions import AdapterParseError, LMError
 
 from querywright.models.adapter import PromptAdapter
-from querywright.optimize.study.teleprompter_work import Work
-from querywright.optimize.study.teleprompters_demos import examples, learn_and_choose
+from querywright.optimize.optimizer_run import Work
+from querywright.optimize.optimizers_demos import examples, learn_and_choose
 from querywright.programs import RAG
 
 
 def copro(work: Work) -> RAG:
     """DSPy's ``COPRO``: instructions proposed by the LM and scored on all training questions."""
     with work.watched(work.score) as metric:
-        teleprompter = dspy.COPRO(metric=metric, **_given(work, "breadth", "depth", "init_temperature"))
-        tuned = teleprompter.compile(
+        optimizer = dspy.COPRO(metric=metric, **_given(work, "breadth", "depth", "init_temperature"))
+        tuned = optimizer.compile(
             work.student(),
             trainset=examples(work.train, work.number("order")),
             eval_kwargs={"num_threads": work.threads, "display_progress": False, "display_table": 0},
@@ -30,7 +30,7 @@ def mipro(work: Work) -> RAG:
     train, valid = learn_and_choose(work)
     batch = min(int(work.arguments["minibatch_size"]), len(valid))
     with work.watched(work.scores_or_accepts) as metric:
-        teleprompter = dspy.MIPROv2(
+        optimizer = dspy.MIPROv2(
             metric=metric,
             auto=None,
             seed=work.number("mipro"),
@@ -39,7 +39,7 @@ def mipro(work: Work) -> RAG:
             log_dir=None,
             **_given(work, "num_candidates", "max_bootstrapped_demos", "max_labeled_demos", "init_temperature"),
         )
-        tuned = teleprompter.compile(
+        tuned = optimizer.compile(
             work.student(),
             trainset=train,
             valset=valid,
@@ -64,13 +64,13 @@ def simba(work: Work) -> RAG:
     options = ("num_candidates", "max_steps", "max_demos", "demo_input_field_maxlen")
     temperatures = ("temperature_for_sampling", "temperature_for_candidates")
     with work.watched(work.score) as metric:
-        teleprompter = dspy.SIMBA(
+        optimizer = dspy.SIMBA(
             metric=metric,
             bsize=min(int(work.arguments["bsize"]), len(work.train)),
             num_threads=work.threads,
             **_given(work, *options, *temperatures),
         )
-        tuned = teleprompter.compile(
+        tuned = optimizer.compile(
             work.student(), trainset=examples(work.train, work.number("order")), seed=work.number("simba")
         )
     return work.with_prompts_of(tuned)
@@ -89,7 +89,7 @@ def gepa(work: Work) -> RAG:
         "add_format_failure_as_feedback",
     )
     with work.watched(work.feedback) as metric:
-        teleprompter = dspy.GEPA(
+        optimizer = dspy.GEPA(
             metric=_five(metric),
             reflection_lm=dspy.settings.lm.copy(temperature=float(work.arguments["temperature"])),
             reflection_minibatch_size=min(int(work.arguments["reflection_minibatch_size"]), len(train)),
@@ -101,7 +101,7 @@ def gepa(work: Work) -> RAG:
             seed=work.number("gepa"),
             **_given(work, *options),
         )
-        tuned = teleprompter.compile(work.student(), trainset=train, valset=valid)
+        tuned = optimizer.compile(work.student(), trainset=train, valset=valid)
     return work.with_prompts_of(tuned)
 
 

@@ -1,4 +1,4 @@
-"""Teleprompters that choose demonstrations: labelled, bootstrapped, searched, nearest, and several programs of them."""
+"""Optimizers that choose demonstrations: labelled, bootstrapped, searched, nearest, and several programs of them."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from dspy.teleprompt import BootstrapFewShotWithOptuna
 
 from querywright.data.types import Question
 from querywright.optimize.demonstrations import Demos, bootstrap_sets, with_demos
-from querywright.optimize.program_state import shaped
-from querywright.optimize.study.teleprompter_work import (
+from querywright.optimize.optimizer_run import (
     DrawnLM,
-    TeleprompterError,
+    OptimizerError,
     Work,
     demonstrations,
     halves,
 )
+from querywright.optimize.program_state import shaped
 from querywright.programs import RAG, Ensemble
 
 
@@ -26,11 +26,11 @@ def labelled_few_shot(work: Work) -> RAG:
     """DSPy's ``LabeledFewShot``: training questions as they are labelled. No LM call."""
     order = list(work.train)
     random.Random(work.number("order")).shuffle(order)
-    teleprompter = dspy.LabeledFewShot(k=int(work.arguments["k"]))
-    tuned = teleprompter.compile(work.student(), trainset=[one.to_example() for one in order])
+    optimizer = dspy.LabeledFewShot(k=int(work.arguments["k"]))
+    tuned = optimizer.compile(work.student(), trainset=[one.to_example() for one in order])
     program = work.with_prompts_of(tuned)
     if not any(predictor.demos for name, predictor in program.named_predictors() if name.startswith(work.prefix)):
-        raise TeleprompterError(
+        raise OptimizerError(
             f"labelled_few_shot found nothing to show: no predictor of {work.program.technique.NAME} (part "
             f"{work.part}) writes what a question is labelled with; use bootstrap_few_shot"
         )
@@ -47,12 +47,12 @@ def random_search(work: Work) -> RAG:
     train, valid = learn_and_choose(work)
     options = ("max_bootstrapped_demos", "max_labeled_demos", "max_rounds", "num_candidate_programs")
     with work.watched(work.scores_or_accepts) as metric:
-        teleprompter = dspy.BootstrapFewShotWithRandomSearch(
+        optimizer = dspy.BootstrapFewShotWithRandomSearch(
             metric=metric,
             num_threads=work.threads,
             **{name: int(work.arguments[name]) for name in options},
         )
-        tuned = teleprompter.compile(work.student(), trainset=train, valset=valid)
+        tuned = optimizer.compile(work.student(), trainset=train, valset=valid)
     return work.with_prompts_of(tuned)
 
 
@@ -61,13 +61,13 @@ def bootstrap_optuna(work: Work) -> RAG:
     train, valid = learn_and_choose(work)
     options = ("max_labeled_demos", "max_rounds", "num_candidate_programs")
     with work.watched(work.scores_or_accepts) as metric:
-        teleprompter = _SeededOptuna(
+        optimizer = _SeededOptuna(
             work.number("optuna"),
             metric=metric,
             num_threads=work.threads,
             **{name: int(work.arguments[name]) for name in options},
         )
-        tuned = teleprompter.compile(
+        tuned = optimizer.compile(
             work.student(), max_demos=int(work.arguments["max_demos"]), trainset=train, valset=valid
         )
     return work.with_prompts_of(tuned)
@@ -84,7 +84,7 @@ def ensemble(work: Work) -> RAG:
     size = int(work.arguments["size"])
     members = [_with(work, found) for found in _sets(work, [int(work.arguments["max_bootstrapped_demos"])] * size)]
     if len(members) < 2:
-        raise TeleprompterError(
+        raise OptimizerError(
             f"ensemble needs 2 different sets of demonstrations, but {len(work.train)} training questions gave "
             f"{len(members)}; give more training questions, or another way to prompts"
         )
@@ -92,7 +92,7 @@ def ensemble(work: Work) -> RAG:
 
 
 class _SeededOptuna(BootstrapFewShotWithOptuna):
-    """DSPy's teleprompter with a seeded sampler; a predictor that no run asked has nothing to choose from."""
+    """DSPy's optimizer with a seeded sampler; a predictor that no run asked has nothing to choose from."""
 
     def __init__(self, seed: int, **options: Any) -> None:
         super().__init__(**options)
@@ -139,7 +139,7 @@ def _sets(work: Work, sizes: Sequence[int]) -> list[Demos]:
 def _one_set(work: Work, size: int) -> Demos:
     sets = _sets(work, [size])
     if not sets:
-        raise TeleprompterError(
+        raise OptimizerError(
             f"{work.name} found nothing to show: on none of the {len(work.train)} training questions did the program "
             f"reach {work.arguments['metric_threshold']}; give more training questions, a lower metric_threshold, or "
             "another way to prompts"

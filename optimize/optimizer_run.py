@@ -1,4 +1,4 @@
-"""How a DSPy teleprompter is run here: on a copy, one part of it, draws numbered, and no failure swallowed."""
+"""How a DSPy optimizer is run here: on a copy, one part of it, draws numbered, and no failure swallowed."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ NO_LIMIT = 1_000_000
 """Errors after which DSPy would stop by itself; here the run's own account of failures decides."""
 
 
-class TeleprompterError(QuerywrightError):
-    """A teleprompter came to nothing: no run succeeded, or the LM wrote no instructions that could be read."""
+class OptimizerError(QuerywrightError):
+    """An optimizer came to nothing: no run succeeded, or the LM wrote no instructions that could be read."""
 
 
 class _StopError(BaseException):
-    """Ends a teleprompter at once: its own ``except Exception`` lets it pass, as it does an interrupt."""
+    """Ends an optimizer at once: its own ``except Exception`` lets it pass, as it does an interrupt."""
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a teleprompter is given.
+    """What an optimizer is given.
 
     Args:
         name: Its name.
@@ -47,7 +47,7 @@ class Work:
         metric: A measure from 0 to 1.
         feedback: A metric with feedback, as GEPA takes it.
         lm: An LM made by ``resolve_lm``.
-        arguments: The teleprompter's own, defaults filled in.
+        arguments: The optimizer's own, defaults filled in.
         part: ``technique``, ``reader`` or ``all``.
         seed: Of everything that is drawn.
         threads: Questions under way at a time.
@@ -115,13 +115,13 @@ class Work:
 
     @contextlib.contextmanager
     def watched(self, metric: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
-        """Settings under which a DSPy teleprompter runs; gives the metric to hand it.
+        """Settings under which a DSPy optimizer runs; gives the metric to hand it.
 
         Raises:
             OutageError: The LM is out of reach.
             BudgetError: The limit of calls is reached.
             TooManyFailuresError: More questions failed than allowed.
-            TeleprompterError: The teleprompter could make nothing of what the LM wrote.
+            OptimizerError: The optimizer could make nothing of what the LM wrote.
         """
         watch = _Stopping(self, metric)
         lm = DrawnLM(self.lm, self.number("draws"), watch.stop)
@@ -139,7 +139,7 @@ class Work:
             if isinstance(error, QuerywrightError) and not isinstance(error, PromptTooLongError):
                 raise
             if watch.stopped is None:
-                raise TeleprompterError(
+                raise OptimizerError(
                     f"{self.name} came to nothing: {type(error).__name__}: {str(error)[:300]}. A larger LM may do "
                     "better, or give other arguments"
                 ) from error
@@ -200,7 +200,7 @@ class DrawnLM(dspy.LM):
 
 
 class _Stopping(Watch):
-    """Counts the questions that failed, and ends the teleprompter when there are too many or the LM is gone.
+    """Counts the questions that failed, and ends the optimizer when there are too many or the LM is gone.
 
     A prompt that is too long is the fault of the prompt that was tried, which then scores nothing.
     """
