@@ -245,8 +245,6 @@ def evaluate(
     deadline: float | None = 300.0,
     max_failures: float = 0.05,
     progress: Progress | None = None,
-    known: Mapping[str, Row] | None = None,
-    keep: Callable[[Row], None] | None = None,
     failures: Failures | None = None,
 ) -> Evaluation:
     """Run a program on questions and score it.
@@ -264,8 +262,6 @@ def evaluate(
         deadline: Seconds that one question may take, or None. Default 300.
         max_failures: Share of the questions that may fail, 0 to 1; at least one may unless it is 0. Default 0.05.
         progress: Called after each question.
-        known: Rows by question id that a run before this one kept; their questions are not asked again.
-        keep: Called with each row that went through, as soon as it is there; never with a failure.
         failures: Counts failed questions across several evaluations, such as one a block of questions; then
             ``max_failures`` is not looked at. Default None: this evaluation counts its own.
 
@@ -278,29 +274,24 @@ def evaluate(
     chosen = {n: m for n, m in metrics.items() if program.reader is not None or "reader" not in needs(n)}
     allowed = Failures(name, len(questions), max_failures) if failures is None else failures
     meters: dict[int, tuple[float, Ledger]] = {}
-    rows = {place: known[question.id] for place, question in enumerate(questions) if known and question.id in known}
-    asked = [place for place in range(len(questions)) if place not in rows]
+    rows: dict[int, Row] = {}
 
     def ask(position: int) -> Row:
         with metered() as meter:
             meters[position] = (time.monotonic(), meter)
             return _ask(program, questions[position], chosen, meter)
 
-    def on_done(place: int, result: Row | Exception) -> None:
-        position = asked[place]
-        question = questions[position]
+    def on_done(position: int, result: Row | Exception) -> None:
         if isinstance(result, Row):
             rows[position] = result
-            if keep is not None:
-                keep(result)
         else:
             began, meter = meters[position]
             rows[position] = Row(
-                id=question.id,
+                id=questions[position].id,
                 scores=dict.fromkeys(chosen, math.nan),
                 seconds=time.monotonic() - began,
                 cost=meter.total,
-                failure=allowed.add(question.id, result),
+                failure=allowed.add(questions[position].id, result),
                 message=str(result)[:500],
             )
         if progress is not None:
@@ -308,7 +299,7 @@ def evaluate(
 
     began = time.monotonic()
     with asking(lm):  # the threads work in copies of this context
-        bounded_map(ask, asked, threads=threads, deadline=deadline, on_done=on_done)
+        bounded_map(ask, range(len(questions)), threads=threads, deadline=deadline, on_done=on_done)
     ordered = tuple(rows[position] for position in range(len(questions)))
     return Evaluation(name, ordered, time.monotonic() - began)
 

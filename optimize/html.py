@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from querywright.data.types import Passage, Question
 from querywright.errors import InputError
 from querywright.optimize import html_figures
 from querywright.optimize.comparison import Compared
@@ -20,28 +19,14 @@ OF_THE_RUN = ("LM calls made", "seconds")
 """Columns that tell of one run on one machine; a run that was taken up again has others."""
 
 
-def report_html(
-    compared: Compared,
-    questions: Sequence[Question],
-    passages: Mapping[str, Passage],
-    *,
-    title: str,
-    facts: Mapping[str, str],
-    notes: Sequence[str] = (),
-    diagnosis: Diagnosis | None = None,
-    decisions: Sequence[Decisions] = (),
-) -> str:
+def report_html(compared: Compared, *, title: str, facts: Mapping[str, str], notes: Sequence[str] = ()) -> str:
     """The page of a comparison; the same input gives the same text.
 
     Args:
         compared: The arms.
-        questions: What they were asked, in the order of their rows.
-        passages: Those that some arm found or that are labelled, by id; one that is missing is named without text.
         title: Heads the page.
         facts: What was compared and how, such as the data, the LM and the command, by name.
         notes: What a reader should know before believing a number. Default nothing.
-        diagnosis: Where answers are lost. Default None: the page has no such part.
-        decisions: What the passages of each arm did to the decisions. Default nothing: the page has no such part.
 
     Returns:
         HTML with all scripts and styles inside. To be written as UTF-8.
@@ -49,6 +34,7 @@ def report_html(
     Raises:
         InputError: An arm was not evaluated on these questions.
     """
+    questions, diagnosis, decisions = compared.questions, compared.diagnosis, compared.decisions
     ids = [question.id for question in questions]
     for arm in compared.arms:
         if [row.id for row in arm.rows] != ids:
@@ -82,7 +68,7 @@ def report_html(
         parts["What the passages did to the decisions"] = _decided(decisions)
     parts["All questions"] = questions_part(compared, questions, metric)
     blocks = [
-        json_block("report-data", questions_data(compared, questions, passages, metric, diagnosis)),
+        json_block("report-data", questions_data(compared, questions, compared.passages, metric, diagnosis)),
         json_block("report-figures", {panel.id: panel.figure for panel in drawn}),
     ]
     return page(title, facts, notes, parts, blocks)

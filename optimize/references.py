@@ -1,14 +1,65 @@
-"""Programs that are no rivals: what a reader makes of no evidence, and of perfect evidence."""
+"""Closed book and oracle evidence: what the reader of an arm makes of no passages, and of the deciding ones."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from querywright.data.types import Question
+from querywright.data.types import Passage, Question
 from querywright.errors import InputError
 from querywright.programs import RAG, OracleEvidence, technique_class
 from querywright.programs.readers import Reader
+
+CLOSED_BOOK, ORACLE = "closed book", "oracle evidence"
+
+
+@dataclass(frozen=True, slots=True)
+class References:
+    """Programs that are no rivals of the arms, one of a kind for each reader among them.
+
+    Args:
+        programs: By name.
+        closed_book: By arm the name of the reference, or of the arm, that has its reader and no passages.
+        oracle: By arm the name of the reference that has its reader and the deciding passages.
+    """
+
+    programs: Mapping[str, RAG] = field(default_factory=dict)
+    closed_book: Mapping[str, str] = field(default_factory=dict)
+    oracle: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, arms: Mapping[str, RAG], questions: Sequence[Question]) -> References:
+        """Those of every reader among the arms that search.
+
+        Args:
+            arms: Programs by name.
+            questions: What they are asked.
+        """
+        searching = {name: one for name, one in arms.items() if one.technique.retriever is not None}
+        budget = {"max_passages": max((one.technique.max_passages for one in searching.values()), default=1)}
+        programs: dict[str, RAG] = {}
+        bare = {_reader(one): name for name, one in arms.items() if one.technique.NAME == "closed_book"}
+        perfect: dict[str, str] = {}
+        without: dict[str, str] = {}
+        best: dict[str, str] = {}
+        for arm, program in searching.items():
+            if program.reader is None:
+                continue
+            own = _reader(program)
+            whose = f", reader of {arm}" if bare and own not in bare else ""
+            if own not in bare:
+                bare[own] = f"{CLOSED_BOOK}{whose}"
+                programs[bare[own]] = closed_book(program.reader)
+            without[arm] = bare[own]
+            if own not in perfect:
+                oracle = oracle_evidence(program.technique.retriever, questions, program.reader, budget)
+                if oracle is None:
+                    continue
+                perfect[own] = f"{ORACLE}{whose}"
+                programs[perfect[own]] = oracle
+            best[arm] = perfect[own]
+        return cls(programs, without, best)
 
 
 def closed_book(reader: Reader) -> RAG:
@@ -30,12 +81,24 @@ def oracle_evidence(
     Returns:
         The program; None without a reader or labelled evidence, and where the retriever cannot give passages by id.
     """
-    get = getattr(retriever, "get", None)
     ids = sorted({key for question in questions for key in question.evidence})
-    if reader is None or get is None or not ids:
-        return None
-    try:
-        passages = {passage.id: passage for passage in get([key for key in ids if key in retriever])}
-    except (InputError, TypeError):  # it cannot tell what it holds
+    passages = held_by(retriever, ids)
+    if reader is None or passages is None or not ids:
         return None
     return RAG(OracleEvidence(passages, questions, **knobs), reader)
+
+
+def held_by(retriever: Any, ids: Iterable[str]) -> dict[str, Passage] | None:
+    """The passages of these ids that a retriever holds, by id; None where it cannot tell what it holds."""
+    if not hasattr(retriever, "get"):
+        return None
+    try:
+        return {passage.id: passage for passage in retriever.get([key for key in ids if key in retriever])}
+    except (InputError, TypeError):
+        return None
+
+
+def _reader(program: RAG) -> str:
+    """What tells the reader of a program from others: its name, prompts and demonstrations."""
+    reader = program.reader
+    return repr(reader and (reader.NAME, [(name, one.dump_state()) for name, one in reader.named_predictors()]))

@@ -20,8 +20,8 @@ from querywright.models.hf import EMBEDDED, load_base
 from querywright.models.openmp import limit_spinning
 from querywright.models.rewriter_bases import RewriterBase, save_weights
 from querywright.models.rewriters import ADAPTER, ADAPTER_CONFIG, write_rewriter
-from querywright.optimize.comparison import Compared, meet
-from querywright.optimize.evaluate import Evaluation, Progress, metrics_by_name
+from querywright.optimize.comparison import Compared
+from querywright.optimize.evaluate import Evaluation, Progress, evaluate, metrics_by_name
 from querywright.optimize.report import today
 from querywright.optimize.rewriter.checkpoints import load_tensors, save_tensors
 from querywright.optimize.rewriter.collect import EVIDENCE, collect, collect_from_study, teacher_name
@@ -196,17 +196,10 @@ class _Training:
 
     def _meet(self, arm: str, lm: dspy.LM) -> None:
         for name, part in self.parts.items():
-            folder = self.work / f"rows-{name}"
-            found = meet(
-                {arm: self.finds},
-                part,
-                lm=lm,
-                folder=folder,
-                metrics=self.metrics,
-                threads=self.threads,
-                progress=self.progress,
+            found = evaluate(
+                self.finds, part, lm=lm, name=arm, metrics=self.metrics, threads=self.threads, progress=self.progress
             )
-            self.arms[name].append(found[arm])
+            self.arms[name].append(found)
 
     def _stage(self, name: str, work: Callable[[], Mapping[str, Any]]) -> None:
         """Do a stage once; its weights and what it did are kept when it is done."""

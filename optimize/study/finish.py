@@ -30,8 +30,6 @@ def finish(
 ) -> dict[str, Any]:
     """Hold what dev chose against no rewriting on test, and save it.
 
-    What was met once stands in the folder's ``test``, so a study that is stopped here goes on where it was.
-
     Args:
         worker: Has what is open, and the prompts.
         chosen: What dev decided.
@@ -43,7 +41,7 @@ def finish(
         All that is said of the outcome, as plain data.
     """
     bench = worker.bench
-    tested = meet_test(worker, chosen, folder / "test")
+    tested = meet_test(worker, chosen)
     data = {**bench.splits._asdict(), "reader_check": bench.reader_check}
     outcome: dict[str, Any] = {
         "recommended": tested.recommended,

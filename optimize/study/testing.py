@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from querywright.data.types import Question
 from querywright.metrics.statistics import p_value
 from querywright.models.usage import Cost
-from querywright.optimize.comparison import meet
-from querywright.optimize.evaluate import Evaluation, finite
+from querywright.optimize.evaluate import Evaluation, evaluate, finite
 from querywright.optimize.failures import TooManyFailuresError
 from querywright.optimize.references import closed_book, oracle_evidence
 from querywright.optimize.results import NO_REWRITING, Comparison
@@ -68,7 +66,7 @@ class Tested:
     failed: Mapping[str, str] = field(default_factory=dict)
 
 
-def meet_test(worker: Worker, chosen: Chosen, folder: Path | None = None) -> Tested:
+def meet_test(worker: Worker, chosen: Chosen) -> Tested:
     """Choose what is left to choose on dev, then let every program of the final table meet test, once.
 
     All arms of one reader read alike: with the prompts that were chosen last for it, or as it is written. What they do
@@ -80,7 +78,6 @@ def meet_test(worker: Worker, chosen: Chosen, folder: Path | None = None) -> Tes
     Args:
         worker: Has what is open, and the prompts.
         chosen: What dev decided.
-        folder: Keeps the rows, so that a study that is stopped here goes on where it was; None to keep none.
 
     Raises:
         OutageError: The LM is out of reach.
@@ -111,11 +108,11 @@ def meet_test(worker: Worker, chosen: Chosen, folder: Path | None = None) -> Tes
     before = bench.ledger.total
     needed = {NO_REWRITING, recommended}
     failed: dict[str, str] = {}
-    met = _meet(worker, shown, bench.splits.test, folder, needed, failed)
+    met = _meet(worker, shown, bench.splits.test, needed, failed)
     paid("test", before)
     before = bench.ledger.total
     references = {name: last.put_into(one) for name, one in _references(bench, arms[NO_REWRITING]).items()}
-    checked = _meet(worker, references, [*bench.splits.test, *bench.reader_check], folder, needed, failed)
+    checked = _meet(worker, references, [*bench.splits.test, *bench.reader_check], needed, failed)
     paid("reader check", before)
 
     comparisons = planned_comparisons({**met, **checked}, bench.objectives[0], arms, best, recommended)
@@ -243,7 +240,6 @@ def _meet(
     worker: Worker,
     programs: Mapping[str, RAG],
     questions: Sequence[Question],
-    folder: Path | None,
     needed: Collection[str],
     failed: dict[str, str],
 ) -> dict[str, Evaluation]:
@@ -252,11 +248,11 @@ def _meet(
     met: dict[str, Evaluation] = {}
     for name, program in programs.items():
         try:
-            met |= meet(
-                {name: program},
+            met[name] = evaluate(
+                program,
                 questions,
                 lm=bench.lm,
-                folder=folder,
+                name=name,
                 metrics=bench.metrics,
                 threads=bench.spec.threads,
                 max_failures=bench.spec.max_failures,

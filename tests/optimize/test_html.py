@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
@@ -70,13 +71,14 @@ CLOSED = Evaluation("closed book", (row(0, 0.0, NAN, answer="insulin"), *WORSE.r
 ORACLE = Evaluation("oracle", tuple(row(n, 1.0, NAN, answer="x", passages=("p0",)) for n in range(4)), 0.1)
 
 
-def compared(*arms):
-    return Compared(arms, arms[0].name, tuple(against(arms, arms[0].name)))
+def compared(*arms, **more):
+    held = tuple(against(arms, arms[0].name))
+    return Compared(arms, arms[0].name, held, questions=tuple(QUESTIONS), passages=PASSAGES, **more)
 
 
-def report(arms=ARMS, questions=QUESTIONS, **more):
-    given = {"title": f"Report {EVIL}", "facts": {"LM": "embedded", EVIL: UNFIT}, "notes": ["labelled", EVIL], **more}
-    return report_html(compared(*arms), questions, PASSAGES, **given)
+def report(arms=ARMS, **more):
+    given = {"title": f"Report {EVIL}", "facts": {"LM": "embedded", EVIL: UNFIT}, "notes": ["labelled", EVIL]}
+    return report_html(replace(compared(*arms), **more), **given)
 
 
 def diagnosed():
@@ -354,7 +356,7 @@ def test_where_nothing_was_scored_there_is_no_figure():
 
 def test_other_questions_are_refused():
     with pytest.raises(InputError, match="plain was not evaluated on the questions of the report; give those"):
-        report(questions=QUESTIONS[:3])
+        report(questions=tuple(QUESTIONS[:3]))
 
 
 @pytest.mark.parametrize(

@@ -15,14 +15,13 @@ from querywright.errors import BudgetError, InputError, OutageError, Querywright
 from querywright.metrics.statistics import holm
 from querywright.models.engine_errors import LMPromptTooLongError
 from querywright.models.usage import Cost
-from querywright.optimize import comparison
 from querywright.optimize.evaluate import Evaluation, Row, evaluate
 from querywright.optimize.failures import TooManyFailuresError
 from querywright.optimize.optimizer_run import OptimizerError
 from querywright.optimize.program_state import state_of
 from querywright.optimize.report import compiled_json
 from querywright.optimize.search import CompileSettings, compile_program, objective_value
-from querywright.optimize.study import dead_knobs, last, trial
+from querywright.optimize.study import dead_knobs, last, testing, trial
 
 QUICK = CompileSettings(n_trials=6, demo_sizes=(1,), threads=2)
 
@@ -362,7 +361,7 @@ def test_test_is_met_once_and_only_after_everything_is_chosen(world, make_engine
         seen.append((settings["name"], {q.id for q in questions}))
         return real(program, questions, **settings)
 
-    for module in (trial, last, dead_knobs, comparison):
+    for module in (trial, last, dead_knobs, testing):
         monkeypatch.setattr(module, "evaluate", spy)
     engine = make_engine()
     compiled_in(world, engine)

@@ -188,10 +188,10 @@ def check_results(target: Path, option: str) -> None:
         target: The folder; it need not be there. One that holds anything holds earlier results.
         option: The option that named it.
     """
-    from querywright.optimize.comparison import JOURNAL
+    from querywright.cli.results import SUMMARY
 
     if target.is_dir():
-        if not (target / JOURNAL).is_file() and any(target.iterdir()):
+        if not (target / SUMMARY).is_file() and any(target.iterdir()):
             raise InputError(f"{target.name!r} holds files that are no results; give another folder with {option}")
         check_place(target.absolute(), target.name, option)
     elif target.exists() or target.is_symlink():

@@ -1,4 +1,4 @@
-"""``querywright compare``: arms side by side, kept question by question, with a report to open in a browser."""
+"""``querywright compare``: arms side by side on the same questions, with a report to open in a browser."""
 
 from __future__ import annotations
 
@@ -36,7 +36,6 @@ from querywright.cli.options import (
     ThreadsOption,
 )
 from querywright.cli.prepare import Judging, Prepared, prepare
-from querywright.cli.references import References
 from querywright.cli.results import Results
 from querywright.cli.show import note, progress
 from querywright.cli.workspace import lm_failures
@@ -101,7 +100,7 @@ def compare_command(
     """Compare arms on the same questions and write every question's result and a report.
 
     Closed book and oracle evidence stand beside them where they can, to tell where answers are lost. A run that was
-    ended goes on with the same command.
+    ended goes on with the same command: its answers are in the store.
 
     Example: querywright compare plain@bm25 hyde artifacts/mine --data questions.jsonl --collection mine --out results
     """
@@ -136,25 +135,21 @@ def compare_command(
         home=home,
         jointly=None if evidence is None else evidence == "all",
     )
-    references = References.of(ready)
     with progress() as update, lm_failures():
         metrics = ready.metrics(threads=threads, max_failures=max_failures, progress=update)
         compared = compare(
             ready.programs,
             ready.questions,
             lm=ready.workspace.lm,
-            folder=save_to,
             baseline=_shown_as(baseline, ready),
-            references=references.programs,
             metrics=metrics,
-            scoring=ready.panel.scoring(ready.judge_lm),
             threads=threads,
             max_failures=max_failures,
             progress=update,
         )
     if len(compared.arms) * len(ready.questions) >= MANY_ROWS:
         note("comparing, and writing the report")
-    results = Results.of(ready, compared, references, data=data, collection=collection)
+    results = Results.of(ready, compared, data=data, collection=collection)
     results.write(save_to)
     results.show(save_to, as_json=as_json)
 

@@ -59,15 +59,6 @@ class Panel:
                 self.metrics[name] = judged_metric(saved.judge)
         return {name: _asked_of(lm, metric) for name, metric in self.metrics.items()}
 
-    def scoring(self, lm: dspy.LM) -> str:
-        """What the scores of the judges at work rest on besides their names; empty without judges."""
-        from querywright.metrics.guideline import GuidelineMetric
-        from querywright.models.lm import lm_digest
-
-        parts = [f"{name} {saved.judge.digest()}" for name, saved in self.judges.items()]
-        points = [one.guidelines.digest() for one in self.metrics.values() if isinstance(one, GuidelineMetric)]
-        return " ".join([lm_digest(lm), *parts, *points]) if parts else ""
-
     def notes(self, lm: dspy.LM, reader: dspy.LM) -> list[str]:
         """A line on each judge, to stand below what it judged."""
         from querywright.models.lm import lm_digest
@@ -76,8 +67,7 @@ class Panel:
         for name, saved in self.judges.items():
             metric = self.metrics[name]
             line = f"{name}: {saved.standing(lm.model, lm_digest(lm))}"
-            if metric.judgements:  # none where all rows were there already
-                line += f"; in this run {metric.judgements} judgements, {metric.unreadable} unreadable"
+            line += f"; in this run {metric.judgements} judgements, {metric.unreadable} unreadable"
             lines.append(f"{line}; judge and arms have the same LM" if lm.model == reader.model else line)
         return lines
 

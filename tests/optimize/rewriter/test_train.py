@@ -322,13 +322,13 @@ def test_the_day_is_kept_when_it_begins_and_the_threads_are_those_asked_for(
         if what.startswith("collect"):
             raise KeyboardInterrupt
 
-    for name in ("run_episodes", "make_reward", "meet"):
+    for name in ("run_episodes", "make_reward", "evaluate"):
         monkeypatch.setattr(training, name, watched(name))
     collect = replace(SMALL["SETTINGS"].collect, threads=3)
     with pytest.raises(KeyboardInterrupt):
         SMALL["small"](folder, "day", progress=stop, collect=collect)
     assert (folder / "day" / "work" / "begun.json").is_file()
-    assert seen == {"run_episodes": 3, "make_reward": 3, "meet": 3}
+    assert seen == {"run_episodes": 3, "make_reward": 3, "evaluate": 3}
 
 
 def test_a_teacher_that_is_the_base_itself_is_no_arm(monkeypatch: pytest.MonkeyPatch) -> None:
