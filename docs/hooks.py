@@ -85,7 +85,7 @@ APPLICATIONS: dict[str, tuple[str, ...]] = {
     "What load gives": (
         "optimize.artifacts.streaming.Event",
         "optimize.artifacts.answered.Answered",
-        "optimize.artifacts.exchange.Exchange",
+        "optimize.artifacts.watchers.Exchange",
     ),
     "Artifacts in other hands": (
         "optimize.artifacts.verify.verify",
@@ -96,7 +96,7 @@ APPLICATIONS: dict[str, tuple[str, ...]] = {
         "optimize.artifacts.sign.sign_artifact",
     ),
     "Watching": (
-        "watching.record.JsonLines",
+        "watching.traffic.JsonLines",
         "watching.otel.OpenTelemetry",
         "watching.traffic.read_traffic",
         "watching.drift.find_drift",

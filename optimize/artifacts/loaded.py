@@ -19,9 +19,8 @@ from querywright.models.guard import AsyncGuardedEngine, GuardedEngine
 from querywright.models.usage import metered
 from querywright.optimize.artifacts.answered import Answered, Asked, answer_all
 from querywright.optimize.artifacts.files import ArtifactManifest
-from querywright.optimize.artifacts.interaction import Exchange, exchange_of
 from querywright.optimize.artifacts.streaming import Event, Telling
-from querywright.optimize.artifacts.watchers import Watcher, tell, tell_later
+from querywright.optimize.artifacts.watchers import Exchange, Watcher, exchange_of, tell, tell_later
 from querywright.optimize.dspy_context import asking
 from querywright.programs import RAG, Ensemble
 from querywright.programs.listener import Listener, telling
@@ -255,7 +254,7 @@ class LoadedProgram:
                             lm_calls=meter.total.calls,
                             lm_saved=meter.total.saved,
                             error=failure,
-                            metadata=metadata,
+                            metadata=dict(metadata or {}),
                         )
                         tell(self.watchers, exchange)
                     except Exception as error:  # noqa: BLE001 - whoever watches must not spoil an answer

@@ -1,25 +1,159 @@
-"""Whoever watches a program is told of its questions: at once, or by one thread that holds up no event loop."""
+"""Exchanges, one a question that was asked, and the watchers that are told of them."""
 
 from __future__ import annotations
 
 import atexit
 import contextvars
 import logging
+import math
 import os
 import queue
 import threading
+import uuid
 from collections.abc import Callable, Sequence
+from typing import Any
 
-from querywright.optimize.artifacts.interaction import Exchange
+from pydantic import BaseModel, ConfigDict, Field
 
-Watcher = Callable[[Exchange], object]
-"""Told of every question."""
+from querywright.data.declined import says_declined
 
+FORMAT = 1
 MOST_WAITING = 1_000
 """Questions that watchers may be behind; of further ones they are not told."""
 FLUSH_SECONDS = 5.0
 
 logger = logging.getLogger("querywright.watching")
+
+
+class AskedQuery(BaseModel):
+    """A query, and why it was asked."""
+
+    model_config = ConfigDict(frozen=True)
+
+    role: str
+    text: str
+
+
+class Exchange(BaseModel):
+    """One question and what came of it; also a line of recorded traffic, where later fields are left out.
+
+    Args:
+        format: Form of a recorded line.
+        id: A UUID of its own, as hex.
+        at: When it was asked, ISO 8601 in UTC.
+        artifact: Id of the artifact that was asked.
+        question: The question as it was asked.
+        options: Option texts as readers see them, without space around them; empty without.
+        queries: Role and text of each query.
+        passages: Ids of the passages found, best first; None where they were not kept.
+        n_passages: How many were found.
+        support: Ids of the passages that the answer rests on; None where the reader does not say.
+        answer: The answer; None without a reader, or when the question failed.
+        declined: Whether the reader said that the passages do not answer the question.
+        fallbacks: Names of the steps that fell back.
+        top_scores: The best retrieval score of each query searched, in their order; a query that found nothing has
+            none.
+        seconds: How long it took.
+        lm_calls: LM calls made.
+        lm_saved: LM calls saved: taken from the store.
+        error: Name of the error's class; None when the question was answered.
+        metadata: What the caller gave, such as the id of a request.
+    """
+
+    model_config = ConfigDict(frozen=True, allow_inf_nan=False)
+
+    format: int = Field(ge=1, le=FORMAT)
+    id: str = Field(min_length=1)
+    at: str
+    artifact: str
+    question: str
+    options: tuple[str, ...]
+    queries: tuple[AskedQuery, ...]
+    passages: tuple[str, ...] | None
+    n_passages: int = Field(ge=0)
+    support: tuple[str, ...] | None
+    answer: str | None
+    declined: bool
+    fallbacks: tuple[str, ...]
+    top_scores: tuple[float, ...]
+    seconds: float
+    lm_calls: int
+    lm_saved: int
+    error: str | None
+    metadata: dict[str, str]
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """What makes two exchanges the same question: its words and its options."""
+        return (self.question.strip(), *self.options)
+
+
+Watcher = Callable[[Exchange], object]
+"""Told of every question."""
+
+
+def exchange_of(
+    prediction: Any,
+    *,
+    at: str,
+    artifact: str,
+    question: str,
+    options: Sequence[str] | None = None,
+    seconds: float = 0.0,
+    lm_calls: int = 0,
+    lm_saved: int = 0,
+    error: BaseException | None = None,
+    metadata: dict[str, str] | None = None,
+) -> Exchange:
+    """The exchange of a question: the arguments are fields of ``Exchange``.
+
+    Args:
+        prediction: What the program gave; None when the question failed.
+        at: When it was asked.
+        artifact: Id of the artifact.
+        question: The question.
+        options: Its options, or None.
+        seconds: How long it took.
+        lm_calls: LM calls made.
+        lm_saved: LM calls saved.
+        error: Why it failed, or None.
+        metadata: What the caller gave.
+    """
+    found = {} if prediction is None else dict(prediction.toDict())
+    answer, support = found.get("answer"), found.get("support")
+    passages = tuple(passage.id for passage in found.get("passages") or ())
+    lists = (scores for step in found.get("steps") or () for scores in getattr(step, "scores", {}).values())
+    return Exchange(
+        format=FORMAT,
+        id=uuid.uuid4().hex,
+        at=at,
+        artifact=artifact,
+        question=question,
+        options=bare_options(options),
+        queries=tuple(AskedQuery(role=query.role, text=query.text) for query in found.get("queries") or ()),
+        passages=passages,
+        n_passages=len(passages),
+        support=None if support is None else tuple(support),
+        answer=answer,
+        declined=has_declined(answer, options),
+        fallbacks=tuple(found.get("fallbacks") or ()),
+        top_scores=tuple(float(scores[0]) for scores in lists if scores and math.isfinite(scores[0])),
+        seconds=round(seconds, 4),
+        lm_calls=lm_calls,
+        lm_saved=lm_saved,
+        error=None if error is None else type(error).__name__,
+        metadata=metadata or {},
+    )
+
+
+def bare_options(options: Sequence[str] | None) -> tuple[str, ...]:
+    """Option texts without the space around them, as readers see them and answer with them."""
+    return () if options is None else tuple(str(option).strip() for option in options)
+
+
+def has_declined(answer: str | None, options: Sequence[str] | None) -> bool:
+    """Whether an answer says that the passages do not answer the question. One that is an option never does."""
+    return bool(answer) and answer not in bare_options(options) and says_declined(str(answer))
 
 
 def tell(watchers: Sequence[Watcher], exchange: Exchange) -> None:
@@ -78,40 +212,31 @@ class Teller:
         self._losing = False
 
     def put(self, work: Callable[[], object]) -> None:
-        """Hand over, and go on.
-
-        Args:
-            work: Done when all before it is.
-        """
+        """Hand work over, and go on."""
         waiting = self._waiting.qsize()
-        if waiting >= self._most:
-            self._lose()
-            return
-        self._losing = self._losing and waiting > 0
-        self._waiting.put(work)
         with self._lock:
+            if waiting >= self._most:
+                self.lost += 1
+                if not self._losing:  # once, until they have caught up
+                    logger.warning("watchers are %d questions behind; %d lost so far", self._most, self.lost)
+                self._losing = True
+                return
+            self._losing = self._losing and waiting > 0
+            self._waiting.put(work)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, daemon=True, name="querywright-watchers")
                 self._thread.start()
                 atexit.register(self.flush)  # so late, because whoever watches may have registered an end of its own
 
     def flush(self, seconds: float = FLUSH_SECONDS) -> bool:
-        """Wait until what was handed over until now is done.
-
-        Args:
-            seconds: How long at most. Default 5.
-
-        Returns:
-            Whether it is.
-        """
+        """Wait until what was handed over until now is done, so long at most; returns whether it is."""
         if self._thread is None:
             return True
         done = threading.Event()
         self._waiting.put(done.set)
-        if done.wait(seconds):
-            return True
-        logger.warning("watchers are still behind after %g s; they were not told of all questions", seconds)
-        return False
+        if not done.wait(seconds):
+            logger.warning("watchers are still behind after %g s; they were not told of all questions", seconds)
+        return done.is_set()
 
     def _run(self) -> None:
         while True:
@@ -121,17 +246,6 @@ class Teller:
             except BaseException as error:  # noqa: BLE001 - the next one is told all the same
                 logger.warning("a watcher failed: %s", type(error).__name__)
 
-    def _lose(self) -> None:
-        with self._lock:
-            self.lost += 1
-            first, self._losing = not self._losing, True
-            lost = self.lost
-        if first:  # once, until they have caught up
-            logger.warning(
-                "watchers are %d questions behind and are not told of further ones until they catch up; %d lost so far",
-                self._most, lost,
-            )  # fmt: skip
-
 
 def _begin() -> None:
     """A process has a thread of its own; one that was forked has none of its parent's."""
@@ -139,6 +253,6 @@ def _begin() -> None:
     _teller = Teller()
 
 
-_teller = Teller()
+_begin()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_begin)

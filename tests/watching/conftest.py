@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from querywright.optimize.artifacts.interaction import Exchange
+from querywright.optimize.artifacts.watchers import Exchange
 
 ARTIFACT = "0123456789ab"
 
@@ -19,8 +19,12 @@ def made_exchange(number: int = 0, **changes: Any) -> Exchange:
         "artifact": ARTIFACT,
         "question": f"What of number {number}?",
         "options": ("Heparin", "Aspirin"),
-        "queries": (("original", f"What of number {number}?"), ("support", "blood thinner")),
+        "queries": (
+            {"role": "original", "text": f"What of number {number}?"},
+            {"role": "support", "text": "blood thinner"},
+        ),
         "passages": ("p1", "p2"),
+        "format": 1,
         "support": None,
         "answer": "Heparin",
         "declined": False,
@@ -32,7 +36,8 @@ def made_exchange(number: int = 0, **changes: Any) -> Exchange:
         "error": None,
         "metadata": {"request": f"r{number}"},
     }
-    return Exchange(**(fields | changes))
+    fields |= changes
+    return Exchange(**({"n_passages": len(fields["passages"])} | fields))
 
 
 @pytest.fixture(scope="session")

@@ -11,10 +11,9 @@ import pytest
 from scipy import stats
 
 from querywright.errors import OutageError
-from querywright.watching import Recorded, find_drift
+from querywright.watching import find_drift
 from querywright.watching.drift import ALPHA, BEST, DECLINED, FAILED, FAR, FELL_BACK, PASSAGES, distinct, recorded_now
-from querywright.watching.measures import LEAST, detectable, newcombe, scores, shares
-from querywright.watching.permutation import FarTest, anderson_darling, permutation_p, same_shares
+from querywright.watching.measures import LEAST, detectable, far, newcombe, options, scores, shares
 
 OPTIONS = ("a", "b", "c", "d")
 
@@ -47,7 +46,7 @@ class Source:
                 fallbacks=("hypothesis",) if rng.random() < self.fell_back else (),
                 error="LMTransportError" if failed else None,
             )  # fmt: skip
-            found.append(Recorded.of(exchange))
+            found.append(exchange)
         return found
 
 
@@ -67,16 +66,20 @@ def shown(found):
     return {one.name for one in found.measures if one.p_holm < ALPHA}
 
 
-def test_where_nothing_changed_nothing_is_shown_in_nineteen_of_twenty(exchange):
-    """All seven measures together: 200 draws, of which .05 or fewer may show something; 18 of them would be .09."""
-    found = [compared(exchange, seed) for seed in range(200)]
+@pytest.mark.parametrize(
+    ("draws", "most"), [(8, 2), pytest.param(200, 17, marks=pytest.mark.slow)], ids=["few", "many"]
+)
+def test_where_nothing_changed_nothing_is_shown_in_nineteen_of_twenty(exchange, draws, most):
+    """All seven measures together: of 200 draws .05 or fewer may show something; 18 of them would be .09."""
+    found = [compared(exchange, seed) for seed in range(draws)]
     wrong = [one.sentence for one in found if one.verdict == "drift"]
-    assert len(wrong) <= 17, wrong
+    assert len(wrong) <= most, wrong
     tested = {one.name for one in found[0].measures if not math.isnan(one.p)}
     assert {BEST, FAR, PASSAGES, FELL_BACK, DECLINED, FAILED} < tested
     assert len(tested) == 7
     by_measure = {name: sum(one.p < ALPHA for f in found for one in f.measures if one.name == name) for name in tested}
-    assert all(count <= 22 for name, count in by_measure.items() if not name.startswith("answer")), by_measure
+    bound = 0.11 * draws + 2
+    assert all(count <= bound for name, count in by_measure.items() if not name.startswith("answer")), by_measure
 
 
 @pytest.mark.parametrize(
@@ -93,11 +96,10 @@ def test_where_nothing_changed_nothing_is_shown_in_nineteen_of_twenty(exchange):
     ids=["score spread", "new topics", "nothing but new topics", "fallbacks", "declined", "failures", "one option"],
 )
 def test_what_was_planted_is_found(exchange, change, name, least):
-    found = [compared(exchange, 1_000 + seed, **change) for seed in range(12)]
+    found = [compared(exchange, 1_000 + seed, **change) for seed in range(2)]
     hits = sum(name in shown(one) for one in found)
     assert hits / len(found) >= least
-    others = sum(bool(shown(one) - {name}) for one in found)
-    assert others <= 3
+    assert sum(bool(shown(one) - {name}) for one in found) <= 1
     seen = next(one for one in found if name in shown(one))
     assert seen.verdict == "drift"
     assert name in seen.sentence
@@ -105,6 +107,7 @@ def test_what_was_planted_is_found(exchange, change, name, least):
     assert remedy in seen.sentence
 
 
+@pytest.mark.slow
 def test_the_shift_that_is_told_is_found_four_times_in_five(exchange):
     found = compared(exchange, 3, far=False)
     assert found.verdict == "none"
@@ -117,21 +120,14 @@ def test_the_shift_that_is_told_is_found_four_times_in_five(exchange):
     assert 0.7 <= share <= 0.9
     seen = next(one for one in lower if shown(one) == {BEST})
     assert "compile again" in seen.sentence
-    data = found.to_json()
-    assert data["verdict"] == "none"
-    assert {
-        "name",
-        "n",
-        "n_reference",
-        "value",
-        "reference",
-        "difference",
-        "low",
-        "high",
-        "p",
-        "p_holm",
-        "effect",
-    } <= set(data["measures"][0])
+
+
+def test_what_was_compared_is_plain_data(exchange):
+    data = compared(exchange, 3, far=False).to_json()
+    assert (data["verdict"], data["questions"], data["reference_questions"]) == ("none", 120, 90)
+    assert {"name", "n", "n_reference", "value", "difference", "low", "high", "p_holm", "effect"} <= set(
+        data["measures"][0]
+    )
 
 
 @pytest.mark.parametrize(("n", "m"), [(LEAST - 1, 90), (90, LEAST - 1), (0, 90)])
@@ -144,12 +140,12 @@ def test_few_questions_tell_nothing(exchange, n, m):
 
 
 def test_a_question_asked_again_counts_once_as_it_went_last(exchange):
-    first = Recorded.of(exchange(1, declined=True))
-    last = Recorded.of(exchange(2, question=" What of number 1? "))
-    other = Recorded.of(exchange(3, question="What of number 1?", options=("x", "y")))
-    given_up = Recorded.of(exchange(4, question="What of number 1?", error="CancelledError", answer=None))
+    first = exchange(1, declined=True)
+    last = exchange(2, question=" What of number 1? ")
+    other = exchange(3, question="What of number 1?", options=("x", "y"))
+    given_up = exchange(4, question="What of number 1?", error="CancelledError", answer=None)
     assert distinct([first, other, last, given_up]) == [other, last]
-    many = [Recorded.of(exchange(n, question="one question", top_scores=(0.1,))) for n in range(500)]
+    many = [exchange(n, question="one question", top_scores=(0.1,)) for n in range(500)]
     reference = Source(exchange).draw(60, 1, {})
     found = find_drift(many, reference)
     assert (found.verdict, found.requests, found.questions) == ("too_few", 500, 1)
@@ -157,7 +153,7 @@ def test_a_question_asked_again_counts_once_as_it_went_last(exchange):
 
 def test_a_question_that_was_searched_for_later_counts_as_it_was_answered(exchange):
     asked, searched, failed = (
-        Recorded.of(exchange(n, question="Q?", **changes))
+        exchange(n, question="Q?", **changes)
         for n, changes in enumerate([{}, {"answer": None}, {"answer": None, "error": "OutageError"}])
     )
     assert distinct([asked, searched]) == distinct([searched, asked]) == [asked]
@@ -166,11 +162,11 @@ def test_a_question_that_was_searched_for_later_counts_as_it_was_answered(exchan
 
 
 def test_what_users_did_wrong_is_no_drift_and_what_a_retriever_did_is(exchange):
-    usual = [Recorded.of(exchange(n)) for n in range(60)]
+    usual = [exchange(n) for n in range(60)]
 
     def failing(error):
         wrong = {"error": error, "answer": None, "top_scores": (), "passages": ()}
-        return usual + [Recorded.of(exchange(100 + n, options=("a",), **wrong)) for n in range(40)]
+        return usual + [exchange(100 + n, options=("a",), **wrong) for n in range(40)]
 
     found = find_drift(failing("TechniqueError"), usual)
     assert (found.verdict, found.questions) == ("none", 60)
@@ -178,25 +174,25 @@ def test_what_users_did_wrong_is_no_drift_and_what_a_retriever_did_is(exchange):
 
 
 def test_a_hash_has_no_place_among_the_questions(exchange):
-    hashed = [Recorded.of(exchange(n, question=f"sha256:{n:064x}")) for n in range(40)]
+    hashed = [exchange(n, question=f"sha256:{n:064x}") for n in range(40)]
     found = find_drift(hashed, Source(exchange).draw(40, 1, {}), embed=lambda texts: np.eye(len(texts)))
     (one,) = (one for one in found.measures if one.name == FAR)
     assert one.note == "the texts of the questions were not kept"
 
 
 def test_without_answers_of_the_reference_the_reader_is_left_out(exchange):
-    traffic = [Recorded.of(exchange(n, fallbacks=("reader",), declined=True)) for n in range(40)]
-    reference = [Recorded.of(exchange(n, answer=None)) for n in range(40)]
+    traffic = [exchange(n, fallbacks=("reader",), declined=True) for n in range(40)]
+    reference = [exchange(n, answer=None) for n in range(40)]
     found = {one.name: one for one in find_drift(traffic, reference).measures}
     assert set(found) == {BEST, PASSAGES, FELL_BACK, FAILED}
     assert found[FELL_BACK].value == 0
-    both = {one.name: one for one in find_drift(traffic, [Recorded.of(exchange(n)) for n in range(40)]).measures}
+    both = {one.name: one for one in find_drift(traffic, [exchange(n) for n in range(40)]).measures}
     assert both[FELL_BACK].value == both[DECLINED].value == 1
     assert both[FELL_BACK].p_holm < 0.001
 
 
 def test_what_is_equal_everywhere_is_no_test(exchange):
-    traffic = [Recorded.of(exchange(n, top_scores=(n / 40,))) for n in range(40)]
+    traffic = [exchange(n, top_scores=(n / 40,)) for n in range(40)]
     found = find_drift(traffic, traffic)
     tested = {one.name: one.note for one in found.measures if not math.isnan(one.p)}
     assert set(tested) == {BEST}
@@ -207,61 +203,37 @@ def test_what_is_equal_everywhere_is_no_test(exchange):
     assert best.p_holm == best.p > 0.5
 
 
-@pytest.mark.filterwarnings("ignore:p-value")
-def test_anderson_darling_agrees_with_the_one_of_scipy():
-    rng = np.random.default_rng(0)
-    for shift in (0.0, 0.3, 0.5):
-        a, b = rng.normal(size=50), rng.normal(shift, 1.2, size=30)
-        for one, two in ((a, b), (np.round(a, 1), np.round(b, 1))):  # without ties, and with
-            permuted = stats.PermutationMethod(n_resamples=300, rng=np.random.default_rng(1))
-            expected = stats.anderson_ksamp([one, two], variant="right", method=permuted).pvalue
-            assert anderson_darling(one, two) == pytest.approx(expected, abs=0.08), shift
-    assert anderson_darling(range(40), range(100, 140)) == 1 / 5_000
-    assert math.isnan(anderson_darling([1.0] * 5, [1.0] * 9))
+def test_shares_of_places_agree_with_fisher(exchange):
+    def answers(first, second):
+        return [exchange(n, answer="Heparin" if n < first else "Aspirin") for n in range(first + second)]
 
-
-def test_drawing_ends_early_only_where_there_is_nothing_to_see():
-    rows = []
-
-    def statistic(labels):
-        rows.append(len(labels))
-        return labels[:, :5].sum(axis=1).astype(float)
-
-    assert permutation_p(statistic, 5, 40) == 1 / 5_000
-    assert sum(rows) == 5_000
-    rows.clear()
-    p = permutation_p(lambda labels: (rows.append(len(labels)), labels[:, 0] * 1.0)[1], 30, 30)
-    assert p == pytest.approx(0.5, abs=0.1)
-    assert sum(rows) <= 1 + 200
-
-
-def test_shares_of_places_agree_with_fisher():
-    one, two = [0] * 20 + [1] * 20, [0] * 8 + [1] * 32
-    expected = stats.fisher_exact([[20, 20], [8, 32]]).pvalue
-    assert same_shares(one, two) == pytest.approx(expected, rel=0.35)
-    assert math.isnan(same_shares([1, 1], [1]))
+    one = options(answers(20, 20), answers(8, 32))
+    assert one is not None
+    assert one.p == pytest.approx(stats.fisher_exact([[20, 20], [8, 32]]).pvalue, rel=0.5)
+    assert (one.value, one.reference) in {(0.5, 0.2), (0.5, 0.8)}  # the shares of both options differ as much
 
 
 def test_far_is_what_is_farther_than_the_reference_from_itself():
-    """On a circle: twenty reference points one degree apart but for the last, and three far ones."""
-    angles = np.radians([*range(19), 60])
-    others = np.radians([0.5, 3.2, 100.0, 200.0, 50.0])
-    unit = lambda a: np.stack([np.cos(a), np.sin(a)], axis=1).astype(np.float32)  # noqa: E731
-    test = FarTest(unit(others), unit(angles), share=0.05)
-    assert test.reference_share == 1 / 20
-    assert test.far == 3  # nineteen of twenty have another one degree away
-    assert test.p() < 0.2
+    """On a circle: reference points one degree apart but for the last two, and among others three far ones."""
+    angles = [*range(38), 60, 61.5]
+    others = [*np.linspace(0.5, 36.5, 37), 100.0, 200.0, 50.0]
+
+    def embed(texts):
+        radians = np.radians([float(text) for text in texts])
+        return np.stack([np.cos(radians), np.sin(radians)], axis=1)
+
+    one = far([str(angle) for angle in others], [str(angle) for angle in angles], embed)
+    assert (one.reference, one.value) == (2 / 40, 3 / 40)
+    assert one.p > 0.2
 
 
-@pytest.mark.parametrize(("n", "m"), [(300, 300), (300, 60), (30, 300)])
+@pytest.mark.parametrize(("n", "m"), [(60, 60), (30, 90)])
 def test_vectors_that_keep_to_themselves_are_all_far(n, m):
-    """The nearest neighbours of each are of its own side, so many of them that no reference vector is among them."""
     rng = np.random.default_rng(0)
-    one, two = np.zeros((n, 32), np.float32), np.zeros((m, 32), np.float32)
-    one[:, 16:], two[:, :16] = rng.normal(0.5, 1, (n, 16)), rng.normal(0.5, 1, (m, 16))
-    test = FarTest(*(rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in (one, two)))
-    assert test.far == n
-    assert test.p() == 1 / 2_000
+    rows = np.zeros((n + m, 32))
+    rows[:n, 16:], rows[n:, :16] = rng.normal(0.5, 1, (n, 16)), rng.normal(0.5, 1, (m, 16))
+    one = far([f"t{k}" for k in range(n)], [f"r{k}" for k in range(m)], lambda texts: rows)
+    assert (one.value, one.p) == (1.0, 1 / 1_000)
 
 
 def test_measures_by_hand():

@@ -13,8 +13,8 @@ import pytest
 from querywright.data import read_questions
 from querywright.data.types import Label, Question
 from querywright.errors import DataError, InputError
-from querywright.optimize.artifacts.interaction import exchange_of
-from querywright.watching import Recorded, labelled_questions, write_questions
+from querywright.optimize.artifacts.watchers import exchange_of
+from querywright.watching import labelled_questions, write_questions
 from querywright.watching.measures import options
 
 
@@ -23,7 +23,7 @@ def labelled(tmp_path, exchange):
     """Labels of exchanges, each given as a number and what is different in it."""
 
     def call(labels, *exchanges, name="labels.jsonl"):
-        traffic = [Recorded.of(exchange(number, id=f"e{number}", **changes)) for number, changes in exchanges]
+        traffic = [exchange(number, id=f"e{number}", **changes) for number, changes in exchanges]
         path = tmp_path / name
         path.write_text("".join(json.dumps(label) + "\n" for label in labels), "utf-8")
         return labelled_questions(traffic, path)
@@ -149,7 +149,7 @@ def test_what_teaches_nothing_is_named(labelled):
 def test_a_csv_is_read_too(tmp_path, exchange):
     path = tmp_path / "labels.csv"
     path.write_text('id,answer,evidence,thumb\ne1,,"[""p1""]",👍\ne2,Aspirin,p7,\n', "utf-8")
-    traffic = [Recorded.of(exchange(n, id=f"e{n}")) for n in (1, 2)]
+    traffic = [exchange(n, id=f"e{n}") for n in (1, 2)]
     found = labelled_questions(traffic, path)
     assert [(one.answer, set(one.evidence)) for one in found.questions] == [("Heparin", {"p1"}), ("Aspirin", {"p7"})]
 
@@ -178,7 +178,7 @@ def test_wrong_labels_are_all_named(labelled, tmp_path):
 
 def test_an_answer_is_one_of_the_options_whatever_space_was_around_them(tmp_path):
     given = {"at": "2026-03-04T05:06:07+00:00", "artifact": "a", "question": "Which?", "options": [" A one ", "B"]}
-    traffic = [Recorded.of(exchange_of(dspy.Prediction(answer="A one"), **given)) for _ in range(40)]
+    traffic = [exchange_of(dspy.Prediction(answer="A one"), **given) for _ in range(40)]
     labels = tmp_path / "labels.jsonl"
     labels.write_text(json.dumps({"id": traffic[0].id, "feedback": "up"}))
     (question,) = labelled_questions(traffic, labels).questions

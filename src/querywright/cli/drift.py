@@ -30,9 +30,9 @@ from querywright.errors import InputError
 if TYPE_CHECKING:
     from querywright.models.usage import Cost
     from querywright.optimize.artifacts.loaded import LoadedProgram
+    from querywright.optimize.artifacts.watchers import Exchange
     from querywright.watching.drift import Drift
     from querywright.watching.measures import Measure
-    from querywright.watching.traffic import Recorded
 
 SHOWN = 1
 
@@ -119,7 +119,7 @@ def drift_command(
         raise typer.Exit(SHOWN)
 
 
-def _of(traffic: Sequence[Recorded], artifact: str, file: str) -> list[Recorded]:
+def _of(traffic: Sequence[Exchange], artifact: str, file: str) -> list[Exchange]:
     """The traffic of one artifact."""
     found = [one for one in traffic if one.artifact == artifact]
     others = sorted({one.artifact for one in traffic} - {artifact})
@@ -144,7 +144,7 @@ def _questions(
 
 def _asked_now(
     program: LoadedProgram, questions: Sequence[Any], *, reads: bool, threads: int
-) -> tuple[list[Recorded], Cost]:
+) -> tuple[list[Exchange], Cost]:
     from querywright.models.usage import metered
     from querywright.watching.drift import recorded_now
 

@@ -189,6 +189,6 @@ def _recorder(path: Path | None, *, hashes: bool) -> tuple[Callable[[Any], objec
         if hashes:
             raise InputError("--record-hashes says how --record FILE writes texts; name the file as well")
         return ()
-    from querywright.watching.record import JsonLines
+    from querywright.watching.traffic import JsonLines
 
     return (JsonLines(path, questions=not hashes),)

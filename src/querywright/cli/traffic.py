@@ -13,7 +13,7 @@ from querywright.cli.show import note, print_json, say
 from querywright.errors import InputError
 
 if TYPE_CHECKING:
-    from querywright.watching.traffic import Recorded
+    from querywright.optimize.artifacts.watchers import Exchange
 
 SHOWN_PROBLEMS = 5
 
@@ -75,7 +75,7 @@ def traffic_questions(
         )
 
 
-def recorded(path: Path) -> list[Recorded]:
+def recorded(path: Path) -> list[Exchange]:
     """Recorded traffic; lines that cannot be read are told and left out."""
     from querywright.watching.traffic import read_traffic
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, create_model
 
-from querywright.optimize.artifacts.interaction import has_declined
+from querywright.optimize.artifacts.watchers import has_declined
 from querywright.serving.failures import RequestError
 from querywright.serving.settings import ServeSettings
 

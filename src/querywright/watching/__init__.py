@@ -5,15 +5,13 @@ from __future__ import annotations
 from querywright.watching.drift import Drift, find_drift
 from querywright.watching.labelled import Labelled, labelled_questions, write_questions
 from querywright.watching.otel import OpenTelemetry
-from querywright.watching.record import JsonLines
-from querywright.watching.traffic import Recorded, read_traffic
+from querywright.watching.traffic import JsonLines, read_traffic
 
 __all__ = [
     "Drift",
     "JsonLines",
     "Labelled",
     "OpenTelemetry",
-    "Recorded",
     "find_drift",
     "labelled_questions",
     "read_traffic",

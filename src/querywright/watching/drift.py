@@ -11,8 +11,9 @@ from typing import Any, Literal
 
 from querywright.errors import BudgetError, OutageError
 from querywright.metrics.statistics import holm, p_value
+from querywright.optimize.artifacts.watchers import Exchange, exchange_of
 from querywright.watching.measures import LEAST, Embed, Measure, detectable, far, options, scores, shares
-from querywright.watching.traffic import Recorded
+from querywright.watching.traffic import HASHED
 
 ALPHA = 0.05
 MOST = 2_000
@@ -72,7 +73,7 @@ class Drift:
 
 
 def find_drift(
-    traffic: Sequence[Recorded], reference: Sequence[Recorded], *, embed: Embed | None = None, seed: int = 0
+    traffic: Sequence[Exchange], reference: Sequence[Exchange], *, embed: Embed | None = None, seed: int = 0
 ) -> Drift:
     """Compare traffic with what the program does with the questions it was compiled on.
 
@@ -95,12 +96,12 @@ def find_drift(
     return Drift(verdict, sentence, tuple(measures), len(traffic), len(ours), len(theirs))
 
 
-def distinct(traffic: Sequence[Recorded]) -> list[Recorded]:
+def distinct(traffic: Sequence[Exchange]) -> list[Exchange]:
     """Each question once, as it went the last time that it was waited for, and of these the newest.
 
     A question that was answered and then only searched for counts as it was answered.
     """
-    last: dict[tuple[str, ...], Recorded] = {}
+    last: dict[tuple[str, ...], Exchange] = {}
     for one in (one for one in traffic if one.error not in _GIVEN_UP | _MISTAKEN):
         before = last.pop(one.key, one)
         only_searched = one.answer is None and one.error is None
@@ -120,12 +121,12 @@ def too_few(questions: int, reference: int) -> str:
     return f"too few distinct questions to tell: {lacking}, and {LEAST} are needed" if lacking else ""
 
 
-def _measures(ours: Sequence[Recorded], theirs: Sequence[Recorded], embed: Embed | None, seed: int) -> list[Measure]:
+def _measures(ours: Sequence[Exchange], theirs: Sequence[Exchange], embed: Embed | None, seed: int) -> list[Measure]:
     through, others = _answered(ours), _answered(theirs)
     read, read_too = _read(through), _read(others)
     ignored = frozenset[str]() if read_too or not read else _OF_THE_READER
 
-    def fell_back(one: Recorded) -> bool:
+    def fell_back(one: Exchange) -> bool:
         return bool(set(one.fallbacks) - ignored)
 
     found = [scores(BEST, _best(through), _best(others), seed=seed)] if _best([*through, *others]) else []
@@ -141,20 +142,20 @@ def _measures(ours: Sequence[Recorded], theirs: Sequence[Recorded], embed: Embed
     return found
 
 
-def _answered(traffic: Sequence[Recorded]) -> list[Recorded]:
+def _answered(traffic: Sequence[Exchange]) -> list[Exchange]:
     return [one for one in traffic if one.error is None]
 
 
-def _read(traffic: Sequence[Recorded]) -> list[Recorded]:
+def _read(traffic: Sequence[Exchange]) -> list[Exchange]:
     return [one for one in traffic if one.answer is not None]
 
 
-def _best(traffic: Sequence[Recorded]) -> list[float]:
+def _best(traffic: Sequence[Exchange]) -> list[float]:
     return [max(one.top_scores) for one in traffic if one.top_scores]
 
 
-def _far(ours: Sequence[Recorded], theirs: Sequence[Recorded], embed: Embed, seed: int) -> Measure:
-    if any(one.hashed for one in (*ours, *theirs)):
+def _far(ours: Sequence[Exchange], theirs: Sequence[Exchange], embed: Embed, seed: int) -> Measure:
+    if any(one.question.startswith(HASHED) for one in (*ours, *theirs)):
         return Measure(FAR, "share", len(ours), len(theirs), note="the texts of the questions were not kept")
     return far(
         list(dict.fromkeys(one.question for one in ours)),
@@ -169,7 +170,7 @@ def _corrected(measures: Sequence[Measure]) -> list[Measure]:
     return [replace(one, p_holm=p) for one, p in zip(measures, adjusted, strict=True)]
 
 
-def _verdict(measures: Sequence[Measure], ours: Sequence[Recorded], theirs: Sequence[Recorded]) -> tuple[Verdict, str]:
+def _verdict(measures: Sequence[Measure], ours: Sequence[Exchange], theirs: Sequence[Exchange]) -> tuple[Verdict, str]:
     few = too_few(len(ours), len(theirs))
     if few:
         return "too_few", few
@@ -193,7 +194,7 @@ def _fact(one: Measure) -> str:
     return f"{one.name} {one.value:.3f} on average, was {one.reference:.3f} ({p})"
 
 
-def _could_have_been(measures: Sequence[Measure], ours: Sequence[Recorded], theirs: Sequence[Recorded]) -> str:
+def _could_have_been(measures: Sequence[Measure], ours: Sequence[Exchange], theirs: Sequence[Exchange]) -> str:
     """The change of the best score that would have been found, so that nothing shown is not taken for nothing there."""
     best = next((one for one in measures if one.name == BEST and not math.isnan(one.p)), None)
     if best is None:
@@ -211,7 +212,7 @@ def recorded_now(
     artifact: str,
     threads: int = 4,
     progress: Callable[[str, int, int], None] | None = None,
-) -> list[Recorded]:
+) -> list[Exchange]:
     """Ask a program some questions now, and give what a watcher would have recorded.
 
     Args:
@@ -226,7 +227,6 @@ def recorded_now(
         BudgetError: The limit of LM calls is reached.
         Exception: Every question failed; the first one's error.
     """
-    from querywright.optimize.artifacts.interaction import exchange_of
     from querywright.optimize.pool import bounded_map
 
     done = 0
@@ -248,15 +248,13 @@ def recorded_now(
         raise failed[0]
     now = datetime.now(UTC).isoformat()
     return [
-        Recorded.of(
-            exchange_of(
-                None if isinstance(result, Exception) else result,
-                at=now,
-                artifact=artifact,
-                question=question.question,
-                options=question.options,
-                error=result if isinstance(result, Exception) else None,
-            )
+        exchange_of(
+            None if isinstance(result, Exception) else result,
+            at=now,
+            artifact=artifact,
+            question=question.question,
+            options=question.options,
+            error=result if isinstance(result, Exception) else None,
         )
         for question, result in zip(questions, results, strict=True)
     ]

@@ -1,4 +1,4 @@
-"""Recorded traffic and labels of it become questions that compile, evaluate and study take.
+"""Exchange traffic and labels of it become questions that compile, evaluate and study take.
 
 A label names an exchange (``id``) and says at least one of
 
@@ -28,7 +28,8 @@ from querywright.data.reading import QUESTION_COLUMNS, derived_id
 from querywright.data.tables import Row, file_rows, format_of
 from querywright.data.types import Label, Question
 from querywright.errors import DataError, InputError
-from querywright.watching.traffic import Recorded
+from querywright.optimize.artifacts.watchers import Exchange
+from querywright.watching.traffic import HASHED
 
 FEEDBACK = {
     **dict.fromkeys(("up", "yes", "true", "1", "+1", "👍"), True),
@@ -63,13 +64,13 @@ class Labelled:
 class _Gathered:
     """What is said of one question; answers by what is left of them without case and spaces, each with who says so."""
 
-    recorded: Recorded
+    recorded: Exchange
     right: dict[str, tuple[str, str]] = field(default_factory=dict)
     wrong: dict[str, tuple[str, str]] = field(default_factory=dict)
     evidence: dict[str, Label] = field(default_factory=dict)
     conflicts: list[str] = field(default_factory=list)
 
-    def add(self, one: Recorded, answers: Sequence[str], evidence: dict[str, Label], feedback: bool | None) -> None:
+    def add(self, one: Exchange, answers: Sequence[str], evidence: dict[str, Label], feedback: bool | None) -> None:
         said = [(answer, self.right) for answer in answers]
         if feedback is not None and one.answer is not None:
             said.append((one.answer, self.right if feedback else self.wrong))
@@ -104,7 +105,7 @@ class _Gathered:
         )
 
 
-def labelled_questions(traffic: Sequence[Recorded], labels: str | Path) -> Labelled:
+def labelled_questions(traffic: Sequence[Exchange], labels: str | Path) -> Labelled:
     """The recorded questions that are labelled.
 
     A question whose labels contradict each other is left out and named, and so is one of which nothing is known but
@@ -205,7 +206,7 @@ def _id(record: Record) -> str | None:
 def _add(
     gathered: dict[tuple[str, ...], _Gathered],
     counts: dict[tuple[str, ...], int],
-    one: Recorded,
+    one: Exchange,
     table: Table,
     row: Row,
     left_out: list[str],
@@ -221,7 +222,7 @@ def _add(
         return
     if not answers and not evidence and feedback is None:
         record.complain("answer", None, "an answer, evidence or feedback")
-    elif one.hashed:
+    elif one.question.startswith(HASHED):
         left_out.append(f"{row.place}: the text of {one.id!r} was not kept, so nothing can be learnt from it")
     elif feedback and not answers and not evidence and not _says_something(one):
         left_out.append(f"{row.place}: {one.id!r} gave no answer that could be the right one, whatever its feedback")
@@ -231,7 +232,7 @@ def _add(
         counts[one.key] += 1
 
 
-def _says_something(one: Recorded) -> bool:
+def _says_something(one: Exchange) -> bool:
     """Whether the recorded answer could be the right one."""
     return bool(one.answer) and not one.declined and (not one.options or one.answer in one.options)
 

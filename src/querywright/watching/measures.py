@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from statistics import NormalDist, fmean, variance
+from statistics import NormalDist, fmean
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from querywright.metrics.intervals import wilson_interval
 from querywright.models.embedder import Vectors
-from querywright.watching.permutation import FarTest, anderson_darling, same_shares
-from querywright.watching.traffic import Recorded
+from querywright.optimize.artifacts.watchers import Exchange
 
 LEAST = 30
 """Questions that a side needs at least: fewer say too little of a distribution."""
 MOST_EMBEDDED = 500
 """Questions of a side that are embedded; the test of more would take minutes and show no more that matters."""
 CONFIDENCE = 0.95
+DRAWS = 999
+"""Draws of a permutation test: the smallest p-value is 0.001, which seven tests at once leave below 0.05."""
+FAR = 0.05
+"""Share of the reference that counts as far."""
 
+Places = NDArray[np.int64]
 Embed = Callable[[Sequence[str]], Vectors]
 
 
@@ -79,12 +85,19 @@ def scores(name: str, traffic: Sequence[float], reference: Sequence[float], *, s
     value, other = fmean(traffic), fmean(reference)
     if min(n, m) < LEAST:
         return Measure(name, "score", n, m, value, other, note=_too_few(n, m))
-    low, high = _welch(traffic, reference)
-    p = anderson_darling(traffic, reference, seed=seed)
-    note = "all of them are equal" if math.isnan(p) else ""
-    return Measure(
-        name, "score", n, m, value, other, low, high, _cliff(traffic, reference), p, "Anderson-Darling", note
-    )
+    if len({*traffic, *reference}) == 1:
+        return Measure(name, "score", n, m, value, other, 0.0, 0.0, 0.0, note="all of them are equal")
+    from scipy import stats
+
+    with warnings.catch_warnings():  # where all of one side are equal
+        warnings.simplefilter("ignore", RuntimeWarning)
+        low, high = stats.ttest_ind(traffic, reference, equal_var=False).confidence_interval(CONFIDENCE)
+    drawn = stats.PermutationMethod(n_resamples=DRAWS, rng=np.random.default_rng(seed))
+    found: Any = stats.anderson_ksamp([traffic, reference], variant="right", method=drawn)
+    # Cliff's delta: how much more often a value of the traffic is the larger one of a pair.
+    delta = 2 * float(stats.mannwhitneyu(traffic, reference).statistic) / (n * m) - 1
+    p = float(found.pvalue)
+    return Measure(name, "score", n, m, value, other, float(low), float(high), delta, p, "Anderson-Darling")
 
 
 def shares(name: str, traffic: Sequence[bool], reference: Sequence[bool]) -> Measure:
@@ -112,8 +125,8 @@ def shares(name: str, traffic: Sequence[bool], reference: Sequence[bool]) -> Mea
     return Measure(name, "share", n, m, value, other, low, high, _cohen(value, other), p, "Fisher")
 
 
-def options(traffic: Sequence[Recorded], reference: Sequence[Recorded], *, seed: int = 0) -> Measure | None:
-    """Which place among its options the answer has: a chi-squared test by permutation.
+def options(traffic: Sequence[Exchange], reference: Sequence[Exchange], *, seed: int = 0) -> Measure | None:
+    """Which place among its options the answer has: a chi-squared test over drawn tables of the same margins.
 
     What is shown is the place whose share differs most, with an interval that is wide enough for all of them. None
     where no question has options.
@@ -134,13 +147,20 @@ def options(traffic: Sequence[Recorded], reference: Sequence[Recorded], *, seed:
     value, other = ours.count(most) / n, theirs.count(most) / m
     name = "answer: no option" if most < 0 else f"answer: option {most + 1}"
     low, high = newcombe(value, n, other, m, confidence=1 - (1 - CONFIDENCE) / len(places))
-    p = same_shares(ours, theirs, seed=seed)
-    note = "all of them are equal" if math.isnan(p) else ""
-    return Measure(name, "share", n, m, value, other, low, high, _cohen(value, other), p, "chi-squared", note)
+    if len(places) == 1:
+        return Measure(name, "share", n, m, value, other, low, high, 0.0, note="all of them are equal")
+    from scipy.stats import MonteCarloMethod, chi2_contingency
+
+    table = np.array([[side.count(place) for place in places] for side in (ours, theirs)])
+    drawn = MonteCarloMethod(n_resamples=DRAWS, rng=np.random.default_rng(seed))
+    p = float(chi2_contingency(table, correction=False, method=drawn).pvalue)
+    return Measure(name, "share", n, m, value, other, low, high, _cohen(value, other), p, "chi-squared")
 
 
 def far(traffic: Sequence[str], reference: Sequence[str], embed: Embed, *, seed: int = 0) -> Measure:
     """Questions that are farther from every question of the reference than 95 % of these are from one another.
+
+    The test draws anew which of all the vectors are the reference, one-sided.
 
     Args:
         traffic: Distinct questions.
@@ -154,12 +174,26 @@ def far(traffic: Sequence[str], reference: Sequence[str], embed: Embed, *, seed:
     generator = np.random.default_rng(seed)
     ours, theirs = (_sample(texts, generator) for texts in (traffic, reference))
     vectors = _normed(embed([*ours, *theirs]))
-    test = FarTest(vectors[: len(ours)], vectors[len(ours) :])
-    n, m, value, other = len(ours), len(theirs), test.far / len(ours), test.reference_share
-    low, high = newcombe(value, n, other, m)
-    return Measure(
-        name, "share", n, m, value, other, low, high, _cohen(value, other), test.p(seed=seed), "permutation, one-sided"
+    near = vectors @ vectors.T
+    np.fill_diagonal(near, -np.inf)
+    n, m = len(ours), len(theirs)
+    cut = math.floor(FAR * m)
+
+    def share(mine: Places, given: Places) -> float:
+        """Of the vectors at some places, those that are farther than the cut from all at other places."""
+        inside = np.sort(near[np.ix_(given, given)].max(axis=1))
+        return float((near[np.ix_(mine, given)].max(axis=1) < inside[cut]).mean())
+
+    from scipy.stats import permutation_test
+
+    sides = (np.arange(n), np.arange(n, n + m))
+    drawn = permutation_test(
+        sides, share, vectorized=False, n_resamples=DRAWS, alternative="greater", rng=np.random.default_rng(seed)
     )
+    value, other = float(drawn.statistic), cut / m
+    low, high = newcombe(value, n, other, m)
+    p = float(drawn.pvalue)
+    return Measure(name, "share", n, m, value, other, low, high, _cohen(value, other), p, "permutation, one-sided")
 
 
 def newcombe(a: float, n: int, b: float, m: int, *, confidence: float = CONFIDENCE) -> tuple[float, float]:
@@ -196,31 +230,11 @@ def _too_few(n: int, m: int) -> str:
     return f"too few: {side} has {count}, {LEAST} are needed"
 
 
-def _welch(a: Sequence[float], b: Sequence[float]) -> tuple[float, float]:
-    from scipy.special import stdtrit
-
-    one, two = variance(a) / len(a), variance(b) / len(b)
-    difference, error = fmean(a) - fmean(b), math.sqrt(one + two)
-    if not error:
-        return difference, difference
-    freedom = (one + two) ** 2 / (one**2 / (len(a) - 1) + two**2 / (len(b) - 1))
-    half = error * float(stdtrit(freedom, 0.5 + CONFIDENCE / 2))
-    return difference - half, difference + half
-
-
-def _cliff(a: Sequence[float], b: Sequence[float]) -> float:
-    """How much more often a value of a is the larger one than one of b."""
-    ordered = np.sort(np.asarray(b, dtype=np.float64))
-    values = np.asarray(a, dtype=np.float64)
-    below, until = np.searchsorted(ordered, values, "left"), np.searchsorted(ordered, values, "right")
-    return float((below + until - len(ordered)).sum()) / (len(values) * len(ordered))
-
-
 def _cohen(a: float, b: float) -> float:
     return 2 * math.asin(math.sqrt(a)) - 2 * math.asin(math.sqrt(b))
 
 
-def _places(traffic: Sequence[Recorded]) -> list[int]:
+def _places(traffic: Sequence[Exchange]) -> list[int]:
     read = (one for one in traffic if one.error is None and one.options and one.answer is not None)
     return [one.options.index(one.answer) if one.answer in one.options else -1 for one in read]
 

@@ -15,7 +15,7 @@ from querywright import __version__
 from querywright.errors import InputError
 
 if TYPE_CHECKING:
-    from querywright.optimize.artifacts.interaction import Exchange
+    from querywright.optimize.artifacts.watchers import Exchange
 
 OPERATION = "invoke_workflow"
 SECONDS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100)
@@ -91,7 +91,7 @@ class OpenTelemetry:
             "querywright.artifact": exchange.artifact,
             "querywright.outcome": outcome(exchange),
             "querywright.queries": len(exchange.queries),
-            "querywright.passages": len(exchange.passages),
+            "querywright.passages": exchange.n_passages,
             "querywright.fallbacks": list(exchange.fallbacks),
             "querywright.lm.calls.made": exchange.lm_calls,
             "querywright.lm.calls.saved": exchange.lm_saved,
@@ -107,7 +107,7 @@ class OpenTelemetry:
         failed = {} if exchange.error is None else {"error.type": exchange.error}
         self._duration.record(exchange.seconds, {**of, "querywright.outcome": outcome(exchange), **failed})
         if exchange.error is None:
-            self._passages.record(len(exchange.passages), of)
+            self._passages.record(exchange.n_passages, of)
         if exchange.top_scores:
             self._score.record(max(exchange.top_scores), of)
         for kind, calls in (("made", exchange.lm_calls), ("saved", exchange.lm_saved)):
@@ -129,9 +129,9 @@ def outcome(exchange: Exchange) -> str:
 def _texts(exchange: Exchange) -> dict[str, Any]:
     found: dict[str, Any] = {
         "gen_ai.input.messages": _messages("user", [exchange.question]),
-        "gen_ai.retrieval.documents": json.dumps([{"id": passage} for passage in exchange.passages]),
-        "querywright.query.texts": [text for _, text in exchange.queries],
-        "querywright.query.roles": [role for role, _ in exchange.queries],
+        "gen_ai.retrieval.documents": json.dumps([{"id": passage} for passage in exchange.passages or ()]),
+        "querywright.query.texts": [query.text for query in exchange.queries],
+        "querywright.query.roles": [query.role for query in exchange.queries],
     }
     if exchange.options:
         found["querywright.options"] = list(exchange.options)

@@ -1,125 +1,195 @@
-"""Recorded traffic, read back."""
+"""Recorded traffic: one JSON line a question, written by ``JsonLines`` and read back by ``read_traffic``.
+
+A line is written whole or not at all, from any number of threads and processes: it is appended in one write while a
+lock file is held, and cut off again where the disk had no room for all of it. Lines are not forced to the disk, so a
+crash of the machine (not of the process) can lose the last ones.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import itertools
-import math
+import json
+import logging
+import os
+import secrets
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from filelock import FileLock
+from pydantic import ValidationError
 
-from querywright.errors import DataError
+from querywright.errors import DataError, InputError
+from querywright.optimize.artifacts.watchers import Exchange
 
-if TYPE_CHECKING:
-    from querywright.optimize.artifacts.interaction import Exchange
+logger = logging.getLogger("querywright.watching")
 
-FORMAT = 1
 HASHED = "sha256:"
 """Begins what stands in the place of a text that was not kept."""
+MAX_BYTES = 64 << 20
+KEPT_FILES = 10
+LOCK_SECONDS = 1.0
+SALT_BYTES = 32
 
 
-class RecordedQuery(BaseModel):
-    """A query, and why it was asked."""
+class JsonLines:
+    """A watcher that appends one line a request to a file.
 
-    model_config = ConfigDict(frozen=True)
-
-    role: str
-    text: str
-
-
-class Recorded(BaseModel):
-    """One line: a question and what came of it, as ``Exchange`` tells it.
-
-    ``passages`` is None where ids were not kept; ``n_passages`` is their number in any case. A field that a later
-    version adds is left out.
-    """
-
-    model_config = ConfigDict(frozen=True, allow_inf_nan=False)
-
-    format: int = Field(ge=1, le=FORMAT)
-    id: str = Field(min_length=1)
-    at: str
-    artifact: str
-    question: str
-    options: tuple[str, ...]
-    queries: tuple[RecordedQuery, ...]
-    passages: tuple[str, ...] | None
-    n_passages: int = Field(ge=0)
-    support: tuple[str, ...] | None
-    answer: str | None
-    declined: bool
-    fallbacks: tuple[str, ...]
-    top_scores: tuple[float, ...]
-    seconds: float
-    lm_calls: int
-    lm_saved: int
-    error: str | None
-    metadata: dict[str, str]
-
-    @classmethod
-    def of(cls, exchange: Exchange) -> Recorded:
-        """What would be recorded of a question."""
-        return cls.model_validate(line_of(exchange))
-
-    @property
-    def hashed(self) -> bool:
-        """Whether a hash stands in the place of the question."""
-        return self.question.startswith(HASHED)
-
-    @property
-    def key(self) -> tuple[str, ...]:
-        """What makes two requests the same question: its words and its options."""
-        return (self.question.strip(), *self.options)
-
-
-def line_of(
-    exchange: Exchange, *, text: Callable[[str], str] = lambda text: text, passages: bool = True
-) -> dict[str, Any]:
-    """What a line holds of a question, as plain data.
+    It never raises: a line that could not be written is counted in ``lost`` and told to the log, and the next one is
+    tried again. The file and its salt are readable by their owner only.
 
     Args:
-        exchange: What came of it.
-        text: Applied to every text. Default: it is kept as it is.
-        passages: Whether ids of passages are kept.
+        path: The file; made when it is missing, and otherwise added to.
+        questions: Whether texts are kept. False: a hash of each question, option, query and answer stands in its place.
+            Equal texts of one file have equal hashes, and no hash can be guessed at without the salt, which lies
+            beside the file (``.salt``) and should not travel with it.
+        passages: Whether the ids of the passages are kept. Their number always is.
+        max_bytes: Size at which the file becomes ``.1``, what was ``.1`` becomes ``.2``, and so on; None for never.
+        keep: How many of those are kept; the oldest is deleted.
+        redact: Applied to every text and to every value of the metadata before anything else is done with it. When it
+            fails the line is lost, and nothing of it is written.
+
+    Raises:
+        InputError: The file cannot be written there, or a number is out of range.
     """
-    found, support = exchange.passages, exchange.support
-    return {
-        "format": FORMAT,
-        "id": exchange.id,
-        "at": exchange.at,
-        "artifact": exchange.artifact,
-        "question": text(exchange.question),
-        "options": [text(option) for option in exchange.options],
-        "queries": [{"role": role, "text": text(query)} for role, query in exchange.queries],
-        "passages": list(found) if passages else None,
-        "n_passages": len(found),
-        "support": list(support) if passages and support is not None else None,
-        "answer": None if exchange.answer is None else text(exchange.answer),
-        "declined": exchange.declined,
-        "fallbacks": list(exchange.fallbacks),
-        "top_scores": [score for score in exchange.top_scores if math.isfinite(score)],
-        "seconds": round(exchange.seconds, 4),
-        "lm_calls": exchange.lm_calls,
-        "lm_saved": exchange.lm_saved,
-        "error": exchange.error,
-        "metadata": dict(exchange.metadata),
-    }
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        questions: bool = True,
+        passages: bool = True,
+        max_bytes: int | None = MAX_BYTES,
+        keep: int = KEPT_FILES,
+        redact: Callable[[str], str] | None = None,
+    ) -> None:
+        if max_bytes is not None and max_bytes < 1:
+            raise InputError(f"max_bytes must be 1 or more, or None for a file that grows, but got {max_bytes}")
+        if keep < 1:
+            raise InputError(f"keep must be 1 or more files, but got {keep}")
+        self.path = Path(path).absolute()
+        self.lost = 0
+        self._passages = passages
+        self._max_bytes = max_bytes
+        self._keep = keep
+        self._redact = redact or (lambda text: text)
+        self._counting = threading.Lock()
+        self._failing = False
+        try:
+            os.close(self._open(self.path))
+            self._salt = None if questions else self._read_salt(self.path.with_name(self.path.name + ".salt"))
+        except OSError as error:
+            raise InputError(
+                f"traffic cannot be recorded in {self.path.name!r}: {error.strerror or error}; name a file in a folder "
+                "that is there and can be written"
+            ) from error
+
+    def __call__(self, exchange: Exchange) -> None:
+        """Append what came of one question."""
+        try:
+            line = self._line(exchange)
+            with self._locked():
+                self._append(line)
+        except Exception as error:  # noqa: BLE001 - whoever asked a question has nothing to do with its record
+            self._count(error)
+        else:
+            self._failing = False
+
+    def __repr__(self) -> str:
+        return f"JsonLines({self.path.name!r})"
+
+    def _locked(self) -> AbstractContextManager[object]:
+        if self.path.exists() and not self.path.is_file():  # such as /dev/stdout, which has no place for a lock
+            return nullcontext()
+        lock = self.path.with_name(f".{self.path.name}.lock")
+        return FileLock(lock, timeout=LOCK_SECONDS, mode=0o600, poll_interval=0.002)  # each call's own
+
+    def _text(self, value: str) -> str:
+        shown = self._redact(value)
+        if self._salt is None:
+            return shown
+        return HASHED + hmac.new(self._salt, shown.encode("utf-8", "replace"), hashlib.sha256).hexdigest()
+
+    def _line(self, exchange: Exchange) -> bytes:
+        kept: dict[str, Any] = exchange.model_dump() | {
+            "question": self._text(exchange.question),
+            "options": [self._text(option) for option in exchange.options],
+            "queries": [{"role": query.role, "text": self._text(query.text)} for query in exchange.queries],
+            "answer": None if exchange.answer is None else self._text(exchange.answer),
+            "metadata": {key: self._redact(value) for key, value in exchange.metadata.items()},
+        }
+        if not self._passages:
+            kept |= {"passages": None, "support": None}
+        # Half of a surrogate pair is no text in any encoding: a question mark stands in its place.
+        return (json.dumps(kept, ensure_ascii=False, allow_nan=False) + "\n").encode("utf-8", "replace")
+
+    @staticmethod
+    def _open(path: Path) -> int:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+
+    def _append(self, line: bytes) -> None:
+        """Append a line in one write; what is left of one that did not fit is taken back."""
+        with suppress(OSError):  # where it cannot be put aside it goes on growing
+            self._rotate(len(line))
+        # The file is opened for each line: one that another process has put aside is never written to.
+        descriptor = self._open(self.path)
+        try:
+            size = os.fstat(descriptor).st_size
+            last = os.pread(descriptor, 1, size - 1) if size else b"\n"
+            whole = line if last == b"\n" else b"\n" + line  # a process was killed in the middle of one
+            try:
+                written = os.write(descriptor, whole)
+                if written < len(whole):
+                    raise OSError(f"only {written} of {len(whole)} bytes were written")
+            except OSError:
+                with suppress(OSError):  # what is no file has no size
+                    os.ftruncate(descriptor, size)
+                raise
+        finally:
+            os.close(descriptor)
+
+    def _rotate(self, more: int) -> None:
+        size = self.path.stat().st_size
+        if self._max_bytes is None or size == 0 or size + more <= self._max_bytes:
+            return
+        for number in range(self._keep - 1, -1, -1):
+            aside = _rotated(self.path, number)
+            if aside.exists():
+                aside.replace(_rotated(self.path, number + 1))
+
+    def _read_salt(self, path: Path) -> bytes:
+        """The salt of the file, made once by whichever process comes first."""
+        with self._locked():
+            descriptor = self._open(path)
+            with open(descriptor, "r+b") as file:
+                salt = file.read()
+                if not salt:
+                    salt = secrets.token_bytes(SALT_BYTES)
+                    file.write(salt)
+        if len(salt) != SALT_BYTES:
+            raise InputError(f"{path.name!r} is no salt of {SALT_BYTES} bytes; remove it, or record in another file")
+        return salt
+
+    def _count(self, error: Exception) -> None:
+        with self._counting:
+            self.lost += 1
+            first, self._failing = not self._failing, True
+            lost = self.lost
+        if first:  # a full disk would fill the log as well
+            # The error's name, and what the system says of its number: its own text may hold a question.
+            number = error.errno if isinstance(error, OSError) else None
+            why = type(error).__name__ + ("" if number is None else f": {os.strerror(number)}")
+            logger.warning(
+                "a line of traffic could not be written to %s (%s); %d lost so far, the next is tried again",
+                self.path.name, why, lost,
+            )  # fmt: skip
 
 
-def rotated(path: Path, number: int) -> Path:
-    """The file that was put aside so many times ago: ``traffic.jsonl.1`` is the newest."""
-    return path.with_name(f"{path.name}.{number}")
-
-
-def traffic_files(path: Path) -> list[Path]:
-    """The file and those that were put aside before it, oldest first."""
-    older = itertools.takewhile(Path.is_file, (rotated(path, number) for number in itertools.count(1)))
-    return [*reversed(list(older)), path]
-
-
-def read_traffic(path: str | Path, *, problems: list[str] | None = None) -> list[Recorded]:
+def read_traffic(path: str | Path, *, problems: list[str] | None = None) -> list[Exchange]:
     """The recorded traffic of a file and of those that were put aside before it, oldest first.
 
     A last line without an end that cannot be read is one that is being written, or was when a process was killed; it is
@@ -132,11 +202,12 @@ def read_traffic(path: str | Path, *, problems: list[str] | None = None) -> list
     Raises:
         DataError: There is no such file, or a line cannot be read and ``problems`` is not given.
     """
-    found: dict[str, Recorded] = {}
+    found: dict[str, Exchange] = {}
     bad: list[str] = []
-    for file in traffic_files(Path(path)):
-        for recorded in _read(file, bad):
-            found.setdefault(recorded.id, recorded)
+    older = itertools.takewhile(Path.is_file, (_rotated(Path(path), number) for number in itertools.count(1)))
+    for file in (*reversed(list(older)), Path(path)):
+        for exchange in _read(file, bad):
+            found.setdefault(exchange.id, exchange)
     if problems is not None:
         problems += bad
     elif bad:
@@ -154,14 +225,19 @@ def is_traffic(path: str | Path) -> bool:
     return b'"artifact"' in first and b'"top_scores"' in first
 
 
-def _read(file: Path, bad: list[str]) -> Iterator[Recorded]:
+def _rotated(path: Path, number: int) -> Path:
+    """The file that was put aside so many times ago: ``traffic.jsonl.1`` is the newest."""
+    return path.with_name(f"{path.name}.{number}") if number else path
+
+
+def _read(file: Path, bad: list[str]) -> Iterator[Exchange]:
     try:
         with file.open("rb") as lines:
             for number, line in enumerate(lines, start=1):
                 if not line.strip():
                     continue
                 try:
-                    yield Recorded.model_validate_json(line, strict=True)
+                    yield Exchange.model_validate_json(line, strict=True)
                 except ValidationError as error:
                     if line.endswith(b"\n"):
                         first = error.errors(include_url=False, include_input=False)[0]
