@@ -8,6 +8,8 @@ import shutil
 import subprocess
 import sys
 
+import pytest
+
 from querywright.data import load_sample, split_questions
 from querywright.models.embedded import EmbeddedSettings
 from querywright.models.embedder import resolve_embedder
@@ -30,6 +32,7 @@ print(json.dumps([prediction.answer, [p.id for p in prediction.passages], engine
 """
 
 
+@pytest.mark.slow
 def test_compiled_saved_loaded_and_verified_in_another_process(working_folder, tmp_path):
     sample = load_sample()
     splits = split_questions(sample.questions, sizes=(2, 2, 2))

@@ -62,6 +62,7 @@ def parts(tmp_path_factory, model_files):
         yield resolve_lm("embedded"), ChromaRetriever("tiny", embedder=embedder, home=folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [n for n, kind in TECHNIQUES.items() if n != "hcqr" and not kind.ENGINE])
 def test_it_answers_with_the_embedded_models(name, parts):
     lm, retriever = parts
@@ -95,6 +96,7 @@ def test_a_name_is_written_as_it_stands_in_the_question(parts):
     assert all("Lewiston Maineiacs" in text for text in written)
 
 
+@pytest.mark.slow
 def test_a_grounded_answer_names_passages_that_were_shown_or_declines(parts):
     lm, _ = parts
     reader = GroundedReader()
