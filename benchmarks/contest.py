@@ -24,6 +24,7 @@ from typing import Any
 from trials import TRAIN, Site
 
 from querywright.errors import BudgetError, InputError
+from querywright.files import write_file
 from querywright.metrics.statistics import PairedTest, paired_exact_test
 from querywright.models.memo import remembering
 from querywright.models.store import open_store
@@ -40,7 +41,6 @@ from querywright.optimize.study.spec import BudgetSpec
 from querywright.optimize.study.storage import StudyStorage, open_storage
 from querywright.optimize.study.types import ArmConfig
 from querywright.optimize.study.working import work
-from querywright.retrieval.collection import write_whole
 
 TECHNIQUES = ("rag_fusion", "multi_query", "step_back", "query2doc", "hcqr")
 TUNED = "rag_fusion"
@@ -105,7 +105,7 @@ class Searched:
 
     def write(self, path: Path) -> None:
         """Keep it."""
-        write_whole(path, json.dumps({**asdict(self), "arm": self.arm.to_json()}).encode())
+        write_file(path, json.dumps({**asdict(self), "arm": self.arm.to_json()}).encode())
 
     @classmethod
     def read(cls, path: Path) -> Searched:
@@ -201,7 +201,7 @@ def _same_contest(path: Path, given: Contest) -> None:
                 f"{str(path.parent)!r} holds a contest with another {', '.join(others)}: give what it was begun with, "
                 "or another --home"
             )
-    write_whole(path, json.dumps(asdict(given)).encode())
+    write_file(path, json.dumps(asdict(given)).encode())
 
 
 def _told(test: PairedTest | None) -> str:

@@ -42,8 +42,8 @@ from trials import TESTED, TRAIN, Site, rate, run
 
 from querywright.data import load_sample
 from querywright.data.types import Passage, Question
+from querywright.files import write_file
 from querywright.retrieval.chroma import ChromaRetriever
-from querywright.retrieval.collection import write_whole
 from querywright.retrieval.types import Hit
 
 PARTS = ("replay", "big", "workers", "overhead", "equal-calls")
@@ -256,7 +256,7 @@ def opened(options: argparse.Namespace, parts: Sequence[str]) -> Iterator[Callab
         folder = options.home or Path(closing.enter_context(tempfile.TemporaryDirectory()))
         server = closing.enter_context(Loopback(options.latency, port=_port(folder)))
         if options.home is not None and not options.home.joinpath(PORT).exists():
-            write_whole(options.home / PORT, str(server.port).encode())
+            write_file(options.home / PORT, str(server.port).encode())
         sites: dict[str, Site] = {}
 
         def site(part: str) -> Site:

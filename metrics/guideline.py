@@ -23,10 +23,10 @@ from dspy.utils.exceptions import AdapterParseError
 from querywright.data.judged import Case
 from querywright.data.types import Passage, Question
 from querywright.errors import DataError
+from querywright.files import write_file
 from querywright.metrics.judge import JudgedMetric
 from querywright.metrics.judges import CoverageJudge
 from querywright.models.adapter import show_passages
-from querywright.retrieval.collection import write_whole
 
 MOST_POINTS = 10
 MOST_BYTES = 64 * 2**20
@@ -152,7 +152,7 @@ class Guidelines(Mapping[str, Guideline]):
 
     def save(self, path: Path) -> None:
         """Write them as one JSON file, whole or not at all."""
-        write_whole(path, _dumped(self._given).encode())
+        write_file(path, _dumped(self._given).encode())
 
     @classmethod
     def load(cls, path: Path) -> Guidelines:

@@ -11,11 +11,11 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 
 from querywright.errors import ArtifactError
+from querywright.files import write_file
 from querywright.metrics.calibration import Calibration
 from querywright.metrics.judge import Judge
 from querywright.metrics.judges import JUDGES
 from querywright.optimize.program_state import PredictorState, apply_states, predictor_states
-from querywright.retrieval.collection import write_whole
 
 NAME = "judge.json"
 FORMAT = 1
@@ -87,7 +87,7 @@ def save_judge(path: Path, judge: Judge, calibration: Calibration | None) -> Pat
     )
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(file, (state.model_dump_json(indent=2) + "\n").encode())
+        write_file(file, (state.model_dump_json(indent=2) + "\n").encode())
     except OSError as error:
         raise ArtifactError(
             f"the judge {file.name!r} could not be written: {error.strerror}; give another --out"

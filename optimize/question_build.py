@@ -33,10 +33,9 @@ from querywright.programs.question_rules import REPEATED
 from querywright.programs.question_writer import QuestionWriter
 from querywright.programs.steps import Call, Together
 from querywright.retrieval.chroma import check_embedder
-from querywright.retrieval.collection import collection_folder, published_passages
+from querywright.retrieval.collection import building, collection_folder, published_passages
 from querywright.retrieval.index import IndexReport
 from querywright.retrieval.line_files import Edited
-from querywright.retrieval.locks import building
 from querywright.retrieval.question_records import (
     IMPORTED,
     LOCK,
@@ -146,7 +145,7 @@ def build_questions(
     writer, judge, judge_lm = writer or QuestionWriter(), judge or AnswerabilityJudge(), judge_lm or lm
     made = questions_made(writer, judge, lm, judge_lm)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with building(folder / LOCK, questions_name(collection)), metered() as meter:
+    with building(folder, questions_name(collection), LOCK), metered() as meter:
         looked_at = list(passages.values())[:limit]
         known = read_records(folder)
         wanted = _unwritten(known, looked_at, made.settings)

@@ -29,7 +29,7 @@ from querywright.retrieval.answer_choice import Floats, Integers, NearPairs, far
 from querywright.retrieval.answer_matrix import ANSWERED, Cells, Validation, completed
 from querywright.retrieval.answer_pairs import Pair, read_pairs, write_pairs
 from querywright.retrieval.chroma import ChromaRetriever
-from querywright.retrieval.locks import building
+from querywright.retrieval.collection import building
 from querywright.retrieval.question_records import (
     COMPLETE,
     LOCK,
@@ -175,7 +175,7 @@ def fill(
     retriever = ChromaRetriever(collection, embedder=embedder, home=home)
     if not (folder / RECORDS).exists():
         raise _nothing_to_fill(collection)
-    with building(folder / LOCK, questions_name(collection)):
+    with building(folder, questions_name(collection), LOCK):
         world = _world(collection, read_records(folder), list(retriever.passages()))
         before = len(read_pairs(folder))
         near = _near(world, with_store(embedder, home), threshold, percentile, most, complete)

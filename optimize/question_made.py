@@ -10,12 +10,12 @@ import dspy
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from querywright.errors import CollectionError
+from querywright.files import write_file
 from querywright.metrics.judge import Judge
 from querywright.models.lm import engine_of, lm_digest
 from querywright.models.usage import Cost
 from querywright.optimize.program_state import predictor_states
 from querywright.programs.question_writer import QuestionWriter
-from querywright.retrieval.collection import write_whole
 
 MADE = "questions.json"
 FORMAT = 1
@@ -63,7 +63,7 @@ class QuestionsMade(BaseModel):
 
     def save(self, folder: Path) -> None:
         """Write it, whole or not at all."""
-        write_whole(folder / MADE, (self.model_dump_json(indent=2) + "\n").encode())
+        write_file(folder / MADE, (self.model_dump_json(indent=2) + "\n").encode())
 
 
 def questions_made(writer: QuestionWriter, judge: Judge, lm: dspy.LM, judge_lm: dspy.LM) -> QuestionsMade:

@@ -11,8 +11,8 @@ from typing import Any, Literal
 
 from querywright.data.types import Question
 from querywright.errors import CollectionError, InputError
+from querywright.files import write_file
 from querywright.optimize.question_made import read_made
-from querywright.retrieval.collection import write_whole
 from querywright.retrieval.question_records import questions_folder
 
 Kind = Literal["rephrase", "out-of-distribution"]
@@ -150,8 +150,8 @@ def write_question_set(path: Path, made: QuestionSet, index: Mapping[str, str]) 
         "sha256": hashlib.sha256(data).hexdigest(),
     }
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, data)
-    write_whole(card_file(path), json.dumps(card, ensure_ascii=False, indent=2).encode() + b"\n")
+    write_file(path, data)
+    write_file(card_file(path), json.dumps(card, ensure_ascii=False, indent=2).encode() + b"\n")
     return card
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from querywright.data.types import Question
+from querywright.files import write_file
 from querywright.optimize.evaluate import Evaluation, Row
-from querywright.retrieval.collection import write_whole
 
 
 def write_rows(path: Path, arms: Sequence[Evaluation], questions: Sequence[Question]) -> None:
@@ -55,7 +55,7 @@ def write_rows(path: Path, arms: Sequence[Evaluation], questions: Sequence[Quest
     )
     buffer = pa.BufferOutputStream()
     pq.write_table(pa.Table.from_pylist(records, schema=schema), buffer)
-    write_whole(path, buffer.getvalue().to_pybytes())
+    write_file(path, buffer.getvalue().to_pybytes())
 
 
 def _record(arm: str, row: Row, question: str, metrics: Sequence[str]) -> dict[str, Any]:

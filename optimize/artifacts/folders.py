@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from querywright.errors import ArtifactError
-from querywright.models.whole_folder import aside, replace_whole
+from querywright.files import aside
+from querywright.files import replace_folder as replace_whole
 
 LIMITS = {
     "manifest.json": 4 * 2**20,

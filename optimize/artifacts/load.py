@@ -25,12 +25,12 @@ from querywright.programs import takes_rewriter, technique_class, use_rewriter
 from querywright.retrieval.callable import as_retriever
 from querywright.retrieval.collection import (
     NAME_PATTERN,
+    Generation,
     collection_folder,
     index_command,
     list_collections,
     read_manifest,
 )
-from querywright.retrieval.collection import Manifest as Collection
 from querywright.retrieval.engines import LEXICAL, CollectionRetriever
 from querywright.retrieval.rerank import HUB_PREFIX, Reranker, resolve_reranker
 

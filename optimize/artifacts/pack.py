@@ -11,6 +11,7 @@ from pathlib import Path
 
 from querywright.data.types import Passage
 from querywright.errors import ArtifactError, CollectionError, InputError
+from querywright.files import sync
 from querywright.models.embedder import CHUNK, Embedder, Vectors, embedder_of
 from querywright.models.store import Store, open_store
 from querywright.optimize.artifacts.files import ArtifactManifest, artifact_files, checked_artifact
@@ -34,8 +35,7 @@ from querywright.optimize.artifacts.searched import check_named, open_searched
 from querywright.optimize.artifacts.signatures import private_key, signature_of
 from querywright.retrieval.answer_pairs import ANSWERS as STORED_ANSWERS
 from querywright.retrieval.answer_pairs import read_pairs
-from querywright.retrieval.collection import Manifest as Published
-from querywright.retrieval.collection import collection_folder, published_passages, sync_folder
+from querywright.retrieval.collection import Generation, collection_folder, published_passages
 from querywright.retrieval.engines import LEXICAL, Engine
 from querywright.retrieval.question_records import RECORDS as STORED_RECORDS
 from querywright.retrieval.question_records import questions_folder, read_records
@@ -120,7 +120,7 @@ def pack(
             writer.close()
         size = temporary.stat().st_size
         os.replace(temporary, out)
-        sync_folder(out.absolute().parent)
+        sync(out.absolute().parent)
     except OSError as error:
         raise ArtifactError(
             f"{out.name!r} could not be written: {error.strerror}; give another --out, or make room"
@@ -183,7 +183,7 @@ class _Model:
         return self._embedder.encode(texts)
 
 
-def _packing(published: Published, home: Path | None) -> Embedder:
+def _packing(published: Generation, home: Path | None) -> Embedder:
     """What the embedder of a collection has made, and the embedder for what the store lacks."""
 
     def load() -> _Model:
@@ -196,7 +196,7 @@ def _packing(published: Published, home: Path | None) -> Embedder:
 
 
 def _add(
-    writer: PackWriter, where: str, published: Published, passages: Mapping[str, Passage], embedder: Embedder
+    writer: PackWriter, where: str, published: Generation, passages: Mapping[str, Passage], embedder: Embedder
 ) -> CollectionFacts:
     texts = distinct_texts(passages.values())
     writer.add(f"{where}{PASSAGES}", _lines(passages.values()))

@@ -19,12 +19,12 @@ import dspy
 from pydantic import BaseModel, ConfigDict, Field
 
 from querywright.errors import ArtifactError
+from querywright.files import sync
 from querywright.home import home as working_folder
 from querywright.models.lm import resolve_lm
 from querywright.models.rewriter_bases import KEPT
 from querywright.models.rewriters import MANIFEST, Rewriter, read_rewriter
 from querywright.programs import RAG
-from querywright.retrieval.collection import sync_folder
 
 PREFIX = "rewriter:"
 LARGEST_KEPT = 64 * 2**20
@@ -154,14 +154,14 @@ def put_rewriter(ref: RewriterRef, files: Mapping[str, bytes], home: Path | None
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
-        sync_folder(temporary)
+        sync(temporary)
         checked_rewriter(temporary, ref)
         folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if _is_whole(folder, ref):  # another process was first, and somebody may be reading it
             return folder
         shutil.rmtree(folder, ignore_errors=True)  # a damaged one
         temporary.rename(folder)
-        sync_folder(folder.parent)
+        sync(folder.parent)
     except OSError as error:
         if _is_whole(folder, ref):  # another process was first
             return folder

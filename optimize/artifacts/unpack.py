@@ -21,6 +21,7 @@ import numpy as np
 
 from querywright.data.types import Passage
 from querywright.errors import ArtifactError, CollectionError, DataError, InputError
+from querywright.files import locked, sync, write_file
 from querywright.home import home as working_folder
 from querywright.models.embedder import CHUNK, Embedder
 from querywright.models.rewriters import MANIFEST as REWRITER
@@ -56,12 +57,9 @@ from querywright.retrieval.collection import (
     collection_folder,
     content_hash,
     read_manifest,
-    sync_folder,
-    write_parts,
 )
 from querywright.retrieval.engines import LEXICAL
 from querywright.retrieval.index import build_collection
-from querywright.retrieval.locks import waiting
 from querywright.retrieval.passages import checked_passages
 from querywright.retrieval.question_records import RECORDS as STORED_RECORDS
 from querywright.retrieval.question_records import questions_name, read_records
@@ -170,7 +168,8 @@ def _build(packed: Packed, manifest: ArtifactManifest, home: Path) -> tuple[str,
     ]
     if not given:
         return ()
-    with waiting(home / "unpacking.lock", "another process has been unpacking into this working folder"):
+    busy = ArtifactError("another process has been unpacking into this working folder for ten minutes; end it first")
+    with locked(home / "unpacking.lock", busy, seconds=600):
         _sweep(home)
         missing = [facts for facts, _ in given if not _is_there(facts, packed, home)]
         passages = {facts.name: _passages(packed, facts, where) for facts, where in given}
@@ -263,9 +262,9 @@ def _make(
     folder = collection_folder(facts.name, workshop)
     folder.mkdir(mode=0o700, parents=True)
     if where == IN_QUESTIONS:
-        write_parts(folder / STORED_RECORDS, packed.pieces(f"{where}{RECORDS}"))
+        write_file(folder / STORED_RECORDS, packed.pieces(f"{where}{RECORDS}"))
         if f"{where}{ANSWERS}" in packed:
-            write_parts(folder / STORED_ANSWERS, packed.pieces(f"{where}{ANSWERS}"))
+            write_file(folder / STORED_ANSWERS, packed.pieces(f"{where}{ANSWERS}"))
         try:
             read_records(folder)
             read_pairs(folder)
@@ -296,7 +295,7 @@ def _move(workshop: Path, home: Path, name: str) -> None:
             f"the collection {name!r} could not be put in place: {error.strerror}; unpack again, or give another "
             "working folder (--home)"
         ) from error
-    sync_folder(target.parent)
+    sync(target.parent)
 
 
 @contextmanager

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from querywright.errors import InputError
+from querywright.files import write_file
 from querywright.optimize.evaluate import finite
 from querywright.optimize.rewriter.keeping import add_line
 from querywright.optimize.rewriter.types import Pair
-from querywright.retrieval.collection import write_whole
 
 ROLES = frozenset({"system", "user", "assistant"})
 MOST_CHARS = 16 * 2**20
@@ -20,7 +20,7 @@ MOST_CHARS = 16 * 2**20
 
 def write_pairs(path: Path, pairs: Sequence[Pair]) -> None:
     """Write pairs, a line each; the file is the old one or the new one at every moment."""
-    write_whole(
+    write_file(
         path,
         "".join(json.dumps(pair_json(pair), ensure_ascii=False) + "\n" for pair in pairs).encode("utf-8", "replace"),
     )

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from querywright.errors import InputError
+from querywright.files import write_file
 from querywright.optimize.evaluate import Row
 from querywright.optimize.study.status import Known, aims, interval
 from querywright.optimize.study.types import TrialRecord
-from querywright.retrieval.collection import write_whole
 
 SUFFIXES = (".parquet", ".csv", ".jsonl")
 
@@ -49,7 +49,7 @@ def export(snapshot: Known, path: str | Path, *, questions: bool = False) -> int
     rows = question_rows(snapshot) if questions else trial_rows(snapshot)
     columns = list(dict.fromkeys(name for row in rows for name in row)) or ["number"]
     table = [{name: _held(row.get(name)) for name in columns} for row in rows]
-    write_whole(target, _WRITERS[target.suffix.lower()](columns, table))
+    write_file(target, _WRITERS[target.suffix.lower()](columns, table))
     return len(table)
 
 

@@ -15,6 +15,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from querywright.errors import InputError
+from querywright.files import write_file
 from querywright.optimize.study.checking import check_spec, check_storage, problems_of
 from querywright.optimize.study.differences import spec_differences
 from querywright.optimize.study.spec import (
@@ -25,7 +26,6 @@ from querywright.optimize.study.spec import (
     StudySpec,
     TechniqueSpec,
 )
-from querywright.retrieval.collection import write_whole
 
 MOST_BYTES = 1_000_000
 _ROUNDS = 4
@@ -80,7 +80,7 @@ def spec_text(spec: StudySpec) -> str:
 
 def write_spec(spec: StudySpec, path: Path) -> None:
     """Write a study so that the file is the old one or the new one at every moment."""
-    write_whole(path, spec_text(spec).encode())
+    write_file(path, spec_text(spec).encode())
 
 
 class _Dumper(yaml.SafeDumper):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from querywright import __version__
+from querywright.files import write_file
 from querywright.optimize import html_figures
 from querywright.optimize.comparison import Compared
 from querywright.optimize.html import scores
@@ -20,7 +21,6 @@ from querywright.optimize.study.importance import importances
 from querywright.optimize.study.prompts_html import prompts_html
 from querywright.optimize.study.status import Aim, Known, aims, ended, front, techniques
 from querywright.optimize.study.tested import asked_on_test, on_test
-from querywright.retrieval.collection import write_whole
 
 LATER = "<p>Told when the study has ended.</p>"
 
@@ -34,7 +34,7 @@ def write_report(snapshot: Known, path: str | Path) -> None:
         snapshot: The study: running, broken off or finished.
         path: The file.
     """
-    write_whole(Path(path), study_html(snapshot).encode("utf-8", "replace"))
+    write_file(Path(path), study_html(snapshot).encode("utf-8", "replace"))
 
 
 def study_html(snapshot: Known) -> str:

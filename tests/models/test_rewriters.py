@@ -13,8 +13,9 @@ import dspy
 import pytest
 import torch
 
+from querywright import files
 from querywright.errors import ArtifactError, ModelError
-from querywright.models import rewriters, whole_folder
+from querywright.models import rewriters
 from querywright.models.adapter import PromptAdapter
 from querywright.models.engine_errors import LMModelError
 from querywright.models.hf import Base, encode, load_base, load_tokenizer
@@ -270,7 +271,7 @@ def test_an_older_one_is_replaced_whole_or_stays(place, monkeypatch):
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(whole_folder, "_sync", full)
+    monkeypatch.setattr(files, "sync", full)
     with pytest.raises(ArtifactError, match=r"'mine' could not be written: the disk is full"):
         write(place / "mine", place / "weights", base, recipe="paper")
     assert read_rewriter(place / "mine") == newer

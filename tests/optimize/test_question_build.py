@@ -25,9 +25,8 @@ from querywright.optimize.failures import TooManyFailuresError
 from querywright.optimize.question_build import build_questions, write_record
 from querywright.optimize.question_made import MADE, read_made, settings_digest
 from querywright.programs.question_writer import QuestionWriter
-from querywright.retrieval.collection import published_passages
+from querywright.retrieval.collection import building, published_passages
 from querywright.retrieval.index import build_collection
-from querywright.retrieval.locks import building
 from querywright.retrieval.question_files import export_questions, import_questions
 from querywright.retrieval.question_records import (
     IMPORTED,
@@ -347,7 +346,7 @@ def test_only_one_process_writes(build, home, lm):
     folder(home).mkdir(parents=True)
     with (
         building(folder(home) / LOCK, questions_name("foods")),
-        pytest.raises(CollectionError, match="'foods-questions' is being built by process"),
+        pytest.raises(CollectionError, match="'foods-questions' is being built by another process"),
     ):
         build(lm)
     assert lm.engine.inner.asked == []

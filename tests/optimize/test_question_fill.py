@@ -218,7 +218,7 @@ def test_nobody_changes_the_questions_during_a_fill(changing, lm_that):
 
     report = fill("facts", lm=lm, embedder=embedder_in(changing), home=changing, most=5, complete=False, threads=1)
     assert len(refused) == 2
-    assert all("'facts-questions' is being built by process" in told for told in refused)
+    assert all("'facts-questions' is being built by another process" in told for told in refused)
     assert asked_of(other) == []
     assert report.failed == 0
     assert fill("facts", lm=other, embedder=embedder_in(changing), home=changing, most=5).near == 4

@@ -15,9 +15,8 @@ import pytest
 from querywright.data.types import Passage
 from querywright.errors import CollectionError, DataError, InputError
 from querywright.models.embedder import Embedder
-from querywright.retrieval.collection import published_passages
+from querywright.retrieval.collection import building, published_passages
 from querywright.retrieval.index import build_collection
-from querywright.retrieval.locks import building
 from querywright.retrieval.question_files import COLUMNS, export_questions, import_questions
 from querywright.retrieval.question_records import (
     COMPLETE,
@@ -290,6 +289,6 @@ def test_mistakes(home: Path, tmp_path: Path) -> None:
     with pytest.raises(CollectionError, match="none is kept; nothing was published"):
         import_questions("foods", file, embedder=EMBEDDER, home=home)
     folder = questions_folder("foods", home)
-    with building(folder / LOCK, "foods"), pytest.raises(CollectionError, match="is being built by process"):
+    with building(folder, "foods", LOCK), pytest.raises(CollectionError, match="is being built by another process"):
         import_questions("foods", file, embedder=EMBEDDER, home=home)
     assert on_disk(home) == before

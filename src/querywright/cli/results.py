@@ -55,13 +55,13 @@ class Results:
 
     def write(self, folder: Path) -> None:
         """Write results question by question, the summary and the report."""
+        from querywright.files import write_file
         from querywright.optimize.html import report_html
         from querywright.optimize.rows_table import write_rows
-        from querywright.retrieval.collection import write_whole
 
         folder.mkdir(parents=True, exist_ok=True)
         summary = json.dumps(self.summary(), ensure_ascii=False, indent=2, allow_nan=False)
-        write_whole(folder / SUMMARY, summary.encode("utf-8", "replace") + b"\n")
+        write_file(folder / SUMMARY, summary.encode("utf-8", "replace") + b"\n")
         write_rows(folder / ROWS, [*self.compared.arms, *self.compared.references], self.ready.questions)
         html = report_html(
             self.compared,
@@ -69,7 +69,7 @@ class Results:
             facts=self.facts,
             notes=self.notes(),
         )
-        write_whole(folder / REPORT, html.encode("utf-8", "replace"))
+        write_file(folder / REPORT, html.encode("utf-8", "replace"))
 
     def show(self, folder: Path, *, as_json: bool) -> None:
         """Print tables and verdicts, or JSON."""

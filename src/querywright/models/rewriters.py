@@ -22,12 +22,13 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 
+from querywright.checksummed import first_problem
 from querywright.errors import ArtifactError
+from querywright.files import place_of, replace_folder
 from querywright.models.embedded import EmbeddedSettings, packaged_file
 from querywright.models.engine_errors import LMModelError
 from querywright.models.lora_gguf import write_lora_gguf
 from querywright.models.rewriter_bases import RewriterBase
-from querywright.models.whole_folder import check_replaceable, place_of, replace_whole
 
 FORMAT = 1
 """The form in which rewriters are written."""
@@ -210,7 +211,7 @@ def write_rewriter(
         (folder / MANIFEST).write_text(_pretty(manifest.model_dump()), encoding="utf-8")
 
     try:
-        replace_whole(target, fill, check=check_target)
+        replace_folder(target, fill, check=check_target)
     except OSError as error:
         reason = {errno.ENOSPC: "the disk is full", errno.EROFS: "the file system is read-only"}.get(
             error.errno or 0, error.strerror or type(error).__name__
@@ -278,7 +279,16 @@ def check_target(path: str | Path) -> None:
     Raises:
         ArtifactError: It is a file, or holds what would be lost.
     """
-    check_replaceable(Path(path).expanduser().absolute(), FILES, MANIFEST)
+    target = Path(path).expanduser().absolute()
+    if target.is_symlink() or (target.exists() and not target.is_dir()):
+        raise ArtifactError(f"{target.name!r} is a file or a link, but a rewriter is a folder; give another folder")
+    present = {entry.name for entry in target.iterdir()} if target.exists() else set()
+    others = sorted(present - set(FILES)) or (sorted(present) if MANIFEST not in present else [])
+    if others:
+        raise ArtifactError(
+            f"{target.name!r} holds files that are not of a rewriter, such as {others[0]!r}; they would be lost. "
+            "Give another folder"
+        )
 
 
 def _read_manifest(name: str, folder: Path) -> _Manifest:
@@ -292,9 +302,7 @@ def _read_manifest(name: str, folder: Path) -> _Manifest:
     try:
         manifest = _Manifest.model_validate(content)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise ArtifactError(f"{MANIFEST} of the rewriter {name!r} is wrong at {where}: {first['msg']}") from error
+        raise ArtifactError(f"{MANIFEST} of the rewriter {name!r} is wrong: {first_problem(error)}") from error
     if manifest.checksum != manifest.digest():
         raise ArtifactError(
             f"{MANIFEST} of the rewriter {name!r} was changed after it was written; copy the whole folder again"

@@ -17,7 +17,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from querywright.errors import CollectionError, InputError
-from querywright.retrieval.collection import write_whole
+from querywright.files import write_file
 
 ANSWERS = "answers.jsonl"
 SCHEMA = 1
@@ -65,7 +65,7 @@ def write_pairs(folder: Path, pairs: Iterable[Pair]) -> None:
         if (one.question, one.passage) == (other.question, other.passage):
             raise InputError(f"the question {one.question!r} and the passage {one.passage!r} are a pair twice")
     body = "".join(f"{json.dumps(asdict(pair), ensure_ascii=False, sort_keys=True)}\n" for pair in ordered).encode()
-    write_whole(folder / ANSWERS, json.dumps(_head(body), sort_keys=True).encode() + b"\n" + body)
+    write_file(folder / ANSWERS, json.dumps(_head(body), sort_keys=True).encode() + b"\n" + body)
 
 
 def read_pairs(folder: Path) -> list[Pair]:

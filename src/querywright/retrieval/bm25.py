@@ -16,7 +16,7 @@ from querywright.errors import InputError
 from querywright.models.embedder import Progress
 from querywright.retrieval.bm25_index import METHOD, Scores, open_index
 from querywright.retrieval.chroma import ChromaRetriever
-from querywright.retrieval.collection import Manifest, collection_folder, published_passages
+from querywright.retrieval.collection import Generation, collection_folder, published_passages
 from querywright.retrieval.filters import matcher
 from querywright.retrieval.held import HeldPassages
 from querywright.retrieval.types import Hit, Kind, check_queries
@@ -91,7 +91,7 @@ class BM25Retriever(HeldPassages):
     def _fill(
         self,
         folder: Path,
-        manifest: Manifest,
+        manifest: Generation,
         passages: dict[str, Passage],
         where: Mapping[str, Any] | None,
         k1: float,
@@ -109,7 +109,7 @@ class BM25Retriever(HeldPassages):
         passes = matcher(where)
         self._mask = None if passes is None else np.array([passes(one.metadata) for one in self._rows], dtype=bool)
 
-    def _indexed(self, folder: Path, manifest: Manifest) -> tuple[Path, Manifest, Sequence[Passage]]:
+    def _indexed(self, folder: Path, manifest: Generation) -> tuple[Path, Generation, Sequence[Passage]]:
         """Where the index lies, what is in it, and the texts that are scored, one a passage in their order."""
         return folder, manifest, self._rows
 

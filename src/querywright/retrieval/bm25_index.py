@@ -8,32 +8,28 @@ The only file that imports bm25s.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
-import os
-import secrets
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
+from querywright.checksummed import Checksummed
 from querywright.data.types import Passage
 from querywright.errors import CollectionError
+from querywright.files import file_digests, json_digest, replace_folder
 from querywright.models.embedder import Progress
-from querywright.retrieval.collection import Manifest, file_digests, read_manifest, sync_folder, write_whole
-from querywright.retrieval.locks import waiting
+from querywright.retrieval.collection import Generation, read_manifest
 from querywright.retrieval.words import TOKENISER, terms
 
 Scores = NDArray[np.float32]
 
-SCHEMA = 1
 METHOD = "lucene"
 FOLDER = "bm25"
 FACTS = "index.json"
@@ -72,7 +68,7 @@ class BM25Index:
 
 def open_index(
     folder: Path,
-    manifest: Manifest,
+    manifest: Generation,
     passages: Sequence[Passage],
     *,
     k1: float,
@@ -90,46 +86,39 @@ def open_index(
         k1: Saturation of a repeated word, 0 or more.
         b: Share of the length that is made up for, 0 to 1.
         progress: Called with (passages read, passages in all) while an index is built. Default None.
-
-    Raises:
-        CollectionError: When another process has been building it for ten minutes.
     """
-    facts = _facts(manifest, k1, b)
-    place = folder / FOLDER / _name(facts)
+    facts = IndexFacts(
+        content_hash=manifest.content_hash, count=manifest.count, k1=float(k1), b=float(b), bm25s=version("bm25s")
+    )
+    place = folder / FOLDER / facts.name
     found = _load(place, facts)
     if found is not None:
         return BM25Index(found)
-    with _lock(folder / FOLDER, manifest.name) as may_write:
-        found = _load(place, facts) if may_write else None
-        if found is None:
-            found = _build(passages, k1, b, progress)
-            if may_write:
-                _save(place, found, facts)
-                _sweep(folder, place)
+    found = _build(passages, k1, b, progress)
+    try:
+        _save(place, found, facts)
+        _sweep(folder, place)
+    except OSError as error:
+        _logger.warning("the BM25 index of %r cannot be saved and will be built again: %s", manifest.name, error)
     return BM25Index(found)
 
 
-def _facts(manifest: Manifest, k1: float, b: float) -> dict[str, Any]:
-    """Everything that decides what is in an index."""
-    return {
-        "schema": SCHEMA,
-        "content_hash": manifest.content_hash,
-        "count": manifest.count,
-        "tokeniser": TOKENISER,
-        "method": METHOD,
-        "k1": float(k1),
-        "b": float(b),
-        "bm25s": version("bm25s"),
-    }
+class IndexFacts(Checksummed):
+    """Everything that decides what is in an index, and the SHA-256 of its files once they are there."""
 
+    content_hash: str
+    count: int
+    tokeniser: str = TOKENISER
+    method: str = METHOD
+    k1: float
+    b: float
+    bm25s: str
+    files: dict[str, str] = Field(default_factory=dict)
 
-def _name(facts: Mapping[str, Any]) -> str:
-    """``<content>.<settings>``: an index of other content is known by its name."""
-    return f"{facts['content_hash'][:16]}.{_digest(facts)[:16]}"
-
-
-def _digest(content: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    @property
+    def name(self) -> str:
+        """``<content>.<settings>``: an index of other content is known by its name."""
+        return f"{self.content_hash[:16]}.{json_digest(self.model_dump())[:16]}"
 
 
 def _build(passages: Sequence[Passage], k1: float, b: float, progress: Progress | None) -> Any:
@@ -157,18 +146,18 @@ def _bm25s() -> Any:
     return bm25s
 
 
-def _load(place: Path, facts: Mapping[str, Any]) -> Any | None:
+def _load(place: Path, facts: IndexFacts) -> Any | None:
     """The index that is stored, or None when there is none or it does not fit."""
     if not place.is_dir():
         return None
     try:
-        content = json.loads((place / FACTS).read_bytes())
-        if content["facts"] != facts or content["sha256"] != _digest(content["files"]):
+        stored = IndexFacts.read(place / FACTS)
+        if stored is None or stored.model_copy(update={"files": {}}) != facts:
             raise ValueError("it was made of something else")
-        if set(content["files"]) != set(FILES) or file_digests(place, FILES) != content["files"]:
+        if set(stored.files) != set(FILES) or file_digests(place, FILES) != stored.files:
             raise ValueError("its files are damaged or missing")
         model = _bm25s().BM25.load(place, mmap=False, allow_pickle=False, load_corpus=False, show_progress=False)
-        if model.scores["num_docs"] != facts["count"]:
+        if model.scores["num_docs"] != facts.count:
             raise ValueError("it has another number of passages")
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         _logger.warning("the BM25 index %s is built again: %s", place.name, error)
@@ -176,52 +165,23 @@ def _load(place: Path, facts: Mapping[str, Any]) -> Any | None:
     return model
 
 
-def _save(place: Path, model: Any, facts: Mapping[str, Any]) -> None:
-    """Puts an index into its place, whole or not at all; what cannot be saved is logged."""
-    temporary = place.with_name(f"tmp-{secrets.token_hex(4)}")
-    try:
-        model.save(temporary, allow_pickle=False, show_progress=False)
-        files = file_digests(temporary, FILES)
-        for name in FILES:
-            _sync(temporary / name)
-        content = {"facts": facts, "files": files, "sha256": _digest(files)}
-        write_whole(temporary / FACTS, json.dumps(content, indent=2, sort_keys=True).encode() + b"\n")
-        if place.exists():
-            shutil.rmtree(place)
-        temporary.rename(place)
-        sync_folder(place.parent)
-    except OSError as error:
-        _logger.warning("the BM25 index could not be saved and will be built again: %s", error)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+def _save(place: Path, model: Any, facts: IndexFacts) -> None:
+    """Puts an index into its place, whole or not at all."""
 
+    def fill(folder: Path) -> None:
+        model.save(folder, allow_pickle=False, show_progress=False)
+        facts.model_copy(update={"files": file_digests(folder, FILES)}).write(folder / FACTS)
 
-def _sync(path: Path) -> None:
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
+    replace_folder(place, fill)
 
 
 def _sweep(folder: Path, place: Path) -> None:
-    """Removes what an ended process left half-built, and indexes of content that is no longer there."""
+    """Removes indexes of content that is no longer there."""
     try:
         published = read_manifest(folder)
     except CollectionError:
         return
     kept = {place.name[:16]} | ({published.content_hash[:16]} if published else set())
     for path in place.parent.iterdir():
-        if path.is_dir() and path.name.partition(".")[0] not in kept:
+        if path.is_dir() and not path.name.startswith(".") and path.name.partition(".")[0] not in kept:
             shutil.rmtree(path, ignore_errors=True)
-
-
-@contextmanager
-def _lock(root: Path, name: str) -> Iterator[bool]:
-    """Holds the right to build; gives False where nothing can be written, and so nobody else can be in the way."""
-    try:
-        root.mkdir(mode=0o700, exist_ok=True)
-        (root / "building.lock").touch(mode=0o600)
-    except OSError as error:
-        _logger.warning("the BM25 index of %r cannot be saved and will be built again: %s", name, error)
-        yield False
-        return
-    with waiting(root / "building.lock", f"another process has been building the BM25 index of {name!r}"):
-        yield True

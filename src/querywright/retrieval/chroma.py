@@ -16,7 +16,7 @@ from querywright.errors import CollectionError, InputError
 from querywright.models.embedder import Embedder, TextEmbedder, Vectors, with_store
 from querywright.retrieval.chroma_index import SharedIndex, check_answers, missed, open_shared
 from querywright.retrieval.collection import (
-    Manifest,
+    Generation,
     collection_folder,
     index_command,
     open_published,
@@ -146,8 +146,8 @@ class ChromaRetriever(HeldPassages):
 
 
 def _open(
-    folder: Path, manifest: Manifest, embedder: TextEmbedder, home: Path | None
-) -> tuple[Manifest, dict[str, Passage], SharedIndex] | None:
+    folder: Path, manifest: Generation, embedder: TextEmbedder, home: Path | None
+) -> tuple[Generation, dict[str, Passage], SharedIndex] | None:
     """A generation, checked, or None when it is gone."""
     check_embedder(manifest, embedder)
     index = open_shared(folder, manifest)
@@ -158,7 +158,7 @@ def _open(
     return manifest, passages, index
 
 
-def check_embedder(manifest: Manifest, embedder: TextEmbedder) -> None:
+def check_embedder(manifest: Generation, embedder: TextEmbedder) -> None:
     """Compares an embedder with the one a collection was built with.
 
     Raises:
@@ -178,7 +178,7 @@ def check_embedder(manifest: Manifest, embedder: TextEmbedder) -> None:
         )
 
 
-def check_index(index: SharedIndex, manifest: Manifest, passages: Mapping[str, Passage], embedder: Embedder) -> None:
+def check_index(index: SharedIndex, manifest: Generation, passages: Mapping[str, Passage], embedder: Embedder) -> None:
     """Compares an open index with the manifest, and searches it for at most 16 of its own passages.
 
     Raises:

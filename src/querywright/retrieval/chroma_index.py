@@ -17,9 +17,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from querywright.errors import CollectionError, InputError
+from querywright.files import file_digests, locked
 from querywright.models.embedder import Vectors
-from querywright.retrieval.collection import SPACE, Manifest, file_digests, index_command
-from querywright.retrieval.locks import opening, share
+from querywright.retrieval.collection import SPACE, Generation, index_command, share_generation
 
 TABLE = "passages"
 EF_SEARCH = 400
@@ -27,6 +27,8 @@ EF_CONSTRUCTION = 200
 # Chroma keeps in memory what it has not synced; 2 is its least, so that nothing is left for readers to write.
 SYNC_THRESHOLD = 2
 SAME_VECTOR = 1e-4
+OPENING_SECONDS = 60.0
+"""Chroma writes to a directory for a moment when it opens it; others wait for so long."""
 
 Found = list[tuple[str, float]]
 
@@ -116,7 +118,8 @@ class ChromaIndex:
     def __init__(self, path: Path, name: str) -> None:
         self.path, self.name = path, name
         self._pid = os.getpid()
-        with opening(path / "opening.lock"):
+        slow = CollectionError(f"another process has been opening {path.name} for a minute; end it first")
+        with locked(path / "opening.lock", slow, seconds=OPENING_SECONDS):
             client = _client(path)
             try:
                 self._table = client.get_collection(TABLE, embedding_function=None)
@@ -214,7 +217,7 @@ _open: weakref.WeakValueDictionary[Path, SharedIndex] = weakref.WeakValueDiction
 _open_lock = threading.Lock()
 
 
-def open_shared(folder: Path, manifest: Manifest) -> SharedIndex | None:
+def open_shared(folder: Path, manifest: Generation) -> SharedIndex | None:
     """Opens the published generation of a collection, or returns the one this process has open.
 
     Returns:
@@ -228,7 +231,7 @@ def open_shared(folder: Path, manifest: Manifest) -> SharedIndex | None:
         known = _open.get(path)
         if known is not None:
             return known
-        descriptor = share(folder / manifest.readers_lock)
+        descriptor = share_generation(folder / manifest.readers_lock)
         if descriptor is None:
             return None
         try:
@@ -253,7 +256,7 @@ def _opened(path: Path, name: str, descriptor: int) -> SharedIndex:
         ) from error
 
 
-def check_files(path: Path, manifest: Manifest) -> None:
+def check_files(path: Path, manifest: Generation) -> None:
     """Compares the index's files with the manifest.
 
     Raises:
@@ -269,7 +272,7 @@ def check_files(path: Path, manifest: Manifest) -> None:
         )
 
 
-def check_answers(index: ChromaIndex, manifest: Manifest) -> None:
+def check_answers(index: ChromaIndex, manifest: Generation) -> None:
     """Compares count and settings of an open index with the manifest.
 
     Raises:

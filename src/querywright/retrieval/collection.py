@@ -11,36 +11,32 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
+from querywright.checksummed import Checksummed
 from querywright.data.types import Passage
 from querywright.errors import CollectionError, InputError
+from querywright.files import locked, open_lock, take_lock, write_file
 from querywright.home import home as working_folder
-from querywright.retrieval.locks import share
 
-SCHEMA = 1
 SPACE = "cosine"
 MANIFEST = "manifest.json"
 QUESTIONS_SUFFIX = "-questions"
 """Ends the name of a collection of written questions, and of no other."""
 LONGEST_NAME = 63
 NAME_PATTERN = re.compile(rf"[a-z0-9][a-z0-9_-]{{0,{LONGEST_NAME - 1}}}")
-LARGEST_MANIFEST = 1_000_000
 REOPENINGS = 5
 
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Manifest:
+class Generation(Checksummed):
     """What a published generation is.
 
     Args:
-        schema: Version of this layout.
         name: The collection.
         generation: Number of the generation, from 1.
         embedder: Id of the embedder whose vectors are in it.
@@ -54,7 +50,6 @@ class Manifest:
         index_files: SHA-256 of each file of the index that reading leaves alone.
     """
 
-    schema: int
     name: str
     generation: int
     embedder: str
@@ -119,37 +114,22 @@ def content_hash(passages: Iterable[Passage]) -> str:
     return hashlib.sha256("\n".join(sorted(passage.digest() for passage in passages)).encode()).hexdigest()
 
 
-def read_manifest(folder: Path) -> Manifest | None:
+def read_manifest(folder: Path) -> Generation | None:
     """The manifest of a collection, or None when there is none.
 
     Raises:
-        CollectionError: When it is damaged, edited or of another version.
+        CollectionError: When it is damaged or edited.
     """
-    path = folder / MANIFEST
     try:
-        data = path.read_bytes()
-    except FileNotFoundError:
-        return None
-    try:
-        if len(data) > LARGEST_MANIFEST:
-            raise ValueError("it is too large")
-        content = json.loads(data)
-        if content.get("schema") != SCHEMA:
-            raise ValueError(f"its schema is {content.get('schema')!r}, this version reads {SCHEMA}")
-        digest = content.pop("sha256", None)
-        if digest != _digest(content):
-            raise ValueError("its checksum does not fit")
-        if set(content) != {field.name for field in fields(Manifest)}:
-            raise ValueError("its fields are not those of a manifest")
-        return Manifest(**content)
-    except (ValueError, AttributeError, TypeError, RecursionError) as error:
+        return Generation.read(folder / MANIFEST)
+    except ValueError as error:
         raise CollectionError(
             f"the manifest of the collection {folder.name!r} is damaged ({error}); build it again from all "
             f"its passages: {index_command(folder.name, prune=True)}"
         ) from error
 
 
-def open_published(folder: Path, home: Path | None, use: Callable[[Manifest], T | None]) -> T:
+def open_published(folder: Path, home: Path | None, use: Callable[[Generation], T | None]) -> T:
     """What is made of the published generation; looks again when a builder replaces it in between.
 
     Args:
@@ -175,7 +155,7 @@ def open_published(folder: Path, home: Path | None, use: Callable[[Manifest], T 
     )
 
 
-def published_passages(folder: Path, home: Path | None = None) -> tuple[Manifest, dict[str, Passage]]:
+def published_passages(folder: Path, home: Path | None = None) -> tuple[Generation, dict[str, Passage]]:
     """The published generation and its passages by id, in the order of their ids.
 
     Args:
@@ -186,8 +166,8 @@ def published_passages(folder: Path, home: Path | None = None) -> tuple[Manifest
         CollectionError: When there is no such collection, or it is damaged.
     """
 
-    def read(manifest: Manifest) -> tuple[Manifest, dict[str, Passage]] | None:
-        descriptor = share(folder / manifest.readers_lock)
+    def read(manifest: Generation) -> tuple[Generation, dict[str, Passage]] | None:
+        descriptor = share_generation(folder / manifest.readers_lock)
         if descriptor is None:
             return None
         try:
@@ -196,17 +176,6 @@ def published_passages(folder: Path, home: Path | None = None) -> tuple[Manifest
             os.close(descriptor)
 
     return open_published(folder, home, read)
-
-
-def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """Publishes a generation: from one moment to the next, the manifest is the new one."""
-    content = asdict(manifest)
-    content["sha256"] = _digest(content)
-    write_whole(folder / MANIFEST, json.dumps(content, indent=2, sort_keys=True).encode() + b"\n")
-
-
-def _digest(content: Mapping[str, object]) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def write_passages(path: Path, passages: Iterable[Passage]) -> str:
@@ -219,10 +188,10 @@ def write_passages(path: Path, passages: Iterable[Passage]) -> str:
         {"id": passage.id, "title": passage.title, "text": passage.text, "metadata": dict(passage.metadata)}
         for passage in passages
     )
-    return write_parts(path, (json.dumps(row, ensure_ascii=False).encode() + b"\n" for row in rows))
+    return write_file(path, (json.dumps(row, ensure_ascii=False).encode() + b"\n" for row in rows))
 
 
-def read_passages(folder: Path, manifest: Manifest) -> dict[str, Passage]:
+def read_passages(folder: Path, manifest: Generation) -> dict[str, Passage]:
     """The passages of a published generation by id, in the order of their ids.
 
     Raises:
@@ -246,51 +215,53 @@ def _passage(line: bytes) -> Passage:
     return Passage(row["id"], row["text"], row["title"], {sys.intern(key): one for key, one in row["metadata"].items()})
 
 
-def file_digests(folder: Path, names: Sequence[str]) -> dict[str, str]:
-    """SHA-256 of each named file of a folder; a file that is missing has none."""
-    digests = {}
-    for name in names:
-        if (folder / name).is_file():
-            with (folder / name).open("rb") as file:
-                digests[name] = hashlib.file_digest(file, "sha256").hexdigest()
-    return digests
-
-
-def write_whole(path: Path, data: bytes) -> None:
-    """Writes a file so that it is there whole or not at all."""
-    write_parts(path, (data,))
-
-
-def write_parts(path: Path, parts: Iterable[bytes]) -> str:
-    """Writes a file part by part so that it is there whole or not at all.
+@contextmanager
+def building(folder: Path, name: str, lock: str = "building.lock") -> Iterator[None]:
+    """Holds the right to build a collection, or to write the questions of one.
 
     Args:
-        path: The file; an older one is replaced at the end.
-        parts: What is in it. An error that comes out of them leaves the older file.
+        folder: The collection's, there already.
+        name: What is built, for the message.
+        lock: Name of the lock file. Default: that of whoever builds.
+
+    Raises:
+        CollectionError: At once, when another process or thread holds it.
+    """
+    busy = f"the collection {name!r} is being built by another process; wait until it is done and try again"
+    with locked(folder / lock, CollectionError(busy)):
+        yield
+
+
+def share_generation(path: Path) -> int | None:
+    """Takes part in reading a generation, which keeps it from being removed.
+
+    Args:
+        path: The generation's lock file.
 
     Returns:
-        SHA-256 of the file.
+        A descriptor to be closed by ``os.close`` at the end, or None when the generation is gone.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    digest = hashlib.sha256()
     try:
-        with temporary.open("wb") as file:
-            for part in parts:
-                digest.update(part)
-                file.write(part)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    sync_folder(path.parent)
-    return digest.hexdigest()
+        descriptor = open_lock(path, make=False)
+    except FileNotFoundError:
+        return None
+    with suppress(FileNotFoundError):
+        if take_lock(descriptor, shared=True) and os.fstat(descriptor).st_ino == path.stat().st_ino:
+            return descriptor
+    os.close(descriptor)
+    return None
 
 
-def sync_folder(folder: Path) -> None:
-    """Makes the names in a folder survive a loss of power."""
-    descriptor = os.open(folder, os.O_RDONLY)
+def remove_lock(path: Path) -> bool:
+    """Whether nobody reads the generation of this lock file; it is then deleted, so that nobody can."""
     try:
-        os.fsync(descriptor)
+        descriptor = open_lock(path, make=False)
+    except FileNotFoundError:
+        return True
+    try:
+        free = take_lock(descriptor)
+        if free:
+            path.unlink(missing_ok=True)
+        return free
     finally:
         os.close(descriptor)

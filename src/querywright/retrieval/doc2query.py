@@ -15,7 +15,7 @@ from pathlib import Path
 
 from querywright.data.types import Passage
 from querywright.retrieval.bm25 import BM25Retriever
-from querywright.retrieval.collection import Manifest, content_hash
+from querywright.retrieval.collection import Generation, content_hash
 from querywright.retrieval.question_opening import live_questions, published_questions
 from querywright.retrieval.question_records import COMPLETE, questions_folder
 
@@ -53,7 +53,7 @@ class ExpandedRetriever(BM25Retriever):
             f"appended={self.appended})"
         )
 
-    def _indexed(self, folder: Path, manifest: Manifest) -> tuple[Path, Manifest, Sequence[Passage]]:
+    def _indexed(self, folder: Path, manifest: Generation) -> tuple[Path, Generation, Sequence[Passage]]:
         home = folder.parent.parent
         texts = _texts(live_questions(self.name, published_questions(self.name, home), self._passages))
         expanded = [_expanded(passage, texts.get(passage.id, ())) for passage in self._rows]
@@ -62,7 +62,7 @@ class ExpandedRetriever(BM25Retriever):
         place = questions_folder(self.name, home) / FOLDER
         with suppress(OSError):  # where nothing can be written, the index is built in memory
             place.mkdir(mode=0o700, exist_ok=True)
-        return place, replace(manifest, content_hash=self._content), expanded
+        return place, manifest.model_copy(update={"content_hash": self._content}), expanded
 
 
 def _texts(questions: Iterable[Passage]) -> dict[str, list[str]]:

@@ -12,13 +12,14 @@ import secrets
 import shutil
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from querywright.data.types import Passage
 from querywright.errors import CollectionError
+from querywright.files import sync
 from querywright.home import home as working_folder
 from querywright.models.embedder import CHUNK, Embedder, Progress, TextEmbedder, Vectors, with_store
 from querywright.retrieval.chroma import check_embedder, check_index, sample
@@ -33,19 +34,17 @@ from querywright.retrieval.chroma_index import (
 )
 from querywright.retrieval.collection import (
     MANIFEST,
-    SCHEMA,
     SPACE,
-    Manifest,
+    Generation,
+    building,
     collection_folder,
     content_hash,
     index_command,
     read_manifest,
     read_passages,
-    sync_folder,
-    write_manifest,
+    remove_lock,
     write_passages,
 )
-from querywright.retrieval.locks import building, unread
 from querywright.retrieval.passages import checked_passages
 
 ATTEMPTS = 3
@@ -117,7 +116,7 @@ def build_collection(
     home = working_folder(home)
     folder = collection_folder(name, home)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with building(folder / "building.lock", name):
+    with building(folder, name):
         published, before = _published(folder, given, prune)
         _sweep(folder, published)
         merged = given if prune else {**before, **given}
@@ -151,7 +150,7 @@ def build_collection(
         )
 
 
-def _published(folder: Path, given: Mapping[str, Passage], prune: bool) -> tuple[Manifest | None, dict[str, Passage]]:
+def _published(folder: Path, given: Mapping[str, Passage], prune: bool) -> tuple[Generation | None, dict[str, Passage]]:
     """What is published. Damage is an error only where passages that are not given would be lost."""
     try:
         manifest = read_manifest(folder)
@@ -172,7 +171,7 @@ def _published(folder: Path, given: Mapping[str, Passage], prune: bool) -> tuple
 
 
 def _is_current(
-    folder: Path, manifest: Manifest, content: str, passages: Mapping[str, Passage], embedder: Embedder
+    folder: Path, manifest: Generation, content: str, passages: Mapping[str, Passage], embedder: Embedder
 ) -> bool:
     """Whether the published generation is what would be built now, and whole."""
     if content != manifest.content_hash or embedder.id != manifest.embedder:
@@ -224,7 +223,7 @@ def _embed(passages: Sequence[Passage], embedder: Embedder, progress: Progress |
 
 def _build(
     folder: Path, name: str, number: int, passages: Sequence[Passage], content: str, embedder: Embedder
-) -> Manifest:
+) -> Generation:
     """Builds, checks and publishes a generation."""
     ids = [passage.id for passage in passages]
     vectors = _Vectors(passages, embedder)
@@ -233,8 +232,7 @@ def _build(
         temporary = folder / f"tmp-{number}-{secrets.token_hex(4)}"
         try:
             files = write_index(temporary, ids, vectors, [passage.metadata for passage in passages])
-            manifest = Manifest(
-                schema=SCHEMA,
+            manifest = Generation(
                 name=name,
                 generation=number,
                 embedder=embedder.id,
@@ -259,7 +257,7 @@ def _build(
     )
 
 
-def _lost(path: Path, manifest: Manifest, passages: Sequence[Passage], vectors: _Vectors) -> list[str]:
+def _lost(path: Path, manifest: Generation, passages: Sequence[Passage], vectors: _Vectors) -> list[str]:
     """Passages that the new index does not find by their own vector, judged by exact similarities."""
     by_id = {passage.id: passage for passage in passages}
     tried = list(by_id) if len(by_id) <= SEARCH_ALL else sample(list(by_id), SEARCH_SAMPLE)
@@ -282,14 +280,14 @@ def _lost(path: Path, manifest: Manifest, passages: Sequence[Passage], vectors: 
         index.close()
 
 
-def _publish(folder: Path, temporary: Path, manifest: Manifest, passages: Sequence[Passage]) -> Manifest:
+def _publish(folder: Path, temporary: Path, manifest: Generation, passages: Sequence[Passage]) -> Generation:
     """Puts the files of a generation into place, and as the last step points the manifest at them."""
     sha256 = write_passages(folder / manifest.passages_file, passages)
-    manifest = replace(manifest, passages_sha256=sha256)
+    manifest = manifest.model_copy(update={"passages_sha256": sha256})
     temporary.rename(folder / manifest.chroma_folder)
     (folder / manifest.readers_lock).touch(mode=0o600)
-    sync_folder(folder)
-    write_manifest(folder, manifest)
+    sync(folder)
+    manifest.write(folder / MANIFEST)
     return manifest
 
 
@@ -299,7 +297,7 @@ def _generations(folder: Path) -> list[int]:
     return [int(number) for number in numbers if number.isdecimal()]
 
 
-def _sweep(folder: Path, published: Manifest | None) -> None:
+def _sweep(folder: Path, published: Generation | None) -> None:
     """Removes half-built folders and the generations that nobody reads any more."""
     kept = published.generation if published else None
     for path in folder.glob(".*.tmp"):
@@ -309,6 +307,6 @@ def _sweep(folder: Path, published: Manifest | None) -> None:
     if published is None and (folder / MANIFEST).exists():
         return  # the manifest is damaged: nothing goes before its successor is there
     for number in set(_generations(folder)) - {kept}:
-        if unread(folder / f"readers-{number}.lock"):
+        if remove_lock(folder / f"readers-{number}.lock"):
             shutil.rmtree(folder / f"chroma-{number}", ignore_errors=True)
             (folder / f"passages-{number}.jsonl").unlink(missing_ok=True)

@@ -18,11 +18,11 @@ from typing import Any
 from querywright.data.tables import file_rows
 from querywright.data.types import Passage
 from querywright.errors import CollectionError, DataError, InputError
+from querywright.files import write_file
 from querywright.models.embedder import Progress, TextEmbedder
 from querywright.retrieval.chroma import check_embedder
-from querywright.retrieval.collection import collection_folder, published_passages, write_whole
+from querywright.retrieval.collection import building, collection_folder, published_passages
 from querywright.retrieval.line_files import Edited
-from querywright.retrieval.locks import building
 from querywright.retrieval.question_records import (
     COMPLETE,
     IMPORTED,
@@ -114,7 +114,7 @@ def export_questions(collection: str, path: Path, home: Path | None = None) -> i
         raise CollectionError(
             f"no questions were written for the collection {collection!r}; there is nothing to export"
         )
-    write_whole(path, stream.getvalue().to_pybytes())
+    write_file(path, stream.getvalue().to_pybytes())
     return count
 
 
@@ -158,7 +158,7 @@ def import_questions(
     problems: list[str] = []
     given, ignored = _read(path, problems)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with building(folder / LOCK, questions_name(collection)):
+    with building(folder, questions_name(collection), LOCK):
         before = read_records(folder)
         absent = {key for key, record in before.items() if record.questions} - given.keys()
         edited, gone = _edited(given, before, passages, collection, problems), absent if prune else set[str]()

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -18,14 +17,13 @@ from typing import Any, cast
 
 from querywright.data.types import Passage
 from querywright.errors import CollectionError, InputError
+from querywright.files import append_line, write_file
 from querywright.models.embedder import Progress, TextEmbedder
 from querywright.retrieval.collection import (
     LONGEST_NAME,
     MANIFEST,
     QUESTIONS_SUFFIX,
     collection_folder,
-    sync_folder,
-    write_parts,
 )
 from querywright.retrieval.index import IndexReport, build_collection
 from querywright.retrieval.line_files import LineFile
@@ -222,20 +220,7 @@ def add_record(folder: Path, record: PassageRecord) -> None:
         folder: From ``questions_folder``; there already.
         record: The record.
     """
-    path = folder / RECORDS
-    created = not path.exists()
-    with path.open("ab+") as file:
-        end = file.seek(0, os.SEEK_END)
-        if end:
-            file.seek(end - 1)
-            if file.read(1) != b"\n":  # what a killed build left of a line
-                file.seek(0)
-                file.truncate(file.read().rfind(b"\n") + 1)
-        file.write(_line(record))
-        file.flush()
-        os.fsync(file.fileno())
-    if created:
-        sync_folder(folder)
+    append_line(folder / RECORDS, _line(record))
 
 
 def publish_questions(
@@ -274,7 +259,7 @@ def publish_questions(
             record = by_id[id]
             written += len(record.questions)
             kept.extend(record.passages())
-            yield _line(record)
+            yield _line(record) + b"\n"
         if not kept:
             raise CollectionError(
                 f"of {written} questions written for {len(by_id)} passages of {collection!r} none is kept; nothing was "
@@ -282,11 +267,11 @@ def publish_questions(
             )
 
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    write_parts(folder / RECORDS, lines())
+    write_file(folder / RECORDS, lines())
     return build_collection(
         questions_name(collection), kept, embedder=embedder, home=home, prune=True, progress=progress
     )
 
 
 def _line(record: PassageRecord) -> bytes:
-    return json.dumps(record.to_json(), ensure_ascii=False, sort_keys=True).encode() + b"\n"
+    return json.dumps(record.to_json(), ensure_ascii=False, sort_keys=True).encode()
