@@ -203,7 +203,7 @@ DAMAGES = {
     "a strange file": (lambda f: (f / "weights.bin").write_bytes(b""), r"'weights.bin'; remove it"),
     "an unnamed file": (lambda f: (f / "adapter.gguf").write_bytes(b""), r"'adapter.gguf'; remove it"),
     "the manifest": (lambda f: edit(f / "rewriter.json", recipe="paper"), r"rewriter.json.*was changed"),
-    "a key": (lambda f: edit(f / "rewriter.json", url="http://x"), r"rewriter.json.*wrong at url"),
+    "a key": (lambda f: edit(f / "rewriter.json", url="http://x"), r"rewriter.json.*is wrong: field url"),
     "a later format": (lambda f: edit(f / "rewriter.json", format=2), r"the format 2, but this version reads 1"),
     "no JSON": (lambda f: (f / "rewriter.json").write_text("{"), r"rewriter.json.*is no JSON"),
     "a deep JSON": (lambda f: (f / "rewriter.json").write_text("[" * 100_000), r"rewriter.json.*is no JSON"),

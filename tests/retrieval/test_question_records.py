@@ -14,7 +14,6 @@ import pytest
 from querywright.data.types import Passage
 from querywright.errors import CollectionError, InputError
 from querywright.models.embedder import Embedder, TextEmbedder, Vectors, resolve_embedder
-from querywright.retrieval import question_records
 from querywright.retrieval.chroma import ChromaRetriever
 from querywright.retrieval.collection import MANIFEST, published_passages
 from querywright.retrieval.index import build_collection
@@ -108,15 +107,6 @@ def test_a_line_that_is_no_record_is_named(tmp_path: Path, line: str) -> None:
     (tmp_path / RECORDS).write_text(line + "\n")
     with pytest.raises(CollectionError, match=r"line 1 of records\.jsonl"):
         read_records(tmp_path)
-
-
-def test_the_name_of_a_new_file_is_made_safe_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    synced: list[Path] = []
-    monkeypatch.setattr(question_records, "sync_folder", synced.append)
-    add_record(tmp_path, IRON)
-    assert synced == [tmp_path]
-    add_record(tmp_path, TEA)
-    assert synced == [tmp_path]
 
 
 def test_the_kept_questions_are_published_with_what_they_were_written_for(

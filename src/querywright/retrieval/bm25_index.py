@@ -88,7 +88,13 @@ def open_index(
         progress: Called with (passages read, passages in all) while an index is built. Default None.
     """
     facts = IndexFacts(
-        content_hash=manifest.content_hash, count=manifest.count, k1=float(k1), b=float(b), bm25s=version("bm25s")
+        content_hash=manifest.content_hash,
+        count=manifest.count,
+        tokeniser=TOKENISER,
+        method=METHOD,
+        k1=float(k1),
+        b=float(b),
+        bm25s=version("bm25s"),
     )
     place = folder / FOLDER / facts.name
     found = _load(place, facts)
@@ -108,8 +114,8 @@ class IndexFacts(Checksummed):
 
     content_hash: str
     count: int
-    tokeniser: str = TOKENISER
-    method: str = METHOD
+    tokeniser: str
+    method: str
     k1: float
     b: float
     bm25s: str
