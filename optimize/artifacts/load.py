@@ -243,7 +243,7 @@ def _retriever(manifest: ArtifactManifest, home: Path | None) -> CollectionRetri
     return open_searched(manifest, _embedder(manifest, published, home), home)
 
 
-def _embedder(manifest: ArtifactManifest, published: Collection, home: Path | None) -> Embedder | None:
+def _embedder(manifest: ArtifactManifest, published: Generation, home: Path | None) -> Embedder | None:
     """The embedder that the artifact names; None for an engine that needs none."""
     if manifest.engine in LEXICAL:
         return None
