@@ -165,13 +165,13 @@ def _through_transformers(rewriter: Any, room: int) -> Any:
     """The rewriter as an LM that transformers runs, whatever its base."""
     import dspy
 
-    from querywright.models.guard import AsyncGuardedEngine, GuardedEngine
+    from querywright.models.engine import AsyncLMEngine, LMEngine
     from querywright.models.transformers_engine import TransformersEngine
 
     engine = TransformersEngine(rewriter)
-    guarded = GuardedEngine(engine, identity=engine.answers_identity)
+    guarded = LMEngine(engine, identity=engine.answers_identity)
     return dspy.LM(
-        engine.identity, engine=guarded, async_engine=AsyncGuardedEngine(guarded), temperature=0.0, max_tokens=room,
+        engine.identity, engine=guarded, async_engine=AsyncLMEngine(guarded), temperature=0.0, max_tokens=room,
         cache=False, num_retries=0,
     )  # fmt: skip
 

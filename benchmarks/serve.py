@@ -89,7 +89,7 @@ def question(number: int) -> str:
 
 
 def _lm(url: str, timeout: float) -> Any:
-    from querywright.models.guard import Limits
+    from querywright.models.circuit_breaker import Limits
     from querywright.models.lm import resolve_lm
 
     limits = Limits(backoff=0.05, max_wait=1.0, outage_after=50)

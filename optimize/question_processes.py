@@ -7,9 +7,9 @@ store of the working folder, the one that threads would use; on other machines t
 from __future__ import annotations
 
 import os
+import secrets
 import threading
 from collections.abc import Generator, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -19,8 +19,7 @@ import dspy
 from querywright.data.types import Passage
 from querywright.errors import InputError
 from querywright.metrics.judges import AnswerabilityJudge
-from querywright.models.calls import SharedCalls, counted_calls
-from querywright.models.guard import Limits
+from querywright.models.budget import Budget
 from querywright.models.keys import api_key
 from querywright.models.lm import resolve_lm
 from querywright.models.store import Store, open_store
@@ -32,6 +31,7 @@ from querywright.programs.question_writer import QuestionWriter
 from querywright.retrieval.question_records import PassageRecord
 
 GGUF = "gguf:"
+WHOSE = ("writer", "judge")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class BuildNames:
         threads: LM calls under way at a time in a process, 1 or more.
         max_calls: Calls that each of the two LMs may make at most, in all processes together. Default no limit.
         settings: Digest of how the questions are to be written and judged.
-        calls: The file in which the processes count their calls, where there is a limit.
+        budget: The name under which the processes count their calls, where there is a limit.
     """
 
     home: str
@@ -73,16 +73,15 @@ class BuildNames:
     threads: int
     max_calls: int | None = None
     settings: str = ""
-    calls: str = ""
+    budget: str = ""
 
 
-def in_processes(names: BuildNames, *, workers: int, folder: Path, ledger: Ledger | None = None) -> Records:
+def in_processes(names: BuildNames, *, workers: int, ledger: Ledger | None = None) -> Records:
     """Makes records in processes of Ray, the same as ``in_threads`` makes.
 
     Args:
         names: What is made by name in each process.
         workers: Processes, 1 or more.
-        folder: Takes a file with the count of calls while records are made, where there is a limit.
         ledger: Takes what the processes spent. Default none; meters that are open take it anyway.
     """
     shared = replace(
@@ -95,9 +94,13 @@ def in_processes(names: BuildNames, *, workers: int, folder: Path, ledger: Ledge
     def records(
         passages: Sequence[Passage], settings: str
     ) -> Generator[tuple[int, PassageRecord | Exception], None, None]:
-        with nullcontext() if names.max_calls is None else counted_calls(folder) as calls:
-            make = partial(record_maker, replace(shared, settings=settings, calls=str(calls or "")))
+        named = replace(shared, settings=settings, budget=f"questions {secrets.token_hex(8)}")
+        try:
+            make = partial(record_maker, named)
             yield from records_by_ray(make, passages, workers=workers, threads=names.threads, ledger=ledger)
+        finally:
+            for budget in filter(None, (_budget(named, whose, open_store(Path(named.home))) for whose in WHOSE)):
+                budget.forget()
 
     return records
 
@@ -115,8 +118,8 @@ def record_maker(names: BuildNames) -> RecordOf:
     os.environ["QUERYWRIGHT_HOME"] = names.home
     store = open_store(Path(names.home))
     writer, judge = QuestionWriter(names.num_questions, names.batch_size), AnswerabilityJudge()
-    lm = _resolved(names.lm, store, _limits(names, "writer"))
-    judge_lm = lm if names.judge_lm is None else _resolved(names.judge_lm, store, _limits(names, "judge"))
+    lm = _resolved(names.lm, store, _budget(names, "writer", store))
+    judge_lm = lm if names.judge_lm is None else _resolved(names.judge_lm, store, _budget(names, "judge", store))
     settings = settings_digest(writer, judge, lm, judge_lm)
     if settings != names.settings:
         raise InputError(
@@ -142,12 +145,10 @@ def _located(lm: LMName) -> LMName:
     return replace(lm, name=f"{GGUF}{Path(lm.name.removeprefix(GGUF)).expanduser().resolve()}")
 
 
-def _limits(names: BuildNames, whose: str) -> Limits:
-    """Of an LM; what it may be asked is counted for all processes together."""
-    if names.max_calls is None:
-        return Limits()
-    return Limits(purse=SharedCalls(Path(names.calls), whose, names.max_calls))
+def _budget(names: BuildNames, whose: str, store: Store) -> Budget | None:
+    """Of an LM, for all processes together."""
+    return None if names.max_calls is None else Budget(store, f"{names.budget} {whose}", calls=names.max_calls)
 
 
-def _resolved(lm: LMName, store: Store, limits: Limits) -> dspy.LM:
-    return resolve_lm(lm.name, store=store, limits=limits, api_base=lm.api_base, api_key=api_key(lm.key_variable))
+def _resolved(lm: LMName, store: Store, budget: Budget | None) -> dspy.LM:
+    return resolve_lm(lm.name, store=store, budget=budget, api_base=lm.api_base, api_key=api_key(lm.key_variable))

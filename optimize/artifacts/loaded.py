@@ -15,7 +15,7 @@ from typing import Any
 
 import dspy
 
-from querywright.models.guard import AsyncGuardedEngine, GuardedEngine
+from querywright.models.engine import AsyncLMEngine, LMEngine
 from querywright.models.usage import metered
 from querywright.optimize.artifacts.answered import Answered, Asked, answer_all
 from querywright.optimize.artifacts.files import ArtifactManifest
@@ -268,12 +268,8 @@ def with_async_face(lm: dspy.BaseLM) -> dspy.BaseLM:
         lm: The LM; it is not changed.
     """
     engine: Any = getattr(lm, "engine", None)
-    if (
-        isinstance(lm, dspy.LM)
-        and isinstance(engine, GuardedEngine)
-        and getattr(lm, "_async_engine_spec", None) is None
-    ):
-        return lm.copy(async_engine=AsyncGuardedEngine(engine))
+    if isinstance(lm, dspy.LM) and isinstance(engine, LMEngine) and getattr(lm, "_async_engine_spec", None) is None:
+        return lm.copy(async_engine=AsyncLMEngine(engine))
     return lm
 
 

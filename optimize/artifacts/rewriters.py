@@ -85,7 +85,7 @@ def open_rewriter(path: Path, **options: Any) -> dspy.LM:
 
     Args:
         path: The folder.
-        options: Store, ledger and limits, as ``resolve_lm`` takes them.
+        options: Store, ledger, limits and budget, as ``resolve_lm`` takes them.
 
     Raises:
         InputError: It is no rewriter, is damaged, or what it runs on is not installed.

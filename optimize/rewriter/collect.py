@@ -19,9 +19,9 @@ from querywright.data.splits import asked_of, data_hash
 from querywright.data.types import Question
 from querywright.errors import InputError
 from querywright.metrics.dspy_metrics import METRICS
+from querywright.models.cached import stored_only
 from querywright.models.embedded import EmbeddedSettings
 from querywright.models.engine_errors import NotStoredError
-from querywright.models.guard import stored_only
 from querywright.optimize.dspy_context import asking
 from querywright.optimize.evaluate import Progress, finite
 from querywright.optimize.failures import failure_kind

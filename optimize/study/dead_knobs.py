@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from querywright.errors import QuerywrightError
-from querywright.models.guard import stored_only
+from querywright.models.cached import stored_only
 from querywright.optimize.domains import Domain
 from querywright.optimize.evaluate import evaluate
 from querywright.optimize.study.resources import Bench, Variant

@@ -14,7 +14,7 @@ from dspy import lm15
 
 from querywright.data.types import Passage, Question
 from querywright.models.embedder import Vectors
-from querywright.models.guard import GuardedEngine
+from querywright.models.engine import LMEngine
 from querywright.optimize.evaluate import asking
 from querywright.programs import RAG
 from querywright.retrieval.types import Hit, Kind
@@ -144,7 +144,7 @@ def dry_run(program: RAG, question: Question, *, decides_by_likelihood: bool = F
             quotation marks.
     """
     engine = _DryEngine(decides_by_likelihood)
-    lm = dspy.LM("dry/run", engine=GuardedEngine(engine, identity="dry"), cache=False, num_retries=0)
+    lm = dspy.LM("dry/run", engine=LMEngine(engine, identity="dry"), cache=False, num_retries=0)
     options = list(question.options) or None
     with asking(lm):
         found = program.technique(question=question.question, options=options)

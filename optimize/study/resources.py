@@ -16,7 +16,6 @@ from querywright.data.types import Question
 from querywright.errors import InputError
 from querywright.home import home as working_folder
 from querywright.metrics.dspy_metrics import Metric, metric_named
-from querywright.models.circuit_breaker import Limits
 from querywright.models.lm import resolve_lm
 from querywright.models.memo import MOST_STEPS, Memo
 from querywright.models.store import Store, open_store
@@ -151,9 +150,7 @@ def open_lm(spec: StudySpec, store: Store, ledger: Ledger, purse: Any = None) ->
         key = os.environ.get(spec.api_key_env)
         if not key:
             raise InputError(f"the variable {spec.api_key_env!r} holds no key; set it, or change api_key_env")
-    return resolve_lm(
-        spec.lm, store=store, ledger=ledger, limits=Limits(purse=purse), api_base=spec.api_base, api_key=key
-    )
+    return resolve_lm(spec.lm, store=store, ledger=ledger, budget=purse, api_base=spec.api_base, api_key=key)
 
 
 def open_study_rewriter(
@@ -177,7 +174,7 @@ def open_study_rewriter(
         return None
     folder = Path(spec.rewriter)
     keep_rewriter(folder, home)  # what runs is the one that was given: its base may lie beside it
-    return open_rewriter(folder, store=store, ledger=ledger, limits=Limits(purse=purse))
+    return open_rewriter(folder, store=store, ledger=ledger, budget=purse)
 
 
 def open_store_at(home: Path | None) -> tuple[Path, Store]:

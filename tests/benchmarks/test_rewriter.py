@@ -18,7 +18,7 @@ from querywright.data import load_sample
 from querywright.data.types import Question
 from querywright.models.embedded import messages_of
 from querywright.models.embedder import Embedder, resolve_embedder
-from querywright.models.guard import GuardedEngine
+from querywright.models.engine import LMEngine
 from querywright.models.hf import load_base
 from querywright.models.response_parsing import text_response
 from querywright.models.rewriter_bases import describe_base, save_weights
@@ -67,7 +67,7 @@ class Scripted:
         return text_response(self.text, "stop", request.model, 5, 7)
 
     def lm(self, store: Store | None = None) -> dspy.LM:
-        guarded = GuardedEngine(self, identity="scripted", store=store)
+        guarded = LMEngine(self, identity="scripted", store=store)
         return dspy.LM("scripted/lm", engine=guarded, temperature=0.0, cache=False, num_retries=0)
 
 

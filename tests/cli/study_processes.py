@@ -111,7 +111,7 @@ def wait_for(condition: Callable[[], Any], seconds: float = PATIENCE) -> None:
 def forget_answers(home: Path) -> None:
     """Leave vectors in the working folder, so that processes need no embedder, and forget LM answers and searches."""
     with sqlite3.connect(home / "store.sqlite", timeout=30) as store:
-        store.execute("DELETE FROM entries WHERE kind = 'lm' OR kind LIKE 'ranking:%'")
+        store.execute("DELETE FROM querywright_entries WHERE kind = 'lm' OR kind LIKE 'ranking:%'")
     store.close()
 
 

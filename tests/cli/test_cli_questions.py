@@ -21,7 +21,6 @@ from pathlib import Path
 import pytest
 
 from querywright.errors import BudgetError, InputError
-from querywright.models.calls import counted_calls
 from querywright.optimize.pool import bounded_map
 from querywright.optimize.question_processes import BuildNames, LMName, in_processes, record_maker
 from querywright.retrieval.collection import collection_folder, published_passages
@@ -289,10 +288,9 @@ def test_the_limit_of_calls_is_that_of_all_processes_together(build, names, serv
     (settings,) = {record.settings for record in read_records(questions_folder("tiny", home)).values()}
     _, found = published_passages(collection_folder("tiny", home))
     server.requests.clear()
-    with counted_calls(tmp_path) as calls:
-        given = replace(names, settings=settings, max_calls=30, calls=str(calls))
-        makers = [record_maker(given) for _ in range(3)]  # what three processes have
-        made = bounded_map(lambda n: makers[n % 3](list(found.values())[n]), range(1, 6), threads=3)
+    given = replace(names, settings=settings, max_calls=30, budget="test")
+    makers = [record_maker(given) for _ in range(3)]  # what three processes have
+    made = bounded_map(lambda n: makers[n % 3](list(found.values())[n]), range(1, 6), threads=3)
     assert len(server.requests) == 30
     stopped = [one for one in made if isinstance(one, BudgetError)]
     assert stopped
@@ -303,19 +301,19 @@ def test_names_hold_no_key_and_say_where_calls_are_counted(names, tmp_path, monk
     sent = {}
 
     def caught(make, passages, **options):
-        sent.update(options, names=make.args[0], there=Path(make.args[0].calls).is_file())
+        sent.update(options, names=make.args[0])
         yield from ()
 
     monkeypatch.setattr("querywright.optimize.question_processes.records_by_ray", caught)
     monkeypatch.chdir(tmp_path)
     given = replace(names, home="home", lm=replace(names.lm, name="gguf:a.gguf"), max_calls=7)
-    assert list(in_processes(given, workers=3, folder=tmp_path)([], "digest")) == []
+    assert list(in_processes(given, workers=3, ledger=None)([], "digest")) == []
     assert (sent["workers"], sent["threads"]) == (3, 2)
     made = sent["names"]
     assert (made.max_calls, made.settings) == (7, "digest")
-    assert (Path(made.calls).parent, sent["there"], Path(made.calls).exists()) == (tmp_path, True, False)
-    assert list(in_processes(replace(given, max_calls=None), workers=3, folder=tmp_path)([], "digest")) == []
-    assert sent["names"].calls == ""
+    assert made.budget
+    assert list(in_processes(replace(given, max_calls=None), workers=3, ledger=None)([], "digest")) == []
+    assert sent["names"].max_calls is None
     assert (made.home, made.lm.name) == (str(tmp_path / "home"), f"gguf:{tmp_path / 'a.gguf'}")
     assert b"sk-never" not in pickle.dumps(made)
 

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from querywright.data.types import Passage
 from querywright.models.adapter import PromptAdapter, show_passages
-from querywright.models.guard import JSON_REQUEST, AsyncGuardedEngine, GuardedEngine, text_response
+from querywright.models.engine import AsyncLMEngine, LMEngine
+from querywright.models.response_parsing import JSON_REQUEST, text_response
 
 
 class Answer(dspy.Signature):
@@ -59,8 +60,8 @@ class ScriptedEngine:
 
 
 def lm_of(*texts, likelihood=False):
-    engine = GuardedEngine(ScriptedEngine(*texts, likelihood=likelihood), identity="scripted")
-    return dspy.LM("m", engine=engine, async_engine=AsyncGuardedEngine(engine), cache=False, num_retries=0)
+    engine = LMEngine(ScriptedEngine(*texts, likelihood=likelihood), identity="scripted")
+    return dspy.LM("m", engine=engine, async_engine=AsyncLMEngine(engine), cache=False, num_retries=0)
 
 
 def ask(lm, signature=Answer, demos=(), **inputs):

@@ -10,8 +10,9 @@ import pytest
 
 import querywright.models.embedded as embedded_module
 from querywright.errors import ModelError
+from querywright.models.circuit_breaker import Limits
 from querywright.models.embedded import EMBEDDED_ID, EmbeddedEngine, EmbeddedSettings
-from querywright.models.guard import AsyncGuardedEngine, GuardedEngine, Limits
+from querywright.models.engine import AsyncLMEngine, LMEngine
 from querywright.models.lm import engine_of, resolve_lm
 from querywright.models.store import open_store
 from querywright.models.usage import Ledger
@@ -23,13 +24,13 @@ def test_the_default_is_the_embedded_model_and_is_not_loaded_before_it_is_asked(
     assert lm.model == EMBEDDED_ID
     assert isinstance(engine.inner, EmbeddedEngine)
     assert engine.inner._llama is None
-    assert isinstance(lm._async_engine_spec, AsyncGuardedEngine)
+    assert isinstance(lm._async_engine_spec, AsyncLMEngine)
     assert (lm.kwargs["temperature"], lm.kwargs["max_tokens"], lm.cache, lm.num_retries) == (0.0, 1000, False, 0)
 
 
 def test_what_is_given_is_used():
     ledger, store = Ledger(), open_store()
-    settings, limits = EmbeddedSettings(context=512, threads=1), Limits(max_calls=3)
+    settings, limits = EmbeddedSettings(context=512, threads=1), Limits(max_attempts=3)
     lm = resolve_lm("embedded", ledger=ledger, store=store, settings=settings, limits=limits, max_tokens=9)
     engine = engine_of(lm)
     assert engine.ledger is ledger
@@ -119,7 +120,6 @@ def test_an_address_in_the_environment_is_used_and_named(monkeypatch):
     assert engine_of(resolve_lm("openai/x", api_key="k")).identity == "openai/x at gateway:8000/v1"
     given = resolve_lm("openai/x", api_key="k", api_base="http://other/v1?key=1")
     assert engine_of(given).identity == "openai/x at other/v1"
-    assert "pw" in engine_of(resolve_lm("openai/x", api_key="k"))._secrets
 
 
 def test_a_remote_model_is_saved_without_its_key_or_address():
@@ -132,7 +132,7 @@ def test_a_remote_model_is_saved_without_its_key_or_address():
 
 def test_an_embedded_model_is_saved_and_loaded():
     lm = resolve_lm(settings=EmbeddedSettings(context=600, max_items=2))
-    engine = GuardedEngine.load_state(json.loads(json.dumps(engine_of(lm).dump_state())))
+    engine = LMEngine.load_state(json.loads(json.dumps(engine_of(lm).dump_state())))
     assert engine.identity == engine_of(lm).identity
     assert engine.inner.settings == EmbeddedSettings(context=600, max_items=2)
     again = dspy.LM.load_state(json.loads(json.dumps(lm.dump_state())), allow_custom_lm_class=True)

@@ -14,8 +14,11 @@ from dspy.utils.exceptions import LMAuthError, LMServerError, LMStreamAssemblyEr
 
 from querywright.errors import BudgetError
 from querywright.models.adapter import PromptAdapter
+from querywright.models.budget import Budget
+from querywright.models.cached import stored_only
+from querywright.models.circuit_breaker import Limits
 from querywright.models.embedded import EmbeddedEngine
-from querywright.models.guard import GuardedEngine, Limits, stored_only
+from querywright.models.engine import LMEngine
 from querywright.models.lm import engine_of, resolve_lm
 from querywright.models.pieces import heard_by, listening
 from querywright.models.store import open_store
@@ -56,7 +59,7 @@ def remote(chat_server):
     def make(*steps, **options):
         server = chat_server(*steps)
         lm = resolve_lm("openai/x", **{"api_base": server.url, "api_key": KEY, "timeout": 5.0, **options})
-        engine_of(lm)._sleep = lambda seconds: None
+        engine_of(lm).retrying.sleep = lambda seconds: None
         opened.append(lm)
         return lm, server
 
@@ -176,7 +179,7 @@ def test_a_server_that_cannot_stream_is_asked_for_the_whole(remote):
     # Three times it is found out, and then no longer asked for.
     assert [body.get("stream") for body in server.bodies] == [True, None] * 3 + [None] * 2
     cost = engine_of(lm).ledger.total
-    assert (cost.calls, cost.retries, cost.failures) == (5, 3, 0)
+    assert (cost.calls, cost.failures) == (5, 0)
 
 
 def test_one_answer_that_is_garbage_does_not_end_streaming(remote):
@@ -189,7 +192,7 @@ def test_one_answer_that_is_garbage_does_not_end_streaming(remote):
 
 
 def test_a_stream_is_paid_from_the_budget(remote):
-    lm, server = remote({"chunks": [event(GOOD[0])]}, limits=Limits(max_calls=2))
+    lm, server = remote({"chunks": [event(GOOD[0])]}, budget=Budget(None, "test", calls=2))
     with pytest.raises(BudgetError):
         ask(lm, Ear())
     assert server.count == 2
@@ -224,7 +227,7 @@ def test_an_engine_without_a_stream_is_asked_for_the_whole():
                 finish_reason="stop", usage=lm15.Usage(),
             )  # fmt: skip
 
-    engine = GuardedEngine(Plain(), identity="plain", ledger=Ledger())
+    engine = LMEngine(Plain(), identity="plain", ledger=Ledger())
     ear = Ear()
     assert ask(dspy.LM("plain/m", engine=engine, cache=False), ear) == "tea"
     assert ear.heard == []

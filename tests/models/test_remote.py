@@ -24,7 +24,8 @@ from dspy.utils.exceptions import (
 
 from querywright.errors import BudgetError, ModelError, OutageError
 from querywright.models.adapter import PromptAdapter
-from querywright.models.guard import Limits
+from querywright.models.budget import Budget
+from querywright.models.circuit_breaker import Limits
 from querywright.models.lm import engine_of, resolve_lm
 from querywright.models.store import open_store
 from querywright.models.usage import metered
@@ -56,7 +57,7 @@ def remote(chat_server):
         lm = resolve_lm("openai/x", **{"api_base": server.url, "api_key": KEY, "timeout": 5.0, **options})
         engine = engine_of(lm)
         waits: list[float] = []
-        engine._sleep = waits.append
+        engine.retrying.sleep = waits.append
         opened.append(engine)
         return lm, server, waits
 
@@ -256,7 +257,7 @@ def test_a_request_at_fault_says_nothing_about_the_service(remote):
 
 
 def test_a_budget_stop_reaches_the_caller_unchanged(remote):
-    lm, server, _ = remote(GOOD, limits=Limits(max_calls=1))
+    lm, server, _ = remote(GOOD, budget=Budget(None, "test", calls=1))
 
     assert ask(lm).answer == "tea"
     with pytest.raises(BudgetError, match="the limit of 1 LM calls is reached"):
@@ -265,7 +266,7 @@ def test_a_budget_stop_reaches_the_caller_unchanged(remote):
 
 
 def test_retries_are_paid_from_the_budget(remote):
-    lm, server, _ = remote(BROKEN, GOOD, limits=Limits(max_calls=1))
+    lm, server, _ = remote(BROKEN, GOOD, budget=Budget(None, "test", calls=1))
 
     with pytest.raises(BudgetError):
         ask(lm)

@@ -1,11 +1,7 @@
-"""Equal requests of several processes make one call, and a killed process holds nobody up."""
+"""Equal work of several threads and processes is done once, and a killed process holds nobody up."""
 
 from __future__ import annotations
 
-import errno
-import fcntl
-import json
-import os
 import signal
 import subprocess
 import sys
@@ -15,42 +11,37 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from dspy import lm15
-from dspy.utils.exceptions import LMAuthError
 
-from querywright.errors import OutageError
-from querywright.models.guard import GuardedEngine, Limits, text_response
-from querywright.models.single_flight import Leases
+import querywright.models.single_flight as single_flight
 from querywright.models.store import Store
 
-ASKER = """
-import json, sys, threading
+WORKER = r"""
+import sys, time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-import dspy
-from querywright.models.lm import engine_of, resolve_lm
 from querywright.models.store import Store
 
-url, home, n_requests, n_prompts, threads, start = sys.argv[1], Path(sys.argv[2]), *map(int, sys.argv[3:7])
-lm = resolve_lm("openai/x", api_base=url, api_key="k", store=Store(home / "store.sqlite"), timeout=10.0)
-def ask(n):
-    return lm(f"prompt {n % n_prompts}")[0]
+store, seconds = Store(sys.argv[1]), float(sys.argv[2])
+def compute(n):
+    def make():
+        sys.stdout.write("made\n")
+        sys.stdout.flush()
+        time.sleep(seconds)
+        return f"answer {n}".encode()
+    return store.get_or_compute("lm", str(n), make)
 print("ready", flush=True)
 sys.stdin.readline()
-with ThreadPoolExecutor(threads) as pool:
-    answers = list(pool.map(ask, range(start, start + n_requests)))
-total = engine_of(lm).ledger.total
-print(json.dumps({"calls": total.calls, "saved": total.saved, "answers": answers}))
+with ThreadPoolExecutor(4) as pool:
+    answers = list(pool.map(compute, [n % 25 for n in range(50)] if seconds < 1 else [0]))
+assert answers == [f"answer {n % 25}".encode() for n in range(len(answers))]
 """
 
 
 @pytest.fixture
-def asker(tmp_path: Path):
+def worker(place):
     started = []
 
-    def start(url: str, n_requests: int, n_prompts: int, threads: int = 4, first: int = 0):
-        command = [sys.executable, "-c", ASKER, url, str(tmp_path / "home")]
-        command += [str(n) for n in (n_requests, n_prompts, threads, first)]
+    def start(seconds):
+        command = [sys.executable, "-c", WORKER, place, str(seconds)]
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         started.append(process)
         return process
@@ -61,7 +52,7 @@ def asker(tmp_path: Path):
         process.communicate()
 
 
-def go(*processes: subprocess.Popen[str]) -> None:
+def go(*processes):
     for process in processes:
         assert process.stdout.readline() == "ready\n"
     for process in processes:
@@ -69,203 +60,71 @@ def go(*processes: subprocess.Popen[str]) -> None:
         process.stdin.flush()
 
 
-def slowly(body):
-    time.sleep(0.03)
-    return f"answer to {body['messages'][-1]['content']}"
-
-
-def test_four_processes_with_the_same_fifty_prompts_make_fifty_calls(chat_server, asker):
-    server = chat_server(slowly)
-    processes = [asker(server.url, 50, 50) for _ in range(4)]
+def test_processes_make_each_value_once(worker):
+    processes = [worker(0.02) for _ in range(2)]
     go(*processes)
-    results = [json.loads(process.communicate(timeout=60)[0]) for process in processes]
-
-    assert server.count == 50
-    assert sum(r["calls"] for r in results) == 50
-    assert sum(r["saved"] for r in results) == 150
-    assert [r["answers"] for r in results] == [[f"answer to prompt {n}" for n in range(50)]] * 4
+    assert sum(process.communicate(timeout=60)[0].count("made") for process in processes) == 25
+    assert [process.returncode for process in processes] == [0, 0]
 
 
-def test_what_a_killed_process_had_under_way_is_asked_again_and_nothing_else(chat_server, asker):
-    reached = threading.Event()
-    first = {"n": 0}
-
-    def answer(body):
-        first["n"] += 1
-        if first["n"] == 20:
-            reached.set()
-        return slowly(body)
-
-    server = chat_server(answer)
-    doomed, other = asker(server.url, 50, 50), asker(server.url, 50, 50, first=10)
-    go(doomed, other)
-    assert reached.wait(30)
-    doomed.send_signal(signal.SIGKILL)
-    began = time.monotonic()
-    answers = json.loads(other.communicate(timeout=60)[0])["answers"]
-
-    assert sorted(answers) == sorted(f"answer to prompt {n}" for n in range(50))
-    assert 50 <= server.count <= 50 + 4  # the doomed one had four threads
-    assert time.monotonic() - began < 20
-
-
-def test_a_lease_is_free_for_other_keys_and_gone_at_the_end(tmp_path):
-    leases = Leases(tmp_path / "inflight")
-    with leases.lease("a"), Leases(tmp_path / "inflight").lease("b"):
-        assert sorted(path.name for path in (tmp_path / "inflight").iterdir()) == ["a", "b"]
-    assert list((tmp_path / "inflight").iterdir()) == []
-
-
-def test_only_one_of_many_is_inside_at_a_time(tmp_path):
-    inside, most = [], []
-
-    def work(n):
-        with Leases(tmp_path / "inflight").lease("key"):
-            inside.append(n)
-            most.append(len(inside))
-            time.sleep(0.001)
-            inside.remove(n)
-
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(work, range(100)))
-    assert most == [1] * 100
-
-
-def test_a_lock_on_a_file_that_was_replaced_meanwhile_is_no_lease(tmp_path, monkeypatch):
-    """One opens the file, its holder removes it, another begins a new one: the first may not go on with the old."""
-    folder = tmp_path / "inflight"
-    flock, other = fcntl.flock, Leases(folder).lease("key")
-    tried = []
-
-    def replaced_meanwhile(descriptor, kind):
-        if not tried:
-            tried.append(descriptor)
-            (folder / "key").unlink()
-            other.__enter__()
-        flock(descriptor, kind)
-
-    def give_up():
-        raise TimeoutError
-
-    leases = Leases(folder)
-    with leases.lease("first"):
-        monkeypatch.setattr(fcntl, "flock", replaced_meanwhile)
-        with pytest.raises(TimeoutError), leases.lease("key", give_up):
-            pass
-    assert len(tried) == 1
-    other.__exit__(None, None, None)
-
-
-def test_files_that_killed_processes_left_are_removed_and_those_in_use_are_not(tmp_path):
-    folder = tmp_path / "inflight"
-    code = "import sys,time,pathlib;from querywright.models.single_flight import Leases\n"
-    code += "with Leases(pathlib.Path(sys.argv[1])).lease('left'): print(flush=True); time.sleep(60)"
-    process = subprocess.Popen([sys.executable, "-c", code, str(folder)], stdout=subprocess.PIPE)
-    process.stdout.readline()
-    with Leases(folder).lease("mine"):
-        assert {path.name for path in folder.iterdir()} == {"left", "mine"}
-    process.kill()
-    process.communicate()
-    with Leases(folder).lease("mine"):
-        assert {path.name for path in folder.iterdir()} == {"mine"}
-
-
-@pytest.mark.parametrize("code", [errno.ENOLCK, errno.EOPNOTSUPP])
-def test_a_file_system_without_locks_is_gone_without(tmp_path, monkeypatch, caplog, code):
-    def refuse(descriptor, kind):
-        raise OSError(code, os.strerror(code))
-
-    monkeypatch.setattr(fcntl, "flock", refuse)
-    leases = Leases(tmp_path / "inflight")
-    with leases.lease("a"), leases.lease("a"):
-        pass
-    assert [record.levelname for record in caplog.records] == ["WARNING"]
-
-
-def test_a_folder_that_cannot_be_made_is_gone_without(tmp_path):
-    (tmp_path / "inflight").write_text("a file")
-    with Leases(tmp_path / "inflight").lease("a"):
-        pass
-
-
-class Down:
-    def complete(self, request):
-        raise LMAuthError("no such key")
-
-
-def request(text):
-    return lm15.Request(model="m", messages=(lm15.Message.user(text),), config=lm15.Config())
-
-
-def test_who_waits_for_another_process_notices_that_the_model_is_down(tmp_path):
-    store = Store(tmp_path / "store.sqlite")
-    engine = GuardedEngine(Down(), identity="m", store=store, limits=Limits(cooldown=60))
-    held = Leases(tmp_path / "inflight").lease(engine.key(request("slow")))
-    with held, ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(engine.complete, request("slow"))
-        time.sleep(0.1)
+def test_what_a_killed_process_had_under_way_is_made_by_who_waits(worker, place):
+    doomed = worker(600)
+    go(doomed)
+    assert doomed.stdout.readline() == "made\n"
+    store = Store(place)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(store.get_or_compute, "lm", "0", lambda: b"answer 0")
+        time.sleep(0.2)
         assert not waiting.done()
-        with pytest.raises(Exception, match="no such key"):
-            engine.complete(request("other"))
-        with pytest.raises(OutageError, match="no such key"):
-            waiting.result(timeout=5)
+        doomed.send_signal(signal.SIGKILL)
+        assert waiting.result(timeout=60) == b"answer 0"
     store.close()
 
 
-def test_ctrl_c_gets_through_to_a_waiting_process(tmp_path):
-    code = "import sys,pathlib;from querywright.models.single_flight import Leases\nprint(flush=True)\n"
-    code += "with Leases(pathlib.Path(sys.argv[1])).lease('key'): pass"
-    with Leases(tmp_path / "inflight").lease("key"):
-        process = subprocess.Popen(
-            [sys.executable, "-c", code, str(tmp_path / "inflight")], stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        )
-        process.stdout.readline()
+def test_threads_make_each_value_once_and_all_have_an_error_of_it(tmp_path):
+    store, made = Store(tmp_path / "store.sqlite"), []
+
+    def make():
+        made.append(1)
         time.sleep(0.2)
-        process.send_signal(signal.SIGINT)
-        assert b"KeyboardInterrupt" in process.communicate(timeout=5)[1]
+        if len(made) == 1:
+            raise LookupError("down")
+        return b"yes"
+
+    def outcome(_):
+        try:
+            return store.get_or_compute("lm", "key", make)
+        except LookupError as error:
+            return str(error)
+
+    with ThreadPoolExecutor(8) as pool:
+        assert (set(pool.map(outcome, range(8))), len(made)) == ({"down"}, 1)
+        assert (set(pool.map(outcome, range(8))), len(made)) == ({b"yes"}, 2)
+    store.close()
 
 
-class Purse:
-    def __init__(self, left=1):
-        self.left, self.costs = left, []
-
-    def reserve(self):
-        if not self.left:
-            raise BudgetReachedError
-        self.left -= 1
-
-    def settle(self, cost):
-        self.costs.append(cost)
+def test_what_is_not_to_be_kept_is_given_and_forgotten(tmp_path):
+    store = Store(tmp_path / "store.sqlite")
+    assert store.get_or_compute("lm", "key", lambda: b"cut off", keep=lambda value: False) == b"cut off"
+    assert store.get_or_compute("lm", "key", lambda: b"whole") == b"whole"
+    assert store.get_or_compute("lm", "key", lambda: b"never made") == b"whole"
+    store.close()
 
 
-class BudgetReachedError(Exception):
-    pass
+def test_threads_with_other_keys_do_not_wait(tmp_path):
+    store, both = Store(tmp_path / "store.sqlite"), threading.Barrier(2)
+    with ThreadPoolExecutor(2) as pool:
+        futures = [pool.submit(store.get_or_compute, "lm", key, lambda: str(both.wait(30)).encode()) for key in "ab"]
+        assert sorted(future.result() for future in futures) == [b"0", b"1"]
+    store.close()
 
 
-class Once:
-    def complete(self, request):
-        return text_response("yes", "stop", request.model, 10, 2)
+def test_a_file_system_without_locks_is_gone_without(tmp_path: Path, monkeypatch, caplog):
+    def refuse(*_):
+        raise OSError(37, "No locks available")
 
-
-def test_each_attempt_is_paid_from_the_purse_and_its_cost_told(tmp_path):
-    purse = Purse(left=2)
-    engine = GuardedEngine(Once(), identity="m", limits=Limits(purse=purse))
-    engine.complete(request("a"))
-    engine.complete(request("b"))
-    with pytest.raises(BudgetReachedError):
-        engine.complete(request("c"))
-
-    assert [(cost.calls, cost.tokens) for cost in purse.costs] == [(1, 12)] * 2
-    assert engine.ledger.total.calls == 2
-
-
-def test_a_failed_attempt_is_told_as_well():
-    purse = Purse(left=5)
-    engine = GuardedEngine(Down(), identity="m", limits=Limits(purse=purse))
-    with pytest.raises(Exception, match="no such key"):
-        engine.complete(request("a"))
-    with pytest.raises(OutageError):
-        engine.complete(request("b"))
-
-    assert purse.left == 4  # nothing is counted that the open breaker kept back
-    assert [(cost.calls, cost.failures) for cost in purse.costs] == [(0, 1)]
+    monkeypatch.setattr(single_flight.fcntl, "lockf", refuse)
+    store = Store(tmp_path / "store.sqlite")
+    assert [store.get_or_compute("lm", key, key.encode) for key in "ab"] == [b"a", b"b"]
+    assert len(caplog.records) == 1
+    store.close()

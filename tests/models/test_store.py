@@ -168,14 +168,21 @@ def test_a_second_damage_does_not_overwrite_the_first(tmp_path: Path) -> None:
     ]
 
 
-def test_one_damaged_value_is_missing_and_can_be_written_again(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+OTHERS = "(SELECT value FROM querywright_entries WHERE key = 'b')"
+
+
+@pytest.mark.parametrize("damage", ["value = x'00'", "checksum = 1", "key = 'c'", f"value = {OTHERS}"])
+def test_one_damaged_value_is_missing_and_can_be_written_again(
+    store: Store, caplog: pytest.LogCaptureFixture, damage: str
+) -> None:
+    """Its bytes, its checksum or its key was changed, or it is another one's value."""
     store.put_many("lm", {"a": b"right", "b": b"whole"})
     with sqlite3.connect(store.path) as other:
-        other.execute("UPDATE entries SET value = ? WHERE key = 'a'", (b"wrong",))
+        other.execute(f"UPDATE querywright_entries SET {damage} WHERE key = 'a'")
     other.close()
 
     with caplog.at_level(logging.WARNING):
-        assert store.get_many("lm", ["a", "b"]) == {"b": b"whole"}
+        assert store.get_many("lm", ["a", "b", "c"]) == {"b": b"whole"}
     assert "1 damaged values" in caplog.text
     store.put("lm", "a", b"right")
     assert store.get("lm", "a") == b"right"

@@ -16,7 +16,9 @@ from dspy import lm15
 
 from querywright.data.splits import Splits
 from querywright.data.types import Label, Passage, Question
-from querywright.models.guard import GuardedEngine, Limits
+from querywright.models.budget import Budget
+from querywright.models.circuit_breaker import Limits
+from querywright.models.engine import LMEngine
 from querywright.models.store import Store
 from querywright.models.usage import Ledger
 from querywright.optimize.artifacts.files import ArtifactManifest, Golden, write_artifact
@@ -192,14 +194,20 @@ def make_lm() -> Callable[..., dspy.LM]:
     """An LM over a scripted engine: ``lm.engine.inner.asked`` holds its requests, ``lm.engine.ledger`` its cost."""
 
     def make(
-        engine: ScriptedEngine | None = None, *, store: Any = None, max_calls: int | None = None, **limits: Any
+        engine: ScriptedEngine | None = None,
+        *,
+        store: Any = None,
+        max_calls: int | None = None,
+        budget: Any = None,
+        **limits: Any,
     ) -> dspy.LM:
-        guarded = GuardedEngine(
+        guarded = LMEngine(
             engine or ScriptedEngine(),
             identity="scripted",
             store=store,
             ledger=Ledger(),
-            limits=Limits(max_calls=max_calls, **{"max_attempts": 1, **limits}),
+            limits=Limits(**{"max_attempts": 1, **limits}),
+            budget=budget if max_calls is None else Budget(None, "test", calls=max_calls),
             sleep=lambda seconds: None,
         )
         return dspy.LM("scripted/model", engine=guarded, cache=False, num_retries=0)

@@ -10,8 +10,8 @@ import dspy
 import pytest
 
 from querywright.errors import BudgetError, InputError
-from querywright.models.circuit_breaker import JointCalls
-from querywright.models.guard import GuardedEngine, Limits
+from querywright.models.budget import Budget
+from querywright.models.engine import LMEngine
 from querywright.optimize.artifacts.save import save_compiled
 from querywright.optimize.comparison import compare
 from querywright.optimize.search import CompileSettings, compile_program
@@ -20,12 +20,10 @@ QUICK = CompileSettings(n_trials=4, demo_sizes=(1,), reader_demo_sizes=(), threa
 MARK = "rewriter:mine@0123456789ab"
 
 
-def beside(lm: Any, engine: Any, *, limits: Limits | None = None, mark: str = MARK) -> Any:
+def beside(lm: Any, engine: Any, *, budget: Budget | None = None, mark: str = MARK) -> Any:
     """A rewriter over a scripted engine, with the store and the ledger of an LM."""
-    guarded = GuardedEngine(
-        engine, identity=mark, store=lm.engine.store, ledger=lm.engine.ledger, limits=limits or lm.engine.limits
-    )
-    return dspy.LM(mark, engine=guarded, cache=False, num_retries=0)
+    both = {"store": lm.engine.store, "ledger": lm.engine.ledger, "limits": lm.engine.limits}
+    return dspy.LM(mark, engine=LMEngine(engine, identity=mark, budget=budget, **both), cache=False, num_retries=0)
 
 
 def compiled(world: Any, lm: Any, rewriter: Any, **given: Any) -> Any:
@@ -97,9 +95,9 @@ def test_a_rewriter_that_is_of_no_use_or_not_counted_is_refused(world: Any, make
 
 
 def test_a_limit_of_calls_is_that_of_both(world: Any, make_lm: Any, make_engine: Any) -> None:
-    limits = Limits(purse=JointCalls(10))
-    lm = make_lm(purse=limits.purse)
-    rewriter = beside(lm, make_engine(), limits=limits)
+    budget = Budget(None, "both", calls=10)
+    lm = make_lm(budget=budget)
+    rewriter = beside(lm, make_engine(), budget=budget)
     with pytest.raises(BudgetError, match=r"the limit of 10 LM calls is reached.*Raise --max-calls"):
         compiled(world, lm, rewriter)
     assert len(lm.engine.inner.asked) + len(rewriter.engine.inner.asked) == 10

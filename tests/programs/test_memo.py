@@ -16,8 +16,10 @@ import pytest
 from dspy.utils.exceptions import AdapterParseError, LMServerError
 
 from querywright.models.adapter import PromptAdapter
+from querywright.models.cached import stored_only
+from querywright.models.circuit_breaker import Limits
+from querywright.models.engine import AsyncLMEngine, LMEngine
 from querywright.models.engine_errors import NotStoredError
-from querywright.models.guard import AsyncGuardedEngine, GuardedEngine, Limits, stored_only
 from querywright.models.late import LateSignature, signature_text
 from querywright.models.memo import Memo, ask, remembering
 from querywright.models.store import Store
@@ -42,10 +44,10 @@ def guarded(scripted):
     """Makes an LM whose answers are counted; ``lm.engine.inner.asked`` holds what it was asked."""
 
     def make(*steps, store=None, temperature=0.0, identity="scripted", **options):
-        engine = GuardedEngine(
+        engine = LMEngine(
             scripted(*steps).engine, identity=identity, store=store, limits=Limits(max_attempts=1), sleep=lambda _: None
         )
-        both = {"engine": engine, "async_engine": AsyncGuardedEngine(engine), "cache": False, "num_retries": 0}
+        both = {"engine": engine, "async_engine": AsyncLMEngine(engine), "cache": False, "num_retries": 0}
         return dspy.LM("scripted", temperature=temperature, **both, **options)
 
     return make

@@ -11,7 +11,7 @@ import dspy
 import pytest
 
 from querywright.errors import TechniqueError
-from querywright.models.guard import GuardedEngine
+from querywright.models.engine import LMEngine
 from querywright.models.memo import Memo, remembering
 from querywright.optimize.optimizer_run import DrawnLM
 from querywright.optimize.program_state import program_from, shaped, state_of
@@ -136,5 +136,5 @@ def test_where_a_optimizer_draws_anew_the_rewriter_is_drawn_from_and_stopped_too
 
 def _guarded(lm: Any) -> Any:
     """The LM with a store's and a ledger's engine around its own."""
-    engine = GuardedEngine(lm.engine, identity=lm.model)
+    engine = LMEngine(lm.engine, identity=lm.model)
     return dspy.LM(lm.model, engine=engine, cache=False, num_retries=0)

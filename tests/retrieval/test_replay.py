@@ -193,8 +193,10 @@ def test_what_is_damaged_is_searched_again(value, store):
     inner = Listed()
     ReplayRetriever(inner, store=store, deepest=10).search(["a"], 4)
     kind = "ranking:listed"
-    (key,) = [row[0] for row in store._run(lambda c: list(c.execute("SELECT key FROM entries WHERE kind = ?", [kind])))]
-    store._forget(kind, [key])
+    (key,) = [
+        row[0] for row in store.transact(lambda c: list(c.exec_driver_sql("SELECT key FROM querywright_entries")))
+    ]
+    store.delete_many(kind, [key])
     store.put(kind, key, value)
 
     again = ReplayRetriever(inner, store=store, deepest=10)
@@ -218,7 +220,7 @@ def test_what_cannot_be_told_apart_is_kept_in_memory_only(store):
             replay.search(["a"], 4)
             replay.search(["a"], 4)
         assert len(asked) == 2
-    assert store._run(lambda c: c.execute("SELECT COUNT(*) FROM entries").fetchone()[0]) == 0
+    assert store.transact(lambda c: c.exec_driver_sql("SELECT COUNT(*) FROM querywright_entries").scalar()) == 0
 
 
 def test_a_retriever_whose_passages_cannot_be_had_by_id_is_kept_in_memory_only(store):
@@ -367,9 +369,9 @@ def test_bm25_scores_come_back_exactly(home, store):
     ReplayRetriever(inner, store=store, deepest=10).search(QUERIES, 3)
     again = ReplayRetriever(inner, store=store, deepest=10)
     assert found(again.search(QUERIES, 9)) == found(inner.search(QUERIES, 9))
-    (value,) = store._run(
-        lambda c: c.execute(
-            "SELECT value FROM entries WHERE kind = ? LIMIT 1", [f"ranking:{inner.fingerprint}"]
+    (value,) = store.transact(
+        lambda c: c.exec_driver_sql(
+            "SELECT value FROM querywright_entries WHERE kind = ? LIMIT 1", (f"ranking:{inner.fingerprint}",)
         ).fetchone()
     )
     assert set(json.loads(value)) == {"ids", "scores"}

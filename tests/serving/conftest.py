@@ -18,7 +18,8 @@ import pytest
 from dspy import lm15
 
 from querywright.data.types import Passage
-from querywright.models.guard import AsyncGuardedEngine, GuardedEngine, Limits
+from querywright.models.circuit_breaker import Limits
+from querywright.models.engine import AsyncLMEngine, LMEngine
 from querywright.optimize.artifacts.files import ArtifactManifest
 from querywright.optimize.artifacts.load import LoadedProgram
 from querywright.programs import make_program
@@ -107,12 +108,12 @@ def loaded(
     engine: Scripted, retriever: Any = None, *, reader: str | None = "short_answer", mark: str = "a", **limits: Any
 ) -> LoadedProgram:
     """A program as ``load`` would give it. ``mark`` is what its version begins with."""
-    guarded = GuardedEngine(
+    guarded = LMEngine(
         engine, identity="scripted", limits=Limits(**{"max_attempts": 1, "outage_after": 1000} | limits),
         sleep=lambda seconds: None,
     )  # fmt: skip
     lm = dspy.LM(
-        "scripted/model", engine=guarded, async_engine=AsyncGuardedEngine(guarded), cache=False, num_retries=0
+        "scripted/model", engine=guarded, async_engine=AsyncLMEngine(guarded), cache=False, num_retries=0
     )  # fmt: skip
     manifest = ArtifactManifest(
         format=1, technique="plain", reader=reader, lm="scripted/model", embedder=None, collection=None, engine=None,

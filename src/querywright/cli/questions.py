@@ -130,7 +130,6 @@ def build(
     records = None
     if engine == RAY:
         from querywright.optimize.question_processes import BuildNames, LMName, in_processes
-        from querywright.retrieval.question_records import questions_folder
 
         names = BuildNames(
             home=str(workspace.home),
@@ -141,8 +140,7 @@ def build(
             threads=threads,
             max_calls=max_calls,
         )
-        folder = questions_folder(collection, workspace.home)
-        records = in_processes(names, workers=workers or WORKERS, folder=folder, ledger=workspace.ledger)
+        records = in_processes(names, workers=workers or WORKERS, ledger=workspace.ledger)
     # Ray tells on standard output that a process died.
     with progress() as update, lm_failures(), contextlib.redirect_stdout(sys.stderr):
         report = build_questions(

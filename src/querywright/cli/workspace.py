@@ -18,7 +18,7 @@ from querywright.models.keys import api_key
 if TYPE_CHECKING:
     import dspy
 
-    from querywright.models.circuit_breaker import Limits
+    from querywright.models.budget import Budget
     from querywright.models.store import Store
     from querywright.models.usage import Ledger
     from querywright.optimize.artifacts.files import ArtifactManifest
@@ -35,7 +35,7 @@ class Workspace:
     store: Store
     ledger: Ledger
     lm: dspy.LM
-    limits: Limits | None = None
+    budget: Budget | None = None
 
     @classmethod
     def open(
@@ -50,7 +50,7 @@ class Workspace:
         """Open the working folder and make the LM ready."""
         key = api_key(api_key_env)
         from querywright.home import home as working_folder
-        from querywright.models.circuit_breaker import JointCalls, Limits
+        from querywright.models.budget import Budget
         from querywright.models.store import open_store
         from querywright.models.usage import Ledger
 
@@ -58,14 +58,15 @@ class Workspace:
         # The re-encoded model and everything else that a library of ours writes goes to the same folder.
         os.environ["QUERYWRIGHT_HOME"] = str(folder.resolve())
         store, ledger = open_store(folder), Ledger()
-        limits = Limits(purse=None if max_calls is None else JointCalls(max_calls))
-        return cls(folder, store, ledger, _lm(store, ledger, lm, api_base, key, limits), limits)
+        budget = None if max_calls is None else Budget(None, "the command", calls=max_calls)
+        return cls(folder, store, ledger, _lm(store, ledger, lm, api_base, key, budget), budget)
 
     def another_lm(self, lm: str, *, api_base: str | None, api_key_env: str | None, max_calls: int | None) -> dspy.LM:
         """A second LM with the same store and ledger, and a limit of calls of its own."""
-        from querywright.models.circuit_breaker import Limits
+        from querywright.models.budget import Budget
 
-        return _lm(self.store, self.ledger, lm, api_base, api_key(api_key_env), Limits(max_calls=max_calls))
+        budget = None if max_calls is None else Budget(None, "another LM", calls=max_calls)
+        return _lm(self.store, self.ledger, lm, api_base, api_key(api_key_env), budget)
 
     def rewriter(self, folder: Path | None, *, keep: bool = False) -> dspy.LM | None:
         """The LM of a rewriter, with the same store, ledger and limit of calls; None where none is named.
@@ -81,7 +82,7 @@ class Workspace:
 
         if keep and keep_rewriter(folder, self.home) is None:
             note(f"the rewriter {folder.name!r} is too large to be copied; give --rewriter with what is saved here")
-        return open_rewriter(folder, store=self.store, ledger=self.ledger, limits=self.limits)
+        return open_rewriter(folder, store=self.store, ledger=self.ledger, budget=self.budget)
 
     def judge_lm(
         self, lm: str, judge: str | None, *, api_base: str | None, api_key_env: str | None, max_calls: int | None
@@ -191,7 +192,7 @@ def _when_slow(what: str) -> Callable[[int, int], None]:
     return update
 
 
-def _lm(store: Store, ledger: Ledger, lm: str, api_base: str | None, key: str | None, limits: Limits) -> dspy.LM:
+def _lm(store: Store, ledger: Ledger, lm: str, api_base: str | None, key: str | None, budget: Budget | None) -> dspy.LM:
     from querywright.models.lm import resolve_lm
 
     if (api_base or key) and (lm == "embedded" or lm.startswith("gguf:")):
@@ -199,7 +200,7 @@ def _lm(store: Store, ledger: Ledger, lm: str, api_base: str | None, key: str | 
             f"the LM {lm!r} runs in this process and has no address and no key; with --api-base or --api-key-env "
             "name a remote one, such as --lm openai/MODEL"
         )
-    return resolve_lm(lm, store=store, ledger=ledger, limits=limits, api_base=api_base, api_key=key)
+    return resolve_lm(lm, store=store, ledger=ledger, budget=budget, api_base=api_base, api_key=key)
 
 
 @contextlib.contextmanager

@@ -22,7 +22,7 @@ from dspy.utils.exceptions import AdapterParseError
 
 from querywright.data.types import Passage
 from querywright.models.constrained_decoding import apostrophes
-from querywright.models.guard import GuardedEngine
+from querywright.models.engine import LMEngine
 from querywright.models.response_parsing import JSON_REQUEST
 from querywright.models.usage import Cost
 
@@ -199,7 +199,7 @@ class PromptAdapter(JSONAdapter):
     def _repairing(self, lm: Any, signature: Any, error: AdapterParseError) -> PromptAdapter:
         """An adapter that asks once more, in another prompt; the repair is entered in the LM's ledger."""
         engine = getattr(lm, "engine", None)
-        if isinstance(engine, GuardedEngine):
+        if isinstance(engine, LMEngine):
             engine.ledger.add(Cost(repairs=1))
         names = ", ".join(json.dumps(name) for name in signature.output_fields)
         wrong = error.message.partition("\n\n")[0]

@@ -14,9 +14,11 @@ import dspy
 from dspy.utils.exceptions import DSPyError, LMConfigurationError, LMError
 
 from querywright.errors import ModelError
+from querywright.models.budget import Budget
+from querywright.models.circuit_breaker import Limits
 from querywright.models.embedded import EMBEDDED_ID, EmbeddedEngine, EmbeddedSettings
+from querywright.models.engine import AsyncLMEngine, LMEngine
 from querywright.models.engine_errors import redact
-from querywright.models.guard import AsyncGuardedEngine, GuardedEngine, Limits
 from querywright.models.rewriters import read_rewriter
 from querywright.models.store import Store
 from querywright.models.transformers_engine import rewriter_engine
@@ -39,6 +41,7 @@ def resolve_lm(
     store: Store | None = None,
     ledger: Ledger | None = None,
     limits: Limits | None = None,
+    budget: Budget | None = None,
     settings: EmbeddedSettings | None = None,
     api_base: str | None = None,
     api_key: str | None = None,
@@ -54,7 +57,8 @@ def resolve_lm(
             ``openai/gpt-4o-mini``, ``anthropic/...`` or ``ollama_chat/...``.
         store: Where answers are kept, or None to keep none.
         ledger: Where cost is entered; a new one when not given.
-        limits: Attempts, waits and the limit of calls.
+        limits: Attempts, waits, and when the model counts as down.
+        budget: What its calls are paid from, with all other LMs that were given it; None for no limit.
         settings: How a model in this process runs. Default: ``EmbeddedSettings()``, with room for longer texts where
             the model is a file of one's own, and with a rewriter's own limits where it is a rewriter.
         api_base: Address of an OpenAI-compatible server; otherwise the one in the provider's environment
@@ -67,25 +71,26 @@ def resolve_lm(
         max_tokens: Tokens of an answer at most. Default 1000; 16000 for models that reason first.
 
     Returns:
-        A ``dspy.LM`` whose ``engine`` is a ``GuardedEngine``.
+        A ``dspy.LM`` whose ``engine`` is an ``LMEngine``.
 
     Raises:
         ModelError: The model is unknown, or its file or package is missing.
         ArtifactError: The rewriter is missing, or was changed.
     """
+    common: dict[str, Any] = {"store": store, "ledger": ledger, "limits": limits, "budget": budget}
     if name.startswith("rewriter:"):
         engine: Any = rewriter_engine(read_rewriter(name.removeprefix("rewriter:")), settings)
-        guarded = GuardedEngine(engine, identity=engine.answers_identity, store=store, ledger=ledger, limits=limits)
+        ours = LMEngine(engine, identity=engine.answers_identity, **common)
         model = engine.identity
     elif name == "embedded" or name.startswith("gguf:"):
         path = None if name == "embedded" else Path(name.removeprefix("gguf:")).expanduser()
         engine = EmbeddedEngine(path, settings or (EmbeddedSettings() if path is None else _LARGER_MODEL))
-        guarded = GuardedEngine(engine, identity=engine.answers_identity, store=store, ledger=ledger, limits=limits)
+        ours = LMEngine(engine, identity=engine.answers_identity, **common)
         model = EMBEDDED_ID if path is None else engine.identity
     else:
-        guarded = _remote(name, store, ledger, limits, api_base, api_key, timeout)
+        ours = _remote(name, api_base, api_key, timeout, **common)
         model = name
-    options = {"engine": guarded, "async_engine": AsyncGuardedEngine(guarded), **_ONCE}
+    options = {"engine": ours, "async_engine": AsyncLMEngine(ours), **_ONCE}
     try:
         return dspy.LM(model, temperature=temperature or 0.0, max_tokens=max_tokens or _MAX_TOKENS, **options)
     except LMConfigurationError as error:
@@ -94,18 +99,18 @@ def resolve_lm(
         return dspy.LM(model, max_tokens=_MAX_TOKENS_REASONING, **options)
 
 
-# Answers are stored and failures retried by the guarded engine, where a bad answer is never kept.
+# Answers are stored and failures retried by the engine of ours, where a bad answer is never kept.
 _ONCE: dict[str, Any] = {"cache": False, "num_retries": 0}
 
 
-def engine_of(lm: Any) -> GuardedEngine:
-    """The guarded engine of an LM made by ``resolve_lm``.
+def engine_of(lm: Any) -> LMEngine:
+    """The engine of an LM made by ``resolve_lm``.
 
     Raises:
         ModelError: The LM was made otherwise.
     """
     engine = getattr(lm, "engine", None)
-    if not isinstance(engine, GuardedEngine):
+    if not isinstance(engine, LMEngine):
         raise ModelError(
             f"the LM {getattr(lm, 'model', lm)!r} was not made by querywright.resolve_lm, so its cost cannot be counted"
         )
@@ -121,15 +126,7 @@ def lm_digest(lm: Any) -> str:
     return hashlib.sha256(engine_of(lm).identity.encode()).hexdigest()
 
 
-def _remote(
-    name: str,
-    store: Store | None,
-    ledger: Ledger | None,
-    limits: Limits | None,
-    api_base: str | None,
-    api_key: str | None,
-    timeout: float,
-) -> GuardedEngine:
+def _remote(name: str, api_base: str | None, api_key: str | None, timeout: float, **common: Any) -> LMEngine:
     if timeout <= 0:
         raise ModelError(f"timeout must be more than 0 seconds, but got {timeout}")
     provider, _, model = name.partition("/")
@@ -142,14 +139,12 @@ def _remote(
     client = {"timeout": timeout, "api_base": api_base, "api_key": api_key}
     secrets = _secrets(api_base, api_key)
     inner = _RemoteEngine(name, {key: value for key, value in client.items() if value}, secrets)
-    return GuardedEngine(
+    return LMEngine(
         inner,
         identity=f"{name} at {_where(api_base)}",
-        store=store,
-        ledger=ledger,
-        limits=limits,
         price=inner.price,
         secrets=secrets,
+        **common,
     )
 
 

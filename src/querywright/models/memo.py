@@ -18,7 +18,8 @@ import dspy
 from dspy.utils.exceptions import AdapterParseError
 
 from querywright.models.adapter import PromptAdapter
-from querywright.models.guard import GuardedEngine, is_stored_only
+from querywright.models.cached import is_stored_only
+from querywright.models.engine import LMEngine
 from querywright.models.late import LateSignature, is_plain, signature_text
 from querywright.models.recent import Recent
 from querywright.models.usage import Cost, Ledger, metered
@@ -212,11 +213,11 @@ def _place(predictor: dspy.Predict, inputs: Mapping[str, Any]) -> tuple[Memo, by
         return None
     lm, adapter = inputs.get("lm") or predictor.lm or settings.lm, settings.adapter
     engine = getattr(lm, "engine", None)
-    if not isinstance(engine, GuardedEngine) or type(adapter) is not PromptAdapter or settings.send_stream is not None:
+    if not isinstance(engine, LMEngine) or type(adapter) is not PromptAdapter or settings.send_stream is not None:
         return None
     sampling = {**lm.kwargs, **predictor.config, **(inputs.get("config") or {})}
     several = (sampling.get("n") or sampling.get("num_generations") or 1) > 1
-    is_draw = engine.is_draw(sampling.get("temperature"), sampling.get("seed"))
+    is_draw = engine.cached.is_draw(sampling.get("temperature"), sampling.get("seed"))
     if several or is_draw or any(sampling.get(name) is not None for name in _MORE_THAN_TEXT):
         return None
     texts = {name: value for name, value in inputs.items() if name not in {"signature", "config", "lm"}}

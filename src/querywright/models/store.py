@@ -1,61 +1,94 @@
-"""A file of answers and vectors that were computed once, shared by threads and processes.
+"""A database of answers, vectors and rankings that were computed once, shared by threads, processes and hosts.
 
-SQLite in write-ahead mode. A key is written once: the first writer wins, so that every later reader sees the
-same bytes. Each value carries a checksum, and a value or a file that is damaged costs its recomputation, not
-the run. Values are bytes (UTF-8 JSON, raw float32); nothing is ever unpickled.
+A SQLite file by default, PostgreSQL by its URL. A key is written once: the first writer wins, so that every later
+reader sees the same bytes. Each value carries a checksum; a value or a file that is damaged costs its recomputation,
+not the run. Values are bytes (UTF-8 JSON, raw float32); nothing is ever unpickled.
 """
 
 from __future__ import annotations
 
-import fcntl
+import functools
 import logging
 import os
 import sqlite3
 import threading
-import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from querywright.errors import QuerywrightError
 from querywright.home import home as working_folder
+from querywright.models.postgres import server_options, unreachable
+from querywright.models.single_flight import FileLeases, Leases, SessionLeases, SingleFlight
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection, Engine, TextClause
 
 FILE_NAME = "store.sqlite"
 BUSY_SECONDS = 30.0
 KEYS_PER_SELECT = 500
 
 _DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
-_TABLE = """
-CREATE TABLE IF NOT EXISTS entries (
-    kind TEXT NOT NULL, key TEXT NOT NULL, checksum INTEGER NOT NULL, value BLOB NOT NULL,
-    PRIMARY KEY (kind, key)
+_TABLES = (
+    """
+    CREATE TABLE IF NOT EXISTS querywright_entries (
+        kind TEXT NOT NULL, key TEXT NOT NULL, checksum BIGINT NOT NULL, value {bytes} NOT NULL,
+        PRIMARY KEY (kind, key)
+    )
+    """,
+    """
+    CREATE TABLE IF NOT EXISTS querywright_budgets (
+        name TEXT PRIMARY KEY, calls BIGINT NOT NULL, tokens BIGINT NOT NULL, dollars DOUBLE PRECISION NOT NULL
+    )
+    """,
 )
-"""
+_SELECT = "SELECT key, checksum, value FROM querywright_entries WHERE kind = :kind AND key IN :keys"
+_INSERT = "INSERT INTO querywright_entries VALUES (:kind, :key, :checksum, :value) ON CONFLICT DO NOTHING"
+_DELETE = "DELETE FROM querywright_entries WHERE kind = :kind AND key IN :keys"
+_COUNT = "SELECT COUNT(*) FROM querywright_entries WHERE kind = :kind"
+_SETUP_LOCK = 7_193_028_114_552_310
+"""Of PostgreSQL, under which tables are made: it lets two try at the same time, and fails one of them."""
 
 _logger = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 
 class Store:
-    """Bytes by kind and key, on disk, safe for many threads and processes.
+    """Bytes by kind and key, safe for many threads and processes.
 
     Args:
-        path: The SQLite file. It and its folder are created with access for their owner only.
+        place: A SQLite file, which is created with its folder and with access for their owner only; or the URL of a
+            database, ``postgresql://user:password@host/database``, for several hosts (the extra ``postgres``).
 
     Raises:
-        QuerywrightError: When the file cannot be created, read or written (no space, no permission).
+        InputError: It is no such URL, or the driver is not installed.
+        QuerywrightError: It cannot be created, read or written (no space, no permission, no server).
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = Path(path)
+    def __init__(self, place: str | Path) -> None:
+        self.path: Path | None = None
+        self._server: dict[str, Any] = {}
+        self._turn: AbstractContextManager[Any] = nullcontext()
+        if isinstance(place, str) and "://" in place:
+            self._server = server_options(place)
+        else:
+            self.path = Path(place)
+            self._turn = threading.RLock()  # SQLite has one writer; threads take turns sooner than connections do
+        self._flights = SingleFlight[tuple[str, str], bytes]()
         self._lock = threading.RLock()
-        self._connection: sqlite3.Connection | None = None
-        self._inode = 0
-        self._pid = 0
-        with self._lock:
-            self._run(lambda connection: None)
+        self._held: dict[tuple[str, str], bytes] = {}
+        self._engine: Engine | None = None
+        self._leases: Leases | None = None
+        self._inode = self._pid = 0
+        self.transact(lambda connection: None)
+
+    def __repr__(self) -> str:
+        return f"<the store {self.path or 'in PostgreSQL'}>"
+
+    def __deepcopy__(self, memo: dict[int, object]) -> Store:
+        return self
 
     def get_many(self, kind: str, keys: Sequence[str]) -> dict[str, bytes]:
         """The values of those keys that are there.
@@ -66,187 +99,252 @@ class Store:
         """
         wanted = list(dict.fromkeys(keys))
 
-        def read(connection: sqlite3.Connection) -> list[tuple[str, int, bytes]]:
-            rows: list[tuple[str, int, bytes]] = []
-            for start in range(0, len(wanted), KEYS_PER_SELECT):
-                part = wanted[start : start + KEYS_PER_SELECT]
-                marks = ",".join("?" * len(part))
-                sql = f"SELECT key, checksum, value FROM entries WHERE kind = ? AND key IN ({marks})"
-                rows.extend(connection.execute(sql, (kind, *part)))
-            return rows
+        def read(connection: Connection) -> list[Any]:
+            return [
+                row
+                for start in range(0, len(wanted), KEYS_PER_SELECT)
+                for row in connection.execute(
+                    sql(_SELECT), {"kind": kind, "keys": wanted[start : start + KEYS_PER_SELECT]}
+                )
+            ]
 
-        rows = self._run(read) if wanted else []
-        damaged = [key for key, checksum, value in rows if zlib.crc32(value) != checksum]
+        rows = self.transact(read) if wanted else []
+        found = {key: value for key, checksum, value in rows if _checksum(kind, key, value) == checksum}
+        damaged = [key for key, _, _ in rows if key not in found]
         if damaged:
-            self._forget(kind, damaged)
-        return {key: value for key, checksum, value in rows if zlib.crc32(value) == checksum}
+            _logger.warning("%d damaged values of kind %r in %r are computed again", len(damaged), kind, self)
+            self.delete_many(kind, damaged)
+        if self._held:
+            found |= {key: self._held[kind, key] for key in wanted if (kind, key) in self._held}
+        return found
 
     def put_many(self, kind: str, items: Mapping[str, bytes]) -> None:
-        """Writes the values of keys that are not there yet, all or none; committed when it returns.
+        """Write the values of keys that are not there yet, all or none; committed when it returns.
 
         Args:
             kind: What the values are.
             items: Value by key. A key that is there keeps its value.
         """
-        rows = [(kind, key, zlib.crc32(value), bytes(value)) for key, value in items.items()]
-
-        def write(connection: sqlite3.Connection) -> None:
-            with _transaction(connection):
-                connection.executemany("INSERT OR IGNORE INTO entries VALUES (?, ?, ?, ?)", rows)
-
+        rows = [
+            {"kind": kind, "key": key, "checksum": _checksum(kind, key, value), "value": bytes(value)}
+            for key, value in items.items()
+        ]
         if rows:
-            self._run(write)
+            self.transact(lambda connection: connection.execute(sql(_INSERT), rows))
+
+    def delete_many(self, kind: str, keys: Sequence[str]) -> None:
+        """Forget the values of some keys, so that they can be written again."""
+        for start in range(0, len(keys), KEYS_PER_SELECT):
+            given = {"kind": kind, "keys": keys[start : start + KEYS_PER_SELECT]}
+            self.transact(lambda connection, given=given: connection.execute(sql(_DELETE), given))
 
     def get(self, kind: str, key: str) -> bytes | None:
         """The value of a key, or None when it is not there."""
         return self.get_many(kind, [key]).get(key)
 
     def put(self, kind: str, key: str, value: bytes) -> None:
-        """Writes the value of a key that is not there yet; committed when it returns."""
+        """Write the value of a key that is not there yet; committed when it returns."""
         self.put_many(kind, {key: value})
 
     def count(self, kind: str) -> int:
         """How many keys of a kind there are."""
+        return int(self.transact(lambda connection: connection.execute(sql(_COUNT), {"kind": kind}).scalar_one()))
 
-        def read(connection: sqlite3.Connection) -> int:
-            return int(connection.execute("SELECT COUNT(*) FROM entries WHERE kind = ?", (kind,)).fetchone()[0])
+    def get_or_compute(
+        self, kind: str, key: str, make: Callable[[], bytes], *, keep: Callable[[bytes], bool] | None = None
+    ) -> bytes:
+        """The value of a key, made where it is not there.
 
-        return self._run(read)
+        Whoever asks for a key that is being made waits for it, in other threads and in other processes with the same
+        database. An error of ``make`` is raised in all threads that wait. A value that the database cannot take, as on
+        a full disk, is held in memory until it can.
+
+        Args:
+            kind: What the value is.
+            key: The key.
+            make: Makes the value.
+            keep: Whether a value that was made is to be written; the others are given to who waits and forgotten.
+                Default: all are.
+        """
+        value = self.get(kind, key)
+        if value is not None:
+            return value
+
+        def lead() -> bytes:
+            with self._leases_here().lease(f"{kind}\0{key}"):
+                value = self.get(kind, key)  # whoever led before may have finished since this one looked
+                if value is None:
+                    value = make()
+                    if keep is None or keep(value):
+                        self._put_or_hold(kind, key, value)
+                return value
+
+        return self._flights.run((kind, key), lead)
+
+    def transact(self, operation: Callable[[Connection], _T]) -> _T:
+        """What an operation gives, run as one transaction; a damaged file is set aside once on the way.
+
+        Args:
+            operation: Takes a SQLAlchemy connection to the database.
+
+        Raises:
+            QuerywrightError: The database cannot be used.
+        """
+        from sqlalchemy.exc import SQLAlchemyError
+
+        with self._turn:
+            for attempt in (1, 2):
+                try:
+                    with self._opened().begin() as connection:
+                        return operation(connection)
+                except (SQLAlchemyError, sqlite3.Error) as error:
+                    cause = getattr(error, "orig", None) or error
+                if attempt == 2 or not self._set_aside(cause):
+                    break
+            raise self._unusable(cause)  # outside of the handler: a driver's error may name an address
 
     def close(self) -> None:
-        """Closes the file; the next call opens it again."""
+        """Close the database; the next call opens it again."""
+        with self._turn, self._lock:
+            if self._engine is not None and self._pid == os.getpid():
+                self._engine.dispose()
+                if self._leases is not None:
+                    self._leases.close()
+            self._engine = self._leases = None
+
+    def _put_or_hold(self, kind: str, key: str, value: bytes) -> None:
+        try:
+            self.put(kind, key, value)
+            for (held_kind, held_key), held in list(self._held.items()):
+                self.put(held_kind, held_key, held)
+                self._held.pop((held_kind, held_key), None)
+        except QuerywrightError as error:
+            with self._lock:
+                is_first = not self._held
+                self._held[kind, key] = value
+            if is_first:
+                _logger.warning("%s. Until then answers are in memory, and are lost where this run ends before", error)
+
+    def _opened(self) -> Engine:
         with self._lock:
-            if self._connection is not None and self._pid == os.getpid():
-                self._connection.close()
-            self._connection = None
+            if self._engine is None or self._pid != os.getpid():  # a parent's connections are left to the parent
+                self._engine, self._leases, self._pid = None, None, os.getpid()
+                self._engine = self._server_engine() if self.path is None else self._file_engine(self.path)
+            return self._engine
 
-    def __deepcopy__(self, memo: dict[int, object]) -> Store:
-        return self
-
-    def _forget(self, kind: str, keys: Sequence[str]) -> None:
-        """Deletes values whose checksum is wrong, so that they can be written again."""
-        _logger.warning("%d damaged values of kind %r in %s are computed again", len(keys), kind, self.path.name)
-
-        def delete(connection: sqlite3.Connection) -> None:
-            with _transaction(connection):
-                connection.executemany("DELETE FROM entries WHERE kind = ? AND key = ?", [(kind, key) for key in keys])
-
-        self._run(delete)
-
-    def _run(self, operation: Callable[[sqlite3.Connection], _T]) -> _T:
-        """Runs an operation on an open connection; a damaged file is replaced once on the way."""
+    def _leases_here(self) -> Leases:
+        engine = self._opened()
         with self._lock:
-            try:
-                return operation(self._open())
-            except sqlite3.DatabaseError as error:
-                if not _is_damage(error):
-                    raise self._unusable(error) from error
-                self.close()
-                with self._exclusive():
-                    self._set_aside(error)
-            try:
-                return operation(self._open())
-            except sqlite3.DatabaseError as error:
-                raise self._unusable(error) from error
+            if self._leases is None:
+                self._leases = SessionLeases(engine) if self.path is None else FileLeases(_beside(self.path, ".flight"))
+            return self._leases
 
-    def _unusable(self, error: sqlite3.Error) -> QuerywrightError:
+    def _server_engine(self) -> Engine:
+        from sqlalchemy import create_engine
+
+        engine = create_engine("postgresql+psycopg://", **self._server)
+        with engine.begin() as connection:
+            connection.execute(sql("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _SETUP_LOCK})
+            _make_tables(connection, "BYTEA")
+        return engine
+
+    def _file_engine(self, path: Path) -> Engine:
+        from sqlalchemy import URL, create_engine, event
+        from sqlalchemy.pool import StaticPool
+
+        def prepare(connection: Any, record: object) -> None:
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA synchronous = NORMAL")
+
+        options = {"timeout": BUSY_SECONDS, "check_same_thread": False}
+        engine = create_engine(
+            URL.create("sqlite", database=str(path)), poolclass=StaticPool, connect_args=options, hide_parameters=True
+        )
+        event.listen(engine, "connect", prepare)
+        try:
+            with self._exclusive(path):
+                os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+                path.chmod(0o600)
+                self._inode = path.stat().st_ino
+                with engine.begin() as connection:
+                    _make_tables(connection, "BLOB")
+        except OSError as error:
+            raise QuerywrightError(f"the store {path} cannot be created ({error.strerror or error})") from error
+        except BaseException:
+            engine.dispose()
+            raise
+        return engine
+
+    def _set_aside(self, error: BaseException) -> bool:
+        """Move a damaged file away, unless another process has already done so; whether to go on with a fresh one."""
+        if self.path is None or (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF not in _DAMAGED:
+            return False
+        self.close()
+        with self._exclusive(self.path):
+            if not self.path.exists() or self.path.stat().st_ino != self._inode:
+                return True
+            number = 1
+            while (aside := _beside(self.path, f".damaged-{number}")).exists():
+                number += 1
+            self.path.rename(aside)
+            for ending in ("-wal", "-shm"):
+                _beside(self.path, ending).unlink(missing_ok=True)
+        _logger.warning("%s is damaged (%s): moved to %s, a fresh one is started", self.path.name, error, aside.name)
+        return True
+
+    @contextmanager
+    def _exclusive(self, path: Path) -> Iterator[None]:
+        """Hold the lock under which processes create, open and replace the file."""
+        from filelock import FileLock
+
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with FileLock(_beside(path, ".lock"), timeout=BUSY_SECONDS, mode=0o600):
+            yield
+
+    def _unusable(self, error: Exception) -> QuerywrightError:
+        if self.path is None:
+            return unreachable(error, "store")
         return QuerywrightError(
             f"the store {self.path} cannot be used ({error}); free some space or allow writing there, "
             "or name another folder in QUERYWRIGHT_HOME"
         )
 
-    def _open(self) -> sqlite3.Connection:
-        if self._connection is not None and self._pid == os.getpid():
-            return self._connection
-        self._connection = None  # a connection of the parent process is left to it, never closed or used here
-        try:
-            with self._exclusive():
-                self._connection = self._connect()
-        except OSError as error:
-            raise QuerywrightError(f"the store {self.path} cannot be created ({error.strerror})") from error
-        self._pid = os.getpid()
-        return self._connection
 
-    def _connect(self) -> sqlite3.Connection:
-        os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600))
-        self.path.chmod(0o600)
-        self._inode = self.path.stat().st_ino
-        connection = sqlite3.connect(self.path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
-        try:
-            connection.execute("PRAGMA journal_mode = WAL")
-            connection.execute("PRAGMA synchronous = NORMAL")
-            connection.execute(_TABLE)
-        except sqlite3.Error:
-            connection.close()
-            raise
-        return connection
-
-    def _set_aside(self, error: sqlite3.Error) -> None:
-        """Moves the damaged file away, unless another process has already done so."""
-        try:
-            if self.path.stat().st_ino != self._inode:
-                return
-        except FileNotFoundError:
-            return
-        number = 1
-        while (aside := self.path.with_name(f"{self.path.name}.damaged-{number}")).exists():
-            number += 1
-        self.path.rename(aside)
-        for suffix in ("-wal", "-shm"):
-            Path(f"{self.path}{suffix}").unlink(missing_ok=True)
-        _logger.warning("%s is damaged (%s): moved to %s, a fresh one is started", self.path.name, error, aside.name)
-
-    @contextmanager
-    def _exclusive(self) -> Iterator[None]:
-        """Holds the lock under which processes create, open and replace the file."""
-        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor = os.open(self.path.with_name(f"{self.path.name}.lock"), os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            _lock_within(descriptor, BUSY_SECONDS)
-            yield
-        finally:
-            os.close(descriptor)
-
-
-_stores: dict[Path, Store] = {}
+_stores: dict[str | Path, Store] = {}
 _stores_lock = threading.Lock()
 
 
-def open_store(home: Path | None = None) -> Store:
-    """The store of a working folder: one instance a path in a process.
+def open_store(home: Path | None = None, url: str | None = None) -> Store:
+    """The store of a working folder, or of a database: one instance a place in a process.
 
     Args:
         home: The working folder. Default: ``querywright.home.home()``.
+        url: ``postgresql://user:password@host/database`` in its stead. Default none.
     """
-    path = working_folder(home).resolve() / FILE_NAME
+    place = url or working_folder(home).resolve() / FILE_NAME
     with _stores_lock:
-        if path not in _stores:
-            _stores[path] = Store(path)
-        return _stores[path]
+        if place not in _stores:
+            _stores[place] = Store(place)
+        return _stores[place]
 
 
-@contextmanager
-def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-        connection.execute("COMMIT")  # it is this that fails on a full disk
-    except BaseException:
-        connection.rollback()
-        raise
+@functools.lru_cache(maxsize=64)
+def sql(statement: str) -> TextClause:
+    """A statement of SQL that both databases know; ``:keys`` stands for a list."""
+    from sqlalchemy import bindparam, text
+
+    made = text(statement)
+    return made.bindparams(bindparam("keys", expanding=True)) if ":keys" in statement else made
 
 
-def _is_damage(error: sqlite3.DatabaseError) -> bool:
-    return (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF in _DAMAGED
+def _make_tables(connection: Connection, bytes_type: str) -> None:
+    for table in _TABLES:
+        connection.execute(sql(table.format(bytes=bytes_type)))
 
 
-def _lock_within(descriptor: int, seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.005)
+def _checksum(kind: str, key: str, value: bytes) -> int:
+    return zlib.crc32(value, zlib.crc32(f"{kind}\0{key}\0".encode("utf-8", "surrogatepass")))
+
+
+def _beside(path: Path, ending: str) -> Path:
+    return path.with_name(path.name + ending)

@@ -20,7 +20,7 @@ from dspy.utils.exceptions import LMInvalidRequestError, LMServerError
 
 from querywright.data.types import Passage, Question
 from querywright.errors import ArtifactError, BudgetError, InputError, QuerywrightError, TechniqueError
-from querywright.models.guard import Limits
+from querywright.models.circuit_breaker import Limits
 from querywright.models.lm import engine_of, resolve_lm
 from querywright.models.store import open_store
 from querywright.optimize.artifacts.answered import Answered, FailedQuestionError

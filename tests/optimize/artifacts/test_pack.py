@@ -209,7 +209,7 @@ def vectors_in(home):
     if not (home / "store.sqlite").exists():
         return 0
     with contextlib.closing(sqlite3.connect(home / "store.sqlite")) as connection:
-        return connection.execute("SELECT COUNT(*) FROM entries WHERE kind LIKE 'vector:%'").fetchone()[0]
+        return connection.execute("SELECT COUNT(*) FROM querywright_entries WHERE kind LIKE 'vector:%'").fetchone()[0]
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from dspy.utils.exceptions import LMServerError
 from querywright.data.declined import DECLINED
 from querywright.data.types import Passage
 from querywright.errors import TechniqueError
-from querywright.models.guard import Limits
+from querywright.models.circuit_breaker import Limits
 from querywright.models.lm import engine_of, resolve_lm
 from querywright.models.store import open_store
 from querywright.optimize.artifacts.files import ArtifactManifest
@@ -47,7 +47,7 @@ def streaming(chat_server):
         server = chat_server(*steps)
         given = {"api_base": server.url, "api_key": "none", "timeout": 5.0, **options}
         lm = resolve_lm("openai/x", **given)
-        engine_of(lm)._sleep = lambda seconds: None
+        engine_of(lm).retrying.sleep = lambda seconds: None
         opened.append(engine_of(lm))
         program = program or make_program("plain", lambda query, k: PASSAGES, reader=reader)
         return LoadedProgram(program, lm, manifest(reader=reader), watchers), server

@@ -22,7 +22,8 @@ from dspy import lm15
 
 from querywright.data.splits import Splits
 from querywright.data.types import Label, Passage, Question
-from querywright.models.guard import GuardedEngine, Limits
+from querywright.models.circuit_breaker import Limits
+from querywright.models.engine import LMEngine
 from querywright.models.hf import load_base
 from querywright.models.usage import Ledger
 from querywright.optimize.rewriter.collect import CollectSettings
@@ -102,7 +103,7 @@ class Engine:
 
 
 def teacher() -> dspy.LM:
-    guarded = GuardedEngine(Engine(), identity="scripted", store=None, ledger=Ledger(), limits=Limits())
+    guarded = LMEngine(Engine(), identity="scripted", store=None, ledger=Ledger(), limits=Limits())
     return dspy.LM("scripted/teacher", engine=guarded, cache=False, num_retries=0)
 
 

@@ -13,7 +13,7 @@ from querywright.data.splits import asked_of
 from querywright.data.types import Label, Passage, Question
 from querywright.errors import InputError
 from querywright.models.adapter import PromptAdapter
-from querywright.models.guard import AsyncGuardedEngine, GuardedEngine
+from querywright.models.engine import AsyncLMEngine, LMEngine
 from querywright.models.response_parsing import text_response
 from querywright.optimize.rewriter.passage_questions import LONGEST_PASSAGE, passage_pairs
 from querywright.programs.query_cleaning import LONGEST_QUERY
@@ -63,8 +63,8 @@ def test_a_pair_is_the_prompt_of_the_writer_in_use_and_an_answer_that_it_reads()
     assert (pair.technique, pair.question, pair.data, pair.source) == ("qb_rag", "frost", "weather", "evidence")
     assert math.isnan(pair.reward)
     inner = _Listening(pair.text)
-    engine = GuardedEngine(inner, identity="listening")
-    lm = dspy.LM("m", engine=engine, async_engine=AsyncGuardedEngine(engine), cache=False, num_retries=0, temperature=0)
+    engine = LMEngine(inner, identity="listening")
+    lm = dspy.LM("m", engine=engine, async_engine=AsyncLMEngine(engine), cache=False, num_retries=0, temperature=0)
     with dspy.context(lm=lm, adapter=PromptAdapter()):
         written = QuestionWriter(2, 2)(FROST).questions
     assert written == [

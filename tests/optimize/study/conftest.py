@@ -16,7 +16,7 @@ import pytest
 from dspy import lm15
 
 from querywright.errors import InputError
-from querywright.models.guard import GuardedEngine
+from querywright.models.engine import LMEngine
 from querywright.optimize.study.reading import read_spec
 from querywright.optimize.study.spec import StudySpec
 from querywright.optimize.study.storage import StudyStorage, open_storage
@@ -169,7 +169,7 @@ def writing() -> type[WritingEngine]:
 def requests(lm: Any) -> Sequence[Asked]:
     """What an LM over a scripted engine was asked."""
     engine = lm.engine
-    assert isinstance(engine, GuardedEngine)
+    assert isinstance(engine, LMEngine)
     return list(engine.inner.asked)
 
 

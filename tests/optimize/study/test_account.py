@@ -10,8 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from querywright.errors import BudgetError
+from querywright.models.engine import LMEngine
 from querywright.models.engine_errors import LMStoreError
-from querywright.models.guard import GuardedEngine, Limits, text_response
+from querywright.models.response_parsing import text_response
 from querywright.models.usage import Cost
 from querywright.optimize.study.account import Account, spend_file
 from querywright.optimize.study.spec import BudgetSpec
@@ -190,7 +191,7 @@ def test_an_engine_pays_from_it(open_study):
     from dspy import lm15
 
     account = open_study().account(BudgetSpec(calls=6))
-    engine = GuardedEngine(Answers(), identity="m", limits=Limits(purse=account))
+    engine = LMEngine(Answers(), identity="m", budget=account)
 
     def ask(n):
         request = lm15.Request(model="m", messages=(lm15.Message.user(str(n)),), config=lm15.Config())
