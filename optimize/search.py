@@ -25,11 +25,12 @@ from querywright.optimize.results import (
     CompileSettings,
     objective_value,
 )
-from querywright.optimize.study.building import BUDGET, build_space
+from querywright.optimize.study.building import build_space
 from querywright.optimize.study.records import record_of
 from querywright.optimize.study.resources import Bench
 from querywright.optimize.study.select import choose
 from querywright.optimize.study.space import seeded_sampler
+from querywright.optimize.study.spec import BUDGET
 from querywright.optimize.study.storage import StudyStorage, memory_storage
 from querywright.optimize.study.testing import meet_test
 from querywright.optimize.study.trial import Worker
@@ -171,7 +172,7 @@ def _narrow(bench: Bench, technique: str, variants: Sequence[str], n_trials: int
     own = bench.spec.techniques[technique]
     trials = max(n_trials, 1 + len(variants)) + (technique != "plain")
     changes = {
-        "techniques": {technique: own.model_copy(update={"prompts": list(variants)})},
+        "techniques": {**bench.spec.techniques, technique: own.model_copy(update={"prompts": list(variants)})},
         "trials": trials,
     }
     searched = {technique: bench.space[technique].knobs}

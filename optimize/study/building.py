@@ -9,16 +9,13 @@ from querywright.data.types import Question
 from querywright.errors import InputError, TechniqueError
 from querywright.metrics.dspy_metrics import needs
 from querywright.optimize.domains import Domain, domain_of, own_step
-from querywright.optimize.study.space import PLAIN, Space, TechniqueSpace
-from querywright.optimize.study.spec import AS_WRITTEN, KnobRange, KnobSpace, PromptSpec, StudySpec, TechniqueSpec
-from querywright.programs import READERS, Technique, make_program, technique_class
+from querywright.optimize.study.space import Space, TechniqueSpace
+from querywright.optimize.study.spec import AS_WRITTEN, PLAIN, KnobRange, KnobSpace, PromptSpec, StudySpec
+from querywright.programs import READERS, make_program, technique_class
 from querywright.programs.hyperparameters import Knob, Value
 
 _COUNTS = ("n_queries", "n_sub_questions")
 """Knobs that say how many of the ``n_written`` texts are used."""
-
-BUDGET = 5
-"""Passages that every arm may show its reader, where the study does not say."""
 
 
 def build_space(
@@ -38,23 +35,14 @@ def build_space(
         InputError: A value is not allowed.
     """
     found = []
-    for name, asked in techniques_of(spec).items():
+    for name, asked in spec.techniques.items():
         knobs = knobs_of(name, (searched or {}).get(name))
         domains = {knob.name: domain_for(knob, asked.knobs.get(knob.name)) for knob in searched_in(spec, name, knobs)}
         given = _given(spec, name, knobs, domains)
         domains = {key: domain for key, domain in domains.items() if _can_act(knobs[key], domains, given)}
+        searching = tuple(knob for knob in knobs.values() if knob.name in domains)
         early, late = variants_of(spec, name)
-        found.append(
-            TechniqueSpace(
-                name=name,
-                engines=engines_of(spec, name),
-                given=given,
-                knobs=tuple(knob for knob in knobs.values() if knob.name in domains),
-                domains=domains,
-                early=early,
-                late=late,
-            )
-        )
+        found.append(TechniqueSpace(name, engines_of(spec, name), given, searching, domains, early, late))
     return Space(tuple(found), tuple(readers), spec.trials, late_trials_of(spec), spec.each_prompt)
 
 
@@ -72,20 +60,9 @@ def readers_for(spec: StudySpec, questions: Sequence[Question]) -> list[str | No
     return [None if spec.reader == "none" else spec.reader]
 
 
-def techniques_of(spec: StudySpec) -> dict[str, TechniqueSpec]:
-    """The techniques, no rewriting first; where the study does not name it, it is the single arm as written."""
-    plain = spec.techniques.get(PLAIN, TechniqueSpec(search="named"))
-    return {PLAIN: plain, **{name: one for name, one in spec.techniques.items() if name != PLAIN}}
-
-
-def fixed_of(spec: StudySpec) -> dict[str, Any]:
-    """The knobs of all techniques that are not searched."""
-    return {"max_passages": BUDGET, **spec.fixed}
-
-
 def engines_of(spec: StudySpec, name: str) -> tuple[str, ...]:
     """The engines of a technique; no rewriting always has dense."""
-    named = techniques_of(spec)[name].engines or [technique_class(name).ENGINE or "dense"]
+    named = spec.techniques[name].engines or [technique_class(name).ENGINE or "dense"]
     return tuple(dict.fromkeys(["dense", *named] if name == PLAIN else named))
 
 
@@ -93,7 +70,7 @@ def late_trials_of(spec: StudySpec) -> int:
     """How many trials are late."""
     if spec.late_trials is not None:
         return spec.late_trials
-    return spec.trials // 4 if any(variants_of(spec, name)[1] for name in techniques_of(spec)) else 0
+    return spec.trials // 4 if any(variants_of(spec, name)[1] for name in spec.techniques) else 0
 
 
 def knobs_of(name: str, searched: Iterable[Knob] | None = None) -> dict[str, Knob]:
@@ -105,12 +82,12 @@ def knobs_of(name: str, searched: Iterable[Knob] | None = None) -> dict[str, Kno
 
 def searched_in(spec: StudySpec, name: str, knobs: Mapping[str, Knob]) -> list[Knob]:
     """The knobs of a technique that trials choose, in order."""
-    asked, fixed = techniques_of(spec)[name], spec.fixed
+    asked = spec.techniques[name]
     named = {key for key, values in asked.knobs.items() if isinstance(values, (list, KnobRange))}
-    given = set(fixed) | (set(asked.knobs) - named)
+    given = set(spec.fixed) | (set(asked.knobs) - named)
     every = {knob.name for knob in knobs.values() if knob.search and knob.name != "n_written"}
     wanted = named | (every if asked.search == "all" else set())
-    return [knob for knob in knobs.values() if knob.name in wanted and knob.name not in given]
+    return [knob for knob in knobs.values() if knob.name in wanted - given]
 
 
 def domain_for(knob: Knob, asked: KnobSpace | None) -> Domain:
@@ -127,31 +104,19 @@ def domain_for(knob: Knob, asked: KnobSpace | None) -> Domain:
         return domain_of(knob)
     if isinstance(asked, KnobRange):
         return _range(knob, asked)
-    if not isinstance(asked, list):
-        return Domain(choices=(knob.check(asked),))
-    if not asked:
-        raise InputError("must be a list of one value or more, but got []")
-    values = [knob.check(value) for value in asked]
-    twice = [value for place, value in enumerate(values) if value in values[:place]]
-    if twice:
-        raise InputError(f"must hold each value once, but {twice[0]!r} stands there twice")
-    return Domain(choices=tuple(values))
+    return Domain(choices=tuple(knob.check(value) for value in (asked if isinstance(asked, list) else [asked])))
 
 
 def variants_of(spec: StudySpec, name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The prompt variants of a technique: those of early trials, "as written" first, and those of late ones alone."""
-    named = techniques_of(spec)[name].prompts
+    named = spec.techniques[name].prompts
     early: list[str] = [AS_WRITTEN]
     late: list[str] = []
     for key, prompt in spec.prompts.items():
-        if not prompt.last and (key in named if named is not None else suits(spec, name, prompt)):
-            (late if is_late(prompt) else early).extend(_sets(key, prompt))
+        suits = key in named if named is not None else lacking(spec, name, prompt) is None
+        if suits and not prompt.last:
+            (late if prompt.is_late else early).extend(_sets(key, prompt))
     return tuple(early), tuple(late)
-
-
-def reads_for(prompt: PromptSpec) -> bool:
-    """Whether a prompt takes a reader to be made, whatever the objectives are."""
-    return prompt.part != "technique" or (prompt.metric is not None and "reader" in needs(prompt.metric))
 
 
 def last_variants(spec: StudySpec) -> list[str]:
@@ -172,29 +137,19 @@ def prompt_of(spec: StudySpec, variant: str) -> tuple[str, int] | None:
     return name, int(number or 1)
 
 
-def is_late(prompt: PromptSpec) -> bool:
-    """Whether only late trials have a prompt."""
-    if prompt.late is not None or prompt.optimizer is None:
-        return bool(prompt.late)
-    from querywright.optimize.optimizers import OPTIMIZERS
-
-    return bool(OPTIMIZERS[prompt.optimizer].late)
-
-
-def suits(spec: StudySpec, name: str, prompt: PromptSpec) -> bool:
-    """Whether a prompt can be made for a technique: there is something to tune, and what it instructs is there."""
-    return lacking(spec, name, prompt) is None
+def reads_for(prompt: PromptSpec) -> bool:
+    """Whether a prompt takes a reader to be made, whatever the objectives are."""
+    return prompt.part != "technique" or (prompt.metric is not None and "reader" in needs(prompt.metric))
 
 
 def lacking(spec: StudySpec, name: str, prompt: PromptSpec) -> str | None:
-    """Why a prompt is none for a technique; None where it is."""
+    """Why a prompt is none for a technique; None where there is something to tune, and what it instructs is there."""
     known = predictors_of(spec, name)
-    unknown = [key for key in prompt.instructions if key not in known]
-    if unknown:
-        return f"{name} has no predictor {', '.join(unknown)}"
+    absent = [key for key in prompt.instructions if key not in known]
+    if absent:
+        return f"{name} has no predictor {', '.join(absent)}"
     parts = {"technique", "reader"} if prompt.part == "all" else {prompt.part}
-    tuned = [key for key in known if key.partition(".")[0] in parts]
-    if prompt.optimizer is not None and not tuned:
+    if prompt.optimizer is not None and not any(key.partition(".")[0] in parts for key in known):
         return f"{name} asks no LM" if prompt.part == "technique" else "there is no reader"
     if prompt.optimizer == "labelled_few_shot" and prompt.part == "technique":
         return "labelled_few_shot shows answers that are labelled, which only a reader gives; say part: reader"
@@ -203,7 +158,7 @@ def lacking(spec: StudySpec, name: str, prompt: PromptSpec) -> str | None:
 
 def predictors_of(spec: StudySpec, name: str) -> list[str]:
     """The predictors of a technique's programs by name, such as ``technique.write_queries`` and ``reader.predict``."""
-    reader = next(iter(spec.reader), "none") if isinstance(spec.reader, list) else spec.reader
+    reader = spec.reader[0] if isinstance(spec.reader, list) else spec.reader
     if reader == "auto":
         reader = "short_answer"  # every reader has the same predictors
     program = make_program(name, None, reader=reader if reader in READERS else None)
@@ -212,16 +167,17 @@ def predictors_of(spec: StudySpec, name: str) -> list[str]:
 
 def _given(spec: StudySpec, name: str, knobs: Mapping[str, Knob], domains: Mapping[str, Domain]) -> dict[str, Value]:
     """The value of every knob where nothing is chosen."""
-    asked = techniques_of(spec)[name].knobs
-    single = {key: value for key, value in asked.items() if not isinstance(value, (list, KnobRange))}
-    values: dict[str, Any] = {key: value for key, value in fixed_of(spec).items() if key in knobs} | single
-    for key, domain in domains.items():
-        values[key] = domain.nearest(knobs[key].default)
+    values: dict[str, Any] = {key: value for key, value in spec.fixed.items() if key in knobs}
+    values |= {
+        key: value
+        for key, value in spec.techniques[name].knobs.items()
+        if not isinstance(value, (list, KnobRange))
+    }  # fmt: skip
+    values |= {key: domain.nearest(knobs[key].default) for key, domain in domains.items()}
     counted = next((key for key in _COUNTS if key in domains and not domains[key].single), None)
-    if "n_written" in knobs and "n_written" not in values and counted is not None:
-        values["n_written"] = domains[counted].highest  # smaller numbers are the first of the same texts
-    made: Technique = technique_class(name)(None, **values)
-    return dict(made.knobs)
+    if "n_written" in knobs and counted is not None:
+        values.setdefault("n_written", domains[counted].highest)  # smaller numbers are the first of the same texts
+    return dict(technique_class(name)(None, **values).knobs)
 
 
 def _can_act(knob: Knob, domains: Mapping[str, Domain], given: Mapping[str, Value]) -> bool:

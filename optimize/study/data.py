@@ -12,7 +12,7 @@ from querywright.data import read_questions, split_questions
 from querywright.data.splits import Splits, left_over
 from querywright.data.types import Passage, Question
 from querywright.errors import DataError, InputError
-from querywright.optimize.study.building import build_space, readers_for, techniques_of
+from querywright.optimize.study.building import build_space, readers_for
 from querywright.optimize.study.objectives import check_objectives
 from querywright.optimize.study.reading import read_spec
 from querywright.optimize.study.space import Space
@@ -87,7 +87,7 @@ def data_of(spec: StudySpec) -> StudyData:
         DataError: A question is wrong, or lacks the options that a technique or reader compares.
         InputError: The questions or the reader cannot carry an objective.
     """
-    needing = [name for name in techniques_of(spec) if technique_class(name).NEEDS_OPTIONS]
+    needing = [name for name in spec.techniques if technique_class(name).NEEDS_OPTIONS]
     named: Sequence[str] = spec.reader if isinstance(spec.reader, list) else [spec.reader]
     needing += ["the reader multiple_choice"] if "multiple_choice" in named else []
     try:

@@ -16,12 +16,12 @@ from querywright.data.types import Passage, Question
 from querywright.models.lm import engine_of
 from querywright.models.usage import metered
 from querywright.optimize.evaluate import asking
-from querywright.optimize.study.building import is_late, last_variants, predictors_of, prompt_of, reads_for
+from querywright.optimize.study.building import last_variants, predictors_of, prompt_of, reads_for
 from querywright.optimize.study.dry import DryRun, dry_retriever, dry_run
 from querywright.optimize.study.finish import GOLDEN
 from querywright.optimize.study.objectives import reads
-from querywright.optimize.study.space import PLAIN, Space, TechniqueSpace
-from querywright.optimize.study.spec import StudySpec
+from querywright.optimize.study.space import Space, TechniqueSpace
+from querywright.optimize.study.spec import PLAIN, StudySpec
 from querywright.optimize.study.testing import FRONT
 from querywright.programs import make_program, technique_class
 
@@ -350,7 +350,7 @@ def _prompts(
             most = _most(spec, prompt[0], one, n_train, reading)
             if most is None:
                 unknown.append(f"{prompt[0]} for {one.space.name}")
-            elif is_late(spec.prompts[prompt[0]]):
+            elif spec.prompts[prompt[0]].is_late:
                 late[one.space.name] = late.get(one.space.name, 0) + most
             else:
                 early.append(most)

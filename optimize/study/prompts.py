@@ -89,7 +89,7 @@ def make_variant(
     changed = with_instructions(program, spec.instructions)
     made: dict[str, Any] = {"variant": variant_name, "instructions": sorted(spec.instructions)}
     if spec.optimizer is not None:
-        own = _seed(seed, variant_name)
+        own = int.from_bytes(hashlib.sha256(f"{seed}:{variant_name}".encode()).digest()[:4], "big") >> 1
         optimizer = optimizer_named(spec.optimizer)
         changed = run_optimizer(
             spec.optimizer,
@@ -106,19 +106,10 @@ def make_variant(
             progress=progress,
         )
         learn, choose = optimizer.parts(train, spec.arguments, own)
-        made |= {
-            "optimizer": spec.optimizer,
-            "arguments": optimizer.check(spec.arguments),
-            "part": spec.part,
-            "learnt_from": learn,
-            "chosen_on": choose,
-        }
-    elif not spec.instructions:
-        raise InputError(f"the prompts {variant_name!r} name no optimizer and no instructions; give one of them")
-    states = {
-        name: state for name, state in predictor_states(changed).items() if _covers(spec, name.rpartition("].")[2])
-    }
-    reads = any(".reader." in f".{name}" for name in states)
+        made |= {"optimizer": spec.optimizer, "arguments": optimizer.check(spec.arguments), "part": spec.part}
+        made |= {"learnt_from": learn, "chosen_on": choose}
+    states = {name: one for name, one in predictor_states(changed).items() if _covers(spec, _plain(name))}
+    reads = any(_plain(name).startswith("reader.") for name in states)
     state = VariantState(
         technique=program.technique.NAME,
         reader=program.reader.NAME if reads and program.reader is not None else None,
@@ -140,28 +131,22 @@ def with_variant(program: RAG, state: Mapping[str, Any]) -> RAG:
     Raises:
         ArtifactError: It is damaged, or belongs to another technique or reader.
     """
-    try:
-        variant = VariantState.model_validate(dict(state))
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise ArtifactError(f"a prompt variant: field {where or '(whole)'}: {first['msg']}; make it again") from error
-    reader = None if program.reader is None else program.reader.NAME
-    if reader is None:  # a program that only retrieves leaves out what the variant says of a reader
-        finding = {name: one for name, one in variant.predictors.items() if ".reader." not in f".{name}"}
-        variant = variant.model_copy(update={"reader": None, "predictors": finding})
-    if variant.technique != program.technique.NAME or (variant.reader is not None and variant.reader != reader):
+    variant = _read(state)
+    states = variant.predictors
+    if program.reader is None:
+        states = {name: one for name, one in states.items() if not _plain(name).startswith("reader.")}
+    elif variant.reader is not None:
+        _same_reader(variant, program)
+    if variant.technique != program.technique.NAME:
         raise ArtifactError(
-            f"the prompt variant was made for {variant.technique} with the reader {variant.reader}, and cannot be put "
-            f"into {program.technique.NAME} with {reader}; make it for that one"
+            f"the prompt variant was made for {variant.technique}, and cannot be put into {program.technique.NAME}; "
+            "make it for that one"
         )
     try:
         other = shaped(program, nearest=variant.nearest, members=variant.members)
     except TechniqueError as error:
         raise ArtifactError(f"a prompt variant: {error}; make it again") from error
-    apply_states(
-        other, {**predictor_states(other), **variant.predictors}, whose=variant.technique, file="a prompt variant"
-    )
+    apply_states(other, {**predictor_states(other), **states}, whose=variant.technique, file="a prompt variant")
     return other
 
 
@@ -175,19 +160,31 @@ def with_reader_prompts(program: RAG, state: Mapping[str, Any]) -> RAG:
     Raises:
         ArtifactError: It is of another reader.
     """
-    variant = VariantState.model_validate(dict(state))
+    variant = _read(state)
+    _same_reader(variant, program)
+    other = copy.deepcopy(program)
+    before = predictor_states(other)
+    reading = {name: variant.predictors[_plain(name)] for name in before if _plain(name) in variant.predictors}
+    apply_states(other, {**before, **reading}, whose=program.technique.NAME, file="a prompt variant")
+    return other
+
+
+def _read(state: Mapping[str, Any]) -> VariantState:
+    try:
+        return VariantState.model_validate(dict(state))
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise ArtifactError(f"a prompt variant: field {where or '(whole)'}: {first['msg']}; make it again") from error
+
+
+def _same_reader(variant: VariantState, program: RAG) -> None:
     reader = None if program.reader is None else program.reader.NAME
     if reader != variant.reader:
         raise ArtifactError(
             f"the prompt variant was made for the reader {variant.reader}, and cannot be put into a program with "
             f"{reader}; make it for that one"
         )
-    other = copy.deepcopy(program)
-    before = predictor_states(other)
-    own = {name: variant.predictors.get(name.rpartition("].")[2]) for name in before if ".reader." in f".{name}"}
-    reading = {name: one for name, one in own.items() if one is not None}
-    apply_states(other, {**before, **reading}, whose=program.technique.NAME, file="a prompt variant")
-    return other
 
 
 def with_instructions(program: RAG, instructions: Mapping[str, str]) -> RAG:
@@ -221,5 +218,6 @@ def _covers(spec: PromptSpec, name: str) -> bool:
     return spec.optimizer is not None and (spec.part == "all" or name.startswith(f"{spec.part}."))
 
 
-def _seed(seed: int, variant_name: str) -> int:
-    return int.from_bytes(hashlib.sha256(f"{seed}:{variant_name}".encode()).digest()[:4], "big") >> 1
+def _plain(name: str) -> str:
+    """The name of a predictor without the member of an ensemble that it is of."""
+    return name.rpartition("].")[2]

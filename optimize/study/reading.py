@@ -1,47 +1,37 @@
-"""Reading a study's file: all that is wrong with it at once, and nothing in it that is more than data."""
+"""Reading and writing a study's file: plain data alone, all that is wrong with it at once, and what differs."""
 
 from __future__ import annotations
 
-import difflib
 import json
-import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import yaml
 from pydantic import BaseModel, ValidationError
 
 from querywright.errors import InputError
 from querywright.files import write_file
-from querywright.optimize.study.checking import check_spec, check_storage, problems_of
-from querywright.optimize.study.differences import spec_differences
-from querywright.optimize.study.spec import (
-    BudgetSpec,
-    KnobRange,
-    PromptSpec,
-    SamplerSpec,
-    StudySpec,
-    TechniqueSpec,
-)
+from querywright.optimize.study.checking import problems_of
+from querywright.optimize.study.spec import BudgetSpec, KnobRange, PromptSpec, SamplerSpec, StudySpec, TechniqueSpec
+from querywright.optimize.study.validators import unknown
 
 MOST_BYTES = 1_000_000
-_ROUNDS = 4
-_DEEPEST = 30
+_LONGEST = 120
+"""Characters of a value that a message shows."""
 
-_FIELDS: tuple[tuple[str, type[BaseModel]], ...] = (
-    (r"", StudySpec),
-    (r"techniques\.[^.]*", TechniqueSpec),
-    (r"techniques\.[^.]*\.knobs\..*", KnobRange),
-    (r"prompts\.[^.]*", PromptSpec),
-    (r"sampler", SamplerSpec),
-    (r"budget", BudgetSpec),
-)
-_KNOB = re.compile(r"techniques\.[^.]+\.knobs\.[^.]+")
-_LONGEST = 60
-_STAND_INS: Mapping[str, Any] = {"name": "study", "questions": "-", "collection": "-", "techniques": {"plain": {}}}
+_MODELS: Mapping[str, type[BaseModel]] = {
+    "techniques.*.knobs.*": KnobRange,
+    "techniques.*": TechniqueSpec,
+    "prompts.*": PromptSpec,
+    "sampler": SamplerSpec,
+    "budget": BudgetSpec,
+    "": StudySpec,
+}
+_FREE = frozenset({"budget", "threads", "storage", "max_failures", "api_key_env", "trials"})
+"""What changes nothing in what a trial finds; trials are looked at by themselves."""
 
 
 def read_spec(source: Path | str | Mapping[str, Any]) -> StudySpec:
@@ -54,20 +44,16 @@ def read_spec(source: Path | str | Mapping[str, Any]) -> StudySpec:
         source: The file's path, or the same as a mapping.
 
     Raises:
-        InputError: With every problem on a line of its own: where it is, what is there, and what is allowed.
+        InputError: With every problem on a line of its own: where it is, what is there, and what is allowed. What can
+            only be told of a study whose parts are sound is told when they are.
     """
-    name = "the study" if isinstance(source, Mapping) else Path(source).name
-    problems: list[str] = []
-    data = dict(source) if isinstance(source, Mapping) else _parsed(Path(source), problems)
-    spec = None
-    if not problems:
-        problems += _impossible(data)
-    if not problems:
-        spec, problems = _validated(data)
-        problems += _secrets(data)
-    if spec is not None:
-        problems += problems_of(spec)
-    if problems or spec is None:
+    name, data = ("the study", source) if isinstance(source, Mapping) else _loaded(Path(source))
+    try:
+        spec = StudySpec.model_validate(dict(data))
+        problems = problems_of(spec)
+    except ValidationError as error:
+        problems = _problems(error, data)
+    if problems:
         count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
         raise InputError(f"{name} has {count}; nothing was begun:\n" + "\n".join(f"- {one}" for one in problems))
     return spec
@@ -95,6 +81,28 @@ class _Loader(yaml.SafeLoader):
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 - PyYAML's
 
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        event: Any = self.peek_event()  # type: ignore[no-untyped-call]
+        for what in ("tag", "anchor"):
+            if getattr(event, what, None) is not None:
+                raise yaml.MarkedYAMLError(
+                    problem=f"the {what} {getattr(event, what)!r} is not allowed; write the value out",
+                    problem_mark=event.start_mark,
+                )
+        return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+        seen: dict[Any, int] = {}
+        for key, _ in node.value:
+            line = key.start_mark.line + 1
+            if key.value in seen:
+                raise yaml.MarkedYAMLError(
+                    problem=f"{key.value} stands twice, in lines {seen[key.value]} and {line}; keep one",
+                    problem_mark=key.start_mark,
+                )
+            seen[str(key.value)] = line
+        return super().construct_mapping(node, deep=deep)
+
 
 _Loader.add_implicit_resolver("tag:yaml.org,2002:null", re.compile(r"^(?:~|null|)$"), ["~", "n", ""])
 _Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"^(?:true|false)$"), ["t", "f"])
@@ -106,190 +114,95 @@ _Loader.add_implicit_resolver(
 )
 
 
-def _parsed(path: Path, problems: list[str]) -> dict[str, Any]:
-    """The data of a file; what is wrong with its form is added to the problems."""
+def _loaded(path: Path) -> tuple[str, Mapping[str, Any]]:
+    """The name and the data of a file."""
     try:
         with path.open("rb") as file:
             content = file.read(MOST_BYTES + 1)
-        text = content.decode("utf-8-sig")
+        if len(content) > MOST_BYTES:
+            raise InputError(f"{path.name} has more than {MOST_BYTES:,} bytes; a study's file has a few thousand")
+        data = yaml.load(content.decode("utf-8-sig"), Loader=_Loader)
     except FileNotFoundError:
         raise InputError(f"there is no file {path.name!r}; give the path of a study's YAML file") from None
     except OSError as error:
         raise InputError(f"{path.name!r} cannot be read: {error.strerror}; give the path of a YAML file") from error
     except UnicodeDecodeError as error:
         raise InputError(f"{path.name} is not UTF-8 (byte {error.start}); save it as UTF-8") from None
-    if len(content) > MOST_BYTES:
-        raise InputError(f"{path.name} has more than {MOST_BYTES:,} bytes; a study's file has a few thousand")
-    try:
-        depth = 0
-        for event in yaml.parse(text, Loader=_Loader):
-            problems += _forbidden(event)
-            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-            if depth > _DEEPEST:
-                line = 0 if event.start_mark is None else event.start_mark.line + 1
-                raise InputError(f"{path.name} is nested too deep (line {line})")
-        if problems:
-            return {}
-        node = yaml.compose(text, Loader=_Loader)
-        if not isinstance(node, yaml.MappingNode):
-            raise InputError(f"{path.name} must be a mapping such as name: my-study, questions: sample, ...")
-        problems += _twice(node, "")
-        data = None if problems else yaml.load(text, Loader=_Loader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        raise InputError(f"{path.name}{place}: no YAML: {getattr(error, 'problem', None) or error}") from None
+        raise InputError(f"{path.name}{place}: no YAML here: {getattr(error, 'problem', None) or error}") from None
+    except RecursionError:
+        raise InputError(f"{path.name} is nested too deep") from None
     except ValueError as error:
         raise InputError(f"{path.name}: a number is too long: {error}") from None
-    return data or {}
+    if not isinstance(data, dict):
+        raise InputError(f"{path.name} must be a mapping such as name: my-study, questions: sample, ...")
+    return path.name, data
 
 
-def _forbidden(event: Any) -> list[str]:
-    """Tags and anchors, which are more than data."""
-    line = f"line {event.start_mark.line + 1}"
-    found = []
-    if getattr(event, "tag", None) is not None:
-        found.append(f"{line}: the tag {str(event.tag)[:_LONGEST]!r} is not allowed; write the value without a tag")
-    if getattr(event, "anchor", None) is not None:
-        found.append(f"{line}: the anchor {str(event.anchor)[:_LONGEST]!r} is not allowed; write the value out")
-    return found
-
-
-def _twice(node: Any, path: str) -> list[str]:
-    """Keys that stand twice in a mapping, wherever it is."""
-    found: list[str] = []
-    if isinstance(node, yaml.SequenceNode):
-        for place, one in enumerate(node.value):
-            found += _twice(one, _join(path, place))
-    elif isinstance(node, yaml.MappingNode):
-        seen: dict[str, int] = {}
-        for key, value in node.value:
-            name = key.value if isinstance(key, yaml.ScalarNode) else "?"
-            line = key.start_mark.line + 1
-            if name in seen:
-                found.append(f"{_join(path, name)}: stands twice, in lines {seen[name]} and {line}; keep one")
-            seen.setdefault(name, line)
-            found += _twice(value, _join(path, name))
-    return found
-
-
-def _impossible(value: Any, path: str = "") -> list[str]:
-    """Keys that are no texts and values that JSON has not."""
-    if isinstance(value, Mapping):
-        found = [f"{_join(path, key)}: a key must be a text, but got {key!r}" for key in value if type(key) is not str]
-        return found + [one for key, inner in value.items() for one in _impossible(inner, _join(path, key))]
-    if isinstance(value, (list, tuple)):
-        return [one for place, inner in enumerate(value) for one in _impossible(inner, _join(path, place))]
-    if isinstance(value, float) and not math.isfinite(value):
-        return [f"{path}: must be a finite number, but got {value!r}"]
-    if value is None or isinstance(value, (str, int, float, bool)):
-        return []
-    return [f"{path}: must be a text, a number, true, false, a list or a mapping, but got {type(value).__name__}"]
-
-
-def _validated(data: Mapping[str, Any]) -> tuple[StudySpec | None, list[str]]:
-    """The study, or what of it could be read, and what is wrong with its types."""
-    problems: list[str] = []
-    rest = json.loads(json.dumps(data))
-    for _ in range(_ROUNDS):  # without what is wrong, the rest is looked at as well
-        try:
-            return StudySpec.model_validate_json(json.dumps(rest), strict=True), problems
-        except ValidationError as error:
-            found = _found(error, rest)
-            problems += [one for one in found.values() if one not in problems]
-            for path in found:
-                _mend(rest, path)
-    return None, problems
-
-
-def _found(error: ValidationError, data: Any) -> dict[tuple[str | int, ...], str]:
-    """The problems by the path of what is to blame, each once."""
-    found: dict[tuple[str | int, ...], str] = {}
+def _problems(error: ValidationError, data: Mapping[str, Any]) -> list[str]:
+    """A line for each place that is to blame."""
+    found: dict[str, str] = {}
     for one in error.errors(include_url=False, include_context=False):
-        path, value = _real(one["loc"], data)
-        if one["type"] == "missing":
-            path = (*path, one["loc"][-1])
-        where = ".".join(map(str, path))
-        knob, is_range = _KNOB.match(where), isinstance(value, Mapping)
-        if knob and not (is_range or "KnobRange" in one["loc"]):
-            found[path] = f"{where}: must be a value, a list of values or a range (low, high), but got {_shown(value)}"
-        elif knob and "KnobRange" not in one["loc"]:
-            continue  # what is said of the range tells more
-        elif one["type"] == "extra_forbidden":
-            found[path] = _unknown_key(path)
-        elif one["type"] == "missing":
-            found[path] = f"{where}: is missing; give it"
-        elif path == ("reader",):
-            found[path] = f"reader: must be a name or a list of names, but got {_shown(value)}"
+        kind, said = one["type"], one["msg"][0].lower() + one["msg"][1:]
+        missing = [str(one["loc"][-1])] if kind == "missing" else []
+        where = ".".join([*_steps(one["loc"], data), *missing])
+        if kind == "extra_forbidden":
+            parent, _, name = where.rpartition(".")
+            model = next(model for form, model in _MODELS.items() if fnmatchcase(parent, form))
+            found[where] = f"{where}: {unknown('key', name, model.model_fields)}"
+        elif missing:
+            found[where] = f"{where}: is missing; give it"
+        elif kind == "value_error":
+            found[where] = f"{where}: {said.removeprefix('value error, ')}"
         else:
-            said = one["msg"][0].lower() + one["msg"][1:]
-            found[path] = f"{where}: {said}, but got {_shown(value)}"
-    return found
+            found[where] = f"{where}: {said}, but got {_shown(one['input'])}"
+    return list(found.values())
 
 
-def _real(loc: tuple[str | int, ...], data: Any) -> tuple[tuple[str | int, ...], Any]:
-    """The path of an error without the names of types that were tried, and what is there."""
-    path: list[str | int] = []
-    step: Any
+def _steps(loc: tuple[str | int, ...], data: Any) -> Iterator[str]:
+    """The path of an error without the names of the types that were tried."""
     for step in loc:
-        inside = isinstance(data, list) and isinstance(step, int) and 0 <= step < len(data)
+        inside = isinstance(data, list) and isinstance(step, int) and step < len(data)
         if inside or (isinstance(data, Mapping) and step in data):
             data = data[step]
-            path.append(step)
-    return tuple(path), data
+            yield str(step)
 
 
-def _mend(data: Any, path: tuple[str | int, ...]) -> None:
-    """Take what is wrong out of the data, and put something in the place of what a study cannot do without."""
-    *above, last = path
-    if _KNOB.match(".".join(map(str, path))):  # a range that lacks an end is no range
-        above, last = list(path[:3]), path[3]
-    for step in above:
-        if isinstance(data, list) or step not in data:
-            return  # what is above is out already
-        data = data[step]
-    if isinstance(data, list):
-        data.clear()
-        return
-    data.pop(last, None)
-    if not above and last in _STAND_INS:
-        data[str(last)] = _STAND_INS[str(last)]
+def spec_differences(old: StudySpec, new: StudySpec) -> list[str]:
+    """Why a study cannot be resumed with another specification.
+
+    More trials, another budget, another storage, other threads or another share of failures are no reason.
+
+    Args:
+        old: What the study was begun with.
+        new: What it is to go on with.
+
+    Returns:
+        A line for each difference, such as ``techniques.hcqr.knobs.top_k: [3, 5] became [3, 5, 10]``.
+    """
+    before, after = ({k: v for k, v in one.to_json().items() if k not in _FREE} for one in (old, new))
+    fewer = [f"trials: {old.trials} became {new.trials}; they can only grow"] if new.trials < old.trials else []
+    return [*_between(before, after, ""), *fewer]
 
 
-def _unknown_key(path: tuple[str | int, ...]) -> str:
-    parent, name = ".".join(map(str, path[:-1])), str(path[-1])
-    known = next((list(model.model_fields) for form, model in _FIELDS if re.fullmatch(form, parent)), [])
-    near = difflib.get_close_matches(name, known, 1)
-    hint = f" (did you mean {near[0]}?)" if near else ""
-    return f"{_join(parent, name)}: unknown key{hint}; there are: {', '.join(known)}"
-
-
-def _secrets(data: Mapping[str, Any]) -> list[str]:
-    """Addresses with a password: a study's file is copied, shown and kept."""
-    found = []
-    remedies = {
-        "storage": "give it with --storage, or keep it where PostgreSQL looks for it",
-        "api_base": "see api_key_env",
-    }
-    for key, remedy in remedies.items():
-        try:
-            address = urlsplit(str(data.get(key) or ""))
-            if address.password:
-                found.append(f"{key}: holds a password, which no study's file may; {remedy}")
-            elif address.query:
-                found.append(f"{key}: has settings after a question mark, which may hold a key; {remedy}")
-        except ValueError:
-            continue
-    return found
+def _between(old: Any, new: Any, path: str) -> Iterator[str]:
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        for key in dict.fromkeys([*old, *new]):
+            where = f"{path}.{key}" if path else key
+            if key not in old:
+                yield f"{where}: was not there, and became {_shown(new[key])}"
+            elif key not in new:
+                yield f"{where}: {_shown(old[key])} is no longer there"
+            else:
+                yield from _between(old[key], new[key], where)
+        if path in {"techniques", "prompts"} and set(old) == set(new) and list(old) != list(new):
+            yield f"{path}: the order {', '.join(old)} became {', '.join(new)}"
+    elif old != new or type(old) is not type(new):
+        yield f"{path}: {_shown(old)} became {_shown(new)}"
 
 
 def _shown(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False)
+    text = json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
-
-
-def _join(path: str, step: object) -> str:
-    return f"{path}.{step}" if path else str(step)
-
-
-__all__ = ["check_spec", "check_storage", "read_spec", "spec_differences", "spec_text", "write_spec"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,6 @@ from querywright.programs.hyperparameters import Knob, Value
 if TYPE_CHECKING:
     from querywright.optimize.study.sampling import SeededSampler
 
-PLAIN = "plain"
 MOST_COMBINATIONS = 3_000
 """Combinations of values that a grid goes through at most."""
 
@@ -122,39 +121,8 @@ class Space:
             first += [(one.name, self.readers[0], prompt) for one in self.techniques for prompt in one.early[1:]]
         return first
 
-    def fixed(self, number: int, survivors: Sequence[str] = ()) -> dict[str, Value]:
-        """The parameters of a trial that are settled before a sampler is asked.
-
-        Args:
-            number: The trial's.
-            survivors: Techniques that go on to the late trials, in order.
-
-        Returns:
-            All parameters of one of the first trials, the technique of a late one, else none.
-
-        Raises:
-            InputError: A late trial has no survivors.
-        """
-        if number < 0:
-            raise InputError(f"the number of a trial is 0 or more, but got {number}")
-        settled: dict[str, Value] = {}
-        if number < len(self._openings):
-            technique, reader, prompt = self._openings[number]
-
-            def note(name: str, domain: Domain, default: Value) -> Value:
-                value = domain.nearest(default)
-                if not domain.single:
-                    settled[name] = value
-                return value
-
-            self._walk(note, technique, late=False, reader=reader, prompt=prompt)
-        elif self.is_late(number):
-            name = self._settled(number, survivors)
-            settled |= {"technique": str(name)} if name in self.chosen and len(self.chosen) > 1 else {}
-        return settled
-
     def suggest(self, trial: Any, number: int, survivors: Sequence[str] = ()) -> ArmConfig:
-        """The arm of a trial.
+        """The arm of a trial; for one of the first, and for the technique of a late one, no sampler is asked.
 
         Args:
             trial: Optuna's, new or taken over.
@@ -164,20 +132,25 @@ class Space:
         Raises:
             InputError: A late trial has no survivors, or the trial has parameters that are not this study's.
         """
-        fixed = self.fixed(number, survivors)
-        # What enqueue_trial() would have left there; a sampler is not asked for these.
-        trial._fixed_params = {**getattr(trial, "_fixed_params", {}), **fixed}
+        technique, reader, prompt = self._openings[number] if number < len(self._openings) else (None, None, AS_WRITTEN)
+        opening = technique is not None
+        if self.is_late(number):
+            technique = self._surviving(number, survivors)
 
         def pick(name: str, domain: Domain, default: Value) -> Value:
+            settled = domain.nearest(default) if opening or (technique and name == "technique") else None
+            if settled is not None and not domain.single:
+                # What enqueue_trial() would have left there; a sampler is not asked for these.
+                trial._fixed_params = {**getattr(trial, "_fixed_params", {}), name: settled}
             value = domain.suggest(trial, name)
-            if name in fixed and value != fixed[name]:
+            if settled is not None and value != settled:
                 raise InputError(
-                    f"trial {number} has {name} = {value!r} where it should have {fixed[name]!r}; was the storage "
-                    "used for another study?"
+                    f"trial {number} has {name} = {value!r} where it should have {settled!r}; was the storage used for "
+                    "another study?"
                 )
             return value
 
-        return self._walk(pick, self._settled(number, survivors), late=self.is_late(number))
+        return self._walk(pick, technique, late=self.is_late(number), reader=reader, prompt=prompt)
 
     def as_written(self, technique: str) -> ArmConfig:
         """The arm of a technique whose numbers and prompts nobody chose."""
@@ -195,7 +168,17 @@ class Space:
         Raises:
             InputError: There are too many, or a number has no step.
         """
-        return list(self._combinations())
+        ways: _Ways = []
+        for own in map(self.__getitem__, self.chosen):
+            mine: _Ways = [({}, dict(own.given))]
+            mine = _each(mine, "technique", Domain(choices=self.chosen), values=[own.name])
+            mine = _each(mine, f"{own.name}.engine", Domain(choices=own.engines))
+            for knob in own.knobs:
+                mine = _each(mine, f"{own.name}.{knob.name}", own.domains[knob.name], knob)
+            mine = _each(mine, f"{own.name}.prompt", Domain(choices=own.early))
+            ways += _each(mine, "reader", Domain(choices=tuple(map(str, self.readers))))
+        _check_count(ways)
+        return [params for params, _ in ways]
 
     def deepest(self, engine: str) -> int:
         """The greatest number of hits that any arm asks of an engine; 0 where none asks it."""
@@ -206,12 +189,8 @@ class Space:
         """All engines that some arm searches with."""
         return tuple(dict.fromkeys(engine for one in self.techniques for engine in one.engines))
 
-    def _settled(self, number: int, survivors: Sequence[str]) -> str | None:
-        """The technique of a trial; None where it is chosen."""
-        if number < len(self._openings):
-            return self._openings[number][0]
-        if not self.is_late(number):
-            return None
+    def _surviving(self, number: int, survivors: Sequence[str]) -> str:
+        """The technique of a late trial."""
         if not survivors:
             raise InputError(f"trial {number} is a late one and needs techniques that survived, but got none")
         going = [self[name].name for name in survivors]
@@ -250,37 +229,33 @@ class Space:
         found["reader"] = Domain(choices=tuple(map(str, self.readers)))
         return {name: domain for name, domain in found.items() if not domain.single}
 
-    def _combinations(self) -> Iterator[dict[str, Value]]:
-        """Every way through the parameters, depth first."""
-        path: list[list[int]] = []  # place and number of values at each parameter on the way
-        count = 0
-        while True:
-            taken: dict[str, Value] = {}
 
-            def pick(name: str, domain: Domain, default: Value, taken: dict[str, Value] = taken) -> Value:
-                if domain.single:
-                    return domain.lowest
-                if domain.size is None:
-                    raise InputError(f"the sampler grid needs a step for {name}; give one, or take another sampler")
-                if len(taken) == len(path):
-                    path.append([0, domain.size])
-                taken[name] = domain.values[path[len(taken)][0]]
-                return taken[name]
+_Ways = list[tuple[dict[str, Value], dict[str, Value]]]
+"""Parameters, and the knobs that they lead to."""
 
-            self._walk(pick, None, late=False)
-            yield taken
-            count += 1
-            if count > MOST_COMBINATIONS:
-                raise InputError(
-                    f"the sampler grid would go through more than {MOST_COMBINATIONS:,} combinations; search fewer "
-                    "values, or take another sampler"
-                )
-            del path[len(taken) :]
-            while path and path[-1][0] + 1 == path[-1][1]:
-                path.pop()
-            if not path:
-                return
-            path[-1][0] += 1
+
+def _each(ways: _Ways, name: str, domain: Domain, knob: Knob | None = None, values: Sequence[Value] = ()) -> _Ways:
+    """Every way on with every value of a parameter, where it makes a difference."""
+    if domain.size is None:
+        raise InputError(f"the sampler grid needs a step for {name}; give one, or take another sampler")
+    found: _Ways = []
+    for params, knobs in ways:
+        if knob is not None and not knob.acts(knobs):
+            found.append((params, knobs))
+            continue
+        for value in values or domain.values:
+            chosen = {} if domain.single else {name: value}
+            found.append(({**params, **chosen}, {**knobs, **({} if knob is None else {knob.name: value})}))
+    _check_count(found)
+    return found
+
+
+def _check_count(ways: _Ways) -> None:
+    if len(ways) > MOST_COMBINATIONS:
+        raise InputError(
+            f"the sampler grid would go through more than {MOST_COMBINATIONS:,} combinations; search fewer values, or "
+            "take another sampler"
+        )
 
 
 def seeded_sampler(spec: SamplerSpec, seed: int, space: Space | None = None) -> SeededSampler:

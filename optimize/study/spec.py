@@ -1,19 +1,50 @@
-"""What a study is asked for: one YAML file, or the same as a dict, checked whole before anything is spent."""
+"""What a study is asked for: one YAML file, or the same as a dict, checked before anything is spent."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    PlainSerializer,
+    PlainValidator,
+    field_validator,
+    model_validator,
+)
 
-Number = int | float
+from querywright.errors import InputError
+from querywright.metrics.dspy_metrics import metric_named
+from querywright.optimize.optimizers import OPTIMIZERS
+from querywright.optimize.study.objectives import objective_named
+from querywright.optimize.study.validators import (
+    check_storage,
+    finite,
+    named_prompt,
+    once,
+    one_of,
+    public,
+    readers,
+    rule,
+    searching,
+)
+from querywright.programs import TECHNIQUES
+from querywright.retrieval.engines import ENGINES
 
+PLAIN = "plain"
 AS_WRITTEN = "as written"
 """The prompt variant of a program whose prompts nobody tuned; every technique and reader has it."""
 
+_Number = Annotated[int | float, Field(union_mode="left_to_right")]
+_Json = Annotated[JsonValue, AfterValidator(finite)]
+
 
 class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 class KnobRange(_Strict):
@@ -26,13 +57,32 @@ class KnobRange(_Strict):
         log: Whether small values are looked at more closely. Default False.
     """
 
-    low: Number
-    high: Number
-    step: Number | None = None
+    low: _Number
+    high: _Number
+    step: _Number | None = None
     log: bool = False
 
 
-KnobSpace = KnobRange | list[JsonValue] | int | float | str | bool
+def _plain(asked: Any) -> Any:
+    return asked.model_dump() if isinstance(asked, KnobRange) else asked
+
+
+def _values(asked: Any) -> Any:
+    """The values of a knob: a range, a list or one value."""
+    if isinstance(asked, Mapping):
+        return KnobRange.model_validate(asked, strict=True)
+    if isinstance(asked, (KnobRange, int, float, str, bool)):
+        return asked
+    if not isinstance(asked, list) or not all(isinstance(one, (int, float, str, bool)) for one in asked):
+        raise ValueError(f"must be a value, a list of values or a range (low, high), but got {asked!r}")
+    if not asked:
+        raise ValueError("must be a list of one value or more, but got []")
+    return once(asked)
+
+
+KnobSpace = Annotated[
+    KnobRange | list[Any] | int | float | str | bool, PlainValidator(_values), PlainSerializer(_plain)
+]
 """A range, a list of values to choose from, or one value that is fixed."""
 
 
@@ -52,14 +102,55 @@ class PromptSpec(_Strict):
             where the reader is right more often with it. Only for the reader's own demonstrations or instructions.
     """
 
-    optimizer: str | None = None
-    arguments: dict[str, JsonValue] = Field(default_factory=dict)
+    optimizer: Annotated[str, one_of("optimizer", OPTIMIZERS)] | None = None
+    arguments: dict[str, _Json] = Field(default_factory=dict)
     instructions: dict[str, str] = Field(default_factory=dict)
     sets: int = Field(default=1, ge=1, le=20)
     part: Literal["technique", "reader", "all"] = "technique"
     late: bool | None = None
-    metric: str | None = None
+    metric: Annotated[str, rule(metric_named)] | None = None
     last: bool = False
+
+    @property
+    def is_late(self) -> bool:
+        """Whether only late trials have it."""
+        return OPTIMIZERS[self.optimizer].late if self.late is None and self.optimizer else bool(self.late)
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> PromptSpec:
+        problems = [*self._without_optimizer(), *(self._for_last() if self.last else ())]
+        if self.optimizer is not None:
+            try:
+                OPTIMIZERS[self.optimizer].check(self.arguments)
+            except InputError as error:
+                problems.append(f"arguments: {error}")
+        if problems:
+            raise ValueError("; ".join(problems))
+        return self
+
+    def _without_optimizer(self) -> Iterator[str]:
+        if self.optimizer is None:
+            if not self.instructions:
+                yield "names neither an optimizer nor instructions; give one of them"
+            if self.arguments:
+                yield "arguments are for an optimizer, but none is named"
+            if self.sets > 1:
+                yield f"sets: instructions alone give one set, but got {self.sets}"
+
+    def _for_last(self) -> Iterator[str]:
+        """What is tried on the reader of every arm has to suit the reader of every arm."""
+        if self.part != "reader":
+            yield "last tunes the reader alone; say part: reader"
+        if self.late:
+            yield "last is tried after the late trials as well; leave late out"
+        if self.optimizer in {"knn_few_shot", "ensemble"}:
+            yield f"last: {self.optimizer} makes a program of another shape; take another optimizer"
+        for name in self.instructions:
+            if not name.startswith("reader."):
+                yield f"instructions.{name} is no predictor of the reader, and the prompt is for last"
+
+
+_Engine = Annotated[str, one_of("engine", ENGINES)]
 
 
 class TechniqueSpec(_Strict):
@@ -73,7 +164,7 @@ class TechniqueSpec(_Strict):
         prompts: Names out of the study's ``prompts`` to choose from besides "as written". None: all of them.
     """
 
-    engines: list[str] | None = None
+    engines: Annotated[list[_Engine], Field(min_length=1), AfterValidator(once)] | None = None
     knobs: dict[str, KnobSpace] = Field(default_factory=dict)
     search: Literal["all", "named"] = "all"
     prompts: list[str] | None = None
@@ -88,7 +179,17 @@ class SamplerSpec(_Strict):
     """
 
     name: str = "tpe"
-    arguments: dict[str, JsonValue] = Field(default_factory=dict)
+    arguments: dict[str, _Json] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _can_be_made(self) -> SamplerSpec:
+        from querywright.optimize.study.sampling import make_sampler
+
+        try:
+            make_sampler(self, 0)
+        except InputError as error:
+            raise ValueError(str(error)) from None
+        return self
 
 
 class BudgetSpec(_Strict):
@@ -107,8 +208,11 @@ class BudgetSpec(_Strict):
     minutes: float | None = Field(default=None, gt=0)
 
 
-def _usual_budget() -> dict[str, JsonValue]:
-    return {"max_passages": 5}
+BUDGET = 5
+"""Passages that every arm may show its reader, where the study does not say."""
+
+_Technique = Annotated[str, one_of("technique", TECHNIQUES), AfterValidator(searching)]
+_Objective = Annotated[str, rule(objective_named)]
 
 
 class StudySpec(_Strict):
@@ -156,18 +260,18 @@ class StudySpec(_Strict):
     columns: dict[str, str] = Field(default_factory=dict)
     limit: int | None = Field(default=None, ge=1)
     split: str | None = None
-    sizes: tuple[int, int, int] | None = None
+    sizes: Annotated[tuple[int, int, int], Field(strict=False)] | None = None
     reader_check: int = Field(default=0, ge=0)
     lm: str = "embedded"
-    api_base: str | None = None
+    api_base: Annotated[str, AfterValidator(public)] | None = None
     api_key_env: str | None = None
     rewriter: str | None = None
     embedder: str = "embedded"
-    reader: str | list[str] = "auto"
-    objectives: list[str] = Field(default_factory=lambda: ["decision_useful"], min_length=1)
-    techniques: dict[str, TechniqueSpec] = Field(min_length=1)
-    prompts: dict[str, PromptSpec] = Field(default_factory=dict)
-    fixed: dict[str, JsonValue] = Field(default_factory=_usual_budget)
+    reader: Annotated[str | list[str], PlainValidator(readers)] = "auto"
+    objectives: Annotated[list[_Objective], Field(min_length=1), AfterValidator(once)] = ["decision_useful"]
+    techniques: dict[_Technique, TechniqueSpec] = Field(min_length=1)
+    prompts: dict[Annotated[str, AfterValidator(named_prompt)], PromptSpec] = Field(default_factory=dict)
+    fixed: dict[str, _Json] = Field(default_factory=dict, validate_default=True)
     trials: int = Field(default=50, ge=1)
     each_prompt: bool = False
     late_trials: int | None = Field(default=None, ge=0)
@@ -176,9 +280,20 @@ class StudySpec(_Strict):
     sampler: SamplerSpec = Field(default_factory=SamplerSpec)
     pruner: Literal["paired", "none"] = "paired"
     budget: BudgetSpec = Field(default_factory=BudgetSpec)
-    storage: str = "journal"
+    storage: Annotated[str, AfterValidator(public), rule(check_storage)] = "journal"
     threads: int = Field(default=4, ge=1)
     max_failures: float = Field(default=0.05, ge=0, le=1)
+
+    @field_validator("techniques")
+    @classmethod
+    def _no_rewriting_first(cls, named: dict[str, TechniqueSpec]) -> dict[str, TechniqueSpec]:
+        """Where the study does not name it, it is the single arm as written."""
+        return {PLAIN: named.get(PLAIN, TechniqueSpec(search="named")), **named}
+
+    @field_validator("fixed")
+    @classmethod
+    def _with_a_budget(cls, fixed: dict[str, Any]) -> dict[str, Any]:
+        return {"max_passages": BUDGET, **fixed}
 
     def to_json(self) -> dict[str, Any]:
         """The specification as plain data, defaults filled in."""

@@ -285,9 +285,7 @@ def _command(*words: object) -> str:
 
 def _note_unlearnt(spec: StudySpec) -> None:
     """Say which techniques of a study ask its rewriter and are strange to it."""
-    from querywright.optimize.study.building import techniques_of
-
-    note_unlearnt(None if spec.rewriter is None else Path(spec.rewriter), techniques_of(spec))
+    note_unlearnt(None if spec.rewriter is None else Path(spec.rewriter), (spec))
 
 
 def _measured(checked: CheckedStudy, workspace: Workspace, rewriter: Any) -> float | None:

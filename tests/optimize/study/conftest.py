@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 import threading
-import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,33 +13,24 @@ from typing import Any
 import pytest
 from dspy import lm15
 
-from querywright.errors import InputError
 from querywright.models.engine import LMEngine
+from querywright.optimize.optimizers import OPTIMIZERS, Bound, Optimizer
 from querywright.optimize.study.reading import read_spec
 from querywright.optimize.study.spec import StudySpec
 from querywright.optimize.study.storage import StudyStorage, open_storage
-
-
-@dataclass(frozen=True)
-class FakeOptimizer:
-    late: bool
-    arguments: Mapping[str, Any]
-
-    def check(self, arguments: Mapping[str, Any]) -> None:
-        if arguments.get("k", 1) < 1:
-            raise InputError(f"k must be 1 or more, but got {arguments['k']}")
-
-    def most_calls(self, n_train: int, n_predictors: int, arguments: Any = None, *, calls_per_run: int = 1) -> int:
-        return n_train * calls_per_run
+from querywright.programs.hyperparameters import Knob
 
 
 @pytest.fixture
 def optimizers(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """An early one, ``cheap``, and a late one, ``dear``, in the place of the real ones."""
-    found = {"cheap": FakeOptimizer(False, {"k": 4}), "dear": FakeOptimizer(True, {"k": 4, "breadth": 3})}
-    module = types.ModuleType("querywright.optimize.optimizers")
-    module.OPTIMIZERS = found  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, module.__name__, module)
+    """An early one, ``cheap``, and a late one, ``dear``, beside the real ones."""
+    k = Knob("k", 4, "how many", low=1, high=10_000)
+    found = {
+        name: Optimizer(name, name, late, (k,), lambda work: work.program, lambda n, predictors, given: Bound(n))
+        for name, late in (("cheap", False), ("dear", True))
+    }
+    for name, one in found.items():
+        monkeypatch.setitem(OPTIMIZERS, name, one)  # type: ignore[arg-type]
     return found
 
 

@@ -67,7 +67,7 @@ def test_every_arm_is_allowed_and_complete(technique, study_of):
         assert ArmConfig.from_json(arm.to_json()) == arm
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     technique=st.sampled_from(SEARCHED),
     seed=st.integers(0, 10**6),
@@ -134,9 +134,9 @@ def test_late_trials_take_turns_among_the_survivors_and_alone_have_the_dear_prom
     }  # fmt: skip
     assert "best" in late
     with pytest.raises(InputError, match="needs techniques that survived"):
-        mixed.fixed(20)
+        mixed.suggest(study_with(mixed).ask(), 20)
     with pytest.raises(InputError, match="no technique 'hyde'"):
-        mixed.fixed(20, ["hyde"])
+        mixed.suggest(study_with(mixed).ask(), 20, ["hyde"])
 
 
 def test_no_rewriting_alone_is_tried_once(mixed):
@@ -169,7 +169,7 @@ def test_a_study_cut_at_any_trial_goes_on_as_if_nothing_had_happened(sampler, st
     space = build_space(study_of(knobs, prompts=PROMPTS, trials=16), [None])
     whole = arms_of(study_with(space, sampler, 5, n_startup_trials=3) if sampler == "tpe" else
                     study_with(space, sampler, 5), space, 16)  # fmt: skip
-    for cut in range(16):
+    for cut in range(0, 16, 3):
         storage = optuna.storages.InMemoryStorage()
         options = {"n_startup_trials": 3} if sampler == "tpe" else {}
         study = study_with(space, sampler, 5, storage, **options)
@@ -313,8 +313,8 @@ def test_seeds_make_other_arms(mixed):
 
 
 def test_a_package_that_is_missing_is_named():
-    with pytest.raises(InputError, match="cmaes needs the package cmaes"):
-        make_sampler(SamplerSpec(name="cmaes"), 0)
+    with pytest.raises(ValueError, match="cmaes needs the package cmaes"):
+        SamplerSpec(name="cmaes")
 
 
 def test_nothing_is_warned_of_where_optuna_calls_itself_experimental(mixed):
@@ -334,7 +334,7 @@ def test_variants_name_their_prompt():
     assert prompt_of(None, "best") == ("best", 1)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     low=st.integers(0, 40),
     span=st.integers(1, 60),
