@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import dspy
 
 from querywright.data.types import Passage, Question
 from querywright.errors import InputError
+from querywright.files import write_file
 from querywright.metrics.dspy_metrics import Metric
 from querywright.optimize.decisions import Decisions, decisions
 from querywright.optimize.diagnosis import Diagnosis, diagnose
@@ -18,6 +20,9 @@ from querywright.optimize.references import References, held_by
 from querywright.optimize.results import Comparison
 from querywright.optimize.significance import against
 from querywright.programs.rag import RAG
+
+if TYPE_CHECKING:
+    import pandas
 
 BASELINE = "plain"
 """The arm that others are held against where nobody named one."""
@@ -68,6 +73,47 @@ class Compared:
             "diagnosis": None if self.diagnosis is None else self.diagnosis.to_json(),
             "decisions": [one.to_json() for one in self.decisions],
         }
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """A row an arm or reference and question; the columns are those of ``question_rows``."""
+        import pandas
+
+        from querywright.optimize.tables import question_rows
+
+        return pandas.DataFrame(question_rows([*self.arms, *self.references], self.questions))
+
+    def report(
+        self,
+        path: str | Path,
+        *,
+        title: str | None = None,
+        facts: Mapping[str, str] | None = None,
+        notes: Sequence[str] = (),
+        outcome: str = "",
+    ) -> Path:
+        """Write the page of the comparison, whole or not at all.
+
+        Args:
+            path: The file.
+            title: Heads the page. Default: how many arms and questions.
+            facts: What was compared and how, by name. Default nothing.
+            notes: What a reader should know before believing a number. Default nothing.
+            outcome: What came of it, in a sentence. Default nothing.
+
+        Returns:
+            The file.
+        """
+        from querywright.optimize.report import comparison_page
+
+        title = title or f"{len(self.arms)} arms on {len(self.arms[0].rows)} questions"
+        html = comparison_page(self, title=title, facts=facts or {}, notes=notes, outcome=outcome)
+        write_file(Path(path), html.encode("utf-8", "replace"))
+        return Path(path)
+
+    def _repr_html_(self) -> str:
+        from querywright.optimize.report import results_html
+
+        return results_html([*self.arms, *self.references], [one.sentence for one in self.comparisons])
 
 
 def compare(

@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dspy
 
@@ -23,6 +23,9 @@ from querywright.optimize.failures import Failures
 from querywright.optimize.pool import bounded_map
 from querywright.programs.rag import RAG
 from querywright.programs.steps import Record
+
+if TYPE_CHECKING:
+    import pandas
 
 DEFAULT_METRICS: Mapping[str, Metric] = {name: METRICS[name] for name in ("accuracy", "decision_useful")}
 
@@ -221,6 +224,19 @@ class Evaluation:
         if rows:
             data["rows"] = [row.to_json() for row in self.rows]
         return data
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """A row a question; the columns are those of ``question_rows``."""
+        import pandas
+
+        from querywright.optimize.tables import question_rows
+
+        return pandas.DataFrame(question_rows([self]))
+
+    def _repr_html_(self) -> str:
+        from querywright.optimize.report import results_html
+
+        return results_html([self])
 
 
 def mean_json(mean: Mean) -> dict[str, Any]:

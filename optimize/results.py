@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
 
 from querywright.data.types import Question
 from querywright.metrics.statistics import PairedTest
 from querywright.models.usage import Cost
 from querywright.optimize.evaluate import Evaluation, finite
+from querywright.optimize.references import CLOSED_BOOK, ORACLE
 from querywright.programs import RAG
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pandas
+
+    from querywright.optimize.comparison import Compared
 
 NO_REWRITING = "no rewriting"
 """The arm that searches with the question as it was asked."""
@@ -152,6 +161,69 @@ class Compiled:
     dead_knobs: tuple[str, ...] = ()
     corrected: tuple[float, float] | None = None
 
+    @property
+    def compared(self) -> Compared:
+        """The test as a comparison with no rewriting; what checks the reader is a reference."""
+        from querywright.optimize.comparison import Compared
+
+        known = {one.name: one for one in self.test}
+        arms = tuple(one for one in known.values() if one.name not in (CLOSED_BOOK, ORACLE))
+        held = tuple(one for one in self.comparisons if one.other == NO_REWRITING and known[one.arm] in arms)
+        return Compared(arms, NO_REWRITING, held, tuple(one for one in known.values() if one not in arms))
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything but single questions, as a JSON object."""
+        settings = self.settings
+        return {
+            "technique": self.technique,
+            "recommended": self.recommended,
+            "verdict": self.verdict,
+            "verdict_sentence": self.sentence,
+            "objective": settings.objective,
+            "seed": settings.seed,
+            "n_trials": settings.n_trials,
+            "demonstration_sets": self.n_demo_sets,
+            "reader_demonstrations": self.reader_demos,
+            "arms": [
+                {
+                    "arm": arm.name,
+                    "knobs": dict(arm.knobs),
+                    "prompt": arm.prompt,
+                    "objective": finite(objective_value(arm.dev, settings.objective)),
+                    "dev": arm.dev.to_json(),
+                }
+                for arm in self.arms
+            ],
+            "failed_arms": dict(self.failed),
+            "failed_prompts": dict(self.nothing),
+            "dead_knobs": list(self.dead_knobs),
+            "corrected": None
+            if self.corrected is None
+            else dict(zip(("dev", "corrected"), self.corrected, strict=True)),
+            "compiled": self.compiled.name,
+            "reader_check": len(self.reader_check),
+            "test": [evaluation.to_json() for evaluation in self.test],
+            "comparisons": [one.to_json() for one in self.comparisons],
+            "cost": {stage: cost.to_json() for stage, cost in self.costs.items()},
+        }
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """A row an arm on test and question; the columns are those of ``question_rows``."""
+        return self.compared.to_pandas()
+
+    def report(self, path: str | Path) -> Path:
+        """Write what came of it, and the test, as one HTML page; gives the file."""
+        facts = {"Technique": self.technique, "Recommended": self.recommended, "Objective": self.settings.objective}
+        notes = [one.sentence for one in self.comparisons if one.other != NO_REWRITING]
+        return self.compared.report(
+            path, title=f"{self.technique}, compiled", facts=facts, notes=notes, outcome=self.sentence
+        )
+
+    def _repr_html_(self) -> str:
+        from querywright.optimize.report import results_html
+
+        return results_html(self.test, [f"{self.sentence}.", *(one.sentence for one in self.comparisons)])
+
 
 def objective_metrics(objective: str) -> tuple[str, ...]:
     """The metrics whose means an objective is the mean of; the name of a metric stands for itself."""
@@ -162,3 +234,8 @@ def objective_value(evaluation: Evaluation, objective: str) -> float:
     """The value that the search maximises, in [0, 1]; NaN when nothing could be scored."""
     values = [evaluation.average(metric) for metric in objective_metrics(objective)]
     return sum(values) / len(values)
+
+
+def today() -> str:
+    """The day, ISO 8601."""
+    return datetime.now(UTC).date().isoformat()

@@ -10,8 +10,8 @@ from querywright.data.splits import Splits, data_hash
 from querywright.data.types import Question
 from querywright.optimize.artifacts.files import ArtifactManifest, Golden, write_artifact
 from querywright.optimize.evaluate import evaluate
-from querywright.optimize.report import compiled_json, percent, today
-from querywright.optimize.results import Compiled, objective_metrics
+from querywright.optimize.results import Compiled, objective_metrics, today
+from querywright.optimize.tables import percent
 from querywright.programs import RAG
 from querywright.retrieval.engines import opened
 
@@ -38,7 +38,7 @@ def save_compiled(
         threads: Questions under way at a time while the golden answers are taken.
         n_golden: Golden questions, taken from dev. Default 3.
     """
-    made = compiled_json(compiled)
+    made = compiled.to_json()
     made["data"] = {
         name: {"n": len(part), "sha256": data_hash(part)}
         for name, part in {**splits._asdict(), "reader_check": compiled.reader_check}.items()

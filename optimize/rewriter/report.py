@@ -7,21 +7,30 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from querywright.data.types import Question
-from querywright.optimize import html_figures
+from querywright.optimize import figures
 from querywright.optimize.comparison import Compared
 from querywright.optimize.evaluate import Evaluation
-from querywright.optimize.html import scores
-from querywright.optimize.html_figures import Panel
-from querywright.optimize.html_page import page, table
-from querywright.optimize.html_text import cut, json_block, text
-from querywright.optimize.report import percent
-from querywright.optimize.rewriter.curves import Lines, reinforce_panels, warmup_panels
+from querywright.optimize.figures import ARM, BASELINE, COLOURS, LOSS, WIN, Figure, plain, plane
+from querywright.optimize.report import page, render, score_rows
 from querywright.optimize.rewriter.evaluation import IN_USE, TRAINED, UNTRAINED
+from querywright.optimize.tables import cut, percent
 
 EXAMPLES = 8
 """Questions that got better, and as many that got worse."""
 LINE = 300
 """Characters shown of a question or query."""
+
+SHARES = ("empty", "copied", "over_long", "leaking", "unreadable", "cut", "equal", "distinct_2")
+"""The guards that are shares."""
+
+SMOOTH = 0.2
+"""Weight of the newest value in the drawn mean."""
+
+Lines = Sequence[Mapping[str, Any]]
+"""Lines of a log."""
+
+Points = list[tuple[float, float]]
+"""Values by step."""
 
 
 def rewriter_card(name: str, card: Mapping[str, Any], dev: Compared, test: Compared | None) -> str:
@@ -33,33 +42,26 @@ def rewriter_card(name: str, card: Mapping[str, Any], dev: Compared, test: Compa
         dev: Arms on dev.
         test: Arms on test, or None where there are no test questions.
     """
-    said = [f"**{card['standing'][part]['warning']}** ({part})." for part in _parts(card) if _warned(card, part)]
-    warned = "\n".join(f"- {one}" for one in card["guards"]["warnings"])
-    tables = "\n".join(
-        f"On {part}, mean in per cent with its 95 % interval:\n\n{_table(found)}\n\n"
-        + "\n".join(f"- {one.sentence}" for one in found.comparisons if one.arm in (TRAINED, IN_USE))
-        + "\n"
+    learnt = [f"`{one}`" for one in card["techniques"]]
+    parts = [
+        {
+            "name": part,
+            "metrics": (metrics := found.arm(found.baseline).metrics),
+            "rows": [[one.name, len(one.rows), *(percent(one.mean(name)) for name in metrics)] for one in found.arms],
+            "sentences": [one.sentence for one in found.comparisons if one.arm in (TRAINED, IN_USE)],
+        }
         for part, found in (("dev", dev), ("test", test))
         if found is not None
+    ]
+    return render(
+        "rewriter.md",
+        name=name,
+        card=card,
+        learnt=", ".join(learnt),
+        chosen=f" (chosen by `{card['technique']}`)" if len(learnt) > 1 else "",
+        said=[f"**{warning}** ({part})." for part, _, warning in _standings(card) if warning],
+        parts=parts,
     )
-    sizes = ", ".join(f"{part} {one['n']}" for part, one in card["data"].items())
-    guards = f"\nGuards:\n\n{warned}\n" if warned else ""
-    learnt = card["techniques"]
-    for_them = ", ".join(f"`{one}`" for one in learnt)
-    chosen = f" (chosen by `{card['technique']}`)" if len(learnt) > 1 else ""
-    return f"""# {name}
-
-A rewriter for {for_them}{chosen} on the base model `{card["base"]}`, trained by querywright on {card["created"]}:
-{", ".join(card["stages"]) or "no stage"}; recipe {card["recipe"]["name"]}, measure {card["metric"]}.
-{" ".join(said)}
-
-{card["standing"]["dev"]["sentence"]}.
-
-Questions: {sizes}; collection {card["collection"]}. Seed {card["settings"]["seed"]}.
-
-{tables}{guards}
-Use it: `querywright ask "..." --technique {card["technique"]} --rewriter path/to/{name}`
-"""
 
 
 def rewriter_html(
@@ -83,78 +85,49 @@ def rewriter_html(
         warmup: Log of the warm-up.
         reinforcement: Log of the reinforcement.
     """
-    drawn: list[Panel] = []
-
-    def panels(found: Sequence[Panel]) -> str:
-        drawn.extend(found)
-        return f'<div class="panels">{"".join(panel.html() for panel in found)}</div>'
-
-    parts = {}
-    for part, found in (("test", test), ("dev", dev)):
-        if found is None:
-            continue
-        sentences = "".join(f"<li>{text(one.sentence)}</li>" for one in found.comparisons)
-        parts[f"On {part}"] = f"<ul>{sentences}</ul>{scores(found)}" + panels(
-            [_renamed(panel, part) for panel in (*html_figures.means(found), *html_figures.differences(found))]
-        )
-    curves = [*warmup_panels(warmup), *reinforce_panels(reinforcement)]
-    if curves:
-        parts["Curves"] = panels(curves)
-    parts["Guards"] = _guards(card["guards"])
-    examples = _examples(dev, questions, card["metric"])
-    if examples:
-        parts["Before and after"] = (
-            "<p>Dev questions whose measure changed most, either way: what the untrained model searched for, and what "
-            "the trained one does.</p>"
-            + table("Before and after", examples, heads=("question",), prose=("question", "before", "after"))
-        )
-    parts["How it was made"] = table("Settings", _settings(card), heads=("setting",))
-    notes = [card["standing"][part]["sentence"] for part in _parts(card)]
-    notes += [f"{part}: {card['standing'][part]['warning']}" for part in _parts(card) if _warned(card, part)]
-    facts = {
-        "technique": str(card["technique"]),
-        "learnt": ", ".join(card["techniques"]),
-        "base": str(card["base"]),
-        "recipe": str(card["recipe"]["name"]),
-        "measure": str(card["metric"]),
-        "collection": str(card["collection"]),
-        **{f"{part} questions": str(one["n"]) for part, one in card["data"].items()},
-    }
-    figures = {panel.id: panel.figure for panel in drawn}
-    blocks = [json_block("report-data", {}), json_block("report-figures", figures)]
-    return page(f"Rewriter {name}", facts, notes, parts, blocks)
-
-
-def _parts(card: Mapping[str, Any]) -> list[str]:
-    return [part for part in ("dev", "test") if card["standing"].get(part)]
-
-
-def _warned(card: Mapping[str, Any], part: str) -> bool:
-    return bool(card["standing"][part]["warning"])
-
-
-def _renamed(panel: Panel, part: str) -> Panel:
-    return Panel(f"{panel.id}-{part}", panel.title, panel.alt, panel.figure)
-
-
-def _table(found: Compared) -> str:
-    metrics = found.arm(found.baseline).metrics
-    head = f"| arm | n | {' | '.join(metrics)} |\n| --- | --- |{' --- |' * len(metrics)}\n"
-    return head + "\n".join(
-        f"| {arm.name} | {len(arm.rows)} | " + " | ".join(percent(arm.mean(metric)) for metric in metrics) + " |"
-        for arm in found.arms
+    measured = {part: found for part, found in (("test", test), ("dev", dev)) if found is not None}
+    before, after = card["guards"]["before"], card["guards"]["after"]
+    settings = {**card["settings"], **{f"recipe: {name}": value for name, value in card["recipe"].items()}}
+    settings |= {f"{stage}: {name}": value for stage, of in card["stages"].items() for name, value in of.items()}
+    notes = [sentence for _, sentence, _ in _standings(card)]
+    return page(
+        "training.html",
+        title=f"Rewriter {name}",
+        facts={
+            "technique": str(card["technique"]),
+            "learnt": ", ".join(card["techniques"]),
+            "base": str(card["base"]),
+            "recipe": str(card["recipe"]["name"]),
+            "measure": str(card["metric"]),
+            "collection": str(card["collection"]),
+            **{f"{part} questions": str(one["n"]) for part, one in card["data"].items()},
+        },
+        notes=notes + [f"{part}: {warning}" for part, _, warning in _standings(card) if warning],
+        figures={
+            **{
+                part: [*figures.means(found, f"-{part}"), *figures.differences(found, f"-{part}")]
+                for part, found in measured.items()
+            },
+            "curves": _curves(warmup, reinforcement),
+        },
+        parts_measured={
+            part: {"sentences": [one.sentence for one in found.comparisons], "scores": score_rows(found)}
+            for part, found in measured.items()
+        },
+        warnings=card["guards"]["warnings"],
+        guards=[
+            {"guard": name, "before": _number(before.get(name)), "after": _number(after.get(name))}
+            for name in dict.fromkeys([*before, *after])
+        ],
+        examples=_examples(dev, questions, card["metric"]),
+        settings=[{"setting": name, "value": cut(str(value), LINE)} for name, value in settings.items()],
     )
 
 
-def _guards(guards: Mapping[str, Any]) -> str:
-    names = list(dict.fromkeys([*guards["before"], *guards["after"]]))
-    said = "".join(f"<li>{text(one)}</li>" for one in guards["warnings"])
-    rows = [
-        {"guard": name, "before": _number(guards["before"].get(name)), "after": _number(guards["after"].get(name))}
-        for name in names
-    ]
-    shown = table("Guards", rows, heads=("guard",)) if rows else ""
-    return (f"<ul>{said}</ul>" if said else "<p>None of them warns.</p>") + shown
+def _standings(card: Mapping[str, Any]) -> list[tuple[str, str, str | None]]:
+    """By part of the data the sentence of the test, and what must be said of a rewriter that is no gain."""
+    known = {part: card["standing"].get(part) for part in ("dev", "test")}
+    return [(part, one["sentence"], one["warning"]) for part, one in known.items() if one]
 
 
 def _number(value: Any) -> str:
@@ -163,37 +136,84 @@ def _number(value: Any) -> str:
 
 def _examples(found: Compared, questions: Sequence[Question], metric: str) -> list[dict[str, str]]:
     """The dev questions with the greatest change, the best and the worst."""
-    names = {arm.name for arm in found.arms}
-    if not {UNTRAINED, TRAINED} <= names:
+    if not {UNTRAINED, TRAINED} <= {arm.name for arm in found.arms}:
         return []
     before, after = found.arm(UNTRAINED), found.arm(TRAINED)
-    plain = found.arm(found.baseline).values(metric)
-    changes = [
-        (new - old, place)
-        for place, (old, new) in enumerate(zip(before.values(metric), after.values(metric), strict=True))
-        if not math.isnan(new - old)
-    ]
-    ordered = sorted(changes, key=lambda one: (-one[0], one[1]))
-    chosen = dict.fromkeys(place for _, place in [*ordered[:EXAMPLES], *ordered[-EXAMPLES:]])
+    plain, old, new = (one.values(metric) for one in (found.arm(found.baseline), before, after))
+    places = [place for place in range(len(old)) if not math.isnan(new[place] - old[place])]
+    ordered = sorted(places, key=lambda place: (old[place] - new[place], place))
     return [
         {
             "question": cut(questions[place].question, LINE),
-            "before": _written(before, place),
-            "after": _written(after, place),
+            "before": _searched(before, place),
+            "after": _searched(after, place),
             f"{metric}: as written": _number(plain[place]),
-            "before, value": _number(before.values(metric)[place]),
-            "after, value": _number(after.values(metric)[place]),
+            "before, value": _number(old[place]),
+            "after, value": _number(new[place]),
         }
-        for place in chosen
+        for place in dict.fromkeys([*ordered[:EXAMPLES], *ordered[-EXAMPLES:]])
     ]
 
 
-def _written(arm: Evaluation, place: int) -> str:
-    queries = [cut(query, LINE) for _, query in arm.rows[place].queries]
-    return " | ".join(queries) or "(nothing searched)"
+def _searched(arm: Evaluation, place: int) -> str:
+    return " | ".join(cut(query, LINE) for _, query in arm.rows[place].queries) or "(nothing searched)"
 
 
-def _settings(card: Mapping[str, Any]) -> list[dict[str, str]]:
-    flat = {**card["settings"], **{f"recipe: {name}": value for name, value in card["recipe"].items()}}
-    flat |= {f"{stage}: {name}": value for stage, of in card["stages"].items() for name, value in of.items()}
-    return [{"setting": name, "value": cut(str(value), LINE)} for name, value in flat.items()]
+def _curves(warmup: Lines, reinforcement: Lines) -> list[Figure]:
+    """Losses of the warm-up; reward, measure on dev, KL, length and diversity of the reinforcement, by step.
+
+    Args:
+        warmup: A line a step, and a line a look at dev.
+        reinforcement: The same.
+    """
+    (warm, losses), (steps, looks) = (
+        tuple([line for line in log if line["kind"] == kind] for kind in ("step", "dev"))
+        for log in (warmup, reinforcement)
+    )
+    loss = {"train": _points(warm, "loss"), "dev": _points(losses, "loss")}
+    reward = {"mean of a step": _points(steps, "reward"), "smoothed": _smoothed(_points(steps, "reward"))}
+    measure = {"rewriter": _points(looks, "value"), "question as written": _points(looks, "plain")}
+    guarded = [{"step": line["step"], **line["guards"]} for line in steps]
+    shares = {name: _points(guarded, name) for name in SHARES}
+    drawn: list[tuple[str, str, Mapping[str, Points], Sequence[str]]] = [
+        ("warmup", "Warm-up: loss a token", loss, (ARM, WIN)),
+        ("reward", "Reward of the drawn rewrites", reward, (BASELINE, ARM)),
+        ("dev", "Measure on dev, greedy", measure, (ARM, BASELINE)),
+        ("kl", "KL to the warmed-up model, a token", {"KL": _points(steps, "kl")}, (LOSS,)),
+        ("length", "Tokens of a completion", {"tokens": _points(steps, "tokens")}, (ARM,)),
+        ("guards", "Guards: shares of the drawn rewrites", shares, COLOURS),
+    ]
+    return [figure for one in drawn for figure in _curve(*one)]
+
+
+def _points(lines: Lines, key: str) -> Points:
+    known = [line for line in lines if line.get("step") is not None and line.get(key) is not None]
+    return [(float(line["step"]), float(line[key])) for line in known]
+
+
+def _smoothed(points: Points) -> Points:
+    mean, made = None, []
+    for step, value in points:
+        mean = value if mean is None else mean + SMOOTH * (value - mean)
+        made.append((step, mean))
+    return made
+
+
+def _curve(name: str, title: str, series: Mapping[str, Points], colours: Sequence[str]) -> list[Figure]:
+    told = {what: points for what, points in series.items() if points}
+    if not told:
+        return []
+    data = [
+        {
+            "type": "scatter",
+            "x": [x for x, _ in points],
+            "y": [y for _, y in points],
+            "mode": "lines+markers" if len(points) < 30 else "lines",
+            "name": plain(what),
+            "line": {"color": colours[place % len(colours)], "width": 2},
+        }
+        for place, (what, points) in enumerate(told.items())
+    ]
+    layout = plane("step", "", 300) | {"showlegend": len(told) > 1, "legend": {"orientation": "h", "y": -0.25}}
+    alt = "; ".join(f"{what}: from {points[0][1]:.3g} to {points[-1][1]:.3g}" for what, points in told.items())
+    return [Figure(f"figure-{name}", title, alt, data, layout)]

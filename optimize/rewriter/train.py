@@ -22,7 +22,7 @@ from querywright.models.rewriter_bases import RewriterBase, save_weights
 from querywright.models.rewriters import ADAPTER, ADAPTER_CONFIG, write_rewriter
 from querywright.optimize.comparison import Compared
 from querywright.optimize.evaluate import Evaluation, Progress, evaluate, metrics_by_name
-from querywright.optimize.report import today
+from querywright.optimize.results import today
 from querywright.optimize.rewriter.checkpoints import load_tensors, save_tensors
 from querywright.optimize.rewriter.collect import EVIDENCE, collect, collect_from_study, teacher_name
 from querywright.optimize.rewriter.collecting import collected_as, programs_of

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import io
-import json
 import math
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from querywright.errors import InputError
-from querywright.files import write_file
 from querywright.optimize.evaluate import Row
 from querywright.optimize.study.status import Known, aims, interval
 from querywright.optimize.study.types import TrialRecord
-
-SUFFIXES = (".parquet", ".csv", ".jsonl")
+from querywright.optimize.tables import write_table
 
 _COST = ("calls", "saved", "retries", "failures", "repairs", "input_tokens", "output_tokens", "dollars")
 
@@ -42,25 +36,9 @@ def export(snapshot: Known, path: str | Path, *, questions: bool = False) -> int
     Raises:
         InputError: The suffix is another one, or the folder is not there.
     """
-    target = Path(path)
-    check_suffix(target)
-    if not target.absolute().parent.is_dir():
-        raise InputError(f"there is no folder {str(target.parent)!r} for {target.name}; make it first")
     rows = question_rows(snapshot) if questions else trial_rows(snapshot)
-    columns = list(dict.fromkeys(name for row in rows for name in row)) or ["number"]
-    table = [{name: _held(row.get(name)) for name in columns} for row in rows]
-    write_file(target, _WRITERS[target.suffix.lower()](columns, table))
-    return len(table)
-
-
-def check_suffix(path: Path) -> None:
-    """Raise when the file's suffix names no form of table.
-
-    Raises:
-        InputError: It does not.
-    """
-    if path.suffix.lower() not in SUFFIXES:
-        raise InputError(f"{path.name!r} says no form of table; end it in {', '.join(SUFFIXES)}")
+    write_table(Path(path), rows)
+    return len(rows)
 
 
 def trial_rows(snapshot: Known) -> list[dict[str, Any]]:
@@ -70,12 +48,7 @@ def trial_rows(snapshot: Known) -> list[dict[str, Any]]:
     for one in snapshot.trials:
         row = {
             **_of_trial(one),
-            "late": one.late,
-            "same_as": one.same_as,
-            "worker": one.worker,
-            "began": one.began,
-            "ended": one.ended,
-            "message": one.message,
+            **{name: getattr(one, name) for name in ("late", "same_as", "worker", "began", "ended", "message")},
         }
         for aim in objectives:
             found = interval(one, aim)
@@ -101,15 +74,8 @@ def question_rows(snapshot: Known) -> list[dict[str, Any]]:
 
 
 def _of_trial(trial: TrialRecord) -> dict[str, Any]:
-    arm = trial.arm
-    return {
-        "number": trial.number,
-        "state": trial.state,
-        "technique": None if arm is None else arm.technique,
-        "engine": None if arm is None else arm.engine,
-        "prompt": None if arm is None else arm.prompt,
-        "reader": None if arm is None else arm.reader,
-    }
+    named = {name: getattr(trial.arm, name, None) for name in ("technique", "engine", "prompt", "reader")}
+    return {"number": trial.number, "state": trial.state, **named}
 
 
 def _of_question(row: Row) -> dict[str, Any]:
@@ -124,55 +90,3 @@ def _of_question(row: Row) -> dict[str, Any]:
         "fallbacks": list(row.fallbacks),
         "failure": row.failure,
     }
-
-
-def _held(value: Any) -> Any:
-    """The value as every form can hold it: no NaN, no half of a surrogate pair."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, str):
-        return value.encode("utf-8", "replace").decode()
-    return [_held(one) for one in value] if isinstance(value, (list, tuple)) else value
-
-
-def _jsonl(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> bytes:
-    return b"".join(json.dumps(row, ensure_ascii=False).encode() + b"\n" for row in rows)
-
-
-def _csv(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> bytes:
-    import csv
-
-    held = io.StringIO(newline="")
-    writer = csv.writer(held)
-    writer.writerow(columns)
-    for row in rows:
-        writer.writerow([json.dumps(value) if isinstance(value, list) else value for value in row.values()])
-    return held.getvalue().encode()
-
-
-def _parquet(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> bytes:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    table = pa.table({name: _column([row[name] for row in rows]) for name in columns})
-    buffer = pa.BufferOutputStream()
-    pq.write_table(table, buffer)
-    data: bytes = buffer.getvalue().to_pybytes()
-    return data
-
-
-def _column(values: Sequence[Any]) -> Any:
-    """A column in one type: a knob of that name may be a number in one technique and a word in another."""
-    import pyarrow as pa
-
-    kinds = {type(value) for value in values if value is not None}
-    if kinds == {int, float}:
-        return pa.array([None if value is None else float(value) for value in values])
-    if len(kinds) > 1:
-        return pa.array([value if value is None or isinstance(value, str) else json.dumps(value) for value in values])
-    if kinds == {list}:
-        return pa.array(values, pa.list_(pa.string()))
-    return pa.array(values)
-
-
-_WRITERS = {".parquet": _parquet, ".csv": _csv, ".jsonl": _jsonl}

@@ -11,14 +11,14 @@ from querywright.data.splits import data_hash
 from querywright.models.usage import Cost
 from querywright.optimize.artifacts.save import save_program
 from querywright.optimize.evaluate import Evaluation, finite
-from querywright.optimize.report import percent, today
-from querywright.optimize.results import NO_REWRITING
+from querywright.optimize.results import NO_REWRITING, today
 from querywright.optimize.study.resources import Bench
 from querywright.optimize.study.select import Chosen
 from querywright.optimize.study.spec import AS_WRITTEN
 from querywright.optimize.study.testing import Tested, meet_test
 from querywright.optimize.study.trial import Worker
 from querywright.optimize.study.types import ArmConfig, TrialRecord
+from querywright.optimize.tables import percent
 from querywright.programs import RAG
 
 GOLDEN = 3

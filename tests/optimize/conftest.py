@@ -7,6 +7,7 @@ import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -180,6 +181,100 @@ def make_engine() -> type[ScriptedEngine]:
 def scripted() -> Callable[[Asked], str]:
     """The answer of the script to a request."""
     return scripted_answer
+
+
+class Page(HTMLParser):
+    """What a browser would make of a report, plotly's own source left out."""
+
+    def __init__(self, html: str) -> None:
+        from plotly.offline import get_plotlyjs
+
+        super().__init__()
+        plotly = f"<script>{get_plotlyjs()}</script>"
+        assert html.count(plotly) == 1
+        self.source = html.replace(plotly, "")
+        self.tags: list[tuple[str, dict[str, str]]] = []
+        self.stack: list[str] = []
+        self.scripts: list[tuple[str | None, str]] = []
+        self.tables: list[list[list[str]]] = []
+        self.parts: dict[str, str] = {}
+        self.text = ""
+        self.feed(self.source)
+        self.close()
+        self.parts = {name: " ".join(text.split()) for name, text in self.parts.items()}
+        assert not self.stack
+
+    def handle_starttag(self, tag: str, attrs: Sequence[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, {name: value or "" for name, value in attrs}))
+        if tag not in ("meta", "input", "br"):
+            self.stack.append(tag)
+        if tag == "script":
+            self.scripts.append((dict(attrs).get("id"), ""))
+        elif tag == "table":
+            self.tables.append([])
+        elif tag == "tr":
+            self.tables[-1].append([])
+        elif tag in ("td", "th"):
+            self.tables[-1][-1].append("")
+        elif tag == "h2":
+            self.heading = ""
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.stack.pop() == tag
+        if tag == "h2":
+            self.parts[self.heading] = ""
+
+    def handle_data(self, data: str) -> None:
+        if self.stack and self.stack[-1] == "script":
+            self.scripts[-1] = (self.scripts[-1][0], self.scripts[-1][1] + data)
+            return
+        if "style" in self.stack:
+            return
+        self.text += data
+        if "h2" in self.stack:
+            self.heading += data
+        elif "section" in self.stack:
+            self.parts[self.heading] += data
+        if {"td", "th"} & set(self.stack):
+            self.tables[-1][-1][-1] += data
+
+    def json(self, name: str) -> Any:
+        return json.loads(dict(self.scripts)[name])
+
+    def check(self) -> None:
+        """Nothing of the data is markup, nothing is fetched, every figure has its place, is valid and is told."""
+        import plotly.graph_objects as go
+
+        assert not {"img", "iframe", "link", "object", "embed", "form", "base"} & {tag for tag, _ in self.tags}
+        assert [name for name, _ in self.scripts] == ["report-data", "report-figures", None]
+        attributes = [(name, value) for _, attrs in self.tags for name, value in attrs.items()]
+        assert not any(name.startswith("on") for name, _ in attributes)
+        assert not any(name in ("src", "srcset", "action", "data", "poster") for name, _ in attributes)
+        assert all(value.startswith("#part-") for name, value in attributes if name == "href")
+        (policy,) = [attrs["content"] for tag, attrs in self.tags if tag == "meta" and "http-equiv" in attrs]
+        assert policy.startswith("default-src 'none'; script-src 'unsafe-inline'")
+        assert not re.search(r"url\(|@import|https?://|fetch\(|XMLHttpRequest|import\(|<!--", self.source)
+        assert not re.search(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff]", self.source)
+        assert not re.search("[\u2028\u2029]", "".join(text for _, text in self.scripts))
+        assert not re.search(r"\bnan\b", self.source, re.IGNORECASE)
+        assert {attrs.get("scope") for tag, attrs in self.tags if tag == "th"} <= {"col", "row"}
+        ids = [value for name, value in attributes if name == "id"]
+        assert len(ids) == len(set(ids))
+        places = {attrs["id"]: attrs for _, attrs in self.tags if attrs.get("class") == "figure"}
+        drawn = self.json("report-figures")
+        assert list(drawn) == list(places)
+        for name, figure in drawn.items():
+            assert places[name]["role"] == "img"
+            assert len(places[name]["aria-label"]) > 20
+            go.Figure(figure)  # raises where plotly does not know a property
+        texts = json.dumps(drawn)
+        assert not any(tag in texts for tag in ("<b>", "<img", "<script"))
+
+
+@pytest.fixture(scope="session")
+def read_page() -> type[Page]:
+    """Reads a report as a browser would."""
+    return Page
 
 
 @pytest.fixture

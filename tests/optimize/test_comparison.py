@@ -4,7 +4,6 @@ import json
 import math
 from dataclasses import replace
 
-import pyarrow.parquet as pq
 import pytest
 from dspy.utils.exceptions import LMServerError
 
@@ -13,9 +12,8 @@ from querywright.errors import InputError, OutageError
 from querywright.models.usage import Cost
 from querywright.optimize.comparison import compare
 from querywright.optimize.diagnosis import Stage
-from querywright.optimize.evaluate import Evaluation, Row
+from querywright.optimize.evaluate import Row
 from querywright.optimize.references import References
-from querywright.optimize.rows_table import write_rows
 from querywright.programs import make_program
 from querywright.retrieval.callable import CallableRetriever
 
@@ -70,6 +68,23 @@ def test_closed_book_and_oracle_evidence_stand_beside_the_arms_and_tell_where_an
     alone = compare(arms(world), world.questions, lm=make_lm(), references=False, baseline="hcqr")
     assert (alone.baseline, alone.references) == ("hcqr", ())
     assert alone.diagnosis.counts("plain") == {Stage.NOT_FOUND: 18}
+
+
+def test_a_comparison_is_a_table_a_page_and_is_drawn_in_a_notebook(world, make_lm, read_page, tmp_path):
+    compared = compare(arms(world), world.questions, lm=make_lm())
+    frame = compared.to_pandas()
+    assert len(frame) == 4 * 18
+    assert frame.groupby("arm")["accuracy"].mean().to_dict() == {
+        "plain": 0.0, "hcqr": 1.0, "closed book": 0.0, "oracle evidence": 1.0,
+    }  # fmt: skip
+    assert frame["question"][0] == world.questions[0].question
+    page = read_page(compared.report(tmp_path / "compare.html", facts={"LM": "scripted"}).read_text("utf-8"))
+    page.check()
+    assert "2 arms on 18 questions" in page.text
+    assert list(page.parts)[-1] == "All questions"
+    drawn = compared._repr_html_()
+    assert all(one.sentence.split(":")[0] in drawn for one in compared.comparisons)
+    assert "oracle evidence" in drawn
 
 
 def test_a_retriever_that_cannot_tell_what_it_holds_is_diagnosed_by_what_it_finds(world, make_lm):
@@ -178,29 +193,3 @@ def test_a_row_survives_json():
     assert again.scores["recall"] == 1 / 3
     assert again.to_json() == row.to_json()
     assert (again.support, Row.from_json(replace(row, support=None).to_json()).support) == (("r",), None)
-
-
-def test_the_table_has_a_row_an_arm_and_question(world, make_lm, tmp_path):
-    rows = (
-        Row("q0", {"accuracy": 1.0, "recall": 0.5}, Label.ENTAILED, "right 0", ("b",), passages=("a", "b"),
-            found=("a", "b", "c"), queries=(("original", "What?"),), seconds=0.5,
-            cost=Cost(calls=2, input_tokens=7, output_tokens=3)),
-        Row("q1", {"accuracy": math.nan, "recall": math.nan}, failure="lm", message="it broke", seconds=9.0),
-        Row("q2", {"accuracy": 0.0, "recall": 0.0}, answer="x", seconds=0.1, cost=Cost(saved=2, saved_tokens=11)),
-    )  # fmt: skip
-    broken = replace(rows[0], answer="hi \ud83d")
-    write_rows(tmp_path / "rows.parquet", [Evaluation("plain", (broken,), 1.0)], world.questions[:1])
-    assert pq.read_table(tmp_path / "rows.parquet").to_pylist()[0]["answer"] == "hi ?"
-    write_rows(tmp_path / "rows.parquet", [Evaluation("plain", rows, 1.0)], world.questions[:3])
-
-    table = pq.read_table(tmp_path / "rows.parquet").to_pylist()
-    assert [row["question_id"] for row in table] == ["q0", "q1", "q2"]
-    assert table[0]["found"] == ["a", "b", "c"]
-    assert [row["support"] for row in table] == [["b"], None, None]
-    assert table[0]["queries"] == [{"role": "original", "text": "What?"}]
-    assert [row["accuracy"] for row in table] == [1.0, None, 0.0]
-    assert [row["lm_calls"] for row in table] == [2, 0, 2]
-    assert [row["tokens"] for row in table] == [10, 0, 11]
-    assert [row["seconds"] for row in table] == [0.5, 9.0, None]
-    assert (table[1]["failure"], table[1]["message"]) == ("lm", "it broke")
-    assert {row["arm"] for row in table} == {"plain"}

@@ -3,193 +3,280 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
-from dspy.utils.exceptions import LMServerError
 
-from querywright.cli.compile import show_compiled
-from querywright.data.splits import data_hash
-from querywright.data.types import Label
-from querywright.metrics.statistics import Mean
+from querywright.data.types import Label, Passage, Question
+from querywright.errors import InputError
 from querywright.models.usage import Cost
-from querywright.optimize.artifacts.files import read_artifact
-from querywright.optimize.artifacts.save import card, save_compiled
+from querywright.optimize.comparison import Compared
+from querywright.optimize.decisions import decision_rows, decisions
+from querywright.optimize.diagnosis import MEANING, Stage, diagnose
 from querywright.optimize.evaluate import Evaluation, Row
-from querywright.optimize.report import compiled_json, percent, table_rows
-from querywright.optimize.search import CompileSettings, compile_program
+from querywright.optimize.report import comparison_page
+from querywright.optimize.significance import against
+from querywright.optimize.tables import clean
+
+EVIL = '</script><script>alert(1)</script><!-- <img src=x onerror="alert(2)"> \'&amp; <b>bold</b> ]]>'
+UNFIT = "a\x00b\x1b[31m\u2028c\u2029d\ud800e"
+NAN = math.nan
+
+QUESTIONS = [
+    Question("q0", "Which drug?", ("metformin", "insulin"), "metformin", evidence={"p0": Label.ENTAILED}),
+    Question("q1", EVIL, (EVIL, "other"), EVIL, evidence={"p1": Label.USEFUL, "gone": Label.ENTAILED}),
+    Question("q2", UNFIT, answer="x", aliases=("y",), evidence={"p2": Label.NOT_USEFUL, "p3": Label.USEFUL}),
+    Question("q3", "Is it known?"),
+]
+PASSAGES = {
+    "p0": Passage("p0", "word " * 1000, "A long card"),
+    "p1": Passage("p1", EVIL, EVIL),
+    "p2": Passage("p2", UNFIT),
+    "p3": Passage("p3", "never found"),
+}
+
+
+def row(n, accuracy, useful, **more):
+    return Row(f"q{n}", {"accuracy": accuracy, "decision_useful": useful, "token_f1": NAN}, **more)
+
+
+PLAIN = Evaluation(
+    "plain",
+    (
+        row(
+            0, 0.0, 0.0, answer="insulin", passages=("p2",), found=("p2", "p0"), queries=(("original", "Which drug?"),)
+        ),
+        row(1, 1.0, 1.0, answer=EVIL, passages=("p1", "p0"), queries=((EVIL, EVIL),), cost=Cost(calls=2, saved=2)),
+        row(2, 0.0, 0.0, answer=UNFIT, passages=("p2",), fallbacks=("hypothesis",)),
+        row(3, NAN, NAN, answer="perhaps"),
+    ),
+    1.5,
+)
+BETTER = Evaluation(
+    f"<b>better</b> {EVIL}",
+    (
+        row(0, 1.0, 1.0, answer="metformin", passages=("p0",), cost=Cost(calls=4, input_tokens=30, saved_tokens=10)),
+        row(1, 1.0, 0.0, answer=EVIL, passages=("p1", "lost")),
+        row(2, 0.0, 0.0, answer="", passages=("p2",), invalid=True),
+        row(3, NAN, NAN, failure="parse", message=EVIL),
+    ),
+    1.5,
+)
+WORSE = Evaluation("worse %{x} $y$", tuple(row(n, 0.0, NAN, answer="z", passages=("p2",)) for n in range(4)), 1.5)
+ARMS = (PLAIN, BETTER, WORSE)
+CLOSED = Evaluation("closed book", (row(0, 0.0, NAN, answer="insulin"), *WORSE.rows[1:]), 0.1)
+ORACLE = Evaluation("oracle", tuple(row(n, 1.0, NAN, answer="x", passages=("p0",)) for n in range(4)), 0.1)
+
+
+def compared(*arms, **more):
+    held = tuple(against(arms, arms[0].name))
+    return Compared(arms, arms[0].name, held, questions=tuple(QUESTIONS), passages=PASSAGES, **more)
 
 
 @pytest.fixture(scope="module")
-def compiled(make_world, make_lm):
-    world = make_world()
-    settings = CompileSettings(n_trials=4, demo_sizes=(1,), threads=2)
-    return compile_program(
-        "hcqr", world.splits, retriever=world, lm=make_lm(), knobs={"max_passages": 3}, settings=settings
+def report(read_page):
+    """Makes a page and reads it."""
+    return lambda *arms, **more: read_page(html(*arms, **more))
+
+
+def html(arms=ARMS, **more):
+    given = {"title": f"Report {EVIL}", "facts": {"LM": "embedded", EVIL: UNFIT}, "notes": ["labelled", EVIL]}
+    return comparison_page(replace(compared(*arms), **more), **given)
+
+
+def diagnosed():
+    names = [arm.name for arm in ARMS]
+    return diagnose(
+        ARMS,
+        QUESTIONS,
+        dict.fromkeys(names, ("p0", "p1", "p2")),
+        closed_book=dict.fromkeys(names, CLOSED),
+        oracle=dict.fromkeys(names, ORACLE),
     )
 
 
-@pytest.mark.parametrize(
-    ("mean", "text"),
-    [
-        (Mean(0.5, 0.2541, 0.7459, 12, 0), "50.0 [25, 75]"),
-        (Mean(1.0, 0.75, 1.0, 12, 3), "100.0 [75, 100] (3 unscored)"),
-        (Mean(0.3333, math.nan, math.nan, 1, 0), "33.3"),
-        (Mean(math.nan, math.nan, math.nan, 0, 9), "-"),
-    ],
-)
-def test_a_mean_in_per_cent(mean, text):
-    assert percent(mean) == text
+@pytest.fixture(scope="module")
+def full(report):
+    return report(diagnosis=diagnosed())
 
 
-def rows(*scores, **same):
-    return tuple(Row(f"q{n}", score, **same) for n, score in enumerate(scores))
-
-
-def test_a_table_has_a_row_an_arm_and_the_columns_that_some_arm_has_a_value_for():
-    read = Evaluation(
-        "plain",
-        rows({"accuracy": 1.0, "f1": math.nan}, {"accuracy": 0.0, "f1": math.nan}, answer="x", cost=Cost(1, 2)),
-        1.24,
-    )
-    failed = Row("q1", {"decision_useful": math.nan}, failure="lm")
-    found = Evaluation("found", (Row("q0", {"decision_useful": 1.0}, fallbacks=("hypothesis",)), failed), 0.0)
-    one, other = table_rows([read, found])
-    assert one == {
-        "arm": "plain",
-        "n": "2",
-        "accuracy": "50.0 [9, 91]",
-        "decision_useful": "-",
-        "LM calls / question": "3.0",
-        "LM calls made": "2",
-        "seconds": "1.2",
-        "p50 / p95 s": "- / -",  # answers from the store take no time
-        "fallbacks": "0 %",
-        "invalid": "0 %",
-        "failed": "0",
-    }
-    assert list(other) == list(one)
-    assert other["accuracy"] == "-"
-    assert other["decision_useful"].endswith("(1 unscored)")
-    assert (other["fallbacks"], other["invalid"], other["failed"]) == ("100 %", "-", "lm 1")
-
-
-def test_a_table_of_nothing_scored():
-    failed = (Row("q0", {"accuracy": math.nan}, failure="bug"),)
-    (row,) = table_rows([Evaluation("x", failed, 0.0)])
-    assert (row["fallbacks"], row["invalid"], row["failed"], row["p50 / p95 s"]) == ("-", "-", "bug 1", "- / -")
-    assert table_rows([]) == []
-
-
-def test_everything_found_is_json(compiled):
-    data = json.loads(json.dumps(compiled_json(compiled), allow_nan=False))
-    assert data["technique"] == "hcqr"
-    assert data["recommended"] == compiled.recommended == "as written"
-    assert [arm["arm"] for arm in data["arms"]][:2] == ["no rewriting", "as written"]
-    assert data["arms"][0]["objective"] == 0.0
-    assert data["arms"][1]["dev"]["metrics"]["decision_useful"]["value"] == 1.0
-    assert [one["arm"] for one in data["test"]] == [one.name for one in compiled.test]
-    assert data["verdict"] == "no gain shown"
-    assert data["verdict_sentence"].startswith("Chosen on dev; test does not show a gain over no rewriting (")
-    assert data["reader_check"] == 0
-    assert data["corrected"]["corrected"] <= data["corrected"]["dev"] == 1.0
-    assert set(data["dead_knobs"]) == set(compiled.dead_knobs)
-    first = data["comparisons"][0]
-    assert (first["wins"], first["losses"], first["ties"]) == (6, 0, 0)
-    assert first["p_holm"] == compiled.comparisons[0].test.p_two_sided
-    assert set(data["cost"]) == {"prompts", "search", "reader", "reader check", "test"}
-    assert "rows" not in data["test"][0]
-
-
-def test_the_card_says_what_was_chosen_and_what_came_of_it(compiled):
-    text = card("mine", compiled, "scripted/model", "2026-01-02", {"dev": {"n": 6}, "test": {"n": 6}})
-    assert text.startswith("# mine\n")
-    assert "for the LM `scripted/model`" in text
-    assert "**as written**" in text
-    assert "Questions: dev 6, test 6" in text
-    assert "| max_passages | 3 |" in text
-    assert "| no rewriting | 6 | 0.0 [0, 39] | 0.0 [0, 39] |" in text
-    assert "| hcqr compiled | 6 | 100.0 [61, 100] | 100.0 [61, 100] |" in text
-    assert all(f"- {one.sentence}\n" in text for one in compiled.comparisons)
-    assert f"**{compiled.sentence}.**\n" in text
-    assert 'querywright.load("path/to/mine")`: the path of this folder' in text
-
-
-def test_the_card_shows_the_metric_that_was_compiled_for_first(world, make_lm):
-    settings = CompileSettings(objective="recall@1", n_trials=1, demo_sizes=(), reader_demo_sizes=(), threads=2)
-    compiled = compile_program("hcqr", world.splits, retriever=world, lm=make_lm(), settings=settings)
-    text = card("mine", compiled, "scripted/model", "2026-01-02", {})
-    assert "| arm | n | recall@1 | accuracy | decision_useful |\n| --- | --- | --- | --- | --- |\n" in text
-    assert "| no rewriting | 6 | 0.0 [0, 39] | 0.0 [0, 39] | 0.0 [0, 39] |" in text
-
-
-def test_the_terminal_says_what_came_of_it(compiled, world, make_lm, capsys):
-    workspace = SimpleNamespace(lm=make_lm(), cost_line=lambda: "cost")
-    further = tuple(world.questions[:5])
-    show_compiled(replace(compiled, reader_check=further), world.splits, workspace)
-    text = " ".join(capsys.readouterr().out.split())
-    assert f"{compiled.sentence}; a stronger LM may change that" in text
-    assert "closed book and oracle evidence met 5 further questions" in text
-    assert all(one.sentence in text for one in compiled.comparisons)
-    changed = {"dead_knobs": ("rrf_k",), "failed": {"trial 9": "no"}, "nothing": {"demos_2": "nothing to show"}}
-    gained = replace(compiled, verdict="gain", sentence="So it is", **changed)
-    show_compiled(gained, world.splits, workspace)
-    text = " ".join(capsys.readouterr().out.split())
-    assert "So it is" in text
-    assert "a stronger LM" not in text
-    assert "further questions" not in text
-    assert "no difference on any dev question: rrf_k" in text
-    assert "out, for too many questions failed: trial 9" in text
-    assert "no prompts of demos_2: nothing to show" in text
-    assert f"the best of {len(compiled.arms)} arms has 100.0 where it was chosen" in text
-
-
-def test_further_questions_of_the_reader_check_are_named_with_the_data(world, make_world, make_lm, tmp_path):
-    further = make_world(size=30).questions[18:]
-    settings = CompileSettings(n_trials=1, demo_sizes=(), reader_demo_sizes=(), threads=2)
-    lm = make_lm()
-    compiled = compile_program(
-        "hcqr", world.splits, retriever=make_world(size=30), lm=lm, settings=settings, reader_check=further
-    )
-    made = save_compiled(tmp_path / "a", compiled, world.splits, lm=lm, threads=2).made
-    assert list(made["data"]) == ["train", "dev", "test", "reader_check"]
-    assert made["data"]["reader_check"] == {"n": 12, "sha256": data_hash(further)}
-    text = (tmp_path / "a" / "README.md").read_text()
-    assert "Questions: train 6, dev 6, test 6, reader check 12." in text
-    assert "| closed book | 18 |" in text
-    assert "| hcqr compiled | 6 |" in text
-
-
-def test_what_is_saved_says_how_it_was_made_and_what_it_answers(compiled, world, make_lm, tmp_path):
-    lm = make_lm()
-    manifest = save_compiled(tmp_path / "x" / ".." / "mine", compiled, world.splits, lm=lm, threads=2)
-    read = read_artifact(tmp_path / "mine")
-    assert read.manifest == manifest
-    assert (manifest.technique, manifest.reader, manifest.lm) == ("hcqr", "multiple_choice", "scripted/model")
-    assert (manifest.collection, manifest.embedder) == (None, None)
-    assert manifest.fingerprint == world.fingerprint
-    made = manifest.made
-    assert made["data"] == {
-        name: {"n": 6, "sha256": data_hash(part)}
-        for name, part in zip(("train", "dev", "test"), world.splits, strict=True)
-    }
-    assert made["recommended"] == "as written"
-    assert [(one.question, one.answer, one.passages[0]) for one in read.golden] == [
-        (f"What of number {n}?", f"right {n}", f"decides-{n}") for n in (6, 7, 8)
+def test_the_scores_are_those_of_the_evaluations(full):
+    head, *rows = full.tables[0]
+    table = [dict(zip(head, one, strict=True)) for one in rows]
+    # Wilson's interval of 1 of 3 is 6.1 to 79.2, of 2 of 3 20.8 to 93.9, of 0 of 4 0 to 49.0 per cent
+    assert [one["accuracy"] for one in table] == [
+        "33.3 [6, 79] (1 unscored)",
+        "66.7 [21, 94] (1 unscored)",
+        "0.0 [0, 49]",
     ]
-    assert (tmp_path / "mine" / "README.md").read_text().startswith("# mine\n")
+    assert [one["decision_useful"] for one in table] == ["33.3 [6, 79] (1 unscored)", "33.3 [6, 79] (1 unscored)", "-"]
+    assert [one["arm"] for one in table] == ["1 plain (baseline)", f"2 {BETTER.name}", "3 worse %{x} $y$"]
+    assert [one["n"] for one in table] == ["4", "4", "4"]
+    assert [one["LM calls / question"] for one in table] == ["1.0", "1.0", "0.0"]
+    assert [one["tokens / question"] for one in table] == ["0", "10", "0"]
+    assert [one["failed"] for one in table] == ["0", "parse 1", "0"]
+    assert [one["fallbacks"] for one in table] == ["25 %", "0 %", "0 %"]
+    assert "token_f1" not in head
+    assert "seconds" not in head
 
 
-def test_golden_answers_are_only_those_that_were_given(compiled, world, make_lm, make_engine, tmp_path):
-    def before(n, asked):
-        if asked.number == 7:
-            raise LMServerError("down")
-
-    lm = make_lm(make_engine(before=before))
-    save_compiled(tmp_path / "mine", compiled, world.splits, lm=lm, threads=1)
-    assert [one.answer for one in read_artifact(tmp_path / "mine").golden] == ["right 6", "right 8"]
+def test_the_verdicts_are_the_sentences_of_the_comparisons(full):
+    sentences = [one.sentence for one in compared(*ARMS).comparisons]
+    assert len(sentences) == 3
+    assert all(sentence in full.text for sentence in sentences)
 
 
-def test_labels_of_an_evaluation_stand_in_its_summary():
-    scored = Evaluation("x", rows({"decision_useful": 1.0}, label=Label.USEFUL), 0.0)
-    assert scored.to_json()["labels"] == {"ENTAILED": 0.0, "USEFUL": 1.0, "NOT_USEFUL": 0.0}
+def test_the_figures_are_those_of_the_evaluations(full):
+    figures = full.json("report-figures")
+    ids = [attrs["id"] for tag, attrs in full.tags if tag == "div" and attrs.get("class") == "figure"]
+    assert list(figures) == ids
+    (dots,) = figures["figure-mean-0"]["data"]
+    assert dots["x"] == pytest.approx([100 / 3, 200 / 3, 0])
+    assert dots["y"] == [0, 1, 2]
+    assert dots["error_x"]["array"] == pytest.approx([45.9, 27.2, 49.0], abs=0.06)
+    assert dots["error_x"]["arrayminus"] == pytest.approx([27.2, 45.9, 0], abs=0.06)
+    assert dots["marker"]["symbol"] == ["diamond", "circle", "circle"]
+    (dots,) = figures["figure-mean-1"]["data"]
+    assert dots["y"] == [0, 1]  # the third arm has no such score
+    losses, wins = figures["figure-difference-0"]["data"]
+    assert (losses["x"], wins["x"]) == ([0, -1], [1, 0])
+    labels = figures["figure-difference-0"]["layout"]["yaxis"]["ticktext"]
+    assert "p = 1.0, ties 2" in labels[0]
+    assert "p = 1.0, ties 2" in labels[1]
+    (dots,) = figures["figure-cost-0"]["data"]
+    points = zip(dots["x"], dots["y"], dots["text"], strict=True)
+    assert [(x, round(y, 1), number) for x, y, number in points] == [(0, 0, "3"), (1, 33.3, "1"), (1, 66.7, "2")]
+
+
+def test_the_diagnosis_is_drawn_explained_and_counted(full):
+    # plain: q0 was found but cut, q1 is right, q2's evidence is not indexed, q3 has no labels
+    expected = {
+        Stage.RIGHT: [1, 2, 0],
+        Stage.NOT_INDEXED: [1, 1, 1],
+        Stage.NOT_FOUND: [0, 0, 2],
+        Stage.CUT: [1, 0, 0],
+        Stage.NOT_USED: [0, 0, 0],
+        Stage.MISREAD: [0, 0, 0],
+        Stage.UNKNOWN: [1, 1, 1],
+    }
+    head, *rows = full.tables[1]
+    assert head == ["stage", "1", "2", "3", "what it means"]
+    assert rows == [[str(s), *map(str, counts), MEANING[s]] for s, counts in expected.items()]
+    figure = full.json("report-figures")["figure-stages"]
+    assert [bar["x"] for bar in figure["data"]] == [counts for counts in expected.values() if any(counts)]
+    assert [note["text"] for note in figure["layout"]["annotations"]] == ["closed book 0", "oracle 4"]
+    assert "closed book 0 of 4; oracle 4 of 4" in full.text
+
+
+def test_the_telling_questions_stand_open(full):
+    told = [attrs["data-question"] for tag, attrs in full.tags if tag == "details" and "open" in attrs]
+    assert told == [key[1:] for key in diagnosed().telling]
+    assert told[:2] == ["0", "1"]  # the arms differ on these two
+
+
+def test_a_question_is_marked_in_signs_and_words(full):
+    head, *rows = full.tables[2]
+    assert head == ["question", "1", "2", "3"]
+    assert [one[1:] for one in rows] == [
+        ["✗wrong", "✓▲right, better than the baseline", "✗wrong"],
+        ["✓right", "✓right", "✗▼wrong, worse than the baseline"],
+        ["✗wrong", "✗wrong", "✗wrong"],
+        ["-not scored", "!failed", "✗wrong"],
+    ]
+    assert [attrs.get("class") for tag, attrs in full.tags if tag == "tr"][-4:] == [None, None, "same", None]
+
+
+def test_what_stands_behind_a_question(full):
+    data = full.json("report-data")
+    ids = [passage["id"] for passage in data["passages"]]
+    assert sorted(ids) == ["gone", "lost", "p0", "p1", "p2", "p3"]
+    passages = dict(zip(ids, data["passages"], strict=True))
+    assert passages["gone"] == {"id": "gone"}
+    assert len(passages["p0"]["text"]) < 710
+    assert passages["p1"]["text"] == EVIL
+    first, second, third, last = data["questions"]
+    plain, better, worse = first["arms"]
+    assert plain["answer"] == "insulin"
+    assert plain["stage"] == "found but cut"
+    assert plain["queries"] == [["original", "Which drug?"]]
+    assert plain["passages"] == [[ids.index("p2"), "NOT_USEFUL"]]
+    assert plain["missed"] == [[ids.index("p0"), "ENTAILED", "found, then cut"]]
+    assert plain["found"] == 2
+    assert better["passages"] == [[ids.index("p0"), "ENTAILED"]]
+    assert "missed" not in better
+    assert worse["missed"][0][2] == "not found"
+    assert plain["scores"] == ["accuracy 0", "decision_useful 0", "token_f1 not scored"]
+    assert second["answers"] == [EVIL]
+    assert second["arms"][0]["calls"] == 4
+    assert third["answers"] == ["x", "y"]
+    assert third["arms"][0]["fallbacks"] == ["hypothesis"]
+    assert third["arms"][1]["invalid"] is True
+    assert third["arms"][1]["answer"] == "(empty)"
+    assert last["arms"][1]["failure"] == "parse"
+    assert last["arms"][1]["message"] == EVIL
+    assert "missed" not in last["arms"][1]
+
+
+def test_no_text_of_the_data_becomes_markup_and_nothing_is_fetched(full):
+    full.check()
+    assert full.text.count(EVIL) >= 6
+    third = full.json("report-data")["questions"][2]
+    assert third["text"] == "a\ufffdb\ufffd[31m\u2028c\u2029d\ufffde"
+    assert "&lt;b&gt;better" in json.dumps(full.json("report-figures"))
+    labels = [attrs["aria-label"] for _, attrs in full.tags if attrs.get("class") == "figure"]
+    assert labels[0].startswith("accuracy. plain: 33.3 [6, 79] (1 unscored); ")
+
+
+def test_decisions_are_told_where_there_are_any(report):
+    names = [arm.name for arm in ARMS]
+    decided = decisions(ARMS, QUESTIONS, baseline=PLAIN, closed_book=dict.fromkeys(names, CLOSED))
+    page = report(decisions=decided)
+    title = "What the passages did to the decisions"
+    assert title in page.text
+    assert title not in report().text
+    told = decision_rows(decided)
+    (table,) = [one for one in page.tables if one[0] == list(told[0])]
+    assert table[1:] == [[clean(value) for value in one.values()] for one in told]
+    assert told[1]["right to wrong / wrong to right, plain"] == "0 / 1"
+
+
+def test_the_same_input_gives_the_same_text():
+    assert html(diagnosis=diagnosed()) == html(diagnosis=diagnosed())
+
+
+def test_without_a_diagnosis_nothing_is_said_of_lost_answers(report):
+    page = report()
+    assert "Where answers are lost" not in page.text
+    assert "figure-stages" not in page.json("report-figures")
+    assert "stage" not in page.json("report-data")["questions"][0]["arms"][0]
+
+
+def test_one_arm_alone(report):
+    page = report((PLAIN,))
+    assert "There is nothing to hold against plain." in page.text
+    assert list(page.json("report-figures")) == ["figure-mean-0", "figure-mean-1", "figure-cost-0", "figure-cost-1"]
+
+
+def test_without_a_reader_questions_are_marked_by_what_was_found(report):
+    def arm(name, *values):
+        return Evaluation(name, tuple(Row(f"q{n}", {"decision_useful": v}) for n, v in enumerate(values)), 0.0)
+
+    page = report((arm("plain", 0.0, 1.0, 0.25, NAN), arm("hyde", 1.0, 1.0, 0.5, NAN)))
+    assert [one[1:] for one in page.tables[-1][1:]] == [
+        ["✗no", "✓▲yes, better than the baseline"],
+        ["✓yes", "✓yes"],
+        ["0.250.25", "0.50▲0.50, better than the baseline"],
+        ["-not scored", "-not scored"],
+    ]
+    assert "answer" not in page.json("report-data")["questions"][0]["arms"][0]
+
+
+def test_where_nothing_was_scored_there_is_no_figure(report):
+    failed = Evaluation("plain", tuple(Row(f"q{n}", {"accuracy": NAN}, failure="lm") for n in range(4)), 0.0)
+    page = report((failed,))
+    assert page.json("report-figures") == {}
+    assert [one[1] for one in page.tables[-1][1:]] == ["!failed"] * 4
+
+
+def test_other_questions_are_refused():
+    with pytest.raises(InputError, match="plain was not evaluated on the questions of the report; give those"):
+        html(questions=tuple(QUESTIONS[:3]))

@@ -19,7 +19,6 @@ from querywright.optimize.evaluate import Evaluation, Row, evaluate
 from querywright.optimize.failures import TooManyFailuresError
 from querywright.optimize.optimizer_run import OptimizerError
 from querywright.optimize.program_state import state_of
-from querywright.optimize.report import compiled_json
 from querywright.optimize.search import CompileSettings, compile_program, objective_value
 from querywright.optimize.study import dead_knobs, last, testing, trial
 
@@ -47,7 +46,7 @@ def compiled_in(make_lm):
 
 def outcome(compiled):
     """Everything that was found, without times and without what was made and what was saved."""
-    data = compiled_json(compiled)
+    data = compiled.to_json()
     data["cost"] = None
     for evaluation in [*(arm["dev"] for arm in data["arms"]), *data["test"]]:
         cost = evaluation.pop("cost")
@@ -178,7 +177,7 @@ def test_prompts_that_came_to_nothing_are_named_with_the_reason(make_world, make
     assert compiled.n_demo_sets == 0
     assert list(compiled.nothing) == ["demos_1", "reader_demos_1"]
     assert all("found nothing to show: on none of the 6 training questions" in why for why in compiled.nothing.values())
-    assert compiled_json(compiled)["failed_prompts"] == compiled.nothing
+    assert compiled.to_json()["failed_prompts"] == compiled.nothing
     assert compiled.failed == {}
 
 
@@ -256,7 +255,7 @@ def test_an_arm_whose_prompts_do_not_fit_is_out_and_the_search_goes_on(world, ma
     assert {arm.prompt for arm in compiled.arms} == {"as written"}
     assert "trial 2" in compiled.failed
     assert "prompt_too_long" in compiled.failed["trial 2"]
-    assert compiled_json(compiled)["failed_arms"] == compiled.failed
+    assert compiled.to_json()["failed_arms"] == compiled.failed
 
 
 def test_an_arm_that_fails_for_another_reason_is_out_and_named(world, make_engine, make_lm, compiled_in):
@@ -452,7 +451,7 @@ def test_further_questions_check_the_reader_and_nothing_else(make_world, make_en
     assert {one.test.n for one in compiled.comparisons[:-1]} == {6}
     assert {asked.step for asked in engine.asked if asked.number >= 18} == {"reader"}
     assert compiled.costs["reader check"].calls == 36
-    data = compiled_json(compiled)
+    data = compiled.to_json()
     assert data["reader_check"] == 12
     assert [one["n"] for one in data["test"]] == [18, 6, 6, 18]
     assert [one["family"] for one in data["comparisons"]] == ["technique"] * 2 + ["reader check"]

@@ -6,7 +6,7 @@ import pytest
 
 from querywright.metrics.statistics import paired_exact_test
 from querywright.models.engine_errors import LMPromptTooLongError
-from querywright.optimize.artifacts.save import card, compiled_json
+from querywright.optimize.artifacts.save import card
 from querywright.optimize.evaluate import Evaluation, Row
 from querywright.optimize.results import Comparison, CompileSettings
 from querywright.optimize.search import compile_program
@@ -42,7 +42,7 @@ def said(compiled):
     """The verdict, and that card and JSON say the same."""
     verdict, sentence = compiled.verdict, compiled.sentence
     assert f"\n**{sentence}.**\n" in card("x", compiled, "lm", "2026-01-02", {})
-    data = compiled_json(compiled)
+    data = compiled.to_json()
     assert (data["verdict"], data["verdict_sentence"]) == (verdict, sentence)
     return verdict, sentence
 

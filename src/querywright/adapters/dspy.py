@@ -15,7 +15,7 @@ from querywright.models.adapter import PromptAdapter
 from querywright.optimize.artifacts.files import ArtifactManifest
 from querywright.optimize.artifacts.loaded import LoadedProgram
 from querywright.optimize.artifacts.save import save_program
-from querywright.optimize.report import today
+from querywright.optimize.results import today
 
 if TYPE_CHECKING:
     from querywright.data.types import Question

@@ -109,7 +109,7 @@ def show_diff(one: str, other: str, found: Mapping[str, Any]) -> None:
 def percent_of(score: Mapping[str, Any] | None) -> str:
     """A score as a table has it."""
     from querywright.metrics.statistics import Mean
-    from querywright.optimize.report import percent
+    from querywright.optimize.tables import percent
 
     if score is None:
         return "-"

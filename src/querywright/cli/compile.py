@@ -177,7 +177,6 @@ def run_compile(
 ) -> None:
     """Compile, save and show; what was found is also shown when it could not be saved."""
     from querywright.optimize.artifacts.save import save_compiled
-    from querywright.optimize.report import compiled_json
     from querywright.optimize.search import compile_program
 
     failed: QuerywrightError | None = None
@@ -200,7 +199,7 @@ def run_compile(
         except QuerywrightError as error:
             failed = error
     if as_json:
-        print_json({**compiled_json(compiled), "artifact": None if failed else save_to.name})
+        print_json({**compiled.to_json(), "artifact": None if failed else save_to.name})
     else:
         show_compiled(compiled, splits, workspace, rewriter)
         if failed is None:
@@ -212,8 +211,8 @@ def run_compile(
 def show_compiled(compiled: Compiled, splits: Splits, workspace: Workspace, rewriter: Any = None) -> None:
     """The tables and verdicts of a compilation."""
     from querywright.data.types import Label
-    from querywright.optimize.report import table_rows
     from querywright.optimize.results import AS_WRITTEN, objective_value
+    from querywright.optimize.tables import table_rows
 
     objective = compiled.settings.objective
     best = sorted(compiled.arms, key=lambda arm: -objective_value(arm.dev, objective))[:SHOWN_ARMS]

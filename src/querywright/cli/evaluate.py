@@ -150,8 +150,8 @@ def evaluate_command(
 
 
 def _report(source: str, ready: Prepared, found: Sequence[Evaluation], metrics: Sequence[str], as_json: bool) -> None:
-    from querywright.optimize.report import table_rows
     from querywright.optimize.significance import against
+    from querywright.optimize.tables import table_rows
 
     notes = ready.lines([name for name in metrics if not any(name in one.metrics for one in found)])
     comparisons = against(found, BASELINE if any(one.name == BASELINE for one in found) else found[0].name)

@@ -56,26 +56,21 @@ class Results:
     def write(self, folder: Path) -> None:
         """Write results question by question, the summary and the report."""
         from querywright.files import write_file
-        from querywright.optimize.html import report_html
-        from querywright.optimize.rows_table import write_rows
+        from querywright.optimize.tables import question_rows, write_table
 
         folder.mkdir(parents=True, exist_ok=True)
         summary = json.dumps(self.summary(), ensure_ascii=False, indent=2, allow_nan=False)
         write_file(folder / SUMMARY, summary.encode("utf-8", "replace") + b"\n")
-        write_rows(folder / ROWS, [*self.compared.arms, *self.compared.references], self.ready.questions)
-        html = report_html(
-            self.compared,
-            title=f"{Path(self.source).name}: {len(self.ready.questions)} questions",
-            facts=self.facts,
-            notes=self.notes(),
-        )
-        write_file(folder / REPORT, html.encode("utf-8", "replace"))
+        arms = [*self.compared.arms, *self.compared.references]
+        write_table(folder / ROWS, question_rows(arms, self.ready.questions))
+        title = f"{Path(self.source).name}: {len(self.ready.questions)} questions"
+        self.compared.report(folder / REPORT, title=title, facts=self.facts, notes=self.notes())
 
     def show(self, folder: Path, *, as_json: bool) -> None:
         """Print tables and verdicts, or JSON."""
         from querywright.optimize.decisions import decision_rows
         from querywright.optimize.diagnosis import MEANING, lost_rows
-        from querywright.optimize.report import table_rows
+        from querywright.optimize.tables import table_rows
 
         files = {name: str(folder / name) for name in (ROWS, SUMMARY, REPORT)}
         if as_json:

@@ -84,10 +84,10 @@ def evaluate_command(
     from querywright.errors import InputError
     from querywright.models.rewriters import read_rewriter
     from querywright.optimize.evaluate import evaluate, metrics_by_name
-    from querywright.optimize.report import table_rows
     from querywright.optimize.results import NO_REWRITING
     from querywright.optimize.rewriter.evaluation import METRICS
     from querywright.optimize.significance import against
+    from querywright.optimize.tables import table_rows
     from querywright.programs import make_program, takes_rewriter, technique_class
 
     rewriter = read_rewriter(path)

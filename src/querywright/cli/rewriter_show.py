@@ -96,7 +96,7 @@ def show_trained(trained: Trained) -> None:
     Args:
         trained: What it made.
     """
-    from querywright.optimize.report import table_rows
+    from querywright.optimize.tables import table_rows
 
     card: Mapping[str, Any] = trained.card
     for name, found in (("dev", trained.dev), ("test", trained.test)):

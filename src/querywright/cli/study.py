@@ -233,9 +233,10 @@ def export_command(
 
     Example: querywright study export studies/mine --out trials.parquet
     """
-    from querywright.optimize.study.export import check_suffix, export
+    from querywright.optimize.study.export import export
+    from querywright.optimize.tables import check_table
 
-    check_suffix(save_to)
+    check_table(save_to)
     found = _snapshot(folder, storage)
     check_file(save_to, "--out")
     rows = export(found, save_to, questions=questions)

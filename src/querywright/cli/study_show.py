@@ -122,10 +122,10 @@ def study_json(snapshot: Known, files: Mapping[str, str]) -> dict[str, Any]:
 
 def show_study(snapshot: Known, folder: Path, *, as_json: bool) -> None:
     """Print the end of a study: dev, test, verdicts and cost; or one JSON object."""
-    from querywright.optimize.report import table_rows
     from querywright.optimize.study.status import aims
     from querywright.optimize.study.tables import best_rows, ranked
     from querywright.optimize.study.tested import evaluations
+    from querywright.optimize.tables import table_rows
 
     files = {"report": str(folder / "report.html"), "artifacts": str(folder / "artifacts")}
     if as_json:

@@ -1,26 +1,23 @@
 from __future__ import annotations
 
-import json
 import re
 import runpy
 from dataclasses import replace
-from html.parser import HTMLParser
+from html import unescape
 from pathlib import Path
 
 import pytest
-from plotly.offline import get_plotlyjs
 
 from querywright.models.usage import Cost
-from querywright.optimize.html_page import POLICY
-from querywright.optimize.study import html
 from querywright.optimize.study.report import study_html, write_report
 from querywright.optimize.study.status import aims
+from querywright.optimize.study.tables import cost_rows
 from querywright.optimize.study.tested import on_test
 from querywright.optimize.study.types import ArmConfig
 
 made = runpy.run_path(str(Path(__file__).with_name("made_study.py")))
 made_snapshot, made_trial, made_spec = made["made_snapshot"], made["made_trial"], made["made_spec"]
-made_outcome, EVIL, ARMS = made["made_outcome"], made["EVIL"], made["ARMS"]
+made_outcome, EVIL, ARMS, RATES = made["made_outcome"], made["EVIL"], made["ARMS"], made["RATES"]
 TWO = ["decision_useful", "lm_calls"]
 PARTS = [
     "Outcome",
@@ -38,51 +35,9 @@ PARTS = [
 ]
 
 
-class Page(HTMLParser):
-    """What a browser would make of the page, plotly's own source left out."""
-
-    def __init__(self, source):
-        super().__init__()
-        plotly = f"<script>{get_plotlyjs()}</script>"
-        assert source.count(plotly) == 1
-        self.source = source.replace(plotly, "")
-        self.tags, self.stack, self.scripts, self.parts, self.ids = [], [], [], {}, []
-        self.heading = ""
-        self.feed(self.source)
-        self.close()
-        assert not self.stack
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append((tag, dict(attrs)))
-        if tag not in ("meta", "input", "br"):
-            self.stack.append(tag)
-        if tag == "script":
-            self.scripts.append([dict(attrs).get("id"), ""])
-        if tag == "h2":
-            self.heading = ""
-        if dict(attrs).get("id"):
-            self.ids.append(dict(attrs)["id"])
-
-    def handle_endtag(self, tag):
-        assert self.stack.pop() == tag
-        if tag == "h2":
-            self.parts[self.heading] = ""
-
-    def handle_data(self, data):
-        if "script" in self.stack:
-            self.scripts[-1][1] += data
-        elif "h2" in self.stack:
-            self.heading += data
-        elif "section" in self.stack and "style" not in self.stack:
-            self.parts[self.heading] = self.parts.get(self.heading, "") + data
-
-    def json(self, name):
-        return json.loads(dict(self.scripts)[name])
-
-
 @pytest.fixture(scope="module")
-def finished():
-    return Page(study_html(made_snapshot(finished=True, spec=made_spec(objectives=TWO))))
+def finished(read_page):
+    return read_page(study_html(made_snapshot(finished=True, spec=made_spec(objectives=TWO))))
 
 
 def test_a_finished_study_has_every_part(finished):
@@ -103,14 +58,10 @@ def test_a_finished_study_has_every_part(finished):
     assert re.search(r"optuna \d", finished.parts["To run it again"])
 
 
-def test_every_figure_has_its_element_and_words(finished):
+def test_the_figures_are_those_of_the_trials(finished):
     drawn = finished.json("report-figures")
-    places = {attrs["id"]: attrs for tag, attrs in finished.tags if attrs.get("class") == "figure"}
-    assert set(drawn) == set(places)
-    assert len(finished.ids) == len(set(finished.ids))
     kinds = {name.split("-")[1] for name in drawn}
     assert kinds == {"front", "mean", "difference", "mattered", "spread", "course", "spending"}
-    assert all(attrs["role"] == "img" and len(attrs["aria-label"]) > 20 for attrs in places.values())
     course = drawn["figure-course-decision_useful"]
     points = {x for trace in course["data"] if trace["mode"] == "markers" for x in trace["x"]}
     assert points == set(range(20)) - {made["FAILED"], made["RUNNING"]}
@@ -127,23 +78,32 @@ def test_every_figure_has_its_element_and_words(finished):
 
 
 def test_nothing_from_the_data_is_markup_and_nothing_is_fetched(finished):
-    names = {tag for tag, _ in finished.tags}
-    assert not names & {"img", "iframe", "link", "object", "embed", "form", "base"}
-    assert [name for name, _ in finished.scripts] == ["report-data", "report-figures", None]
-    assert not any(key.startswith("on") for _, attrs in finished.tags for key in attrs)
-    assert not any(key in ("src", "srcset") for _, attrs in finished.tags for key in attrs)
-    links = [attrs["href"] for tag, attrs in finished.tags if tag == "a"]
-    assert links
-    assert all(link.startswith("#part-") for link in links)
-    assert "http://" not in finished.source
-    assert "https://" not in finished.source
-    assert "<script>alert" not in finished.source
-    assert "{url(" not in finished.source.replace(" ", "")
-    assert POLICY.startswith("default-src 'none'")
-    assert EVIL in finished.parts["Prompts, before and after"]
-    assert EVIL in finished.parts["Dead knobs"]
-    assert EVIL in finished.parts["The course of the search"]
-    assert EVIL in finished.parts["Wins and losses, question by question"]
+    finished.check()
+    for part in (PARTS[6], PARTS[8], PARTS[9], PARTS[10]):
+        assert EVIL in finished.parts[part]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("Write a passage.", "Write a short passage."),
+        ("", "Write."),
+        ("Write.", ""),
+        ("Write one line.\nThen stop.", "Write one line.\n\nThen go on, and on."),
+        (f"Say {EVIL} now.", f"Say {EVIL} later."),
+        ("Answer as it is asked.", EVIL),
+    ],
+)
+def test_both_texts_of_a_prompt_can_be_read_from_their_difference(read_page, before, after):
+    change = {"before": before, "after": after, "demos_before": 0, "demos_after": 1, "demos": [{EVIL: [EVIL, 1]}, 7]}
+    outcome = {"prompts": {"one": {}, EVIL: {EVIL: change}}, "best": {"arm": {"technique": "hyde", "prompt": EVIL}}}
+    source = study_html(made_snapshot(outcome=outcome))
+    read_page(source).check()
+    found = re.search(r'<p class="diff">(.*?)</p>', source, re.DOTALL)[1]
+    sides = [re.sub(f"<{gone}>.*?</{gone}>", "", found, flags=re.DOTALL) for gone in ("ins", "del")]
+    assert [unescape(re.sub(r"</?(?:ins|del)>", "", one)).strip() for one in sides] == [before, after]
+    assert set(re.findall(r"<[^>]*>", found)) <= {"<ins>", "</ins>", "<del>", "</del>"}
+    assert source.index("(recommended)") < source.index("<summary>one</summary>")
 
 
 def test_questions_are_held_against_no_rewriting(finished):
@@ -155,7 +115,7 @@ def test_questions_are_held_against_no_rewriting(finished):
     worse = [a > b for a, b in zip(base, chosen, strict=True)]
     assert ["worse" in one["arms"][2]["said"] for one in data["questions"]] == worse
     assert any(worse)
-    assert "differ" in finished.ids
+    assert any(attrs.get("id") == "differ" for _, attrs in finished.tags)
 
 
 def test_comparisons_are_those_of_the_outcome():
@@ -195,8 +155,8 @@ def test_comparisons_are_those_of_the_outcome():
         ),
     ],
 )
-def test_a_study_at_any_moment_has_a_page(more, said):
-    page = Page(study_html(made_snapshot(**more)))
+def test_a_study_at_any_moment_has_a_page(read_page, more, said):
+    page = read_page(study_html(made_snapshot(**more)))
     assert said in page.parts["Outcome"]
     assert [name for name in PARTS if name != "The front"] == list(page.parts)
     assert all(content.strip() for content in page.parts.values())
@@ -229,19 +189,16 @@ def test_no_password_is_on_the_page(tmp_path):
     assert [one.name for one in tmp_path.iterdir()] == ["report.html"]
 
 
-def test_names_of_arms_and_techniques_from_the_data_are_escaped():
+def test_names_of_arms_and_techniques_from_the_data_are_escaped(read_page):
     arm = ArmConfig(f"hyde{EVIL}", EVIL, {EVIL: EVIL}, EVIL, EVIL)
     params = {"technique": f"hyde{EVIL}", f"hyde{EVIL}.{EVIL}": EVIL}
     trials = tuple(
         made_trial(n, "hyde", arm=arm, params={**params, "x": n}, dev=made["made_dev"](EVIL, "hyde", seed=n))
         for n in range(10)
     )
-    page = Page(study_html(made_snapshot(trials=trials)))
+    page = read_page(study_html(made_snapshot(trials=trials)))
     assert EVIL in page.parts["Best on dev"]
-    assert not {"img", "b"} & {tag for tag, attrs in page.tags if attrs}
-    figures = json.dumps(page.json("report-figures"))
-    assert "<img" not in figures
-    assert "<script" not in figures
+    page.check()
 
 
 def test_what_a_point_costs():
@@ -251,7 +208,7 @@ def test_what_a_point_costs():
     arm = ArmConfig("plain", "dense", {"max_passages": 5})
     snapshot = made_snapshot(trials=(replace(plain, arm=arm), better, worse))
     (aim,) = aims(snapshot.spec)
-    cells = re.findall(r"<t[hd][^>]*>([^<]*)</t[hd]>", html.cost_part(snapshot, aim, ["hyde", "multi_query"], []))
-    rows = [cells[n : n + 7] for n in range(7, len(cells), 7)]
-    assert rows[0] == ["hyde", "50", "7", "0", "60.0 %", "+10.0 points", "5"]
-    assert rows[1] == ["multi_query", "80", "0", "0", "40.0 %", "-10.0 points", "-"]
+    costs = {name: sum((one.spent for one in snapshot.trials if one.arm.technique == name), Cost()) for name in RATES}
+    rows = [list(row.values()) for row in cost_rows(snapshot, aim, costs)]
+    assert rows[1] == ["hyde", "50", "7", "0", "60.0 %", "+10.0 points", "5"]
+    assert rows[2] == ["multi_query", "80", "0", "0", "40.0 %", "-10.0 points", "-"]
