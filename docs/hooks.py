@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 from collections.abc import Callable, Iterator
@@ -68,11 +69,9 @@ def judges() -> str:
 
 def commands() -> str:
     """Every command with its arguments and options."""
-    import typer
+    from querywright.cli.main import every_command
 
-    from querywright.cli.main import app
-
-    return "\n\n".join(_command(path, command) for path, command in _walk("querywright", typer.main.get_command(app)))
+    return "\n\n".join(_command(path, command) for path, command in every_command())
 
 
 def notebook() -> str:
@@ -168,27 +167,22 @@ def _knob_table(knobs: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def _walk(path: str, command: Any) -> Iterator[tuple[str, Any]]:
-    inner = getattr(command, "commands", None)
-    if not inner:
-        yield path, command
-    for name, one in (inner or {}).items():
-        yield from _walk(f"{path} {name}", one)
-
-
 def _command(path: str, command: Any) -> str:
-    lines = [f"## `{path}`", _paragraphs(command.help or "")]
-    rows = [_parameter(one) for one in command.params if not getattr(one, "hidden", False) and one.name != "help"]
+    from querywright.cli.options import DEFAULTS
+
+    lines = [f"## `{path}`", _paragraphs(re.split(r"\n\s*Args:\n", command.help)[0])]
+    arguments = command.assemble_argument_collection(default_parameter=DEFAULTS, parse_docstring=True)
+    rows = [_parameter(one) for one in arguments if one.show and one.name != "*"]
     return "\n\n".join([*lines, "\n".join(["| parameter | what | default |", "| --- | --- | --- |", *rows])])
 
 
 def _parameter(one: Any) -> str:
-    named = "/".join([*one.opts, *one.secondary_opts]) if one.param_type_name == "option" else ""
-    value = "" if getattr(one, "is_flag", False) else str(one.metavar or one.name or "")
-    shown = " ".join(part for part in (named, value) if part)
-    is_plain = one.default is not None and not callable(one.default) and not getattr(one, "is_flag", False)
-    default = "required" if one.required else f"`{one.default}`" if is_plain else ""
-    return f"| `{shown}` | {_cell(getattr(one, 'help', '') or '')} | {default} |"
+    is_flag, default = one.hint is bool, one.field_info.default
+    shown = "/".join(name for name in one.names if name.startswith("-")) or one.name
+    shown += f" {one.parameter.metavar}" if one.parameter.metavar and not is_flag else ""
+    is_plain = default not in (None, "", (), inspect.Parameter.empty) and not is_flag
+    default = "required" if one.required else f"`{default}`" if is_plain else ""
+    return f"| `{shown}` | {_cell(one.parameter.help or '')} | {default} |"
 
 
 def _paragraphs(text: str) -> str:

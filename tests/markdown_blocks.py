@@ -9,9 +9,9 @@ import ast
 import importlib
 import re
 import shlex
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import typer
+from cyclopts import CycloptsError
 
 from querywright.cli.main import app
 
@@ -62,22 +62,15 @@ def parse(line: str) -> None:
         AssertionError: There is no such command, or it does not take what it is given.
     """
     words = shlex.split(line, comments=True)[1:]
+    chain, apps, rest = app.parse_commands(words)
     try:
-        _parse(typer.main.get_command(app), "querywright", words, None)
-    except typer.BadParameter.__base__ as error:  # type: ignore[misc]
-        raise AssertionError(f"{line}: {error.format_message()}") from None  # type: ignore[attr-defined]
-
-
-def _parse(group: Any, name: str, words: list[str], parent: Any) -> None:
-    with group.make_context(name, words[:1], parent=parent) as context:
-        command = group.get_command(context, words[0])
-        assert command is not None, f"{name} has no command {words[0]!r}"
-        if hasattr(command, "get_command"):
-            if words[1:]:
-                _parse(command, words[0], words[1:], context)
-        elif words[1:]:
-            with command.make_context(words[0], words[1:], parent=context):
-                pass
+        assert chain, f"there is no command {words[:1]}"
+        if apps[-1].default_command is None:
+            assert not rest, f"{' '.join(chain)} has no command {rest[:1]}"
+        elif rest:
+            app.parse_args(words, exit_on_error=False, print_error=False)
+    except CycloptsError as error:
+        raise AssertionError(f"{line}: {error}") from None
 
 
 def check_python(code: str) -> None:

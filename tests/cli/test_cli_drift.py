@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import querywright
+from querywright.cli.options import LMOptions
 from querywright.cli.workspace import Workspace
 from querywright.watching import JsonLines, read_traffic
 
@@ -17,7 +18,7 @@ def ask(artifact, server, rows_of_questions):
     """Asks the artifact's program questions that a watcher records."""
 
     def call(path, rows, **options):
-        lm = Workspace.open(None, "openai/scripted", api_base=server.address, api_key_env="SCRIPTED_KEY").lm
+        lm = Workspace.open(None, LMOptions("openai/scripted", server.address, "SCRIPTED_KEY")).lm
         program = querywright.load(artifact, lm=lm, watchers=[JsonLines(path, **options)])
         done = program.batch([(row["question"], row["options"]) for row in rows], threads=4)
         assert [one.error for one in done] == [None] * len(rows)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from querywright import programs
+from querywright.cli.options import LMOptions
 from querywright.cli.workspace import Workspace
 from querywright.models import rewriters
 from querywright.models.lm import engine_of
@@ -232,7 +233,7 @@ def test_drift_has_one_limit_of_calls_for_lm_and_rewriter(
 ) -> None:
     made = compiled(cli, riddles, collection, server, trained, "--knob", "max_passages=1")
     assert made.status == 0, made.err
-    lm = Workspace.open(None, "openai/scripted", api_base=server.address, api_key_env="SCRIPTED_KEY").lm
+    lm = Workspace.open(None, LMOptions("openai/scripted", server.address, "SCRIPTED_KEY")).lm
     program = load("artifacts/mine", lm=lm, watchers=[JsonLines("traffic.jsonl")])
     rows = [json.loads(line) for line in riddles.read_text().splitlines()]
     program.batch([(f"Riddle {n}?", ["salt", "feet"]) for n in range(40)], threads=2)

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 
 import pytest
-import typer
 
-from querywright.cli.main import app
 from querywright.models.embedder import resolve_embedder
 from querywright.models.store import open_store
 from querywright.retrieval.collection import collection_folder, published_passages
@@ -45,21 +42,6 @@ def reply(body):
         return json.dumps({"new_question": f"Why {re.match(r'passage: (.+?):', last)[1]}?"})
     fields = re.findall(r"^- (\w+)", sent, re.MULTILINE)
     return json.dumps(dict.fromkeys(fields, "r") | {"label": "complete" if '"complete"' in sent else "yes"})
-
-
-@pytest.mark.parametrize("command", ["rephrase", "out-of-distribution"])
-def test_help_fits_80_columns_and_its_example_parses(cli, monkeypatch, command):
-    monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setenv("TERMINAL_WIDTH", "80")
-    shown = cli("testset", command, "--help")
-    assert shown.status == 0
-    assert all(len(line) <= 80 for line in shown.out.splitlines())
-    text = re.sub(r"\s+", " ", shown.out.partition("Example: ")[2])
-    words = shlex.split(re.split(r" ?╭| ?\+-", text)[0].strip())
-    assert words[:3] == ["querywright", "testset", command]
-    group = typer.main.get_command(app).commands["testset"]
-    with group.commands[command].make_context(command, words[3:]):
-        pass
 
 
 def test_a_set_of_reworded_questions_is_evaluated_and_compared(cli, indexed, server, tmp_path):

@@ -13,10 +13,9 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-import typer
 
 import querywright
-from querywright.cli.main import app
+from querywright.cli.main import every_command
 from querywright.metrics.dspy_metrics import METRICS
 from querywright.metrics.judges import JUDGES
 from querywright.programs import TECHNIQUES
@@ -158,6 +157,4 @@ def text_of(path: Path) -> str:
 
 
 def commands_of_ours() -> Iterator[str]:
-    for name, command in typer.main.get_command(app).commands.items():  # type: ignore[attr-defined]
-        inner = getattr(command, "commands", None)
-        yield from (f"querywright {name} {one}" for one in inner) if inner else [f"querywright {name}"]
+    return (name for name, _ in every_command())

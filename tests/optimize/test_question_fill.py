@@ -9,10 +9,8 @@ import re
 import dspy
 import numpy as np
 import pytest
-from typer import Typer
-from typer.testing import CliRunner
 
-from querywright.cli.questions_fill import fill as fill_command
+from querywright.cli.main import run as run_command
 from querywright.data.types import Passage
 from querywright.errors import BudgetError, CollectionError, InputError
 from querywright.models.embedder import Embedder
@@ -335,19 +333,23 @@ def test_numbers_out_of_range_are_refused_before_anything_is_asked(home, embedde
 
 
 @pytest.fixture
-def run(monkeypatch, home, embedder, lm_that):
+def run(monkeypatch, home, embedder, lm_that, capsys):
     """The command, with the LM and the embedder of these tests."""
     monkeypatch.setattr("querywright.cli.workspace._lm", lambda store, ledger, *rest: lm_that())
     monkeypatch.setattr("querywright.models.embedder.resolve_embedder", lambda name, *, store: embedder)
-    app = Typer()
-    app.command()(fill_command)
-    return lambda *options: CliRunner().invoke(app, ["facts", "--home", str(home), *options])
+
+    def call(*options):
+        status = run_command(["questions", "fill", "facts", "--home", str(home), *options])
+        printed = capsys.readouterr()
+        assert status == 0, printed.err
+        return printed
+
+    return call
 
 
 def test_the_command_says_what_was_judged_and_what_the_completion_is_worth(run):
     told = run("--most", "700")
-    assert told.exit_code == 0, told.output
-    text = " ".join(told.stdout.split())
+    text = " ".join(told.out.split())
     assert "facts: 120 questions, 30 passages" in text
     assert "judged 560 similar pairs of 3480" in text
     assert "140 drawn at random" in text
@@ -355,14 +357,14 @@ def test_the_command_says_what_was_judged_and_what_the_completion_is_worth(run):
     assert "base rate" in text
     now = re.search(r"stored (\d+) pairs in place of \d+", text)[1]
     told = run("--most", "40", "--no-complete")
-    assert f"stored 40 pairs in place of {now}" in " ".join(told.stdout.split())
-    assert "fewer pairs are stored than before" in " ".join(told.stderr.split())
+    assert f"stored 40 pairs in place of {now}" in " ".join(told.out.split())
+    assert "fewer pairs are stored than before" in " ".join(told.err.split())
 
 
 def test_the_command_gives_json_and_refuses_without_a_figure(run):
     told = run("--most", "40", "--json")
-    found = json.loads(told.stdout)
+    found = json.loads(told.out)
     assert (found["near"], found["far"], found["completed"]) == (32, 8, 0)
     assert found["validation"]["rmse"] is None
-    text = " ".join(run("--most", "40").stdout.split())
+    text = " ".join(run("--most", "40").out.split())
     assert "completion refused: 40 judged pairs are too few" in text

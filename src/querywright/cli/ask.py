@@ -3,120 +3,98 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from cyclopts import Parameter
 
 from querywright.cli.checks import (
-    check_engine,
     check_reader,
     check_reranker,
     check_rewriter,
-    engine_for,
     knob_values,
     note_unlearnt,
     open_reranker,
-    pairs,
 )
-from querywright.cli.options import (
-    ApiBaseOption,
-    HomeOption,
-    JsonOption,
-    KeyOption,
-    KnobOption,
-    RerankerOption,
-    RewriterOption,
-    TechniqueEngineOption,
-)
+from querywright.cli.options import Flag, Folder, Helpers, LMOptions, Name, Output, OwnLM, SearchOptions
 from querywright.cli.show import print_json, say
 from querywright.cli.trace import show_steps, steps_data
-from querywright.cli.workspace import Workspace, lm_failures
+from querywright.cli.workspace import Workspace, artifact_lm, lm_failures
 from querywright.errors import InputError
 
 Asked = Callable[[str, list[str] | None], Any]
 
 
+@dataclass(frozen=True, slots=True)
+class OwnSearch(SearchOptions):
+    """What a technique searches with; an artifact brings its own.
+
+    Args:
+        embedder: As the collection was built. Default: embedded.
+    """
+
+    embedder: Name = ""
+
+
 def ask(
-    question: Annotated[str, typer.Argument(metavar="QUESTION", help="The question.")],
-    option: Annotated[
-        list[str] | None,
-        typer.Option("--option", metavar="TEXT", help="An option to choose from. Repeatable.", show_default=False),
-    ] = None,
-    artifact: Annotated[
-        Path | None,
-        typer.Option("--artifact", metavar="FOLDER", help="A compiled program.", show_default=False),
-    ] = None,
-    technique: Annotated[
-        str | None,
-        typer.Option("--technique", metavar="NAME", help="Or a technique as it is written.", show_default=False),
-    ] = None,
-    collection: Annotated[
-        str | None,
-        typer.Option("--collection", metavar="NAME", help="What the technique searches.", show_default=False),
-    ] = None,
-    knob: KnobOption = None,
-    reader: Annotated[
-        str | None,
-        typer.Option(
-            "--reader",
-            metavar="NAME",
-            help="auto, multiple_choice, short_answer, grounded or none. Default: auto.",
-            show_default=False,
-        ),
-    ] = None,
-    verify: Annotated[bool, typer.Option("--verify", help="Replay the artifact's golden answers first.")] = False,
-    trace: Annotated[bool, typer.Option("--trace", help="Show what was asked and searched, step by step.")] = False,
-    lm: Annotated[
-        str | None,
-        typer.Option("--lm", metavar="NAME", help="LM. Default: the artifact's own, or embedded.", show_default=False),
-    ] = None,
-    api_base: ApiBaseOption = None,
-    api_key_env: KeyOption = None,
-    embedder: Annotated[
-        str | None,
-        typer.Option(
-            "--embedder", metavar="NAME", help="As the collection was built. Default: embedded.", show_default=False
-        ),
-    ] = None,
-    engine: TechniqueEngineOption = None,
-    reranker: RerankerOption = None,
-    rewriter: RewriterOption = None,
-    home: HomeOption = None,
-    as_json: JsonOption = False,
+    question: str,
+    /,
+    *,
+    option: Annotated[tuple[str, ...], Parameter(metavar="TEXT", show_default=False)] = (),
+    artifact: Folder | None = None,
+    technique: Name | None = None,
+    collection: Name | None = None,
+    reader: Name | None = None,
+    verify: Flag = False,
+    trace: Flag = False,
+    search: OwnSearch = OwnSearch(),
+    helpers: Helpers = Helpers(),
+    lm: OwnLM = OwnLM(),
+    output: Output = Output(),
 ) -> None:
     """Ask a compiled program, or a technique over a collection.
 
     Example: querywright ask "Which test?" --artifact artifacts/hcqr-sample --option HbA1c --option ECG
+
+    Args:
+        question: The question.
+        option: An option to choose from. Repeatable.
+        artifact: A compiled program.
+        technique: Or a technique as it is written.
+        collection: What the technique searches.
+        reader: auto, multiple_choice, short_answer, grounded or none. Default: auto.
+        verify: Replay the artifact's golden answers first.
+        trace: Show what was asked and searched, step by step.
     """
-    options = list(option or ())
+    options = list(option)
     _check(question, options)
     if artifact is not None:
         clashing = {
-            "--technique": technique, "--collection": collection, "--knob": knob, "--reader": reader,
-            "--embedder": embedder, "--engine": engine,
+            "--technique": technique, "--collection": collection, "--knob": search.knob, "--reader": reader,
+            "--embedder": search.embedder, "--engine": search.engine,
         }  # fmt: skip
         given = [name for name, value in clashing.items() if value]
         if given:
             raise InputError(
                 f"an artifact brings its own technique, knobs, reader and collection; leave out {', '.join(given)}"
             )
-        program = _compiled(artifact, options, lm, api_base, api_key_env, home, verify, reranker, rewriter)
+        program = _compiled(artifact, options, lm, helpers, output.home, verify)
     else:
         if verify:
             raise InputError("--verify replays an artifact's golden answers; name one with --artifact")
         if technique is None:
             raise InputError("name what is asked: --artifact FOLDER, or --technique NAME with --collection NAME")
-        engine = engine_for(technique, None if engine is None else check_engine(engine)) or "dense"
-        check_reranker(technique, reranker)
-        check_rewriter(technique, rewriter)
-        note_unlearnt(rewriter, [technique])
-        make = _technique(technique, collection, options, reader or "auto", knob)
-        workspace = Workspace.open(home, lm or "embedded", api_base=api_base, api_key_env=api_key_env)
-        program = make(workspace, embedder or "embedded", engine, reranker, rewriter)
+        engine = search.engine_of(technique)
+        check_reranker(technique, helpers.reranker)
+        check_rewriter(technique, helpers.rewriter)
+        note_unlearnt(helpers.rewriter, [technique])
+        make = _technique(technique, collection, options, reader or "auto", search)
+        workspace = Workspace.open(output.home, LMOptions(lm.lm or "embedded", lm.api_base, lm.api_key_env))
+        program = make(workspace, engine, helpers)
     with lm_failures():
         prediction = program(question, options or None)
-    if as_json:
+    if output.as_json:
         print_json(_as_data(prediction))
     else:
         _show(prediction, trace)
@@ -138,15 +116,7 @@ def _check(question: str, options: list[str]) -> None:
 
 
 def _compiled(
-    artifact: Path,
-    options: list[str],
-    lm: str | None,
-    api_base: str | None,
-    api_key_env: str | None,
-    home: Path | None,
-    verify: bool,
-    reranker: str | None,
-    rewriter: Path | None,
+    artifact: Path, options: list[str], lm: OwnLM, helpers: Helpers, home: Path | None, verify: bool
 ) -> Asked:
     """The artifact's program; an address or a key alone is for the LM that the artifact names."""
     from querywright.optimize.artifacts.files import read_artifact
@@ -155,17 +125,16 @@ def _compiled(
     manifest = read_artifact(artifact).manifest
     if manifest.reader == "multiple_choice" and not options:
         raise InputError("this artifact chooses between options; give at least two with --option")
-    given = None
-    if lm is not None or api_base is not None or api_key_env is not None:
-        name = lm or ("embedded" if manifest.lm.startswith("embedded:") else manifest.lm)
-        given = Workspace.open(home, name, api_base=api_base, api_key_env=api_key_env).lm
+    given = artifact_lm(manifest, lm, home)
     with lm_failures():
-        return load(artifact, lm=given, reranker=reranker, rewriter=rewriter, home=home, verify=verify)
+        return load(
+            artifact, lm=given, reranker=helpers.reranker, rewriter=helpers.rewriter, home=home, verify=verify
+        )  # fmt: skip
 
 
 def _technique(
-    technique: str, collection: str | None, options: list[str], reader: str, knob: list[str] | None
-) -> Callable[[Workspace, str, str, str | None, Path | None], Asked]:
+    technique: str, collection: str | None, options: list[str], reader: str, search: SearchOptions
+) -> Callable[[Workspace, str, Helpers], Asked]:
     """What makes the program once the working folder is open; everything given is checked before."""
     import dspy
 
@@ -174,7 +143,7 @@ def _technique(
 
     check_reader(reader)
     kind = technique_class(technique)
-    knobs = knob_values(technique, pairs(knob, "--knob"))
+    knobs = knob_values(technique, search.knobs)
     if kind.SEARCHES != "0" and collection is None:
         raise InputError(f"{technique} searches; name a collection with --collection")
     if not options and (kind.NEEDS_OPTIONS or reader == "multiple_choice"):
@@ -182,15 +151,15 @@ def _technique(
         raise InputError(f"{what} compares options; give at least two with --option")
     chosen = reader if reader != "auto" else ("multiple_choice" if options else "short_answer")
 
-    def make(workspace: Workspace, embedder: str, engine: str, reranker: str | None, rewriter: Path | None) -> Asked:
+    def make(workspace: Workspace, engine: str, helpers: Helpers) -> Asked:
         searches = kind.SEARCHES != "0" and collection is not None
-        retriever = workspace.retriever(str(collection), embedder, engine) if searches else None
+        retriever = workspace.retriever(str(collection), search.embedder or "embedded", engine) if searches else None
         program = make_program(
             technique,
             retriever,
             reader=None if chosen == "none" else chosen,
-            reranker=open_reranker(reranker),
-            rewriter=workspace.rewriter(rewriter),
+            reranker=open_reranker(helpers.reranker),
+            rewriter=workspace.rewriter(helpers.rewriter),
             **knobs,
         )
 

@@ -18,12 +18,6 @@ if TYPE_CHECKING:
 PROBE_BYTES = 1 << 20
 
 
-def check_judge_lm(judge: str | None, api_base: str | None, api_key_env: str | None) -> None:
-    """Raise when the judges' LM is given an address or a key, but no name."""
-    if judge is None and (api_base or api_key_env):
-        raise InputError("--judge-api-base and --judge-api-key-env are of the judge's LM; name it with --judge-lm")
-
-
 def check_engine(engine: str) -> str:
     """The engine of that name; raise when there is none."""
     from querywright.retrieval.engines import check_engine as check
@@ -108,20 +102,6 @@ def note_unlearnt(rewriter: Path | None, techniques: Iterable[str]) -> None:
             f"the rewriter {found.name} learnt the prompts of {', '.join(found.techniques)}, and not of "
             f"{', '.join(strange)}: measure it there before you rely on it (querywright rewriter evaluate)"
         )
-
-
-def pairs(values: Sequence[str] | None, option: str) -> dict[str, str]:
-    """``NAME=VALUE`` options as a mapping."""
-    found: dict[str, str] = {}
-    for value in values or ():
-        name, separator, rest = value.partition("=")
-        name = name.strip()
-        if not separator or not name or not rest.strip():
-            raise InputError(f"{option} takes NAME=VALUE, but got {value!r}")
-        if name in found:
-            raise InputError(f"{option} {name} is given twice: {found[name]!r} and {rest.strip()!r}")
-        found[name] = rest.strip()
-    return found
 
 
 def knob_values(technique: str, given: Mapping[str, str], *, strict: bool = True) -> dict[str, Any]:

@@ -7,40 +7,32 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from cyclopts import Parameter
 
 from querywright.cli.checks import (
-    check_engine,
     check_folder,
     check_reader,
     check_reranker,
     check_rewriter,
-    engine_for,
     knob_values,
     note_unlearnt,
     of_grounded,
     open_reranker,
-    pairs,
     reader_for,
 )
 from querywright.cli.options import (
-    ApiBaseOption,
-    CallsOption,
-    ColumnOption,
-    EmbedderOption,
-    HomeOption,
-    JsonOption,
-    KeyOption,
-    KnobOption,
-    LimitOption,
-    LMOption,
-    QuestionsArgument,
-    ReaderOption,
-    RerankerOption,
-    RewriterOption,
-    SplitOption,
-    TechniqueEngineOption,
-    ThreadsOption,
+    Count,
+    DataOptions,
+    Helpers,
+    Integer,
+    LimitedLM,
+    Name,
+    OutFolder,
+    Output,
+    Questions,
+    SearchOptions,
+    Threads,
+    Whole,
 )
 from querywright.cli.show import print_json, progress, say, show_table
 from querywright.cli.workspace import Workspace, lm_failures
@@ -53,109 +45,83 @@ if TYPE_CHECKING:
     from querywright.retrieval.rerank import Reranker
 
 SHOWN_ARMS = 8
+Sizes = Annotated[str, Parameter(metavar="N,N,N")]
 
 
 def compile_command(
-    technique: Annotated[str, typer.Argument(metavar="TECHNIQUE", help="A name that querywright techniques lists.")],
-    questions: QuestionsArgument,
-    collection: Annotated[str, typer.Option("--collection", metavar="NAME", help="The collection that is searched.")],
-    save_to: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where the artifact is written.")],
-    sizes: Annotated[
-        str | None,
-        typer.Option(
-            "--sizes",
-            metavar="N,N,N",
-            help="Questions in train,dev,test, such as 20,40,80. Default: 30 %, 30 %, 40 % of all.",
-            show_default=False,
-        ),
-    ] = None,
-    objective: Annotated[
-        str,
-        typer.Option(
-            "--objective",
-            metavar="NAME",
-            help="decision_useful, accuracy, both or a metric such as recall@5; auto: the first where evidence is "
-            "labelled, else accuracy.",
-        ),
-    ] = "auto",
-    trials: Annotated[int, typer.Option("--trials", metavar="N", min=1, help="Trials of the search.")] = 30,
-    seed: Annotated[
-        int, typer.Option("--seed", metavar="N", help="Of the split, the demonstrations and the search.")
-    ] = 0,
-    knob: KnobOption = None,
-    reader: ReaderOption = "auto",
-    reader_check: Annotated[
-        int,
-        typer.Option(
-            "--reader-check",
-            metavar="N",
-            min=0,
-            help="Further questions, of those that --sizes leaves over, which closed book and oracle evidence meet.",
-        ),
-    ] = 0,
-    column: ColumnOption = None,
-    limit: LimitOption = None,
-    split: SplitOption = None,
-    lm: LMOption = "embedded",
-    api_base: ApiBaseOption = None,
-    api_key_env: KeyOption = None,
-    max_calls: CallsOption = None,
-    threads: ThreadsOption = 4,
-    embedder: EmbedderOption = "embedded",
-    engine: TechniqueEngineOption = None,
-    reranker: RerankerOption = None,
-    rewriter: RewriterOption = None,
-    home: HomeOption = None,
-    as_json: JsonOption = False,
+    technique: str,
+    questions: Questions,
+    /,
+    *,
+    collection: Name,
+    save_to: OutFolder,
+    sizes: Sizes | None = None,
+    objective: Name = "auto",
+    trials: Count = 30,
+    seed: Integer = 0,
+    reader: Name = "auto",
+    reader_check: Whole = 0,
+    search: SearchOptions = SearchOptions(),
+    helpers: Helpers = Helpers(),
+    data: DataOptions = DataOptions(),
+    lm: LimitedLM = LimitedLM(),
+    run: Threads = Threads(),
+    output: Output = Output(),
 ) -> None:
     """Tune prompts and knobs together on dev, hold the winner against no rewriting on test, save it.
 
     A knob given here is fixed and not searched; max_passages is the budget of every arm (default 5).
 
     Example: querywright compile hcqr questions.jsonl --collection mine --out artifacts/mine
+
+    Args:
+        technique: A name that querywright techniques lists.
+        collection: The collection that is searched.
+        save_to: Where the artifact is written.
+        sizes: Questions in train,dev,test, such as 20,40,80. Default: 30 %, 30 %, 40 % of all.
+        objective: decision_useful, accuracy, both or a metric such as recall@5; auto: the first where evidence is
+            labelled, else accuracy.
+        trials: Trials of the search.
+        seed: Of the split, the demonstrations and the search.
+        reader: auto, multiple_choice, short_answer, grounded or none.
+        reader_check: Further questions, of those that --sizes leaves over, which closed book and oracle evidence meet.
     """
-    from querywright.data import read_questions, split_questions
+    from querywright.data import split_questions
     from querywright.optimize.results import CompileSettings
     from querywright.optimize.study.data import further_questions
     from querywright.optimize.study.objectives import objective_named
     from querywright.programs import technique_class
 
     needs_options = technique_class(technique).NEEDS_OPTIONS or reader == "multiple_choice"
-    knobs = knob_values(technique, pairs(knob, "--knob"))
+    knobs = knob_values(technique, search.knobs)
     check_reader(reader)
-    engine = engine_for(technique, None if engine is None else check_engine(engine)) or "dense"
-    check_reranker(technique, reranker)
-    check_rewriter(technique, rewriter)
-    note_unlearnt(rewriter, [technique])
+    engine = search.engine_of(technique)
+    check_reranker(technique, helpers.reranker)
+    check_rewriter(technique, helpers.rewriter)
+    note_unlearnt(helpers.rewriter, [technique])
     counts = split_sizes(sizes)
     if objective != "auto":
         objective_named(objective)
     check_folder(save_to, "--out")
-    asked = read_questions(
-        questions,
-        columns=pairs(column, "--column"),
-        limit=limit,
-        split=split,
-        multiple_choice=True if needs_options else None,
-    )
+    asked = data.questions(questions, options=needs_options)
     splits = split_questions(asked, seed=seed, sizes=counts)
     if objective == "auto":
         objective = "decision_useful" if any(q.evidence for q in splits.dev) else "accuracy"
     read_by = reader_for(asked, reader)
     further = further_questions(reader_check, asked, splits, [read_by], seed)
-    workspace = Workspace.open(home, lm, api_base=api_base, api_key_env=api_key_env, max_calls=max_calls)
+    workspace = Workspace.open(output.home, lm)
     run_compile(
         workspace,
         technique,
         splits,
-        retriever=workspace.retriever(collection, embedder, engine),
-        reranker=open_reranker(reranker),
-        rewriter=workspace.rewriter(rewriter, keep=True),
+        retriever=workspace.retriever(collection, search.embedder, engine),
+        reranker=open_reranker(helpers.reranker),
+        rewriter=workspace.rewriter(helpers.rewriter, keep=True),
         reader=read_by,
         knobs=knobs,
-        settings=CompileSettings(objective=objective, n_trials=trials, seed=seed, threads=threads),
+        settings=CompileSettings(objective=objective, n_trials=trials, seed=seed, threads=run.threads),
         save_to=save_to,
-        as_json=as_json,
+        as_json=output.as_json,
         reader_check=further,
     )
 

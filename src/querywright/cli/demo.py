@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from querywright.cli.checks import check_folder
 from querywright.cli.compile import run_compile
-from querywright.cli.options import HomeOption, JsonOption, ThreadsOption
+from querywright.cli.options import OutFolder, Output, Threads
 from querywright.cli.show import note, progress
 from querywright.cli.workspace import Workspace
 
@@ -21,16 +18,17 @@ READER_CHECK = 60
 
 
 def demo(
-    save_to: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where the artifact is written.")] = Path(
-        "artifacts/hcqr-sample"
-    ),
-    threads: ThreadsOption = 4,
-    home: HomeOption = None,
-    as_json: JsonOption = False,
+    *,
+    save_to: OutFolder = Path("artifacts/hcqr-sample"),
+    run: Threads = Threads(),
+    output: Output = Output(),
 ) -> None:
     """Index the packaged sample, compile HCQR on it with the embedded models, and save the result.
 
     Example: querywright demo
+
+    Args:
+        save_to: Where the artifact is written.
     """
     from querywright.data import load_sample, split_questions
     from querywright.data.splits import left_over
@@ -39,7 +37,7 @@ def demo(
     from querywright.retrieval.index import build_collection
 
     check_folder(save_to, "--out")
-    workspace = Workspace.open(home)
+    workspace = Workspace.open(output.home)
     sample = load_sample()
     with progress() as update:
         report = build_collection(
@@ -59,8 +57,8 @@ def demo(
         retriever=workspace.retriever("sample", "embedded"),
         reader="multiple_choice",
         knobs={"max_passages": BUDGET},
-        settings=CompileSettings(n_trials=TRIALS, reader_demo_sizes=(), threads=threads),
+        settings=CompileSettings(n_trials=TRIALS, reader_demo_sizes=(), threads=run.threads),
         save_to=save_to,
-        as_json=as_json,
+        as_json=output.as_json,
         reader_check=left_over(sample.questions, splits)[:READER_CHECK],
     )

@@ -3,28 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from cyclopts import Parameter
 
-from querywright.cli.checks import pairs
-from querywright.cli.options import (
-    ApiBaseOption,
-    CallsOption,
-    ColumnOption,
-    HomeOption,
-    JsonOption,
-    KeyOption,
-    LimitOption,
-    RerankerOption,
-    RewriterOption,
-    SplitOption,
-    ThreadsOption,
-)
+from querywright.cli.options import Count, DataOptions, Flag, Folder, Helpers, Output, OwnLM, Threads
 from querywright.cli.show import note, print_json, progress, say, show_table
 from querywright.cli.traffic import recorded
-from querywright.cli.workspace import artifact_workspace, lm_failures
+from querywright.cli.workspace import Workspace, lm_failures
 from querywright.errors import InputError
 
 if TYPE_CHECKING:
@@ -37,41 +25,41 @@ if TYPE_CHECKING:
 SHOWN = 1
 
 
+@dataclass(frozen=True, slots=True)
+class OwnLimitedLM(OwnLM):
+    """The LM of an artifact, with a limit.
+
+    Args:
+        max_calls: Stop after N LM calls.
+    """
+
+    max_calls: Count | None = None
+
+
 def drift_command(
-    traffic: Annotated[Path, typer.Argument(metavar="TRAFFIC", help="The file that a JsonLines watcher wrote.")],
-    artifact: Annotated[Path, typer.Option("--artifact", metavar="FOLDER", help="The program that was asked.")],
-    against: Annotated[
-        str,
-        typer.Option(
-            "--against",
-            metavar="QUESTIONS",
-            help="What it was compiled on, as compile takes it, asked now; or a file of earlier traffic.",
-        ),
-    ],
-    retrieval_only: Annotated[
-        bool, typer.Option("--retrieval-only", help="Ask no reader; what it would say is not compared.")
-    ] = False,
-    column: ColumnOption = None,
-    limit: LimitOption = None,
-    split: SplitOption = None,
-    lm: Annotated[
-        str | None,
-        typer.Option("--lm", metavar="NAME", help="LM. Default: the artifact's own.", show_default=False),
-    ] = None,
-    api_base: ApiBaseOption = None,
-    api_key_env: KeyOption = None,
-    max_calls: CallsOption = None,
-    threads: ThreadsOption = 4,
-    reranker: RerankerOption = None,
-    rewriter: RewriterOption = None,
-    home: HomeOption = None,
-    as_json: JsonOption = False,
-) -> None:
+    traffic: Path,
+    /,
+    *,
+    artifact: Folder,
+    against: Annotated[str, Parameter(metavar="QUESTIONS")],
+    retrieval_only: Flag = False,
+    data: DataOptions = DataOptions(),
+    lm: OwnLimitedLM = OwnLimitedLM(),
+    helpers: Helpers = Helpers(),
+    run: Threads = Threads(),
+    output: Output = Output(),
+) -> int:
     """Compare recorded traffic with the questions that a program was compiled on, and say when to compile again.
 
     Exit status: 0 nothing shown, or too few questions to tell; 1 drift shown; 2 wrong input; 3 stopped.
 
     Example: querywright drift traffic.jsonl --artifact artifacts/mine --against questions.jsonl
+
+    Args:
+        traffic: The file that a JsonLines watcher wrote.
+        artifact: The program that was asked.
+        against: What it was compiled on, as compile takes it, asked now; or a file of earlier traffic.
+        retrieval_only: Ask no reader; what it would say is not compared.
     """
     from querywright.optimize.artifacts.files import read_artifact
     from querywright.optimize.artifacts.load import check_rewriter_for, load
@@ -83,40 +71,38 @@ def drift_command(
     program_id = manifest.id
     ours = _of(recorded(traffic), program_id, traffic.name)
     earlier = is_traffic(against)
-    if earlier and (retrieval_only or column or limit or split):
+    if earlier and (retrieval_only or data != DataOptions()):
         raise InputError(
             "--retrieval-only, --column, --limit and --split are of questions, but "
             f"{Path(against).name!r} is recorded traffic; leave them out"
         )
     theirs = _of(recorded(Path(against)), program_id, Path(against).name) if earlier else None
-    asked = [] if earlier else _questions(against, column, limit, split, options=manifest.reader == "multiple_choice")
+    asked = [] if earlier else data.questions(against, options=manifest.reader == "multiple_choice")
     few = too_few(len(distinct(ours)), len(asked if theirs is None else distinct(theirs)))
     if few:  # then nothing is spent on the reference
-        print_json({"verdict": "too_few", "sentence": few}) if as_json else say(few, style="bold")
-        return
+        print_json({"verdict": "too_few", "sentence": few}) if output.as_json else say(few, style="bold")
+        return 0
     with lm_failures():
-        check_rewriter_for(manifest, rewriter)
-        workspace = artifact_workspace(
-            manifest, lm, home=home, api_base=api_base, api_key_env=api_key_env, max_calls=max_calls
-        )
+        check_rewriter_for(manifest, helpers.rewriter)
+        named = lm.is_given or lm.max_calls is not None
+        workspace = Workspace.open(output.home, lm.instead_of(manifest.lm, lm.max_calls)) if named else None
         given = None if workspace is None else workspace.lm
-        writer: Any = rewriter
+        writer: Any = helpers.rewriter
         if workspace is not None and manifest.rewriter is not None:  # one limit for what writes and what reads
-            writer = workspace.rewriter(rewriter or find_rewriter(manifest.rewriter, home))
-        program = load(artifact, lm=given, reranker=reranker, rewriter=writer, home=home)
+            writer = workspace.rewriter(helpers.rewriter or find_rewriter(manifest.rewriter, output.home))
+        program = load(artifact, lm=given, reranker=helpers.reranker, rewriter=writer, home=output.home)
     cost = None
     if theirs is None:
         reads = not retrieval_only and any(one.answer is not None for one in ours)
-        theirs, cost = _asked_now(program, asked, reads=reads, threads=threads)
+        theirs, cost = _asked_now(program, asked, reads=reads, threads=run.threads)
     found = find_drift(ours, theirs, embed=_embed(program))
-    if as_json:
+    if output.as_json:
         print_json(found.to_json())
     else:
         _show(found, traffic.name, Path(against).name)
     if cost is not None:
         note(f"the reference was asked now: LM calls: {cost.calls} made, {cost.saved} saved")
-    if found.verdict == "drift":
-        raise typer.Exit(SHOWN)
+    return SHOWN if found.verdict == "drift" else 0
 
 
 def _of(traffic: Sequence[Exchange], artifact: str, file: str) -> list[Exchange]:
@@ -131,15 +117,6 @@ def _of(traffic: Sequence[Exchange], artifact: str, file: str) -> list[Exchange]
     if others:
         note(f"{file}: {len(traffic) - len(found)} requests of other artifacts are left out")
     return found
-
-
-def _questions(
-    source: str, column: list[str] | None, limit: int | None, split: str | None, *, options: bool
-) -> list[Any]:
-    from querywright.data import read_questions
-
-    names = pairs(column, "--column")
-    return read_questions(source, columns=names, limit=limit, split=split, multiple_choice=True if options else None)
 
 
 def _asked_now(

@@ -7,37 +7,22 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from cyclopts import Parameter
 
 from querywright.cli.checks import check_file
 from querywright.cli.options import (
-    ApiBaseOption,
-    CallsOption,
-    CollectionOption,
-    ColumnOption,
-    EmbedderOption,
-    EngineOption,
-    FailuresOption,
-    GuidelinesOption,
-    HomeOption,
-    JsonOption,
-    JudgeApiBaseOption,
-    JudgeKeyOption,
-    JudgeLMOption,
-    JudgeOption,
-    KeyOption,
-    KnobOption,
-    LimitOption,
-    LMOption,
-    MetricOption,
-    QuestionsArgument,
-    ReaderOption,
-    RerankerOption,
-    RewriterOption,
-    SplitOption,
-    ThreadsOption,
+    ArmOptions,
+    DataOptions,
+    File,
+    Helpers,
+    Judging,
+    LimitedLM,
+    Names,
+    Output,
+    Questions,
+    RunOptions,
 )
-from querywright.cli.prepare import Judging, Prepared, prepare
+from querywright.cli.prepare import Prepared, prepare
 from querywright.cli.show import note, print_json, progress, say, show_table
 from querywright.cli.workspace import lm_failures
 from querywright.errors import InputError
@@ -49,87 +34,40 @@ BASELINE = "plain"
 
 
 def evaluate_command(
-    questions: QuestionsArgument,
-    collection: CollectionOption = None,
-    technique: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--technique",
-            metavar="NAME",
-            help="NAME, NAME@ENGINE or NAME:KNOB=VALUE,... Repeatable. Default: closed_book, plain and, where there "
-            "are options, hcqr.",
-            show_default=False,
-        ),
-    ] = None,
-    artifact: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--artifact", metavar="FOLDER", help="A compiled program. Repeatable.", show_default=False
-        ),
-    ] = None,
-    metric: MetricOption = None,
-    judge: JudgeOption = None,
-    judge_lm: JudgeLMOption = None,
-    judge_api_base: JudgeApiBaseOption = None,
-    judge_api_key_env: JudgeKeyOption = None,
-    guidelines: GuidelinesOption = None,
-    knob: KnobOption = None,
-    reader: ReaderOption = "auto",
-    column: ColumnOption = None,
-    limit: LimitOption = None,
-    split: SplitOption = None,
-    lm: LMOption = "embedded",
-    api_base: ApiBaseOption = None,
-    api_key_env: KeyOption = None,
-    max_calls: CallsOption = None,
-    max_failures: FailuresOption = 0.05,
-    threads: ThreadsOption = 4,
-    embedder: EmbedderOption = "embedded",
-    engine: EngineOption = "dense",
-    reranker: RerankerOption = None,
-    rewriter: RewriterOption = None,
-    rows: Annotated[
-        Path | None,
-        typer.Option(
-            "--rows", metavar="FILE", help="Write every question's result here, JSON lines.", show_default=False
-        ),
-    ] = None,
-    home: HomeOption = None,
-    as_json: JsonOption = False,
-) -> None:  # fmt: skip
+    questions: Questions,
+    /,
+    *,
+    technique: Names = (),
+    artifact: Annotated[tuple[Path, ...], Parameter(metavar="FOLDER", show_default=False)] = (),
+    rows: File | None = None,
+    arms: ArmOptions = ArmOptions(),
+    helpers: Helpers = Helpers(),
+    judging: Judging = Judging(),
+    data: DataOptions = DataOptions(),
+    lm: LimitedLM = LimitedLM(),
+    run: RunOptions = RunOptions(),
+    output: Output = Output(),
+) -> None:
     """Evaluate techniques and artifacts on the same questions, each held against plain (else the first).
 
     Example: querywright evaluate questions.jsonl --collection textbooks --limit 40
+
+    Args:
+        technique: NAME, NAME@ENGINE or NAME:KNOB=VALUE,... Repeatable. Default: closed_book, plain and, where there
+            are options, hcqr.
+        artifact: A compiled program. Repeatable.
+        rows: Write every question's result here, JSON lines.
     """
     from querywright.optimize.evaluate import evaluate
 
     if rows is not None:
         check_file(rows, "--rows")
     ready = prepare(
-        questions,
-        collection=collection,
-        techniques=technique,
-        artifacts=artifact,
-        metric=metric,
-        judging=Judging(judge or (), judge_lm, judge_api_base, judge_api_key_env, guidelines),
-        knob=knob,
-        reader=reader,
-        column=column,
-        limit=limit,
-        split=split,
-        lm=lm,
-        api_base=api_base,
-        api_key_env=api_key_env,
-        max_calls=max_calls,
-        embedder=embedder,
-        engine=engine,
-        reranker=reranker,
-        rewriter=rewriter,
-        home=home,
+        questions, technique, artifact, arms=arms, helpers=helpers, judging=judging, data=data, lm=lm, home=output.home
     )
     found: list[Evaluation] = []
     with progress() as update, lm_failures():
-        metrics = ready.metrics(threads=threads, max_failures=max_failures, progress=update)
+        metrics = ready.metrics(**run.given, progress=update)
         for name, program in ready.programs.items():
             found.append(
                 evaluate(
@@ -138,12 +76,11 @@ def evaluate_command(
                     lm=ready.workspace.lm,
                     name=name,
                     metrics=metrics,
-                    threads=threads,
-                    max_failures=max_failures,
+                    **run.given,
                     progress=update,
                 )
             )
-    _report(questions, ready, found, [*metrics], as_json)
+    _report(questions, ready, found, [*metrics], output.as_json)
     if rows is not None:
         _write_rows(rows, found)
         note(f"every question's result: {rows}")

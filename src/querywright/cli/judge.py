@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from cyclopts import Parameter
 
-from querywright.cli.checks import check_file, pairs
+from querywright.cli.checks import check_file
 from querywright.cli.options import (
-    ApiBaseOption,
-    CallsOption,
-    ColumnOption,
-    HomeOption,
-    JsonOption,
-    KeyOption,
-    LMOption,
-    ThreadsOption,
+    Count,
+    Integer,
+    Json,
+    LimitedLM,
+    Name,
+    Output,
+    RunOptions,
+    make_app,
+    pairs,
 )
 from querywright.cli.show import note, print_json, progress, say, show_table
 from querywright.cli.workspace import Workspace, lm_failures
@@ -30,42 +32,34 @@ if TYPE_CHECKING:
     from querywright.optimize.judge_compile import CompiledJudge
     from querywright.optimize.judge_files import SavedJudge
 
-DataArgument = Annotated[
-    str,
-    typer.Argument(
-        metavar="DATA",
-        help="Cases labelled by people: a file with question, passage and label, or a folder with corpus.jsonl and "
-        "questions.jsonl (judged: label by passage id).",
-    ),
-]
-OneJudgeOption = Annotated[
-    str, typer.Option("--judge", metavar="NAME", help="A judge (querywright judge list), or a saved one's path.")
-]
-QuestionsLimitOption = Annotated[
-    int | None, typer.Option("--limit", metavar="N", min=1, help="Keep the first N questions.", show_default=False)
-]
-PerQuestionOption = Annotated[
-    int | None,
-    typer.Option(
-        "--per-question",
-        metavar="K",
-        min=1,
-        help="Keep at most K cases of each question, always the same ones, chosen by a hash. Default: all.",
-        show_default=False,
-    ),
-]
-CaseFailuresOption = Annotated[
-    float, typer.Option("--max-failures", metavar="SHARE", min=0.0, max=1.0, help="Share of cases that may fail.")
-]
-SeedOption = Annotated[int, typer.Option("--seed", metavar="N", help="Of the split and the resampling.")]
-
-judge_app = typer.Typer(
-    help="Hold a judge against people, and improve it.", no_args_is_help=True, rich_markup_mode="rich"
-)
+OutPath = Annotated[Path, Parameter(name="--out", metavar="PATH")]
 
 
-@judge_app.command("list")
-def list_judges(as_json: JsonOption = False) -> None:
+@Parameter(name="*", group="Data")
+@dataclass(frozen=True, slots=True)
+class CaseOptions:
+    """The judge, and the cases that people labelled.
+
+    Args:
+        judge: A judge (querywright judge list), or a saved one's path.
+        limit: Keep the first N questions.
+        per_question: Keep at most K cases of each question, always the same ones, chosen by a hash. Default: all.
+        column: The data's name of a column, such as text=contents. Repeatable.
+        seed: Of the split and the resampling.
+    """
+
+    judge: Name = "usefulness"
+    limit: Count | None = None
+    per_question: Annotated[Count, Parameter(metavar="K")] | None = None
+    column: Annotated[tuple[str, ...], Parameter(metavar="OURS=THEIRS", show_default=False)] = ()
+    seed: Integer = 0
+
+
+judge_app = make_app("judge", "Hold a judge against people, and improve it.")
+
+
+@judge_app.command(name="list")
+def list_judges(*, as_json: Json = False) -> None:
     """List the judges with what they read and the labels they give.
 
     Example: querywright judge list
@@ -92,28 +86,16 @@ def list_judges(as_json: JsonOption = False) -> None:
         say(f"reads {', '.join(row['reads'])}; labels {', '.join(row['labels'])}; metric {row['metric']}", indent=2)
 
 
-@judge_app.command("calibrate")
+@judge_app.command(name="calibrate")
 def calibrate_command(
-    data: DataArgument,
-    judge: OneJudgeOption = "usefulness",
-    save_to: Annotated[
-        Path | None,
-        typer.Option(
-            "--out", metavar="PATH", help="Save judge and calibration here, for evaluate --judge.", show_default=False
-        ),
-    ] = None,
-    limit: QuestionsLimitOption = None,
-    per_question: PerQuestionOption = None,
-    column: ColumnOption = None,
-    lm: LMOption = "embedded",
-    api_base: ApiBaseOption = None,
-    api_key_env: KeyOption = None,
-    max_calls: CallsOption = None,
-    max_failures: CaseFailuresOption = 0.05,
-    threads: ThreadsOption = 4,
-    seed: SeedOption = 0,
-    home: HomeOption = None,
-    as_json: JsonOption = False,
+    data: str,
+    /,
+    *,
+    save_to: OutPath | None = None,
+    cases: CaseOptions = CaseOptions(),
+    lm: LimitedLM = LimitedLM(),
+    run: RunOptions = RunOptions(),
+    output: Output = Output(),
 ) -> None:
     """Say how far a judge agrees with people.
 
@@ -122,20 +104,23 @@ def calibrate_command(
     Intervals come from resampling questions.
 
     Example: querywright judge calibrate liveqa-med --per-question 8
+
+    Args:
+        data: Cases labelled by people: a file with question, passage and label, or a folder with corpus.jsonl and
+            questions.jsonl (judged: label by passage id).
+        save_to: Save judge and calibration here, for evaluate --judge.
     """
     from querywright.optimize.judge_files import judge_file, save_judge
     from querywright.optimize.judging import calibrate
 
     if save_to is not None:
         check_file(judge_file(save_to), "--out", parents=True)
-    chosen, judged = _prepared(judge, data, pairs(column, "--column"), limit, per_question)
-    workspace = Workspace.open(home, lm, api_base=api_base, api_key_env=api_key_env, max_calls=max_calls)
+    chosen, judged = _prepared(data, cases, cases.per_question)
+    workspace = Workspace.open(output.home, lm)
     with progress() as update, lm_failures():
-        found = calibrate(
-            chosen, judged, lm=workspace.lm, threads=threads, max_failures=max_failures, seed=seed, progress=update
-        )
+        found = calibrate(chosen, judged, lm=workspace.lm, **run.given, seed=cases.seed, progress=update)
     file = None if save_to is None else save_judge(save_to, chosen, found)
-    if as_json:
+    if output.as_json:
         print_json(found.to_json())
         return
     _show_counts(data, found)
@@ -146,25 +131,16 @@ def calibrate_command(
         say(f"judge: {file}")
 
 
-@judge_app.command("compile")
+@judge_app.command(name="compile")
 def compile_judge_command(
-    data: DataArgument,
-    save_to: Annotated[
-        Path, typer.Option("--out", metavar="PATH", help="Where the judge is saved: a folder, or a file .json.")
-    ],
-    judge: OneJudgeOption = "usefulness",
-    limit: QuestionsLimitOption = None,
-    per_question: PerQuestionOption = None,
-    column: ColumnOption = None,
-    lm: LMOption = "embedded",
-    api_base: ApiBaseOption = None,
-    api_key_env: KeyOption = None,
-    max_calls: CallsOption = None,
-    max_failures: CaseFailuresOption = 0.05,
-    threads: ThreadsOption = 4,
-    seed: SeedOption = 0,
-    home: HomeOption = None,
-    as_json: JsonOption = False,
+    data: str,
+    /,
+    *,
+    save_to: OutPath,
+    cases: CaseOptions = CaseOptions(),
+    lm: LimitedLM = LimitedLM(),
+    run: RunOptions = RunOptions(),
+    output: Output = Output(),
 ) -> None:
     """Give a judge demonstrations labelled by people, if they bring it nearer to people.
 
@@ -172,26 +148,30 @@ def compile_judge_command(
     With --per-question fewer cases are judged; demonstrations are taken from all.
 
     Example: querywright judge compile liveqa-med --out judges/mine --per-question 8
+
+    Args:
+        data: Cases labelled by people: a file with question, passage and label, or a folder with corpus.jsonl and
+            questions.jsonl (judged: label by passage id).
+        save_to: Where the judge is saved: a folder, or a file .json.
     """
     from querywright.optimize.judge_compile import compile_judge
     from querywright.optimize.judge_files import judge_file, save_judge
 
     check_file(judge_file(save_to), "--out", parents=True)
-    chosen, judged = _prepared(judge, data, pairs(column, "--column"), limit, None)
-    workspace = Workspace.open(home, lm, api_base=api_base, api_key_env=api_key_env, max_calls=max_calls)
+    chosen, judged = _prepared(data, cases, None)
+    workspace = Workspace.open(output.home, lm)
     with progress() as update, lm_failures():
         made = compile_judge(
             chosen,
             judged,
             lm=workspace.lm,
-            per_question=per_question,
-            threads=threads,
-            max_failures=max_failures,
-            seed=seed,
+            per_question=cases.per_question,
+            **run.given,
+            seed=cases.seed,
             progress=update,
         )
     file = save_judge(save_to, made.judge, made.after)
-    if as_json:
+    if output.as_json:
         print_json(_compiled_json(made))
         return
     _show_compiled(made)
@@ -212,17 +192,21 @@ def resolve_judge(name: str) -> SavedJudge:
     return load_judge(Path(name))
 
 
-def _prepared(
-    name: str, data: str, columns: Mapping[str, str], limit: int | None, per_question: int | None
-) -> tuple[Judge, list[Judged]]:
+def _prepared(data: str, cases: CaseOptions, per_question: int | None) -> tuple[Judge, list[Judged]]:
     """The judge and the cases; the judge that does without the right answer where it is not known."""
     from querywright.data.judged import read_judged
     from querywright.errors import DataError
     from querywright.metrics.judges import make_judge
 
+    name = cases.judge
     judge = resolve_judge(name).judge
     judged = read_judged(
-        data, judge.spellings(), needs=judge.needs(), columns=columns, limit=limit, per_question=per_question
+        data,
+        judge.spellings(),
+        needs=judge.needs(),
+        columns=pairs(cases.column, "--column"),
+        limit=cases.limit,
+        per_question=per_question,
     )
     bare = sum(one.case.question.answer is None for one in judged) if "right_answer" in judge.needs() else 0
     if bare and bare == len(judged) and name == judge.NAME and judge.OTHER:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from querywright.cli.checks import check_file
+from querywright.cli.options import Judging
 from querywright.errors import InputError
 
 if TYPE_CHECKING:
@@ -98,13 +99,14 @@ class Panel:
         return Guidelines({question.id: frozen[question.id] for question, _ in sourced if question.id in frozen})
 
 
-def make_panel(names: Sequence[str] | None, judge_lm: str | None, guidelines: Path | None) -> Panel:
+def make_panel(judging: Judging) -> Panel:
     """The judges that were named, or the one of usefulness where only its LM was."""
     from querywright.cli.judge import resolve_judge
     from querywright.metrics.judges import CoverageJudge
 
     judges: dict[str, SavedJudge] = {}
-    for name in names or ([DEFAULT_JUDGE] if judge_lm is not None else []):
+    guidelines = judging.guidelines
+    for name in judging.judge or ([DEFAULT_JUDGE] if judging.judge_lm is not None else []):
         saved = resolve_judge(name)
         if saved.judge.METRIC in judges:
             raise InputError(f"--judge {name}: the judge {saved.judge.NAME} is given twice; give one of them")

@@ -9,10 +9,10 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Sequence
-from typing import Annotated, Any
+from collections.abc import Iterator, Sequence
+from typing import Any
 
-import typer
+from cyclopts import App, CycloptsError
 
 from querywright import __version__
 from querywright.cli.artifact import artifact_app
@@ -25,6 +25,7 @@ from querywright.cli.evaluate import evaluate_command
 from querywright.cli.index import index
 from querywright.cli.judge import judge_app
 from querywright.cli.mcp import mcp
+from querywright.cli.options import make_app
 from querywright.cli.questions import questions_app
 from querywright.cli.rewriter import rewriter_app
 from querywright.cli.serve import serve
@@ -41,48 +42,42 @@ GRACE_SECONDS = 2.0
 LAST_ANSWERS_SECONDS = 60.0
 _NO_ROOM_OR_RIGHT = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM}
 
-app = typer.Typer(
-    name="querywright",
-    help="Retrieval programs in DSPy, compiled for decision-useful retrieval over Chroma.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
+app = make_app(
+    "querywright",
+    "Retrieval programs in DSPy, compiled for decision-useful retrieval over Chroma.",
+    help_epilogue="Exit status: 0 done, 2 wrong input, 3 the run was stopped (outage, budget, failures), 130 Ctrl-C.",
+    version=f"querywright {__version__}",
 )
-app.command("demo")(demo)
-app.command("index")(index)
-app.command("ask")(ask)
-app.command("evaluate")(evaluate_command)
-app.command("compare")(compare_command)
-app.command("compile")(compile_command)
-app.add_typer(artifact_app, name="artifact")
-app.add_typer(judge_app, name="judge")
-app.add_typer(questions_app, name="questions")
-app.add_typer(rewriter_app, name="rewriter")
-app.add_typer(study_app, name="study")
-app.add_typer(testset_app, name="testset")
-app.command("drift")(drift_command)
-app.add_typer(traffic_app, name="traffic")
-app.command("mcp")(mcp)
-app.command("techniques")(techniques)
-app.command("serve")(serve)
+COMMANDS: dict[str, Any] = {
+    "demo": demo,
+    "index": index,
+    "ask": ask,
+    "evaluate": evaluate_command,
+    "compare": compare_command,
+    "compile": compile_command,
+    "artifact": artifact_app,
+    "judge": judge_app,
+    "questions": questions_app,
+    "rewriter": rewriter_app,
+    "study": study_app,
+    "testset": testset_app,
+    "drift": drift_command,
+    "traffic": traffic_app,
+    "mcp": mcp,
+    "techniques": techniques,
+    "serve": serve,
+}
+for place, (name, command) in enumerate(COMMANDS.items()):
+    app.command(command, name=name)
+    app[name].sort_key = place
 
 
-def _version(value: bool) -> None:
-    if value:
-        sys.stdout.write(f"querywright {__version__}\n")
-        raise typer.Exit
-
-
-@app.callback(
-    epilog="Exit status: 0 done, 2 wrong input, 3 the run was stopped (outage, budget, failures), 130 Ctrl-C."
-)
-def _root(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
-    ] = False,
-) -> None:
-    """Retrieval programs in DSPy, compiled for decision-useful retrieval over Chroma."""
+def every_command(group: App = app, path: str = "querywright") -> Iterator[tuple[str, App]]:
+    """Every command that does something, with its name in full."""
+    for name in group:
+        if not name.startswith("-"):
+            is_group = group[name].default_command is None
+            yield from every_command(group[name], f"{path} {name}") if is_group else [(f"{path} {name}", group[name])]
 
 
 def main() -> None:
@@ -107,12 +102,17 @@ def run(arguments: Sequence[str] | None = None) -> int:
         The exit status.
     """
     try:
-        given = None if arguments is None else list(arguments)
-        ended: Any = app(given, prog_name="querywright", standalone_mode=False)
-    except _usage_error() as error:
-        _show_usage_error(error)
+        given = sys.argv[1:] if arguments is None else list(arguments)
+        _, apps, rest = app.parse_commands(given)
+        ended = app(given, exit_on_error=False, print_error=False)
+        if apps[-1].default_command is None and not rest:  # its help was shown: that is no command yet
+            return WRONG_INPUT
+    except CycloptsError as error:
+        command = " ".join(["querywright", *(error.command_chain or ())])
+        note(f"error: {error}", style="bold red")
+        note(f"{command} --help says more")
         return WRONG_INPUT
-    except (typer.Abort, KeyboardInterrupt):
+    except KeyboardInterrupt:
         ended = INTERRUPTED
     except InputError as error:
         return _fail(f"error: {error}", WRONG_INPUT)
@@ -141,24 +141,6 @@ def run(arguments: Sequence[str] | None = None) -> int:
 def _fail(text: str, status: int) -> int:
     note(text, style="bold red")
     return status
-
-
-def _usage_error() -> type[Exception]:
-    """The class of wrong usage: typer brings its own click or uses the installed one, by version."""
-    base = typer.BadParameter.__base__
-    return base if base is not None and issubclass(base, Exception) else typer.BadParameter
-
-
-def _show_usage_error(error: Any) -> None:
-    context = error.ctx
-    message = error.format_message()
-    if context is not None:
-        usage = context.command.get_usage(context)
-        note(usage if isinstance(usage, str) and usage.strip() else f"Usage: {context.command_path} ...")
-    if message.strip():
-        note(f"error: {message}", style="bold red")
-    if context is not None and message.strip():
-        note(f"{context.command_path} --help says more")
 
 
 def _watch_for_interrupt() -> None:

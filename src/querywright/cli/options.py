@@ -1,173 +1,316 @@
-"""The options and arguments that several commands take."""
+"""The options that several commands take, declared once: a command takes a group as one argument and passes it on.
+
+The docstring of a group, or of a command, is the help of its options.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from cyclopts import App, Parameter
+from cyclopts.validators import Number
 
+from querywright.cli.show import err, out
 from querywright.data.hub import names_of
+from querywright.errors import InputError
 
-QuestionsArgument = Annotated[
+if TYPE_CHECKING:
+    from querywright.data.types import Question
+
+DEFAULTS = Parameter(negative=())
+"""No option has a ``--no-`` of its own."""
+
+Flag = Annotated[bool, Parameter(show_default=False)]
+Name = Annotated[str, Parameter(metavar="NAME")]
+Names = Annotated[tuple[str, ...], Parameter(metavar="NAME", show_default=False)]
+Url = Annotated[str, Parameter(metavar="URL")]
+Folder = Annotated[Path, Parameter(metavar="FOLDER")]
+File = Annotated[Path, Parameter(metavar="FILE")]
+OutFolder = Annotated[Path, Parameter(name="--out", metavar="FOLDER")]
+OutFile = Annotated[Path, Parameter(name="--out", metavar="FILE")]
+Integer = Annotated[int, Parameter(metavar="N")]
+Whole = Annotated[int, Parameter(metavar="N", validator=Number(gte=0))]
+Count = Annotated[int, Parameter(metavar="N", validator=Number(gte=1))]
+Share = Annotated[float, Parameter(metavar="SHARE", validator=Number(gte=0, lte=1))]
+Questions = Annotated[
     str,
-    typer.Argument(
-        metavar="QUESTIONS",
-        help="A file or folder of labelled questions (BEIR, AutoRAG, FlashRAG and Ragas too), sample, or hf:NAME: "
-        f"a dataset of the hub, or {names_of('questions')}.",
+    Parameter(
+        help="A file or folder of labelled questions (BEIR, AutoRAG, FlashRAG and Ragas too), sample, or hf:NAME: a "
+        f"dataset of the hub, or {names_of('questions')}."
     ),
 ]
-HomeOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--home",
-        metavar="FOLDER",
-        help="Working folder. Default: $QUERYWRIGHT_HOME, or .querywright here.",
-        show_default=False,
+Json = Annotated[
+    bool,
+    Parameter(
+        name="--json", show_default=False, group="Output", help="Print JSON, and nothing else, on standard output."
     ),
 ]
-LMOption = Annotated[
-    str,
-    typer.Option("--lm", metavar="NAME", help="embedded, gguf:PATH, or a DSPy model string (openai/...)."),
-]
-ApiBaseOption = Annotated[
-    str | None,
-    typer.Option("--api-base", metavar="URL", help="Address of an OpenAI-compatible server.", show_default=False),
-]
-KeyOption = Annotated[
-    str | None,
-    typer.Option("--api-key-env", metavar="NAME", help="Environment variable that holds the key.", show_default=False),
-]
-EmbedderOption = Annotated[
-    str,
-    typer.Option("--embedder", metavar="NAME", help="embedded, or a sentence-transformers name or path."),
-]
-EngineOption = Annotated[
-    str,
-    typer.Option("--engine", metavar="NAME", help="dense, bm25, hybrid (both), questions or expanded."),
-]
-TechniqueEngineOption = Annotated[
-    str | None,
-    typer.Option(
-        "--engine",
-        metavar="NAME",
-        help="dense, bm25, hybrid (both), questions or expanded. Default: the technique's own, or dense.",
-        show_default=False,
-    ),
-]
-RerankerOption = Annotated[
-    str | None,
-    typer.Option(
-        "--reranker",
-        metavar="NAME",
-        help="A cross-encoder's name or path, for techniques that rerank.",
-        show_default=False,
-    ),
-]
-RewriterOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--rewriter",
-        metavar="FOLDER",
-        help="A trained rewriter, which techniques ask in place of the LM, and readers do not. With an artifact that "
-        "was compiled with a rewriter: instead of that one; one that was compiled without keeps none beside others, "
-        "and takes none alone.",
-        show_default=False,
-    ),
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")]
-ColumnOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--column",
-        metavar="OURS=THEIRS",
-        help="The data's name of a column, such as text=contents. Repeatable.",
-        show_default=False,
-    ),
-]
-LimitOption = Annotated[
-    int | None,
-    typer.Option("--limit", metavar="N", min=1, help="Read the first N rows.", show_default=False),
-]
-SplitOption = Annotated[
-    str | None, typer.Option("--split", metavar="NAME", help="Split of a dataset or folder.", show_default=False)
-]
-KnobOption = Annotated[
-    list[str] | None,
-    typer.Option("--knob", metavar="NAME=VALUE", help="Such as max_passages=10. Repeatable.", show_default=False),
-]
-CollectionOption = Annotated[
-    str | None,
-    typer.Option("--collection", metavar="NAME", help="The collection that is searched.", show_default=False),
-]
-MetricOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--metric",
-        metavar="NAME",
-        help="Repeatable. Default: accuracy, and by evidence where it is labelled.",
-        show_default=False,
-    ),
-]
-JudgeOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--judge",
-        metavar="NAME",
-        help="A judge (querywright judge list) or a saved one's path. Repeatable.",
-        show_default=False,
-    ),
-]
-JudgeLMOption = Annotated[
-    str | None,
-    typer.Option(
-        "--judge-lm",
-        metavar="NAME",
-        help="The LM that judges, usefulness if no --judge is given. Default: --lm, with its address and key.",
-        show_default=False,
-    ),
-]
-WriterJudgeLMOption = Annotated[
-    str | None,
-    typer.Option(
-        "--judge-lm",
-        metavar="NAME",
-        help="The LM that judges. Default: --lm, with its address and key.",
-        show_default=False,
-    ),
-]
-JudgeApiBaseOption = Annotated[
-    str | None,
-    typer.Option("--judge-api-base", metavar="URL", help="Address of the judge's server.", show_default=False),
-]
-JudgeKeyOption = Annotated[
-    str | None,
-    typer.Option(
-        "--judge-api-key-env",
-        metavar="NAME",
-        help="Environment variable that holds the judge's key.",
-        show_default=False,
-    ),
-]
-GuidelinesOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--guidelines",
-        metavar="FILE",
-        help="Points that answers are held against, for --judge coverage.",
-        show_default=False,
-    ),
-]
-FailuresOption = Annotated[
-    float,
-    typer.Option("--max-failures", metavar="SHARE", min=0.0, max=1.0, help="Share of questions that may fail, 0 to 1."),
-]
-ReaderOption = Annotated[
-    str,
-    typer.Option("--reader", metavar="NAME", help="auto, multiple_choice, short_answer, grounded or none."),
-]
-ThreadsOption = Annotated[int, typer.Option("--threads", metavar="N", min=1, help="Questions under way at a time.")]
-CallsOption = Annotated[
-    int | None,
-    typer.Option("--max-calls", metavar="N", min=1, help="Stop after N LM calls.", show_default=False),
-]
+
+
+def make_app(name: str, help: str, **settings: Any) -> App:
+    """A command that has commands."""
+    return App(
+        name=name, help=help, default_parameter=DEFAULTS, help_format="markdown", console=out, error_console=err,
+        result_action="return_value", suppress_keyboard_interrupt=False, **settings,
+    )  # fmt: skip
+
+
+def pairs(values: tuple[str, ...], option: str) -> dict[str, str]:
+    """``NAME=VALUE`` options as a mapping."""
+    found: dict[str, str] = {}
+    for value in values:
+        name, separator, rest = value.partition("=")
+        name = name.strip()
+        if not separator or not name or not rest.strip():
+            raise InputError(f"{option} takes NAME=VALUE, but got {value!r}")
+        if name in found:
+            raise InputError(f"{option} {name} is given twice: {found[name]!r} and {rest.strip()!r}")
+        found[name] = rest.strip()
+    return found
+
+
+@Parameter(name="*", group="LM")
+@dataclass(frozen=True, slots=True)
+class LMOptions:
+    """The LM.
+
+    Args:
+        lm: embedded, gguf:PATH, or a DSPy model string (openai/...).
+        api_base: Address of an OpenAI-compatible server.
+        api_key_env: Environment variable that holds the key.
+    """
+
+    lm: Name = "embedded"
+    api_base: Url | None = None
+    api_key_env: Name | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LimitedLM(LMOptions):
+    """The LM, with a limit.
+
+    Args:
+        max_calls: Stop after N LM calls.
+    """
+
+    max_calls: Count | None = None
+
+
+@Parameter(name="*", group="LM")
+@dataclass(frozen=True, slots=True)
+class OwnLM:
+    """The LM of an artifact, or another in its place.
+
+    Args:
+        lm: LM. Default: the artifact's own.
+        api_base: Address of an OpenAI-compatible server.
+        api_key_env: Environment variable that holds the key.
+    """
+
+    lm: Name | None = None
+    api_base: Url | None = None
+    api_key_env: Name | None = None
+
+    @property
+    def is_given(self) -> bool:
+        """Whether anything was said."""
+        return any(one is not None for one in (self.lm, self.api_base, self.api_key_env))
+
+    def instead_of(self, own: str, max_calls: int | None = None) -> LimitedLM:
+        """The LM that was named; an address, a key or a limit alone is for the artifact's own.
+
+        Args:
+            own: The id of the artifact's LM.
+            max_calls: Limit of its calls.
+        """
+        name = self.lm or ("embedded" if own.startswith("embedded:") else own)
+        return LimitedLM(name, self.api_base, self.api_key_env, max_calls)
+
+
+@Parameter(name="*", group="Judge")
+@dataclass(frozen=True, slots=True)
+class JudgeLM:
+    """The LM that judges.
+
+    Args:
+        judge_lm: The LM that judges. Default: --lm, with its address and key.
+        judge_api_base: Address of the judge's server.
+        judge_api_key_env: Environment variable that holds the judge's key.
+    """
+
+    judge_lm: Name | None = None
+    judge_api_base: Url | None = None
+    judge_api_key_env: Name | None = None
+
+    def check(self) -> None:
+        """Raise when there is an address or a key, but no name."""
+        if self.judge_lm is None and (self.judge_api_base or self.judge_api_key_env):
+            raise InputError("--judge-api-base and --judge-api-key-env are of the judge's LM; name it with --judge-lm")
+
+    def beside(self, lm: LMOptions) -> LMOptions | None:
+        """The LM of the judges; None where it is that of the rest."""
+        self.check()
+        if self.judge_lm is None or (self.judge_lm == lm.lm and not (self.judge_api_base or self.judge_api_key_env)):
+            return None
+        return LMOptions(self.judge_lm, self.judge_api_base, self.judge_api_key_env)
+
+
+@dataclass(frozen=True, slots=True)
+class Judging(JudgeLM):
+    """Judges and their LM.
+
+    Args:
+        judge_lm: The LM that judges, usefulness if no --judge is given. Default: --lm, with its address and key.
+        judge: A judge (querywright judge list) or a saved one's path. Repeatable.
+        guidelines: Points that answers are held against, for --judge coverage.
+    """
+
+    judge: Names = ()
+    guidelines: File | None = None
+
+
+@Parameter(name="*", group="Data")
+@dataclass(frozen=True, slots=True)
+class DataOptions:
+    """How a file, folder or dataset is read.
+
+    Args:
+        column: The data's name of a column, such as text=contents. Repeatable.
+        limit: Read the first N rows.
+        split: Split of a dataset or folder.
+    """
+
+    column: Annotated[tuple[str, ...], Parameter(metavar="OURS=THEIRS", show_default=False)] = ()
+    limit: Count | None = None
+    split: Name | None = None
+
+    @property
+    def columns(self) -> Mapping[str, str]:
+        """Our names of columns and the data's."""
+        return pairs(self.column, "--column")
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """As the readers take it."""
+        return {"columns": self.columns, "limit": self.limit, "split": self.split}
+
+    def questions(self, source: str, *, options: bool = False) -> list[Question]:
+        """Read questions.
+
+        Args:
+            source: Where from.
+            options: Whether every one of them must have options.
+        """
+        from querywright.data import read_questions
+
+        return read_questions(source, **self.given, multiple_choice=True if options else None)
+
+
+@Parameter(name="*", group="Search")
+@dataclass(frozen=True, slots=True)
+class Helpers:
+    """Models that a technique asks beside the LM.
+
+    Args:
+        reranker: A cross-encoder's name or path, for techniques that rerank.
+        rewriter: A trained rewriter, which techniques ask in place of the LM, and readers do not. With an artifact that
+            was compiled with a rewriter: instead of that one; one that was compiled without keeps none beside others,
+            and takes none alone.
+    """
+
+    reranker: Name | None = None
+    rewriter: Folder | None = None
+
+
+@Parameter(name="*", group="Search")
+@dataclass(frozen=True, slots=True)
+class SearchOptions:
+    """What a technique searches with.
+
+    Args:
+        embedder: embedded, or a sentence-transformers name or path.
+        engine: dense, bm25, hybrid (both), questions or expanded. Default: the technique's own, or dense.
+        knob: Such as max_passages=10. Repeatable.
+    """
+
+    embedder: Name = "embedded"
+    engine: Name | None = None
+    knob: Annotated[tuple[str, ...], Parameter(metavar="NAME=VALUE", show_default=False)] = ()
+
+    @property
+    def knobs(self) -> dict[str, str]:
+        """Values of knobs, as they were written."""
+        return pairs(self.knob, "--knob")
+
+    def engine_of(self, technique: str) -> str:
+        """The engine that a technique searches with."""
+        from querywright.cli.checks import check_engine, engine_for
+
+        return engine_for(technique, None if self.engine is None else check_engine(self.engine)) or "dense"
+
+
+@dataclass(frozen=True, slots=True)
+class ArmOptions(SearchOptions):
+    """What all arms share that do not say otherwise.
+
+    Args:
+        collection: The collection that is searched.
+        engine: dense, bm25, hybrid (both), questions or expanded.
+        reader: auto, multiple_choice, short_answer, grounded or none.
+        metric: Repeatable. Default: accuracy, and by evidence where it is labelled.
+    """
+
+    collection: Name | None = None
+    engine: Name = "dense"
+    reader: Name = "auto"
+    metric: Names = ()
+
+
+@Parameter(name="*", group="Run")
+@dataclass(frozen=True, slots=True)
+class Threads:
+    """How much is done at a time.
+
+    Args:
+        threads: Questions (or passages, or cases) under way at a time.
+    """
+
+    threads: Count = 4
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions(Threads):
+    """How much is done at a time, and what may fail.
+
+    Args:
+        max_failures: Share of them that may fail, 0 to 1.
+    """
+
+    max_failures: Share = 0.05
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """As evaluations take it."""
+        return {"threads": self.threads, "max_failures": self.max_failures}
+
+
+@Parameter(name="*", group="Output")
+@dataclass(frozen=True, slots=True)
+class Home:
+    """Where the command works.
+
+    Args:
+        home: Working folder. Default: $QUERYWRIGHT_HOME, or .querywright here.
+    """
+
+    home: Folder | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Output(Home):
+    """Where the command works, and what it prints."""
+
+    as_json: Json = False

@@ -15,9 +15,9 @@ from querywright.cli.checks import (
     knob_values,
     note_unlearnt,
     of_grounded,
-    pairs,
     reader_for,
 )
+from querywright.cli.options import ArmOptions, DataOptions, pairs
 from querywright.cli.workspace import Workspace
 from querywright.errors import InputError
 
@@ -132,26 +132,21 @@ class Plan:
 
 
 def make_plan(
-    technique: Sequence[str] | None,
-    artifact: Sequence[Path] | None,
-    reader: str,
-    knobs: Mapping[str, str],
-    metric: list[str] | None,
-    engine: str,
-    rewriter: Path | None = None,
+    technique: Sequence[str], artifact: Sequence[Path], arms: ArmOptions, rewriter: Path | None = None
 ) -> Plan:
     """Check everything that was named."""
     from querywright.optimize.artifacts.files import read_artifact
     from querywright.optimize.evaluate import metrics_by_name
     from querywright.programs import technique_class
 
+    engine, reader, knobs = arms.engine, arms.reader, arms.knobs
     check_engine(engine)
     check_reader(reader)
     names = list(dict.fromkeys(technique or (() if artifact else DEFAULT_TECHNIQUES)))
     if reader == "none" and not technique:
         names = [name for name in names if name != "closed_book"]
-    arms = {name: _technique_arm(name, engine, knobs, rewriter) for name in names}
-    declared = {arm.technique: [knob.name for knob in technique_class(arm.technique).KNOBS] for arm in arms.values()}
+    by_name = {name: _technique_arm(name, engine, knobs, rewriter) for name in names}
+    declared = {arm.technique: [knob.name for knob in technique_class(arm.technique).KNOBS] for arm in by_name.values()}
     for key in knobs:
         if not any(key in known for known in declared.values()):
             known = "; ".join(f"{name}: {', '.join(own) or 'none'}" for name, own in declared.items())
@@ -159,18 +154,18 @@ def make_plan(
                 f"no technique here has the knob {key!r}; the knobs are: {known or 'none, in an artifact'}"
             )
     compiled: dict[str, tuple[Path, ArtifactManifest]] = {}
-    for path in artifact or ():
+    for path in artifact:
         name = path.name if path.name not in {*names, *compiled, ""} else str(path)
         compiled[name] = (path, read_artifact(path).manifest)
-    _check_rewriter(rewriter, arms, [manifest for _, manifest in compiled.values()])
-    for folder in dict.fromkeys(arm.rewriter for arm in arms.values()):
-        note_unlearnt(folder, [arm.technique for arm in arms.values() if arm.rewriter == folder])
+    _check_rewriter(rewriter, by_name, [manifest for _, manifest in compiled.values()])
+    for folder in dict.fromkeys(arm.rewriter for arm in by_name.values()):
+        note_unlearnt(folder, [arm.technique for arm in by_name.values() if arm.rewriter == folder])
     return Plan(
-        techniques=arms,
+        techniques=by_name,
         given=bool(technique),
         artifacts=compiled,
         asked_reader=reader,
-        metrics=metrics_by_name(metric or []),
+        metrics=metrics_by_name([*arms.metric]),
     )
 
 
@@ -195,7 +190,7 @@ def _technique_arm(text: str, engine: str, knobs: Mapping[str, str], rewriter: P
     technique, at, named = head.partition("@")
     engine = engine_for(technique, check_engine(named) if at else None) or engine
     values = knob_values(technique, knobs, strict=False)
-    given = pairs([one for one in own.split(",") if one], f"the arm {text!r}:")
+    given = pairs(tuple(one for one in own.split(",") if one), f"the arm {text!r}:")
     named_for_it = given.pop(REWRITER, None)
     if named_for_it is not None:
         rewriter = None if named_for_it == "none" else Path(named_for_it)
@@ -211,18 +206,13 @@ def _technique_arm(text: str, engine: str, knobs: Mapping[str, str], rewriter: P
     return arm
 
 
-def planned_questions(
-    plan: Plan, source: str, columns: Mapping[str, str], limit: int | None, split: str | None
-) -> list[Question]:
+def planned_questions(plan: Plan, source: str, data: DataOptions) -> list[Question]:
     """Read the questions; where an arm that was named compares options, every one must have some."""
-    from querywright.data import read_questions
     from querywright.errors import DataError
 
     needing = plan.needs_options
     try:
-        return read_questions(
-            source, columns=columns, limit=limit, split=split, multiple_choice=True if needing else None
-        )
+        return data.questions(source, options=bool(needing))
     except DataError as error:
         if not any("multiple_choice=True" in problem for problem in error.problems):
             raise

@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from querywright.cli.checks import check_judge_lm, open_reranker, pairs
+from querywright.cli.checks import open_reranker
 from querywright.cli.judges import Panel, make_panel
+from querywright.cli.options import ArmOptions, DataOptions, Helpers, Judging, LimitedLM
 from querywright.cli.plan import Plan, make_plan, planned_programs, planned_questions, settle
 from querywright.cli.show import note
 from querywright.cli.workspace import Workspace
@@ -23,25 +24,6 @@ if TYPE_CHECKING:
     from querywright.retrieval.engines import CollectionRetriever
 
 SHOWN_WARNINGS = 3
-
-
-@dataclass(frozen=True, slots=True)
-class Judging:
-    """What was said of judges.
-
-    Args:
-        names: Judges, by name or path.
-        lm: Name of their LM; None for that of the arms.
-        api_base: Address of its server.
-        api_key_env: Environment variable that holds its key.
-        guidelines: The file of guidelines.
-    """
-
-    names: Sequence[str]
-    lm: str | None
-    api_base: str | None
-    api_key_env: str | None
-    guidelines: Path | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,25 +94,14 @@ class Prepared:
 
 def prepare(
     source: str,
+    techniques: Sequence[str],
+    artifacts: Sequence[Path],
     *,
-    collection: str | None,
-    techniques: Sequence[str] | None,
-    artifacts: Sequence[Path] | None,
-    metric: list[str] | None,
+    arms: ArmOptions,
+    helpers: Helpers,
     judging: Judging,
-    knob: list[str] | None,
-    reader: str,
-    column: list[str] | None,
-    limit: int | None,
-    split: str | None,
-    lm: str,
-    api_base: str | None,
-    api_key_env: str | None,
-    max_calls: int | None,
-    embedder: str,
-    engine: str,
-    reranker: str | None,
-    rewriter: Path | None,
+    data: DataOptions,
+    lm: LimitedLM,
     home: Path | None,
     jointly: bool | None = None,
 ) -> Prepared:
@@ -141,28 +112,26 @@ def prepare(
     Raises:
         InputError: Something cannot be used.
     """
-    check_judge_lm(judging.lm, judging.api_base, judging.api_key_env)
-    panel = make_panel(judging.names, judging.lm, judging.guidelines)
-    plan = make_plan(techniques, artifacts, reader, pairs(knob, "--knob"), metric, engine, rewriter)
-    asked = planned_questions(plan, source, pairs(column, "--column"), limit, split)
+    judging.check()
+    panel = make_panel(judging)
+    plan = make_plan(techniques, artifacts, arms, helpers.rewriter)
+    asked = planned_questions(plan, source, data)
     if jointly is not None:
         asked = [replace(question, jointly=jointly) for question in asked]
     settle(plan, asked, judged=bool(panel.judges))
-    if plan.searching and collection is None:
+    if plan.searching and arms.collection is None:
         raise InputError(f"{plan.searching[0]} searches; name a collection with --collection")
-    if reranker is not None and not plan.reranks:
+    if helpers.reranker is not None and not plan.reranks:
         raise InputError("nothing here reranks; leave --reranker out, or name a technique that does")
-    workspace = Workspace.open(home, lm, api_base=api_base, api_key_env=api_key_env, max_calls=max_calls)
-    judge_lm = workspace.judge_lm(
-        lm, judging.lm, api_base=judging.api_base, api_key_env=judging.api_key_env, max_calls=max_calls
-    )
+    workspace = Workspace.open(home, lm)
+    judge_lm = workspace.judge_lm(lm, judging)
     retrievers: dict[str, CollectionRetriever] = {}
-    if collection is not None:
-        engines = plan.engines or ([engine] if plan.artifacts or panel.guidelines else [])
-        retrievers = {name: workspace.retriever(collection, embedder, name) for name in engines}
+    if arms.collection is not None:
+        engines = plan.engines or ([arms.engine] if plan.artifacts or panel.guidelines else [])
+        retrievers = {name: workspace.retriever(arms.collection, arms.embedder, name) for name in engines}
         for retriever in list(retrievers.values())[:1]:
             _warn_of_missing_evidence(asked, retriever)
-    programs = planned_programs(plan, retrievers, workspace, home, open_reranker(reranker), rewriter)
+    programs = planned_programs(plan, retrievers, workspace, home, open_reranker(helpers.reranker), helpers.rewriter)
     return Prepared(plan, asked, workspace, panel, judge_lm, retrievers, programs)
 
 

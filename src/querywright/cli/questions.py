@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from querywright.cli.checks import check_judge_lm
 from querywright.cli.options import (
-    ApiBaseOption,
-    EmbedderOption,
-    HomeOption,
-    JsonOption,
-    JudgeApiBaseOption,
-    JudgeKeyOption,
-    KeyOption,
-    LMOption,
-    WriterJudgeLMOption,
+    Count,
+    Flag,
+    Integer,
+    JudgeLM,
+    LimitedLM,
+    Name,
+    Output,
+    RunOptions,
+    make_app,
 )
 from querywright.cli.questions_files import export, import_
 from querywright.cli.questions_fill import fill
@@ -37,108 +34,70 @@ THREADS, RAY = "threads", "ray"
 """What a build runs on."""
 WORKERS = 2
 
-CollectionArgument = Annotated[str, typer.Argument(metavar="COLLECTION", help="Name of a collection that was built.")]
-
-questions_app = typer.Typer(
-    help="Write questions for the passages of a collection, and look at them.",
-    no_args_is_help=True,
-    rich_markup_mode="rich",
-)
-questions_app.command("fill")(fill)
-questions_app.command("export")(export)
-questions_app.command("import")(import_)
+questions_app = make_app("questions", "Write questions for the passages of a collection, and look at them.")
+questions_app.command(fill, name="fill")
+questions_app.command(export, name="export")
+questions_app.command(import_, name="import")
 
 
-@questions_app.command("build")
+@questions_app.command(name="build")
 def build(
-    collection: CollectionArgument,
-    num_questions: Annotated[
-        int, typer.Option("--num-questions", metavar="N", min=1, help="Questions a passage at most.")
-    ] = 20,
-    batch_size: Annotated[
-        int, typer.Option("--batch-size", metavar="N", min=1, help="Questions asked for in one call.")
-    ] = 5,
-    limit: Annotated[
-        int | None,
-        typer.Option(
-            "--limit", metavar="N", min=1, help="For a trial: only the first N passages, by id.", show_default=False
-        ),
-    ] = None,
-    prune: Annotated[
-        bool, typer.Option("--prune", help="Remove the questions of passages that are in the collection no more.")
-    ] = False,
-    lm: LMOption = "embedded",
-    api_base: ApiBaseOption = None,
-    api_key_env: KeyOption = None,
-    judge_lm: WriterJudgeLMOption = None,
-    judge_api_base: JudgeApiBaseOption = None,
-    judge_api_key_env: JudgeKeyOption = None,
-    max_calls: Annotated[
-        int | None,
-        typer.Option(
-            "--max-calls",
-            metavar="N",
-            min=1,
-            help="Stop after N LM calls, of all processes together; another LM that judges has as many of its own.",
-            show_default=False,
-        ),
-    ] = None,
-    max_failures: Annotated[
-        float,
-        typer.Option("--max-failures", metavar="SHARE", min=0.0, max=1.0, help="Share of passages that may fail."),
-    ] = 0.05,
-    threads: Annotated[
-        int,
-        typer.Option(
-            "--threads", metavar="N", min=1, help="LM calls under way at a time; with ray in each of its processes."
-        ),
-    ] = 4,
-    engine: Annotated[
-        str,
-        typer.Option("--engine", metavar="NAME", help="threads, or ray: processes, which need the extra of that name."),
-    ] = THREADS,
-    workers: Annotated[
-        int | None,
-        typer.Option(
-            "--workers", metavar="N", min=1, help=f"Processes of ray. Default: {WORKERS}.", show_default=False
-        ),
-    ] = None,
-    embedder: EmbedderOption = "embedded",
-    home: HomeOption = None,
-    as_json: JsonOption = False,
+    collection: str,
+    /,
+    *,
+    num_questions: Count = 20,
+    batch_size: Count = 5,
+    limit: Count | None = None,
+    prune: Flag = False,
+    engine: Name = THREADS,
+    workers: Count | None = None,
+    embedder: Name = "embedded",
+    lm: LimitedLM = LimitedLM(),
+    judge: JudgeLM = JudgeLM(),
+    run: RunOptions = RunOptions(),
+    output: Output = Output(),
 ) -> None:
     """Write questions for every passage, judge whether it answers them, and publish those it does.
 
     Passages whose questions are there already cost nothing; a build that was stopped goes on where it was.
 
     Example: querywright questions build textbooks --lm openai/gpt-4o-mini --threads 16
+
+    Args:
+        collection: Name of a collection that was built.
+        num_questions: Questions a passage at most.
+        batch_size: Questions asked for in one call.
+        limit: For a trial: only the first N passages, by id.
+        prune: Remove the questions of passages that are in the collection no more.
+        engine: threads, or ray: processes, which need the extra of that name; each has its own --threads.
+        workers: Processes of ray. Default: 2.
+        embedder: embedded, or a sentence-transformers name or path.
     """
     from querywright.models.embedder import resolve_embedder
     from querywright.optimize.question_build import build_questions
     from querywright.programs.question_writer import QuestionWriter
 
-    check_judge_lm(judge_lm, judge_api_base, judge_api_key_env)
+    judge.check()
     if engine not in (THREADS, RAY):
         raise InputError(f"unknown engine {engine!r}; questions are written on {THREADS} or {RAY}")
     if workers is not None and engine != RAY:
         raise InputError(f"--workers is of --engine {RAY}; {THREADS} are told by --threads")
     writer = QuestionWriter(num_questions, batch_size)
-    workspace = Workspace.open(home, lm, api_base=api_base, api_key_env=api_key_env, max_calls=max_calls)
-    judging = workspace.judge_lm(
-        lm, judge_lm, api_base=judge_api_base, api_key_env=judge_api_key_env, max_calls=max_calls
-    )
+    workspace = Workspace.open(output.home, lm)
+    judging = workspace.judge_lm(lm, judge)
     records = None
     if engine == RAY:
         from querywright.optimize.question_processes import BuildNames, LMName, in_processes
 
+        other = judge.beside(lm)
         names = BuildNames(
             home=str(workspace.home),
-            lm=LMName(lm, api_base, api_key_env),
-            judge_lm=None if judging is workspace.lm else LMName(judge_lm or lm, judge_api_base, judge_api_key_env),
+            lm=LMName(lm.lm, lm.api_base, lm.api_key_env),
+            judge_lm=None if other is None else LMName(other.lm, other.api_base, other.api_key_env),
             num_questions=num_questions,
             batch_size=batch_size,
-            threads=threads,
-            max_calls=max_calls,
+            threads=run.threads,
+            max_calls=lm.max_calls,
         )
         records = in_processes(names, workers=workers or WORKERS, ledger=workspace.ledger)
     # Ray tells on standard output that a process died.
@@ -150,44 +109,48 @@ def build(
             embedder=resolve_embedder(embedder, store=workspace.store),
             writer=writer,
             records=records,
-            threads=threads,
-            max_failures=max_failures,
+            **run.given,
             limit=limit,
             prune=prune,
             home=workspace.home,
             progress=update,
         )
-    if as_json:
+    if output.as_json:
         print_json(report.to_json())
         return
     _show_build(report)
     say(workspace.cost_line())
 
 
-@questions_app.command("stats")
+@questions_app.command(name="stats")
 def stats(
-    collection: CollectionArgument,
-    embedder: EmbedderOption = "embedded",
-    sample: Annotated[
-        int, typer.Option("--sample", metavar="N", min=1, help="Questions whose similarities are looked at, about.")
-    ] = 1000,
-    seed: Annotated[int, typer.Option("--seed", metavar="N", help="Of the choice of these questions.")] = 0,
-    home: HomeOption = None,
-    as_json: JsonOption = False,
+    collection: str,
+    /,
+    *,
+    embedder: Name = "embedded",
+    sample: Count = 1000,
+    seed: Integer = 0,
+    output: Output = Output(),
 ) -> None:
     """Say how many questions are kept, which passages have none, how near they lie, and what they cost.
 
     Example: querywright questions stats textbooks
+
+    Args:
+        collection: Name of a collection that was built.
+        embedder: embedded, or a sentence-transformers name or path.
+        sample: Questions whose similarities are looked at, about.
+        seed: Of the choice of these questions.
     """
     from querywright.home import home as working_folder
     from querywright.models.embedder import resolve_embedder
     from querywright.models.store import open_store
     from querywright.optimize.question_stats import question_stats
 
-    folder = working_folder(home)
+    folder = working_folder(output.home)
     embeds = resolve_embedder(embedder, store=open_store(folder))
     found = question_stats(collection, embedder=embeds, home=folder, size=sample, seed=seed)
-    if as_json:
+    if output.as_json:
         print_json(found.to_json())
     else:
         _show_stats(found)

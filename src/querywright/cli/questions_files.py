@@ -4,52 +4,43 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from querywright.cli.checks import check_file
-from querywright.cli.options import EmbedderOption, HomeOption, JsonOption
+from querywright.cli.options import Flag, Name, OutFile, Output
 from querywright.cli.show import note, print_json, progress, say
 
-CollectionArgument = Annotated[
-    str, typer.Argument(metavar="COLLECTION", help="The collection whose passages the questions are about.")
-]
 
-
-def export(
-    collection: CollectionArgument,
-    save_to: Annotated[Path, typer.Option("--out", metavar="FILE", help="A file .parquet; it is replaced.")],
-    home: HomeOption = None,
-    as_json: JsonOption = False,
-) -> None:
+def export(collection: str, /, *, save_to: OutFile, output: Output = Output()) -> None:
     """Write all questions of a collection, kept or not, into a Parquet file.
 
     Its columns: passage, question, label (complete, partial, none), reason, passage_digest.
 
     Example: querywright questions export textbooks --out questions.parquet
+
+    Args:
+        collection: The collection whose passages the questions are about.
+        save_to: A file .parquet; it is replaced.
     """
     from querywright.home import home as working_folder
     from querywright.retrieval.question_files import check_parquet_name, export_questions
 
     check_parquet_name(save_to)
     check_file(save_to, "--out")
-    count = export_questions(collection, save_to, working_folder(home))
-    if as_json:
+    count = export_questions(collection, save_to, working_folder(output.home))
+    if output.as_json:
         print_json({"questions": count, "file": str(save_to)})
     else:
         say(f"{collection}: {count} questions written to {save_to}")
 
 
 def import_(
-    collection: CollectionArgument,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A .parquet file that export wrote, edited.")],
-    prune: Annotated[
-        bool, typer.Option("--prune", help="Remove the questions of passages that have no row in the file.")
-    ] = False,
-    embedder: EmbedderOption = "embedded",
-    home: HomeOption = None,
-    as_json: JsonOption = False,
+    collection: str,
+    file: Path,
+    /,
+    *,
+    prune: Flag = False,
+    embedder: Name = "embedded",
+    output: Output = Output(),
 ) -> None:
     """Make the questions of a Parquet file those of its passages.
 
@@ -59,13 +50,19 @@ def import_(
     are until their text changes.
 
     Example: querywright questions import textbooks questions.parquet
+
+    Args:
+        collection: The collection whose passages the questions are about.
+        file: A .parquet file that export wrote, edited.
+        prune: Remove the questions of passages that have no row in the file.
+        embedder: embedded, or a sentence-transformers name or path.
     """
     from querywright.home import home as working_folder
     from querywright.models.embedder import resolve_embedder
     from querywright.models.store import open_store
     from querywright.retrieval.question_files import import_questions
 
-    folder = working_folder(home)
+    folder = working_folder(output.home)
     with progress() as update:
         report = import_questions(
             collection,
@@ -77,7 +74,7 @@ def import_(
         )
     if report.ignored:
         note(f"columns that were not read: {', '.join(report.ignored)}", style="yellow")
-    if as_json:
+    if output.as_json:
         print_json(asdict(report))
     else:
         say(

@@ -4,18 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from cyclopts import Parameter
+from cyclopts.validators import Number
 
-from querywright.cli.options import (
-    ApiBaseOption,
-    CallsOption,
-    EmbedderOption,
-    HomeOption,
-    JsonOption,
-    KeyOption,
-    LMOption,
-    ThreadsOption,
-)
+from querywright.cli.options import Count, Integer, LimitedLM, Name, Output, RunOptions
 from querywright.cli.show import note, print_json, progress, say
 from querywright.cli.workspace import Workspace, lm_failures
 
@@ -25,53 +17,19 @@ if TYPE_CHECKING:
 
 
 def fill(
-    collection: Annotated[
-        str, typer.Argument(metavar="COLLECTION", help="The collection whose questions were written.")
-    ],
-    threshold: Annotated[
-        float | None,
-        typer.Option(
-            "--threshold",
-            metavar="S",
-            min=-1.0,
-            max=1.0,
-            help="Judge pairs of at least this cosine similarity.",
-            show_default=False,
-        ),
-    ] = None,
-    percentile: Annotated[
-        float | None,
-        typer.Option(
-            "--percentile",
-            metavar="P",
-            min=0.0,
-            max=100.0,
-            help="Judge pairs above this percentile of similarity, such as 99.5.",
-            show_default=False,
-        ),
-    ] = None,
-    most: Annotated[
-        int, typer.Option("--most", metavar="N", min=1, help="At most N judgements, the most similar pairs first.")
-    ] = 10_000,
-    complete: Annotated[
-        bool, typer.Option("--complete/--no-complete", help="Complete the pairs that are not judged, at low rank.")
-    ] = True,
-    cut: Annotated[
-        float, typer.Option("--cut", metavar="V", min=0.0, max=1.0, help="Store completed pairs of this value or more.")
-    ] = 0.5,
-    lm: LMOption = "embedded",
-    api_base: ApiBaseOption = None,
-    api_key_env: KeyOption = None,
-    max_calls: CallsOption = None,
-    max_failures: Annotated[
-        float,
-        typer.Option("--max-failures", metavar="SHARE", min=0.0, max=1.0, help="Share of judgements that may fail."),
-    ] = 0.05,
-    threads: ThreadsOption = 4,
-    seed: Annotated[int, typer.Option("--seed", metavar="N", help="Of what is drawn, and of the completion.")] = 0,
-    embedder: EmbedderOption = "embedded",
-    home: HomeOption = None,
-    as_json: JsonOption = False,
+    collection: str,
+    /,
+    *,
+    threshold: Annotated[float, Parameter(metavar="S", validator=Number(gte=-1, lte=1))] | None = None,
+    percentile: Annotated[float, Parameter(metavar="P", validator=Number(gte=0, lte=100))] | None = None,
+    most: Count = 10_000,
+    complete: Annotated[bool, Parameter(negative="--no-complete")] = True,
+    cut: Annotated[float, Parameter(metavar="V", validator=Number(gte=0, lte=1))] = 0.5,
+    seed: Integer = 0,
+    embedder: Name = "embedded",
+    lm: LimitedLM = LimitedLM(),
+    run: RunOptions = RunOptions(),
+    output: Output = Output(),
 ) -> None:
     """Find the passages that answer a question beside the one it was written for: judge similar pairs, complete others.
 
@@ -80,11 +38,21 @@ def fill(
     judged is stored. The same fill again costs nothing.
 
     Example: querywright questions fill textbooks --percentile 99.5 --most 5000
+
+    Args:
+        collection: The collection whose questions were written.
+        threshold: Judge pairs of at least this cosine similarity.
+        percentile: Judge pairs above this percentile of similarity, such as 99.5.
+        most: At most N judgements, the most similar pairs first.
+        complete: Complete the pairs that are not judged, at low rank.
+        cut: Store completed pairs of this value or more.
+        seed: Of what is drawn, and of the completion.
+        embedder: embedded, or a sentence-transformers name or path.
     """
     from querywright.models.embedder import resolve_embedder
     from querywright.optimize.question_fill import fill as fill_in
 
-    workspace = Workspace.open(home, lm, api_base=api_base, api_key_env=api_key_env, max_calls=max_calls)
+    workspace = Workspace.open(output.home, lm)
     with progress() as update, lm_failures():
         report = fill_in(
             collection,
@@ -96,12 +64,11 @@ def fill(
             most=most,
             complete=complete,
             cut=cut,
-            threads=threads,
-            max_failures=max_failures,
+            **run.given,
             seed=seed,
             progress=update,
         )
-    if as_json:
+    if output.as_json:
         print_json(report.to_json())
         return
     _show(report)

@@ -3,50 +3,12 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from querywright.cli.checks import check_engine, check_place, check_reader, engine_for, knob_values, pairs, reader_for
+from querywright.cli.checks import check_engine, check_place, reader_for
 from querywright.cli.compile import split_sizes
-from querywright.cli.options import (
-    ApiBaseOption,
-    CallsOption,
-    ColumnOption,
-    EmbedderOption,
-    HomeOption,
-    JsonOption,
-    KeyOption,
-    KnobOption,
-    LimitOption,
-    LMOption,
-    QuestionsArgument,
-    ReaderOption,
-    SplitOption,
-    TechniqueEngineOption,
-    ThreadsOption,
-)
-from querywright.cli.rewriter_options import (
-    BaseOption,
-    CandidatesOption,
-    MeasureOption,
-    RecipeOption,
-    RewritesOption,
-    SearchedOption,
-    SeedOption,
-    SizesOption,
-    TeacherApiBaseOption,
-    TeacherKeyOption,
-    TeacherOption,
-    TiesOption,
-    WorkOption,
-    deep_enough,
-    recipe_with,
-    resumable,
-    teacher_named,
-    work_folder,
-)
+from querywright.cli.options import DataOptions, LimitedLM, OutFile, Output, Questions, SearchOptions, Threads
+from querywright.cli.rewriter_options import RewriteOptions, recipe_with, resumable
 from querywright.cli.show import print_json, progress, say, show_table
 from querywright.cli.workspace import Workspace, lm_failures
 
@@ -55,35 +17,16 @@ if TYPE_CHECKING:
 
 
 def collect_command(
-    questions: QuestionsArgument,
-    collection: SearchedOption,
-    save_to: Annotated[Path, typer.Option("--out", metavar="FILE", help="Where the pairs are written.")],
-    technique: RewritesOption = "rrr",
-    knob: KnobOption = None,
-    base: BaseOption = "embedded",
-    recipe: RecipeOption = "ours",
-    metric: MeasureOption = "ndcg@10",
-    teacher: TeacherOption = None,
-    teacher_api_base: TeacherApiBaseOption = None,
-    teacher_api_key_env: TeacherKeyOption = None,
-    candidates: CandidatesOption = 4,
-    ties: TiesOption = False,
-    sizes: SizesOption = None,
-    seed: SeedOption = 0,
-    work: WorkOption = None,
-    reader: ReaderOption = "auto",
-    lm: LMOption = "embedded",
-    api_base: ApiBaseOption = None,
-    api_key_env: KeyOption = None,
-    max_calls: CallsOption = None,
-    column: ColumnOption = None,
-    limit: LimitOption = None,
-    split: SplitOption = None,
-    embedder: EmbedderOption = "embedded",
-    engine: TechniqueEngineOption = None,
-    threads: ThreadsOption = 4,
-    home: HomeOption = None,
-    as_json: JsonOption = False,
+    questions: Questions,
+    /,
+    *,
+    save_to: OutFile,
+    rewrites: RewriteOptions,
+    search: SearchOptions = SearchOptions(),
+    data: DataOptions = DataOptions(),
+    lm: LimitedLM = LimitedLM(),
+    run: Threads = Threads(),
+    output: Output = Output(),
 ) -> None:
     """Collect rewrites of train questions, for rewriter train --pairs FILE.
 
@@ -94,53 +37,57 @@ def collect_command(
 
     Example: querywright rewriter collect questions.jsonl --collection mine --technique hcqr
     --teacher openai/gpt-4o-mini --out pairs.jsonl
+
+    Args:
+        save_to: Where the pairs are written.
     """
-    from querywright.data import read_questions, split_questions
+    from querywright.data import split_questions
     from querywright.errors import InputError
-    from querywright.optimize.rewriter.collect import EVIDENCE, CollectSettings
+    from querywright.optimize.rewriter.collect import EVIDENCE
     from querywright.optimize.rewriter.collecting import check_pairs_file, collect_pairs
     from querywright.optimize.rewriter.given import Given
     from querywright.optimize.rewriter.settings import TrainSettings, check_collecting
     from querywright.programs.qb_rag import QBRAG
 
-    check_reader(reader)
-    engine = None if engine is None else check_engine(engine)
+    named_engine = None if search.engine is None else check_engine(search.engine)
     # The questions of passages are written before there are any to search.
-    engine = (engine if technique == QBRAG.NAME else engine_for(technique, engine)) or "dense"
-    settings = TrainSettings(
-        technique=technique,
-        knobs=deep_enough(technique, metric, knob_values(technique, pairs(knob, "--knob"))),
-        base=base,
-        recipe=recipe_with(recipe, {}),
-        metric=metric,
-        seed=seed,
-        collect=CollectSettings(candidates=candidates, ties=ties, threads=threads),
-    )
-    named = teacher or (base if base == "embedded" else None)
+    engine = named_engine or "dense" if rewrites.technique == QBRAG.NAME else search.engine_of(rewrites.technique)
+    settings = TrainSettings(**rewrites.settings(search, run.threads), recipe=recipe_with(rewrites.recipe, {}))
+    named = rewrites.teacher or (rewrites.base if rewrites.base == "embedded" else None)
     if named is None:
-        raise InputError(f"there is nothing to collect rewrites from for the base {base!r}: give --teacher NAME")
-    kept_in = work_folder(home, work, save_to.stem)
+        raise InputError(
+            f"there is nothing to collect rewrites from for the base {rewrites.base!r}: give --teacher NAME"
+        )
+    kept_in = rewrites.work_folder(output, save_to.stem)
     check_pairs_file(save_to, kept_in)
     check_place(save_to.absolute().parent, save_to.name, "--out")
-    asked = read_questions(questions, columns=pairs(column, "--column"), limit=limit, split=split)
-    splits = split_questions(asked, seed=seed, sizes=split_sizes(sizes))
-    read_by = None if reader == "none" or not settings.recipe.needs_reader else reader_for(asked, reader)
+    asked = data.questions(questions)
+    splits = split_questions(asked, seed=rewrites.seed, sizes=split_sizes(rewrites.sizes))
+    reads = rewrites.reader != "none" and settings.recipe.needs_reader
+    read_by = reader_for(asked, rewrites.reader) if reads else None
     check_collecting(settings, splits.train, reader=read_by is not None, by_evidence=named == EVIDENCE)
-    workspace = Workspace.open(home, lm, api_base=api_base, api_key_env=api_key_env, max_calls=max_calls)
+    workspace = Workspace.open(output.home, lm)
     given = Given(
         splits,
-        workspace.retriever(collection, embedder, engine),
-        collection,
-        teacher=teacher_named(workspace, named, teacher_api_base, teacher_api_key_env, max_calls),
+        workspace.retriever(rewrites.collection, search.embedder, engine),
+        rewrites.collection,
+        teacher=rewrites.opened_teacher(workspace, named, lm),
         reader=read_by,
         reader_lm=workspace.lm if read_by else None,
     )
     with resumable(kept_in, "what was collected"), progress() as update, lm_failures():
         found = collect_pairs(settings, given, out=save_to, work=kept_in, progress=update)
-    if as_json:
-        print_json({"pairs_file": save_to.name, "technique": technique, "collection": collection, **found.to_json()})
+    if output.as_json:
+        print_json(
+            {
+                "pairs_file": save_to.name,
+                "technique": rewrites.technique,
+                "collection": rewrites.collection,
+                **found.to_json(),
+            }
+        )
         return
-    show_table(f"{technique} on {collection}, train questions", [_row(found)], notes=_notes(found))
+    show_table(f"{rewrites.technique} on {rewrites.collection}, train questions", [_row(found)], notes=_notes(found))
     say(f"pairs: {save_to}")
     say(workspace.cost_line())
 

@@ -4,74 +4,39 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
-from querywright.cli.checks import check_engine, engine_for, knob_values, note_unlearnt, pairs
+from querywright.cli.checks import knob_values, note_unlearnt
 from querywright.cli.options import (
-    ApiBaseOption,
-    CallsOption,
-    ColumnOption,
-    EmbedderOption,
-    HomeOption,
-    JsonOption,
-    KeyOption,
-    KnobOption,
-    LimitOption,
-    LMOption,
-    QuestionsArgument,
-    SplitOption,
-    TechniqueEngineOption,
-    ThreadsOption,
+    Count,
+    DataOptions,
+    LimitedLM,
+    LMOptions,
+    Name,
+    Names,
+    Output,
+    Questions,
+    SearchOptions,
+    Threads,
 )
 from querywright.cli.show import print_json, progress, say, show_table
 from querywright.cli.workspace import Workspace, lm_failures
 
 
 def evaluate_command(
-    path: Annotated[Path, typer.Argument(metavar="PATH", help="A rewriter's folder.")],
-    questions: QuestionsArgument,
-    collection: Annotated[str, typer.Option("--collection", metavar="NAME", help="The collection that is searched.")],
-    technique: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--technique", metavar="NAME", help="Repeatable. Default: those it was trained for.", show_default=False
-        ),
-    ] = None,
-    metric: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--metric",
-            metavar="NAME",
-            help="What passages are measured by. Repeatable. Default: exact_recovery@1, recall@5, ndcg@10 and "
-            "decision_useful, which need labelled evidence.",
-            show_default=False,
-        ),
-    ] = None,
-    knob: KnobOption = None,
-    max_passages: Annotated[
-        int | None,
-        typer.Option(
-            "--max-passages",
-            metavar="N",
-            min=1,
-            help="Of every arm. Default: as many as it was trained with, else 10.",
-            show_default=False,
-        ),
-    ] = None,
-    lm: LMOption = "embedded",
-    api_base: ApiBaseOption = None,
-    api_key_env: KeyOption = None,
-    max_calls: CallsOption = None,
-    column: ColumnOption = None,
-    limit: LimitOption = None,
-    split: SplitOption = None,
-    embedder: EmbedderOption = "embedded",
-    engine: TechniqueEngineOption = None,
-    threads: ThreadsOption = 4,
-    home: HomeOption = None,
-    as_json: JsonOption = False,
+    path: Path,
+    questions: Questions,
+    /,
+    *,
+    collection: Name,
+    technique: Names = (),
+    metric: Names = (),
+    max_passages: Count | None = None,
+    search: SearchOptions = SearchOptions(),
+    data: DataOptions = DataOptions(),
+    lm: LimitedLM = LimitedLM(),
+    run: Threads = Threads(),
+    output: Output = Output(),
 ) -> None:
     """Measure a rewriter as it is used: beside no rewriting, and beside --lm in the same techniques.
 
@@ -79,8 +44,15 @@ def evaluate_command(
     trained with, where none are given.
 
     Example: querywright rewriter evaluate artifacts/mine questions.jsonl --collection mine
+
+    Args:
+        path: A rewriter's folder.
+        collection: The collection that is searched.
+        technique: Repeatable. Default: those it was trained for.
+        metric: What passages are measured by. Repeatable. Default: exact_recovery@1, recall@5, ndcg@10 and
+            decision_useful, which need labelled evidence.
+        max_passages: Of every arm. Default: as many as it was trained with, else 10.
     """
-    from querywright.data import read_questions
     from querywright.errors import InputError
     from querywright.models.rewriters import read_rewriter
     from querywright.optimize.evaluate import evaluate, metrics_by_name
@@ -91,39 +63,42 @@ def evaluate_command(
     from querywright.programs import make_program, takes_rewriter, technique_class
 
     rewriter = read_rewriter(path)
-    note_unlearnt(path, technique or ())
-    asked = read_questions(questions, columns=pairs(column, "--column"), limit=limit, split=split)
-    metrics = metrics_by_name(metric or METRICS)
+    note_unlearnt(path, technique)
+    asked = data.questions(questions)
+    metrics = metrics_by_name([*(metric or METRICS)])
     # The questions of passages are written before a search, and no technique asks for them.
-    names = technique or [name for name in rewriter.techniques if takes_rewriter(technique_class(name))]
+    names = [*technique] or [name for name in rewriter.techniques if takes_rewriter(technique_class(name))]
     if not names:
         raise InputError(
             f"{rewriter.name} learnt the prompts of {', '.join(rewriter.techniques)}, which no search asks; name a "
             "technique with --technique to measure it there"
         )
-    engines = [engine_for(name, None if engine is None else check_engine(engine)) or "dense" for name in names]
-    given = pairs(knob, "--knob")
+    engines = [search.engine_of(name) for name in names]
+    given = search.knobs
     knobs = [knob_values(name, given) if given else _trained_with(rewriter.card, name) for name in names]
     passages = max_passages or max((one.get("max_passages", 0) for one in knobs), default=0) or 10
-    workspace = Workspace.open(home, lm, api_base=api_base, api_key_env=api_key_env, max_calls=max_calls)
-    trained = workspace.another_lm(f"rewriter:{path}", api_base=None, api_key_env=None, max_calls=max_calls)
+    workspace = Workspace.open(output.home, lm)
+    trained = workspace.another_lm(LMOptions(f"rewriter:{path}"), lm.max_calls)
     arms: dict[str, list[Any]] = {}
     with progress() as update, lm_failures():
         for one in dict.fromkeys(engines):
-            retriever = workspace.retriever(collection, embedder, one)
+            retriever = workspace.retriever(collection, search.embedder, one)
             plain = NO_REWRITING if len(set(engines)) == 1 else f"{NO_REWRITING}, {one}"
             asks = [(plain, make_program("plain", retriever, max_passages=passages), workspace.lm)]
             for name, searched, values in zip(names, engines, knobs, strict=True):
                 if searched == one:
                     program = make_program(name, retriever, **{**values, "max_passages": passages})
-                    asks += [(f"{name}, {lm}", program, workspace.lm), (f"{name}, {rewriter.name}", program, trained)]
+                    asks += [
+                        (f"{name}, {lm.lm}", program, workspace.lm),
+                        (f"{name}, {rewriter.name}", program, trained),
+                    ]
             arms[plain] = [
-                evaluate(program, asked, lm=asked_lm, name=arm, metrics=metrics, threads=threads, progress=update)
+                evaluate(program, asked, lm=asked_lm, name=arm, metrics=metrics, threads=run.threads, progress=update)
                 for arm, program, asked_lm in asks
             ]
     every = [arm for found in arms.values() for arm in found]
     comparisons = [one for plain, found in arms.items() for one in against(found, plain)]
-    if as_json:
+    if output.as_json:
         print_json({"arms": [arm.to_json() for arm in every], "comparisons": [one.to_json() for one in comparisons]})
         return
     show_table(

@@ -6,69 +6,96 @@ import contextlib
 import shlex
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
+from cyclopts import Parameter
 
+from querywright.cli.checks import check_reader, knob_values
+from querywright.cli.compile import Sizes
+from querywright.cli.options import Count, Flag, Folder, Home, LimitedLM, LMOptions, Name, SearchOptions, Url, Whole
 from querywright.cli.show import note
 from querywright.cli.workspace import Workspace
 
 if TYPE_CHECKING:
-    from querywright.optimize.rewriter.collect import Teacher
+    from querywright.optimize.rewriter.collect import CollectSettings, Teacher
     from querywright.optimize.rewriter.recipes import Recipe
 
-SearchedOption = Annotated[str, typer.Option("--collection", metavar="NAME", help="The collection that is searched.")]
-RewritesOption = Annotated[str, typer.Option("--technique", metavar="NAME", help="Whose rewrites are learnt.")]
-BaseOption = Annotated[
-    str, typer.Option("--base", metavar="NAME", help="embedded, a folder, or a model of the Hugging Face hub.")
-]
-RecipeOption = Annotated[str, typer.Option("--recipe", metavar="NAME", help="ours, seed or paper.")]
-MeasureOption = Annotated[str, typer.Option("--metric", metavar="NAME", help="What retrieval is measured by.")]
-TeacherOption = Annotated[
-    str | None,
-    typer.Option(
-        "--teacher",
-        metavar="NAME",
-        help="The LM whose rewrites are collected, or evidence: no LM, the names that the evidence of a question is "
-        "about, or for qb_rag what was asked of a passage. Default: the base itself where that is embedded.",
-        show_default=False,
-    ),
-]
-TeacherApiBaseOption = Annotated[
-    str | None,
-    typer.Option("--teacher-api-base", metavar="URL", help="Address of the teacher's server.", show_default=False),
-]
-TeacherKeyOption = Annotated[
-    str | None,
-    typer.Option(
-        "--teacher-api-key-env", metavar="NAME", help="Variable that holds the teacher's key.", show_default=False
-    ),
-]
-CandidatesOption = Annotated[int, typer.Option("--candidates", metavar="N", min=1, help="Rewrites a question.")]
-TiesOption = Annotated[
-    bool, typer.Option("--ties", help="Also learn a best rewrite that finds as much as the question, and not more.")
-]
-SizesOption = Annotated[
-    str | None,
-    typer.Option(
-        "--sizes",
-        metavar="N,N,N",
-        help="Questions in train,dev,test. Default: 30 %, 30 %, 40 % of all.",
-        show_default=False,
-    ),
-]
-SeedOption = Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Of the split and of all draws.")]
-WorkOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--work",
-        metavar="FOLDER",
-        help="Where the work is kept, and taken up again. Default: in the working folder, named as --out.",
-        show_default=False,
-    ),
-]
+
+@Parameter(name="*", group="Rewrites")
+@dataclass(frozen=True, slots=True)
+class RewriteOptions:
+    """What is learnt, and from whom.
+
+    Args:
+        collection: The collection that is searched.
+        technique: Whose rewrites are learnt.
+        base: embedded, a folder, or a model of the Hugging Face hub.
+        recipe: ours, seed or paper.
+        metric: What retrieval is measured by.
+        teacher: The LM whose rewrites are collected, or evidence: no LM, the names that the evidence of a question is
+            about, or for qb_rag what was asked of a passage. Default: the base itself where that is embedded.
+        teacher_api_base: Address of the teacher's server.
+        teacher_api_key_env: Variable that holds the teacher's key.
+        candidates: Rewrites a question.
+        ties: Also learn a best rewrite that finds as much as the question, and not more.
+        sizes: Questions in train,dev,test. Default: 30 %, 30 %, 40 % of all.
+        seed: Of the split and of all draws.
+        work: Where the work is kept, and taken up again. Default: in the working folder, named as --out.
+        reader: auto, multiple_choice, short_answer, grounded or none.
+    """
+
+    collection: Name
+    technique: Name = "rrr"
+    base: Name = "embedded"
+    recipe: Name = "ours"
+    metric: Name = "ndcg@10"
+    teacher: Name | None = None
+    teacher_api_base: Url | None = None
+    teacher_api_key_env: Name | None = None
+    candidates: Count = 4
+    ties: Flag = False
+    sizes: Sizes | None = None
+    seed: Whole = 0
+    work: Folder | None = None
+    reader: Name = "auto"
+
+    def settings(self, search: SearchOptions, threads: int) -> dict[str, Any]:
+        """What both a training and a collection are set to; everything is checked."""
+        from querywright.optimize.rewriter.collect import CollectSettings
+
+        check_reader(self.reader)
+        collect: CollectSettings = CollectSettings(candidates=self.candidates, ties=self.ties, threads=threads)
+        return {
+            "technique": self.technique,
+            "knobs": deep_enough(self.technique, self.metric, knob_values(self.technique, search.knobs)),
+            "base": self.base,
+            "metric": self.metric,
+            "seed": self.seed,
+            "collect": collect,
+        }
+
+    def opened_teacher(self, workspace: Workspace, name: str | None, lm: LimitedLM) -> Teacher | None:
+        """The teacher of that name, an LM with a limit of calls of its own; None where none is named."""
+        from querywright.optimize.rewriter.collect import EVIDENCE
+
+        if name is None:
+            return None
+        if name == EVIDENCE:
+            return EVIDENCE
+        return workspace.another_lm(LMOptions(name, self.teacher_api_base, self.teacher_api_key_env), lm.max_calls)
+
+    def work_folder(self, place: Home, name: str) -> Path:
+        """The working folder of a training or collection.
+
+        Args:
+            place: Where it is by default.
+            name: Of what is made.
+        """
+        from querywright.home import home as working_folder
+
+        return self.work or working_folder(place.home) / "rewriters" / name
 
 
 def recipe_with(name: str, changes: Mapping[str, Any]) -> Recipe:
@@ -93,32 +120,6 @@ def deep_enough(technique: str, metric: str, knobs: Mapping[str, Any]) -> dict[s
     depth = int(metric.partition("@")[2] or 0)
     default = next((one.default for one in technique_class(technique).KNOBS if one.name == "max_passages"), None)
     return dict(knobs) if default is None else {"max_passages": max(depth, default, DEEPEST), **knobs}
-
-
-def teacher_named(
-    workspace: Workspace, name: str | None, api_base: str | None, api_key_env: str | None, max_calls: int | None
-) -> Teacher | None:
-    """The teacher, an LM with a limit of calls of its own; None where none is named."""
-    from querywright.optimize.rewriter.collect import EVIDENCE
-
-    if name is None:
-        return None
-    if name == EVIDENCE:
-        return EVIDENCE
-    return workspace.another_lm(name, api_base=api_base, api_key_env=api_key_env, max_calls=max_calls)
-
-
-def work_folder(home: Path | None, work: Path | None, name: str) -> Path:
-    """The working folder of a training or collection.
-
-    Args:
-        home: Where it is by default.
-        work: The one that was named.
-        name: Of what is made.
-    """
-    from querywright.home import home as working_folder
-
-    return work or working_folder(home) / "rewriters" / name
 
 
 @contextlib.contextmanager

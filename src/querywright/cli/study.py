@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 import shlex
 from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from cyclopts import Parameter
+from cyclopts.validators import Number
 
 from querywright.cli.checks import check_file, note_unlearnt
-from querywright.cli.options import HomeOption, JsonOption
+from querywright.cli.options import Count, Flag, Json, LMOptions, OutFile, OutFolder, Output, Url, Whole, make_app
 from querywright.cli.show import note, print_json, say, show_table
 from querywright.cli.study_show import show_status, show_study, study_progress
 from querywright.cli.workspace import Workspace, lm_failures
@@ -24,48 +26,80 @@ if TYPE_CHECKING:
 
 REPORT = "report.html"
 
-study_app = typer.Typer(
-    help="Search techniques, knobs and prompts together, and answer every question once.",
-    no_args_is_help=True,
-    rich_markup_mode="rich",
-)
+study_app = make_app("study", "Search techniques, knobs and prompts together, and answer every question once.")
 
-SpecArgument = Annotated[Path, typer.Argument(metavar="FILE", help="The study: a YAML file.", show_default=False)]
-FolderArgument = Annotated[
-    Path, typer.Argument(metavar="FOLDER", help="What study run was given with --out.", show_default=False)
-]
-WorkersOption = Annotated[int, typer.Option("--workers", metavar="N", min=1, help="Processes side by side.")]
-StorageOption = Annotated[
-    str | None,
-    typer.Option(
-        "--storage",
-        metavar="URL",
-        help="Of PostgreSQL, in place of the one in the file; it is never printed or kept.",
-        show_default=False,
-    ),
-]
+Minutes = Annotated[float, Parameter(metavar="N", validator=Number(gte=0.01))]
+Dollars = Annotated[float, Parameter(metavar="N", validator=Number(gte=0))]
 
 
-@study_app.command("check")
-def check_command(
-    file: SpecArgument,
-    measure: Annotated[
-        bool, typer.Option("--measure", help="Time one question for real, to tell minutes; this asks the LM.")
-    ] = False,
-    home: HomeOption = None,
-    as_json: JsonOption = False,
-) -> None:
+@Parameter(name="*", group="Run")
+@dataclass(frozen=True, slots=True)
+class StorageOptions:
+    """Where trials are kept.
+
+    Args:
+        storage: Of PostgreSQL, in place of the one in the file; it is never printed or kept.
+    """
+
+    storage: Url | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerOptions(StorageOptions):
+    """Where trials are kept, and who runs them.
+
+    Args:
+        workers: Processes side by side.
+    """
+
+    workers: Count = 1
+
+
+@Parameter(name="*", group="Budget")
+@dataclass(frozen=True, slots=True)
+class BudgetOptions:
+    """What a study may take, in all.
+
+    Args:
+        trials: Trials in all, if more.
+        budget_calls: LM calls in all.
+        budget_tokens: Tokens in all.
+        budget_dollars: US dollars in all.
+        budget_minutes: Minutes in all.
+    """
+
+    trials: Count | None = None
+    budget_calls: Whole | None = None
+    budget_tokens: Whole | None = None
+    budget_dollars: Dollars | None = None
+    budget_minutes: Minutes | None = None
+
+    @property
+    def changes(self) -> dict[str, Any]:
+        """Changes of the study."""
+        given = {name: value for name, value in asdict(self).items() if value is not None}
+        budget = {name.removeprefix("budget_"): value for name, value in given.items() if name != "trials"}
+        trials = {"trials": self.trials} if self.trials is not None else {}
+        return {**({"budget": budget} if budget else {}), **trials}
+
+
+@study_app.command(name="check")
+def check_command(file: Path, /, *, measure: Flag = False, output: Output = Output()) -> None:
     """Check a study and its data, and say what it takes at most, before anything is asked.
 
     Example: querywright study check study.yaml
+
+    Args:
+        file: The study: a YAML file.
+        measure: Time one question for real, to tell minutes; this asks the LM.
     """
     from querywright.optimize.study.data import checked_study
     from querywright.optimize.study.estimate import estimate
 
-    checked = checked_study(file, home)
+    checked = checked_study(file, output.home)
     spec = checked.spec
     _note_unlearnt(spec)
-    workspace = Workspace.open(home, spec.lm, api_base=spec.api_base, api_key_env=spec.api_key_env)
+    workspace = Workspace.open(output.home, LMOptions(spec.lm, spec.api_base, spec.api_key_env))
     rewriter = workspace.rewriter(None if spec.rewriter is None else Path(spec.rewriter))
     seconds = None
     if measure:
@@ -80,7 +114,7 @@ def check_command(
         seconds_per_call=seconds,
     )
     sizes = {name: len(part) for name, part in checked.splits._asdict().items()}
-    if as_json:
+    if output.as_json:
         print_json({"name": spec.name, "trials": spec.trials, "questions": sizes, **found.to_json()})
         return
     questions = ", ".join(f"{name} {size}" for name, size in sizes.items())
@@ -95,149 +129,127 @@ def check_command(
     say(f"{file.name} is in order")
 
 
-@study_app.command("run")
+@study_app.command(name="run")
 def run_command(
-    file: SpecArgument,
-    save_to: Annotated[
-        Path, typer.Option("--out", metavar="FOLDER", help="Where the study is kept, and taken up again.")
-    ],
-    workers: WorkersOption = 1,
-    storage: StorageOption = None,
-    home: HomeOption = None,
-    as_json: JsonOption = False,
+    file: Path, /, *, save_to: OutFolder, run: WorkerOptions = WorkerOptions(), output: Output = Output()
 ) -> None:
     """Run a study: try arms on dev, hold the best against no rewriting on test once, save programs and a report.
 
     A run that was ended, whichever way, goes on with the same command, or with study resume.
 
     Example: querywright study run study.yaml --out studies/mine --workers 4
+
+    Args:
+        file: The study: a YAML file.
+        save_to: Where the study is kept, and taken up again.
     """
     from querywright.optimize.study.data import checked_study
     from querywright.optimize.study.engine import run_study
 
-    spec = checked_study(file, home).spec
+    spec = checked_study(file, output.home).spec
     _note_unlearnt(spec)
-    with _resumable(save_to, storage), study_progress() as update, lm_failures():
+    with _resumable(save_to, run.storage), study_progress() as update, lm_failures():
         snapshot = run_study(
             spec,
             save_to,
-            workers=workers,
-            home=home,
-            storage=storage,
-            command=_command("run", file, "--out", save_to, "--workers", workers),
+            workers=run.workers,
+            home=output.home,
+            storage=run.storage,
+            command=_command("run", file, "--out", save_to, "--workers", run.workers),
             progress=update,
         )
-    _end(snapshot, save_to, as_json=as_json)
+    _end(snapshot, save_to, as_json=output.as_json)
 
 
-@study_app.command("resume")
+@study_app.command(name="resume")
 def resume_command(
-    folder: FolderArgument,
-    workers: WorkersOption = 1,
-    storage: StorageOption = None,
-    trials: Annotated[
-        int | None, typer.Option("--trials", metavar="N", min=1, help="Trials in all, if more.", show_default=False)
-    ] = None,
-    calls: Annotated[
-        int | None,
-        typer.Option("--budget-calls", metavar="N", min=0, help="LM calls in all.", show_default=False),
-    ] = None,
-    tokens: Annotated[
-        int | None, typer.Option("--budget-tokens", metavar="N", min=0, help="Tokens in all.", show_default=False)
-    ] = None,
-    dollars: Annotated[
-        float | None,
-        typer.Option("--budget-dollars", metavar="N", min=0.0, help="US dollars in all.", show_default=False),
-    ] = None,
-    minutes: Annotated[
-        float | None,
-        typer.Option("--budget-minutes", metavar="N", min=0.01, help="Minutes in all.", show_default=False),
-    ] = None,
-    home: HomeOption = None,
-    as_json: JsonOption = False,
+    folder: Path,
+    /,
+    *,
+    run: WorkerOptions = WorkerOptions(),
+    budget: BudgetOptions = BudgetOptions(),
+    output: Output = Output(),
 ) -> None:
     """Go on with a study that was interrupted, killed, or stopped at its budget; nothing is asked twice.
 
     Example: querywright study resume studies/mine --budget-calls 20000
+
+    Args:
+        folder: What study run was given with --out.
     """
     from querywright.optimize.study.engine import resume_study
 
     _check_study(folder)
-    limits = {"calls": calls, "tokens": tokens, "dollars": dollars, "minutes": minutes}
-    budget = {name: value for name, value in limits.items() if value is not None}
-    changes: dict[str, Any] = {"budget": budget} if budget else {}
-    if trials is not None:
-        changes["trials"] = trials
-    with _resumable(folder, storage), study_progress() as update, lm_failures():
+    with _resumable(folder, run.storage), study_progress() as update, lm_failures():
         snapshot = resume_study(
             folder,
-            workers=workers,
-            home=home,
-            storage=storage,
-            changes=changes or None,
-            command=_command("run", folder / "study.yaml", "--out", folder, "--workers", workers),
+            workers=run.workers,
+            home=output.home,
+            storage=run.storage,
+            changes=budget.changes or None,
+            command=_command("run", folder / "study.yaml", "--out", folder, "--workers", run.workers),
             progress=update,
         )
-    _end(snapshot, folder, as_json=as_json)
+    _end(snapshot, folder, as_json=output.as_json)
 
 
-@study_app.command("status")
-def status_command(folder: FolderArgument, storage: StorageOption = None, as_json: JsonOption = False) -> None:
+@study_app.command(name="status")
+def status_command(folder: Path, /, *, where: StorageOptions = StorageOptions(), as_json: Json = False) -> None:
     """Say how far a study is; it may be running, and is not disturbed.
 
     Example: querywright study status studies/mine
+
+    Args:
+        folder: What study run was given with --out.
     """
     from querywright.optimize.study.status import status
 
-    found = _snapshot(folder, storage)
+    found = _snapshot(folder, where.storage)
     if as_json:
         print_json(status(found))
     else:
         show_status(found)
 
 
-@study_app.command("report")
+@study_app.command(name="report")
 def report_command(
-    folder: FolderArgument,
-    save_to: Annotated[
-        Path | None,
-        typer.Option("--out", metavar="FILE", help="Default: report.html in FOLDER.", show_default=False),
-    ] = None,
-    storage: StorageOption = None,
+    folder: Path, /, *, save_to: OutFile | None = None, where: StorageOptions = StorageOptions()
 ) -> None:
     """Write the report of a study as it stands now: one HTML file that opens without a network.
 
     Example: querywright study report studies/mine --out mine.html
+
+    Args:
+        folder: What study run was given with --out.
+        save_to: Default: report.html in FOLDER.
     """
     from querywright.optimize.study.report import write_report
 
-    found = _snapshot(folder, storage)
+    found = _snapshot(folder, where.storage)
     target = save_to or folder / REPORT
     check_file(target, "--out")
     write_report(found, target)
     say(f"report: {target}")
 
 
-@study_app.command("export")
+@study_app.command(name="export")
 def export_command(
-    folder: FolderArgument,
-    save_to: Annotated[
-        Path, typer.Option("--out", metavar="FILE", help="A file that ends in .parquet, .csv or .jsonl.")
-    ],
-    questions: Annotated[
-        bool, typer.Option("--questions", help="A row a trial and question, in place of a row a trial.")
-    ] = False,
-    storage: StorageOption = None,
+    folder: Path, /, *, save_to: OutFile, questions: Flag = False, where: StorageOptions = StorageOptions()
 ) -> None:
     """Write the trials of a study as a table for other tools.
 
     Example: querywright study export studies/mine --out trials.parquet
+
+    Args:
+        folder: What study run was given with --out.
+        save_to: A file that ends in .parquet, .csv or .jsonl.
+        questions: A row a trial and question, in place of a row a trial.
     """
     from querywright.optimize.study.export import export
     from querywright.optimize.tables import check_table
 
     check_table(save_to)
-    found = _snapshot(folder, storage)
+    found = _snapshot(folder, where.storage)
     check_file(save_to, "--out")
     rows = export(found, save_to, questions=questions)
     say(f"{rows} rows: {save_to}")

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated, Any
+from typing import Any
 
-import typer
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from querywright.cli.options import JsonOption
+from querywright.cli.options import Flag, Json
 from querywright.cli.show import out, print_json, say
 
 
-def techniques(
-    as_json: JsonOption = False,
-    markdown: Annotated[bool, typer.Option("--markdown", help="Print the table of the README.")] = False,
-) -> None:
+def techniques(*, as_json: Json = False, markdown: Flag = False) -> None:
     """List the techniques with source, LM stages, searches and knobs.
 
     Example: querywright techniques
+
+    Args:
+        markdown: Print the table of the README.
     """
     rows = technique_rows()
     if as_json:

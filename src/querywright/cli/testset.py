@@ -3,60 +3,30 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from querywright.cli.checks import check_file, check_judge_lm
-from querywright.cli.options import (
-    ApiBaseOption,
-    CallsOption,
-    HomeOption,
-    JsonOption,
-    JudgeApiBaseOption,
-    JudgeKeyOption,
-    KeyOption,
-    LMOption,
-    WriterJudgeLMOption,
-)
+from querywright.cli.checks import check_file
+from querywright.cli.options import Count, Integer, JudgeLM, LimitedLM, OutFile, Output, RunOptions, make_app
 from querywright.cli.show import note, print_json, progress, say
 from querywright.cli.workspace import Workspace, lm_failures
 
 if TYPE_CHECKING:
     from querywright.optimize.question_set import QuestionSet
 
-CollectionArgument = Annotated[
-    str, typer.Argument(metavar="COLLECTION", help="A collection with an index of questions.")
-]
-FileOption = Annotated[
-    Path,
-    typer.Option("--out", metavar="FILE", help="The set, a file .jsonl; beside it NAME.card.json says how it came."),
-]
-SeedOption = Annotated[int, typer.Option("--seed", metavar="N", help="Of the order in which questions are asked for.")]
-SetThreadsOption = Annotated[int, typer.Option("--threads", metavar="N", min=1, help="Questions under way at a time.")]
-SetFailuresOption = Annotated[
-    float, typer.Option("--max-failures", metavar="SHARE", min=0.0, max=1.0, help="Share that may fail, 0 to 1.")
-]
-
-testset_app = typer.Typer(
-    help="Write questions to test an index of questions with.", no_args_is_help=True, rich_markup_mode="rich"
-)
+testset_app = make_app("testset", "Write questions to test an index of questions with.")
 
 
-@testset_app.command("rephrase")
+@testset_app.command(name="rephrase")
 def rephrase_command(
-    collection: CollectionArgument,
-    save_to: FileOption,
-    number: Annotated[int, typer.Option("--number", metavar="N", min=1, help="Questions in the set.")] = 500,
-    seed: SeedOption = 0,
-    lm: LMOption = "embedded",
-    api_base: ApiBaseOption = None,
-    api_key_env: KeyOption = None,
-    max_calls: CallsOption = None,
-    max_failures: SetFailuresOption = 0.05,
-    threads: SetThreadsOption = 4,
-    home: HomeOption = None,
-    as_json: JsonOption = False,
+    collection: str,
+    /,
+    *,
+    save_to: OutFile,
+    number: Count = 500,
+    seed: Integer = 0,
+    lm: LimitedLM = LimitedLM(),
+    run: RunOptions = RunOptions(),
+    output: Output = Output(),
 ) -> None:
     """Put questions of the index in other words.
 
@@ -64,47 +34,36 @@ def rephrase_command(
     dropped. Use another LM than the one that wrote the index.
 
     Example: querywright testset rephrase textbooks --out rephrased.jsonl
+
+    Args:
+        collection: A collection with an index of questions.
+        save_to: The set, a file .jsonl; beside it NAME.card.json says how it came.
+        number: Questions in the set.
+        seed: Of the order in which questions are asked for.
     """
     from querywright.optimize.testsets import rephrase
 
     _check(save_to)
-    workspace = Workspace.open(home, lm, api_base=api_base, api_key_env=api_key_env, max_calls=max_calls)
+    workspace = Workspace.open(output.home, lm)
     with progress() as update, lm_failures():
         made = rephrase(
-            collection,
-            lm=workspace.lm,
-            number=number,
-            seed=seed,
-            threads=threads,
-            max_failures=max_failures,
-            home=workspace.home,
-            progress=update,
+            collection, lm=workspace.lm, number=number, seed=seed, **run.given, home=workspace.home, progress=update
         )
-    _finish(made, save_to, workspace, as_json)
+    _finish(made, save_to, workspace, output.as_json)
 
 
-@testset_app.command("out-of-distribution")
+@testset_app.command(name="out-of-distribution")
 def out_of_distribution_command(
-    collection: CollectionArgument,
-    save_to: FileOption,
-    number: Annotated[
-        int | None,
-        typer.Option(
-            "--number", metavar="N", min=1, help="Questions at most. Default: one a passage.", show_default=False
-        ),
-    ] = None,
-    seed: SeedOption = 0,
-    lm: LMOption = "embedded",
-    api_base: ApiBaseOption = None,
-    api_key_env: KeyOption = None,
-    judge_lm: WriterJudgeLMOption = None,
-    judge_api_base: JudgeApiBaseOption = None,
-    judge_api_key_env: JudgeKeyOption = None,
-    max_calls: CallsOption = None,
-    max_failures: SetFailuresOption = 0.05,
-    threads: SetThreadsOption = 4,
-    home: HomeOption = None,
-    as_json: JsonOption = False,
+    collection: str,
+    /,
+    *,
+    save_to: OutFile,
+    number: Count | None = None,
+    seed: Integer = 0,
+    lm: LimitedLM = LimitedLM(),
+    judge: JudgeLM = JudgeLM(),
+    run: RunOptions = RunOptions(),
+    output: Output = Output(),
 ) -> None:
     """Ask of each passage what none of its stored questions asks.
 
@@ -112,15 +71,19 @@ def out_of_distribution_command(
     and judged the index.
 
     Example: querywright testset out-of-distribution textbooks --out new.jsonl
+
+    Args:
+        collection: A collection with an index of questions.
+        save_to: The set, a file .jsonl; beside it NAME.card.json says how it came.
+        number: Questions at most. Default: one a passage.
+        seed: Of the order in which questions are asked for.
     """
     from querywright.optimize.testsets import out_of_distribution
 
     _check(save_to)
-    check_judge_lm(judge_lm, judge_api_base, judge_api_key_env)
-    workspace = Workspace.open(home, lm, api_base=api_base, api_key_env=api_key_env, max_calls=max_calls)
-    judging = workspace.judge_lm(
-        lm, judge_lm, api_base=judge_api_base, api_key_env=judge_api_key_env, max_calls=max_calls
-    )
+    judge.check()
+    workspace = Workspace.open(output.home, lm)
+    judging = workspace.judge_lm(lm, judge)
     with progress() as update, lm_failures():
         made = out_of_distribution(
             collection,
@@ -128,12 +91,11 @@ def out_of_distribution_command(
             judge_lm=judging,
             number=number,
             seed=seed,
-            threads=threads,
-            max_failures=max_failures,
+            **run.given,
             home=workspace.home,
             progress=update,
         )
-    _finish(made, save_to, workspace, as_json)
+    _finish(made, save_to, workspace, output.as_json)
 
 
 def _check(save_to: Path) -> None:

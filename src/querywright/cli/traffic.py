@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from querywright.cli.checks import check_file
-from querywright.cli.options import JsonOption
+from querywright.cli.options import File, Json, OutFile, make_app
 from querywright.cli.show import note, print_json, say
 from querywright.errors import InputError
 
@@ -17,32 +15,20 @@ if TYPE_CHECKING:
 
 SHOWN_PROBLEMS = 5
 
-traffic_app = typer.Typer(help="Make use of recorded traffic.", no_args_is_help=True)
+traffic_app = make_app("traffic", "Make use of recorded traffic.")
 
 
-@traffic_app.callback()
-def _traffic() -> None:
-    """Make use of recorded traffic."""
-
-
-@traffic_app.command("questions")
-def traffic_questions(
-    traffic: Annotated[Path, typer.Argument(metavar="TRAFFIC", help="The file that a JsonLines watcher wrote.")],
-    labels: Annotated[
-        Path,
-        typer.Option(
-            "--labels",
-            metavar="FILE",
-            help="JSON lines, JSON or CSV: id of an exchange, and answer, evidence (ids of passages that help) or "
-            "feedback (up, down).",
-        ),
-    ],
-    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="Questions are written here, JSON lines.")],
-    as_json: JsonOption = False,
-) -> None:
+@traffic_app.command(name="questions")
+def traffic_questions(traffic: Path, /, *, labels: File, out: OutFile, as_json: Json = False) -> None:
     """Make a file of questions from recorded traffic and labels; compile, evaluate and study take it as it is.
 
     Example: querywright traffic questions traffic.jsonl --labels labels.csv --out questions.jsonl
+
+    Args:
+        traffic: The file that a JsonLines watcher wrote.
+        labels: JSON lines, JSON or CSV: id of an exchange, and answer, evidence (ids of passages that help) or
+            feedback (up, down).
+        out: Questions are written here, JSON lines.
     """
     from querywright.watching.labelled import labelled_questions, write_questions
 

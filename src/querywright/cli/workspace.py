@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from querywright.cli.checks import check_judge_lm
+from querywright.cli.options import JudgeLM, LimitedLM, LMOptions, OwnLM
 from querywright.cli.show import note
 from querywright.errors import InputError, OutageError, QuerywrightError
 from querywright.models.keys import api_key
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from querywright.retrieval.engines import CollectionRetriever
 
 SLOW_SECONDS = 2.0
+EMBEDDED = LMOptions()
 
 
 @dataclass(slots=True)
@@ -38,17 +39,9 @@ class Workspace:
     budget: Budget | None = None
 
     @classmethod
-    def open(
-        cls,
-        home: Path | None,
-        lm: str = "embedded",
-        *,
-        api_base: str | None = None,
-        api_key_env: str | None = None,
-        max_calls: int | None = None,
-    ) -> Workspace:
+    def open(cls, home: Path | None, lm: LMOptions = EMBEDDED) -> Workspace:
         """Open the working folder and make the LM ready."""
-        key = api_key(api_key_env)
+        key = api_key(lm.api_key_env)
         from querywright.home import home as working_folder
         from querywright.models.budget import Budget
         from querywright.models.store import open_store
@@ -58,15 +51,16 @@ class Workspace:
         # The re-encoded model and everything else that a library of ours writes goes to the same folder.
         os.environ["QUERYWRIGHT_HOME"] = str(folder.resolve())
         store, ledger = open_store(folder), Ledger()
-        budget = None if max_calls is None else Budget(None, "the command", calls=max_calls)
-        return cls(folder, store, ledger, _lm(store, ledger, lm, api_base, key, budget), budget)
+        calls = lm.max_calls if isinstance(lm, LimitedLM) else None
+        budget = None if calls is None else Budget(None, "the command", calls=calls)
+        return cls(folder, store, ledger, _lm(store, ledger, lm, key, budget), budget)
 
-    def another_lm(self, lm: str, *, api_base: str | None, api_key_env: str | None, max_calls: int | None) -> dspy.LM:
+    def another_lm(self, lm: LMOptions, max_calls: int | None = None) -> dspy.LM:
         """A second LM with the same store and ledger, and a limit of calls of its own."""
         from querywright.models.budget import Budget
 
         budget = None if max_calls is None else Budget(None, "another LM", calls=max_calls)
-        return _lm(self.store, self.ledger, lm, api_base, api_key(api_key_env), budget)
+        return _lm(self.store, self.ledger, lm, api_key(lm.api_key_env), budget)
 
     def rewriter(self, folder: Path | None, *, keep: bool = False) -> dspy.LM | None:
         """The LM of a rewriter, with the same store, ledger and limit of calls; None where none is named.
@@ -84,22 +78,10 @@ class Workspace:
             note(f"the rewriter {folder.name!r} is too large to be copied; give --rewriter with what is saved here")
         return open_rewriter(folder, store=self.store, ledger=self.ledger, budget=self.budget)
 
-    def judge_lm(
-        self, lm: str, judge: str | None, *, api_base: str | None, api_key_env: str | None, max_calls: int | None
-    ) -> dspy.LM:
-        """The LM of the judges: the first one, unless another is named or it is somewhere else.
-
-        Args:
-            lm: Name of the first LM.
-            judge: Name of the judges' LM, or None.
-            api_base: Address of the judges' LM.
-            api_key_env: Variable with its key.
-            max_calls: Limit of its calls.
-        """
-        check_judge_lm(judge, api_base, api_key_env)
-        if judge is None or (judge == lm and not (api_base or api_key_env)):
-            return self.lm
-        return self.another_lm(judge, api_base=api_base, api_key_env=api_key_env, max_calls=max_calls)
+    def judge_lm(self, lm: LimitedLM, judge: JudgeLM) -> dspy.LM:
+        """The LM of the judges: the first one, unless another is named or it is somewhere else."""
+        other = judge.beside(lm)
+        return self.lm if other is None else self.another_lm(other, lm.max_calls)
 
     def cost_line(self) -> str:
         """What all LM calls of the command cost."""
@@ -124,54 +106,21 @@ class Workspace:
         )
 
 
-def artifact_lm(
-    artifact: Path | ArtifactManifest,
-    lm: str | None,
-    *,
-    home: Path | None,
-    api_base: str | None,
-    api_key_env: str | None,
-) -> dspy.LM | None:
+def artifact_lm(artifact: Path | ArtifactManifest, lm: OwnLM, home: Path | None) -> dspy.LM | None:
     """The LM that was named; None for the artifact's own. An address or a key alone is for that one.
 
     Args:
         artifact: The artifact's folder, which is read where its LM must be known, or its manifest.
-        lm: Name of an LM.
+        lm: What was said of the LM.
         home: The working folder.
-        api_base: Address of the LM.
-        api_key_env: Variable with its key.
     """
-    found = artifact_workspace(artifact, lm, home=home, api_base=api_base, api_key_env=api_key_env)
-    return None if found is None else found.lm
-
-
-def artifact_workspace(
-    artifact: Path | ArtifactManifest,
-    lm: str | None,
-    *,
-    home: Path | None,
-    api_base: str | None,
-    api_key_env: str | None,
-    max_calls: int | None = None,
-) -> Workspace | None:
-    """The working folder with the LM of ``artifact_lm``; None for the artifact's own LM. A limit alone is for that one.
-
-    Args:
-        artifact: As ``artifact_lm`` takes it, like all that follows.
-        lm: Name of an LM.
-        home: The working folder.
-        api_base: Address of the LM.
-        api_key_env: Variable with its key.
-        max_calls: Limit of the calls of the LM and of what is opened beside it. Default None.
-    """
-    if lm is None and api_base is None and api_key_env is None and max_calls is None:
+    if not lm.is_given:
         return None
-    if lm is None:
+    if lm.lm is None and isinstance(artifact, Path):
         from querywright.optimize.artifacts.files import read_artifact
 
-        own = (read_artifact(artifact).manifest if isinstance(artifact, Path) else artifact).lm
-        lm = "embedded" if own.startswith("embedded:") else own
-    return Workspace.open(home, lm, api_base=api_base, api_key_env=api_key_env, max_calls=max_calls)
+        artifact = read_artifact(artifact).manifest
+    return Workspace.open(home, lm.instead_of("" if isinstance(artifact, Path) else artifact.lm)).lm
 
 
 def _when_slow(what: str) -> Callable[[int, int], None]:
@@ -192,15 +141,15 @@ def _when_slow(what: str) -> Callable[[int, int], None]:
     return update
 
 
-def _lm(store: Store, ledger: Ledger, lm: str, api_base: str | None, key: str | None, budget: Budget | None) -> dspy.LM:
+def _lm(store: Store, ledger: Ledger, lm: LMOptions, key: str | None, budget: Budget | None) -> dspy.LM:
     from querywright.models.lm import resolve_lm
 
-    if (api_base or key) and (lm == "embedded" or lm.startswith("gguf:")):
+    if (lm.api_base or key) and (lm.lm == "embedded" or lm.lm.startswith("gguf:")):
         raise InputError(
-            f"the LM {lm!r} runs in this process and has no address and no key; with --api-base or --api-key-env "
+            f"the LM {lm.lm!r} runs in this process and has no address and no key; with --api-base or --api-key-env "
             "name a remote one, such as --lm openai/MODEL"
         )
-    return resolve_lm(lm, store=store, ledger=ledger, budget=budget, api_base=api_base, api_key=key)
+    return resolve_lm(lm.lm, store=store, ledger=ledger, budget=budget, api_base=lm.api_base, api_key=key)
 
 
 @contextlib.contextmanager
