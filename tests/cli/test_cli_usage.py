@@ -82,7 +82,7 @@ def test_help_imports_nothing_heavy():
         (["evaluate", "sample", "--threads", "two"], "--threads"),
         (["evaluate", "sample", "--limit", "0"], "--limit"),
         (["evaluate", "sample", "--max-failures", "2"], "--max-failures"),
-        (["compile", "hcqr", "sample", "--trials", "0"], "--trials"),
+        (["compile", "hcqr", "sample", "--collection", "x", "--out", "y", "--trials", "0"], "--trials"),
         (["evaluate", "sample", "--treads", "1"], "Did you mean --threads?"),
     ],
 )
