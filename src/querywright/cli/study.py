@@ -298,7 +298,7 @@ def _command(*words: object) -> str:
 
 def _note_unlearnt(spec: StudySpec) -> None:
     """Say which techniques of a study ask its rewriter and are strange to it."""
-    note_unlearnt(None if spec.rewriter is None else Path(spec.rewriter), (spec))
+    note_unlearnt(None if spec.rewriter is None else Path(spec.rewriter), spec.techniques)
 
 
 def _measured(checked: CheckedStudy, workspace: Workspace, rewriter: Any) -> float | None:
