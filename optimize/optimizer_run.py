@@ -5,26 +5,30 @@ from __future__ import annotations
 import contextlib
 import copy
 import hashlib
+import io
+import logging
 import math
+import random
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import dspy
+from dspy.utils.callback import BaseCallback
 from dspy.utils.exceptions import LMError, is_retryable_lm_error
 
 from querywright.data.splits import split_questions
 from querywright.data.types import Question
 from querywright.errors import InputError, OutageError, PromptTooLongError, QuerywrightError
 from querywright.metrics.dspy_metrics import Metric
-from querywright.optimize.demonstrations import Watch, quiet
-from querywright.optimize.evaluate import asking
+from querywright.optimize.dspy_context import asking
 from querywright.optimize.failures import Failures, failure_kind
-from querywright.programs import RAG, Ensemble
+from querywright.programs import RAG
 from querywright.programs.hyperparameters import Value
 
-NO_LIMIT = 1_000_000
+_NO_LIMIT = 1_000_000
 """Errors after which DSPy would stop by itself; here the run's own account of failures decides."""
 
 
@@ -38,22 +42,11 @@ class _StopError(BaseException):
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What an optimizer is given.
+    """What an optimizer is given, as ``run_optimizer`` is.
 
     Args:
-        name: Its name.
-        program: The program as it stands; never changed.
-        train: Training questions.
-        metric: A measure from 0 to 1.
-        feedback: A metric with feedback, as GEPA takes it.
-        lm: An LM made by ``resolve_lm``.
         arguments: The optimizer's own, defaults filled in.
-        part: ``technique``, ``reader`` or ``all``.
-        seed: Of everything that is drawn.
-        threads: Questions under way at a time.
-        max_failures: Share of the questions that may fail.
         runs: Runs of the program at most, for ``progress``.
-        progress: Called with how much is done and how much there is at most.
     """
 
     name: str
@@ -72,8 +65,11 @@ class Work:
 
     def number(self, *names: str) -> int:
         """A seed for something, other than that for anything else; never 0, which DSPy takes for none."""
-        digest = hashlib.sha256(":".join([str(self.seed), self.name, *names]).encode()).digest()
-        return 1 + int.from_bytes(digest[:4], "big") % (2**31 - 2)
+        return 1 + _hashed(":".join([str(self.seed), self.name, *names])) % (2**31 - 2)
+
+    def given(self, *names: str) -> dict[str, Any]:
+        """Some of the arguments."""
+        return {name: self.arguments[name] for name in names}
 
     @property
     def prefix(self) -> str:
@@ -88,6 +84,15 @@ class Work:
         if self.part == "reader":
             student.technique._compiled = True
         return student
+
+    def examples(self, place: int | None = None) -> list[Any]:
+        """The training questions as DSPy takes them, in an order that follows from the seed, one for each place."""
+        return _examples(self.train, self.number("order") if place is None else f"{self.number('sets')}:{place}")
+
+    def learn_and_choose(self) -> tuple[list[Any], list[Any]]:
+        """Training questions to learn from, in an order that follows from the seed, and to choose on."""
+        learn, choose = halves(self.train, float(self.arguments["validation"]), self.seed)
+        return _examples(learn, self.number("order")), [one.to_example() for one in choose]
 
     def accepts(self, example: Any, prediction: Any, trace: Any = None) -> float:
         """1.0 if a run is good enough to be shown as a demonstration."""
@@ -123,16 +128,16 @@ class Work:
             TooManyFailuresError: More questions failed than allowed.
             OptimizerError: The optimizer could make nothing of what the LM wrote.
         """
-        watch = _Stopping(self, metric)
+        watch = _Watch(self, metric)
         lm = DrawnLM(self.lm, self.number("draws"), watch.stop)
         settings = {
             "callbacks": [*dspy.settings.callbacks, watch],
-            "max_errors": NO_LIMIT,
+            "max_errors": _NO_LIMIT,
             "num_threads": self.threads,
         }
         try:
-            with asking(lm), dspy.context(**settings), quiet():
-                yield watch.accept
+            with asking(lm), dspy.context(**settings), _quiet():
+                yield watch.scored
         except _StopError:
             pass
         except Exception as error:
@@ -190,7 +195,7 @@ class DrawnLM(dspy.LM):
             own = {**kwargs, **({"n": 1} if "n" in settings else {})}
             drawn = bool(settings.get("temperature")) and self._seeded
             if drawn and (settings.get("seed") is None or rollout is not None):
-                own["seed"] = _hashed(f"{self._seed}:{settings.get('seed')}:{rollout}:{number}")
+                own["seed"] = _hashed(f"{self._seed}:{settings.get('seed')}:{rollout}:{number}") >> 1
             try:
                 outputs += super().__call__(prompt, messages=messages, **own)
             except LMError as error:
@@ -199,33 +204,38 @@ class DrawnLM(dspy.LM):
         return outputs
 
 
-class _Stopping(Watch):
-    """Counts the questions that failed, and ends the optimizer when there are too many or the LM is gone.
+class _Watch(BaseCallback):
+    """Sees the failures that an optimizer swallows, and ends it when too many questions failed or the LM is gone.
 
     A prompt that is too long is the fault of the prompt that was tried, which then scores nothing.
     """
 
-    def __init__(self, work: Work, accept: Callable[..., Any]) -> None:
-        super().__init__(accept)
+    def __init__(self, work: Work, metric: Callable[..., Any]) -> None:
         self.stopped: Exception | None = None
+        self._work, self._metric = work, metric
         self._failures = Failures(work.name, len(work.train), work.max_failures)
         self._failed: set[str] = set()
-        self._work = work
+        self._under_way: dict[str, str] = {}
         self._runs = 0
         self._lock = threading.Lock()
 
-    def ended(self, question: str, error: Exception | None) -> None:
-        """Count a run, and a question that failed for the first time."""
+    def on_module_start(self, call_id: str, instance: Any, inputs: dict[str, Any]) -> None:
+        """Remember which calls are of the whole program."""
+        if isinstance(instance, RAG):
+            self._under_way[call_id] = str(inputs.get("kwargs", {}).get("question", ""))
+
+    def on_module_end(self, call_id: str, outputs: Any | None, exception: BaseException | None = None) -> None:
+        """Count a run; an error inside that the program dealt with is none, and an interrupt goes up by itself."""
+        question = self._under_way.pop(call_id, None)
+        if question is None:
+            return
+        if isinstance(exception, Exception):
+            self._fail(question, exception)
+            return
         with self._lock:
-            self._runs += error is None
+            self._runs += 1
             runs = min(self._runs, self._work.runs)
-            if error is not None and not (failure_kind(error) == "prompt_too_long" or question in self._failed):
-                self._failed.add(question)
-                try:
-                    self._failures.add("a training question", error)
-                except Exception as stop:  # noqa: BLE001 - it is raised where nothing swallows it
-                    self.stopped = self.stopped or stop
-        if error is None and self._work.progress is not None:
+        if self._work.progress is not None:
             self._work.progress(runs, self._work.runs)
 
     def stop(self, error: Exception | None) -> None:
@@ -236,15 +246,26 @@ class _Stopping(Watch):
         if self.stopped is not None:
             raise _StopError
 
-    def accept(self, example: Any, prediction: Any, trace: Any = None, *others: Any) -> Any:
+    def scored(self, example: Any, prediction: Any, trace: Any = None, *others: Any) -> Any:
         """The metric."""
         self.stop(None)
         try:
-            return self._accept(example, prediction, trace, *others)
+            return self._metric(example, prediction, trace, *others)
         except Exception as error:
-            self.ended(example.question, error)
+            self._fail(example.question, error)
             self.stop(None)
             raise
+
+    def _fail(self, question: str, error: Exception) -> None:
+        """Count a question that failed for the first time."""
+        with self._lock:
+            if failure_kind(error) == "prompt_too_long" or question in self._failed:
+                return
+            self._failed.add(question)
+            try:
+                self._failures.add("a training question", error)
+            except Exception as stop:  # noqa: BLE001 - it is raised where nothing swallows it
+                self.stopped = self.stopped or stop
 
 
 def halves(train: Sequence[Question], share: float, seed: int) -> tuple[list[Question], list[Question]]:
@@ -278,21 +299,27 @@ def demonstrations(predictor: Any, demos: Sequence[Any]) -> list[Any]:
     return kept
 
 
-def check_program(program: RAG, part: str) -> None:
-    """Refuse a program in which there is nothing to tune.
+def _examples(questions: Sequence[Question], seed: int | str) -> list[Any]:
+    order = list(questions)
+    random.Random(seed).shuffle(order)
+    return [one.to_example() for one in order]
 
-    Raises:
-        InputError: It is an ensemble, has no such part, or the part asks no LM.
-    """
-    if isinstance(program, Ensemble):
-        raise InputError("an ensemble is not tuned further; tune its members")
-    if part not in {"technique", "reader", "all"}:
-        raise InputError(f"part must be technique, reader or all, but got {part!r}")
-    if part == "reader" and program.reader is None:
-        raise InputError("the program has no reader to tune; give it one, or take part=technique")
-    prefix = "" if part == "all" else f"{part}."
-    if not any(name.startswith(prefix) for name, _ in program.named_predictors()):
-        raise InputError(f"{program.technique.NAME} asks no LM, so it has no prompt to tune; leave prompts out for it")
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep an optimizer's progress bars, prints and warnings, and its logging of examples, off the terminal."""
+    loggers = [logging.getLogger(name) for name in ("dspy", "optuna")]
+    before = [logger.level for logger in loggers]
+    output = io.StringIO()
+    try:
+        for logger in loggers:
+            logger.setLevel(logging.CRITICAL + 1)
+        with contextlib.redirect_stderr(output), contextlib.redirect_stdout(output), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, level in zip(loggers, before, strict=True):
+            logger.setLevel(level)
 
 
 def _is_in_program() -> bool:
@@ -308,4 +335,4 @@ def _outage(error: LMError) -> OutageError:
 
 
 def _hashed(text: str) -> int:
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big") >> 1
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,10 +9,10 @@ from typing import Any
 import dspy
 
 from querywright.data.types import Question
-from querywright.errors import InputError, TechniqueError
+from querywright.errors import InputError, TechniqueError, unknown
 from querywright.metrics.dspy_metrics import Metric
 from querywright.metrics.feedback import feedback_metric
-from querywright.optimize.optimizer_run import Work, check_program, halves
+from querywright.optimize.optimizer_run import Work, halves
 from querywright.optimize.optimizers_demos import (
     bootstrap_few_shot,
     bootstrap_optuna,
@@ -23,7 +22,7 @@ from querywright.optimize.optimizers_demos import (
     random_search,
 )
 from querywright.optimize.optimizers_instructions import copro, gepa, mipro, simba
-from querywright.programs import RAG
+from querywright.programs import RAG, Ensemble
 from querywright.programs.ensemble import MOST_MEMBERS
 from querywright.programs.hyperparameters import Knob, Value
 
@@ -33,12 +32,9 @@ _THRESHOLD = Knob("metric_threshold", 1.0, "value from which a run may be shown"
 _VALIDATION = Knob("validation", 0.5, "share of the training questions that choices are made on", low=0.1, high=0.9)
 _LABELLED = Knob("max_labeled_demos", 0, "labelled questions shown besides", low=0, high=32)
 _ROUNDS = Knob("max_rounds", 1, "attempts at a question, those after the first sampled", low=1, high=10)
+_DEMOS = Knob("max_bootstrapped_demos", 2, "demonstrations of each predictor", low=1, high=32)
 _CANDIDATES = Knob("num_candidate_programs", 4, "sets of demonstrations that are tried", low=1, high=64)
 _TEMPERATURE = Knob("init_temperature", 1.0, "temperature at which instructions are written", low=0.0, high=2.0)
-
-
-def _bootstrapped(default: int) -> Knob:
-    return Knob("max_bootstrapped_demos", default, "demonstrations of each predictor", low=1, high=32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,27 +55,22 @@ class Optimizer:
     """A way to prompts.
 
     Args:
-        name: How it is called in a study.
-        title: DSPy's class.
-        late: Whether it is so expensive that only techniques that survive the first phase are given it.
-        options: Its arguments, with our defaults, which suit 6 to 10 training questions.
-        compile: Does the work.
+        compile: Does the work; its name is the optimizer's.
         bound: What it takes at most, by the number of training questions, of predictors and its arguments.
-        splits: Whether it keeps a part of the training questions to choose on (argument ``validation``).
+        options: Its arguments, with our defaults, which suit 6 to 10 training questions. With ``validation`` among them
+            it keeps a part of the training questions to choose on.
+        late: Whether it is so expensive that only techniques that survive the first phase are given it.
     """
 
-    name: str
-    title: str
-    late: bool
-    options: tuple[Knob, ...]
     compile: Callable[[Work], RAG]
     bound: Callable[[int, int, Mapping[str, Any]], Bound]
-    splits: bool = False
+    options: tuple[Knob, ...]
+    late: bool = True
 
     @property
-    def arguments(self) -> dict[str, Value]:
-        """The allowed arguments with their defaults."""
-        return {option.name: option.default for option in self.options}
+    def name(self) -> str:
+        """How it is called in a study."""
+        return self.compile.__name__
 
     def check(self, arguments: Arguments | None = None) -> dict[str, Value]:
         """The arguments, defaults filled in.
@@ -88,23 +79,15 @@ class Optimizer:
             InputError: A name is unknown, or a value has another type or is out of range.
         """
         known = {option.name: option for option in self.options}
-        values = self.arguments
+        values = {option.name: option.default for option in self.options}
         for name, value in (arguments or {}).items():
             if name not in known:
-                near = difflib.get_close_matches(str(name), known, n=1)
-                hint = f"did you mean {near[0]!r}? " if near else ""
-                raise InputError(
-                    f"{self.name} has no argument {name!r}; {hint}the arguments are: {', '.join(known) or 'none'}"
-                )
+                raise InputError(unknown(f"argument of {self.name}", name, known))
             try:
                 values[name] = known[name].check(value)
             except TechniqueError as error:
                 raise InputError(f"{self.name}: {error}") from error
         return values
-
-    def most_runs(self, n_train: int, n_predictors: int, arguments: Arguments | None = None) -> int:
-        """Runs of the program over a question, at most."""
-        return self.bound(n_train, n_predictors, self.check(arguments)).runs
 
     def most_calls(
         self,
@@ -113,7 +96,7 @@ class Optimizer:
         arguments: Arguments | None = None,
         *,
         calls_per_run: int | None = None,
-    ) -> int | None:
+    ) -> int:
         """LM calls at most: those of all runs of the program, and those that write instructions.
 
         An answer that cannot be read is asked for once more, which is not counted; equal calls are made once, and
@@ -124,16 +107,13 @@ class Optimizer:
             n_predictors: Predictors that are tuned.
             arguments: As in ``check``.
             calls_per_run: LM calls of one run of the program. Default one for each predictor.
-
-        Returns:
-            The bound; None where nothing bounds it.
         """
         bound = self.bound(n_train, n_predictors, self.check(arguments))
         return bound.runs * (n_predictors if calls_per_run is None else calls_per_run) + bound.proposals
 
     def parts(self, train: Sequence[Question], arguments: Arguments | None, seed: int) -> tuple[int, int]:
         """How many training questions it learns from, and how many of them it keeps to choose on."""
-        if not self.splits:
+        if _VALIDATION not in self.options:
             return len(train), 0
         learn, choose = halves(train, float(self.check(arguments)["validation"]), seed)
         return len(learn), len(choose)
@@ -190,47 +170,32 @@ OPTIMIZERS: Mapping[str, Optimizer] = {
     one.name: one
     for one in (
         Optimizer(
-            "labelled_few_shot",
-            "LabeledFewShot",
-            False,
-            (Knob("k", 4, "labelled questions shown", low=1, high=64),),
             labelled_few_shot,
             lambda n, predictors, given: Bound(0),
+            (Knob("k", 4, "labelled questions shown", low=1, high=64),),
+            late=False,
         ),
         Optimizer(
-            "bootstrap_few_shot",
-            "BootstrapFewShot",
-            False,
-            (_bootstrapped(2), _LABELLED, _ROUNDS, _THRESHOLD),
             bootstrap_few_shot,
             lambda n, predictors, given: Bound(n * given["max_rounds"]),
+            (_DEMOS, _LABELLED, _ROUNDS, _THRESHOLD),
+            late=False,
         ),
         Optimizer(
-            "knn_few_shot",
-            "KNNFewShot",
-            False,
+            knn_few_shot,
+            lambda n, predictors, given: Bound(n * given["max_rounds"]),
             (
                 Knob("k", 2, "demonstrations shown with each question", low=1, high=32),
                 Knob("pool", 64, "demonstrations kept at most", low=1, high=512),
                 _ROUNDS,
                 _THRESHOLD,
             ),
-            knn_few_shot,
-            lambda n, predictors, given: Bound(n * given["max_rounds"]),
+            late=False,
         ),
+        Optimizer(random_search, _random_bound, (_CANDIDATES, _DEMOS, _LABELLED, _ROUNDS, _THRESHOLD, _VALIDATION)),
         Optimizer(
-            "random_search",
-            "BootstrapFewShotWithRandomSearch",
-            True,
-            (_CANDIDATES, _bootstrapped(2), _LABELLED, _ROUNDS, _THRESHOLD, _VALIDATION),
-            random_search,
-            _random_bound,
-            splits=True,
-        ),
-        Optimizer(
-            "bootstrap_optuna",
-            "BootstrapFewShotWithOptuna",
-            True,
+            bootstrap_optuna,
+            _optuna_bound,
             (
                 _CANDIDATES,
                 Knob("max_demos", 4, "demonstrations of each predictor, one of which is chosen", low=1, high=32),
@@ -239,32 +204,23 @@ OPTIMIZERS: Mapping[str, Optimizer] = {
                 _THRESHOLD,
                 _VALIDATION,
             ),
-            bootstrap_optuna,
-            _optuna_bound,
-            splits=True,
         ),
         Optimizer(
-            "copro",
-            "COPRO",
-            True,
+            copro,
+            _copro_bound,
             (
                 Knob("breadth", 3, "instructions of each predictor at each depth", low=2, high=20),
                 Knob("depth", 2, "times that instructions are proposed", low=1, high=10),
                 _TEMPERATURE,
             ),
-            copro,
-            _copro_bound,
         ),
         Optimizer(
-            "mipro",
-            "MIPROv2",
-            True,
+            mipro,
+            _mipro_bound,
             (
-                Knob(
-                    "num_candidates", 3, "instructions, and sets of demonstrations, of each predictor", low=2, high=20
-                ),
+                Knob("num_candidates", 3, "instructions, and demonstration sets, of each predictor", low=2, high=20),
                 Knob("num_trials", 6, "combinations that are tried", low=1, high=200),
-                _bootstrapped(2),
+                _DEMOS,
                 _LABELLED,
                 Knob("minibatch", False, "whether a combination is tried on some questions only, at first"),
                 Knob("minibatch_size", 35, "how many these are", low=1, high=1000),
@@ -278,14 +234,10 @@ OPTIMIZERS: Mapping[str, Optimizer] = {
                 _THRESHOLD,
                 _VALIDATION,
             ),
-            mipro,
-            _mipro_bound,
-            splits=True,
         ),
         Optimizer(
-            "simba",
-            "SIMBA",
-            True,
+            simba,
+            _simba_bound,
             (
                 Knob("bsize", 4, "questions of a step", low=1, high=256),
                 Knob("num_candidates", 3, "programs that are tried in a step", low=2, high=20),
@@ -295,22 +247,14 @@ OPTIMIZERS: Mapping[str, Optimizer] = {
                 Knob("temperature_for_sampling", 0.2, "how often worse programs are run", low=0.01, high=10.0),
                 Knob("temperature_for_candidates", 0.2, "how often worse programs are built on", low=0.01, high=10.0),
             ),
-            simba,
-            _simba_bound,
         ),
         Optimizer(
-            "gepa",
-            "GEPA",
-            True,
+            gepa,
+            _gepa_bound,
             (
                 Knob("max_metric_calls", 60, "runs of the program over a question", low=1, high=100_000),
                 Knob("reflection_minibatch_size", 3, "questions that an instruction is written from", low=1, high=50),
-                Knob(
-                    "candidate_selection_strategy",
-                    "pareto",
-                    "which program is built on",
-                    choices=("pareto", "current_best"),
-                ),
+                Knob("candidate_selection_strategy", "pareto", "what is built on", choices=("pareto", "current_best")),
                 Knob("component_selector", "round_robin", "which predictors change", choices=("round_robin", "all")),
                 Knob("use_merge", False, "whether two good programs are put together"),
                 Knob("max_merge_invocations", 5, "how often", low=0, high=100),
@@ -320,22 +264,11 @@ OPTIMIZERS: Mapping[str, Optimizer] = {
                 Knob("max_chars", 2000, "characters of an instruction", low=50, high=50_000),
                 _VALIDATION,
             ),
-            gepa,
-            _gepa_bound,
-            splits=True,
         ),
         Optimizer(
-            "ensemble",
-            "Ensemble",
-            True,
-            (
-                Knob("size", 3, "programs in it", low=2, high=MOST_MEMBERS),
-                _bootstrapped(2),
-                _ROUNDS,
-                _THRESHOLD,
-            ),
             ensemble,
             lambda n, predictors, given: Bound(n * given["size"] * given["max_rounds"]),
+            (Knob("size", 3, "programs in it", low=2, high=MOST_MEMBERS), _DEMOS, _ROUNDS, _THRESHOLD),
         ),
     )
 }
@@ -350,9 +283,7 @@ def optimizer_named(name: str) -> Optimizer:
         InputError: There is none.
     """
     if name not in OPTIMIZERS:
-        near = difflib.get_close_matches(name, OPTIMIZERS, n=1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        raise InputError(f"unknown optimizer {name!r}; {hint}the optimizers are: {', '.join(OPTIMIZERS)}")
+        raise InputError(unknown("optimizer", name, OPTIMIZERS))
     return OPTIMIZERS[name]
 
 
@@ -405,11 +336,10 @@ def run_optimizer(
     """
     optimizer = optimizer_named(name)
     given = optimizer.check(arguments)
-    check_program(program, part)
+    tuned = _tuned(program, part)
     if not train:
-        raise InputError(f"{name} has no training questions; give at least {2 if optimizer.splits else 1}")
-    prefix = "" if part == "all" else f"{part}."
-    tuned = sum(one.startswith(prefix) for one, _ in program.named_predictors())
+        least = 2 if _VALIDATION in optimizer.options else 1
+        raise InputError(f"{name} has no training questions; give at least {least}")
     return optimizer.compile(
         Work(
             name=name,
@@ -427,3 +357,18 @@ def run_optimizer(
             progress=progress,
         )
     )
+
+
+def _tuned(program: RAG, part: str) -> int:
+    """How many predictors may change; a program in which there is nothing to tune is refused."""
+    if isinstance(program, Ensemble):
+        raise InputError("an ensemble is not tuned further; tune its members")
+    if part not in {"technique", "reader", "all"}:
+        raise InputError(f"part must be technique, reader or all, but got {part!r}")
+    if part == "reader" and program.reader is None:
+        raise InputError("the program has no reader to tune; give it one, or take part=technique")
+    prefix = "" if part == "all" else f"{part}."
+    tuned = sum(name.startswith(prefix) for name, _ in program.named_predictors())
+    if not tuned:
+        raise InputError(f"{program.technique.NAME} asks no LM, so it has no prompt to tune; leave prompts out for it")
+    return tuned

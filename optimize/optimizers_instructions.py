@@ -9,26 +9,23 @@ from dspy.utils.exceptions import AdapterParseError, LMError
 
 from querywright.models.adapter import PromptAdapter
 from querywright.optimize.optimizer_run import Work
-from querywright.optimize.optimizers_demos import examples, learn_and_choose
 from querywright.programs import RAG
 
 
 def copro(work: Work) -> RAG:
     """DSPy's ``COPRO``: instructions proposed by the LM and scored on all training questions."""
     with work.watched(work.score) as metric:
-        optimizer = dspy.COPRO(metric=metric, **_given(work, "breadth", "depth", "init_temperature"))
-        tuned = optimizer.compile(
-            work.student(),
-            trainset=examples(work.train, work.number("order")),
-            eval_kwargs={"num_threads": work.threads, "display_progress": False, "display_table": 0},
-        )
+        optimizer = dspy.COPRO(metric=metric, **work.given("breadth", "depth", "init_temperature"))
+        quietly = {"num_threads": work.threads, "display_progress": False, "display_table": 0}
+        tuned = optimizer.compile(work.student(), trainset=work.examples(), eval_kwargs=quietly)
     return work.with_prompts_of(tuned)
 
 
 def mipro(work: Work) -> RAG:
     """DSPy's ``MIPROv2``: instructions and demonstrations chosen together; nothing is written to a disk."""
-    train, valid = learn_and_choose(work)
+    train, valid = work.learn_and_choose()
     batch = min(int(work.arguments["minibatch_size"]), len(valid))
+    proposing = ("program_aware_proposer", "data_aware_proposer", "tip_aware_proposer", "fewshot_aware_proposer")
     with work.watched(work.scores_or_accepts) as metric:
         optimizer = dspy.MIPROv2(
             metric=metric,
@@ -37,7 +34,7 @@ def mipro(work: Work) -> RAG:
             num_threads=work.threads,
             track_stats=False,
             log_dir=None,
-            **_given(work, "num_candidates", "max_bootstrapped_demos", "max_labeled_demos", "init_temperature"),
+            **work.given("num_candidates", "max_bootstrapped_demos", "max_labeled_demos", "init_temperature"),
         )
         tuned = optimizer.compile(
             work.student(),
@@ -45,16 +42,7 @@ def mipro(work: Work) -> RAG:
             valset=valid,
             minibatch=bool(work.arguments["minibatch"]) and batch < len(valid),
             minibatch_size=batch,
-            **_given(
-                work,
-                "num_trials",
-                "minibatch_full_eval_steps",
-                "program_aware_proposer",
-                "data_aware_proposer",
-                "tip_aware_proposer",
-                "fewshot_aware_proposer",
-                "view_data_batch_size",
-            ),
+            **work.given("num_trials", "minibatch_full_eval_steps", "view_data_batch_size", *proposing),
         )
     return work.with_prompts_of(tuned)
 
@@ -63,31 +51,20 @@ def simba(work: Work) -> RAG:
     """DSPy's ``SIMBA``: rules and demonstrations from runs of the same question that went better and worse."""
     options = ("num_candidates", "max_steps", "max_demos", "demo_input_field_maxlen")
     temperatures = ("temperature_for_sampling", "temperature_for_candidates")
+    batch = min(int(work.arguments["bsize"]), len(work.train))
     with work.watched(work.score) as metric:
         optimizer = dspy.SIMBA(
-            metric=metric,
-            bsize=min(int(work.arguments["bsize"]), len(work.train)),
-            num_threads=work.threads,
-            **_given(work, *options, *temperatures),
+            metric=metric, bsize=batch, num_threads=work.threads, **work.given(*options, *temperatures)
         )
-        tuned = optimizer.compile(
-            work.student(), trainset=examples(work.train, work.number("order")), seed=work.number("simba")
-        )
+        tuned = optimizer.compile(work.student(), trainset=work.examples(), seed=work.number("simba"))
     return work.with_prompts_of(tuned)
 
 
 def gepa(work: Work) -> RAG:
     """DSPy's ``GEPA``: instructions written from feedback in words; nothing is written to a disk."""
-    train, valid = learn_and_choose(work)
-    options = (
-        "max_metric_calls",
-        "candidate_selection_strategy",
-        "component_selector",
-        "use_merge",
-        "max_merge_invocations",
-        "skip_perfect_score",
-        "add_format_failure_as_feedback",
-    )
+    train, valid = work.learn_and_choose()
+    merging = ("use_merge", "max_merge_invocations")
+    choosing = ("candidate_selection_strategy", "component_selector", "skip_perfect_score")
     with work.watched(work.feedback) as metric:
         optimizer = dspy.GEPA(
             metric=_five(metric),
@@ -99,7 +76,7 @@ def gepa(work: Work) -> RAG:
             track_stats=False,
             warn_on_score_mismatch=False,
             seed=work.number("gepa"),
-            **_given(work, *options),
+            **work.given("max_metric_calls", "add_format_failure_as_feedback", *choosing, *merging),
         )
         tuned = optimizer.compile(work.student(), trainset=train, valset=valid)
     return work.with_prompts_of(tuned)
@@ -128,7 +105,3 @@ def _five(metric: Any) -> Any:
         return metric(gold, pred, trace, pred_name, pred_trace)
 
     return with_feedback
-
-
-def _given(work: Work, *names: str) -> dict[str, Any]:
-    return {name: work.arguments[name] for name in names}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from querywright.errors import InputError
+from querywright.errors import InputError, unknown
 from querywright.metrics.dspy_metrics import needs
 from querywright.optimize.study.building import (
     domain_for,
@@ -18,7 +18,6 @@ from querywright.optimize.study.building import (
 )
 from querywright.optimize.study.objectives import objective_named
 from querywright.optimize.study.spec import PLAIN, KnobRange, StudySpec
-from querywright.optimize.study.validators import unknown
 from querywright.programs import takes_rewriter, technique_class
 from querywright.programs.hyperparameters import Knob
 

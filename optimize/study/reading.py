@@ -12,11 +12,10 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from querywright.errors import InputError
+from querywright.errors import InputError, unknown
 from querywright.files import write_file
 from querywright.optimize.study.checking import problems_of
 from querywright.optimize.study.spec import BudgetSpec, KnobRange, PromptSpec, SamplerSpec, StudySpec, TechniqueSpec
-from querywright.optimize.study.validators import unknown
 
 MOST_BYTES = 1_000_000
 _LONGEST = 120

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from collections.abc import Callable, Collection
@@ -11,24 +10,11 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator
 
-from querywright.errors import InputError
+from querywright.errors import InputError, unknown
 from querywright.programs import READERS, technique_class
 
 _PROMPT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _POSTGRES = ("postgresql://", "postgresql+psycopg://")
-
-
-def unknown(what: str, name: str, known: Collection[str]) -> str:
-    """The problem of a name that is none, with the nearest that is one.
-
-    Args:
-        what: What is named, such as ``technique``.
-        name: The name that was given.
-        known: The names that there are.
-    """
-    near = difflib.get_close_matches(name, list(known), 1)
-    hint = f" (did you mean {near[0]}?)" if near else ""
-    return f"unknown {what} {name!r}{hint}; there are: {', '.join(known) or 'none'}"
 
 
 def check_storage(storage: str) -> str:

@@ -14,7 +14,8 @@ QuerywrightError
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import difflib
+from collections.abc import Collection, Sequence
 
 
 class QuerywrightError(Exception):
@@ -80,3 +81,16 @@ class OutageError(QuerywrightError):
 
 class BudgetError(QuerywrightError):
     """The run reached the limit it was given."""
+
+
+def unknown(what: str, name: str, known: Collection[str]) -> str:
+    """What an error says of a name that is none: the name, the nearest that is one, and all that there are.
+
+    Args:
+        what: What is named, such as ``technique``.
+        name: The name that was given.
+        known: The names that there are.
+    """
+    near = difflib.get_close_matches(name, list(known), 1)
+    hint = f" (did you mean {near[0]}?)" if near else ""
+    return f"unknown {what} {name!r}{hint}; there are: {', '.join(known) or 'none'}"

@@ -630,7 +630,7 @@ def test_costs_of_the_stages_are_the_ledgers(world, make_lm, compiled_in):
 def test_progress_names_what_is_done(world, compiled_in):
     told = []
     compiled_in(world, progress=lambda *what: told.append(what))
-    assert ("prompts hcqr, demos_1", 1, 1) in told
+    assert ("prompts hcqr, demos_1", 1, 6) in told
     assert ("prompts reader, reader_demos_1", 1, 1) in told
     assert ("trial 0", 6, 6) in told
     assert told[-1] == ("oracle evidence", 6, 6)

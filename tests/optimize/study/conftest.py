@@ -25,9 +25,16 @@ from querywright.programs.hyperparameters import Knob
 def optimizers(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """An early one, ``cheap``, and a late one, ``dear``, beside the real ones."""
     k = Knob("k", 4, "how many", low=1, high=10_000)
+
+    def cheap(work: Any) -> Any:
+        return work.program
+
+    def dear(work: Any) -> Any:
+        return work.program
+
     found = {
-        name: Optimizer(name, name, late, (k,), lambda work: work.program, lambda n, predictors, given: Bound(n))
-        for name, late in (("cheap", False), ("dear", True))
+        one.__name__: Optimizer(one, lambda n, predictors, given: Bound(n), (k,), late=one is dear)
+        for one in (cheap, dear)
     }
     for name, one in found.items():
         monkeypatch.setitem(OPTIMIZERS, name, one)  # type: ignore[arg-type]

@@ -212,7 +212,7 @@ def test_a_password_is_never_repeated():
     [
         ({}, "names neither an optimizer nor instructions"),
         ({"optimizer": "chep"}, "unknown optimizer 'chep' (did you mean cheap?)"),
-        ({"optimizer": "cheap", "arguments": {"kk": 1}}, "cheap has no argument 'kk'"),
+        ({"optimizer": "cheap", "arguments": {"kk": 1}}, "unknown argument of cheap 'kk' (did you mean k?)"),
         ({"optimizer": "cheap", "arguments": {"k": 0}}, "k must be a whole number from 1"),
         ({"optimizer": "cheap", "part": "reader"}, "no objective reads"),
         ({"instructions": {"technique.write_querys": "x"}}, "did you mean technique.write_queries?"),
