@@ -26,6 +26,7 @@ from trials import TRAIN, Site
 from querywright.errors import BudgetError, InputError
 from querywright.files import write_file
 from querywright.metrics.statistics import PairedTest, paired_exact_test
+from querywright.models.memo import remembering
 from querywright.models.store import open_store
 from querywright.optimize.domains import Domain
 from querywright.optimize.evaluate import Evaluation, evaluate, metrics_by_name
@@ -292,15 +293,16 @@ def _stepped(place: Place) -> Searched:
             if objective.value(dev) > value:
                 best, value = arm, objective.value(dev)
 
-    try:
-        keep_the_best([bench.space.as_written(one.name) for one in bench.space.techniques])
-        own = bench.space[best.technique]
-        for knob in own.knobs:
-            if knob.acts(best.knobs):
-                values = [one for one in spread(own.domains[knob.name]) if one != best.knobs[knob.name]]
-                keep_the_best([replace(best, knobs={**best.knobs, knob.name: one}) for one in values])
-    except BudgetError:
-        ended = "calls"
+    with remembering(bench.memo):
+        try:
+            keep_the_best([bench.space.as_written(one.name) for one in bench.space.techniques])
+            own = bench.space[best.technique]
+            for knob in own.knobs:
+                if knob.acts(best.knobs):
+                    values = [one for one in spread(own.domains[knob.name]) if one != best.knobs[knob.name]]
+                    keep_the_best([replace(best, knobs={**best.knobs, knob.name: one}) for one in values])
+        except BudgetError:
+            ended = "calls"
     return Searched(best, None, place.calls, tried, value, ended)
 
 

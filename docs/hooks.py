@@ -83,16 +83,14 @@ def notebook() -> str:
 APPLICATIONS: dict[str, tuple[str, ...]] = {
     "What load gives": (
         "optimize.artifacts.streaming.Event",
-        "optimize.artifacts.answered.Answered",
+        "optimize.artifacts.batch.Answered",
         "optimize.artifacts.watchers.Exchange",
     ),
     "Artifacts in other hands": (
         "optimize.artifacts.verify.verify",
         "optimize.artifacts.diff.diff",
         "optimize.artifacts.pack.pack",
-        "optimize.artifacts.unpack.unpack",
-        "optimize.artifacts.sign.make_keys",
-        "optimize.artifacts.sign.sign_artifact",
+        "optimize.artifacts.pack.unpack",
     ),
     "Watching": (
         "watching.traffic.JsonLines",

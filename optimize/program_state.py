@@ -15,9 +15,6 @@ from querywright.programs import RAG, Ensemble, make_reader, technique_class
 from querywright.programs.ensemble import MOST_MEMBERS
 from querywright.retrieval.rerank import Reranker
 
-FORMAT = 4
-"""The form in which programs are saved; older ones that are read, and how, are in ``versions``."""
-
 
 class PredictorState(BaseModel):
     """One predictor: its prompt and its demonstrations."""
@@ -38,7 +35,6 @@ class ProgramState(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    format: int
     technique: str
     reader: str | None
     knobs: dict[str, int | float | str | bool]
@@ -54,7 +50,6 @@ def state_of(program: RAG) -> ProgramState:
         ArtifactError: A demonstration holds something that JSON cannot.
     """
     return ProgramState(
-        format=FORMAT,
         technique=program.technique.NAME,
         reader=None if program.reader is None else program.reader.NAME,
         knobs=dict(program.technique.knobs),

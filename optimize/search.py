@@ -11,8 +11,7 @@ import dspy
 
 from querywright.data.splits import Splits
 from querywright.data.types import Question
-from querywright.models.lm import as_lm
-from querywright.models.store import Store
+from querywright.models.memo import remembering
 from querywright.models.usage import Cost
 from querywright.optimize.compilation import bench_of, check_compilation, check_shared, study_of
 from querywright.optimize.evaluate import Progress
@@ -100,21 +99,20 @@ def compile_program(
     fixed = {"max_passages": BUDGET, **(knobs or {})}
     check_compilation(technique, splits, reader, fixed, settings, reader_check, reranker)
     check_shared(technique, lm, rewriter)
-    store = Store()  # of answers that are kept nowhere else, so that no trial asks for them again
-    lm, rewriter = as_lm(lm, store=store), None if rewriter is None else as_lm(rewriter, store=store)
     spec = study_of(technique, lm, reader, fixed, settings)
     bench = bench_of(spec, technique, splits, as_retriever(retriever), lm, reader_check, reranker, rewriter)
     costs: dict[str, Cost] = {}
     with memory_storage(spec.name) as storage:
         worker = _worker(bench, storage, progress)
-        with _stage(bench, costs, "prompts"):
+        with _stage(bench, costs, "prompts"), remembering(bench.memo):
             variants, nothing = _bootstrap(worker, technique)
         _narrow(bench, technique, variants, settings.n_trials)
         with _stage(bench, costs, "search"):
             work(bench, storage, "1", progress)
         trials = [record_of(one) for one in worker.study.get_trials(deepcopy=False)]
         chosen = choose(trials, bench.objectives, len(splits.test))
-        tested = meet_test(worker, chosen)
+        with remembering(bench.memo):
+            tested = meet_test(worker, chosen)
 
     names = _names(bench, technique, trials)
     complete = [one for one in trials if one.state == "complete" and one.same_as is None]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from querywright import files
-from querywright.checksummed import LARGEST, Checksummed
+from querywright.checksummed import Checksummed
 from querywright.files import (
     append_line,
     file_digest,
@@ -214,7 +214,7 @@ def edited(**changes: object) -> bytes:
         (Facts(name="a", count=3).to_bytes().replace(b"3", b"4", 1), "its checksum does not fit"),
         (edited(count="3"), "field count: "),
         (edited(more=1), "field more: "),
-        (b" " * (LARGEST + 1), "it has more than the 1048576 bytes"),
+        (b" " * (Checksummed.LARGEST + 1), "it has more than the 1048576 bytes"),
     ],
 )
 def test_a_checksummed_file_that_is_something_else_is_refused_with_one_line(tmp_path, data, reason):

@@ -1,4 +1,4 @@
-"""What an artifact is, for people: its scores, what it was compared with, prompts, knobs, how it was made.
+"""The card of an artifact: its scores, what it was compared with, prompts, knobs, how it was made.
 
 Whatever is in it was written by whoever made the artifact: plain data here, which whoever shows it has to escape. What
 is not of the form that querywright writes is left out.
@@ -12,14 +12,11 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, JsonValue, TypeAdapter, ValidationError
 
-from querywright.errors import ArtifactError, TechniqueError
-from querywright.optimize.artifacts.files import Artifact, artifact_files, checked_artifact
-from querywright.optimize.artifacts.folders import SIGNATURE
-from querywright.optimize.artifacts.signatures import signature_parts
+from querywright.errors import TechniqueError
+from querywright.optimize.artifacts.files import Artifact, read_artifact
 from querywright.programs import technique_class
 from querywright.programs.hyperparameters import Value
 
-ID_CHARS = 12
 _SAID = ("verdict", "verdict_sentence", "sentence", "recommended", "compiled", "name")
 _SHOWN_ELSEWHERE = {*_SAID, "test", "comparisons", "arms", "arm"}
 
@@ -36,9 +33,10 @@ class Score(BaseModel):
     unscored: int = 0
 
 
-class Tested(BaseModel):
+class TestedArm(BaseModel):
     """An arm on test."""
 
+    __test__ = False
     model_config = ConfigDict(strict=True)
 
     arm: str
@@ -52,10 +50,6 @@ class _Comparison(BaseModel):
     sentence: str
 
 
-_TESTED = TypeAdapter(list[Tested])
-_COMPARISONS = TypeAdapter(list[_Comparison])
-
-
 def card(path: Path) -> dict[str, Any]:
     """The card of an artifact, as a JSON object.
 
@@ -65,8 +59,7 @@ def card(path: Path) -> dict[str, Any]:
     Raises:
         ArtifactError: It is missing, damaged or edited.
     """
-    data = artifact_files(path)
-    artifact = checked_artifact(data)
+    artifact = read_artifact(path)
     manifest, state, made = artifact.manifest, artifact.state, artifact.manifest.made
     try:
         technique = technique_class(state.technique)
@@ -75,7 +68,8 @@ def card(path: Path) -> dict[str, Any]:
         title = source = ""
     return {
         "artifact": path.resolve().name,
-        "id": manifest.checksum[:ID_CHARS],
+        "digest": manifest.digest,
+        "id": manifest.id,
         "format": manifest.format,
         "created": manifest.created,
         "technique": state.technique,
@@ -91,11 +85,10 @@ def card(path: Path) -> dict[str, Any]:
         "reranker": manifest.reranker,
         "rewriter": None if manifest.rewriter is None else str(manifest.rewriter),
         "fingerprint": manifest.fingerprint,
-        "signed_by": _signed_by(data.get(SIGNATURE)),
         "recommended": _text(made.get("recommended")),
         "verdict": _text(made.get("verdict_sentence")) or _text(made.get("sentence")) or _text(made.get("verdict")),
         "scores": [one.model_dump() for one in scores(artifact)],
-        "comparisons": comparisons(artifact),
+        "comparisons": [one.sentence for one in _listed(_Comparison, made.get("comparisons"))],
         "knobs": dict(state.knobs),
         "knobs_changed": {
             name: {"value": value, "default": default} for name, (value, default) in changed_knobs(artifact).items()
@@ -107,20 +100,9 @@ def card(path: Path) -> dict[str, Any]:
     }
 
 
-def scores(artifact: Artifact) -> list[Tested]:
+def scores(artifact: Artifact) -> list[TestedArm]:
     """The arms that met test with the artifact, and their means."""
-    try:
-        return _TESTED.validate_python(artifact.manifest.made.get("test"))
-    except ValidationError:
-        return []
-
-
-def comparisons(artifact: Artifact) -> list[str]:
-    """What the comparisons on test showed, a sentence each."""
-    try:
-        return [one.sentence for one in _COMPARISONS.validate_python(artifact.manifest.made.get("comparisons"))]
-    except ValidationError:
-        return []
+    return _listed(TestedArm, artifact.manifest.made.get("test"))
 
 
 def changed_knobs(artifact: Artifact) -> Mapping[str, tuple[Value, Value | None]]:
@@ -136,13 +118,11 @@ def changed_knobs(artifact: Artifact) -> Mapping[str, tuple[Value, Value | None]
     }
 
 
-def _signed_by(signature: bytes | None) -> str | None:
-    if signature is None:
-        return None
+def _listed(kind: Any, value: JsonValue) -> list[Any]:
     try:
-        return signature_parts(signature)[1]
-    except ArtifactError:
-        return None
+        return list(TypeAdapter(list[kind]).validate_python(value))
+    except ValidationError:
+        return []
 
 
 def _text(value: JsonValue) -> str | None:

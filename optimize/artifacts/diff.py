@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import difflib
 import json
+import re
 from collections import Counter
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
 
-from querywright.optimize.artifacts.card import Tested, scores
-from querywright.optimize.artifacts.files import Artifact, ArtifactManifest, Golden
-from querywright.optimize.artifacts.text_diff import word_changes
+from querywright.optimize.artifacts.card import scores
+from querywright.optimize.artifacts.files import Artifact
 from querywright.optimize.program_state import PredictorState
+
+Kind = Literal["equal", "del", "ins"]
 
 FACTS = (
     "technique", "reader", "lm", "embedder", "collection", "engine", "reranker", "rewriter", "fingerprint", "created",
@@ -18,7 +21,11 @@ FACTS = (
 )  # fmt: skip
 """What a manifest says in one word."""
 
-SHAPE = ("nearest", "members")
+WORDS = 3000
+"""Words up to which two texts are told apart word by word; longer ones are line by line."""
+
+ALIKE = 0.3
+"""Share of equal words below which a text counts as written anew."""
 
 
 def diff(a: Artifact, b: Artifact) -> dict[str, Any]:
@@ -34,84 +41,96 @@ def diff(a: Artifact, b: Artifact) -> dict[str, Any]:
         differs, ``[kind, text]`` with ``equal``, ``del`` or ``ins``; ``demonstrations`` those that only one of them
         has; ``scores`` all of both; ``golden`` the questions on which they differ, None for one that was not asked.
     """
+    answers = [
+        {(one.question, tuple(one.options)): {"answer": one.answer, "passages": one.passages} for one in side.golden}
+        for side in (a, b)
+    ]
+    means = [
+        {(one.arm, metric): score.model_dump() for one in scores(side) for metric, score in one.metrics.items()}
+        for side in (a, b)
+    ]
     return {
-        "same": a.manifest.checksum == b.manifest.checksum,
-        "facts": [
-            *_rows(_facts(a.manifest), _facts(b.manifest)),
-            *_rows({name: getattr(a.state, name) for name in SHAPE}, {n: getattr(b.state, n) for n in SHAPE}),
-        ],
+        "same": a.manifest.digest == b.manifest.digest,
+        "facts": _rows(_facts(a), _facts(b)),
         "knobs": _rows(a.state.knobs, b.state.knobs),
         "prompts": _prompts(a.state.predictors, b.state.predictors),
         "demonstrations": _demonstrations(a.state.predictors, b.state.predictors),
-        "scores": _scores(scores(a), scores(b)),
+        "scores": [{"arm": key[0], "metric": key[1], "a": one, "b": two} for key, one, two in _joined(*means)],
         "versions": _rows(a.manifest.versions, b.manifest.versions),
-        "golden": _golden(a.golden, b.golden),
+        "golden": [
+            {"question": key[0], "options": list(key[1]), "a": one, "b": two}
+            for key, one, two in _joined(*answers)
+            if one != two
+        ],
     }
 
 
-def _facts(manifest: ArtifactManifest) -> dict[str, Any]:
-    found = {name: getattr(manifest, name) for name in FACTS}
-    return {**found, "rewriter": None if manifest.rewriter is None else str(manifest.rewriter)}
+def word_changes(before: str, after: str) -> list[tuple[Kind, str]]:
+    """Two texts as one: its pieces in their order; none of them is empty.
+
+    Args:
+        before: The pieces that are ``equal`` or ``del``, joined.
+        after: Those that are ``equal`` or ``ins``, joined.
+    """
+    old, new = (re.findall(r"\s+|\w+|[^\w\s]", text) for text in (before, after))
+    if max(len(old), len(new)) > WORDS:
+        old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)
+    matcher = difflib.SequenceMatcher(None, old, new, autojunk=False)
+    if before != after and matcher.ratio() < ALIKE:
+        changes: list[tuple[Kind, str]] = [("del", before), ("ins", after)]
+    else:
+        changes = []
+        for tag, a, b, c, d in matcher.get_opcodes():
+            taken, given = "".join(old[a:b]), "".join(new[c:d])
+            changes += [("equal", given)] if tag == "equal" else [("del", taken), ("ins", given)]
+    return [change for change in changes if change[1]]
+
+
+def _joined(a: Mapping[Any, Any], b: Mapping[Any, Any]) -> Iterable[tuple[Any, Any, Any]]:
+    return ((key, a.get(key), b.get(key)) for key in dict.fromkeys([*a, *b]))
+
+
+def _facts(artifact: Artifact) -> dict[str, Any]:
+    found = {name: getattr(artifact.manifest, name) for name in FACTS}
+    rewriter = artifact.manifest.rewriter
+    shape = {"nearest": artifact.state.nearest, "members": artifact.state.members}
+    return {**found, "rewriter": None if rewriter is None else str(rewriter), **shape}
 
 
 def _rows(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[dict[str, Any]]:
-    names = list(dict.fromkeys([*a, *b]))
     return [
-        {"name": name, "a": a.get(name), "b": b.get(name)}
-        for name in names
-        if (name in a, a.get(name)) != (name in b, b.get(name)) or type(a.get(name)) is not type(b.get(name))
+        {"name": name, "a": one, "b": two}
+        for name, one, two in _joined(a, b)
+        if (name in a, one) != (name in b, two) or type(one) is not type(two)
     ]
 
 
 def _prompts(a: Mapping[str, PredictorState], b: Mapping[str, PredictorState]) -> list[dict[str, Any]]:
-    found = []
-    for name in dict.fromkeys([*a, *b]):
-        one, other = _prompt(a.get(name)), _prompt(b.get(name))
-        if one != other:
-            found.append({"predictor": name, "changes": [list(piece) for piece in word_changes(one, other)]})
-    return found
-
-
-def _prompt(state: PredictorState | None) -> str:
-    """The instructions, and below them what is said of each field."""
-    if state is None:
-        return ""
-    return "\n".join([state.instructions, *(f"{name}: {text}" for name, text in state.fields.items())])
+    """By predictor, the instructions and below them what is said of each field."""
+    sides = [
+        {
+            name: "\n".join([one.instructions, *(f"{field}: {text}" for field, text in one.fields.items())])
+            for name, one in side.items()
+        }
+        for side in (a, b)
+    ]
+    return [
+        {"predictor": name, "changes": [list(piece) for piece in word_changes(one or "", two or "")]}
+        for name, one, two in _joined(*sides)
+        if one != two
+    ]
 
 
 def _demonstrations(a: Mapping[str, PredictorState], b: Mapping[str, PredictorState]) -> list[dict[str, Any]]:
     found = []
-    for name in dict.fromkeys([*a, *b]):
-        one, other = (Counter(_keys(side[name].demos) if name in side else ()) for side in (a, b))
-        if one != other:
-            only_a, only_b = ([json.loads(key) for key in side.elements()] for side in (one - other, other - one))
-            found.append({"predictor": name, "both": (one & other).total(), "only_a": only_a, "only_b": only_b})
+    for name, *sides in _joined(a, b):
+        one, two = (
+            Counter(
+                json.dumps(demo, ensure_ascii=False, sort_keys=True) for demo in ([] if side is None else side.demos)
+            )
+            for side in sides
+        )
+        if one != two:
+            only_a, only_b = ([json.loads(key) for key in side.elements()] for side in (one - two, two - one))
+            found.append({"predictor": name, "both": (one & two).total(), "only_a": only_a, "only_b": only_b})
     return found
-
-
-def _keys(demos: list[dict[str, Any]]) -> list[str]:
-    return [json.dumps(demo, ensure_ascii=False, sort_keys=True) for demo in demos]
-
-
-def _scores(a: list[Tested], b: list[Tested]) -> list[dict[str, Any]]:
-    sides = [
-        {(one.arm, metric): score.model_dump() for one in side for metric, score in one.metrics.items()}
-        for side in (a, b)
-    ]
-    return [
-        {"arm": arm, "metric": metric, "a": sides[0].get((arm, metric)), "b": sides[1].get((arm, metric))}
-        for arm, metric in dict.fromkeys([*sides[0], *sides[1]])
-    ]
-
-
-def _golden(a: list[Golden], b: list[Golden]) -> list[dict[str, Any]]:
-    one, other = ({(golden.question, tuple(golden.options)): golden for golden in side} for side in (a, b))
-    return [
-        {"question": key[0], "options": list(key[1]), "a": _answer(one.get(key)), "b": _answer(other.get(key))}
-        for key in dict.fromkeys([*one, *other])
-        if one.get(key) != other.get(key)
-    ]
-
-
-def _answer(golden: Golden | None) -> dict[str, Any] | None:
-    return None if golden is None else {"answer": golden.answer, "passages": golden.passages}

@@ -15,23 +15,20 @@ from querywright.models.embedder import Embedder, embedder_of
 from querywright.models.lm import resolve_lm
 from querywright.models.store import open_store
 from querywright.optimize.artifacts.files import Artifact, ArtifactManifest, read_artifact
-from querywright.optimize.artifacts.golden import golden_check
-from querywright.optimize.artifacts.loaded import LoadedProgram, with_async_face
+from querywright.optimize.artifacts.loaded import LoadedProgram, golden_difference, with_async_face
 from querywright.optimize.artifacts.rewriters import find_rewriter, open_rewriter
-from querywright.optimize.artifacts.searched import check_named, open_searched
 from querywright.optimize.artifacts.watchers import Watcher
 from querywright.optimize.program_state import program_from
 from querywright.programs import takes_rewriter, technique_class, use_rewriter
 from querywright.retrieval.callable import as_retriever
 from querywright.retrieval.collection import (
     NAME_PATTERN,
-    Generation,
     collection_folder,
     index_command,
     list_collections,
     read_manifest,
 )
-from querywright.retrieval.engines import LEXICAL, CollectionRetriever
+from querywright.retrieval.engines import LEXICAL, CollectionRetriever, open_retriever
 from querywright.retrieval.rerank import HUB_PREFIX, Reranker, resolve_reranker
 
 _MODEL_NAME = re.compile(r"(?!.*//)[A-Za-z0-9][A-Za-z0-9_.-]*/[A-Za-z0-9_.:@/+-]+")
@@ -50,7 +47,7 @@ def load(
     rewriter: dspy.BaseLM | str | Path | None = None,
     home: str | Path | None = None,
     verify: bool = False,
-    public_key: str | Path | None = None,
+    digest: str | None = None,
     watchers: Sequence[Watcher] = (),
 ) -> LoadedProgram:
     """Load an artifact; everything is checked before the first answer.
@@ -65,20 +62,19 @@ def load(
             was compiled with. Default: that one, from the working folder; none where it names none.
         home: The working folder that holds the collection. Default ``$QUERYWRIGHT_HOME`` or ``.querywright``.
         verify: Ask the golden questions and compare with what the program answered when it was saved.
-        public_key: A file with the public key of who signed the artifact; one that is not signed with it is refused.
-            Default: signatures are not looked at.
+        digest: The digest that the artifact must have, ``sha256:...`` as ``querywright artifact show`` prints it; any
+            other one is refused. Default: any.
         watchers: Each is called with an ``Exchange`` after every question.
 
     Raises:
-        ArtifactError: The artifact is missing, damaged or edited, is not signed as asked, or does not give its golden
+        ArtifactError: The artifact is missing, damaged or edited, has another digest, or does not give its golden
             answers.
         CollectionError: The collection is missing, damaged or was built with another embedder.
         ModelError: The LM, the reranker or the rewriter cannot be used.
     """
-    artifact = read_artifact(path, public_key=None if public_key is None else Path(public_key))
     return loaded_from(
-        artifact, lm=lm, retriever=retriever, reranker=reranker, rewriter=rewriter, home=home, verify=verify,
-        watchers=watchers,
+        read_artifact(path, digest=digest), lm=lm, retriever=retriever, reranker=reranker, rewriter=rewriter,
+        home=home, verify=verify, watchers=watchers,
     )  # fmt: skip
 
 
@@ -93,57 +89,57 @@ def loaded_from(
     verify: bool = False,
     watchers: Sequence[Watcher] = (),
 ) -> LoadedProgram:
-    """``load`` of an artifact that was read and checked already.
-
-    Args:
-        artifact: The artifact.
-        lm: As ``load`` has it, like all that follows.
-        retriever: What to search.
-        reranker: A reranker.
-        rewriter: A rewriter.
-        home: The working folder.
-        verify: Whether the golden questions are asked.
-        watchers: Told of every question.
-
-    Raises:
-        ArtifactError: It cannot be used, or does not give its golden answers.
-        CollectionError: The collection is missing, damaged or was built with another embedder.
-        ModelError: The LM, the reranker or the rewriter cannot be used.
-    """
+    """``load``, with the same arguments, of an artifact that was read and checked already."""
     manifest = artifact.manifest
     program_from(artifact.state)  # what is wrong with the artifact itself is said before anything is opened
     if reranker is not None and not technique_class(manifest.technique).USES_RERANKER:
         raise ArtifactError(f"the artifact's technique {manifest.technique} does not rerank; leave the reranker out")
     check_rewriter_for(manifest, rewriter)
     folder = None if home is None else Path(home)
-    found = _retriever(manifest, folder) if retriever is None else as_retriever(retriever)
+    found = collection_of(manifest, folder) if retriever is None else as_retriever(retriever)
     program = program_from(artifact.state, found, reranker_of(manifest, reranker))
-    use_rewriter(program, opened_rewriter(manifest, rewriter, folder))
-    loaded = LoadedProgram(program, lm if isinstance(lm, dspy.BaseLM) else _lm(manifest, lm, folder), manifest)
+    use_rewriter(program, rewriter_of(manifest, rewriter, folder))
+    loaded = LoadedProgram(program, lm_of(manifest, lm, folder), manifest)
     if verify:
-        _verify(loaded, artifact)
+        if not artifact.golden:
+            raise ArtifactError("golden.jsonl is empty, so the program cannot be verified; load it without verify")
+        for number, golden in enumerate(artifact.golden, 1):
+            differing = golden_difference(loaded, golden)
+            if differing:
+                raise ArtifactError(f"golden.jsonl line {number}: {differing}")
     loaded.watchers = tuple(watchers)  # who watches is told of the application's questions, not of ours
     return loaded
 
 
-def _lm(manifest: ArtifactManifest, name: str | None, home: Path | None) -> dspy.LM:
-    """The LM of that name, or the one that the artifact names. A name can hold an address; an artifact's may not."""
-    if name is not None and not isinstance(name, str):
-        raise InputError(f"lm must be an LM or its name, but got {name!r:.80}; give lm=resolve_lm(...) or a name")
-    if name is None:
-        name = manifest.lm
-        if name == EMBEDDED_ID:
-            name = "embedded"
-        elif name.startswith("embedded:"):
-            raise ArtifactError(
-                f"the artifact was compiled for the LM {name!r}, but the embedded LM here is {EMBEDDED_ID!r}; compile "
-                "again, or give lm=..."
-            )
-        elif not _MODEL_NAME.fullmatch(name):
-            raise ArtifactError(
-                f"the artifact was compiled for the LM {name!r}, which cannot be had by its name alone; give lm=..., "
-                "an LM made by resolve_lm or its name"
-            )
+def lm_of(manifest: ArtifactManifest, given: dspy.BaseLM | str | None, home: Path | None) -> dspy.BaseLM:
+    """The LM that was given, or the one that an artifact names. A name can hold an address; an artifact's may not.
+
+    Args:
+        manifest: The artifact's.
+        given: An LM, or its name.
+        home: The working folder.
+
+    Raises:
+        ArtifactError: The artifact names one that cannot be had by its name.
+        ModelError: It cannot be used.
+    """
+    if isinstance(given, dspy.BaseLM):
+        return given
+    if given is not None and not isinstance(given, str):
+        raise InputError(f"lm must be an LM or its name, but got {given!r:.80}; give lm=resolve_lm(...) or a name")
+    name = manifest.lm if given is None else given
+    if given is None and name == EMBEDDED_ID:
+        name = "embedded"
+    elif given is None and name.startswith("embedded:"):
+        raise ArtifactError(
+            f"the artifact was compiled for the LM {name!r}, but the embedded LM here is {EMBEDDED_ID!r}; compile "
+            "again, or give lm=..."
+        )
+    elif given is None and not _MODEL_NAME.fullmatch(name):
+        raise ArtifactError(
+            f"the artifact was compiled for the LM {name!r}, which cannot be had by its name alone; give lm=..., "
+            "an LM made by resolve_lm or its name"
+        )
     return resolve_lm(name, store=open_store(home))
 
 
@@ -166,7 +162,7 @@ def check_rewriter_for(manifest: ArtifactManifest, given: dspy.BaseLM | str | Pa
         )
 
 
-def opened_rewriter(
+def rewriter_of(
     manifest: ArtifactManifest, given: dspy.BaseLM | str | Path | None, home: Path | None
 ) -> dspy.BaseLM | None:
     """The LM of the rewriter that was given, or of the one that an artifact names; None where there is none.
@@ -177,9 +173,10 @@ def opened_rewriter(
         home: The working folder.
 
     Raises:
-        ArtifactError: The working folder does not have the one that the artifact names.
+        ArtifactError: There is no place for one, or the working folder does not have the one that the artifact names.
         InputError: It cannot be used.
     """
+    check_rewriter_for(manifest, given)
     if given is None:
         if manifest.rewriter is None:
             return None
@@ -222,7 +219,17 @@ def _ready(name: str) -> Reranker:
     return reranker
 
 
-def _retriever(manifest: ArtifactManifest, home: Path | None) -> CollectionRetriever | None:
+def collection_of(manifest: ArtifactManifest, home: Path | None) -> CollectionRetriever | None:
+    """The collection that an artifact names, opened as it was when the program was compiled; None where it has none.
+
+    Args:
+        manifest: The artifact's.
+        home: The working folder that holds the collection.
+
+    Raises:
+        ArtifactError: It is another collection, or one that cannot be opened by name.
+        CollectionError: It is missing, damaged, or was built with another embedder.
+    """
     check_named(manifest)
     if manifest.collection is None or manifest.engine is None:
         if technique_class(manifest.technique).SEARCHES == "0":
@@ -231,8 +238,6 @@ def _retriever(manifest: ArtifactManifest, home: Path | None) -> CollectionRetri
             f"the program was compiled on a retriever of your own, which the artifact cannot hold; give retriever=... "
             f"(technique {manifest.technique})"
         )
-    if not NAME_PATTERN.fullmatch(manifest.collection):
-        raise ArtifactError(f"manifest.json: {manifest.collection!r} cannot be a collection's name; compile again")
     published = read_manifest(collection_folder(manifest.collection, home))
     if published is None:
         known = ", ".join(list_collections(home)) or "none"
@@ -240,32 +245,62 @@ def _retriever(manifest: ArtifactManifest, home: Path | None) -> CollectionRetri
             f"the artifact needs the collection {manifest.collection!r}, but there is none (known: {known}); build it: "
             f"{index_command(manifest.collection)}, name its working folder with home=, or give retriever=..."
         )
-    return open_searched(manifest, _embedder(manifest, published, home), home)
+    embedder = None
+    if manifest.engine not in LEXICAL:
+        name = str(manifest.embedder)
+        if published.embedder != name:  # before a model of that name is looked for
+            raise CollectionError(
+                f"the collection {manifest.collection!r} was built with the embedder {published.embedder!r}, but the "
+                f"program was compiled with {name!r}; build the collection again with that embedder, or compile again"
+            )
+        embedder = embedder_of(name, store=open_store(home))
+        if embedder is None:
+            raise ArtifactError(
+                f"the collection was embedded by {name!r}, which cannot be had by its name alone; open it yourself and "
+                "give retriever=..."
+            )
+    return open_compiled_on(manifest, embedder, home)
 
 
-def _embedder(manifest: ArtifactManifest, published: Generation, home: Path | None) -> Embedder | None:
-    """The embedder that the artifact names; None for an engine that needs none."""
-    if manifest.engine in LEXICAL:
-        return None
-    name = str(manifest.embedder)
-    if published.embedder != name:  # before a model of that name is looked for
-        raise CollectionError(
-            f"the collection {manifest.collection!r} was built with the embedder {published.embedder!r}, but the "
-            f"program was compiled with {name!r}; build the collection again with that embedder, or compile again"
-        )
-    found = embedder_of(name, store=open_store(home))
-    if found is None:
+def check_named(manifest: ArtifactManifest) -> None:
+    """Raise when the collection of an artifact has no name that it could have, or no engine.
+
+    Raises:
+        ArtifactError: It has not.
+    """
+    if (manifest.collection is None) != (manifest.engine is None):
         raise ArtifactError(
-            f"the collection was embedded by {name!r}, which cannot be had by its name alone; open it yourself and "
-            "give retriever=..."
+            f"manifest.json: the collection {manifest.collection!r} and the engine {manifest.engine!r} do not go "
+            "together; compile again"
+        )
+    if manifest.collection is not None and not NAME_PATTERN.fullmatch(manifest.collection):
+        raise ArtifactError(f"manifest.json: {manifest.collection!r} cannot be a collection's name; compile again")
+
+
+def open_compiled_on(manifest: ArtifactManifest, embedder: Embedder | None, home: Path | None) -> CollectionRetriever:
+    """Open the collection in a working folder, which has to be the one that an artifact was compiled on.
+
+    Args:
+        manifest: The artifact's; it names a collection and an engine.
+        embedder: The one that the collection was built with; not asked for by an engine that needs none.
+        home: The working folder.
+
+    Raises:
+        ArtifactError: It is another.
+        CollectionError: It is missing or damaged.
+    """
+    assert manifest.engine is not None
+    needed = None if manifest.engine in LEXICAL else embedder
+    found = open_retriever(str(manifest.collection), engine=manifest.engine, embedder=needed, home=home)
+    if found.fingerprint != manifest.fingerprint:
+        parts = {
+            "questions": "its passages, its questions or what questions fill stored are others; index, build, import "
+            "or fill them again as they were then",
+            "expanded": "its passages or its questions are others; index, build or import them again as they were then",
+        }.get(manifest.engine, "its passages are others; index the original ones again")
+        raise ArtifactError(
+            f"the collection {manifest.collection!r} is not the one the program was compiled on: its fingerprint is "
+            f"{found.fingerprint[:12]}, the artifact names {str(manifest.fingerprint)[:12]}, so {parts}, compile "
+            "again, or load it with retriever=..."
         )
     return found
-
-
-def _verify(loaded: LoadedProgram, artifact: Artifact) -> None:
-    if not artifact.golden:
-        raise ArtifactError("golden.jsonl is empty, so the program cannot be verified; load it without verify")
-    for number, golden in enumerate(artifact.golden, 1):
-        check = golden_check(loaded, number, golden)
-        if check.state != "ok":
-            raise ArtifactError(f"golden.jsonl line {number}: {check.said}; {check.remedy}")

@@ -1,4 +1,4 @@
-"""A loaded program: what an application asks."""
+"""A loaded program, which an application asks: a question at a time, in an event loop, many at once, as a stream."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ import dspy
 
 from querywright.models.engine import AsyncLMEngine, LMEngine
 from querywright.models.usage import metered
-from querywright.optimize.artifacts.answered import Answered, Asked, answer_all
-from querywright.optimize.artifacts.files import ArtifactManifest
+from querywright.optimize.artifacts.batch import Answered, Asked, answer_all
+from querywright.optimize.artifacts.files import ArtifactManifest, Golden
 from querywright.optimize.artifacts.streaming import Event, Telling
 from querywright.optimize.artifacts.watchers import Exchange, Watcher, exchange_of, tell, tell_later
 from querywright.optimize.dspy_context import asking
@@ -37,7 +37,7 @@ class LoadedProgram:
     Args:
         program: The DSPy program.
         lm: The LM that it asks.
-        manifest: How it was made.
+        manifest: How it was made. The beginning of its digest is the program's ``id``.
         watchers: Each is called with an ``Exchange`` after every question, from the thread that asked (of a stream:
             from the thread that works on it; of an event loop: soon afterwards, from one thread that does nothing
             else). An error of a watcher is logged and goes no further.
@@ -49,14 +49,10 @@ class LoadedProgram:
         self.program = program
         self.lm = with_async_face(lm)
         self.manifest = manifest
+        self.id = manifest.id
         self.watchers: tuple[Watcher, ...] = tuple(watchers)
         self._retrieving = _without_reader(program)
         self._streams = not isinstance(program, Ensemble) and not isinstance(program.reader, MultipleChoiceReader)
-
-    @property
-    def id(self) -> str:
-        """Tells artifacts apart: the beginning of the manifest's checksum."""
-        return self.manifest.id
 
     def __call__(
         self, question: str, options: Sequence[str] | None = None, *, metadata: Mapping[str, str] | None = None
@@ -259,6 +255,33 @@ class LoadedProgram:
                         tell(self.watchers, exchange)
                     except Exception as error:  # noqa: BLE001 - whoever watches must not spoil an answer
                         logger.warning("watchers could not be told of a question: %s", type(error).__name__)
+
+
+def golden_difference(loaded: LoadedProgram, golden: Golden) -> str:
+    """How a program's answer to a golden question differs from the saved one, and what to do; empty where it does not.
+
+    Args:
+        loaded: The program.
+        golden: The question and what came of it then.
+
+    Raises:
+        QuerywrightError: The question cannot be asked.
+        LMError: The LM failed.
+        AdapterParseError: Its answer could not be read.
+    """
+    prediction = loaded(golden.question, golden.options or None)
+    passages = [passage.id for passage in prediction.passages]
+    differing = []
+    if passages != golden.passages:
+        differing.append(f"it now finds {passages}, but found {golden.passages} when it was saved")
+    if prediction.answer != golden.answer:
+        differing.append(f"it now answers {prediction.answer!r}, but answered {golden.answer!r} when it was saved")
+    if differing:
+        differing.append(
+            f"ask the LM that it was compiled for, with the same settings ({loaded.lm.model} was asked), search what "
+            "it searched, or compile again"
+        )
+    return "; ".join(differing)
 
 
 def with_async_face(lm: dspy.BaseLM) -> dspy.BaseLM:

@@ -1,253 +1,421 @@
-"""Packing: an artifact and the collection that it searches in one file, for another machine."""
+"""Packed artifacts: an artifact, the collection that it searches and its rewriter in one file, for another machine.
+
+The file is a plain tar, so that its size is that of what is in it; its last 71 bytes are the SHA-256 of all before.
+Its members are those of ``MEMBERS`` and no others: the files of the artifact, and of its collection the manifest, the
+passages, and their vectors as raw float32. Chroma's own files are not in it: the index is built again. It is read as
+the work of a stranger: passages and vectors are taken as they are, and only a pinned digest says whose they are. The
+vectors stay in the collection that is built: the store of the working folder never takes any of them.
+"""
 
 from __future__ import annotations
 
-import json
+import contextlib
+import gc
+import hashlib
 import os
-import secrets
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import shutil
+import stat
+import tarfile
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
+
+import numpy as np
 
 from querywright.data.types import Passage
-from querywright.errors import ArtifactError, CollectionError, InputError
-from querywright.files import sync
-from querywright.models.embedder import CHUNK, Embedder, Vectors, embedder_of
-from querywright.models.store import Store, open_store
-from querywright.optimize.artifacts.files import ArtifactManifest, artifact_files, checked_artifact
-from querywright.optimize.artifacts.packed import (
-    ANSWERS,
-    FACTS,
-    IN_ARTIFACT,
-    IN_COLLECTION,
-    IN_QUESTIONS,
-    IN_REWRITER,
-    PACK_SIGNATURE,
-    PASSAGES,
-    RECORDS,
-    VECTORS,
-    CollectionFacts,
-    PackWriter,
-    check_line,
+from querywright.errors import ArtifactError, CollectionError, DataError, InputError
+from querywright.files import file_digest, locked, sync
+from querywright.home import home as working_folder
+from querywright.models.embedder import CHUNK, Embedder, embedder_of
+from querywright.models.rewriters import FILES as REWRITER_FILES
+from querywright.models.store import FILE_NAME, Store, open_store
+from querywright.optimize.artifacts.files import (
+    LIMITS,
+    ArtifactManifest,
+    artifact_files,
+    check_replaceable,
+    checked_artifact,
+    write_files,
 )
-from querywright.optimize.artifacts.rewriters import checked_rewriter, find_rewriter, rewriter_files
-from querywright.optimize.artifacts.searched import check_named, open_searched
-from querywright.optimize.artifacts.signatures import private_key, signature_of
-from querywright.retrieval.answer_pairs import ANSWERS as STORED_ANSWERS
-from querywright.retrieval.answer_pairs import read_pairs
-from querywright.retrieval.collection import Generation, collection_folder, published_passages
-from querywright.retrieval.engines import LEXICAL, Engine
-from querywright.retrieval.question_records import RECORDS as STORED_RECORDS
-from querywright.retrieval.question_records import questions_folder, read_records
+from querywright.optimize.artifacts.load import check_named, open_compiled_on
+from querywright.optimize.artifacts.rewriters import LARGEST_KEPT, kept_files, put_rewriter
+from querywright.optimize.program_state import program_from
+from querywright.retrieval.answer_pairs import ANSWERS, read_pairs
+from querywright.retrieval.collection import (
+    MANIFEST,
+    Generation,
+    collection_folder,
+    content_hash,
+    published_passages,
+    read_manifest,
+    read_passages,
+    write_passages,
+)
+from querywright.retrieval.index import build_collection
+from querywright.retrieval.passages import checked_passages
+from querywright.retrieval.question_records import RECORDS, questions_name, read_records
 
 SUFFIX = ".qw"
-WITH_QUESTIONS: frozenset[Engine] = frozenset({"questions", "expanded"})
-"""Engines that search the questions that were written for passages."""
+PASSAGES, VECTORS = "passages-1.jsonl", "vectors.f32"
+_OF_COLLECTION = {MANIFEST: 2**20, PASSAGES: 2**30, VECTORS: 4 * 2**30, RECORDS: 2**30, ANSWERS: 2**30}
+MEMBERS = {
+    **{f"artifact/{name}": limit for name, limit in LIMITS.items()},
+    **{f"{where}/{name}": limit for where in ("collection", "questions") for name, limit in _OF_COLLECTION.items()},
+    **{f"rewriter/{name}": LARGEST_KEPT for name in REWRITER_FILES},
+}
+"""Every member that there can be, and bytes of each that are read at most."""
+
+_BLOCK = 512
+_PIECE = 2**20
+_SEAL = b"sha256:"
+_SEALED = len(_SEAL) + 64
 
 
 @dataclass(frozen=True, slots=True)
 class PackReport:
-    """What was packed.
+    """What is in a packed file.
 
     Args:
-        file: Name of the file.
-        size: Its bytes.
+        artifact: Name of the artifact's folder.
+        size: The file's bytes.
+        digest: Its SHA-256, ``sha256:...``, as ``unpack`` may be asked for.
         collection: Name of the collection in it, or None.
         passages: Passages in it.
         questions: Written questions in it.
-        signed: Whether all of it is signed.
         rewriter: Name of the rewriter in it, or None.
+        built: Collections that were built to unpack it; one that was there already is not among them.
     """
 
-    file: str
+    artifact: str
     size: int
+    digest: str
     collection: str | None
     passages: int
     questions: int
-    signed: bool
-    rewriter: str | None = None
+    rewriter: str | None
+    built: tuple[str, ...] = ()
 
 
-def pack(
-    artifact: Path,
-    out: Path,
-    *,
-    home: Path | None = None,
-    key: Path | None = None,
-    rewriter: Path | None = None,
-) -> PackReport:
+def pack(artifact: Path, out: Path, *, home: Path | None = None, rewriter: Path | None = None) -> PackReport:
     """Write an artifact, its collection and its rewriter into one file; the same ones give the same bytes.
 
-    A signature of the artifact goes along. A rewriter of more than 64 MiB stays out. Vectors are packed as the store
-    has them; the few that it lacks are made by the embedder.
+    A rewriter of more than 64 MiB stays out. Vectors are packed as the store has them; the few that it lacks are made
+    by the embedder.
 
     Args:
         artifact: The artifact's folder.
         out: The file, which ends in .qw; an older one is replaced whole or not at all.
         home: The working folder that holds the collection. Default: ``querywright.home.home()``.
-        key: A private key file that signs all that is packed, vectors included. Default None.
         rewriter: The folder of the artifact's rewriter, where it names one. Default: the copy in the working folder.
 
     Raises:
         ArtifactError: The artifact is damaged, its rewriter is missing or another, its collection is not the one it
             was compiled on, or the file cannot be written.
         CollectionError: The collection is missing or damaged, or its vectors cannot be had.
-        InputError: The file has another name, or the key cannot be used.
+        InputError: The file has another name.
     """
     if out.suffix != SUFFIX:
         raise InputError(f"a packed artifact is a file that ends in {SUFFIX}, not {out.name!r}; give another --out")
-    if key is not None:
-        private_key(key)
     files = artifact_files(artifact)
     manifest = checked_artifact(files).manifest
-    rewriting = _rewriter(manifest, rewriter, home)
-    temporary = out.with_name(f".{out.name}.{secrets.token_hex(6)}.tmp")
+    if manifest.rewriter is None and rewriter is not None:
+        raise InputError("the artifact names no rewriter; leave --rewriter out")
+    rewriting = None if manifest.rewriter is None else kept_files(manifest.rewriter, rewriter, home)
     try:
-        writer = PackWriter(temporary)
-        try:
-            for name, data in sorted(files.items()):
-                writer.add(f"{IN_ARTIFACT}{name}", iter([data]), len(data))
-            for name, data in (rewriting or {}).items():
-                writer.add(f"{IN_REWRITER}{name}", iter([data]), len(data))
-            collection, questions = _collections(writer, manifest, home)
-            facts = writer.facts(collection, questions)
-            writer.add(FACTS, iter([facts]), len(facts))
-            if key is not None:
-                signature = signature_of(facts, key)
-                writer.add(PACK_SIGNATURE, iter([signature]), len(signature))
-            writer.seal()
-        finally:
-            writer.close()
-        size = temporary.stat().st_size
-        os.replace(temporary, out)
+        with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.absolute().parent) as folder:
+            staged = Path(folder)
+            for where, parts in (("artifact", files), ("rewriter", rewriting or {})):
+                (staged / where).mkdir()
+                for name, data in parts.items():
+                    (staged / where / name).write_bytes(data)
+            counts = {
+                where: _stage(staged / where, name, manifest, home) for where, name in _searched(manifest).items()
+            }
+            _write_tar(staged, staged / "packed")
+            (staged / "packed").replace(out)
         sync(out.absolute().parent)
     except OSError as error:
         raise ArtifactError(
             f"{out.name!r} could not be written: {error.strerror}; give another --out, or make room"
         ) from error
-    finally:
-        temporary.unlink(missing_ok=True)
     return PackReport(
-        file=out.name,
-        size=size,
-        collection=None if collection is None else collection.name,
-        passages=0 if collection is None else collection.count,
-        questions=0 if questions is None else questions.count,
-        signed=key is not None,
+        artifact=artifact.resolve().name,
+        size=out.stat().st_size,
+        digest=f"sha256:{file_digest(out)}",
+        collection=manifest.collection,
+        passages=counts.get("collection", 0),
+        questions=counts.get("questions", 0),
         rewriter=None if rewriting is None else str(manifest.rewriter),
     )
 
 
-def _rewriter(manifest: ArtifactManifest, given: Path | None, home: Path | None) -> dict[str, bytes] | None:
-    """The files of the artifact's rewriter; None where it has none, or one that is too large."""
-    if manifest.rewriter is None:
-        if given is not None:
-            raise InputError("the artifact names no rewriter; leave --rewriter out")
-        return None
-    folder = find_rewriter(manifest.rewriter, home) if given is None else given
-    return rewriter_files(checked_rewriter(folder, manifest.rewriter))
+def unpack(file: Path, out: Path, *, home: Path | None = None, digest: str | None = None) -> PackReport:
+    """Make the artifact of a packed file, build its collection and keep its rewriter; nothing is embedded again.
 
+    The artifact's folder appears last, whole: whoever sees it can load it.
 
-def _collections(
-    writer: PackWriter, manifest: ArtifactManifest, home: Path | None
-) -> tuple[CollectionFacts | None, CollectionFacts | None]:
-    check_named(manifest)
-    if manifest.collection is None or manifest.engine is None:
-        return None, None
-    folder = collection_folder(manifest.collection, home)
-    published, passages = published_passages(folder, home)
-    embedder = _packing(published, home)
-    open_searched(manifest, None if manifest.engine in LEXICAL else embedder, home)
-    collection = _add(writer, IN_COLLECTION, published, passages, embedder)
-    questions = None
-    if manifest.engine in WITH_QUESTIONS:
-        own = questions_folder(manifest.collection, home)
-        written, texts = published_passages(own, home)
-        questions = _add(writer, IN_QUESTIONS, written, texts, _packing(written, home))
-        read_records(own)
-        writer.add(f"{IN_QUESTIONS}{RECORDS}", iter([(own / STORED_RECORDS).read_bytes()]))
-        if (own / STORED_ANSWERS).exists():
-            read_pairs(own)
-            writer.add(f"{IN_QUESTIONS}{ANSWERS}", iter([(own / STORED_ANSWERS).read_bytes()]))
-    open_searched(manifest, None if manifest.engine in LEXICAL else embedder, home)
-    return collection, questions
+    Args:
+        file: What ``pack`` wrote.
+        out: The artifact's folder; an older artifact there is replaced.
+        home: The working folder of the collection. Default: ``querywright.home.home()``.
+        digest: The SHA-256 that the file must have, ``sha256:...``. Default: any.
 
-
-class _Model:
-    """An embedder in the form of a model, looked for when a vector is missing."""
-
-    def __init__(self, embedder: Embedder) -> None:
-        self._embedder = embedder
-
-    def encode(self, texts: Sequence[str], **_: object) -> Vectors:
-        return self._embedder.encode(texts)
-
-
-def _packing(published: Generation, home: Path | None) -> Embedder:
-    """What the embedder of a collection has made, and the embedder for what the store lacks."""
-
-    def load() -> _Model:
-        found = embedder_of(published.embedder, store=open_store(home))
-        if found is None:
-            raise lacking(published.embedder, published.name)
-        return _Model(found)
-
-    return Embedder(published.embedder, load, dimension=published.dimension, store=open_store(home))
-
-
-def _add(
-    writer: PackWriter, where: str, published: Generation, passages: Mapping[str, Passage], embedder: Embedder
-) -> CollectionFacts:
-    texts = distinct_texts(passages.values())
-    writer.add(f"{where}{PASSAGES}", _lines(passages.values()))
-    writer.add(f"{where}{VECTORS}", _rows(texts, embedder), len(texts) * published.dimension * 4)
-    return CollectionFacts(
-        name=published.name,
-        embedder=published.embedder,
-        dimension=published.dimension,
-        vectors=len(texts),
-        count=published.count,
-        content_hash=published.content_hash,
+    Raises:
+        ArtifactError: The file is damaged, holds what it may not, has another digest, or its collection is not the
+            artifact's; or the folder holds other files.
+        CollectionError: There is another collection of that name.
+    """
+    target, place = out.resolve(), working_folder(home).resolve()
+    try:
+        with tempfile.TemporaryDirectory(prefix=".unpacking-") as folder:
+            staged = Path(folder)
+            with _opened(file, digest) as (opened, size, found):
+                _extract(opened, size, staged)
+            files = artifact_files(staged / "artifact")
+            artifact = checked_artifact(files)
+            program_from(artifact.state)
+            manifest = artifact.manifest
+            rewriting = {path.name: path.read_bytes() for path in (staged / "rewriter").glob("*")}
+            if rewriting and manifest.rewriter is None:
+                raise ArtifactError("the packed file holds a rewriter, which its artifact does not name; do not use it")
+            collections = {where: _read(staged / where, name) for where, name in _searched(manifest).items()}
+            check_replaceable(target)
+            place.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if manifest.rewriter is not None and rewriting:
+                put_rewriter(manifest.rewriter, rewriting, place)
+            busy = CollectionError("another process is unpacking into this working folder; wait until it is done")
+            with locked(place / "unpacking.lock", busy, seconds=600):
+                built = _build(collections, manifest, place) if collections else ()
+            write_files(target, files)
+    except OSError as error:
+        raise ArtifactError(
+            f"{out.name!r} could not be written: {error.strerror}; give another --out, or make room"
+        ) from error
+    counts = {where: len(one.passages) for where, one in collections.items()}
+    return PackReport(
+        artifact=target.name,
+        size=size + _SEALED,
+        digest=found,
+        collection=manifest.collection,
+        passages=counts.get("collection", 0),
+        questions=counts.get("questions", 0),
+        rewriter=str(manifest.rewriter) if rewriting else None,
+        built=built,
     )
 
 
-def distinct_texts(passages: Iterable[Passage]) -> list[str]:
+def _searched(manifest: ArtifactManifest) -> dict[str, str]:
+    """The collections that an artifact needs, by their folder in a packed file; questions come first."""
+    check_named(manifest)
+    if manifest.collection is None:
+        return {}
+    with_questions = manifest.engine in ("questions", "expanded")
+    questions = {"questions": questions_name(manifest.collection)} if with_questions else {}
+    return {**questions, "collection": manifest.collection}
+
+
+def _stage(staged: Path, name: str, manifest: ArtifactManifest, home: Path | None) -> int:
+    """Write a collection into its folder; gives how many passages it has."""
+    source = collection_folder(name, home)
+    published, passages = published_passages(source, home)
+    store = open_store(home)
+    embedder = embedder_of(published.embedder, store=store) or _stored(published, store)
+    if name == manifest.collection:
+        open_compiled_on(manifest, embedder, home)
+    staged.mkdir()
+    published.model_copy(update={"generation": 1, "index_files": {}}).write(staged / MANIFEST)
+    write_passages(staged / PASSAGES, passages.values())
+    texts = _distinct_texts(passages.values())
+    with (staged / VECTORS).open("wb") as file:
+        for start in range(0, len(texts), CHUNK):
+            file.write(embedder.encode(texts[start : start + CHUNK]).astype("<f4").tobytes())
+    for records in (RECORDS, ANSWERS):
+        if (source / records).exists():
+            shutil.copyfile(source / records, staged / records)
+    return len(passages)
+
+
+def _stored(facts: Generation, store: Store) -> Embedder:
+    """What an embedder has made, without the embedder."""
+
+    def missing() -> object:
+        raise CollectionError(
+            f"the store of the working folder lacks vectors of {facts.embedder!r} for the collection {facts.name!r}; "
+            "index its passages again, with that embedder, in a new working folder (--home)"
+        )
+
+    return Embedder(facts.embedder, missing, dimension=facts.dimension, store=store)
+
+
+def _distinct_texts(passages: Iterable[Passage]) -> list[str]:
     """What of some passages is embedded, each text once, in their order."""
     return list(dict.fromkeys(passage.content for passage in passages))
 
 
-def _lines(passages: Iterable[Passage]) -> Iterator[bytes]:
-    for one in passages:
-        row = {"id": one.id, "title": one.title, "text": one.text, "metadata": dict(one.metadata)}
-        line = json.dumps(row, ensure_ascii=False).encode() + b"\n"
-        check_line(PASSAGES, len(line))
-        yield line
+def _write_tar(staged: Path, made: Path) -> None:
+    """The tar of all members that are staged, and the SHA-256 of it."""
+
+    def plain(info: tarfile.TarInfo) -> tarfile.TarInfo:
+        return info.replace(mtime=0, mode=0o600, uid=0, gid=0, uname="", gname="", deep=False)
+
+    with tarfile.open(made, "w", format=tarfile.USTAR_FORMAT) as archive:
+        for name, limit in MEMBERS.items():
+            if (staged / name).exists():
+                if (staged / name).stat().st_size > limit:
+                    raise ArtifactError(f"{name} would have more than the {limit} bytes that are read; pack less")
+                archive.add(staged / name, name, filter=plain)
+    seal = _SEAL + file_digest(made).encode()
+    with made.open("ab") as file:
+        file.write(seal)
+    sync(made)
 
 
-def _rows(texts: list[str], embedder: Embedder) -> Iterator[bytes]:
-    for start in range(0, len(texts), CHUNK):
-        yield embedder.encode(texts[start : start + CHUNK]).astype("<f4").tobytes()
+@contextmanager
+def _opened(path: Path, digest: str | None) -> Iterator[tuple[IO[bytes], int, str]]:
+    """A packed file of which every byte is as it was written, the size of its tar, and its digest."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    except OSError as error:
+        raise ArtifactError(
+            f"the packed file {path.name!r} cannot be read: {error.strerror}; give what artifact pack wrote with --out"
+        ) from error
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
+        os.close(descriptor)
+        raise ArtifactError(f"{path.name!r} is no file; give what artifact pack wrote with --out")
+    with open(descriptor, "rb") as file:
+        size, hashed = status.st_size - _SEALED, hashlib.sha256()
+        for piece in _pieces(file, size):
+            hashed.update(piece)
+        seal = file.read(_SEALED)
+        if seal != _SEAL + hashed.hexdigest().encode():
+            raise ArtifactError(
+                f"{path.name!r} is no packed file, was cut off or changed (its SHA-256 does not fit); get it again"
+            )
+        hashed.update(seal)
+        found = f"sha256:{hashed.hexdigest()}"
+        if digest not in (None, found):
+            raise ArtifactError(
+                f"the digest of {path.name!r} is {found}, but {digest} is asked for; get the file again from its maker"
+            )
+        file.seek(0)
+        yield file, size, found
 
 
-def stored_embedder(identifier: str, dimension: int, store: Store, collection: str) -> Embedder:
-    """What an embedder has made, without the embedder.
-
-    Args:
-        identifier: Its id.
-        dimension: Numbers in a vector.
-        store: Holds what it has made.
-        collection: What is searched, for the message of the error that a missing vector raises.
-    """
-
-    def missing() -> object:
-        raise lacking(identifier, collection)
-
-    return Embedder(identifier, missing, dimension=dimension, store=store)
+def _pieces(file: IO[bytes], size: int) -> Iterator[bytes]:
+    """So many bytes of a file, or those that there are."""
+    while size > 0 and (piece := file.read(min(_PIECE, size))):
+        size -= len(piece)
+        yield piece
 
 
-def lacking(identifier: str, collection: str) -> CollectionError:
-    """The error where vectors are neither in the store nor to be had from their embedder."""
-    return CollectionError(
-        f"the store of the working folder lacks vectors of {identifier!r} for the collection {collection!r}; index its "
-        "passages again, with that embedder, in a new working folder (--home)"
+def _extract(file: IO[bytes], size: int, staged: Path) -> None:
+    """Write the members of a tar, each a plain file of ``MEMBERS``, into a folder."""
+    while (header := file.read(_BLOCK)) != bytes(_BLOCK):
+        try:
+            info = tarfile.TarInfo.frombuf(header, "utf-8", "strict")
+        except (tarfile.TarError, ValueError) as error:
+            raise ArtifactError(f"the packed file is damaged ({error}); get it again") from error
+        if info.name not in MEMBERS or info.type != tarfile.REGTYPE:
+            raise ArtifactError(f"the packed file holds {info.name[:100]!r}, which is no part of one; do not use it")
+        if info.size > MEMBERS[info.name]:
+            raise ArtifactError(f"{info.name} has more than the {MEMBERS[info.name]} bytes that are read")
+        if info.size > size - file.tell() or (staged / info.name).exists():
+            raise ArtifactError(f"the packed file is damaged, or holds {info.name} twice; do not use it")
+        (staged / info.name).parent.mkdir(exist_ok=True)
+        with (staged / info.name).open("xb") as member:
+            member.writelines(_pieces(file, info.size))
+        file.seek(-info.size % _BLOCK, os.SEEK_CUR)
+
+
+@dataclass(frozen=True, slots=True)
+class _Collection:
+    """A collection that was taken out of a packed file: its folder there, what is said of it, and its passages."""
+
+    staged: Path
+    facts: Generation
+    passages: Mapping[str, Passage]
+
+    def copy_records(self, folder: Path) -> None:
+        """Put beside it what was written of it."""
+        folder.mkdir(mode=0o700, parents=True)
+        for records in (RECORDS, ANSWERS):
+            if (self.staged / records).exists():
+                shutil.copyfile(self.staged / records, folder / records)
+
+    def embedder(self, store: Store) -> Embedder:
+        """What its embedder has made, put into a store of its own."""
+        embedder, texts = _stored(self.facts, store), _distinct_texts(self.passages.values())
+        rows = np.fromfile(self.staged / VECTORS, dtype="<f4").reshape(-1, self.facts.dimension)
+        try:
+            embedder.keep(texts, rows)
+        except InputError as error:
+            raise ArtifactError(f"vectors of the packed file are damaged: {error}; do not use it") from error
+        return embedder
+
+
+def _read(staged: Path, name: str) -> _Collection:
+    try:
+        facts = Generation.from_bytes((staged / MANIFEST).read_bytes())
+        passages = checked_passages(read_passages(staged, facts).values())
+        rows, odd = divmod((staged / VECTORS).stat().st_size, 4 * facts.dimension)
+        if staged.name == "questions":
+            read_records(staged)
+            read_pairs(staged)
+    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError, OSError) as error:
+        raise ArtifactError(f"the {staged.name} of the packed file is damaged ({error}); do not use it") from error
+    except (DataError, CollectionError) as error:
+        raise ArtifactError(f"the {staged.name} of the packed file is damaged: {error}") from error
+    texts = len(_distinct_texts(passages.values()))
+    if facts.name != name or facts.content_hash != content_hash(passages.values()) or odd or rows != texts:
+        raise ArtifactError(
+            f"the {staged.name} of the packed file is not what its artifact names, or has not a vector for each text; "
+            "do not use it"
+        )
+    return _Collection(staged, facts, passages)
+
+
+def _build(collections: Mapping[str, _Collection], manifest: ArtifactManifest, home: Path) -> tuple[str, ...]:
+    """Build what is missing in a folder of its own, and move it when it is whole: questions before their passages."""
+    for left in home.glob(".unpacking-*"):  # of an unpacking that was killed
+        shutil.rmtree(left, ignore_errors=True)
+    missing = [one.facts.name for one in collections.values() if not _is_there(one.facts, home)]
+    workshop = Path(tempfile.mkdtemp(prefix=".unpacking-", dir=home))
+    try:
+        with closing(Store(workshop / FILE_NAME)) as store:
+            for one in collections.values():
+                embedder = one.embedder(store)
+                if missing:
+                    one.copy_records(collection_folder(one.facts.name, workshop))
+                    build_collection(one.facts.name, one.passages.values(), embedder=embedder, home=workshop)
+            open_compiled_on(manifest, embedder, workshop if missing else home)
+            gc.collect()  # the index that was opened is closed before its folder moves
+        for name in missing:
+            target = collection_folder(name, home)
+            target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            collection_folder(name, workshop).rename(target)
+            sync(target.parent)
+    finally:
+        shutil.rmtree(workshop, ignore_errors=True)
+    return tuple(missing)
+
+
+def _is_there(facts: Generation, home: Path) -> bool:
+    """Whether the very same collection is published; another one, or something else of that name, is an error."""
+    folder = collection_folder(facts.name, home)
+    if not folder.exists() or not any(folder.iterdir()):
+        return False
+    with contextlib.suppress(CollectionError):
+        published = read_manifest(folder)
+        if published is not None and (published.embedder, published.content_hash) == (
+            facts.embedder,
+            facts.content_hash,
+        ):
+            return True
+    raise CollectionError(
+        f"the collection {facts.name!r} of the packed file cannot be put in place: a folder of that name holds another "
+        "collection, or something else, and it is never replaced; give another working folder (--home)"
     )

@@ -7,10 +7,7 @@ keeps a copy of it in the working folder; a packed artifact brings it along.
 from __future__ import annotations
 
 import contextlib
-import os
 import re
-import secrets
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,7 +16,7 @@ import dspy
 from pydantic import BaseModel, ConfigDict, Field
 
 from querywright.errors import ArtifactError
-from querywright.files import sync
+from querywright.files import replace_folder
 from querywright.home import home as working_folder
 from querywright.models.lm import resolve_lm
 from querywright.models.rewriter_bases import KEPT
@@ -143,35 +140,36 @@ def put_rewriter(ref: RewriterRef, files: Mapping[str, bytes], home: Path | None
         ArtifactError: The files are no rewriter, or another one, or they cannot be written.
     """
     folder = _kept(ref, home)
-    if _is_whole(folder, ref):
-        return folder
-    workshop = folder.parent.parent / f".new-{secrets.token_hex(6)}"
-    temporary = workshop / folder.name
-    try:
-        temporary.mkdir(mode=0o700, parents=True)
+
+    def fill(made: Path) -> None:
         for name, data in files.items():
-            with (temporary / name).open("xb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-        sync(temporary)
-        checked_rewriter(temporary, ref)
-        folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if _is_whole(folder, ref):  # another process was first, and somebody may be reading it
-            return folder
-        shutil.rmtree(folder, ignore_errors=True)  # a damaged one
-        temporary.rename(folder)
-        sync(folder.parent)
+            (made / name).write_bytes(data)
+        checked_rewriter(made, ref)
+
+    try:
+        if not _is_whole(folder, ref):
+            folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            replace_folder(folder, fill)
     except OSError as error:
-        if _is_whole(folder, ref):  # another process was first
-            return folder
         raise ArtifactError(
             f"the rewriter {ref} could not be written into the working folder: {error.strerror}; make room, or give "
             "another working folder (--home)"
         ) from error
-    finally:
-        shutil.rmtree(workshop, ignore_errors=True)
     return folder
+
+
+def kept_files(ref: RewriterRef, given: Path | None = None, home: Path | None = None) -> dict[str, bytes] | None:
+    """The files of a rewriter by name, for a packed artifact; None where they are more than are copied.
+
+    Args:
+        ref: Names it.
+        given: Its folder. Default: the copy in the working folder.
+        home: The working folder. Default: ``querywright.home.home()``.
+
+    Raises:
+        ArtifactError: It is not there, damaged, or another one.
+    """
+    return rewriter_files(checked_rewriter(find_rewriter(ref, home) if given is None else given, ref))
 
 
 def rewriter_files(rewriter: Rewriter) -> dict[str, bytes] | None:

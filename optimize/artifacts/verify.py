@@ -3,29 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any, Literal
 
 import dspy
 from dspy.utils.exceptions import AdapterParseError, LMError
 
-from querywright.data.types import Passage
 from querywright.errors import ArtifactError, QuerywrightError
-from querywright.optimize.artifacts.compatibility import Check, State, collection_checks, failed, version_checks
-from querywright.optimize.artifacts.files import Artifact, ArtifactManifest, Golden, artifact_files, checked_artifact
-from querywright.optimize.artifacts.folders import SIGNATURE
-from querywright.optimize.artifacts.golden import GOLDEN, golden_check
-from querywright.optimize.artifacts.load import check_rewriter_for, loaded_from, opened_rewriter, reranker_of
-from querywright.optimize.artifacts.loaded import LoadedProgram
-from querywright.optimize.artifacts.rewriters import RewriterRef, ref_of
-from querywright.optimize.artifacts.signatures import check_signed, signature_parts
+from querywright.optimize.artifacts.files import Artifact, ArtifactManifest, read_artifact
+from querywright.optimize.artifacts.load import collection_of, lm_of, loaded_from, reranker_of, rewriter_of
+from querywright.optimize.artifacts.loaded import golden_difference
+from querywright.optimize.artifacts.rewriters import ref_of
 from querywright.optimize.program_state import program_from
-from querywright.programs import technique_class
-from querywright.retrieval.rerank import Reranker
 
 Progress = Callable[[str, int, int], None]
+State = Literal["ok", "warning", "differs", "not possible"]
 
-STEPS = ("program", "collection", "LM", f"{GOLDEN}s")
+_AS_LONG_AS = "nothing, as long as the golden answers are the same"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """What came of one check.
+
+    Args:
+        name: What was looked at.
+        state: ``ok``, ``differs``, ``not possible``, or ``warning`` for what differs and need not matter.
+        said: What was found.
+        remedy: What to do about it; empty where there is nothing to do.
+    """
+
+    name: str
+    state: State
+    said: str
+    remedy: str = ""
 
 
 def verify(
@@ -34,10 +47,10 @@ def verify(
     lm: dspy.LM | str | None = None,
     rewriter: dspy.LM | Path | None = None,
     home: Path | None = None,
-    public_key: Path | None = None,
+    digest: str | None = None,
     progress: Progress | None = None,
 ) -> list[Check]:
-    """Check an artifact: its files, its signature, what it needs here (a reranker too), and each golden answer.
+    """Check an artifact: its files, what it needs here (collection, reranker, rewriter, LM), and each golden answer.
 
     A library in another version is a warning, and differs where a golden answer does.
 
@@ -46,32 +59,50 @@ def verify(
         lm: An LM, or its name; None for the one that the artifact names.
         rewriter: A rewriter's folder, or an LM; None for the one that the artifact names, if it names one.
         home: The working folder that holds the collection. Default: ``querywright.home.home()``.
-        public_key: Key file of whoever must have signed it. Default None.
+        digest: The digest that the artifact must have. Default: any.
         progress: Called as golden questions are asked. Default None.
-
-    Raises:
-        InputError: There is no such key file.
     """
     try:
-        data = artifact_files(path)
-        artifact = checked_artifact(data)
+        artifact = read_artifact(path, digest=digest)
     except ArtifactError as error:
-        return [failed("files", "differs", error), *_unreached("the files are not those that were written", STEPS)]
-    checks = [Check("files", "ok", f"{len(artifact.manifest.files) + 1} files, as they were written")]
-    signature = _signature(data, public_key)
-    if signature is not None:
-        checks.append(signature)
-        if signature.state == "differs":
-            return [*checks, *_unreached("the signature does not fit", STEPS)]
-    checks += version_checks(artifact.manifest)
-    checks += _replayed(artifact, lm, rewriter, home, progress)
-    if any(one.name.startswith(GOLDEN) and one.state == "differs" for one in checks):
-        checks = [
-            replace(one, state="differs", remedy="have it as it was, or compile again")
-            if one.state == "warning" and one.name != "signature"
-            else one
-            for one in checks
-        ]
+        return [_failed("files", "differs", error)]
+    manifest = artifact.manifest
+    checks = [Check("files", "ok", f"as they were written, {manifest.digest}"), *_versions(manifest)]
+    try:
+        program_from(artifact.state)
+    except QuerywrightError as error:
+        return [*checks, _failed("program", "differs", error)]
+    checks.append(Check("program", "ok", f"{manifest.technique}, reader {manifest.reader or 'none'}"))
+
+    parts: dict[str, Any] = {}
+
+    def look(name: str, part: str, find: Callable[[], Any], say: Callable[[Any], tuple[str, str]]) -> None:
+        try:
+            parts[part] = find()
+        except QuerywrightError as error:
+            differs = "is not the one the program was compiled on" in str(error)
+            checks.append(_failed(name, "differs" if differs else "not possible", error))
+            return
+        here, saved = say(parts[part])
+        checks.append(
+            Check(name, "ok", here)
+            if here == saved
+            else Check(name, "warning", f"{here} here, {saved} when it was saved", _AS_LONG_AS)
+        )
+
+    look("collection", "retriever", lambda: collection_of(manifest, home), lambda found: _searched(manifest, found))
+    if manifest.reranker is not None:
+        look("reranker", "reranker", lambda: reranker_of(manifest), lambda found: (found.id, str(manifest.reranker)))
+    if manifest.rewriter is not None or rewriter is not None:
+        look(
+            "rewriter", "rewriter", lambda: rewriter_of(manifest, rewriter, home),
+            lambda found: (str(ref_of(found)), str(manifest.rewriter)),
+        )  # fmt: skip
+    look("LM", "lm", lambda: lm_of(manifest, lm, home), lambda found: (found.model, manifest.lm))
+    checks += _golden(artifact, parts, home, progress) if passed(checks) else [_unreached()]
+    if any(one.name.startswith("golden answer") and one.state == "differs" for one in checks):
+        remedy = "have it as it was, or compile again"
+        checks = [replace(one, state="differs", remedy=remedy) if one.state == "warning" else one for one in checks]
     return checks
 
 
@@ -80,125 +111,61 @@ def passed(checks: Sequence[Check]) -> bool:
     return all(one.state in ("ok", "warning") for one in checks)
 
 
-def _signature(data: dict[str, bytes], public_key: Path | None) -> Check | None:
-    signature = data.get(SIGNATURE)
-    try:
-        if public_key is not None:
-            check_signed(data["manifest.json"], signature, public_key)
-            return Check("signature", "ok", f"made with the key {public_key.name}")
-        if signature is None:
-            return None
-        owner = signature_parts(signature)[1]
-    except ArtifactError as error:
-        return failed("signature", "differs", error)
-    return Check(
-        "signature", "warning", f"there is one, of the key {owner[:16]}, not checked",
-        "give the public key of whoever you trust: --public-key",
-    )  # fmt: skip
-
-
-def _replayed(
-    artifact: Artifact,
-    lm: dspy.LM | str | None,
-    rewriter: dspy.LM | Path | None,
-    home: Path | None,
-    progress: Progress | None,
-) -> list[Check]:
-    """The program, what it needs, and its golden answers."""
-    try:
-        program_from(artifact.state)
-    except QuerywrightError as error:
-        return [failed("program", "differs", error), *_unreached("the program cannot be made", STEPS[1:])]
-    checks = [Check("program", "ok", f"{artifact.state.technique}, reader {artifact.state.reader or 'none'}")]
-    found = collection_checks(artifact.manifest, home)
-    searchable = passed(found)
-    reranker, reranking = _reranker(artifact.manifest)
-    checks += [*found, *reranking]
-    rewriting = None
-    if artifact.manifest.rewriter is not None or rewriter is not None:
+def drifted(manifest: ArtifactManifest) -> dict[str, tuple[str, str | None]]:
+    """The libraries of a manifest that are installed in another version (then and here), or not at all."""
+    found: dict[str, tuple[str, str | None]] = {}
+    for name, saved in manifest.versions.items():
         try:
-            check_rewriter_for(artifact.manifest, rewriter)
-            rewriting = opened_rewriter(artifact.manifest, rewriter, home)
-        except QuerywrightError as error:
-            missing = _unreached("the rewriter is not at hand", STEPS[2:])
-            return [*checks, failed("rewriter", "not possible", error), *missing]
-        checks.append(_rewriter(ref_of(rewriting), artifact.manifest))
-    try:
-        loaded = loaded_from(
-            artifact,
-            lm=lm,
-            retriever=None if searchable else _nothing,
-            reranker=reranker,
-            rewriter=rewriting,
-            home=home,
+            here = version(name)
+        except (PackageNotFoundError, ValueError):  # ValueError: a name that no library can have
+            here = None
+        if here != saved:
+            found[name] = saved, here
+    return found
+
+
+def _versions(manifest: ArtifactManifest) -> list[Check]:
+    others = drifted(manifest)
+    named = ", ".join(f"{name} {number}" for name, number in manifest.versions.items())
+    return [
+        Check(
+            f"version of {name}", "warning", f"{here or 'not installed'} here, {saved} when it was saved", _AS_LONG_AS
         )
-    except QuerywrightError as error:
-        return [*checks, failed("LM", "not possible", error), *_unreached("the LM is not at hand", STEPS[3:])]
-    checks.append(_lm(loaded.lm.model, artifact.manifest))
-    if not searchable:
-        return [*checks, *_unreached("the collection is not at hand", STEPS[3:])]
-    if not passed(reranking):
-        return [*checks, *_unreached("the reranker is not at hand", STEPS[3:])]
+        for name, (saved, here) in others.items()
+    ] or [Check("versions", "ok", f"as they were: {named}")]
+
+
+def _searched(manifest: ArtifactManifest, retriever: Any) -> tuple[str, str]:
+    if retriever is None:
+        return ("the program searches nothing",) * 2
+    embedder = "" if manifest.embedder is None else f", embedder {manifest.embedder}"
+    return (f"{manifest.collection}{embedder}, fingerprint {str(manifest.fingerprint)[:12]}",) * 2
+
+
+def _golden(artifact: Artifact, parts: dict[str, Any], home: Path | None, progress: Progress | None) -> list[Check]:
     if not artifact.golden:
-        return [*checks, Check(f"{GOLDEN}s", "not possible", "there are none", "compile again with golden questions")]
+        return [Check("golden answers", "not possible", "there are none", "compile again with golden questions")]
+    if parts["retriever"] is None:
+        del parts["retriever"]
+    loaded = loaded_from(artifact, home=home, **parts)
+    checks = []
     for number, golden in enumerate(artifact.golden, 1):
-        checks.append(_golden(loaded, number, golden))
+        name = f"golden answer {number}"
+        try:
+            said, _, remedy = golden_difference(loaded, golden).rpartition("; ")
+            checks.append(Check(name, "differs", said, remedy) if said else Check(name, "ok", "as it was"))
+        except (QuerywrightError, LMError, AdapterParseError) as error:
+            checks.append(_failed(name, "not possible", error))
         if progress is not None:
-            progress(f"{GOLDEN}s", number, len(artifact.golden))
+            progress("golden answers", number, len(artifact.golden))
     return checks
 
 
-def _rewriter(found: RewriterRef, manifest: ArtifactManifest) -> Check:
-    if found == manifest.rewriter:
-        return Check("rewriter", "ok", str(found))
-    return Check(
-        "rewriter", "warning", f"{found} here, {manifest.rewriter or 'none'} when it was saved",
-        "nothing, as long as the golden answers are the same",
-    )  # fmt: skip
+def _failed(name: str, state: State, error: Exception) -> Check:
+    """A check that ended in an error, whose message has the remedy at its end."""
+    said, _, remedy = " ".join(str(error).split()).partition("; ")
+    return Check(name, state, said, remedy)
 
 
-def _lm(model: str, manifest: ArtifactManifest) -> Check:
-    if model == manifest.lm:
-        return Check("LM", "ok", model)
-    return Check(
-        "LM", "warning", f"{model} here, {manifest.lm} when it was saved",
-        "nothing, as long as the golden answers are the same",
-    )  # fmt: skip
-
-
-def _golden(loaded: LoadedProgram, number: int, golden: Golden) -> Check:
-    try:
-        return golden_check(loaded, number, golden)
-    except (QuerywrightError, LMError, AdapterParseError) as error:
-        return failed(f"{GOLDEN} {number}", "not possible", error)
-
-
-def _reranker(manifest: ArtifactManifest) -> tuple[Reranker | None, list[Check]]:
-    """The reranker that a program needs, or what stands in for one that cannot be had; and what was found."""
-    if manifest.reranker is None or not technique_class(manifest.technique).USES_RERANKER:
-        return None, []
-    try:
-        found = reranker_of(manifest)
-    except QuerywrightError as error:
-        return _Unsorted(), [failed("reranker", "not possible", error)]
-    return found, [Check("reranker", "ok", manifest.reranker)]
-
-
-class _Unsorted:
-    """Scores nothing: in place of a reranker, where only the LM is looked for."""
-
-    id = "none"
-
-    def score(self, query: str, passages: Sequence[Passage]) -> list[float]:
-        """All the same."""
-        return [0.0] * len(passages)
-
-
-def _nothing(query: str, k: int) -> list[str]:
-    """Finds nothing: in place of a collection, where only the LM is looked for."""
-    return []
-
-
-def _unreached(why: str, steps: Sequence[str]) -> list[Check]:
-    state: State = "not possible"
-    return [Check(name, state, why, "put right what stands above") for name in steps]
+def _unreached() -> Check:
+    return Check("golden answers", "not possible", "what they need is not at hand", "put right what stands above")

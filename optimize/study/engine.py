@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from querywright.errors import InputError
+from querywright.models.memo import remembering
 from querywright.models.usage import Cost, Ledger
 from querywright.optimize.study.account import Spent
 from querywright.optimize.study.building import build_space
@@ -208,7 +209,7 @@ def conclude_study(bench: Bench, store: StudyStorage, folder: Path, command: str
         worker = Worker(bench, store, study, "0")
         account = store.account(bench.spec.budget)
         store.set_attribute(TEST, {"trials": bench.spec.trials})
-        with ticking(account), settling(bench, account):
+        with remembering(bench.memo), ticking(account), settling(bench, account):
             outcome = finish(worker, chosen, trials, folder, command=command)
         told = sum(cost["calls"] for cost in outcome["costs"].values())
         outcome["costs"]["interrupted"] = Cost(calls=max(0, account.spent.calls - told)).to_json()

@@ -13,7 +13,7 @@ from querywright import __version__
 from querywright.files import write_file
 from querywright.models.usage import Cost
 from querywright.optimize import figures as comparison_figures
-from querywright.optimize.artifacts.text_diff import word_changes
+from querywright.optimize.artifacts.diff import word_changes
 from querywright.optimize.browser import NO_QUESTIONS, browser
 from querywright.optimize.comparison import Compared
 from querywright.optimize.report import page, score_rows

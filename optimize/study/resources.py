@@ -17,6 +17,7 @@ from querywright.errors import InputError
 from querywright.home import home as working_folder
 from querywright.metrics.dspy_metrics import Metric, metric_named
 from querywright.models.lm import resolve_lm
+from querywright.models.memo import MOST_STEPS, Memo
 from querywright.models.store import Store, open_store
 from querywright.models.usage import Cost, Ledger
 from querywright.optimize.artifacts.rewriters import keep_rewriter, open_rewriter
@@ -38,7 +39,7 @@ Variant = Mapping[str, Any]
 
 @dataclass(slots=True)
 class Bench:
-    """All that a trial needs. What was answered is kept in the LM's store.
+    """All that a trial needs. What was answered is kept: used lately, in ``memo``; all of it, in the store or there.
 
     Args:
         spec: The study.
@@ -68,8 +69,13 @@ class Bench:
     reader_check: Sequence[Question] = ()
     reranker: Reranker | None = None
     rewriter: dspy.LM | None = None
+    memo: Memo = field(init=False)
     retrievers: dict[str, Any] = field(default_factory=dict)
     programs: dict[tuple[Any, ...], RAG] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Begin to remember."""
+        self.memo = Memo(None if self.store is None else MOST_STEPS)
 
     @property
     def reads(self) -> bool:

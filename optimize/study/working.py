@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from querywright.errors import QuerywrightError
+from querywright.models.memo import remembering
 from querywright.models.usage import Cost
 from querywright.optimize.study.account import Account
 from querywright.optimize.study.claims import ClaimLostError
@@ -49,7 +50,7 @@ def work(bench: Bench, store: StudyStorage, name: str, progress: Progress | None
     )
     account = store.account(spec.budget)
     worker = Worker(bench, store, study, name, progress)
-    with ticking(account):
+    with remembering(bench.memo), ticking(account):
         while True:
             taken = _take(worker, store, spec)
             if taken is None:

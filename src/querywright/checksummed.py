@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Self
+from typing import ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from querywright.files import json_digest, write_file
-
-LARGEST = 2**20
-"""Bytes of such a file that are read at most."""
 
 
 class Checksummed(BaseModel):
@@ -22,6 +19,9 @@ class Checksummed(BaseModel):
     """
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    LARGEST: ClassVar[int] = 2**20
+    """Bytes of such a file that are read at most."""
 
     def to_bytes(self) -> bytes:
         """The file's bytes."""
@@ -39,8 +39,8 @@ class Checksummed(BaseModel):
         Raises:
             ValueError: It was cut, edited or is something else.
         """
-        if len(data) > LARGEST:
-            raise ValueError(f"it has more than the {LARGEST} bytes that are read")
+        if len(data) > cls.LARGEST:
+            raise ValueError(f"it has more than the {cls.LARGEST} bytes that are read")
         try:
             content = json.loads(data)
         except (ValueError, RecursionError) as error:
@@ -63,7 +63,7 @@ class Checksummed(BaseModel):
         """
         try:
             with path.open("rb") as file:
-                return cls.from_bytes(file.read(LARGEST + 1))
+                return cls.from_bytes(file.read(cls.LARGEST + 1))
         except FileNotFoundError:
             return None
 

@@ -20,13 +20,14 @@ from typing import Any
 POLL_SECONDS = 0.005
 
 
-def write_file(path: Path, data: bytes | str | Iterable[bytes]) -> str:
+def write_file(path: Path, data: bytes | str | Iterable[bytes], *, mode: int = 0o666) -> str:
     """Writes a file so that the old one or the whole new one stands there, whenever the process ends.
 
     Args:
         path: The file. Its folder is there.
         data: What is in it: bytes, a text (UTF-8; half of a surrogate pair becomes ``?``), or bytes part by part. An
             error that comes out of the parts leaves the older file.
+        mode: Who may read and write it, less the umask.
 
     Returns:
         SHA-256 of the file.
@@ -39,7 +40,7 @@ def write_file(path: Path, data: bytes | str | Iterable[bytes]) -> str:
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     digest = hashlib.sha256()
     try:
-        with temporary.open("xb") as file:
+        with open(temporary, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
             for part in (data,) if isinstance(data, bytes) else data:
                 digest.update(part)
                 file.write(part)

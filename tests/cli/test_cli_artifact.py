@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import getpass
+import hashlib
 import json
 import platform
 import re
 import shutil
 import socket
-import zipfile
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -48,7 +49,7 @@ def test_a_compiled_program_is_shown_checked_and_compared(cli, artifact, server,
     assert shown.status == 0, shown.err
     for text in (
         "made: ", "LM: openai/scripted", "collection: tiny", "On test, met once", "no rewriting", "Prompts",
-        "reader.predict", "How it was made", "seed: ", "versions: querywright",
+        "reader.predict", "How it was made", "seed: ", "versions: chromadb",
     ):  # fmt: skip
         assert text in shown.out
     card = cli("artifact", "show", artifact, "--json").data
@@ -58,7 +59,7 @@ def test_a_compiled_program_is_shown_checked_and_compared(cli, artifact, server,
     lm = ["--api-base", server.address, "--api-key-env", "SCRIPTED_KEY"]
     checked = cli("artifact", "verify", artifact, *lm, width=160)
     assert checked.status == 0, checked.out + checked.err
-    assert "ok: collection: tiny, 6 passages" in checked.out
+    assert "ok: collection: tiny, embedder " in checked.out
     assert "ok: golden answer 3: " in checked.out
     assert cli("artifact", "verify", artifact, *lm, "--json").data["ok"] is True
 
@@ -91,25 +92,26 @@ def test_a_compiled_program_is_shown_checked_and_compared(cli, artifact, server,
 
 def test_a_compiled_program_goes_to_another_machine(cli, artifact, server, tmp_path):
     lm = ["--api-base", server.address, "--api-key-env", "SCRIPTED_KEY"]
-    made = cli("artifact", "keygen", "maker")
-    assert made.status == 0
-    assert "maker.pub" in made.out
-    assert cli("artifact", "keygen", "maker").status == 2
-    assert cli("artifact", "sign", artifact, "--key", "maker").status == 0
-    packed = cli("artifact", "pack", artifact, "--out", "made.qw", "--key", "maker", width=160)
+    packed = cli("artifact", "pack", artifact, "--out", "made.qw", width=160)
     assert packed.status == 0, packed.err
     assert "the collection tiny (6 passages)" in packed.out
+    digest = f"sha256:{hashlib.sha256(Path('made.qw').read_bytes()).hexdigest()}"
+    assert digest in packed.out
     other = tmp_path / "another-machine"
-    trusted = ["--public-key", "maker.pub", "--home", other]
-    done = cli("artifact", "unpack", "made.qw", "--out", "there/made", *trusted, width=160)
+    unpack = ("artifact", "unpack", "made.qw", "--home", other)
+    done = cli(*unpack, "--out", "there/made", "--digest", digest, width=160)
     assert done.status == 0, done.err
     assert "collection tiny: 6 passages, built" in done.out
-    checked = cli("artifact", "verify", "there/made", *trusted, *lm, width=160)
+    pinned = cli("artifact", "show", artifact, "--json").data["digest"]
+    assert pinned == f"sha256:{hashlib.sha256((artifact / 'manifest.json').read_bytes()).hexdigest()}"
+    checked = cli("artifact", "verify", "there/made", "--digest", pinned, "--home", other, *lm, width=160)
     assert checked.status == 0, checked.out
-    assert "ok: signature: made with the key maker.pub" in checked.out
-    again = cli("artifact", "unpack", "made.qw", "--out", "there/again", "--home", other, width=160)
+    refused = cli("artifact", "verify", "there/made", "--digest", digest, "--home", other, *lm, width=160)
+    assert (refused.status, "is asked for: it is another one" in refused.out) == (2, True)
+    again = cli(*unpack, "--out", "there/again", width=160)
     assert "there already" in again.out
-    assert "nobody vouches for it" in again.err
+    refused = cli(*unpack, "--out", "there/no", "--digest", pinned)
+    assert (refused.status, "is asked for; get the file again" in " ".join(refused.err.split())) == (2, True)
 
     data = bytearray(Path("made.qw").read_bytes())
     data[len(data) // 2] ^= 1
@@ -169,14 +171,12 @@ def test_no_secret_and_no_name_of_the_machine_is_in_what_is_saved(
     )  # fmt: skip
     assert made.status == 0, made.err
     assert server.headers
-    assert cli("artifact", "keygen", place / "key").status == 0
-    assert cli("artifact", "sign", "saved", "--key", place / "key").status == 0
-    assert cli("artifact", "pack", "saved", "--out", place / "saved.qw", "--key", "key").status == 0
+    assert cli("artifact", "pack", "saved", "--out", place / "saved.qw").status == 0
     contents = {path.name: path.read_bytes() for path in (place / "saved").iterdir()}
     contents["saved.qw"] = (place / "saved.qw").read_bytes()
-    with zipfile.ZipFile(place / "saved.qw") as archive:
-        contents |= {f"saved.qw/{name}": archive.read(name) for name in archive.namelist()}
-    assert len(contents) == 5 + 1 + 9
+    with tarfile.open(place / "saved.qw") as archive:
+        contents |= {f"saved.qw/{name}": archive.extractfile(name).read() for name in archive.getnames()}
+    assert len(contents) == 4 + 1 + 7
     planted = [KEY, USER, HOST, PLACE, str(tmp_path), tmp_path.name, "127.0.0.1", str(server.server_port),
                socket.gethostname(), str(Path.home()), "PLANTED_KEY"]  # fmt: skip
     found = {(name, one) for name, data in contents.items() for one in planted if one.encode() in data}

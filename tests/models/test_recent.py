@@ -5,8 +5,10 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 
 from querywright.data.types import Passage
+from querywright.models.memo import Memo, _Outcome
 from querywright.models.recent import Recent
 from querywright.models.store import Store
+from querywright.models.usage import Cost
 from querywright.retrieval.rankings import Ranking, Rankings, depth_for
 from querywright.retrieval.types import Hit
 
@@ -39,6 +41,19 @@ def test_many_threads_keep_the_number():
     with ThreadPoolExecutor(8) as pool:
         assert all(pool.map(use, range(4000)))
     assert len(recent) == 50
+
+
+def test_a_memo_forgets_what_a_store_has_and_keeps_what_could_not_be_read():
+    memo = Memo(2)
+    memo.end(b"unread", _Outcome(None, ValueError("not JSON"), Cost(saved=1)))
+    for number in range(4):
+        memo.end(bytes([number]), _Outcome({"answer": [str(number)]}, None, Cost(saved=1)))
+    assert len(memo) == 3
+    assert isinstance(memo.find(b"unread"), _Outcome)
+    found = memo.find(bytes([3]))
+    assert isinstance(found, _Outcome)
+    assert found.values == {"answer": ["3"]}
+    assert memo.find(bytes([0])) is None
 
 
 def test_rankings_that_memory_has_no_room_for_come_from_the_store(tmp_path, monkeypatch):

@@ -104,6 +104,14 @@ def retriever() -> InMemory:
     return InMemory()
 
 
+class Marked(ArtifactManifest):
+    """A manifest whose id a test knows."""
+
+    @property
+    def id(self) -> str:
+        return 12 * str(self.made["mark"])
+
+
 def loaded(
     engine: Scripted, retriever: Any = None, *, reader: str | None = "short_answer", mark: str = "a", **limits: Any
 ) -> LoadedProgram:
@@ -115,9 +123,9 @@ def loaded(
     lm = dspy.LM(
         "scripted/model", engine=guarded, async_engine=AsyncLMEngine(guarded), cache=False, num_retries=0
     )  # fmt: skip
-    manifest = ArtifactManifest(
-        format=1, technique="plain", reader=reader, lm="scripted/model", embedder=None, collection=None, engine=None,
-        reranker=None, fingerprint="f", created="2026-01-02", versions={}, made={}, files={}, checksum=mark * 64,
+    manifest = Marked(
+        format=5, technique="plain", reader=reader, lm="scripted/model", embedder=None, collection=None, engine=None,
+        reranker=None, fingerprint="f", created="2026-01-02", versions={}, made={"mark": mark},
     )  # fmt: skip
     return LoadedProgram(make_program("plain", retriever or InMemory(), reader=reader), lm, manifest)
 

@@ -28,7 +28,7 @@ def write(folder: Path, reader: str = "short_answer", lm: str = "openai/scripted
         folder, make_program("closed_book", reader=reader), lm=lm, embedder=None, collection=None,
         engine=None, reranker=None, fingerprint=None, created="2026-01-02", made={}, golden=[], card="# card\n",
     )  # fmt: skip
-    return manifest.checksum[:12]
+    return manifest.id
 
 
 class Served:

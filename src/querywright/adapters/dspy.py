@@ -121,10 +121,10 @@ def save_module(
     name = Path(path).resolve().name
     card = (
         f"# {name}\n\n{program.technique.TITLE}, tuned inside a larger DSPy program on {today()} for the LM "
-        f"`{used.model}`. It began as the artifact with the checksum {origin.id}.\n\n"
+        f"`{used.model}`. It began as the artifact {origin.id}.\n\n"
         f'Load it with `querywright.load("path/to/{name}")`: the path of this folder, as your program sees it.\n'
     )
-    made = {"tuned_in": "a larger DSPy program", "began_as": origin.checksum}
+    made = {"tuned_in": "a larger DSPy program", "began_as": origin.digest}
     return save_program(path, program, lm=used, asked=asked, threads=threads, made=made, card=card)
 
 

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 from querywright import __version__
 from querywright.adapters.common import lm_by_name, missing
 from querywright.errors import InputError
-from querywright.optimize.artifacts.files import Artifact, read_artifact
-from querywright.optimize.artifacts.folders import read_files
+from querywright.optimize.artifacts.files import Artifact, artifact_files, checked_artifact
 from querywright.optimize.artifacts.load import load
 from querywright.optimize.artifacts.loaded import LoadedProgram
 
@@ -56,7 +55,7 @@ SIGNATURE = ModelSignature(
 ``passages`` and ``support`` are ids; ``error`` says what went wrong with a question; its other columns are then empty.
 """
 
-_SETTINGS: Mapping[str, Any] = {"lm": None, "home": None, "verify": False, "public_key": None, "threads": 8}
+_SETTINGS: Mapping[str, Any] = {"lm": None, "home": None, "verify": False, "digest": None, "threads": 8}
 """What ``mlflow.pyfunc.load_model(uri, model_config={...})`` may set."""
 
 
@@ -86,9 +85,10 @@ def log_artifact_folder(
     with tempfile.TemporaryDirectory() as folder:
         copied = Path(folder) / "artifact"
         copied.mkdir()
-        for file, data in read_files(Path(program_path).absolute()).items():
+        files = artifact_files(program_path)
+        for file, data in files.items():
             (copied / file).write_bytes(data)
-        artifact = read_artifact(copied)
+        artifact = checked_artifact(files)
         manifest = artifact.manifest
         logged: ModelInfo = mlflow.pyfunc.log_model(
             name=name,
@@ -97,7 +97,7 @@ def log_artifact_folder(
             signature=SIGNATURE,
             input_example=dict(input_example or _example(artifact)),
             pip_requirements=[f"querywright[mlflow]=={__version__}"],
-            metadata={"technique": manifest.technique, "lm": manifest.lm, "checksum": manifest.checksum},
+            metadata={"technique": manifest.technique, "lm": manifest.lm, "digest": manifest.digest},
             model_config=dict(_SETTINGS),
             registered_model_name=registered_model_name,
             tags=None if tags is None else dict(tags),
@@ -132,7 +132,7 @@ def _load_pyfunc(path: str, model_config: Mapping[str, Any] | None = None) -> _M
         lm=lm_by_name(given["lm"]),
         home=given["home"],
         verify=given["verify"],
-        public_key=given["public_key"],
+        digest=given["digest"],
     )
     return _Model(program, int(given["threads"]))
 

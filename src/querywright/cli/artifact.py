@@ -1,4 +1,4 @@
-"""``querywright artifact``: look at compiled programs, check, compare, pack and sign them."""
+"""``querywright artifact``: look at compiled programs, check, compare and pack them."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from pathlib import Path
 
 from querywright.cli.artifact_show import show_card, show_checks, show_diff
 from querywright.cli.checks import check_file, check_folder
-from querywright.cli.options import File, Folder, Json, OutFile, OutFolder, Output, OwnLM, make_app
+from querywright.cli.options import Digest, Folder, Json, OutFile, OutFolder, Output, OwnLM, make_app
 from querywright.cli.show import note, print_json, progress, say
 from querywright.cli.workspace import artifact_lm, lm_failures
 
 DIFFERS = 2
 """Exit status of a check that did not go well: what was given is not what it should be."""
 
-artifact_app = make_app("artifact", "Look at compiled programs, check, compare, pack and sign them.")
+artifact_app = make_app("artifact", "Look at compiled programs, check, compare and pack them.")
 
 
 @artifact_app.command(name="show")
@@ -41,7 +41,7 @@ def verify_command(
     /,
     *,
     rewriter: Folder | None = None,
-    public_key: File | None = None,
+    digest: Digest | None = None,
     lm: OwnLM = OwnLM(),
     output: Output = Output(),
 ) -> int:
@@ -49,18 +49,18 @@ def verify_command(
 
     The exit status is 0 only when all is well; a library in another version is a warning, unless answers differ.
 
-    Example: querywright artifact verify artifacts/hcqr --public-key maker.pub
+    Example: querywright artifact verify artifacts/hcqr --digest sha256:...
 
     Args:
         artifact: The folder that querywright compile wrote.
         rewriter: A trained rewriter, in place of the artifact's own.
-        public_key: Who must have signed it: their .pub file.
+        digest: Refuse anything else; this is the SHA-256 of its manifest, as artifact show prints it.
     """
     from querywright.optimize.artifacts.verify import passed, verify
 
     given = artifact_lm(artifact, lm, output.home)
     with lm_failures(), progress() as update:
-        checks = verify(artifact, lm=given, rewriter=rewriter, home=output.home, public_key=public_key, progress=update)
+        checks = verify(artifact, lm=given, rewriter=rewriter, home=output.home, digest=digest, progress=update)
     is_well = passed(checks)
     if output.as_json:
         print_json({"ok": is_well, "checks": [asdict(one) for one in checks]})
@@ -95,7 +95,6 @@ def pack_command(
     /,
     *,
     save_to: OutFile,
-    key: File | None = None,
     rewriter: Folder | None = None,
     output: Output = Output(),
 ) -> None:
@@ -106,14 +105,13 @@ def pack_command(
     Args:
         artifact: The folder that querywright compile wrote.
         save_to: A file that ends in .qw.
-        key: A private key that signs all that is packed.
         rewriter: The artifact's rewriter, where it is not in the working folder.
     """
     from querywright.optimize.artifacts.files import read_artifact
     from querywright.optimize.artifacts.pack import pack
 
     check_file(save_to, "--out")
-    report = pack(artifact, save_to, home=output.home, key=key, rewriter=rewriter)
+    report = pack(artifact, save_to, home=output.home, rewriter=rewriter)
     if output.as_json:
         print_json(asdict(report))
         return
@@ -123,7 +121,7 @@ def pack_command(
         else f"the collection {report.collection} ({_counted(report.passages, report.questions)})"
     )
     held += f" and the rewriter {report.rewriter}" if report.rewriter else ""
-    say(f"{save_to}: {artifact.name} and {held}; {report.size} bytes{', signed' if report.signed else ''}")
+    say(f"{save_to}: {artifact.name} and {held}; {report.size} bytes, {report.digest}")
     if report.rewriter is None and read_artifact(artifact).manifest.rewriter is not None:
         note("its rewriter is too large to be packed; take its folder along, for --rewriter")
     say(f"on another machine: querywright artifact unpack {save_to.name} --out {artifact.resolve().name}")
@@ -131,23 +129,24 @@ def pack_command(
 
 @artifact_app.command(name="unpack")
 def unpack_command(
-    file: Path, /, *, save_to: OutFolder, public_key: File | None = None, output: Output = Output()
+    file: Path, /, *, save_to: OutFolder, digest: Digest | None = None, output: Output = Output()
 ) -> None:
     """Take a compiled program out of its file, and build its collection; nothing is embedded again.
 
-    Another collection of that name is never replaced. Take only files of people whom you trust, or give their key.
+    Another collection of that name is never replaced. Take only files of people whom you trust, or give the
+    digest that they told you.
 
-    Example: querywright artifact unpack hcqr.qw --out artifacts/hcqr --public-key maker.pub
+    Example: querywright artifact unpack hcqr.qw --out artifacts/hcqr --digest sha256:...
 
     Args:
         file: What artifact pack wrote.
         save_to: The artifact's folder.
-        public_key: Who must have signed it: their .pub file.
+        digest: Refuse any other file; this is its SHA-256, as artifact pack prints it.
     """
-    from querywright.optimize.artifacts.unpack import unpack
+    from querywright.optimize.artifacts.pack import unpack
 
     check_folder(save_to, "--out")
-    report = unpack(file, save_to, home=output.home, public_key=public_key)
+    report = unpack(file, save_to, home=output.home, digest=digest)
     if output.as_json:
         print_json(asdict(report))
         return
@@ -157,46 +156,6 @@ def unpack_command(
         say(f"collection {report.collection}: {_counted(report.passages, report.questions)}, {state}")
     if report.rewriter is not None:
         say(f"rewriter {report.rewriter}: in the working folder")
-    if public_key is None:
-        note("nobody vouches for it: no --public-key was given")
-
-
-@artifact_app.command(name="keygen")
-def keygen_command(file: Path, /, *, as_json: Json = False) -> None:
-    """Make a key to sign with: a private file for you alone, and a public one, FILE.pub, for everybody else.
-
-    Example: querywright artifact keygen maker
-
-    Args:
-        file: Where the private key goes.
-    """
-    from querywright.optimize.artifacts.sign import make_keys
-
-    public, fingerprint = make_keys(file)
-    if as_json:
-        print_json({"private": str(file), "public": str(public), "fingerprint": fingerprint})
-    else:
-        say(f"private key, to be kept secret: {file}")
-        say(f"public key, for whoever checks: {public} ({fingerprint[:16]})")
-
-
-@artifact_app.command(name="sign")
-def sign_command(artifact: Path, /, *, key: File, as_json: Json = False) -> None:
-    """Sign a compiled program; whoever has the public key can tell that it is yours and as it was.
-
-    Example: querywright artifact sign artifacts/hcqr --key maker
-
-    Args:
-        artifact: The folder that querywright compile wrote.
-        key: The private key that keygen wrote.
-    """
-    from querywright.optimize.artifacts.sign import sign_artifact
-
-    fingerprint = sign_artifact(artifact, key)
-    if as_json:
-        print_json({"artifact": str(artifact), "fingerprint": fingerprint})
-    else:
-        say(f"{artifact}: signed with the key {fingerprint[:16]}")
 
 
 def _counted(passages: int, questions: int) -> str:

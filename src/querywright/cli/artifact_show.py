@@ -15,8 +15,8 @@ from querywright.cli.show import clean, say, show_table
 FACTS = {
     "technique": "technique", "reader": "reader", "lm": "LM", "collection": "collection", "engine": "engine",
     "embedder": "embedder", "reranker": "reranker", "rewriter": "rewriter",
-    "fingerprint": "fingerprint", "signed_by": "signed by the key",
-    "created": "created", "id": "id",
+    "fingerprint": "fingerprint",
+    "created": "created", "digest": "digest",
 }  # fmt: skip
 
 LONGEST_VALUE = 2000

@@ -6,7 +6,7 @@ import contextlib
 import sys
 from pathlib import Path
 
-from querywright.cli.options import File, Flag, Helpers, Home, OwnLM
+from querywright.cli.options import Digest, Flag, Helpers, Home, OwnLM
 from querywright.cli.workspace import artifact_lm, lm_failures
 
 
@@ -15,7 +15,7 @@ def mcp(
     /,
     *,
     verify: Flag = False,
-    public_key: File | None = None,
+    digest: Digest | None = None,
     lm: OwnLM = OwnLM(),
     helpers: Helpers = Helpers(),
     place: Home = Home(),
@@ -29,7 +29,7 @@ def mcp(
     Args:
         artifact: A compiled program.
         verify: Replay the artifact's golden answers first.
-        public_key: Who must have signed it: their .pub file.
+        digest: Refuse anything else; artifact show prints it.
     """
     with contextlib.redirect_stdout(sys.stderr):
         from querywright.adapters.mcp import server
@@ -39,7 +39,7 @@ def mcp(
         with lm_failures():
             program = load(
                 artifact, lm=given, reranker=helpers.reranker, rewriter=helpers.rewriter, home=place.home,
-                verify=verify, public_key=public_key,
+                verify=verify, digest=digest,
             )  # fmt: skip
         serving = server(program)
     serving.run()

@@ -33,6 +33,7 @@ OutFolder = Annotated[Path, Parameter(name="--out", metavar="FOLDER")]
 OutFile = Annotated[Path, Parameter(name="--out", metavar="FILE")]
 Integer = Annotated[int, Parameter(metavar="N")]
 Whole = Annotated[int, Parameter(metavar="N", validator=Number(gte=0))]
+Digest = Annotated[str, Parameter(metavar="SHA256")]
 Count = Annotated[int, Parameter(metavar="N", validator=Number(gte=1))]
 Share = Annotated[float, Parameter(metavar="SHARE", validator=Number(gte=0, lte=1))]
 Questions = Annotated[

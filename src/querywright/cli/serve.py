@@ -69,7 +69,7 @@ def serve(
     token_env: Name | None = None,
     insecure_no_token: Flag = False,
     verify: Flag = False,
-    public_key: File | None = None,
+    digest: Annotated[tuple[str, ...], Parameter(metavar="SHA256", show_default=False)] = (),
     trusted_proxy: Address | None = None,
     log_questions: Flag = False,
     record: File | None = None,
@@ -93,7 +93,7 @@ def serve(
         token_env: Environment variable that holds the token which callers must send.
         insecure_no_token: Let other machines ask without a token.
         verify: Replay the golden answers first, at a reload too.
-        public_key: Key by which the artifact must be signed.
+        digest: Refuse anything else; one for each artifact, in order.
         trusted_proxy: A proxy whose X-Forwarded-For is believed.
         log_questions: Write questions to the log, which they are kept out of.
         record: Append every question and what came of it to this file, for querywright drift and traffic.
@@ -103,7 +103,7 @@ def serve(
         artifacts=(artifact,) if artifact_b is None else (artifact, artifact_b),
         host=host, port=port, token=api_key(token_env, what="token", option="--token-env"),
         insecure_no_token=insecure_no_token, reranker=helpers.reranker, rewriter=helpers.rewriter,
-        home=place.home, verify=verify, public_key=public_key, trusted_proxy=trusted_proxy,
+        home=place.home, verify=verify, digests=digest, trusted_proxy=trusted_proxy,
         log_questions=log_questions, watchers=_recorder(record, hashes=record_hashes), **asdict(limits),
     )  # fmt: skip
     with _deaf_to_hangups():

@@ -151,6 +151,7 @@ def loader(settings: ServeSettings) -> Load:
     from querywright.optimize.artifacts.load import loaded_from
 
     paths = settings.names()
+    digests = dict(zip(paths, settings.digests, strict=False))
     made: dict[str, Any] = {}
 
     def lm_for(manifest: ArtifactManifest, before: LoadedProgram | None) -> Any:
@@ -170,7 +171,7 @@ def loader(settings: ServeSettings) -> Load:
         return settings.rewriter
 
     def one(name: str, before: LoadedProgram | None) -> LoadedProgram:
-        artifact = read_artifact(paths[name], public_key=settings.public_key)
+        artifact = read_artifact(paths[name], digest=digests.get(name))
         program = loaded_from(
             artifact, lm=lm_for(artifact.manifest, before), reranker=settings.reranker,
             rewriter=rewriter_for(artifact.manifest, before), home=settings.home,

@@ -38,7 +38,7 @@ class ServeSettings:
             the artifact's own.
         home: The working folder that holds the collections, and the rewriters.
         verify: Replay the golden answers of an artifact before it is used. Default False.
-        public_key: File of the key by which each artifact must be signed; None to ask for no signature.
+        digests: The digests that the artifacts must have, in their order; empty for any.
         watchers: Told of every question, by a thread that holds up no request: see ``LoadedProgram``.
         max_body: Bytes of a request's body at most. Default 65536.
         max_question: Characters of a question at most. Default 4000.
@@ -70,7 +70,7 @@ class ServeSettings:
     rewriter: Any = None
     home: Path | None = None
     verify: bool = False
-    public_key: Path | None = None
+    digests: tuple[str, ...] = ()
     watchers: tuple[Callable[[Any], object], ...] = ()
     max_body: int = 65_536
     max_question: int = 4000
@@ -88,6 +88,10 @@ class ServeSettings:
     log_questions: bool = False
 
     def __post_init__(self) -> None:
+        if self.digests and len(self.digests) != len(self.artifacts):
+            raise InputError(
+                f"there are {len(self.artifacts)} artifacts, but {len(self.digests)} digests; give each one (--digest)"
+            )
         for name, least in _WHOLE.items():
             if getattr(self, name) < least:
                 raise InputError(f"{name} must be {least} or more, but got {getattr(self, name)}")

@@ -14,12 +14,10 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
 
 from querywright.data.choices import read_answer, read_options
 from querywright.data.columns import Record, Table
@@ -28,6 +26,7 @@ from querywright.data.reading import QUESTION_COLUMNS, derived_id
 from querywright.data.tables import Row, file_rows, format_of
 from querywright.data.types import Label, Question
 from querywright.errors import DataError, InputError
+from querywright.files import write_file
 from querywright.optimize.artifacts.watchers import Exchange
 from querywright.watching.traffic import HASHED
 
@@ -159,34 +158,18 @@ def write_questions(path: str | Path, questions: Sequence[Question]) -> None:
     Raises:
         InputError: The file cannot be written.
     """
-    target = Path(path)
+    target = Path(path).resolve()
+    lines = (
+        json.dumps({key: value for key, value in one.to_json().items() if key != "id"}, ensure_ascii=False) + "\n"
+        for one in questions
+    )
     try:
-        place = target.resolve()
-        if place.exists() and not place.is_file():  # such as /dev/stdout
-            with place.open("w", encoding="utf-8") as file:
-                _write(file, questions)
+        if target.exists() and not target.is_file():  # such as /dev/stdout
+            target.write_text("".join(lines), encoding="utf-8")
         else:
-            _replace(place, questions)
+            write_file(target, (line.encode() for line in lines), mode=0o600)
     except OSError as error:
         raise InputError(f"{target.name!r} could not be written: {error.strerror}; give another file") from error
-
-
-def _replace(place: Path, questions: Sequence[Question]) -> None:
-    """Put a new file in the place of the one that is there, whole or not at all."""
-    made = place.with_name(f".{place.name}.{secrets.token_hex(6)}.tmp")
-    descriptor = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    try:
-        with open(descriptor, "w", encoding="utf-8") as file:
-            _write(file, questions)
-        made.replace(place)
-    finally:
-        made.unlink(missing_ok=True)
-
-
-def _write(file: IO[str], questions: Sequence[Question]) -> None:
-    for question in questions:
-        data = {key: value for key, value in question.to_json().items() if key != "id"}
-        file.write(json.dumps(data, ensure_ascii=False) + "\n")
 
 
 def _rows(path: Path, problems: list[str]) -> list[Row]:

@@ -20,10 +20,10 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock
 from pydantic import ValidationError
 
 from querywright.errors import DataError, InputError
+from querywright.files import locked
 from querywright.optimize.artifacts.watchers import Exchange
 
 logger = logging.getLogger("querywright.watching")
@@ -106,7 +106,7 @@ class JsonLines:
         if self.path.exists() and not self.path.is_file():  # such as /dev/stdout, which has no place for a lock
             return nullcontext()
         lock = self.path.with_name(f".{self.path.name}.lock")
-        return FileLock(lock, timeout=LOCK_SECONDS, mode=0o600, poll_interval=0.002)  # each call's own
+        return locked(lock, seconds=LOCK_SECONDS)
 
     def _text(self, value: str) -> str:
         shown = self._redact(value)

@@ -16,7 +16,6 @@ import pytest
 from querywright.models.embedder import resolve_embedder
 from querywright.models.store import open_store
 from querywright.optimize.artifacts.save import save_program
-from querywright.optimize.artifacts.sign import make_keys
 from querywright.programs import make_program
 from querywright.retrieval.engines import LEXICAL, open_retriever
 from querywright.retrieval.index import build_collection
@@ -120,12 +119,6 @@ def saved(built: Callable[..., tuple[Path, Path]], word_model: Any) -> tuple[Pat
 def own(saved: tuple[Path, Path], tmp_path: Path) -> Path:
     """The artifact, to be changed."""
     return Path(shutil.copytree(saved[1], tmp_path / "own"))
-
-
-@pytest.fixture
-def keys(tmp_path: Path) -> tuple[Path, Path]:
-    """A private and a public key file."""
-    return tmp_path / "maker", make_keys(tmp_path / "maker")[0]
 
 
 @pytest.fixture(scope="session")

@@ -3,12 +3,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import time
 
 import pytest
 
-from querywright.errors import ArtifactError
-from querywright.optimize.artifacts import folders
+from querywright.errors import ArtifactError, InputError
+from querywright.files import json_digest
+from querywright.optimize.artifacts import files
 from querywright.optimize.artifacts.files import read_artifact
 from querywright.optimize.program_state import program_from
 
@@ -35,17 +35,16 @@ def sign(folder):
 
 
 def sign_manifest(folder, content):
-    signed = {key: value for key, value in content.items() if key != "checksum"}
-    checksum = hashlib.sha256(json.dumps(signed, sort_keys=True).encode()).hexdigest()
-    text = json.dumps({**signed, "checksum": checksum}, ensure_ascii=False, indent=2) + "\n"
-    (folder / "manifest.json").write_text(text, encoding="utf-8", errors="surrogatepass")
+    signed = {key: value for key, value in content.items() if key != "sha256"}
+    text = json.dumps({**signed, "sha256": json_digest(signed)}, indent=2, sort_keys=True) + "\n"
+    (folder / "manifest.json").write_text(text)
 
 
 @pytest.mark.parametrize("name", FILES)
 def test_every_flipped_bit_and_every_cut_is_noticed(name, artifact):
     file = artifact / name
     whole = file.read_bytes()
-    step = max(1, len(whole) // 150)
+    step = max(1, len(whole) // 40)
     for position in range(0, len(whole), step):
         for bad in (
             whole[:position] + bytes([whole[position] ^ 1 << position % 8]) + whole[position + 1 :],
@@ -82,13 +81,11 @@ def test_a_file_that_is_no_file_is_named(name, damage, artifact, place):
 
 @pytest.mark.parametrize("name", FILES)
 def test_a_huge_file_is_not_read(name, artifact, monkeypatch):
-    monkeypatch.setitem(folders.LIMITS, name, 20)
+    monkeypatch.setitem(files.LIMITS, name, 20)
     with (artifact / name).open("ab") as file:
         file.truncate(10 * 2**30)  # takes no room on the disk
-    began = time.monotonic()
     with pytest.raises(ArtifactError, match=f"{name} has more than the 20 bytes"):
         read_artifact(artifact)
-    assert time.monotonic() - began < 2
 
 
 def test_there_is_no_artifact(place):
@@ -102,17 +99,9 @@ def test_there_is_no_artifact(place):
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("manifest.json", '{"format": 2, "format": 2}', "'format' stands twice"),
-        ("program.json", '{"format": 2, "knobs": {"top_k": 1, "top_k": 2}}', "'top_k' stands twice"),
-        ("program.json", '{"format": NaN}', "NaN is not a number"),
-        ("program.json", '{"format": -Infinity}', "Infinity is not a number"),
-        ("program.json", '{"format": 1e999}', "1e999 is not a number"),
-        ("program.json", "[" * 100_000, "not valid JSON"),
-        ("program.json", "[" * 500 + "]" * 500, "program.json"),
+        ("program.json", "[" * 100_000, "program.json"),
         ("program.json", '{"a":' * 300 + "1" + "}" * 300, "program.json"),
-        ("program.json", "9" * 5000, "not valid JSON"),
-        ("program.json", "[]", r"field \(whole\)"),
-        ("program.json", "null", r"field \(whole\)"),
+        ("program.json", "[]", "program.json"),
         ("program.json", '"\\ud800"', "program.json"),
         ("golden.jsonl", '{"question": "x"}', "golden.jsonl line 1: field options"),
         ("golden.jsonl", "\n", "golden.jsonl line 1"),
@@ -125,16 +114,6 @@ def test_json_that_is_none_or_of_another_form_is_refused(name, text, message, ar
         sign(artifact)
     with pytest.raises(ArtifactError, match=message):
         read_artifact(artifact)
-
-
-def test_a_repeated_key_is_found_without_delay_among_very_many(artifact):
-    text = "{" + ",".join(f'"{n}": 1' for n in range(300_000)) + ', "7": 1}'
-    (artifact / "program.json").write_text(text)
-    sign(artifact)
-    began = time.monotonic()
-    with pytest.raises(ArtifactError, match="'7' stands twice"):
-        read_artifact(artifact)
-    assert time.monotonic() - began < 10
 
 
 def put(*path, value):
@@ -159,7 +138,7 @@ QUERIES = ("predictors", "technique.write_queries")
         (put("lm", value={"model": "openai/x", "api_base": "http://127.0.0.1:9"}), "lm: Extra inputs"),
         (put("metadata", value={}), "metadata: Extra inputs"),
         (put(*QUERIES, "instructions", value=12345), "instructions: Input should be a valid string"),
-        (put(*QUERIES, "instructions", value="half a character \ud800"), "not valid JSON"),
+        (put(*QUERIES, "instructions", value="half a character \ud800"), "Invalid JSON"),
         (put(*QUERIES, "instructions", value="x" * 200_000), "instructions: String should have at most"),
         (put(*QUERIES, "demos", value=None), "demos"),
         (put(*QUERIES, "demos", value=["x"]), "demos"),
@@ -172,7 +151,6 @@ QUERIES = ("predictors", "technique.write_queries")
         (put("predictors", "planted", value={"instructions": "x", "fields": {}, "demos": []}), "has the predictors"),
         (put(*QUERIES, "fields", value={}), "has the fields"),
         (put(*QUERIES, "demos", value=[{"forward": "x"}]), "unknown field 'forward'"),
-        (put("format", value=1), "different programs"),
         (put("technique", value="plain"), "different programs"),
         (lambda data: data["knobs"].pop("top_k"), "knobs lack top_k"),
         (lambda data: data["predictors"].pop("reader.predict"), "has the predictors"),
@@ -190,8 +168,9 @@ def test_a_program_that_was_edited_and_signed_again_is_refused(change, message, 
     ("change", "message"),
     [
         (put("api_base", value="http://127.0.0.1:9"), "api_base: Extra inputs"),
-        (put("format", value=1), "has format 1, this version of querywright reads 2, 3 and 4; compile again"),
-        (put("format", value="2"), "format"),
+        (put("format", value=1), "field format: Input should be 5; compile again, or install the version"),
+        (put("format", value=6), "field format: Input should be 5"),
+        (put("format", value="5"), "field format"),
         (put("technique", value=7), "technique"),
         (put("files", "x.txt", value="0"), "must name"),
         (put("files", value={}), "must name"),
@@ -209,12 +188,26 @@ def test_a_manifest_that_was_edited_and_signed_again_is_refused(change, message,
         read_artifact(artifact)
 
 
-def test_a_manifest_with_the_wrong_checksum_is_refused(artifact):
-    content = json.loads((artifact / "manifest.json").read_text())
-    content["made"]["dev"]["value"] = 0.99
-    (artifact / "manifest.json").write_text(json.dumps(content))
-    with pytest.raises(ArtifactError, match=r"manifest.json was changed after it was written \(field checksum\)"):
-        read_artifact(artifact)
+def test_a_manifest_that_was_edited_is_refused(artifact):
+    whole = (artifact / "manifest.json").read_text()
+    for edited in (whole.replace("0.25", "0.99"), whole + " ", whole.replace('"format"', ' "format"')):
+        (artifact / "manifest.json").write_text(edited)
+        with pytest.raises(ArtifactError, match=r"manifest\.json: it.* changed after it was written; compile again"):
+            read_artifact(artifact)
+
+
+def test_a_pinned_digest_refuses_every_other_artifact(artifact):
+    whole = hashlib.sha256((artifact / "manifest.json").read_bytes()).hexdigest()  # as sha256sum has it
+    digest = f"sha256:{whole}"
+    assert read_artifact(artifact, digest=digest).manifest.digest == digest
+    assert read_artifact(artifact).manifest.id == whole[:12]
+    resign(artifact, "program.json", put("knobs", "n_queries", value=5))
+    assert read_artifact(artifact).state.knobs["n_queries"] == 5
+    with pytest.raises(ArtifactError, match=f"digest is sha256:.*, but {digest} is asked for: it is another one"):
+        read_artifact(artifact, digest=digest)
+    for none in ("", whole, digest.upper(), digest[:-1]):
+        with pytest.raises(InputError, match="a digest is sha256: and 64 hexadecimal digits, as artifact show prints"):
+            read_artifact(artifact, digest=none)
 
 
 @pytest.mark.parametrize(("key", "value"), [("technique", "magic"), ("reader", "essay")])

@@ -1,24 +1,21 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 import shutil
-import socket
 import sys
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from querywright.data.types import Passage
-from querywright.errors import ArtifactError, CollectionError, InputError, ModelError
+from querywright.errors import ArtifactError, CollectionError, ModelError
 from querywright.models.embedder import Embedder, Vectors
 from querywright.models.store import open_store
 from querywright.optimize.artifacts.files import read_artifact, write_artifact
-from querywright.optimize.artifacts.load import load
+from querywright.optimize.artifacts.load import lm_of, load
 from querywright.optimize.artifacts.save import save_compiled
 from querywright.optimize.search import CompileSettings, compile_program
 from querywright.programs import make_program
@@ -31,7 +28,6 @@ from querywright.retrieval.types import kind_of
 
 load_module = sys.modules[load.__module__]  # the package gives its name to the function
 
-CANARY = "canary-3f9a1c"
 FACTS = {"lm", "embedder", "collection", "engine", "reranker", "fingerprint", "created", "made"}
 
 
@@ -71,7 +67,6 @@ def home(tmp_path_factory, make_world):
 def saved(home, tmp_path_factory, make_world, make_lm):
     """HCQR compiled on the collection, and saved."""
     splits, lm = make_world().splits, make_lm()
-    lm.kwargs.update(api_base=f"http://{CANARY}", extra_headers={"x": CANARY}, organization=CANARY)
     retriever = ChromaRetriever("cards", embedder=number_embedder(home), home=home)
     compiled = compile_program(
         "hcqr",
@@ -131,48 +126,12 @@ def test_a_loaded_program_answers(saved, home, resolved, make_lm, no_connection)
     assert "lm='scripted/model', collection='cards'" in repr(loaded)
 
 
-def test_what_is_loaded_is_what_was_saved(saved, home, resolved, make_lm):
-    loaded = load(saved, lm=make_lm(), home=home)
-    state = read_artifact(saved).state
-    assert dict(loaded.program.technique.knobs) == state.knobs
-    assert loaded.manifest.fingerprint == loaded.program.technique.retriever.fingerprint
-    assert loaded.manifest.embedder == "st:numbers"
-    assert (loaded.manifest.technique, loaded.manifest.lm) == ("hcqr", "scripted/model")
-
-
-def test_a_users_mistake_is_said(saved, home, resolved, make_lm):
-    loaded = load(saved, lm=make_lm(), home=home)
-    with pytest.raises(InputError, match="options"):
-        loaded("What of number 4?")
-
-
-def test_sixteen_threads_answer_as_one(saved, home, resolved, make_lm, world):
-    loaded = load(saved, lm=make_lm(), home=home)
-
-    def ask(question):
-        prediction = loaded(question.question, question.options)
-        return prediction.answer, [passage.id for passage in prediction.passages]
-
-    serial = [ask(question) for question in world.questions]
-    with ThreadPoolExecutor(16) as pool:
-        assert list(pool.map(ask, world.questions * 8)) == serial * 8
-    assert loaded.lm.history == []
-
-
 def test_verify_asks_the_golden_questions(saved, home, resolved, make_lm, make_engine):
     golden = read_artifact(saved).golden
     assert [one.answer for one in golden] == [f"right {n}" for n in (6, 7, 8)]
     engine = make_engine()
     load(saved, lm=make_lm(engine), home=home, verify=True)
     assert {asked.number for asked in engine.asked if asked.step == "reader"} == {6, 7, 8}
-
-
-def test_verify_notices_another_lm(saved, home, resolved, make_lm, make_engine, scripted):
-    def write(asked):
-        return scripted(asked) if asked.step != "reader" else json.dumps({"answer": f"wrong {asked.number}"})
-
-    with pytest.raises(ArtifactError, match=r"golden.jsonl line 1: it now answers 'wrong 6', but .*'right 6'"):
-        load(saved, lm=make_lm(make_engine(write=write)), home=home, verify=True)
 
 
 def test_verify_notices_other_passages(saved, home, resolved, make_lm):
@@ -220,11 +179,6 @@ def refused(home, resolved, make_lm, make_engine, no_connection):
         assert resolved == list(looked_for)
 
     return refuse
-
-
-def test_a_damaged_artifact_is_refused(artifact, refused):
-    (artifact / "program.json").write_text("{}")
-    refused(ArtifactError, "program.json was changed", artifact)
 
 
 def test_a_collection_that_is_missing_is_refused(artifact, refused, tmp_path):
@@ -372,22 +326,6 @@ def test_an_engine_without_a_collection_is_refused(changes, artifact, refused):
     refused(ArtifactError, r"manifest\.json: the collection .* and the engine .* do not go together", artifact)
 
 
-@pytest.mark.parametrize("field", ["engine", "reranker"])
-def test_a_manifest_without_the_field_is_refused(field, artifact, refused):
-    content = json.loads((artifact / "manifest.json").read_text())
-    del content[field]
-    (artifact / "manifest.json").write_text(json.dumps(content))
-    refused(ArtifactError, rf"manifest\.json: field {field}: Field required; compile again", artifact)
-
-
-def test_an_unknown_engine_is_refused(artifact, refused):
-    content = json.loads((artifact / "manifest.json").read_text())
-    (artifact / "manifest.json").write_text(json.dumps({**content, "engine": "elastic"}))
-    refused(
-        ArtifactError, r"manifest\.json: field engine: .*'dense', 'bm25', 'hybrid', 'questions' or 'expanded'", artifact
-    )
-
-
 # The reranker: by the application, or by the name of a hub model.
 
 
@@ -440,10 +378,6 @@ def test_a_reranker_can_be_given(reranked, hub, home, resolved, make_lm):
     assert load(path, lm=make_lm(), home=home, reranker=own).program.technique.reranker is own
     assert load(path, lm=make_lm(), home=home, reranker="a/folder").program.technique.reranker is hub
     assert (own.loaded, hub.loaded) == (0, 1)
-
-
-def test_none_named_is_none(reranked, hub, home, resolved, make_lm):
-    assert load(reranked(None), lm=make_lm(), home=home).program.technique.reranker is None
 
 
 @pytest.mark.parametrize(
@@ -503,36 +437,7 @@ def test_an_lm_that_cannot_be_had_by_its_name_must_be_given(recorded, artifact, 
     assert load(artifact, retriever=world, lm=make_lm())
 
 
-def test_the_application_names_any_lm(artifact, world, resolved):
-    with pytest.raises(ModelError):
-        load(artifact, retriever=world, lm="gguf:/models/mine.gguf")
-    assert resolved == ["gguf:/models/mine.gguf"]
-
-
-def test_nothing_private_is_saved(saved, home):
-    text = "".join(file.read_text() for file in saved.iterdir())
-    for private in (
-        CANARY,
-        str(home),
-        str(saved.parent),
-        str(Path.cwd()),
-        str(Path.home()) + "/",
-        socket.gethostname(),
-    ):
-        assert private not in text
-    assert "api_" not in text
-    assert "headers" not in text
-
-
-def test_keys_in_the_environment_are_not_saved(artifact, monkeypatch, world, make_lm):
-    monkeypatch.setenv("OPENAI_API_KEY", f"sk-{CANARY}")
-    rewrite(artifact, lm=make_lm().model)
-    assert CANARY not in "".join(file.read_text() for file in artifact.iterdir())
-
-
 def test_another_embedded_lm_than_the_artifact_names_is_refused(saved, home):
-    from querywright.optimize.artifacts.load import _lm
-
     manifest = read_artifact(saved).manifest.model_copy(update={"lm": "embedded:Another-1B"})
     with pytest.raises(ArtifactError, match=r"'embedded:Another-1B', but the embedded LM here is 'embedded:SmolLM2"):
-        _lm(manifest, None, home)
+        lm_of(manifest, None, home)

@@ -14,7 +14,6 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 
 import dspy
-import numpy as np
 import pytest
 from dspy.utils.exceptions import LMInvalidRequestError, LMServerError
 
@@ -23,11 +22,10 @@ from querywright.errors import ArtifactError, BudgetError, InputError, Querywrig
 from querywright.models.circuit_breaker import Limits
 from querywright.models.lm import engine_of, resolve_lm
 from querywright.models.store import open_store
-from querywright.optimize.artifacts.answered import Answered, FailedQuestionError
+from querywright.optimize.artifacts.batch import Answered, FailedQuestionError
 from querywright.optimize.artifacts.files import read_artifact
 from querywright.optimize.artifacts.load import load
 from querywright.optimize.artifacts.loaded import LoadedProgram
-from querywright.optimize.artifacts.sign import sign_artifact
 from querywright.optimize.artifacts.watchers import flush
 from querywright.optimize.program_state import shaped
 from querywright.programs import make_program
@@ -87,12 +85,6 @@ def test_an_ensemble_retrieves_what_it_answers_from(place, write, loaded):
     assert len(found.queries) == len(program(*asked(1)).queries)
 
 
-def test_what_is_tuned_later_is_seen_by_both(loaded):
-    program = loaded()
-    program.program.technique.knobs.update({"max_passages": 1})
-    assert len(program.retrieve(*asked(1)).passages) == len(program(*asked(1)).passages) == 1
-
-
 def test_many_threads_and_event_loops_get_each_its_own_answer(loaded, store):
     program = loaded(store=store)
 
@@ -114,22 +106,19 @@ def test_many_threads_and_event_loops_get_each_its_own_answer(loaded, store):
 
 
 def test_an_event_loop_is_not_held_up(loaded, make_engine):
-    program = loaded(make_engine(before=lambda n, one: time.sleep(0.05)))
+    """The LM answers only once the loop has gone on."""
+    go = threading.Event()
+    program = loaded(make_engine(before=lambda n, one: go.wait(30)))
 
     async def main():
-        late, began = 0.0, time.monotonic()
-        asking = asyncio.gather(*(program.acall(*asked(number)) for number in range(8)))
-        while not asking.done():
-            before = time.monotonic()
+        asking = asyncio.ensure_future(program.acall(*asked(1)))
+        for _ in range(20):
             await asyncio.sleep(0.001)
-            late = max(late, time.monotonic() - before)
-        return await asking, late, time.monotonic() - began
+        assert not asking.done()
+        go.set()
+        return await asking
 
-    program(*asked(17))  # imports and caches of the first call
-    predictions, late, seconds = asyncio.run(main())
-    assert [prediction.answer for prediction in predictions] == [f"right {number}" for number in range(8)]
-    assert seconds < 8 * 3 * 0.05
-    assert late < 0.5
+    assert asyncio.run(main()).answer == "right 1"
 
 
 def test_a_cancelled_call_begins_nothing_further(chat_server):
@@ -161,8 +150,8 @@ def made_manifest():
     from querywright.optimize.artifacts.files import ArtifactManifest
 
     return ArtifactManifest(
-        format=4, technique="plain", reader=None, lm="openai/x", embedder=None, collection=None, engine=None,
-        reranker=None, fingerprint=None, created="2026-01-02", versions={}, made={}, files={}, checksum="ab" * 32,
+        format=5, technique="plain", reader=None, lm="openai/x", embedder=None, collection=None, engine=None,
+        reranker=None, fingerprint=None, created="2026-01-02", versions={}, made={},
     )  # fmt: skip
 
 
@@ -228,23 +217,7 @@ def test_what_is_no_question_is_refused_before_any_is_asked(loaded, questions, m
     assert requests(program) == []
 
 
-def test_threads_of_a_batch_are_at_least_one(loaded):
-    with pytest.raises(InputError, match="threads must be 1 or more, but got 0"):
-        loaded().batch([asked(1)], threads=0)
-
-
-def test_progress_that_raises_stops_a_batch(loaded):
-    program = loaded()
-
-    def stop(done, total):
-        if done == 2:
-            raise RuntimeError("enough")
-
-    with pytest.raises(RuntimeError, match="enough"):
-        program.batch([asked(number) for number in range(12)], threads=1, progress=stop)
-    assert len({one.number for one in requests(program)}) <= 3
-
-
+@pytest.mark.slow
 def test_ctrl_c_loses_nothing_that_was_answered(chat_server, tmp_path):
     """A process is interrupted in the middle of a batch; the next one asks only for the rest."""
     server = chat_server(lambda body: time.sleep(0.05) or '{"answer": "tea"}')
@@ -258,8 +231,8 @@ from querywright.optimize.artifacts.loaded import LoadedProgram
 from querywright.programs import make_program
 lm = resolve_lm("openai/x", api_base={server.url!r}, api_key="none", store=open_store(Path({str(tmp_path)!r})))
 manifest = ArtifactManifest(
-    format=4, technique="plain", reader=None, lm="x", embedder=None, collection=None, engine=None, reranker=None,
-    fingerprint=None, created="2026-01-02", versions={{}}, made={{}}, files={{}}, checksum="ab" * 32)
+    format=5, technique="plain", reader=None, lm="x", embedder=None, collection=None, engine=None, reranker=None,
+    fingerprint=None, created="2026-01-02", versions={{}}, made={{}})
 program = LoadedProgram(make_program("plain", lambda query, k: [], reader="short_answer"), lm, manifest)
 done = program.batch([f"What is {{number}}?" for number in range(40)], threads=2,
                      progress=lambda done, total: print(done, flush=True))
@@ -360,13 +333,6 @@ def test_metadata_that_is_none_spoils_no_answer_and_hides_no_error(loaded, caplo
     ]
 
 
-def test_options_may_be_an_array(loaded):
-    seen = []
-    program = loaded(watchers=[seen.append])
-    assert program(asked(1)[0], np.array(asked(1)[1])).answer == "right 1"
-    assert [one.options for one in seen] == [tuple(asked(1)[1])]
-
-
 def test_a_watcher_holds_up_no_event_loop_and_is_told_in_the_context_of_the_question(loaded):
     """As where the file of traffic is locked by somebody else."""
     caller = contextvars.ContextVar("caller", default="nobody")
@@ -405,18 +371,14 @@ def test_watchers_can_be_given_later_and_are_not_told_of_golden_questions(artifa
     program.watchers = (*program.watchers, seen.append)
     program(*asked(1))
     assert len(seen) == 2
-    assert program.id == read_artifact(place / "g").manifest.checksum[:12]
+    assert program.id == read_artifact(place / "g").manifest.id
 
 
-# Signatures.
-
-
-def test_an_artifact_is_loaded_only_when_it_is_signed_by_the_key_that_is_given(artifact, world, make_lm, keys):
-    load(artifact, lm=make_lm(), retriever=world)
-    with pytest.raises(ArtifactError, match="is not signed"):
-        load(artifact, lm=make_lm(), retriever=world, public_key=keys[1])
-    sign_artifact(artifact, keys[0])
-    assert load(artifact, lm=make_lm(), retriever=world, public_key=str(keys[1])).manifest.technique
+def test_an_artifact_is_loaded_only_with_the_digest_that_is_given(artifact, world, make_lm):
+    digest = load(artifact, lm=make_lm(), retriever=world).manifest.digest
+    assert load(artifact, lm=make_lm(), retriever=world, digest=digest).manifest.digest == digest
+    with pytest.raises(ArtifactError, match="is asked for: it is another one"):
+        load(artifact, lm=make_lm(), retriever=world, digest="sha256:" + "0" * 64)
 
 
 def test_an_lm_of_the_users_own_is_left_as_it_is(artifact, world):

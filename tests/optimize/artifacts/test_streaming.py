@@ -33,8 +33,8 @@ BROKEN = {"status": 500, "body": {"error": {"message": "boom"}}}
 
 def manifest(technique="plain", reader="short_answer"):
     return ArtifactManifest(
-        format=4, technique=technique, reader=reader, lm="openai/x", embedder=None, collection=None, engine=None,
-        reranker=None, fingerprint=None, created="2026-01-02", versions={}, made={}, files={}, checksum="ab" * 32,
+        format=5, technique=technique, reader=reader, lm="openai/x", embedder=None, collection=None, engine=None,
+        reranker=None, fingerprint=None, created="2026-01-02", versions={}, made={},
     )  # fmt: skip
 
 
@@ -95,17 +95,18 @@ def test_the_pieces_of_the_answer_make_the_answer(streaming, reader, how):
     assert server.count == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reader", ["short_answer", "grounded"])
 def test_the_answer_is_the_same_wherever_the_lm_pauses(streaming, reader):
     text = ANSWERS[reader]
-    cuts = iter(range(1, len(text)))
+    cuts = iter(range(1, len(text), 3))
 
     def step(body):
         cut = next(cuts)
         return {"pieces": [text[:cut], text[cut:]]}
 
     program, _ = streaming(step, reader=reader)
-    for number in range(1, len(text)):
+    for number in range(1, len(text), 3):
         events = list(program.stream(f"What is {number}?"))
         assert said(events) == events[-1].data.answer == ANSWER
         assert "restart" not in [event.kind for event in events]
@@ -172,13 +173,6 @@ def test_of_an_answer_that_breaks_off_twice_its_text_is_said(streaming, cut, how
     assert (prediction.fallbacks, server.count) == (["reader"], 2)
 
 
-def test_an_answer_in_no_form_is_said_as_it_was_written(streaming):
-    program, _ = streaming(in_pieces("It is tea.", 4))
-    events = list(program.stream("What is hot?"))
-    assert said(events) == events[-1].data.answer == "It is tea."
-    assert events[-1].data.fallbacks == ["reader"]
-
-
 def test_what_a_reader_declines_is_taken_back(streaming):
     no = json.dumps({"answer": "Tea, I guess.", "passage_numbers": [], "passages_hold_the_answer": "no"})
     program, _ = streaming(in_pieces(no, 6), reader="grounded")
@@ -216,12 +210,6 @@ def test_an_ensemble_says_what_came_of_it(streaming):
     assert [event.kind for event in events] == ["queries", "passages", "text", "prediction"]
     assert len(events[0].data) == 2
     assert said(events) == ANSWER
-
-
-def test_a_program_without_a_reader_says_nothing(streaming):
-    program, server = streaming(SHORT, program=make_program("plain", lambda query, k: PASSAGES, reader=None))
-    assert [event.kind for event in program.stream("What is hot?")] == ["queries", "passages", "prediction"]
-    assert server.count == 0
 
 
 @pytest.mark.parametrize("how", ["stream", "astream"])
@@ -265,28 +253,6 @@ def test_who_stops_listening_loses_no_answer(streaming):
     count = server.count
     assert program("What is hot?").answer == ANSWER
     assert server.count == count
-
-
-def test_an_event_loop_goes_on_while_the_lm_writes(streaming):
-    program, _ = streaming(lambda body: {"pieces": list(SHORT)})
-
-    async def main():
-        ticks = 0
-
-        async def tick():
-            nonlocal ticks
-            while True:
-                await asyncio.sleep(0.001)
-                ticks += 1
-
-        ticking = asyncio.ensure_future(tick())
-        many = [[event async for event in program.astream(f"What is {number}?")] for number in range(2)]
-        ticking.cancel()
-        return many, ticks
-
-    many, ticks = asyncio.run(main())
-    assert [said(events) for events in many] == [ANSWER, ANSWER]
-    assert ticks > 20
 
 
 def test_streams_side_by_side_do_not_mix(streaming):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import random
 import shutil
 import subprocess
 import sys
@@ -14,12 +12,10 @@ from querywright.data.types import Passage
 from querywright.errors import ArtifactError
 from querywright.models.embedder import resolve_embedder
 from querywright.models.store import open_store
-from querywright.optimize.artifacts.files import read_artifact
 from querywright.optimize.artifacts.load import load
-from querywright.optimize.artifacts.sign import sign_artifact
 from querywright.retrieval.index import build_collection
 
-CHANGES = 2200
+CHANGES = 320
 
 TAMPERED = """
 import os, random, sys
@@ -29,8 +25,8 @@ from querywright.errors import ArtifactError
 from querywright.optimize.artifacts.files import read_artifact
 from querywright.optimize.program_state import program_from
 
-folder, key, changes = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
-program_from(read_artifact(folder, public_key=key).state)  # what is imported late is imported now
+folder, changes = Path(sys.argv[1]), int(sys.argv[2])
+program_from(read_artifact(folder).state)  # what is imported late is imported now
 WATCH = {"pickle", "marshal", "exec", "compile", "import", "socket", "subprocess", "os.system", "ctypes"}
 events, written = set(), set()
 
@@ -54,39 +50,24 @@ for turn in range(changes):
             "insert": bytes([chance.randrange(256), old]), "delete": b""}[kind]
     file.write_bytes(head + made + tail)
     try:
-        read_artifact(folder, public_key=key)
+        read_artifact(folder)
         outcomes["read"] += 1
         print("READ", file.name, kind, place)
     except ArtifactError:
         outcomes[file.name, kind] += 1
     file.write_bytes(whole)
-read_artifact(folder, public_key=key)
+read_artifact(folder)
 print(sum(outcomes.values()), len(outcomes), outcomes["read"], sorted(events), len(written - set(map(str, files))))
 """
 
 
-def test_every_changed_byte_of_every_file_is_refused_and_nothing_of_it_runs(own, keys):
-    sign_artifact(own, keys[0])
+def test_every_changed_byte_of_every_file_is_refused_and_nothing_of_it_runs(own):
     done = subprocess.run(
-        [sys.executable, "-c", TAMPERED, str(own), str(keys[1]), str(CHANGES)],
+        [sys.executable, "-c", TAMPERED, str(own), str(CHANGES)],
         capture_output=True, text=True, timeout=120, check=True,
     )  # fmt: skip
-    # Every change, of five files in four ways, and none that was read; no event, and no other file was opened to write.
-    assert done.stdout.splitlines() == [f"{CHANGES} {5 * 4} 0 [] 0"]
-
-
-def test_without_a_key_every_changed_byte_but_of_the_signature_is_refused(own, keys):
-    from querywright.optimize.artifacts.files import artifact_files, checked_artifact
-
-    sign_artifact(own, keys[0])
-    data, chance = artifact_files(own), random.Random(4)
-    for name in ("README.md", "golden.jsonl", "manifest.json", "program.json"):
-        for _ in range(100):
-            place = chance.randrange(len(data[name]))
-            changed = bytearray(data[name])
-            changed[place] ^= 1 << chance.randrange(8)
-            with pytest.raises(ArtifactError):
-                checked_artifact({**data, name: bytes(changed)})
+    # Every change, of four files in four ways, and none that was read; no event, and no other file was opened to write.
+    assert done.stdout.splitlines() == [f"{CHANGES} {4 * 4} 0 [] 0"]
 
 
 @pytest.mark.parametrize("changed", [0, -1, 1000])
@@ -107,18 +88,6 @@ def test_a_manifest_cannot_name_a_place_outside(name, own, saved, place, write, 
     with pytest.raises(ArtifactError, match="cannot be a collection's name"):
         load(place / "x", lm=make_lm(), home=place / "home")
     assert not (place / "home").exists() or not any((place / "home").iterdir())
-
-
-@pytest.mark.parametrize("name", ["manifest.json", "program.json", "golden.jsonl", "README.md", "signature.json"])
-def test_no_file_of_an_artifact_may_be_a_link(name, own, keys, tmp_path):
-    sign_artifact(own, keys[0])
-    (own / name).rename(tmp_path / "moved")
-    (own / name).symlink_to(tmp_path / "moved")
-    with pytest.raises(ArtifactError, match=f"{name} of the artifact 'own' is a link"):
-        read_artifact(own, public_key=keys[1])
-    (own / name).unlink()
-    os.link(tmp_path / "moved", own / name)  # the same bytes under a name of their own are a plain file
-    read_artifact(own, public_key=keys[1])
 
 
 def test_a_swapped_collection_is_refused(own, saved, word_model, tmp_path, make_lm, make_engine, world):

@@ -53,21 +53,7 @@ def answer_all(
     threads: int,
     progress: Callable[[int, int], None] | None,
 ) -> list[Answered]:
-    """Ask many questions side by side.
-
-    Args:
-        ask: Asks one.
-        questions: In order.
-        threads: How many are asked at a time, 1 or more.
-        progress: Called from this thread with how many are done and how many there are; when it raises, no further
-            question is begun.
-
-    Returns:
-        One a question, in their order.
-
-    Raises:
-        InputError: A question is of another kind, or ``threads`` is out of range.
-    """
+    """Ask many questions side by side: ``LoadedProgram.batch``."""
     if isinstance(questions, str):
         raise InputError(f"batch takes a list of questions, but got one text: {questions[:60]!r}; write [question]")
     asked = [_read(place, question) for place, question in enumerate(questions, 1)]
@@ -91,12 +77,9 @@ def answer_all(
 def _read(place: int, question: Asked) -> tuple[str, tuple[str, ...]]:
     if isinstance(question, Question):
         return question.question, tuple(question.options)
-    if isinstance(question, str):
-        return question, ()
-    try:
+    text, options = (question, ()) if isinstance(question, str) else (None, None)
+    if isinstance(question, tuple | list) and len(question) == 2:
         text, options = question
-    except (TypeError, ValueError):
-        text, options = None, None
     if not isinstance(text, str) or isinstance(options, str):
         raise InputError(
             f"question {place} is {question!r:.80}; give a text, a pair of a text and its options, or a Question"
