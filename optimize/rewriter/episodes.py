@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextvars
 import copy
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,7 +41,7 @@ learns when to end, so it needs no such short leash as the model as it comes."""
 
 
 def run_episodes(
-    program: RAG | Technique,
+    program: RAG,
     questions: Sequence[Question],
     answer: Answer,
     *,
@@ -55,7 +54,7 @@ def run_episodes(
     A completion that cannot be read is asked for only once: the technique falls back as it does in use.
 
     Args:
-        program: A technique, or one with a reader. It is copied; the copy's technique asks the policy.
+        program: A technique, with a reader or without. It is copied; the copy's technique asks the policy.
         questions: One an episode; the same question may stand several times.
         answer: The policy, asked once a round with all turns of it, ordered by place and number.
         lm: What the reader asks. Default None: the program has no reader.
@@ -71,24 +70,21 @@ def run_episodes(
             and no LM is given, or the policy gave another number of texts than it was asked for.
         QuerywrightError: The reader's LM is out of reach, or its calls are used up.
     """
-    policy = _policy_lm()
-    played = copy.deepcopy(program)
-    technique = played if isinstance(played, Technique) else played.technique
-    _check(program, technique, lm)
+    policy, played = _policy_lm(), copy.deepcopy(program)
+    technique = played.technique
+    _check(program, lm)
     for predictor in technique.predictors():
         predictor.lm = policy
     walks = [_Walk(place, question, technique, settings) for place, question in enumerate(questions)]
-    choosing: AbstractContextManager[Any] = played.choosing() if isinstance(played, RAG) else nullcontext()
     try:
-        with asking(policy if lm is None else lm), choosing:
+        with asking(policy if lm is None else lm), played.choosing():
             while True:
-                _each(lambda walk: walk.advance(), [walk for walk in walks if not walk.ended], threads)
+                _each(_Walk.advance, [walk for walk in walks if not walk.ended], threads)
                 turns = [turn for walk in walks for turn in walk.asking()]
                 if not turns:
                     break
                 _tell(walks, turns, answer(turns))
-            if isinstance(played, RAG):
-                _each(lambda walk: walk.read(played), [walk for walk in walks if walk.error is None], threads)
+            _each(lambda walk: walk.read(played), [walk for walk in walks if walk.error is None], threads)
     finally:
         for walk in walks:
             walk.close()
@@ -153,9 +149,6 @@ class _PolicyEngine:
 
     def stream(self, request: Request) -> Iterator[Any]:
         return iter(response_to_events(self.complete(request)))
-
-    def close(self) -> None:
-        """There is nothing to close."""
 
 
 def _policy_lm() -> dspy.LM:
@@ -233,10 +226,9 @@ class _Walk:
                 leaf.text = self._texts[leaf.turn.number]
 
     def read(self, program: RAG) -> None:
-        """Have the reader answer from what was found."""
+        """Have the reader, where there is one, answer from what was found."""
         question = self.question
-        work = program.read(question.question, list(question.options), self.prediction)
-        self.prediction = drive(work, [])
+        self.prediction = drive(program.read(question.question, list(question.options), self.prediction), [])
 
     def fail(self, error: Exception) -> None:
         """The episode ends here; an error for which everything must stop is raised."""
@@ -246,11 +238,9 @@ class _Walk:
         self.ended, self.error, self.prediction = True, kind, None
 
     def close(self) -> None:
-        """Leave a technique that will not be gone on with."""
         self._work.close()
 
     def episode(self) -> Episode:
-        """What came of it."""
         turns, texts, read = tuple(self._turns), tuple(self._texts), tuple(self._read)
         return Episode(self.question, turns[: len(texts)], texts, self.prediction, self.error, read)
 
@@ -318,12 +308,13 @@ def _tell(walks: Sequence[_Walk], turns: Sequence[Turn], texts: Sequence[str | E
             walk.tell([text for text in mine if isinstance(text, str)])
 
 
-def _check(program: RAG | Technique, technique: Technique, lm: dspy.LM | None) -> None:
+def _check(program: RAG, lm: dspy.LM | None) -> None:
     if isinstance(program, Ensemble):
         raise InputError("an ensemble cannot be trained: its members ask separately; train one of its members")
+    technique = program.technique
     if not technique.predictors():
         raise InputError(f"{technique.NAME} asks no LM, so there is nothing to train; use rrr, hcqr or multi_query")
-    if isinstance(program, RAG) and program.reader is not None and lm is None:
+    if program.reader is not None and lm is None:
         raise InputError("the program has a reader, but no LM is given for it; give lm=resolve_lm(...)")
 
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 from querywright.data.types import Question
 from querywright.metrics.dspy_metrics import Metric
@@ -14,10 +12,8 @@ from querywright.metrics.usefulness import usefulness
 from querywright.optimize.comparison import Compared
 from querywright.optimize.evaluate import Evaluation, Row
 from querywright.optimize.results import NO_REWRITING
-from querywright.optimize.rewriter.keeping import read_json, write_json
 from querywright.optimize.rewriter.types import Episode
 from querywright.optimize.significance import ALPHA, against
-from querywright.programs import make_program
 
 UNTRAINED, WARMED_UP, TRAINED, TEACHER, IN_USE, AS_IT_COMES = (
     "untrained",
@@ -37,66 +33,25 @@ DEEPEST = 10
 
 
 def evaluation_of(name: str, episodes: Sequence[Episode], metrics: Mapping[str, Metric]) -> Evaluation:
-    """Episodes as an arm.
+    """Episodes, one a question, as an arm; a failed one is unscored.
 
     Args:
         name: The arm.
-        episodes: One a question; a failed one is unscored.
+        episodes: From ``run_episodes``.
         metrics: DSPy metrics by name.
     """
     return Evaluation(name, tuple(_row(one, metrics) for one in episodes), 0.0)
 
 
-def without_rewriting(
-    questions: Sequence[Question], retriever: Any, metrics: Mapping[str, Metric], max_passages: int
-) -> Evaluation:
-    """The questions searched as they are written.
-
-    Args:
-        questions: What is asked.
-        retriever: What is searched.
-        metrics: DSPy metrics by name.
-        max_passages: As many as the technique shows.
-    """
-    program = make_program("plain", retriever, max_passages=max_passages)
-    asked = [program(question=one.question, options=list(one.options)) for one in questions]
-    episodes = [Episode(one, (), (), made) for one, made in zip(questions, asked, strict=True)]
-    return evaluation_of(NO_REWRITING, episodes, metrics)
+def measured_by(metric: str, questions: Sequence[Question]) -> list[str]:
+    """The metrics of a training: the one it is for first, and those that the questions allow."""
+    labelled = any(question.evidence for question in questions)
+    return list(dict.fromkeys([metric, *(METRICS if labelled else ())]))
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """An arm and what the guards say of what it wrote."""
-
-    evaluation: Evaluation
-    guards: Mapping[str, float]
-
-
-def kept(path: Path, name: str, make: Callable[[], Measured]) -> Measured:
-    """An arm, read from its file where it was measured before.
-
-    Args:
-        path: The file.
-        name: The arm.
-        make: Measures it.
-    """
-    known = read_json(path)
-    if known is None:
-        made = make()
-        known = {
-            "rows": [row.to_json() for row in made.evaluation.rows],
-            "guards": dict(made.guards),
-            "seconds": made.evaluation.seconds,
-        }
-        write_json(path, known)
-    rows = tuple(Row.from_json(row) for row in known["rows"])
-    guards = {key: math.nan if value is None else float(value) for key, value in known["guards"].items()}
-    return Measured(Evaluation(name, rows, known["seconds"]), guards)
-
-
-def compared(arms: Sequence[Evaluation]) -> Compared:
+def compared(arms: Sequence[Evaluation], questions: Sequence[Question]) -> Compared:
     """All arms against no rewriting, Holm-corrected within a metric."""
-    return Compared(tuple(arms), NO_REWRITING, tuple(against(arms, NO_REWRITING)))
+    return Compared(tuple(arms), NO_REWRITING, tuple(against(arms, NO_REWRITING)), questions=tuple(questions))
 
 
 @dataclass(frozen=True, slots=True)

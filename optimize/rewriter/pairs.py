@@ -1,29 +1,89 @@
-"""Files of prompts and completions: written line by line, and read again with every line checked."""
+"""Pairs of a prompt and a completion to learn from, and files of them, a line each."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated
+
+from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
 
 from querywright.errors import InputError
 from querywright.files import write_file
-from querywright.optimize.evaluate import finite
-from querywright.optimize.rewriter.keeping import add_line
-from querywright.optimize.rewriter.types import Pair
+from querywright.optimize.rewriter.types import Messages
 
-ROLES = frozenset({"system", "user", "assistant"})
-MOST_CHARS = 16 * 2**20
-"""Characters of a line at most."""
+ROLES = ("system", "user", "assistant")
+
+
+def _framed(messages: Messages) -> Messages:
+    for role, _ in messages:
+        if role not in ROLES:
+            raise ValueError(f"the role {role!r:.40}")
+    return messages
+
+
+def _said(text: str) -> str:
+    if not text.strip():
+        raise ValueError("an empty text")
+    return text
+
+
+@dataclass(frozen=True, slots=True, config=ConfigDict(extra="forbid"))
+class Pair:
+    """A prompt and a completion to learn from.
+
+    Args:
+        question: Id of the question it came from.
+        technique: Whose prompt it is.
+        number: Which turn of the episode, from 0.
+        messages: The prompt.
+        text: The completion.
+        reward: Of its episode; None where nothing was scored.
+        source: Who wrote it: a model's name, ``evidence``, or ``study:NAME``.
+        data: The collection that was searched, whose questions have ids of their own; empty where it is not known.
+        asked: What ``asked_of`` gives for the question, whatever its id; empty where it is not known. A pair of a
+            passage has that of each of its questions, with spaces between, and the passage's id as ``question``.
+    """
+
+    question: str
+    technique: str
+    number: Annotated[int, Field(ge=0, strict=True)]
+    messages: Annotated[Messages, Field(min_length=1), AfterValidator(_framed)]
+    text: Annotated[str, AfterValidator(_said)]
+    reward: float | None
+    source: str
+    data: str = ""
+    asked: str = ""
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Which question it is of; ids are those of their collection."""
+        return self.question, self.data
+
+
+_PAIR = TypeAdapter(Pair)
 
 
 def write_pairs(path: Path, pairs: Sequence[Pair]) -> None:
     """Write pairs, a line each; the file is the old one or the new one at every moment."""
-    write_file(
-        path,
-        "".join(json.dumps(pair_json(pair), ensure_ascii=False) + "\n" for pair in pairs).encode("utf-8", "replace"),
-    )
+    lines = (json.dumps(_plain(pair), ensure_ascii=False) + "\n" for pair in pairs)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_file(path, "".join(lines))
+
+
+def check_pairs_file(path: Path) -> None:
+    """Raise where pairs must not be written: what is there is something else than a file of pairs.
+
+    Raises:
+        InputError: It is.
+    """
+    if path.exists() or path.is_symlink():
+        try:
+            read_pairs(path)
+        except InputError as error:
+            raise InputError(f"{path.name!r} exists and is no file of pairs; give another --out ({error})") from error
 
 
 def read_pairs(path: Path) -> list[Pair]:
@@ -44,118 +104,18 @@ def read_pairs(path: Path) -> list[Pair]:
     for number, line in enumerate(text.split("\n"), 1):
         if line.strip():
             try:
-                found.append(pair_of(_parsed(line)))
-            except (ValueError, TypeError, KeyError, RecursionError) as error:
+                found.append(_PAIR.validate_json(line))
+            except ValidationError as error:
+                first = error.errors()[0]
+                where = "".join(f"{one}: " for one in first["loc"])
                 raise InputError(
-                    f"{path.name}, line {number}: no pair ({_said(error)}); a pair is an object with question, "
+                    f"{path.name}, line {number}: no pair ({where}{first['msg']}); a pair is an object with question, "
                     "technique, number, messages (pairs of a role and a text), text, reward and source, and where they "
                     "are known data (the collection) and asked"
                 ) from None
     return found
 
 
-def pair_json(pair: Pair) -> dict[str, Any]:
-    """A pair as a JSON object; what is not known of it is left out."""
-    made = {
-        "question": pair.question,
-        "technique": pair.technique,
-        "number": pair.number,
-        "messages": [list(message) for message in pair.messages],
-        "text": pair.text,
-        "reward": finite(pair.reward),
-        "source": pair.source,
-    }
-    known = {"data": pair.data, "asked": pair.asked}
-    return made | {name: value for name, value in known.items() if value}
-
-
-def pair_of(data: Mapping[str, Any]) -> Pair:
-    """The pair that ``pair_json`` wrote.
-
-    Raises:
-        ValueError: It is no pair.
-        KeyError: Something is missing.
-    """
-    messages = []
-    for message in data["messages"]:
-        role, content = message
-        if role not in ROLES:
-            raise ValueError(f"the role {str(role)[:40]!r}")
-        messages.append((str(role), _text(content, "a message")))
-    if not messages:
-        raise ValueError("no messages")
-    if type(data["number"]) is not int or data["number"] < 0:
-        raise ValueError(f"the number {str(data['number'])[:40]}")
-    text, reward = _text(data["text"], "text"), data["reward"]
-    if not text.strip():
-        raise ValueError("an empty text")
-    return Pair(
-        question=_text(data["question"], "question"),
-        technique=_text(data["technique"], "technique"),
-        number=data["number"],
-        messages=tuple(messages),
-        text=text,
-        reward=float("nan") if reward is None else float(reward),
-        source=_text(data["source"], "source"),
-        data=_text(data.get("data", ""), "data"),
-        asked=_text(data.get("asked", ""), "asked"),
-    )
-
-
-def open_lines(path: Path, head: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The lines of a file that ``add_line`` adds to; half a line at its end, of a killed process, is cut off.
-
-    Args:
-        path: The file; made when it is missing.
-        head: What its lines depend on, kept in its first line.
-
-    Returns:
-        The lines that are there.
-
-    Raises:
-        InputError: It was made for something else, or is something else.
-    """
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with path.open("a+b") as file:
-        file.seek(0)
-        lines, end = [], 0
-        for number, line in enumerate(file, 1):
-            if not line.endswith(b"\n"):
-                break
-            try:
-                lines.append(_parsed(line))
-            except (ValueError, RecursionError) as error:
-                raise InputError(
-                    f"{path.name}, line {number}: {_said(error)}; delete the file to begin again"
-                ) from None
-            end += len(line)
-        file.truncate(end)
-    known = json.loads(json.dumps(head))
-    if not lines:
-        add_line(path, known)
-    elif lines[0] != known:
-        changed = sorted(key for key in {*lines[0], *known} if lines[0].get(key) != known.get(key))
-        raise InputError(
-            f"{path.name} was made with other settings ({', '.join(changed)} differ); give another folder "
-            "(--work), or delete it to begin again"
-        )
-    return lines[1:]
-
-
-def _parsed(line: str | bytes) -> dict[str, Any]:
-    if len(line) > MOST_CHARS:
-        raise ValueError(f"more than {MOST_CHARS:,} characters")
-    data = json.loads(line)
-    if not isinstance(data, dict):
-        raise ValueError("no JSON object")
-    return data
-
-
-def _text(value: Any, name: str) -> str:
-    if not isinstance(value, str):
-        raise ValueError(f"{name} is no text")
-    return value
-
-
-def _said(error: Exception) -> str:
-    return f"{error} is missing" if isinstance(error, KeyError) else str(error)
+def _plain(pair: Pair) -> dict[str, object]:
+    """As JSON has it; what is not known is left out."""
+    return {name: value for name, value in _PAIR.dump_python(pair, mode="json").items() if value != ""}

@@ -14,7 +14,7 @@ from querywright.errors import InputError
 from querywright.models.embedded import EmbeddedSettings
 from querywright.optimize.rewriter.canonical import as_written, json_text
 from querywright.optimize.rewriter.episodes import REWRITER_LIMITS, first_asked
-from querywright.optimize.rewriter.types import Pair
+from querywright.optimize.rewriter.pairs import Pair
 from querywright.programs.qb_rag import QBRAG
 from querywright.programs.query_cleaning import LONGEST_QUERY, one_line
 from querywright.programs.question_rules import repeats, unfit
@@ -102,7 +102,7 @@ def _pair(passage: Passage, asked: Mapping[str, Question], data: str, limits: Em
         number=0,
         messages=messages,
         text=json_text(as_written({"questions": texts}, schema, limits)),
-        reward=float("nan"),
+        reward=None,
         source="evidence",
         data=data,
         asked=" ".join(asked_of(question) for question in asked.values()),

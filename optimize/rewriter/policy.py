@@ -1,8 +1,7 @@
 """A transformers model in training: it writes, says how likely its words were, and learns.
 
 LoRA by default: small matrices beside the frozen weights. The model runs without dropout when it learns as well, so
-that nothing is drawn but tokens, and these from seeds that are given; a training that is taken up again then ends as
-one that was never interrupted.
+that nothing is drawn but tokens.
 """
 
 from __future__ import annotations
@@ -10,31 +9,33 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
-from querywright.errors import InputError, ModelError, PromptTooLongError
-from querywright.models.hf import Base, context_of, encode, encode_completion, end_tokens
-from querywright.optimize.rewriter.batches import Batch, Kind, portions, token_log_probs
-from querywright.optimize.rewriter.devices import Copies, devices_of
-from querywright.optimize.rewriter.drawing import check_drawing, draw, likeliest, numbers_of
-from querywright.optimize.rewriter.gradient import SMALLER, TrainingError
-from querywright.optimize.rewriter.lora import LoraSettings, lora_files, with_lora
+from querywright.errors import InputError, ModelError, PromptTooLongError, QuerywrightError
+from querywright.models.hf import Base, context_of, encode, encode_completion, end_tokens, quietly_adapting
+from querywright.models.rewriter_bases import save_weights
+from querywright.optimize.rewriter.batches import Batch, Form, padded, portions
 from querywright.optimize.rewriter.types import Completion, Messages
 
 DTYPES = ("auto", "float32", "bfloat16")
-_ROOMY = 8  # times as many tokens at a time on a GPU
+SMALLER = (
+    "begin again with a smaller learning rate ({}) or 32 bits (--dtype float32), in another working folder (--work)"
+)
+"""What to do about numbers that are none, with the name of the option."""
 _WRITTEN = 32_768  # tokens whose keys and values are in memory when writing
 _READ = 4_096  # tokens that are gone through at a time when learning
+
+
+class TrainingError(QuerywrightError):
+    """A training that cannot go on; its last checkpoint is whole."""
 
 
 def check_dtype(name: str) -> None:
     """Raise where there is no such dtype.
 
-    Args:
-        name: One of ``DTYPES``.
-
     Raises:
-        InputError: It is none of them.
+        InputError: It is none of ``DTYPES``.
     """
     if name not in DTYPES:
         raise InputError(f"there is no dtype {name!r}; give one of {', '.join(DTYPES)}")
@@ -46,59 +47,47 @@ class HFPolicy:
     What it is when it is made is its reference, until ``set_reference`` is called.
 
     Args:
-        model: From ``load_base``; LoRA is put into it, and its weights are kept in 32 bits.
-        tokenizer: Its tokenizer.
-        kind: How it writes.
-        lora: The matrices to train; None trains all weights.
-        device: Such as ``cpu``, ``cuda:0`` or ``cuda:0,cuda:1``, which share a batch; ``auto`` takes a GPU where there
-            is one.
+        base: From ``load_base``; LoRA is put into its model, whose weights are kept in 32 bits.
+        rank: Inner size of LoRA's matrices, which count twice; None trains all weights.
+        device: Such as ``cpu`` or ``cuda:0``; ``auto`` takes a GPU where there is one.
         dtype: What is computed in: ``float32``, ``bfloat16``, or ``auto`` for bfloat16 on a GPU that has it.
         seed: Of the first values of LoRA.
 
     Raises:
-        InputError: There is no such dtype or device, or LoRA's targets are not in the model.
+        InputError: There is no such dtype or device, or LoRA cannot be put into the model.
         ModelError: The tokenizer has no end token, or the extra ``train`` is missing.
     """
 
     def __init__(
-        self,
-        model: Any,
-        tokenizer: Any,
-        kind: Kind,
-        *,
-        lora: LoraSettings | None,
-        device: str = "auto",
-        dtype: str = "auto",
-        seed: int = 0,
+        self, base: Base, *, rank: int | None = 16, device: str = "auto", dtype: str = "auto", seed: int = 0
     ) -> None:
         import torch
 
         check_dtype(dtype)
-        devices = devices_of(device)
-        self.device, self.width = devices[0], len(devices)
-        self.kind: Kind = kind
-        self.tokenizer, self.lora = tokenizer, lora
-        self._ends = end_tokens(Base(model, tokenizer, kind))
+        model, tokenizer, kind = base
         if tokenizer.eos_token_id is None:
             raise ModelError("the tokenizer of the base model has no end token; take a model whose tokenizer has one")
-        self._pad = self._ends[0] if tokenizer.pad_token_id is None else tokenizer.pad_token_id
-        self._start = _start(model) if kind == "seq2seq" else 0
-        self._takes = frozenset(inspect.signature(model.forward).parameters)
-        # A window counts places and not positions, so there must be no gap between prompt and completion.
-        self.shares_prompts = kind == "causal" and not getattr(model.config, "sliding_window", None)
+        self.device, self.tokenizer, self.kind = _device(device), tokenizer, kind
+        self._ends = end_tokens(base)
+        self._form = Form(
+            kind,
+            self._ends[0] if tokenizer.pad_token_id is None else tokenizer.pad_token_id,
+            _start(model) if kind == "seq2seq" else 0,
+            self.device,
+            frozenset(inspect.signature(model.forward).parameters),
+            # A window counts places and not positions, so there must be no gap between prompt and completion.
+            kind == "causal" and not getattr(model.config, "sliding_window", None),
+        )
         model.to(torch.float32)  # float() is refused for a model that was read from a GGUF file
-        self._peft = None if lora is None else with_lora(model, lora, kind, seed)
-        if lora is None:
-            model.requires_grad_(True)
-        self.model, self._copies = model, Copies(model, devices)
+        self._saved = base._replace(model=model.requires_grad_(True) if rank is None else _with_lora(base, rank, seed))
+        self.model = model.to(self.device).eval()
         gpu = self.device.startswith("cuda")
         half = dtype == "bfloat16" or (dtype == "auto" and gpu and torch.cuda.is_bf16_supported())
         self._autocast = partial(torch.autocast, self.device.partition(":")[0], torch.bfloat16, enabled=half)
-        self._budgets = (_WRITTEN * _ROOMY, _READ * _ROOMY) if gpu else (_WRITTEN, _READ)
         self._reference: dict[str, Any] = {}
         self.set_reference()
 
-    def parameters(self) -> Mapping[str, Any]:
+    def parameters(self) -> dict[str, Any]:
         """The tensors in training, by name."""
         return {name: one for name, one in self.model.named_parameters() if one.requires_grad}
 
@@ -121,29 +110,20 @@ class HFPolicy:
         if {name: one.shape for name, one in mine.items()} != {name: one.shape for name, one in tensors.items()}:
             raise InputError(
                 "the tensors are of another base model or of other LoRA settings than the training; give the same "
-                "base, rank and targets, or another folder"
+                "base and rank, or another folder"
             )
         with torch.no_grad():
             for name, one in mine.items():
                 one.copy_(tensors[name])
 
     def prompt(self, messages: Messages) -> tuple[int, ...]:
-        """Tokens of a prompt.
-
-        Args:
-            messages: The prompt.
-        """
+        """Tokens of a prompt."""
         return tuple(encode(self.tokenizer, self.kind, messages))
 
     def taught(self, messages: Messages, text: str) -> Completion:
-        """A text of someone else as a completion, with the end token and no log-probabilities.
-
-        Args:
-            messages: The prompt.
-            text: The completion.
-        """
+        """A text of someone else as a completion, with the end token."""
         tokens = tuple(encode_completion(self.tokenizer, text))
-        return Completion(text, self.prompt(messages), tokens, (), ended=True)
+        return Completion(text, self.prompt(messages), tokens, ended=True)
 
     def refused(self, messages: Messages, room: int) -> PromptTooLongError | None:
         """Why a prompt cannot be answered: it and the room after it do not fit the model's context.
@@ -162,120 +142,91 @@ class HFPolicy:
         self,
         prompts: Sequence[Messages],
         *,
-        seeds: Sequence[int] | None = None,
+        room: int,
+        seed: int | None = None,
         temperature: float = 1.0,
         top_k: int = 0,
         top_p: float = 1.0,
-        room: int = 64,
     ) -> list[Completion]:
         """A completion a prompt, in order.
 
         Args:
             prompts: What is asked.
-            seeds: One a prompt, for drawing. None writes the likeliest token each time; its log-probability is then
-                that among all tokens at temperature 1.
+            room: Tokens of a completion at most.
+            seed: Of the draws. None writes the likeliest token each time.
             temperature: More than 0.
             top_k: The likeliest tokens that are drawn from; 0 for all.
             top_p: Tokens are drawn from the likeliest whose probabilities sum up to this.
-            room: Tokens of a completion at most.
 
         Raises:
-            InputError: A value is out of range, or there are more or fewer seeds than prompts.
             PromptTooLongError: A prompt and the room after it do not fit the model's context.
             TrainingError: The model gives numbers that are none.
         """
         import torch
 
-        check_drawing(len(prompts), seeds, temperature, top_k, top_p, room)
         made = [self.prompt(messages) for messages in prompts]
         for prompt in made:
             if error := self._too_long(len(prompt), room):
                 raise error
-        choose = partial(draw, temperature=temperature, top_k=top_k, top_p=top_p)
+        choose: Callable[[Any], Any] = partial(torch.argmax, dim=-1)
+        if seed is not None:
+            generator = torch.Generator(self.device).manual_seed(seed)
+            choose = partial(_draw, generator=generator, temperature=temperature, top_k=top_k, top_p=top_p)
+        found: dict[int, Completion] = {}
+        sizes = [len(prompt) + room for prompt in made]
+        with torch.inference_mode(), self._autocast():
+            for places in portions(made, sizes, _WRITTEN, shares=self._form.shares):
+                found.update(zip(places, self._written([made[place] for place in places], choose, room), strict=True))
+        return [found[place] for place in range(len(made))]
 
-        def write(places: Sequence[int], batch: Batch) -> list[Completion]:
-            numbers = None if seeds is None else numbers_of([seeds[place] for place in places], room)
-            return self._written([made[place] for place in places], batch, numbers, choose, room)
-
-        lengths = [len(prompt) + room for prompt in made]
-        return self._on_devices(made, lengths, self._budgets[0], torch.inference_mode, write)
+    def parts(self, completions: Sequence[Completion]) -> list[list[int]]:
+        """Places of completions in portions that ``log_probs`` can go through with gradients at a time."""
+        prompts, lengths = [one.prompt for one in completions], [len(one.tokens) for one in completions]
+        return portions(prompts, lengths, _READ, shares=self._form.shares)
 
     def log_probs(self, completions: Sequence[Completion], *, reference: bool = False) -> list[Any]:
         """A tensor a completion: the log-probability of each of its tokens, at temperature 1 and without cuts.
 
-        All that one call goes through stays in memory until the gradient was taken, so call it with few completions
-        at a time, those of one prompt together: a prompt that several of them share is gone through once.
+        All that one call goes through stays in memory until the gradient was taken; see ``parts``. A prompt that
+        several of them share is gone through once.
 
         Args:
-            completions: What ``write`` gave, or tokens of someone else.
+            completions: What ``write`` gave, or tokens of someone else, one or more each.
             reference: Under the reference, without gradients, instead of the policy in training.
         """
         import torch
+        from torch.func import functional_call
 
-        kept = [one for one in completions if one.tokens]
+        if not completions:
+            return []
+        call: Callable[..., Any] = self.model
+        if reference:
+            call = lambda **given: functional_call(self.model, self._reference, (), given)  # noqa: E731
+        tokens, _ = padded([one.tokens for one in completions], self._form.pad)
+        tokens = tokens.to(self.device)
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not reference), self._autocast():
+            batch = Batch(call, self._form, [one.prompt for one in completions])
+            logits = batch.logits[:, None]
+            if tokens.shape[1] > 1:
+                logits = torch.cat([logits, batch.feed(tokens[:, :-1])], dim=1)
+            losses = torch.nn.functional.cross_entropy(
+                logits.float().flatten(0, 1), tokens.flatten(), reduction="none"
+            ).view_as(tokens)
+        return [-losses[number, : len(one.tokens)] for number, one in enumerate(completions)]
 
-        def score(places: Sequence[int], batch: Batch) -> list[Any]:
-            scored = token_log_probs(batch, [kept[place].tokens for place in places], self._pad, batch.device)
-            return [one.to(self.device) for one in scored]
+    def save(self, folder: Path) -> None:
+        """Write what was trained, and the tokenizer, as ``write_rewriter`` takes them.
 
-        mode = partial(torch.set_grad_enabled, torch.is_grad_enabled() and not reference)
-        prompts, lengths = [one.prompt for one in kept], [len(one.tokens) for one in kept]
-        scored = iter(self._on_devices(prompts, lengths, self._budgets[1], mode, score, reference=reference))
-        return [next(scored) if one.tokens else torch.zeros(0, device=self.device) for one in completions]
-
-    def adapter(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """LoRA as peft writes it: its configuration and its tensors.
-
-        Raises:
-            InputError: All weights are trained.
+        Args:
+            folder: Made when it is missing.
         """
-        if self._peft is None:
-            raise InputError("all weights are trained, so there is no adapter; save the model itself")
-        return lora_files(self._peft)
+        save_weights(self._saved, folder)
 
-    def _on_devices(
-        self,
-        prompts: Sequence[tuple[int, ...]],
-        lengths: Sequence[int],
-        budget: int,
-        mode: Callable[[], Any],
-        work: Callable[[Sequence[int], Batch], list[Any]],
-        *,
-        reference: bool = False,
-    ) -> list[Any]:
-        """What comes of each prompt: all devices do their share, a portion at a time, in a torch mode."""
-
-        def share(device: int, mine: list[int]) -> list[Any]:
-            found: dict[int, Any] = {}
-            with mode(), self._autocast():
-                # The first device has the weights that are trained.
-                tensors = self._reference if reference else self.parameters() if device else None
-                call = self._copies.model(device, tensors)
-                asked, sizes = [prompts[place] for place in mine], [lengths[place] for place in mine]
-                for part in portions(asked, sizes, budget, share=self.shares_prompts):
-                    places = [mine[number] for number in part]
-                    batch = Batch(
-                        call,
-                        self.kind,
-                        [prompts[place] for place in places],
-                        pad=self._pad,
-                        start=self._start,
-                        device=self._copies.devices[device],
-                        takes=self._takes,
-                        share=self.shares_prompts,
-                    )
-                    found.update(zip(places, work(places, batch), strict=True))
-            return [found[place] for place in mine]
-
-        return self._copies.share_out(prompts, share)
-
-    def _written(
-        self, prompts: Sequence[tuple[int, ...]], batch: Batch, numbers: Any, choose: Any, room: int
-    ) -> list[Completion]:
+    def _written(self, prompts: Sequence[tuple[int, ...]], choose: Callable[[Any], Any], room: int) -> list[Completion]:
         import torch
 
+        batch = Batch(self.model, self._form, prompts)
         tokens: list[list[int]] = [[] for _ in prompts]
-        log_probs: list[list[float]] = [[] for _ in prompts]
         rows = list(range(len(prompts)))
         for step in range(room):
             if not bool(torch.isfinite(batch.logits.amax(-1)).all()):
@@ -283,10 +234,9 @@ class HFPolicy:
                     f"the logits are no numbers at token {step + 1} of a completion: the training cannot go on; "
                     f"{SMALLER.format('--warmup-lr or --lr')}"
                 )
-            chosen, scores = likeliest(batch.logits) if numbers is None else choose(batch.logits, numbers[rows, step])
-            for row, token, score in zip(rows, chosen.tolist(), scores.tolist(), strict=True):
+            chosen = choose(batch.logits)
+            for row, token in zip(rows, chosen.tolist(), strict=True):
                 tokens[row].append(token)
-                log_probs[row].append(score)
             going = [number for number, row in enumerate(rows) if tokens[row][-1] not in self._ends]
             if not going or step + 1 == room:
                 break
@@ -295,18 +245,69 @@ class HFPolicy:
                 batch.keep(left)
                 chosen, rows = chosen[left], [rows[number] for number in going]
             batch.feed(chosen[:, None])
-        return [self._completion(*one) for one in zip(prompts, tokens, log_probs, strict=True)]
+        return [self._completion(*one) for one in zip(prompts, tokens, strict=True)]
 
-    def _completion(self, prompt: tuple[int, ...], tokens: list[int], log_probs: list[float]) -> Completion:
+    def _completion(self, prompt: tuple[int, ...], tokens: list[int]) -> Completion:
         ended = tokens[-1] in self._ends
         words = tokens[:-1] if ended else tokens
         text = self.tokenizer.decode(words, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-        return Completion(text, prompt, tuple(tokens), tuple(log_probs), ended)
+        return Completion(text, prompt, tuple(tokens), ended)
 
     def _too_long(self, prompt: int, room: int) -> PromptTooLongError | None:
         context = context_of(self.model)
         taken = prompt + room if self.kind == "causal" else max(prompt, room)  # an encoder has places of its own
         return None if context is None or taken <= context else PromptTooLongError(prompt, context, room)
+
+
+def _draw(logits: Any, *, generator: Any, temperature: float, top_k: int, top_p: float) -> Any:
+    """A token a row."""
+    import torch
+
+    most = logits.shape[-1]
+    scores, names = (logits.float() / temperature).topk(min(top_k or most, most), dim=-1)
+    shares = torch.softmax(scores, dim=-1)
+    kept = shares.masked_fill(shares.cumsum(dim=-1) - shares >= top_p, 0.0)
+    return names.gather(-1, torch.multinomial(kept, 1, generator=generator))[:, 0]
+
+
+def _device(name: str) -> str:
+    import torch
+
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+        here = torch.get_device_module(device.type)
+    except RuntimeError:
+        raise InputError(f"there is no device {name!r}; give cpu, cuda:0, or auto") from None
+    if not here.is_available():
+        raise InputError(f"there is no GPU for the device {name!r}; give cpu, or install torch for the GPU")
+    if (device.index or 0) >= here.device_count():
+        raise InputError(f"there is no device {name!r}: those of its kind are numbered 0 to {here.device_count() - 1}")
+    return name
+
+
+def _with_lora(base: Base, rank: int, seed: int) -> Any:
+    """The model wrapped by peft, as it is saved; the matrices are put into the model itself."""
+    import torch
+
+    try:
+        from peft import LoraConfig, TaskType, get_peft_model
+    except ImportError as error:
+        raise ModelError(f"LoRA needs peft ({error}); pip install 'querywright[train]'") from error
+    config = LoraConfig(
+        r=rank,
+        lora_alpha=2 * rank,
+        lora_dropout=0.0,
+        target_modules="all-linear",
+        task_type=TaskType.CAUSAL_LM if base.kind == "causal" else TaskType.SEQ_2_SEQ_LM,
+    )
+    with torch.random.fork_rng(devices=[]), quietly_adapting():
+        torch.manual_seed(seed % 2**63)
+        try:
+            return get_peft_model(base.model, config)
+        except ValueError as error:
+            raise InputError(f"LoRA cannot be put into the base model: {error}; give --full") from error
 
 
 def _start(model: Any) -> int:

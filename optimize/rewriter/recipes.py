@@ -1,25 +1,38 @@
 """How a rewriter is reinforced: three recipes, their baselines, and how far they may drift from the warmed-up model.
 
-The loop is our own and not TRL's: a question may take several completions and searches between them, all that is drawn
-depends on the seed and the step alone, and a killed run goes on from plain tensors and JSON as if nothing had been.
+The loop is our own and not TRL's: a question may take several completions and searches between them.
 """
 
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from querywright.errors import InputError
-from querywright.optimize.rewriter.ranges import check_least
 
 MOVING_STEPS = 100
 """Steps that the moving baseline of ``seed`` looks back."""
 
 _LARGEST_ERROR = 0.2
 _HORIZON = 0.1
+
+
+def check_least(settings: Any, least: Mapping[str, int], of: str = "") -> None:
+    """Raise where a number is too small.
+
+    Args:
+        settings: What has the numbers.
+        least: The smallest of each that will do, by name.
+        of: Whose they are, for the message, such as `` of a recipe``.
+
+    Raises:
+        InputError: One is smaller; the message has it.
+    """
+    for name, smallest in least.items():
+        if getattr(settings, name) < smallest:
+            raise InputError(f"{name}{of} must be {smallest} or more, but got {getattr(settings, name)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,111 +196,46 @@ def recipe_named(name: str) -> Recipe:
     return RECIPES[name]
 
 
-def group_advantages(rewards: Sequence[float], groups: Sequence[object]) -> list[float]:
-    """Each reward less the mean of the others of its group.
+def advantages_of(recipe: Recipe, rewards: Sequence[float], groups: Sequence[object], moving: float) -> list[float]:
+    """Each reward less its baseline; 0 for one that is NaN, and for one that stands alone in its group.
 
     Args:
+        recipe: Says which baseline: the mean of the others of the group, of the last steps, or of the batch (which
+            ``learn`` also brings to deviation 1).
         rewards: One a sample; NaN for one that could not be scored, which counts for nobody.
         groups: Which group a sample belongs to, such as its question's id.
-
-    Returns:
-        One a sample: 0 for a sample that is NaN, or the only one of its group.
+        moving: The mean reward of the last steps.
     """
-    if len(rewards) != len(groups):
-        raise InputError(f"got {len(rewards)} rewards for {len(groups)} samples; give one a sample")
+    if recipe.baseline == "moving":
+        return [0.0 if math.isnan(reward) else reward - moving for reward in rewards]
     members: dict[object, list[float]] = {}
-    for reward, group in zip(rewards, groups, strict=True):
+    keys = groups if recipe.baseline == "group" else ["all"] * len(rewards)
+    for reward, key in zip(rewards, keys, strict=True):
         if not math.isnan(reward):
-            members.setdefault(group, []).append(reward)
-    found = []
-    for reward, group in zip(rewards, groups, strict=True):
-        others = len(members.get(group, ())) - 1
-        if math.isnan(reward) or others < 1:
-            found.append(0.0)
-        else:
-            found.append(reward - (math.fsum(members[group]) - reward) / others)
-    return found
+            members.setdefault(key, []).append(reward)
+
+    def advantage(reward: float, key: object) -> float:
+        known = members.get(key, [])
+        if math.isnan(reward) or len(known) < 2:
+            return 0.0
+        apart = reward - math.fsum(known) / len(known)
+        return apart * len(known) / (len(known) - 1) if recipe.baseline == "group" else apart
+
+    return [advantage(*one) for one in zip(rewards, keys, strict=True)]
 
 
-def batch_advantages(rewards: Sequence[float]) -> list[float]:
-    """Each reward less the mean of all, in standard deviations; 0 where all are equal, and for a NaN."""
-    scored = [reward for reward in rewards if not math.isnan(reward)]
-    if not scored:
-        return [0.0] * len(rewards)
-    mean = math.fsum(scored) / len(scored)
-    deviation = math.sqrt(math.fsum((reward - mean) ** 2 for reward in scored) / len(scored))
-    scale = deviation + 1e-8
-    return [0.0 if math.isnan(reward) else (reward - mean) / scale for reward in rewards]
-
-
-class MovingBaseline:
-    """The mean reward of the last steps.
+def steered(kl: KLSettings, beta: float, measured: float) -> float:
+    """The price of drifting after a step: where a target is set, it grows by 0.1 * error of itself.
 
     Args:
-        steps: Steps that are looked back. Default 100.
+        kl: Says what is aimed at; without a target the price stays.
+        beta: The price until now.
+        measured: The divergence of the step, in nats a token; one that is not finite changes nothing.
+
+    Source: Ziegler et al. 2019, arXiv:1909.08593, in the form of Ma et al. 2023's code: error = (KL - target) / target,
+    at most 0.2 either way.
     """
-
-    def __init__(self, steps: int = MOVING_STEPS) -> None:
-        if steps < 1:
-            raise InputError(f"a moving baseline looks back 1 step or more, but got {steps}")
-        self._means: deque[float] = deque(maxlen=steps)
-
-    @property
-    def value(self) -> float:
-        """The baseline; 0 before the first step."""
-        return math.fsum(self._means) / len(self._means) if self._means else 0.0
-
-    def advantages(self, rewards: Sequence[float]) -> list[float]:
-        """Each reward less the baseline; 0 for a NaN. Call ``update`` afterwards."""
-        value = self.value
-        return [0.0 if math.isnan(reward) else reward - value for reward in rewards]
-
-    def update(self, rewards: Sequence[float]) -> None:
-        """Take in the rewards of a step; NaN are left out, and a step without any."""
-        scored = [reward for reward in rewards if not math.isnan(reward)]
-        if scored:
-            self._means.append(math.fsum(scored) / len(scored))
-
-    def to_json(self) -> dict[str, Any]:
-        """What it knows."""
-        return {"steps": self._means.maxlen, "means": list(self._means)}
-
-    @classmethod
-    def from_json(cls, state: Mapping[str, Any]) -> MovingBaseline:
-        """The baseline that ``to_json`` wrote."""
-        baseline = cls(state["steps"])
-        baseline._means.extend(map(float, state["means"]))
-        return baseline
-
-
-class AdaptiveKL:
-    """The price of drifting, steered so that the divergence comes to a target.
-
-    After each step: error = (KL - target) / target, at most 0.2 either way, and beta grows by 0.1 * error of itself.
-
-    Args:
-        beta: The first price. Default .001.
-        target: The divergence aimed at, in nats a token. Default .2. None for a price that stays.
-
-    Source: Ziegler et al. 2019, arXiv:1909.08593, in the form of Ma et al. 2023's code.
-    """
-
-    def __init__(self, beta: float = 0.001, target: float | None = 0.2) -> None:
-        self.beta = beta
-        self.target = target
-
-    def update(self, kl: float) -> float:
-        """The price after a step with this divergence; a divergence that is not finite changes nothing."""
-        if self.target is not None and math.isfinite(kl):
-            error = (kl - self.target) / self.target
-            self.beta *= 1 + _HORIZON * min(max(error, -_LARGEST_ERROR), _LARGEST_ERROR)
-        return self.beta
-
-    def to_json(self) -> dict[str, Any]:
-        """What it knows."""
-        return {"beta": self.beta, "target": self.target}
-
-    @classmethod
-    def from_json(cls, state: Mapping[str, Any]) -> AdaptiveKL:
-        """The controller that ``to_json`` wrote."""
-        return cls(state["beta"], state["target"])
+    if kl.target is None or not math.isfinite(measured):
+        return beta
+    error = (measured - kl.target) / kl.target
+    return beta * (1 + _HORIZON * min(max(error, -_LARGEST_ERROR), _LARGEST_ERROR))

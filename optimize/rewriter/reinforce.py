@@ -1,9 +1,9 @@
 """The third stage: the policy writes, what its rewrites retrieve is its reward, and its weights follow.
 
 Each step draws questions, answers each several times, scores the episodes and changes the weights once an epoch of
-the recipe. All that is drawn depends on the run's seed, the step and the place; so a run that was killed goes on from
-its last checkpoint to the result of a run that was not. Every now and then the policy answers the dev questions
-greedily: the weights that did best there are what is kept, those of the start among them.
+the recipe. Every now and then the policy answers the dev questions greedily: the weights that did best there are what
+is kept, those of the start among them. The loop is our own and not TRL's: three recipes share it, and an episode may
+have several completions and searches between them.
 """
 
 from __future__ import annotations
@@ -12,97 +12,48 @@ import math
 import statistics
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from querywright.data.types import Question
 from querywright.errors import InputError
 from querywright.optimize.evaluate import Progress
-from querywright.optimize.rewriter.checkpoints import load_checkpoint, save_checkpoint
-from querywright.optimize.rewriter.gradient import Learnt, TrainingError, Update, learn, make_optimizer
-from querywright.optimize.rewriter.guards import guards
-from querywright.optimize.rewriter.keeping import add_line, finite_all, keep_lines
-from querywright.optimize.rewriter.ranges import check_least
-from querywright.optimize.rewriter.recipes import (
-    AdaptiveKL,
-    MovingBaseline,
-    Recipe,
-    batch_advantages,
-    group_advantages,
-)
-from querywright.optimize.rewriter.rollouts import Rollout, Run, Sampling, batch_of, roll_out
-from querywright.optimize.rewriter.types import Policy, Scored
+from querywright.optimize.rewriter.checkpoints import Checkpoints
+from querywright.optimize.rewriter.policy import SMALLER, HFPolicy, TrainingError
+from querywright.optimize.rewriter.recipes import MOVING_STEPS, Recipe, advantages_of, check_least, steered
+from querywright.optimize.rewriter.reward_checks import checked
+from querywright.optimize.rewriter.rewards import Reward
+from querywright.optimize.rewriter.rollouts import Rollout, Run, batch_of, roll_out
+from querywright.optimize.rewriter.types import Completion, Scored
 
-if TYPE_CHECKING:
-    from querywright.optimize.rewriter.rewards import Reward
-
-LOG, BEST = "reinforce.jsonl", "best"
+LOG = "reinforce.jsonl"
 _NOTHING = 1e-6  # advantages below teach nothing
+_KEEP_EACH = 5
 
 
 @dataclass(frozen=True, slots=True)
 class ReinforceSettings:
-    """How long it goes on, and how often it is looked at.
+    """How often it is looked at, and when it ends early.
 
     Args:
-        seed: Of all that is drawn.
-        keep_each: Steps between checkpoints.
         look_each: Steps between evaluations on dev.
         patience: Evaluations without a better one after which it ends.
         constant: Steps in a row that teach nothing, because all advantages are 0, after which it ends.
-        chunk: Completions in memory at a time, on each device, while the weights are changed.
 
     Raises:
         InputError: A value is out of range.
     """
 
-    seed: int = 0
-    keep_each: int = 10
     look_each: int = 20
     patience: int = 5
     constant: int = 10
-    chunk: int = 8
 
     def __post_init__(self) -> None:
-        least = {"keep_each": 1, "look_each": 1, "patience": 1, "constant": 1, "chunk": 1}
-        check_least(self, least, " of the reinforcement")
+        check_least(self, {"look_each": 1, "patience": 1, "constant": 1}, " of the reinforcement")
 
 
 @dataclass(slots=True)
-class Reached:
-    """How far a run has come; it is kept beside the weights.
-
-    Args:
-        step: Steps done.
-        best: Mean on dev of the best weights; None before the first evaluation.
-        first: The same of those it began with.
-        plain: The same of the questions as they are written.
-        best_step: After how many steps the best were reached.
-        worse: Evaluations since.
-        level: Steps in a row in which all advantages were 0.
-        flat: Such steps in all.
-        baseline: State of the moving baseline.
-        control: State of the KL's weight.
-        ended: Whether it ended early.
-        notes: What a reader should know.
-    """
-
-    step: int = 0
-    best: float | None = None
-    first: float | None = None
-    plain: float | None = None
-    best_step: int = 0
-    worse: int = 0
-    level: int = 0
-    flat: int = 0
-    baseline: Any = None
-    control: Any = None
-    ended: bool = False
-    notes: Sequence[str] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class Reinforced:
     """What a reinforcement did.
 
@@ -117,18 +68,49 @@ class Reinforced:
         notes: What a reader should know.
     """
 
-    steps: int
-    best_step: int
-    first: float
-    best: float
-    plain: float
-    early: bool
-    flat: int
-    notes: tuple[str, ...] = ()
+    steps: int = 0
+    best_step: int = 0
+    first: float | None = None
+    best: float | None = None
+    plain: float | None = None
+    early: bool = False
+    flat: int = 0
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _State:
+    """What a checkpoint keeps beside the weights, the optimizer and the log.
+
+    ``worse`` are looks at dev since the best, ``level`` steps in a row in which all advantages were 0, ``beta`` the
+    price of drifting and ``means`` the mean rewards of the last steps.
+    """
+
+    beta: float
+    worse: int = 0
+    level: int = 0
+    means: list[float] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Learnt:
+    """What a change of the weights did.
+
+    Args:
+        loss: Of the last epoch.
+        kl: To the warmed-up policy, in nats a token: mean log ratio of all tokens (estimator k1), as RL4LMs has it.
+        norm: Length of the gradient before it was cut, of the last epoch.
+        tokens: Tokens that were learnt from.
+    """
+
+    loss: float = 0.0
+    kl: float = 0.0
+    norm: float = 0.0
+    tokens: int = 0
 
 
 def reinforce(
-    policy: Policy,
+    policy: HFPolicy,
     train: Sequence[Question],
     dev: Sequence[Question],
     *,
@@ -138,244 +120,261 @@ def reinforce(
     settings: ReinforceSettings,
     folder: Path,
     progress: Progress | None = None,
+    seed: int = 0,
 ) -> Reinforced:
     """Trains a policy by what its rewrites retrieve; it ends with the weights that did best on dev.
 
     Args:
         policy: As it was warmed up, which is what the KL is measured from.
-        train: Questions that are drawn from.
-        dev: Questions that choose the weights and the end.
+        train: Questions that are drawn from, one or more.
+        dev: Questions that choose the weights and the end, one or more.
         run: Goes through questions with the technique.
         reward: Scores episodes.
         recipe: Baseline, KL, optimizer and sizes.
-        settings: How long, and how often it is looked at.
-        folder: Holds checkpoints and the log, and is taken up again.
+        settings: How often it is looked at.
+        folder: Holds the checkpoint and the log, and is taken up again.
         progress: Called after each step.
+        seed: Of all that is drawn.
 
     Raises:
-        InputError: There are too few questions.
-        TrainingError: The loss is no number, or nothing was learnt in any step because all rewards are alike.
-        OSError: A file cannot be written; the last checkpoint is whole.
+        InputError: No dev question can be scored, or a file cannot be written or read.
+        TrainingError: The loss is no number, or nothing was learnt in any step because all rewards are alike; the last
+            checkpoint is whole.
     """
-    for name, part, least in (("train", train, 1), ("dev", dev, 1)):
-        if len(part) < least:
-            raise InputError(
-                f"the reinforcement needs {least} question in {name} or more, but has {len(part)}: "
-                f"{least - len(part)} more is needed; give more questions or other --sizes"
-            )
-    folder.mkdir(parents=True, exist_ok=True)
-    return _Loop(policy, train, dev, run, reward, recipe, settings, folder, progress).go()
+    policy.set_reference()
+    parameters = policy.parameters()
+    optimizer, files = make_optimizer(recipe, list(parameters.values())), Checkpoints(folder, LOG)
+    known = files.load(parameters, optimizer)
+    done = Reinforced() if known is None else Reinforced(**known["done"])
+    state = _State(recipe.kl.beta) if known is None else _State(**known["state"])
+    loop = _Loop(policy, run, reward, recipe, settings, optimizer, files, done, state, seed)
+    if known is None:
+        loop.look(dev)
+        loop.keep()
+    while not done.early and done.steps < recipe.steps:
+        loop.step(batch_of(train, recipe.batch, seed=seed, step=done.steps))
+        looked = done.early or done.steps >= recipe.steps or done.steps % settings.look_each == 0
+        if looked:
+            loop.look(dev)
+        if looked or done.steps % _KEEP_EACH == 0:
+            loop.keep()
+        if progress is not None:
+            progress("reinforce", recipe.steps if done.early else done.steps, recipe.steps)
+    files.load_best(parameters)
+    return done
 
 
+@dataclass(slots=True)
 class _Loop:
-    def __init__(
-        self,
-        policy: Policy,
-        train: Sequence[Question],
-        dev: Sequence[Question],
-        run: Run,
-        reward: Reward,
-        recipe: Recipe,
-        settings: ReinforceSettings,
-        folder: Path,
-        progress: Progress | None,
-    ) -> None:
-        self.policy, self.train, self.dev, self.run, self.reward = policy, train, dev, run, reward
-        self.recipe, self.settings, self.folder, self.progress = recipe, settings, folder, progress
-        self.sampling = Sampling(recipe.temperature, recipe.top_k, recipe.top_p, recipe.room)
-        self.log = folder / LOG
-        self.at = Reached()
+    policy: HFPolicy
+    run: Run
+    reward: Reward
+    recipe: Recipe
+    settings: ReinforceSettings
+    optimizer: Any
+    files: Checkpoints
+    done: Reinforced
+    state: _State
+    seed: int
 
-    def go(self) -> Reinforced:
-        self.policy.set_reference()
-        self.optimizer = make_optimizer(self.recipe.optimizer, list(self.policy.parameters().values()), self.recipe.lr)
-        self.baseline, self.control = MovingBaseline(), AdaptiveKL(self.recipe.kl.beta, self.recipe.kl.target)
-        self._resume()
-        if self.at.best is None:
-            self._look()
-            self._keep()
-        while not self._is_over():
-            self._step()
-            step = self.at.step
-            looked = self._is_over() or step % self.settings.look_each == 0
-            if looked:
-                self._look()
-            if looked or step % self.settings.keep_each == 0:
-                self._keep()
-            if self.progress is not None:
-                self.progress("reinforce", self.recipe.steps if self.at.ended else step, self.recipe.steps)
-        return self._finish()
+    def keep(self) -> None:
+        kept = {"done": asdict(self.done), "state": asdict(self.state)}
+        self.files.save(self.policy.parameters(), self.optimizer, kept)
 
-    def _is_over(self) -> bool:
-        return self.at.ended or self.at.step >= self.recipe.steps
+    def look(self, dev: Sequence[Question]) -> None:
+        """Answer the dev questions greedily; the best weights so far are kept."""
+        done, state = self.done, self.state
+        rollouts = roll_out(self.policy, self.run, dev, self.recipe)
+        scored = self._scored(rollouts)
+        value = _mean([_on_dev(*one) for one in zip(rollouts, scored, strict=True)])
+        if math.isnan(value):
+            raise InputError(
+                f"none of the {len(dev)} dev questions could be scored; they lack what the measure needs (evidence, or "
+                "a right answer): give labelled questions or another --metric"
+            )
+        if done.best is None:
+            done.first, done.plain = value, _mean([one.plain for one in scored])
+        if done.best is None or value > done.best:
+            done.best, done.best_step, state.worse = value, done.steps, 0
+            self.files.save_best(self.policy.parameters())
+        else:
+            state.worse += 1
+            done.early = done.early or state.worse >= self.settings.patience
+        line = {"kind": "dev", "step": done.steps, "value": value, "plain": done.plain}
+        self.files.lines.append(line | _told(rollouts, scored))
 
-    def _step(self) -> None:
-        began, number, recipe = time.monotonic(), self.at.step, self.recipe
-        batch = batch_of(self.train, recipe.batch, seed=self.settings.seed, step=number)
+    def step(self, batch: Sequence[Question]) -> None:
+        """Answer the questions, each several times, and learn from what came of it."""
+        began, done, state, recipe = time.monotonic(), self.done, self.state, self.recipe
         questions = [one for one in batch for _ in range(recipe.group)]
-        seed = (self.settings.seed, "reinforce", number)
-        rollouts = roll_out(self.policy, self.run, questions, self.sampling, seed=seed)
+        rollouts = roll_out(self.policy, self.run, questions, recipe, seed=(self.seed, "reinforce", done.steps))
         scored = self._scored(rollouts)
         rewards = [one.reward for one in scored]
-        advantages = self._advantages(rewards, [one.id for one in questions])
-        learnt = self._learn(rollouts, rewards, advantages)
-        beta = self.control.beta
+        known = [reward for reward in rewards if not math.isnan(reward)]
+        moving = statistics.fmean(state.means) if state.means else 0.0
+        advantages = advantages_of(recipe, rewards, [one.id for one in questions], moving)
+        state.means = [*state.means, *([statistics.fmean(known)] if known else [])][-MOVING_STEPS:]
+        flat = all(abs(advantage) < _NOTHING for advantage in advantages)
+        state.level = state.level + 1 if flat else 0
+        done.flat += flat
+        if state.level >= self.settings.constant:
+            _end_level(done, state, rewards)
+        pairs = [
+            (completion, advantage)
+            for one, score, advantage in zip(rollouts, scored, advantages, strict=True)
+            if not math.isnan(score.reward)
+            for completion in one.completions
+            if completion.tokens
+        ]
+        # A batch that teaches nothing is not scaled, which would make the cost of drifting as loud as a reward.
+        scaled, beta = recipe.baseline == "batch" and not flat, state.beta
+        learnt = learn(self.policy, self.optimizer, pairs, recipe, beta=beta, scaled=scaled, step=done.steps + 1)
         if learnt.tokens:
-            self.control.update(learnt.kl)
-        self.at.step += 1
+            state.beta = steered(recipe.kl, beta, learnt.kl)
+        done.steps += 1
         line = {
             "kind": "step",
-            "step": self.at.step,
-            "reward": _mean(rewards),
-            "deviation": _deviation(rewards),
+            "step": done.steps,
+            "deviation": statistics.pstdev(known) if known else math.nan,
             "value": _mean([one.value for one in scored]),
             "plain": _mean([one.plain for one in scored]),
-            "unscored": sum(math.isnan(reward) for reward in rewards),
-            "failed": _failed(rollouts),
+            "unscored": len(rewards) - len(known),
             "kl": learnt.kl,
             "beta": beta,
             "loss": learnt.loss,
             "gradient": learnt.norm,
-            "tokens": _mean([float(len(c.tokens)) for one in rollouts for c in one.completions]),
-            "ended": _mean([float(c.ended) for one in rollouts for c in one.completions]),
-            "guards": _guards(rollouts),
             "seconds": round(time.monotonic() - began, 3),
         }
-        add_line(self.log, line)
-
-    def _advantages(self, rewards: Sequence[float], groups: Sequence[str]) -> list[float]:
-        if self.recipe.baseline == "group":
-            return group_advantages(rewards, groups)
-        if self.recipe.baseline == "batch":
-            return batch_advantages(rewards)
-        advantages = self.baseline.advantages(rewards)
-        self.baseline.update(rewards)
-        return advantages
-
-    def _learn(self, rollouts: Sequence[Rollout], rewards: Sequence[float], advantages: Sequence[float]) -> Learnt:
-        """Change the weights; end where no step has taught anything for long."""
-        flat = all(abs(advantage) < _NOTHING for advantage in advantages)
-        self.at.level = self.at.level + 1 if flat else 0
-        self.at.flat += flat
-        if self.at.level >= self.settings.constant:
-            self._level(rewards)
-        recipe = self.recipe
-        # A batch that teaches nothing is not scaled, which would make the cost of drifting as loud as a reward.
-        scaled = recipe.baseline == "batch" and recipe.kl.place == "reward" and not flat
-        update = Update(
-            beta=self.control.beta,
-            kl=recipe.kl.place,
-            scaled=scaled,
-            clip=recipe.clip,
-            epochs=recipe.epochs,
-            norm=recipe.max_grad_norm,
-            chunk=self.settings.chunk,
-        )
-        pairs = [
-            (completion, advantage)
-            for one, reward, advantage in zip(rollouts, rewards, rewards if scaled else advantages, strict=True)
-            if not math.isnan(reward)
-            for completion in one.completions
-        ]
-        completions, values = [one for one, _ in pairs], [value for _, value in pairs]
-        return learn(self.policy, self.optimizer, completions, values, update, step=self.at.step + 1)
-
-    def _level(self, rewards: Sequence[float]) -> None:
-        """The end, since nothing is learnt any more; an error where nothing ever was."""
-        at, known = self.at, [reward for reward in rewards if not math.isnan(reward)]
-        if at.flat <= at.step:
-            at.ended = True
-            at.notes = [
-                *at.notes,
-                f"it ended after step {at.step + 1}: the last {at.level} steps taught nothing, since the rewards of a "
-                "question's samples were all alike",
-            ]
-            return
-        told = "could not be worked out for any"
-        if known:
-            low, high = min(known), max(known)
-            told = f"was {low:.4g} each time" if high - low < _NOTHING else "was that of the other samples each time"
-        raise TrainingError(
-            f"nothing can be learnt: in the last {at.level} steps the reward of all {at.level * len(rewards)} episodes "
-            f"{told}. Take another --metric or --recipe, a base model that can write the form, or warm it up on "
-            "collected rewrites first (--stages collect,warmup,reinforce)"
-        )
+        self.files.lines.append(line | _told(rollouts, scored))
 
     def _scored(self, rollouts: Sequence[Rollout]) -> list[Scored]:
         return self.reward.score([one.episode for one in rollouts], [one.counts for one in rollouts])
 
-    def _look(self) -> None:
-        """Answer the dev questions greedily; the best weights so far are kept."""
-        rollouts = roll_out(self.policy, self.run, self.dev, self.sampling)
-        scored = self._scored(rollouts)
-        value, at = _mean([_on_dev(*one) for one in zip(rollouts, scored, strict=True)]), self.at
-        if math.isnan(value):
-            raise InputError(
-                f"none of the {len(self.dev)} dev questions could be scored; they lack what the measure needs "
-                "(evidence, or a right answer): give labelled questions or another --metric"
+
+def learn(
+    policy: HFPolicy,
+    optimizer: Any,
+    pairs: Sequence[tuple[Completion, float]],
+    recipe: Recipe,
+    *,
+    beta: float,
+    scaled: bool = False,
+    step: int = 1,
+) -> Learnt:
+    """Change the weights once an epoch of the recipe.
+
+    The loss is a mean over all tokens of the batch, so that long completions do not count less a token. The KL is taken
+    off what each token earns (k1, of it and those after it) or added to the loss (k3, which is never negative).
+
+    Args:
+        policy: In training.
+        optimizer: Of its parameters.
+        pairs: What was written, a token or more each, and its advantage: the reward of its episode less the baseline.
+        recipe: Says where the KL stands, how often and how far the weights are changed.
+        beta: Price of the KL.
+        scaled: Whether what the tokens of the batch earn, the cost of drifting included, is brought to mean 0 and
+            deviation 1 (the ``paper`` recipe).
+        step: For the message of an error.
+
+    Raises:
+        TrainingError: The loss or the gradient is no number; the weights are those before this epoch.
+    """
+    import torch
+
+    total = sum(len(one.tokens) for one, _ in pairs)
+    if not total:
+        return Learnt()
+    parts = [[pairs[place] for place in part] for part in policy.parts([one for one, _ in pairs])]
+    texts = [[one for one, _ in part] for part in parts]
+    with torch.no_grad():
+        olds = [policy.log_probs(one) for one in texts]
+        refs = [policy.log_probs(one, reference=True) for one in texts]
+    ratios = [[old - ref for old, ref in zip(*one, strict=True)] for one in zip(olds, refs, strict=True)]
+    earned = [
+        [_earned(advantage, ratio, recipe, beta) for (_, advantage), ratio in zip(*one, strict=True)]
+        for one in zip(parts, ratios, strict=True)
+    ]
+    if scaled:
+        every = torch.cat([one for part in earned for one in part]).double()
+        mean, deviation = float(every.mean()), float(every.std(correction=0))
+        earned = [[(one - mean) / (deviation + 1e-8) for one in part] for part in earned]
+    kl = math.fsum(float(one.sum()) for part in ratios for one in part) / total
+    tensors, loss, norm = list(policy.parameters().values()), math.nan, math.nan
+    for _ in range(recipe.epochs):
+        optimizer.zero_grad(set_to_none=True)
+        loss = 0.0
+        for part in zip(texts, olds, refs, earned, strict=True):
+            news = policy.log_probs(part[0])
+            losses = [_loss(*one, recipe, beta) for one in zip(news, *part[1:], strict=True)]
+            part_loss = torch.cat(losses).sum() / total
+            part_loss.backward()
+            loss += float(part_loss.detach())
+        norm = float(torch.nn.utils.clip_grad_norm_(tensors, recipe.max_grad_norm))
+        if not (math.isfinite(loss) and math.isfinite(norm)):
+            optimizer.zero_grad(set_to_none=True)
+            raise TrainingError(
+                f"the loss of step {step} is {loss} (gradient {norm}): the training cannot go on; "
+                f"{SMALLER.format('--lr')}. The weights of the last checkpoint are kept"
             )
-        if at.best is None:
-            at.first, at.plain = value, _mean([one.plain for one in scored])
-        if at.best is None or value > at.best:
-            at.best, at.best_step, at.worse = value, at.step, 0
-            save_checkpoint(self.folder / BEST, at.step, self.policy.parameters())
-        else:
-            at.worse += 1
-            at.ended = at.ended or at.worse >= self.settings.patience
-        line = {
-            "kind": "dev",
-            "step": at.step,
-            "value": value,
-            "plain": at.plain,
-            "reward": _mean([one.reward for one in scored]),
-            "failed": _failed(rollouts),
-            "tokens": _mean([float(len(c.tokens)) for one in rollouts for c in one.completions]),
-            "guards": _guards(rollouts),
-        }
-        add_line(self.log, line)
+        optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    return Learnt(loss, kl, norm, total)
 
-    def _keep(self) -> None:
-        self.at.baseline, self.at.control = self.baseline.to_json(), self.control.to_json()
-        save_checkpoint(
-            self.folder, self.at.step, self.policy.parameters(), self.optimizer, finite_all(asdict(self.at))
+
+def _earned(advantage: float, ratio: Any, recipe: Recipe, beta: float) -> Any:
+    """What each token is worth: with the KL as reward, less beta times the log ratios of it and those after it."""
+    import torch
+
+    earned = torch.full_like(ratio, advantage)
+    return earned - beta * ratio.flip(0).cumsum(0).flip(0) if recipe.kl.place == "reward" else earned
+
+
+def _loss(new: Any, old: Any, ref: Any, earned: Any, recipe: Recipe, beta: float) -> Any:
+    """Of each token; k3 = r - log r - 1, where r is the reference's probability over the policy's."""
+    import torch
+
+    ratio = torch.exp(new - old)
+    loss = -torch.minimum(ratio * earned, ratio.clamp(1 - recipe.clip, 1 + recipe.clip) * earned)
+    return loss if recipe.kl.place == "reward" else loss + beta * (torch.exp(ref - new) - (ref - new) - 1)
+
+
+def make_optimizer(recipe: Recipe, tensors: Sequence[Any]) -> Any:
+    """The optimizer of a recipe, without weight decay.
+
+    AdaFactor takes steps of the size of the learning rate, and not in proportion to the weights, of which those of a
+    fresh adapter are zero.
+
+    Args:
+        recipe: Names it, and the learning rate.
+        tensors: What is trained.
+    """
+    import torch
+
+    if recipe.optimizer == "adafactor":
+        from transformers.optimization import Adafactor
+
+        return Adafactor(tensors, lr=recipe.lr, scale_parameter=False, relative_step=False, warmup_init=False)
+    return torch.optim.AdamW(tensors, lr=recipe.lr, weight_decay=0.0)
+
+
+def _end_level(done: Reinforced, state: _State, rewards: Sequence[float]) -> None:
+    """The end, since nothing is learnt any more; an error where nothing ever was."""
+    if done.flat <= done.steps:
+        done.early = True
+        done.notes.append(
+            f"it ended after step {done.steps + 1}: the last {state.level} steps taught nothing, since the rewards of "
+            "a question's samples were all alike"
         )
-
-    def _resume(self) -> None:
-        """Go back to the last checkpoint: what was logged or kept after it is done again."""
-        found = load_checkpoint(self.folder)
-        if found is not None:
-            self.at = Reached(**found.state)
-            self.baseline = MovingBaseline.from_json(self.at.baseline)
-            self.control = AdaptiveKL.from_json(self.at.control)
-            self.policy.set_parameters(found.parameters)
-            found.restore(self.policy.parameters(), self.optimizer)
-            self.at.notes = [*self.at.notes, *found.notes]
-        reached = -1 if found is None else self.at.step
-        keep_lines(self.log, lambda line: line["step"] <= reached)
-        for path in self.folder.glob(f"{BEST}/step-*"):
-            if int(path.stem.removeprefix("step-")) > reached:
-                path.unlink()
-
-    def _finish(self) -> Reinforced:
-        """The best weights become the policy's."""
-        best = load_checkpoint(self.folder / BEST)
-        at = self.at
-        if best is None or best.step != at.best_step:
-            raise InputError(
-                f"the best weights, those of step {at.best_step}, are missing from {self.folder.name!r} or damaged; "
-                "delete the folder to start anew"
-            )
-        self.policy.set_parameters(best.parameters)
-        return Reinforced(
-            steps=at.step,
-            best_step=at.best_step,
-            first=math.nan if at.first is None else at.first,
-            best=math.nan if at.best is None else at.best,
-            plain=math.nan if at.plain is None else at.plain,
-            early=at.ended,
-            flat=at.flat,
-            notes=(*at.notes, *best.notes),
-        )
+        return
+    told, known = "could not be worked out for any", [reward for reward in rewards if not math.isnan(reward)]
+    if known:
+        low, high = min(known), max(known)
+        told = f"was {low:.4g} each time" if high - low < _NOTHING else "was that of the other samples each time"
+    raise TrainingError(
+        f"nothing can be learnt: in the last {state.level} steps the reward of all {state.level * len(rewards)} "
+        f"episodes {told}. Take another --metric or --recipe, a base model that can write the form, or warm it up on "
+        "collected rewrites first (--stages collect,warmup,reinforce)"
+    )
 
 
 def _on_dev(rollout: Rollout, scored: Scored) -> float:
@@ -383,20 +382,18 @@ def _on_dev(rollout: Rollout, scored: Scored) -> float:
     return scored.value if rollout.episode.error is None else min(scored.plain, 0.0 * scored.plain)
 
 
-def _failed(rollouts: Sequence[Rollout]) -> int:
-    return sum(one.episode.error is not None for one in rollouts)
+def _told(rollouts: Sequence[Rollout], scored: Sequence[Scored]) -> dict[str, Any]:
+    """What a step and a look have in common in the log."""
+    completions = [one for rollout in rollouts for one in rollout.completions]
+    return {
+        "reward": _mean([one.reward for one in scored]),
+        "failed": sum(one.episode.error is not None for one in rollouts),
+        "tokens": _mean([float(len(one.tokens)) for one in completions]),
+        "ended": _mean([float(one.ended) for one in completions]),
+        "guards": asdict(checked(rollouts)),
+    }
 
 
 def _mean(values: Sequence[float]) -> float:
     known = [value for value in values if not math.isnan(value)]
     return math.fsum(known) / len(known) if known else math.nan
-
-
-def _deviation(values: Sequence[float]) -> float:
-    known = [value for value in values if not math.isnan(value)]
-    return statistics.pstdev(known) if known else math.nan
-
-
-def _guards(rollouts: Sequence[Rollout]) -> dict[str, Any]:
-    ended = [[one.ended for one in rollout.completions] for rollout in rollouts]
-    return guards([rollout.episode for rollout in rollouts], ended).to_json()

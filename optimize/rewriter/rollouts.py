@@ -7,29 +7,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from querywright.data.types import Question
-from querywright.optimize.rewriter.types import Completion, Episode, Policy, Turn
+from querywright.optimize.rewriter.policy import HFPolicy
+from querywright.optimize.rewriter.recipes import Recipe
+from querywright.optimize.rewriter.types import Completion, Episode, Turn
 
 Answer = Callable[[Sequence[Turn]], Sequence[str | Exception]]
 """Answers all turns of a round; an error ends the episode of its turn alone."""
 Run = Callable[[Sequence[Question], Answer], list[Episode]]
 """Goes through questions, an episode each, with something that answers."""
-
-
-@dataclass(frozen=True, slots=True)
-class Sampling:
-    """How the policy draws.
-
-    Args:
-        temperature: More than 0.
-        top_k: The likeliest tokens that are drawn from; 0 for all.
-        top_p: Tokens are drawn from the likeliest whose probabilities sum up to this.
-        room: Tokens of a completion at most.
-    """
-
-    temperature: float = 1.0
-    top_k: int = 100
-    top_p: float = 1.0
-    room: int = 96
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +31,7 @@ class Rollout:
 
 
 def seed_of(*parts: object) -> int:
-    """A seed from 0 to 2**63 - 1 that depends on the parts alone, and never on what was drawn before.
+    """A seed from 0 to 2**63 - 1 that depends on the parts alone.
 
     Args:
         parts: Such as the run's seed, the step and the place.
@@ -56,12 +41,7 @@ def seed_of(*parts: object) -> int:
 
 
 def roll_out(
-    policy: Policy,
-    run: Run,
-    questions: Sequence[Question],
-    sampling: Sampling,
-    *,
-    seed: tuple[object, ...] | None = None,
+    policy: HFPolicy, run: Run, questions: Sequence[Question], recipe: Recipe, *, seed: tuple[object, ...] | None = None
 ) -> list[Rollout]:
     """Go through questions.
 
@@ -69,28 +49,25 @@ def roll_out(
         policy: Writes.
         run: Goes through them.
         questions: An episode each; one that stands several times is gone through several times.
-        sampling: How it draws.
-        seed: What the draws depend on, besides the place and the number of a turn. None writes the likeliest.
+        recipe: How it draws, and tokens of a completion at most.
+        seed: What the draws depend on, besides the round. None writes the likeliest.
     """
     written: dict[tuple[int, int], Completion] = {}
 
     def answer(turns: Sequence[Turn]) -> list[str | Exception]:
-        refused = [policy.refused(turn.messages, sampling.room) for turn in turns]
-        wrote = iter(write([turn for turn, error in zip(turns, refused, strict=True) if error is None]))
-        return [next(wrote) if error is None else error for error in refused]
-
-    def write(turns: Sequence[Turn]) -> list[str]:
-        seeds = None if seed is None else [seed_of(*seed, turn.place, turn.number) for turn in turns]
+        refused = [policy.refused(turn.messages, recipe.room) for turn in turns]
+        asked = [turn for turn, error in zip(turns, refused, strict=True) if error is None]
         made = policy.write(
-            [turn.messages for turn in turns],
-            seeds=seeds,
-            temperature=sampling.temperature,
-            top_k=sampling.top_k,
-            top_p=sampling.top_p,
-            room=sampling.room,
+            [turn.messages for turn in asked],
+            room=recipe.room,
+            seed=None if seed is None else seed_of(*seed, len(written)),
+            temperature=recipe.temperature,
+            top_k=recipe.top_k,
+            top_p=recipe.top_p,
         )
-        written.update({(turn.place, turn.number): one for turn, one in zip(turns, made, strict=True)})
-        return [one.text for one in made]
+        written.update({(turn.place, turn.number): one for turn, one in zip(asked, made, strict=True)})
+        texts = iter(made)
+        return [next(texts).text if error is None else error for error in refused]
 
     episodes = run(questions, answer)
     return [
@@ -108,12 +85,8 @@ def batch_of(questions: Sequence[Question], size: int, *, seed: int, step: int) 
         seed: Of the order, which is another one each time all were met.
         step: From 0.
     """
-    chosen = []
-    for position in range(step * size, (step + 1) * size):
-        turn, place = divmod(position, len(questions))
-        chosen.append(_ordered(questions, seed, turn)[place])
-    return chosen
-
-
-def _ordered(questions: Sequence[Question], seed: int, turn: int) -> list[Question]:
-    return sorted(questions, key=lambda question: seed_of(seed, "order", turn, question.id))
+    places = (divmod(position, len(questions)) for position in range(step * size, (step + 1) * size))
+    return [
+        sorted(questions, key=lambda question: seed_of(seed, "order", turn, question.id))[place]
+        for turn, place in places
+    ]

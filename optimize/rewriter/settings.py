@@ -1,32 +1,67 @@
-"""What a training is given, and the folder that belongs to one training alone."""
+"""What a training is given, and what of it is refused before anything is asked or loaded."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import hashlib
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
+
+import dspy
 
 from querywright.data.splits import Splits, asked_of, data_hash
 from querywright.data.types import Question
 from querywright.errors import InputError
 from querywright.metrics.dspy_metrics import metric_named, needs
-from querywright.optimize.rewriter.collect import CollectSettings
-from querywright.optimize.rewriter.keeping import finite_all, read_json, write_json
-from querywright.optimize.rewriter.lora import LoraSettings
+from querywright.models.embedded import EmbeddedSettings
+from querywright.models.hf import EMBEDDED
+from querywright.models.rewriter_bases import RewriterBase, describe_base
+from querywright.optimize.rewriter.checkpoints import as_plain, plain_json, read_json, write_json
+from querywright.optimize.rewriter.episodes import REWRITER_LIMITS
+from querywright.optimize.rewriter.evidence import check_taught
+from querywright.optimize.rewriter.pairs import Pair
 from querywright.optimize.rewriter.policy import check_dtype
-from querywright.optimize.rewriter.recipes import OURS, Recipe
+from querywright.optimize.rewriter.recipes import OURS, Recipe, check_least
 from querywright.optimize.rewriter.reinforce import ReinforceSettings
-from querywright.optimize.rewriter.scripts import script_of
-from querywright.optimize.rewriter.types import Pair
+from querywright.optimize.rewriter.rollouts import seed_of
 from querywright.optimize.rewriter.warmup import WarmupSettings
-from querywright.programs import TECHNIQUES, technique_class
+from querywright.programs import RAG, TECHNIQUES, make_program, technique_class
 from querywright.programs.qb_rag import QBRAG
 
 COLLECT, WARMUP, REINFORCE = "collect", "warmup", "reinforce"
 STAGES = (COLLECT, WARMUP, REINFORCE)
-RUN = "run.json"
-FORMAT = 1
+RUN, LOCK = "run.json", "training.lock"
+DEV_PAIRS = 0.1
+"""Share of the questions whose pairs the warm-up is measured by."""
+
+EVIDENCE: Literal["evidence"] = "evidence"
+Teacher: TypeAlias = dspy.LM | Literal["evidence"]
+"""Who rewrites."""
+
+
+@dataclass(frozen=True, slots=True)
+class CollectSettings:
+    """How rewrites are collected.
+
+    Args:
+        candidates: Rewrites a question, 1 or more; the first is greedy, the others are sampled. Default 4.
+        temperature: Of the sampled ones, more than 0. Default 0.8.
+        ties: Whether the best rewrite is also kept where it finds as much as the plain question, and that is
+            something. Default False: only where it finds more.
+    """
+
+    candidates: int = 4
+    temperature: float = 0.8
+    ties: bool = False
+
+    def __post_init__(self) -> None:
+        check_least(self, {"candidates": 1})
+        if not 0 < self.temperature < math.inf:
+            raise InputError(
+                f"temperature must be more than 0, but got {self.temperature}; equal rewrites teach nothing"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +79,15 @@ class TrainSettings:
         collect: Of the collection.
         warmup: Of the warm-up.
         reinforce: Of the reinforcement.
-        lora: Of the adapter; None trains all weights.
-        device: Such as ``cpu`` or ``cuda:0``, or several that share a batch; ``auto`` takes a GPU where there is one.
+        rank: Of the LoRA adapter; None trains all weights.
+        device: Such as ``cpu`` or ``cuda:0``; ``auto`` takes a GPU where there is one.
         dtype: ``auto``, ``float32`` or ``bfloat16``.
+        threads: Questions under way at a time.
     """
 
     technique: str
     knobs: Mapping[str, Any] = field(default_factory=dict)
-    base: str = "embedded"
+    base: str = EMBEDDED
     stages: tuple[str, ...] = STAGES
     recipe: Recipe = OURS
     metric: str = "ndcg@10"
@@ -59,14 +95,58 @@ class TrainSettings:
     collect: CollectSettings = field(default_factory=CollectSettings)
     warmup: WarmupSettings = field(default_factory=WarmupSettings)
     reinforce: ReinforceSettings = field(default_factory=ReinforceSettings)
-    lora: LoraSettings | None = field(default_factory=LoraSettings)
+    rank: int | None = 16
     device: str = "auto"
     dtype: str = "auto"
+    threads: int = 4
 
-    def to_json(self) -> dict[str, Any]:
-        """The settings as a JSON object."""
-        made: dict[str, Any] = finite_all(asdict(self))
-        return made
+    def __post_init__(self) -> None:
+        check_least(self, {"threads": 1, "seed": 0} | ({} if self.rank is None else {"rank": 1}))
+
+    @property
+    def limits(self) -> EmbeddedSettings | None:
+        """What the base can write; None: anything."""
+        return REWRITER_LIMITS if self.base == EMBEDDED else None
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What a training works with, open already.
+
+    Args:
+        splits: Train, dev and test questions.
+        retriever: What is searched.
+        collection: Its name.
+        teacher: Collects rewrites; None where a study or pairs are given, or nothing is collected.
+        pairs: Pairs to warm up on, besides those that are collected.
+        study: The folder of a study whose rewrites are taken.
+        home: The working folder, which has the study's answers.
+        reader: Name of the reader, for recipes that reward answers.
+        reader_lm: Its LM.
+        open_lm: Gives the LM of a name such as ``rewriter:PATH``, to measure the rewriter as it will be used. None: it
+            is measured in training alone.
+    """
+
+    splits: Splits
+    retriever: Any
+    collection: str
+    teacher: Teacher | None = None
+    pairs: Sequence[Pair] = ()
+    study: Path | None = None
+    home: Path | None = None
+    reader: str | None = None
+    reader_lm: dspy.LM | None = None
+    open_lm: Callable[[str], dspy.LM] | None = None
+
+    def program(self, settings: TrainSettings, *, reads: bool = True) -> RAG:
+        """What is trained: the technique, with the reader where the recipe rewards answers.
+
+        Args:
+            settings: How.
+            reads: Whether it may have a reader. Default True.
+        """
+        reader = self.reader if reads and settings.recipe.needs_reader else None
+        return make_program(settings.technique, self.retriever, reader=reader, **settings.knobs)
 
 
 def check_stages(stages: Sequence[str]) -> tuple[str, ...]:
@@ -83,100 +163,76 @@ def check_stages(stages: Sequence[str]) -> tuple[str, ...]:
     return tuple(one for one in STAGES if one in stages)
 
 
-def check_training(
-    settings: TrainSettings,
-    splits: Splits,
-    *,
-    pairs: Sequence[Pair],
-    writes: bool,
-    reader: bool,
-    by_evidence: bool = False,
-    collection: str = "",
-) -> None:
+def check_training(settings: TrainSettings, given: Given) -> None:
     """Refuse what cannot be trained, before anything is asked or loaded.
 
     Args:
         settings: How it is trained.
-        splits: Train, dev and test questions.
-        pairs: Those that are given.
-        writes: Whether there is a teacher or a study to collect from.
-        reader: Whether a reader is given.
-        by_evidence: Whether the teacher is the labelled evidence, which teaches some techniques alone.
-        collection: Whose questions the splits are; pairs of other collections are told from them by their text.
+        given: What with.
 
     Raises:
         InputError: A value is wrong, or the data cannot carry the training; the message says what is missing.
     """
     check_stages(settings.stages)
-    _check_rewrites(settings, by_evidence=by_evidence and COLLECT in settings.stages)
+    collects, pairs, splits = COLLECT in settings.stages, given.pairs, given.splits
+    _check_rewrites(settings, by_evidence=collects and given.teacher == EVIDENCE)
     for name, part in splits._asdict().items():
         if not part and name != "test":
             raise InputError(f"there is no {name} question: 1 more is needed; give more questions or other --sizes")
     check_dtype(settings.dtype)
     _check_measured(settings.metric, "dev", splits.dev)
-    if COLLECT in settings.stages and not writes:
+    if collects and given.teacher is None and given.study is None:
         raise InputError(
             f"there is nothing to collect rewrites from for the base {settings.base!r}: give --teacher NAME or "
             "--from-study FOLDER, or leave the stage collect out (--stages)"
         )
-    if WARMUP in settings.stages and COLLECT not in settings.stages and not pairs:
-        raise InputError("the warm-up learns from collected rewrites: add the stage collect, or give --pairs FILE")
+    least = settings.warmup.least + 1  # and one that the epoch is chosen by
+    if WARMUP in settings.stages and not collects and len(pairs) < least:
+        raise InputError(
+            f"the warm-up learns from collected rewrites and needs {least} pairs or more, but --pairs has "
+            f"{len(pairs)}: {least - len(pairs)} more needed; add the stage collect, or collect from more questions"
+        )
     for name in sorted({pair.technique for pair in pairs} - set(TECHNIQUES)):
         raise InputError(
             f"there are pairs of {name!r} in --pairs, which is no technique; the techniques are: "
             f"{', '.join(TECHNIQUES)}"
         )
-    leaking = len(_leaking(pairs, splits, collection))
+    leaking = len(_leaking(pairs, splits, given.collection))
     if leaking:
         raise InputError(
             f"{leaking} of the {len(pairs)} pairs of --pairs are of dev or test questions, which must not be learnt "
             "from: give the --seed and --sizes that the pairs were collected with, or other pairs"
         )
-    if REINFORCE in settings.stages or COLLECT in settings.stages:
-        _check_rewarded(settings, "train", splits.train, reader=reader)
+    if REINFORCE in settings.stages or collects:
+        _check_rewarded(settings, "train", splits.train, given)
     if REINFORCE in settings.stages:
-        _check_rewarded(settings, "dev", splits.dev, reader=reader)
+        _check_rewarded(settings, "dev", splits.dev, given)
 
 
-def check_enough(settings: TrainSettings, pairs: Sequence[Pair]) -> None:
-    """Refuse a warm-up on pairs that are given alone and too few, before a model is loaded for it.
-
-    Args:
-        settings: How it is trained.
-        pairs: Those that are given.
-
-    Raises:
-        InputError: There are too few; the message says how many more are needed.
-    """
-    least = settings.warmup.least + 1  # and one that the epoch is chosen by
-    if WARMUP in settings.stages and COLLECT not in settings.stages and len(pairs) < least:
-        raise InputError(
-            f"the warm-up needs {least} pairs or more, but --pairs has {len(pairs)}: {least - len(pairs)} more needed; "
-            "collect from more questions, or with more candidates a question"
-        )
-
-
-def check_collecting(
-    settings: TrainSettings, train: Sequence[Question], *, reader: bool, by_evidence: bool = False
-) -> None:
+def check_collecting(settings: TrainSettings, given: Given) -> None:
     """Refuse what no rewrites can be collected for, before anything is asked or loaded.
 
     Args:
         settings: Of the training that they are collected for.
-        train: Its train questions.
-        reader: Whether a reader is given.
-        by_evidence: Whether the teacher is the labelled evidence, which teaches some techniques alone.
+        given: What with.
 
     Raises:
         InputError: A value is wrong, or the questions are too few or not labelled.
     """
-    asked = settings.technique == QBRAG.NAME  # of passages: nothing is rewritten there, or rewarded
-    if not asked:
-        _check_rewrites(settings, by_evidence=by_evidence)
-    if not train:
+    if not given.splits.train:
         raise InputError("there is no train question: 1 more is needed; give more questions or other --sizes")
-    if not asked:
-        _check_rewarded(settings, "train", train, reader=reader)
+    if given.teacher is None:
+        raise InputError(
+            f"there is nothing to collect rewrites from for the base {settings.base!r}: give --teacher NAME"
+        )
+    if settings.technique != QBRAG.NAME:  # of passages: nothing is rewritten there, or rewarded
+        _check_rewrites(settings, by_evidence=given.teacher == EVIDENCE)
+        _check_rewarded(settings, "train", given.splits.train, given)
+    elif given.teacher != EVIDENCE:
+        raise InputError(
+            f"{QBRAG.NAME} searches questions that were written for passages; those that people asked are learnt from, "
+            f"so give --teacher {EVIDENCE}"
+        )
 
 
 def _check_rewrites(settings: TrainSettings, *, by_evidence: bool) -> None:
@@ -192,16 +248,16 @@ def _check_rewrites(settings: TrainSettings, *, by_evidence: bool) -> None:
             f"{settings.metric} needs a reader; a rewriter is measured by what it retrieves, such as ndcg@10"
         )
     if by_evidence:
-        script_of(technique)
+        check_taught(technique)
 
 
-def _check_rewarded(settings: TrainSettings, part: str, questions: Sequence[Question], *, reader: bool) -> None:
+def _check_rewarded(settings: TrainSettings, part: str, questions: Sequence[Question], given: Given) -> None:
     """Raise where the recipe could reward nothing of the questions of a part."""
     recipe = settings.recipe
     if not recipe.needs_reader:
         _check_measured(settings.metric, part, questions)
         return
-    if not reader:
+    if given.reader is None or given.reader_lm is None:
         raise InputError(f"the recipe {recipe.name} rewards answers and needs a reader; give --reader and --lm")
     if not any(one.answers for one in questions):
         raise InputError(
@@ -240,37 +296,69 @@ def _leaking(pairs: Sequence[Pair], splits: Splits, collection: str) -> list[Pai
     return [pair for pair in pairs if same(pair) or asked & set(pair.asked.split())]
 
 
-def claim(folder: Path, facts: Mapping[str, Any]) -> None:
+def split_pairs(pairs: Sequence[Pair], seed: int) -> tuple[list[Pair], list[Pair]]:
+    """Pairs to learn from, and pairs to choose the epoch by, of other questions.
+
+    Args:
+        pairs: All of them.
+        seed: Of the choice.
+    """
+    keys = sorted({pair.key for pair in pairs}, key=lambda key: (seed_of(seed, "pairs", key[0]), key))
+    chosen = set(keys[: max(1, round(DEV_PAIRS * len(keys)))] if len(keys) > 1 else ())
+    return [one for one in pairs if one.key not in chosen], [one for one in pairs if one.key in chosen]
+
+
+def claim(folder: Path, settings: TrainSettings, given: Given) -> RewriterBase:
     """Make the folder this training's own, or see that it is.
 
     Args:
         folder: The working folder.
-        facts: All that its results depend on.
+        settings: How it is trained.
+        given: What with.
+
+    Returns:
+        The base, as a rewriter remembers it.
 
     Raises:
         InputError: It belongs to a training that differs, or holds something else; the message names the difference.
     """
-    known = read_json(folder / RUN)
-    if known is None:
-        others = [one.name for one in folder.iterdir() if one.name != "training.lock" and not one.name.startswith(".")]
+    base = describe_base(settings.base)
+    facts = {
+        "settings": {**asdict(settings), "base": base, "device": None, "threads": None},
+        "data": data_facts(given.splits),
+        "collection": given.collection,
+        "fingerprint": given.retriever.fingerprint,
+        "teacher": teacher_name(given.teacher),
+        "study": None if given.study is None else given.study.name,
+        "reader": given.reader,
+        "reader_lm": None if given.reader_lm is None else given.reader_lm.model,
+        "pairs": hashlib.sha256(plain_json(list(given.pairs))).hexdigest(),
+    }
+    old, new = read_json(folder / RUN), as_plain(facts)
+    if old is None:
+        others = [one.name for one in folder.iterdir() if one.name != LOCK]
         if others:
             raise InputError(
                 f"{folder.name!r} holds {others[0]!r} and no training; give another working folder (--work)"
             )
         write_json(folder / RUN, facts)
-        return
-    old, new = _flat(known), _flat(finite_all(facts))
-    differ = [
-        f"{name} is {old.get(name)!r} there and {new.get(name)!r} here"
-        for name in sorted({*old, *new})
-        if old.get(name) != new.get(name)
-    ]
-    if differ:
+    elif old != new:
+        before, now = _flat(old), _flat(new)
+        differ = [
+            f"{name} is {before.get(name)!r} there and {now.get(name)!r} here"
+            for name in sorted({*before, *now})
+            if before.get(name) != now.get(name)
+        ]
         raise InputError(
-            f"{folder.name!r} belongs to another training: {'; '.join(differ[:5])}"
-            f"{f'; and {len(differ) - 5} more' if len(differ) > 5 else ''}. Give another folder (--work or --out), or "
-            "delete this one"
+            f"{folder.name!r} belongs to another training: {'; '.join(differ[:5])}. Give another folder (--work or "
+            "--out), or delete this one"
         )
+    return base
+
+
+def teacher_name(teacher: Teacher | None) -> str | None:
+    """What a teacher is called."""
+    return teacher if teacher is None or isinstance(teacher, str) else teacher.model
 
 
 def data_facts(splits: Splits) -> dict[str, dict[str, Any]]:
@@ -279,6 +367,6 @@ def data_facts(splits: Splits) -> dict[str, dict[str, Any]]:
 
 
 def _flat(data: Any, prefix: str = "") -> dict[str, Any]:
-    if isinstance(data, Mapping) and data:
+    if isinstance(data, dict) and data:
         return {k: v for name, value in data.items() for k, v in _flat(value, f"{prefix}{name}.").items()}
     return {prefix.rstrip("."): data}

@@ -10,6 +10,7 @@ from typing import Any
 
 import dspy
 
+from querywright.data.splits import Splits, split_questions
 from querywright.data.types import Question
 from querywright.errors import InputError
 from querywright.models.usage import Ledger
@@ -116,3 +117,23 @@ def _variant(spec: StudySpec, store: StudyStorage, arm: ArmConfig) -> Any:
     if known is None or FAILED in known:
         raise InputError(f"the study {spec.name!r} has no prompts {arm.prompt!r} of {arm.technique}; run it to its end")
     return known
+
+
+def splits_after(study: Path, questions: Sequence[Question]) -> Splits:
+    """Train, dev and test of a training that learns from the answers of a study.
+
+    The study's trials met its dev questions, so the first half of these is learnt from, as are its train questions. The
+    other half is dev; test is the study's.
+
+    Args:
+        study: The study's folder, whose seed and sizes hold.
+        questions: All that it was given.
+
+    Raises:
+        InputError: There is no such study.
+        DataError: There are fewer questions than the study's sizes.
+    """
+    spec = spec_in(study)
+    train, dev, test = split_questions(questions, seed=spec.seed, sizes=spec.sizes)
+    half = len(dev) // 2
+    return Splits([*train, *dev[:half]], dev[half:], test)

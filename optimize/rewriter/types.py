@@ -6,9 +6,9 @@ the LM there is a *turn*; what the policy wrote in it is a *completion*. All com
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from querywright.data.types import Question
 
@@ -39,15 +39,12 @@ class Completion:
         text: Without its end token.
         prompt: Token ids of the prompt, of the encoder's input for a sequence-to-sequence model.
         tokens: Token ids of the completion, the end token last where it was written.
-        log_probs: Natural log-probability of each token when it was drawn, under the temperature and cuts it was
-            drawn with.
         ended: Whether it ended by itself, and not because there was no more room.
     """
 
     text: str
     prompt: tuple[int, ...]
     tokens: tuple[int, ...]
-    log_probs: tuple[float, ...]
     ended: bool
 
 
@@ -94,93 +91,3 @@ class Scored:
     value: float
     plain: float
     parts: Mapping[str, float] = field(default_factory=dict)
-
-
-class Policy(Protocol):
-    """The model in training.
-
-    Attributes:
-        width: Devices that share what one call is given, so that it can be given so many times as much.
-    """
-
-    width: int
-
-    def write(
-        self,
-        prompts: Sequence[Messages],
-        *,
-        seeds: Sequence[int] | None = None,
-        temperature: float = 1.0,
-        top_k: int = 0,
-        top_p: float = 1.0,
-        room: int = 64,
-    ) -> list[Completion]:
-        """A completion a prompt, in order.
-
-        Args:
-            prompts: What is asked.
-            seeds: One a prompt, for drawing. None writes the likeliest token each time.
-            temperature: More than 0.
-            top_k: The likeliest tokens that are drawn from; 0 for all.
-            top_p: Tokens are drawn from the likeliest whose probabilities sum up to this.
-            room: Tokens of a completion at most.
-        """
-        ...
-
-    def refused(self, messages: Messages, room: int) -> Exception | None:
-        """Why a prompt cannot be answered; None where it can.
-
-        Args:
-            messages: The prompt.
-            room: Tokens of a completion at most.
-        """
-        ...
-
-    def log_probs(self, completions: Sequence[Completion], *, reference: bool = False) -> list[Any]:
-        """A tensor a completion: the log-probability of each of its tokens, at temperature 1 and without cuts.
-
-        Args:
-            completions: What ``write`` gave, or tokens of someone else.
-            reference: Under the warmed-up policy, without gradients, instead of the one in training.
-        """
-        ...
-
-    def parameters(self) -> Mapping[str, Any]:
-        """The tensors in training, by name."""
-        ...
-
-    def set_parameters(self, tensors: Mapping[str, Any]) -> None:
-        """Other values for the tensors in training, by the same names."""
-        ...
-
-    def set_reference(self) -> None:
-        """What the policy is now becomes the reference."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """A prompt and a completion to learn from.
-
-    Args:
-        question: Id of the question it came from.
-        technique: Whose prompt it is.
-        number: Which turn of the episode.
-        messages: The prompt.
-        text: The completion.
-        reward: Of its episode.
-        source: Who wrote it: a model's name, or ``study:NAME``.
-        data: The collection that was searched, whose questions have ids of their own; empty where it is not known.
-        asked: What ``asked_of`` gives for the question, whatever its id; empty where it is not known. A pair of a
-            passage has that of each of its questions, with spaces between, and the passage's id as ``question``.
-    """
-
-    question: str
-    technique: str
-    number: int
-    messages: Messages
-    text: str
-    reward: float
-    source: str
-    data: str = ""
-    asked: str = ""

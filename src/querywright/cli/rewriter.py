@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import math
+import shlex
+import sys
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from querywright.cli.checks import check_place, reader_for
+from querywright.cli.checks import check_place
 from querywright.cli.compile import split_sizes
 from querywright.cli.options import (
     Count,
     DataOptions,
     Flag,
     Folder,
-    Json,
     LimitedLM,
     LMOptions,
     Name,
+    OutFile,
     OutFolder,
     Output,
     Questions,
@@ -27,22 +29,21 @@ from querywright.cli.options import (
     Threads,
     make_app,
 )
-from querywright.cli.rewriter_collect import collect_command
 from querywright.cli.rewriter_evaluate import evaluate_command
-from querywright.cli.rewriter_options import RewriteOptions, recipe_with, resumable
-from querywright.cli.rewriter_show import show_trained, told, watched
-from querywright.cli.show import print_json, progress, say, show_table
+from querywright.cli.rewriter_options import RewriteOptions, recipe_with
+from querywright.cli.rewriter_show import show_command, show_trained, watched
+from querywright.cli.show import note, print_json, progress, say, show_table
 from querywright.cli.workspace import Workspace, lm_failures
 
 if TYPE_CHECKING:
+    from querywright.optimize.rewriter.collect import Collected
     from querywright.optimize.rewriter.settings import TrainSettings
-    from querywright.optimize.rewriter.types import Pair
 
 rewriter_app = make_app(
     "rewriter", "Teach a small model to write what techniques search for, and look at what it learnt."
 )
-rewriter_app.command(collect_command, name="collect")
 rewriter_app.command(evaluate_command, name="evaluate")
+rewriter_app.command(show_command, name="show")
 
 Number = Annotated[float, Parameter(metavar="X")]
 
@@ -67,8 +68,9 @@ class TrainingOptions:
         patience: Looks without a better one before it ends.
         rank: Of the adapter.
         full: Train all weights, and no adapter.
-        device: cpu, cuda:0, cuda:0,cuda:1 to share, or auto: a GPU if any.
+        device: cpu, cuda:0, or auto: a GPU if there is one.
         dtype: auto, float32 or bfloat16.
+        work: Where the work is kept, and taken up again. Default: in the working folder, named as --out.
     """
 
     stages: Annotated[str, Parameter(metavar="LIST")] = "collect,warmup,reinforce"
@@ -86,30 +88,26 @@ class TrainingOptions:
     full: Flag = False
     device: Name = "auto"
     dtype: Name = "auto"
+    work: Folder | None = None
 
-    def settings(self, recipe: str, given: dict[str, Any]) -> TrainSettings:
-        """The settings of a training.
-
-        Args:
-            recipe: Name of the recipe.
-            given: What a collection is set to as well.
-        """
-        from querywright.optimize.rewriter.lora import LoraSettings
+    def settings(self, rewrites: RewriteOptions, search: SearchOptions, threads: int) -> TrainSettings:
+        """The settings of a training."""
         from querywright.optimize.rewriter.reinforce import ReinforceSettings
-        from querywright.optimize.rewriter.settings import TrainSettings, check_stages
+        from querywright.optimize.rewriter.settings import check_stages
         from querywright.optimize.rewriter.warmup import WarmupSettings
 
         warmup = WarmupSettings(epochs=self.epochs)
         changes = {"steps": self.steps, "lr": self.lr, "batch": self.batch, "group": self.group}
-        return TrainSettings(
-            **given,
+        return rewrites.settings(
+            search,
+            threads,
             stages=check_stages([one.strip() for one in self.stages.split(",") if one.strip()]),
-            recipe=recipe_with(recipe, changes),
+            recipe=recipe_with(rewrites.recipe, changes),
             device=self.device,
             dtype=self.dtype,
             warmup=warmup if self.warmup_lr is None else replace(warmup, lr=self.warmup_lr),
             reinforce=ReinforceSettings(look_each=self.look_each, patience=self.patience),
-            lora=None if self.full else LoraSettings(rank=self.rank, alpha=2 * self.rank),
+            rank=None if self.full else self.rank,
         )
 
 
@@ -140,54 +138,43 @@ def train_command(
     """
     from querywright.data import split_questions
     from querywright.errors import InputError
-    from querywright.optimize.rewriter.collect import EVIDENCE
-    from querywright.optimize.rewriter.given import Given, splits_after
-    from querywright.optimize.rewriter.settings import check_training
+    from querywright.home import home as working_folder
+    from querywright.models.rewriters import check_target
+    from querywright.optimize.rewriter.pairs import read_pairs
+    from querywright.optimize.rewriter.study_arms import splits_after
     from querywright.optimize.rewriter.train import train
 
-    engine = search.engine_of(rewrites.technique)
-    settings = training.settings(rewrites.recipe, rewrites.settings(search, run.threads))
+    settings = training.settings(rewrites, search, run.threads)
     asked = data.questions(questions)
     counts = split_sizes(rewrites.sizes)
     collects = "collect" in settings.stages
     study = training.from_study if collects else None
-    if study is None:
-        splits = split_questions(asked, seed=rewrites.seed, sizes=counts)
-    elif counts is None:
-        splits = splits_after(study, asked)
-    else:
+    if study is not None and counts is not None:
         raise InputError("--sizes does not go with --from-study, whose questions stay in their parts; leave it out")
-    by_itself = rewrites.base == "embedded" and training.from_study is None
-    named = rewrites.teacher or (rewrites.base if by_itself else None)
-    learnt = _read_pairs(training.pairs)
-    reads = rewrites.reader != "none" and settings.recipe.needs_reader
-    read_by = reader_for(asked, rewrites.reader) if reads else None
-    check_training(
-        settings,
-        splits,
-        pairs=learnt,
-        writes=named is not None or training.from_study is not None,
-        reader=read_by is not None,
-        by_evidence=named == EVIDENCE,
-        collection=rewrites.collection,
-    )
-    _check_out(save_to)
+    splits = split_questions(asked, seed=rewrites.seed, sizes=counts) if study is None else splits_after(study, asked)
+    by_itself = rewrites.base if rewrites.base == "embedded" and study is None else None
+    check_target(save_to)
+    check_place(save_to.absolute().parent, save_to.name, "--out")
     workspace = Workspace.open(output.home, lm)
-    given = Given(
+    given = rewrites.given(
+        workspace,
+        asked,
         splits,
-        workspace.retriever(rewrites.collection, search.embedder, engine),
-        rewrites.collection,
-        teacher=rewrites.opened_teacher(workspace, named if collects else None, lm),
-        pairs=learnt,
+        search,
+        lm,
+        teacher=rewrites.teacher or by_itself if collects else None,
+        pairs=[pair for file in training.pairs for pair in read_pairs(file)],
         study=study,
         home=workspace.home,
-        reader=read_by,
-        reader_lm=workspace.lm if read_by else None,
         open_lm=lambda name: workspace.another_lm(LMOptions(name)),
     )
-    kept_in = rewrites.work_folder(output, save_to.absolute().name)
-    with resumable(kept_in, "what was learnt up to the last checkpoint"), progress() as update, lm_failures():
-        trained = train(settings, given, out=save_to, work=kept_in, progress=watched(update, kept_in))
+    work = training.work or working_folder(output.home) / "rewriters" / save_to.absolute().name
+    try:
+        with progress() as update, lm_failures():
+            trained = train(settings, given, out=save_to, work=work, progress=watched(update, work))
+    except KeyboardInterrupt:
+        note(f"what was learnt up to the last checkpoint is in {work}; to go on: {shlex.join(sys.argv)}")
+        raise
     if output.as_json:
         print_json({"rewriter": save_to.name, "report": trained.report.name, **trained.card})
         return
@@ -197,50 +184,74 @@ def train_command(
     say(workspace.cost_line())
 
 
-@rewriter_app.command(name="show")
-def show_command(path: Path, /, *, as_json: Json = False) -> None:
-    """Show what a rewriter is and what it is worth, or how far a training has come.
+@rewriter_app.command(name="collect")
+def collect_command(
+    questions: Questions,
+    /,
+    *,
+    save_to: OutFile,
+    rewrites: RewriteOptions,
+    search: SearchOptions = SearchOptions(),
+    data: DataOptions = DataOptions(),
+    lm: LimitedLM = LimitedLM(),
+    run: Threads = Threads(),
+    output: Output = Output(),
+) -> None:
+    """Collect rewrites of train questions, for rewriter train --pairs FILE.
 
-    Example: querywright rewriter show artifacts/mine
+    The train questions are those of rewriter train with the same --seed and --sizes. A collection that was ended begins
+    again with the same command and asks nothing twice. The base is the model that will learn: what it cannot write is
+    not kept. The reader and --lm are asked by the recipes seed and paper only. For qb_rag, with --teacher evidence, a
+    pair is a passage and the train questions that it answers, from which the writer of its questions learns.
+
+    Example: querywright rewriter collect questions.jsonl --collection mine --technique hcqr
+    --teacher openai/gpt-4o-mini --out pairs.jsonl
 
     Args:
-        path: A rewriter's folder, or the working folder of a training.
+        save_to: Where the pairs are written; an older file of pairs is replaced.
     """
-    from querywright.models.rewriters import read_rewriter
-    from querywright.optimize.rewriter.settings import RUN
+    from querywright.data import split_questions
+    from querywright.optimize.rewriter.collect import collect
+    from querywright.optimize.rewriter.pairs import check_pairs_file, write_pairs
 
-    if (path / RUN).is_file():
-        found = told(path)
-        if as_json:
-            print_json(found)
-        else:
-            show_table(f"training in {path.name}", [{"what": k, "value": str(v)} for k, v in found.items()])
+    settings = rewrites.settings(search, run.threads)
+    check_pairs_file(save_to)
+    check_place(save_to.absolute().parent, save_to.name, "--out")
+    asked = data.questions(questions)
+    splits = split_questions(asked, seed=rewrites.seed, sizes=split_sizes(rewrites.sizes))
+    workspace = Workspace.open(output.home, lm)
+    named = rewrites.teacher or (rewrites.base if rewrites.base == "embedded" else None)
+    given = rewrites.given(workspace, asked, splits, search, lm, teacher=named)
+    with progress() as update, lm_failures():
+        found = collect(settings, given, progress=update)
+    write_pairs(save_to, found.pairs)
+    if output.as_json:
+        told = {**asdict(replace(found, pairs=())), "pairs": len(found.pairs)}
+        print_json(
+            {
+                "pairs_file": save_to.name,
+                "technique": rewrites.technique,
+                "collection": rewrites.collection,
+                **{name: told[name] for name in told if name not in ("arms", "missing")},
+            }
+        )
         return
-    rewriter = read_rewriter(path)
-    if as_json:
-        print_json({"name": rewriter.name, "identity": rewriter.identity, "form": rewriter.form, **rewriter.card})
-        return
-    facts = {
-        "identity": rewriter.identity,
-        "base": f"{rewriter.base.name} ({rewriter.base.digest})",
-        "form": rewriter.form,
-        "techniques": ", ".join(rewriter.techniques),
-        "recipe": rewriter.recipe,
-        "created": rewriter.created,
-    }
-    show_table(rewriter.name, [{"what": name, "value": value} for name, value in facts.items()])
-    say((rewriter.path / "README.md").read_text(encoding="utf-8"))
+    show_table(f"{rewrites.technique} on {rewrites.collection}, train questions", [_row(found)], notes=_notes(found))
+    say(f"pairs: {save_to}")
+    say(workspace.cost_line())
 
 
-def _read_pairs(files: Sequence[Path]) -> list[Pair]:
-    from querywright.optimize.rewriter.pairs import read_pairs
+def _row(found: Collected) -> dict[str, str]:
+    counts = {"questions": found.questions, "answered": found.answered, "kept": found.questions_kept}
+    row = {name: str(count) for name, count in {**counts, "pairs": len(found.pairs)}.items()}
+    means = {"as written": found.plain, "best rewrite": found.best} if found.measure else {}
+    told = {f"{found.measure}, {of}": f"{one:.3f}" if math.isfinite(one) else "-" for of, one in means.items()}
+    return row | told
 
-    return [pair for file in files for pair in read_pairs(file)]
 
-
-def _check_out(target: Path) -> None:
-    """Raise when a rewriter could not be written there, before hours are spent."""
-    from querywright.models.rewriters import check_target
-
-    check_target(target)
-    check_place(target.absolute().parent, target.name, "--out")
+def _notes(found: Collected) -> list[str]:
+    if not found.measure:
+        return ["a pair is a passage with the questions that were asked of it; nothing is searched or scored"]
+    if found.answered == found.questions:
+        return []
+    return [f"no rewrite of {found.questions - found.answered} questions could be scored; they are in no mean"]

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
-import shlex
-import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cyclopts import Parameter
 
-from querywright.cli.checks import check_reader, knob_values
+from querywright.cli.checks import check_engine, check_reader, knob_values, reader_for
 from querywright.cli.compile import Sizes
-from querywright.cli.options import Count, Flag, Folder, Home, LimitedLM, LMOptions, Name, SearchOptions, Url, Whole
-from querywright.cli.show import note
+from querywright.cli.options import Count, Flag, LimitedLM, LMOptions, Name, SearchOptions, Url, Whole
 from querywright.cli.workspace import Workspace
 
 if TYPE_CHECKING:
-    from querywright.optimize.rewriter.collect import CollectSettings, Teacher
+    from querywright.data.splits import Splits
+    from querywright.data.types import Question
     from querywright.optimize.rewriter.recipes import Recipe
+    from querywright.optimize.rewriter.settings import Given, TrainSettings
 
 
 @Parameter(name="*", group="Rewrites")
@@ -42,7 +39,6 @@ class RewriteOptions:
         ties: Also learn a best rewrite that finds as much as the question, and not more.
         sizes: Questions in train,dev,test. Default: 30 %, 30 %, 40 % of all.
         seed: Of the split and of all draws.
-        work: Where the work is kept, and taken up again. Default: in the working folder, named as --out.
         reader: auto, multiple_choice, short_answer, grounded or none.
     """
 
@@ -58,44 +54,73 @@ class RewriteOptions:
     ties: Flag = False
     sizes: Sizes | None = None
     seed: Whole = 0
-    work: Folder | None = None
     reader: Name = "auto"
 
-    def settings(self, search: SearchOptions, threads: int) -> dict[str, Any]:
-        """What both a training and a collection are set to; everything is checked."""
-        from querywright.optimize.rewriter.collect import CollectSettings
-
-        check_reader(self.reader)
-        collect: CollectSettings = CollectSettings(candidates=self.candidates, ties=self.ties, threads=threads)
-        return {
-            "technique": self.technique,
-            "knobs": deep_enough(self.technique, self.metric, knob_values(self.technique, search.knobs)),
-            "base": self.base,
-            "metric": self.metric,
-            "seed": self.seed,
-            "collect": collect,
-        }
-
-    def opened_teacher(self, workspace: Workspace, name: str | None, lm: LimitedLM) -> Teacher | None:
-        """The teacher of that name, an LM with a limit of calls of its own; None where none is named."""
-        from querywright.optimize.rewriter.collect import EVIDENCE
-
-        if name is None:
-            return None
-        if name == EVIDENCE:
-            return EVIDENCE
-        return workspace.another_lm(LMOptions(name, self.teacher_api_base, self.teacher_api_key_env), lm.max_calls)
-
-    def work_folder(self, place: Home, name: str) -> Path:
-        """The working folder of a training or collection.
+    def settings(self, search: SearchOptions, threads: int, **training: Any) -> TrainSettings:
+        """The settings of a training, or of the collection for one; everything is checked.
 
         Args:
-            place: Where it is by default.
-            name: Of what is made.
+            search: Knobs.
+            threads: Questions under way at a time.
+            training: What only a training is set to.
         """
-        from querywright.home import home as working_folder
+        from querywright.optimize.rewriter.settings import CollectSettings, TrainSettings
 
-        return self.work or working_folder(place.home) / "rewriters" / name
+        check_reader(self.reader)
+        return TrainSettings(
+            technique=self.technique,
+            knobs=_deep_enough(self.technique, self.metric, knob_values(self.technique, search.knobs)),
+            base=self.base,
+            metric=self.metric,
+            seed=self.seed,
+            collect=CollectSettings(candidates=self.candidates, ties=self.ties),
+            threads=threads,
+            **{"recipe": recipe_with(self.recipe, {}), **training},
+        )
+
+    def given(
+        self,
+        workspace: Workspace,
+        asked: list[Question],
+        splits: Splits,
+        search: SearchOptions,
+        lm: LimitedLM,
+        *,
+        teacher: str | None,
+        **more: Any,
+    ) -> Given:
+        """What a training or a collection works with.
+
+        Args:
+            workspace: Opens collections and LMs.
+            asked: All questions.
+            splits: Their parts.
+            search: Embedder and engine.
+            lm: Its limit of calls is also the teacher's.
+            teacher: Its name, or None for none.
+            more: What only a training has.
+        """
+        from querywright.optimize.rewriter.settings import EVIDENCE, Given
+        from querywright.programs.qb_rag import QBRAG
+
+        engine = "dense" if search.engine is None else check_engine(search.engine)
+        if self.technique != QBRAG.NAME:  # the questions of passages are written before there are any to search
+            engine = search.engine_of(self.technique)
+        opened: Any = teacher
+        if teacher not in (None, EVIDENCE):
+            named = LMOptions(str(teacher), self.teacher_api_base, self.teacher_api_key_env)
+            opened = workspace.another_lm(named, lm.max_calls)
+        reads = self.reader != "none" and recipe_with(self.recipe, {}).needs_reader
+        read_by = reader_for(asked, self.reader) if reads else None
+        return Given(
+            splits,
+            workspace.retriever(self.collection, search.embedder, engine),
+            self.collection,
+            teacher=opened,
+            reader=read_by,
+            reader_lm=workspace.lm if read_by else None,
+            **more,
+        )
 
 
 def recipe_with(name: str, changes: Mapping[str, Any]) -> Recipe:
@@ -110,7 +135,7 @@ def recipe_with(name: str, changes: Mapping[str, Any]) -> Recipe:
     return replace(recipe_named(name), **{key: value for key, value in changes.items() if value is not None})
 
 
-def deep_enough(technique: str, metric: str, knobs: Mapping[str, Any]) -> dict[str, Any]:
+def _deep_enough(technique: str, metric: str, knobs: Mapping[str, Any]) -> dict[str, Any]:
     """The knobs; where no number of passages was given, as many as the metric and those of the card look at."""
     from querywright.metrics.dspy_metrics import metric_named
     from querywright.optimize.rewriter.evaluation import DEEPEST
@@ -120,18 +145,3 @@ def deep_enough(technique: str, metric: str, knobs: Mapping[str, Any]) -> dict[s
     depth = int(metric.partition("@")[2] or 0)
     default = next((one.default for one in technique_class(technique).KNOBS if one.name == "max_passages"), None)
     return dict(knobs) if default is None else {"max_passages": max(depth, default, DEEPEST), **knobs}
-
-
-@contextlib.contextmanager
-def resumable(work: Path, what: str) -> Iterator[None]:
-    """Say how to go on when it is ended.
-
-    Args:
-        work: The working folder.
-        what: What is in it.
-    """
-    try:
-        yield
-    except KeyboardInterrupt:
-        note(f"{what} is in {work}; to go on: {shlex.join(sys.argv)}")
-        raise

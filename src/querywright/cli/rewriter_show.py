@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from querywright.cli.show import note, say, show_table
+from querywright.cli.options import Json
+from querywright.cli.show import note, print_json, say, show_table
 
 if TYPE_CHECKING:
-    from querywright.optimize.rewriter.given import Trained
+    from querywright.optimize.rewriter.train import Trained
 
 BARS = "▁▂▃▄▅▆▇█"
 WIDTH = 40
@@ -18,12 +19,8 @@ WIDTH = 40
 Update = Callable[[str, int, int], None]
 
 
-def curve(values: Sequence[float]) -> str:
-    """Values as a line of bars, the least the lowest; more than fit are averaged.
-
-    Args:
-        values: In order; no NaN.
-    """
+def _curve(values: Sequence[float]) -> str:
+    """Values as a line of bars, the least the lowest; more than fit are averaged."""
     if not values:
         return ""
     size = -(-len(values) // WIDTH)
@@ -56,19 +53,49 @@ def watched(update: Update, work: Path) -> Update:
     return both
 
 
-def told(work: Path) -> dict[str, Any]:
-    """How far a training has come, by what is known of it.
+def show_command(path: Path, /, *, as_json: Json = False) -> None:
+    """Show what a rewriter is and what it is worth, or how far a training has come.
+
+    Example: querywright rewriter show artifacts/mine
 
     Args:
-        work: Its working folder.
+        path: A rewriter's folder, or the working folder of a training.
     """
-    from querywright.optimize.rewriter.keeping import read_json
+    from querywright.models.rewriters import read_rewriter
+    from querywright.optimize.rewriter.settings import RUN
+
+    if (path / RUN).is_file():
+        found = _progress_of(path)
+        if as_json:
+            print_json(found)
+        else:
+            show_table(f"training in {path.name}", [{"what": k, "value": str(v)} for k, v in found.items()])
+        return
+    rewriter = read_rewriter(path)
+    if as_json:
+        print_json({"name": rewriter.name, "identity": rewriter.identity, "form": rewriter.form, **rewriter.card})
+        return
+    facts = {
+        "identity": rewriter.identity,
+        "base": f"{rewriter.base.name} ({rewriter.base.digest})",
+        "form": rewriter.form,
+        "techniques": ", ".join(rewriter.techniques),
+        "recipe": rewriter.recipe,
+        "created": rewriter.created,
+    }
+    show_table(rewriter.name, [{"what": name, "value": value} for name, value in facts.items()])
+    say((rewriter.path / "README.md").read_text(encoding="utf-8"))
+
+
+def _progress_of(work: Path) -> dict[str, Any]:
+    """How far a training has come, by what is known of it."""
+    from querywright.optimize.rewriter.checkpoints import read_json
     from querywright.optimize.rewriter.settings import RUN, STAGES
 
     facts = read_json(work / RUN)
     found: dict[str, Any] = {
         "technique": facts["settings"]["technique"],
-        "base": facts["base"]["name"],
+        "base": facts["settings"]["base"]["name"],
         "recipe": facts["settings"]["recipe"]["name"],
         "metric": facts["settings"]["metric"],
     }
@@ -82,7 +109,7 @@ def told(work: Path) -> dict[str, Any]:
     looks = [line for line in lines if line["kind"] == "dev"]
     if steps:
         found["steps"] = f"{steps[-1]['step']} of {facts['settings']['recipe']['steps']}"
-        found["reward"] = curve([line["reward"] for line in steps if line["reward"] is not None])
+        found["reward"] = _curve([line["reward"] for line in steps if line["reward"] is not None])
         found["KL"] = steps[-1]["kl"]
     if looks:
         found["dev"] = " ".join(f"{line['value']:.3f}" for line in looks[-8:])
@@ -116,7 +143,7 @@ def show_trained(trained: Trained) -> None:
 
 
 def _log(work: Path) -> list[dict[str, Any]]:
-    from querywright.optimize.rewriter.keeping import read_lines
+    from querywright.optimize.rewriter.checkpoints import read_lines
     from querywright.optimize.rewriter.reinforce import LOG
 
     return read_lines(work / "reinforce" / LOG)
@@ -127,4 +154,4 @@ def _told(lines: Sequence[Mapping[str, Any]], look: Mapping[str, Any]) -> str:
     rewards = [line["reward"] for line in steps if line["reward"] is not None]
     kl = f", KL {steps[-1]['kl']:.3f}" if steps else ""
     plain = "" if look["plain"] is None else f" (as written {look['plain']:.3f})"
-    return f"step {look['step']}: dev {look['value']:.3f}{plain}{kl}, reward {curve(rewards)}"
+    return f"step {look['step']}: dev {look['value']:.3f}{plain}{kl}, reward {_curve(rewards)}"

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -33,15 +31,15 @@ LORA_MODULES = {
 
 _TENSOR = re.compile(r"(?:base_model\.model\.)?model\.layers\.(\d+)\.(.+)\.lora_([AB])(?:\.\w+)?\.weight")
 _UNKNOWN_HERE = ("use_dora", "lora_bias", "modules_to_save", "rank_pattern", "alpha_pattern", "layer_replication")
+_ARCHITECTURE = "llama"
 _HEADS = ("attention.head_count", "attention.head_count_kv")
 
 
 def write_lora_gguf(adapter: Path, target: Path, base: Path) -> None:
-    """Write an adapter for llama.cpp, in half precision; the file is whole whenever it exists.
+    """Write an adapter for llama.cpp, in half precision.
 
     Args:
-        adapter: The folder with peft's ``adapter_config.json`` and its tensors, in ``adapter_model.safetensors``
-            or ``adapter.safetensors``.
+        adapter: The folder with peft's ``adapter_config.json`` and its tensors in ``adapter.safetensors``.
         target: The ``.gguf`` file to write.
         base: The GGUF file of the model that the adapter is for.
 
@@ -49,19 +47,25 @@ def write_lora_gguf(adapter: Path, target: Path, base: Path) -> None:
         InputError: The adapter is of a kind that llama.cpp has no form for, or is not for that model.
         OSError: It cannot be read or written.
     """
-    architecture, heads = _base(base)
+    from gguf import GGUFWriter
+    from safetensors.numpy import load_file
+
+    heads = _heads(base)
     config = json.loads((adapter / "adapter_config.json").read_text(encoding="utf-8"))
     _check_config(config)
-    tensors = _converted(_read(adapter), heads)
-    handle, name = tempfile.mkstemp(dir=target.parent, suffix=".part")
-    os.close(handle)
-    try:
-        _write(Path(name), architecture, _alpha(config), tensors)
-        with open(name, "rb") as written:
-            os.fsync(written.fileno())
-        os.replace(name, target)
-    finally:
-        Path(name).unlink(missing_ok=True)
+    tensors = _converted(load_file(adapter / "adapter.safetensors"), heads)
+    writer = GGUFWriter(target, _ARCHITECTURE)
+    writer.add_type("adapter")
+    writer.add_string("adapter.type", "lora")
+    # llama.cpp scales by alpha / rank; with rank-stabilised LoRA peft does by alpha / sqrt(rank).
+    stretch = math.sqrt(config["r"]) if config.get("use_rslora") else 1.0
+    writer.add_float32("adapter.lora.alpha", float(config["lora_alpha"]) * stretch)
+    for name in sorted(tensors):
+        writer.add_tensor(name, np.ascontiguousarray(tensors[name]))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
 
 
 def rows_for_llama(weights: Any, heads: int) -> Any:
@@ -75,17 +79,17 @@ def rows_for_llama(weights: Any, heads: int) -> Any:
     return halves.swapaxes(1, 2).reshape(weights.shape)
 
 
-def _base(path: Path) -> tuple[str, dict[str, int]]:
-    """The architecture of a GGUF file, and how many heads the weights have whose rows are put in order."""
+def _heads(path: Path) -> dict[str, int]:
+    """How many heads the weights of a GGUF file have whose rows are put in order."""
     architecture = read_header(path, {"general.architecture"})["general.architecture"].decode()
-    if architecture != "llama":
+    if architecture != _ARCHITECTURE:
         raise InputError(
             f"an adapter for llama.cpp can be made for a llama model, but {path.name!r} is of the architecture "
             f"{architecture!r}; use the adapter through transformers"
         )
     found = read_header(path, {f"llama.{key}" for key in _HEADS})
     queries = int(found["llama.attention.head_count"])
-    return architecture, {"attn_q": queries, "attn_k": int(found.get("llama.attention.head_count_kv", queries))}
+    return {"attn_q": queries, "attn_k": int(found.get("llama.attention.head_count_kv", queries))}
 
 
 def _check_config(config: Mapping[str, Any]) -> None:
@@ -97,24 +101,6 @@ def _check_config(config: Mapping[str, Any]) -> None:
             raise InputError(f"the adapter has {key} = {config[key]!r}, for which llama.cpp has no form; train without")
     if config.get("bias", "none") != "none":
         raise InputError(f"the adapter trains biases (bias = {config['bias']!r}); train with bias = 'none'")
-
-
-def _alpha(config: Mapping[str, Any]) -> float:
-    """llama.cpp scales by alpha / rank; with rank-stabilised LoRA peft does by alpha / sqrt(rank)."""
-    alpha = float(config["lora_alpha"])
-    return alpha * math.sqrt(config["r"]) if config.get("use_rslora") else alpha
-
-
-def _read(adapter: Path) -> dict[str, Any]:
-    from safetensors.torch import load_file
-
-    names = ("adapter_model.safetensors", "adapter.safetensors")
-    file = next((adapter / name for name in names if (adapter / name).is_file()), None)
-    if file is None:
-        raise InputError(
-            f"there is no {names[0]} in {adapter.name!r}; give the folder that peft's save_pretrained wrote"
-        )
-    return {name: tensor.float().numpy() for name, tensor in load_file(file).items()}
 
 
 def _converted(tensors: Mapping[str, Any], heads: Mapping[str, int]) -> dict[str, Any]:
@@ -136,18 +122,3 @@ def _converted(tensors: Mapping[str, Any], heads: Mapping[str, int]) -> dict[str
     if not converted:
         raise InputError("the adapter has no tensors; it is not whole")
     return converted
-
-
-def _write(target: Path, architecture: str, alpha: float, tensors: Mapping[str, Any]) -> None:
-    from gguf import GGUFWriter
-
-    writer = GGUFWriter(target, architecture)
-    writer.add_type("adapter")
-    writer.add_string("adapter.type", "lora")
-    writer.add_float32("adapter.lora.alpha", alpha)
-    for name in sorted(tensors):
-        writer.add_tensor(name, np.ascontiguousarray(tensors[name]))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()

@@ -15,7 +15,6 @@ from querywright.home import home
 from querywright.models.embedded import digest_of, packaged_file
 from querywright.models.hf import EMBEDDED, Base
 
-_CONFIG = "adapter_config.json"
 _HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?", re.ASCII)
 
 KEPT = "rewriters"
@@ -106,14 +105,14 @@ def find_base(base: RewriterBase, beside: Path) -> str:
     )
 
 
-def save_weights(base: Base, folder: Path, *, name: str, adapter: str = "default") -> None:
+def save_weights(base: Base, folder: Path) -> None:
     """Save what was trained, and the tokenizer, as ``write_rewriter`` takes them.
+
+    The tensors of an adapter are in half precision, as llama.cpp's are: one adapter in either form, and half the size.
 
     Args:
         base: A model with a LoRA adapter of peft's, or one that was trained whole.
         folder: Where the files are written; made when missing.
-        name: Of the base, as a person may read it; no path is written.
-        adapter: The adapter that is saved.
     """
     from safetensors.torch import save_file
 
@@ -124,17 +123,16 @@ def save_weights(base: Base, folder: Path, *, name: str, adapter: str = "default
         return
     from peft import get_peft_model_state_dict
 
-    tensors = get_peft_model_state_dict(base.model, adapter_name=adapter, save_embedding_layers=False)
-    save_file(
-        {key: value.detach().cpu().contiguous() for key, value in tensors.items()}, folder / "adapter.safetensors"
-    )
-    config: dict[str, Any] = base.model.peft_config[adapter].to_dict()
-    config["base_model_name_or_path"] = PurePath(name).name
+    tensors = get_peft_model_state_dict(base.model, save_embedding_layers=False)
+    halves = {name: one.detach().cpu().half().contiguous() for name, one in tensors.items()}
+    save_file(halves, folder / "adapter.safetensors")
+    config = base.model.peft_config["default"].to_dict() | {"base_model_name_or_path": None, "inference_mode": True}
     text = json.dumps(config, indent=2, sort_keys=True, default=_plain)
-    (folder / _CONFIG).write_text(text + "\n", encoding="utf-8")
+    (folder / "adapter_config.json").write_text(text + "\n", encoding="utf-8")
 
 
 def _plain(value: Any) -> Any:
+    """A set or an enumeration as JSON has it."""
     return sorted(value) if isinstance(value, (set, frozenset)) else getattr(value, "value", str(value))
 
 

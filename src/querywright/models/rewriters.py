@@ -2,29 +2,26 @@
 
 ``rewriter.json`` binds the other files by SHA-256 and says what they are for: the adapter as peft has it and, for the
 embedded model, as llama.cpp has it; or a whole model; the tokenizer, unless the embedded model brings it;
-``card.json``, ``curve.jsonl`` and ``README.md`` for people. Tensors are in safetensors and GGUF. No
-address is stored, and no absolute path.
+``card.json``, ``curve.jsonl`` and ``README.md`` for people. Tensors are in safetensors and GGUF. No address is stored,
+and no absolute path.
 """
 
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
-import os
 import shutil
 import stat
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from querywright.checksummed import first_problem
 from querywright.errors import ArtifactError
-from querywright.files import place_of, replace_folder
+from querywright.files import file_digest, json_digest, place_of, replace_folder
 from querywright.models.embedded import EmbeddedSettings, packaged_file
 from querywright.models.engine_errors import LMModelError
 from querywright.models.lora_gguf import write_lora_gguf
@@ -37,59 +34,21 @@ MANIFEST = "rewriter.json"
 ADAPTER, ADAPTER_CONFIG, ADAPTER_GGUF = "adapter.safetensors", "adapter_config.json", "adapter.gguf"
 MODEL, MODEL_CONFIG = "model.safetensors", "config.json"
 CARD, CURVE, README = "card.json", "curve.jsonl", "README.md"
+_WEIGHTS = (ADAPTER, ADAPTER_CONFIG, ADAPTER_GGUF, MODEL, MODEL_CONFIG, "generation_config.json")
+_TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
 
-_MIB = 2**20
-_TOKENIZER = {
-    "tokenizer.json": 64 * _MIB,
-    "tokenizer_config.json": 4 * _MIB,
-    "special_tokens_map.json": _MIB,
-    "chat_template.jinja": _MIB,
-}
-_LIMITS = {
-    ADAPTER: 1024 * _MIB,
-    ADAPTER_CONFIG: _MIB,
-    ADAPTER_GGUF: 1024 * _MIB,
-    MODEL: 32 * 1024 * _MIB,
-    MODEL_CONFIG: _MIB,
-    "generation_config.json": _MIB,
-    **_TOKENIZER,
-    CARD: 4 * _MIB,
-    CURVE: 64 * _MIB,
-    README: _MIB,
-}
-"""The files of a rewriter beside the manifest, and bytes of each that are read at most."""
-
-FILES = (MANIFEST, *_LIMITS)
+FILES = (MANIFEST, *_WEIGHTS, *_TOKENIZER, CARD, CURVE, README)
 """Every file that a rewriter may have."""
 
+_LARGEST_JSON = 4 * 2**20
 _VERSIONS = ("querywright", "torch", "transformers", "peft")
 
 
-class _Manifest(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    format: int
-    base: RewriterBase
-    techniques: list[str]
-    recipe: str
-    created: str
-    max_chars: int
-    max_items: int
-    versions: dict[str, str]
-    files: dict[str, str]
-    checksum: str = ""
-
-    def digest(self) -> str:
-        data = self.model_dump(exclude={"checksum"})
-        return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
-
-
-@dataclass(frozen=True, slots=True)
-class Rewriter:
-    """A rewriter whose every byte was checked.
+class Rewriter(BaseModel):
+    """A rewriter whose every byte was checked; all but ``path`` and ``card`` stand in its manifest.
 
     Args:
-        path: Its folder.
+        format: The form in which it was written.
         base: The model that it was trained from.
         techniques: Whose prompts it was trained on.
         recipe: How it was reinforced, or how else it was trained.
@@ -99,20 +58,24 @@ class Rewriter:
         versions: Of querywright and the libraries that trained it.
         files: SHA-256 of its files.
         checksum: SHA-256 of all that.
+        path: Its folder.
         card: What is known of it: data, settings, results.
     """
 
-    path: Path
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    format: Literal[1] = FORMAT
     base: RewriterBase
     techniques: tuple[str, ...]
     recipe: str
     created: str
     max_chars: int
     max_items: int
-    versions: Mapping[str, str]
-    files: Mapping[str, str]
-    checksum: str
-    card: Mapping[str, JsonValue]
+    versions: dict[str, str]
+    files: dict[str, str]
+    checksum: str = ""
+    path: Path = Field(default=Path(), exclude=True)
+    card: dict[str, Any] = Field(default_factory=dict, exclude=True)
 
     @property
     def name(self) -> str:
@@ -134,15 +97,14 @@ class Rewriter:
         """The adapter for llama.cpp, where there is one."""
         return self.path / ADAPTER_GGUF if ADAPTER_GGUF in self.files else None
 
-    def adapter_config(self) -> dict[str, Any]:
-        """What peft needs to know of the adapter."""
-        content = _json(self.name, self.path / ADAPTER_CONFIG)
-        return content if isinstance(content, dict) else {}
-
     @property
     def settings(self) -> EmbeddedSettings:
         """How it runs in this process: with the limits of texts that it was trained with."""
         return EmbeddedSettings(max_chars=self.max_chars, max_items=self.max_items)
+
+    def digest(self) -> str:
+        """SHA-256 of what the manifest says."""
+        return json_digest(self.model_dump(mode="json", exclude={"checksum"}))
 
 
 def write_rewriter(
@@ -196,10 +158,9 @@ def write_rewriter(
         _copy_weights(weights, folder, base)
         for name, text in texts.items():
             (folder / name).write_text(text, encoding="utf-8")
-        manifest = _Manifest(
-            format=FORMAT,
+        made = Rewriter(
             base=base,
-            techniques=sorted(techniques),
+            techniques=tuple(sorted(techniques)),
             recipe=recipe,
             created=created,
             max_chars=max_chars,
@@ -207,8 +168,8 @@ def write_rewriter(
             versions=_versions(),
             files={file.name: _digest(file) for file in sorted(folder.iterdir())},
         )
-        manifest.checksum = manifest.digest()
-        (folder / MANIFEST).write_text(_pretty(manifest.model_dump()), encoding="utf-8")
+        told = made.model_copy(update={"checksum": made.digest()}).model_dump(mode="json")
+        (folder / MANIFEST).write_text(_pretty(told), encoding="utf-8")
 
     try:
         replace_folder(target, fill, check=check_target)
@@ -233,23 +194,33 @@ def read_rewriter(path: str | Path) -> Rewriter:
         ArtifactError: It is missing, incomplete, too large, edited, or not of a form that this version reads.
     """
     target = Path(path).expanduser().absolute()
-    folder = place_of(target)
+    folder, name = place_of(target), target.name
     if not (folder / MANIFEST).is_file():
         raise ArtifactError(
-            f"there is no rewriter at {target.name!r}; give the folder that querywright rewriter train wrote (--out)"
+            f"there is no rewriter at {name!r}; give the folder that querywright rewriter train wrote (--out)"
         )
-    manifest = _read_manifest(target.name, folder)
-    _check_names(target.name, manifest, {entry.name for entry in folder.iterdir()})
-    for name, expected in manifest.files.items():
-        if _digest(_plain_file(target.name, folder / name)) != expected:
-            raise ArtifactError(
-                f"{name} of the rewriter {target.name!r} was changed after it was written; copy the whole folder again"
-            )
-    card = _json(target.name, folder / CARD)
+    content = read_json(folder / MANIFEST)
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        found = content.get("format") if isinstance(content, dict) else None
+        raise ArtifactError(
+            f"the rewriter {name!r} has the format {found!r}, but this version reads {FORMAT}; install the version of "
+            "querywright that wrote it, or train it again"
+        )
+    try:
+        rewriter = Rewriter.model_validate(content | {"path": folder})
+    except ValidationError as error:
+        raise ArtifactError(f"{MANIFEST} of the rewriter {name!r} is wrong: {first_problem(error)}") from error
+    _check_names(rewriter, {entry.name for entry in folder.iterdir()})
+    same = {MANIFEST: rewriter.checksum == rewriter.digest()}
+    same |= {file: _digest(folder / file) == digest for file, digest in rewriter.files.items()}
+    for file in (file for file, unchanged in same.items() if not unchanged):
+        raise ArtifactError(
+            f"{file} of the rewriter {name!r} was changed after it was written; copy the whole folder again"
+        )
+    card = read_json(folder / CARD)
     if not isinstance(card, dict):
-        raise ArtifactError(f"{CARD} of the rewriter {target.name!r} is no JSON object; train it again")
-    values = {name: getattr(manifest, name) for name in _Manifest.model_fields if name != "format"}
-    return Rewriter(path=folder, card=card, **{**values, "techniques": tuple(manifest.techniques)})
+        raise ArtifactError(f"{CARD} of the rewriter {name!r} is no JSON object; train it again")
+    return rewriter.model_copy(update={"card": card})
 
 
 def check_same(rewriter: Rewriter) -> None:
@@ -264,7 +235,7 @@ def check_same(rewriter: Rewriter) -> None:
     for name in sorted(set(rewriter.files) - {CARD, CURVE, README}):
         try:
             same = _digest(rewriter.path / name) == rewriter.files[name]
-        except OSError:
+        except (OSError, ArtifactError):
             same = False
         if not same:
             raise LMModelError(f"{name} of {rewriter.identity} was replaced since it was opened; open it again")
@@ -291,27 +262,26 @@ def check_target(path: str | Path) -> None:
         )
 
 
-def _read_manifest(name: str, folder: Path) -> _Manifest:
-    content = _json(name, folder / MANIFEST, limit=_MIB)
-    found = content.get("format") if isinstance(content, dict) else None
-    if found != FORMAT:
-        raise ArtifactError(
-            f"the rewriter {name!r} has the format {found!r}, but this version reads {FORMAT}; install the version "
-            "of querywright that wrote it, or train it again"
-        )
+def read_json(file: Path) -> Any:
+    """A JSON file of a rewriter.
+
+    Args:
+        file: A plain file of 4 MiB at most.
+
+    Raises:
+        ArtifactError: It is not, or is no JSON.
+    """
+    told = f"{file.name} of the rewriter {file.parent.name!r}"
+    if file.is_symlink() or file.stat().st_size > _LARGEST_JSON:
+        raise ArtifactError(f"{told} is not a plain file of {_LARGEST_JSON} bytes at most; copy the whole folder again")
     try:
-        manifest = _Manifest.model_validate(content)
-    except ValidationError as error:
-        raise ArtifactError(f"{MANIFEST} of the rewriter {name!r} is wrong: {first_problem(error)}") from error
-    if manifest.checksum != manifest.digest():
-        raise ArtifactError(
-            f"{MANIFEST} of the rewriter {name!r} was changed after it was written; copy the whole folder again"
-        )
-    return manifest
+        return json.loads(file.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise ArtifactError(f"{told} is no JSON: {error}; train it again") from error
 
 
-def _check_names(name: str, manifest: _Manifest, present: set[str]) -> None:
-    given = set(manifest.files)
+def _check_names(rewriter: Rewriter, present: set[str]) -> None:
+    given, name = set(rewriter.files), rewriter.name
     strange = sorted((given | present) - set(FILES)) or sorted(present - given - {MANIFEST})
     if strange:
         raise ArtifactError(f"the rewriter {name!r} has a file that is none of a rewriter's: {strange[0]!r}; remove it")
@@ -326,49 +296,25 @@ def _check_names(name: str, manifest: _Manifest, present: set[str]) -> None:
         raise ArtifactError(f"the rewriter {name!r} is not whole: {missing[0]} is missing; copy the whole folder")
 
 
-def _plain_file(name: str, file: Path) -> Path:
-    """The file, when it is no link and no larger than such a file may be."""
-    status = file.lstat()
-    if not stat.S_ISREG(status.st_mode):
-        raise ArtifactError(f"{file.name} of the rewriter {name!r} is not a plain file; copy the whole folder")
-    if status.st_size > _LIMITS[file.name]:
-        raise ArtifactError(
-            f"{file.name} of the rewriter {name!r} has {status.st_size} bytes; at most {_LIMITS[file.name]} are read"
-        )
-    return file
-
-
-def _json(name: str, file: Path, limit: int | None = None) -> Any:
-    if file.is_symlink():
-        raise ArtifactError(f"{file.name} of the rewriter {name!r} is a link, not a plain file; copy the whole folder")
-    most = limit or _LIMITS[file.name]
-    with file.open("rb") as opened:
-        data = opened.read(most + 1)
-    if len(data) > most:
-        raise ArtifactError(f"{file.name} of the rewriter {name!r} has more than the {most} bytes that are read")
-    try:
-        return json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise ArtifactError(f"{file.name} of the rewriter {name!r} is no JSON: {error}; train it again") from error
-
-
 def _copy_weights(weights: Path, folder: Path, base: RewriterBase) -> None:
-    """Only what a rewriter has; peft's name of the tensors is changed for a shorter one."""
-    names = {"adapter_model.safetensors": ADAPTER}
-    found = {names.get(file.name, file.name): file for file in (weights.iterdir() if weights.is_dir() else ())}
+    """Only what a rewriter has."""
+    found = {file.name: file for file in (weights.iterdir() if weights.is_dir() else ())}
     # The embedded model comes with its tokenizer; a whole model stands alone, whatever it was made from.
-    brought = _TOKENIZER if ADAPTER in found and base.kind == "embedded" else {}
-    for name in sorted(set(found) & set(_LIMITS) - {CARD, CURVE, README, *brought}):
+    alone = ADAPTER in found and base.kind == "embedded"
+    for name in sorted(set(found) & {*_WEIGHTS, *(() if alone else _TOKENIZER)}):
         shutil.copyfile(found[name], folder / name)
     if not ((folder / ADAPTER).is_file() or (folder / MODEL).is_file()):
         raise ArtifactError(f"there are no weights in {weights.name!r}; save_weights writes them")
-    if (folder / ADAPTER).is_file() and base.kind == "embedded":
+    if alone:
         write_lora_gguf(folder, folder / ADAPTER_GGUF, packaged_file())
 
 
 def _digest(file: Path) -> str:
-    with open(os.open(file, os.O_RDONLY | os.O_NOFOLLOW), "rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()
+    if not stat.S_ISREG(file.lstat().st_mode):
+        raise ArtifactError(
+            f"{file.name} of the rewriter {file.parent.name!r} is not a plain file; copy the whole folder"
+        )
+    return file_digest(file)
 
 
 def _pretty(data: Any) -> str:

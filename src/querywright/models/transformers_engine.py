@@ -20,7 +20,7 @@ from querywright.models.hf import Base, context_of, encode, end_tokens, load_bas
 from querywright.models.openmp import limit_spinning
 from querywright.models.response_parsing import text_response
 from querywright.models.rewriter_bases import find_base
-from querywright.models.rewriters import ADAPTER, ADAPTER_GGUF, Rewriter, check_same
+from querywright.models.rewriters import ADAPTER, ADAPTER_CONFIG, ADAPTER_GGUF, Rewriter, check_same, read_json
 
 _REVISION = 1  # raised when the same request may have another answer
 _MAX_TOKENS = 512  # of an answer, where a request does not say
@@ -219,7 +219,7 @@ def _adapted(base: Base, rewriter: Rewriter) -> Any:
         from peft import LoraConfig, get_peft_model, set_peft_model_state_dict
     except ImportError as error:
         raise ModelError("a rewriter's adapter needs peft; run: pip install 'querywright[train]'") from error
-    content = rewriter.adapter_config()
+    content = read_json(rewriter.path / ADAPTER_CONFIG)
     tensors = load_file(rewriter.path / ADAPTER)
     try:
         # What peft draws for an adapter is replaced at once; nobody else's draws may depend on it.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,7 +13,7 @@ WORDS = ("end", "good", "bad", "plain", "other")
 class Bandit:
     """A logit a word, the same at every place; the first word ends a completion."""
 
-    width = 1
+    size = 8
 
     def __init__(self, start: float = 0.0) -> None:
         import torch
@@ -24,31 +23,27 @@ class Bandit:
         self.set_reference()
 
     def write(
-        self,
-        prompts: Sequence[Messages],
-        *,
-        seeds: Sequence[int] | None = None,
-        temperature: float = 1.0,
-        top_k: int = 0,
-        top_p: float = 1.0,
-        room: int = 3,
+        self, prompts: Sequence[Messages], *, room: int, seed: int | None = None, temperature: float = 1.0, **cuts: Any
     ) -> list[Completion]:
         import torch
 
         made = []
         for place in range(len(prompts)):
-            generator = torch.Generator()
-            if seeds is not None:
-                generator.manual_seed(seeds[place])
+            generator = torch.Generator().manual_seed(0 if seed is None else seed + place)
             scores = torch.log_softmax(self.logits.detach() / temperature, 0)
             tokens: list[int] = []
             while len(tokens) < room and (not tokens or tokens[-1] != 0):
-                drawn = scores.argmax() if seeds is None else torch.multinomial(scores.exp(), 1, generator=generator)
+                drawn = scores.argmax() if seed is None else torch.multinomial(scores.exp(), 1, generator=generator)
                 tokens.append(int(drawn))
             text = " ".join(WORDS[one] for one in tokens if one)
-            log_probs = tuple(float(scores[one]) for one in tokens)
-            made.append(Completion(text, (1,), tuple(tokens), log_probs, tokens[-1] == 0))
+            made.append(Completion(text, (1,), tuple(tokens), tokens[-1] == 0))
         return made
+
+    def parts(self, completions: Sequence[Completion]) -> list[list[int]]:
+        return [
+            list(range(start, min(start + self.size, len(completions))))
+            for start in range(0, len(completions), self.size)
+        ]
 
     def refused(self, messages: Messages, room: int) -> Exception | None:
         return None
@@ -87,13 +82,3 @@ class Words:
     def score(self, episodes: Sequence[Episode], tokens: Sequence[Sequence[int]] | None = None) -> list[Scored]:
         values = [0.5 * (one.texts[0].count("good") - one.texts[0].count("bad")) for one in episodes]
         return [Scored(value, value, 0.0) for value in values]
-
-
-class Constant:
-    """The same for everything; None for what cannot be scored."""
-
-    def __init__(self, value: float = 0.25) -> None:
-        self.value = value
-
-    def score(self, episodes: Sequence[Episode], tokens: Sequence[Sequence[int]] | None = None) -> list[Scored]:
-        return [Scored(self.value, 0.0 if math.isnan(self.value) else self.value, 0.0) for _ in episodes]

@@ -1,17 +1,10 @@
-"""A whole training of a few seconds: two steps of each stage with a random model of four layers.
-
-As a program it trains in a folder several times, each time in a child that kills itself at a place, and at last to the
-end; the libraries are read once. ``python small_training.py FOLDER WHAT:DONE ...``
-"""
+"""A whole training of a few seconds: two steps of each stage with a random model of four layers."""
 
 from __future__ import annotations
 
 import json
-import os
 import re
 import runpy
-import signal
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -24,15 +17,11 @@ from querywright.data.splits import Splits
 from querywright.data.types import Label, Passage, Question
 from querywright.models.circuit_breaker import Limits
 from querywright.models.engine import LMEngine
-from querywright.models.hf import load_base
 from querywright.models.usage import Ledger
-from querywright.optimize.rewriter.collect import CollectSettings
-from querywright.optimize.rewriter.given import Given, Trained
-from querywright.optimize.rewriter.policy import HFPolicy, LoraSettings
 from querywright.optimize.rewriter.recipes import OURS
 from querywright.optimize.rewriter.reinforce import ReinforceSettings
-from querywright.optimize.rewriter.settings import TrainSettings
-from querywright.optimize.rewriter.train import train
+from querywright.optimize.rewriter.settings import CollectSettings, Given, TrainSettings
+from querywright.optimize.rewriter.train import Trained, train
 from querywright.optimize.rewriter.warmup import WarmupSettings
 from querywright.retrieval.types import Hit
 
@@ -43,7 +32,7 @@ QUESTIONS = [
 SPLITS = Splits(QUESTIONS[:16], QUESTIONS[16:20], QUESTIONS[20:])
 
 RECIPE = replace(
-    OURS, steps=2, batch=2, group=3, room=16, top_k=0, length_penalty=0.01, lr=0.01, temperature=1.5
+    OURS, steps=2, batch=2, group=3, room=16, top_k=0, length_penalty=0.01, lr=0.01, temperature=0.5
 )  # fmt: skip
 SETTINGS = TrainSettings(
     technique="rrr",
@@ -51,9 +40,9 @@ SETTINGS = TrainSettings(
     recipe=RECIPE,
     metric="recall@5",
     collect=CollectSettings(candidates=2),
-    warmup=WarmupSettings(epochs=1, batch=8, lr=0.01, least=4, keep_each=1),
-    reinforce=ReinforceSettings(keep_each=1, look_each=2),
-    lora=LoraSettings(rank=2, alpha=4.0),
+    warmup=WarmupSettings(epochs=1, batch=8, lr=0.01, least=4),
+    reinforce=ReinforceSettings(look_each=2),
+    rank=2,
     device="cpu",
 )
 
@@ -123,31 +112,3 @@ def small(folder: Path, name: str = "run", progress: Any = None, **changes: Any)
     given |= {key: changes.pop(key) for key in list(changes) if key in Given.__slots__}
     settings = replace(settings, **changes)
     return train(settings, Given(**given), out=folder / name / "out", work=folder / name / "work", progress=progress)
-
-
-def _killed(folder: Path, what: str, done: int) -> None:
-    """Train in a child that ends itself, without a word to anybody, when so much of something is done."""
-
-    def progress(now: str, count: int, total: int) -> None:
-        if now.startswith(what) and count == done:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    child = os.fork()
-    if child == 0:
-        small(folder, "killed", progress)
-        os._exit(0)
-    _, status = os.waitpid(child, 0)
-    if not os.WIFSIGNALED(status):
-        raise SystemExit(f"the child was not killed at {what} {done}")
-
-
-if __name__ == "__main__":
-    import torch
-
-    torch.set_num_threads(1)
-    place = Path(sys.argv[1])
-    HFPolicy(*load_base(str(base(place))), lora=LoraSettings(rank=2))  # so that all is read before the first child
-    for one in sys.argv[2:]:
-        stage, _, number = one.rpartition(":")
-        _killed(place, stage, int(number))
-    small(place, "killed")

@@ -53,7 +53,9 @@ def hcqr(turn: Turn) -> str:
 
 def test_one_turn_an_episode_and_one_round(world: Any) -> None:
     script = Script(rewrite)
-    episodes = run_episodes(world.program("rrr", None), world.questions[:4], script)
+    program = world.program("rrr", None)
+    episodes = run_episodes(program, world.questions[:4], script)
+    assert program.technique.rewriter.lm is None  # it is left as it was
     assert [[(turn.place, turn.number) for turn in turns] for turns in script.rounds] == [[(n, 0) for n in range(4)]]
     assert [one.queries for one in episodes] == [(f"key of {n}",) for n in range(4)]
     assert [one.prediction.passages[0].id for one in episodes] == [f"decides-{n}" for n in range(4)]
@@ -164,12 +166,6 @@ def test_the_reader_answers_with_its_own_lm(world: Any, make_engine: Any, make_l
     assert [asked.step for asked in engine.asked] == ["reader"] * 3
 
 
-def test_the_program_is_left_as_it_was(world: Any) -> None:
-    program = world.program("rrr", None)
-    run_episodes(program, world.questions[:1], Script(rewrite))
-    assert program.technique.rewriter.lm is None
-
-
 def test_a_question_that_fails_has_no_prediction(world: Any) -> None:
     def search(queries: Sequence[str], k: int) -> Any:
         if "key of 1" in queries:
@@ -199,6 +195,7 @@ def test_what_cannot_be_trained_is_said(world: Any) -> None:
 
 def test_two_things_in_one_step_are_refused(world: Any) -> None:
     from querywright.programs.base import MAX_PASSAGES, Plan, Technique
+    from querywright.programs.rag import RAG
     from querywright.programs.steps import Use
 
     class Inner(dspy.Module):
@@ -223,4 +220,4 @@ def test_two_things_in_one_step_are_refused(world: Any) -> None:
 
     answer = json.dumps({"thought": "t", "query": "q"})
     with pytest.raises(InputError, match="one thing a step"):
-        run_episodes(Odd(world), world.questions[:1], lambda turns: [answer] * len(turns))
+        run_episodes(RAG(Odd(world), None), world.questions[:1], lambda turns: [answer] * len(turns))

@@ -1,117 +1,218 @@
-"""Rewrites of the names that evidence is about, and how each technique's LM would say them."""
+"""The teacher that is no LM: what it tries, what it chooses for questions that are alike, and how it says it."""
 
 from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 
-from querywright.data.types import Label, Question
+from querywright.data.types import Label, Passage, Question
 from querywright.errors import InputError
-from querywright.optimize.rewriter.evidence import best_ideas, group_of, ideas, names_of
-from querywright.optimize.rewriter.scripts import SCRIPTS, script_of
+from querywright.optimize.rewriter.evidence import Writer, taught_by_evidence
 from querywright.programs import technique_class
+from querywright.retrieval.held import HeldPassages
 
 TITLES = {"a": "Mercury (planet)", "b": "Venus", "c": "Orbit", "d": "", "e": "venus"}
+TREES = ("Alder", "Birch", "Cedar", "Dogwood", "Elm", "Fir", "Gum", "Hazel", "Ironwood", "Juniper")
+TAUGHT = ("rrr", "multi_query", "rag_fusion", "hcqr", "decomposition")
 
 
-def title(id: str) -> str:
-    return TITLES.get(id, "")
+class Held(HeldPassages):
+    name = fingerprint = "held"
+
+    def __init__(self, passages: Sequence[Passage]) -> None:
+        self._passages = {one.id: one for one in passages}
+
+    def search(self, queries: Sequence[str], k: int) -> Any:
+        raise AssertionError("what is found is measured by who asks for it")
 
 
-def asked(text: str = "Is Venus hotter than Mercury?", **values: object) -> Question:
+PLANETS = Held([Passage(id=id, title=title, text="A text.") for id, title in TITLES.items()])
+FOREST = Held(
+    [
+        Passage(id=one, title=one, text=f"{one} grows tall. Experts say that {one} lives long. More on {one}.")
+        for one in TREES
+    ]
+)
+
+
+def asked(text: str = "Is Venus hotter than Mercury?", **values: Any) -> Question:
     evidence = {"a": Label.ENTAILED, "b": Label.USEFUL, "c": Label.ENTAILED, "d": Label.USEFUL, "gone": Label.ENTAILED}
-    return Question("q", text, **{"evidence": evidence, **values})  # type: ignore[arg-type]
+    return Question(values.pop("id", text), text, **{"evidence": evidence, **values})
 
 
-def test_names_are_titles_that_stand_in_the_question_in_its_order() -> None:
-    assert names_of(asked(), title) == ("Venus", "Mercury")
-    assert names_of(asked("is MERCURY near?"), title) == ("Mercury",)
-    assert names_of(asked("what is it?"), title) == ()
+def tree(name: str, text: str = "How old does {} get?") -> Question:
+    return Question(f"{text}-{name}", text.replace("{}", name), evidence={name: Label.USEFUL})
 
 
-def test_a_passage_that_does_not_help_gives_no_name() -> None:
-    evidence = {"a": Label.NOT_USEFUL, "b": Label.USEFUL}
-    assert names_of(asked(evidence=evidence), title) == ("Venus",)
+def queries(texts: list[str] | None) -> tuple[str, ...] | None:
+    return None if texts is None else tuple(json.loads(texts[0])["queries"])
+
+
+def tried(questions: Sequence[Question], held: Held = PLANETS, found: Any = None) -> list[Any]:
+    """What is tried for each question, what is worth nothing everywhere."""
+    seen: list[Any] = []
+
+    def rewards(writers: Sequence[Writer]) -> list[list[float]]:
+        seen.extend([[made for write in writers if (made := queries(write(one))) is not None] for one in questions])
+        return [[0.0] * len(writers)] * len(questions)
+
+    taught_by_evidence(technique_class("rrr")(held), questions, rewards, found)
+    return seen
 
 
 def test_ideas_are_the_question_with_its_names_and_with_its_options() -> None:
     question = asked(options=("yes", "no"))
-    whole = question.question
-    expected = {
-        "question": (whole,),
-        "question, names": (whole, "Venus", "Mercury"),
-        "names, question": ("Venus", "Mercury", whole),
-        "question, each name with it": (whole, f"Venus {whole}", f"Mercury {whole}"),
-        "question with its options": (f"{whole} yes no",),
+    whole, names = question.question, ("Venus", "Mercury")
+    expected = [(whole,), (whole, *names), (*names, whole), (whole, f"Venus {whole}", f"Mercury {whole}")]
+    assert tried([question]) == [[*expected, (f"{whole} yes no",)]]
+
+
+@pytest.mark.parametrize(
+    ("question", "names"),
+    [
+        (asked("is MERCURY near?"), ("Mercury",)),  # what stands in brackets is no part of the name
+        (asked("what is it?"), ()),
+        (asked(evidence={"a": Label.NOT_USEFUL, "b": Label.USEFUL}), ("Venus",)),
+        (asked("Mercury, Venus or an orbit?"), ("Mercury", "Venus")),  # two names at most
+    ],
+)
+def test_names_are_titles_of_evidence_that_stand_in_the_question(question: Question, names: tuple[str, ...]) -> None:
+    assert (tried([question])[0][2:3] or [(question.question,)])[0] == (*names, question.question)
+
+
+def test_what_is_best_in_the_mean_for_questions_that_are_alike_is_written_for_all_of_them() -> None:
+    two = [asked(f"Venus or Mercury, {n}?", options=("yes",)) for n in range(3)]
+    one, none = asked("is MERCURY near?"), asked("what is it?")
+    rewards = {
+        (two[0].question, "names"): 1.0, (two[1].question, "names"): -1.0, (two[2].question, "names"): math.nan,
+        **{(question.question, "options"): 0.1 for question in two},
+    }  # fmt: skip
+
+    def worth(writers: Sequence[Writer]) -> list[list[float]]:
+        return [[reward(question, queries(write(question))) for write in writers] for question in (*two, one, none)]
+
+    def reward(question: Question, made: tuple[str, ...] | None) -> float:
+        if made is None or question is none:
+            return math.nan
+        kind = "names" if made[0] == "Venus" else "options" if made[0].endswith(" yes") else "question"
+        return rewards.get((question.question, kind), 0.0)
+
+    write = taught_by_evidence(technique_class("rrr")(PLANETS), [*two, one, none], worth)
+    assert [queries(write(question)) for question in two] == [(f"{question.question} yes",) for question in two]
+    assert [queries(write(question)) for question in (one, none)] == [(one.question,), (none.question,)]
+
+
+def measure(values: dict[str, float], calls: list[int] | None = None) -> Callable[..., list[float]]:
+    """Worth of a text by the end that it has; of any other, the plain question's among them, .5."""
+
+    def found(questions: Sequence[Question], texts: Sequence[str]) -> list[float]:
+        assert len(questions) == len(texts)
+        if calls is not None:
+            calls.append(len(texts))
+        return [next((worth for end, worth in values.items() if text.endswith(end)), 0.5) for text in texts]
+
+    return found
+
+
+def wordings(questions: Sequence[Question], found: Any, held: Held = FOREST) -> set[str | None]:
+    """What is tried after each question, with the name as X."""
+    made = [[text for (text, *more) in each if not more][1:] for each in tried(questions, held, found)]
+    return {
+        each[0].removeprefix(one.question).strip().replace(next(iter(one.evidence)), "X") if each else None
+        for one, each in zip(questions, made, strict=True)
     }
-    assert ideas(question, title, options=True) == expected
-    del expected["question with its options"]
-    assert ideas(question, title, options=False) == expected
-    assert ideas(asked("what is it?"), title, options=True) == {"question": ("what is it?",)}
 
 
-def test_an_idea_is_chosen_for_all_questions_that_are_alike_by_its_mean() -> None:
-    groups = ["two", "two", "two", "none", "odd"]
-    rewards = [
-        {"question": 0.0, "names": 1.0, "options": 0.1},
-        {"question": 0.0, "names": -1.0, "options": 0.1},
-        {"question": 0.0, "names": math.nan, "options": 0.1},
-        {"question": 0.0, "names": 0.0},
-        {"question": math.nan},
-    ]
-    assert best_ideas(groups, rewards) == {"two": "options", "none": "question"}
+def test_the_sentence_that_finds_most_in_the_mean_is_tried_for_each_way_to_ask() -> None:
+    found = measure({"lives long.": 0.9, "grows tall.": 0.6})
+    for text in ("How old does {} get?", "how OLD does {}  get"):
+        assert wordings([tree(one, text) for one in TREES], found) == {"Experts say that X lives long."}
+    assert wordings([tree(one) for one in TREES[:7]], found) == {None}  # too few that ask alike
+    assert wordings([tree(one, f"{n} of {{}}?") for n, one in enumerate(TREES)], found) == {None}
 
 
-def test_questions_are_alike_where_they_have_as_many_names_and_the_same_can_be_tried() -> None:
-    def group(question: Question, *, options: bool = False) -> str:
-        return group_of(ideas(question, title, options=options))
+@pytest.mark.parametrize("worth", [0.5, 0.1, math.nan])
+def test_where_the_question_alone_finds_as_much_nothing_is_chosen(worth: float) -> None:
+    assert wordings([tree(one) for one in TREES], measure({"lives long.": worth, "grows tall.": worth})) == {None}
 
-    one, two = asked("is MERCURY near?"), asked(options=("yes", "no"))
-    assert group(two) == group(asked("Venus or Mercury"))
-    assert len({group(one), group(two), group(two, options=True), group(asked("what?"))}) == 4
+
+def test_a_sentence_does_not_count_for_the_question_that_it_was_taken_from() -> None:
+    own = Held([Passage(id=one, title=one, text=f"{one} is number {place}.") for place, one in enumerate(TREES)])
+    questions = [tree(one) for one in TREES]
+    plain = {question.question for question in questions}
+
+    def found(members: Sequence[Question], texts: Sequence[str]) -> list[float]:
+        """A sentence is worth much for its own question and nothing for all others."""
+        names = [next(iter(question.evidence)) for question in members]
+        ends = [text.endswith(own.get([name])[0].text) for text, name in zip(texts, names, strict=True)]
+        return [1.0 if text in plain else 5.0 if end else 0.9 for text, end in zip(texts, ends, strict=True)]
+
+    assert wordings(questions, found, own) == {None}
+
+
+def test_sentences_hold_the_name_are_cut_and_only_the_first_two_are_taken() -> None:
+    for text, tail in (
+        ("Nothing of it. Nor here. X at last.", None),
+        ("x " + "word " * 40, "X " + " ".join(["word"] * 15)),
+        ("A {} for X.", "A for X."),
+    ):
+        held = Held([Passage(id=one, title=one, text=text.replace("X", one).replace("x ", f"{one} ")) for one in TREES])
+        found = measure({"word": 0.9, **{f"for {one}.": 0.9 for one in TREES}})
+        assert wordings([tree(one) for one in TREES], found, held) == {tail}
+
+
+def test_sixty_four_sentences_are_tried_on_sixteen_questions_and_eight_of_them_on_sixty_four() -> None:
+    names = [f"Plant{number:03}x" for number in range(100)]
+    held = Held([Passage(id=one, title=one, text=f"{one} {place}.") for place, one in enumerate(names)])
+    calls: list[int] = []
+    tried([tree(one) for one in names], held, measure({}, calls))
+    assert calls == [16, 64 * 16, 64, 8 * 64]
+
+
+def said(name: str, question: Question, **knobs: Any) -> list[dict[str, Any]]:
+    """What is written where the names, then the question, are best."""
+
+    def rewards(writers: Sequence[Writer]) -> list[list[float]]:
+        return [[float(number == 2) for number, _ in enumerate(writers)]]
+
+    write = taught_by_evidence(technique_class(name)(PLANETS, **knobs), [question], rewards)
+    return [json.loads(text) for text in write(question) or ()]
 
 
 def test_every_technique_that_can_be_taught_reads_its_script() -> None:
     question = asked(options=("yes", "no"), answer="no")
-    for name in SCRIPTS:
-        technique = technique_class(name)(None)
-        turns = [json.loads(text) for text in script_of(technique)(question, ("one", "two", "three"))]
+    for name in TAUGHT:
+        technique, turns = technique_class(name)(None), said(name, question)
         predictors = technique.predictors()[: len(turns)]  # those that write what is searched come first
         assert [set(turn) for turn in turns] == [set(one.signature.output_fields) for one in predictors], name
-        said = json.dumps(turns)
-        assert all(query in said for query in ("one", "two", "three")), name
+        assert all(query in json.dumps(turns) for query in ("Venus", "Mercury", question.question)), name
+    with pytest.raises(InputError, match=r"can teach decomposition, hcqr, .*, rrr, but not step_back"):
+        said("step_back", question)
 
 
 def test_the_hypothesis_is_the_right_option_and_missing_queries_are_made_of_it() -> None:
-    question = asked(options=("yes", "no"), answer="no")
-    first, second = (json.loads(text) for text in script_of(technique_class("hcqr")(None))(question, ("one",)))
+    question = asked("is MERCURY near?", options=("yes", "no"), answer="no")
+    first, second = said("hcqr", question)
     assert first["best_guess"] == "no"
-    assert second == {"support": "one", "distinguish": f"{question.question} no", "verify": question.question}
+    assert second == {"support": "Mercury", "distinguish": question.question, "verify": f"{question.question} no"}
 
 
-def test_a_technique_without_a_script_is_refused_with_those_that_have_one() -> None:
-    with pytest.raises(InputError, match=r"can teach decomposition, hcqr, multi_query, rag_fusion, rrr, but not hyde"):
-        script_of(technique_class("hyde")(None))
-
-
-@pytest.mark.parametrize(("name", "field"), [("multi_query", "queries"), ("decomposition", "sub_questions")])
+@pytest.mark.parametrize(
+    ("name", "knob", "field", "form"),
+    [
+        ("multi_query", "n_queries", "queries", "{}"),
+        ("decomposition", "n_sub_questions", "sub_questions", "What is {}?"),
+    ],
+)
 def test_a_list_is_as_long_as_the_grammar_asks_and_what_is_left_over_repeats_the_question(
-    name: str, field: str
+    name: str, knob: str, field: str, form: str
 ) -> None:
     question = asked()
-    knob = {"multi_query": "n_queries", "decomposition": "n_sub_questions"}[name]
     for count in (1, 2, 4):
-        script = script_of(technique_class(name)(None, **{knob: count}))
-        (text,) = script(question, (question.question, "Venus", "Mercury"))
-        said = json.loads(text)[field]
-        names = [f"What is {one}?" if name == "decomposition" else one for one in ("Venus", "Mercury")]
-        assert said == [*names, question.question, question.question][:count]
-
-
-def test_a_sub_question_is_about_a_name_and_never_the_question_with_more() -> None:
-    question = asked()
-    script = script_of(technique_class("decomposition")(None))
-    (text,) = script(question, (question.question, f"Venus {question.question}"))
-    assert json.loads(text)["sub_questions"] == [question.question] * 3
+        (turn,) = said(name, question, **{knob: count})
+        names = [form.format(one) for one in ("Venus", "Mercury")]
+        assert turn[field] == [*names, question.question, question.question][:count]

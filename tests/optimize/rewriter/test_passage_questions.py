@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from typing import Any
 
 import dspy
@@ -61,7 +60,7 @@ def test_a_pair_is_the_prompt_of_the_writer_in_use_and_an_answer_that_it_reads()
     questions = [asked("When does frost form?", "frost"), asked('What is the colour of "hoar" frost?', "frost")]
     (pair,) = passage_pairs(questions, HELD, data="weather")
     assert (pair.technique, pair.question, pair.data, pair.source) == ("qb_rag", "frost", "weather", "evidence")
-    assert math.isnan(pair.reward)
+    assert pair.reward is None
     inner = _Listening(pair.text)
     engine = LMEngine(inner, identity="listening")
     lm = dspy.LM("m", engine=engine, async_engine=AsyncLMEngine(engine), cache=False, num_retries=0, temperature=0)

@@ -1,19 +1,45 @@
+"""Recipes, the change of the weights and the loop, with a policy of a few numbers; values worked out by hand."""
+
 from __future__ import annotations
 
+import json
 import math
 import runpy
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from querywright.data.types import Question
-from querywright.errors import InputError
-from querywright.optimize.rewriter.gradient import TrainingError
-from querywright.optimize.rewriter.keeping import read_lines
-from querywright.optimize.rewriter.recipes import OURS, PAPER, SEED, Recipe
-from querywright.optimize.rewriter.reinforce import LOG, Reinforced, ReinforceSettings, reinforce
+from querywright.errors import InputError, PromptTooLongError
+from querywright.optimize.evaluate import metrics_by_name
+from querywright.optimize.rewriter.checkpoints import read_lines
+from querywright.optimize.rewriter.episodes import run_episodes
+from querywright.optimize.rewriter.evaluation import evaluation_of
+from querywright.optimize.rewriter.policy import TrainingError
+from querywright.optimize.rewriter.recipes import (
+    OURS,
+    PAPER,
+    SEED,
+    KLSettings,
+    Recipe,
+    advantages_of,
+    recipe_named,
+    steered,
+)
+from querywright.optimize.rewriter.reinforce import (
+    LOG,
+    Reinforced,
+    ReinforceSettings,
+    learn,
+    make_optimizer,
+    reinforce,
+)
+from querywright.optimize.rewriter.rollouts import batch_of, roll_out
+from querywright.optimize.rewriter.types import Completion
 
 torch: Any = pytest.importorskip("torch")
 BANDIT = runpy.run_path(str(Path(__file__).with_name("bandit.py")))
@@ -24,19 +50,153 @@ RECIPES = {
     "seed": replace(SEED, lr=0.2, steps=12, batch=16, room=3, top_k=0, length_penalty=0.0),
     "paper": replace(PAPER, lr=0.2, steps=12, batch=16, room=3, top_k=0),
 }
-SETTINGS = ReinforceSettings(keep_each=2, look_each=4, patience=9)
+SETTINGS = ReinforceSettings(look_each=4, patience=9)
+FREE = replace(OURS, max_grad_norm=100.0)
+REWARDED = replace(FREE, kl=KLSettings(0.0, place="reward"))
 
 
-class StopError(Exception):
-    pass
+def test_a_reward_is_held_against_the_others_of_its_group_the_batch_or_the_last_steps() -> None:
+    found = advantages_of(OURS, [1.0, 0.0, 0.5, 0.3, 7.0], ["a", "a", "a", "b", "c"], 0.0)
+    assert found == pytest.approx([1 - 0.25, 0 - 0.75, 0.5 - 0.5, 0, 0])
+    assert advantages_of(OURS, [1.0, math.nan, 0.0], "aaa", 0.0) == [1.0, 0.0, -1.0]  # a NaN counts for nobody
+    assert advantages_of(PAPER, [1.0, math.nan, 3.0], "abc", 0.0) == pytest.approx([-1, 0, 1])
+    assert advantages_of(PAPER, [math.nan], "a", 0.0) == [0.0]
+    assert advantages_of(SEED, [1.0, math.nan], "ab", 0.25) == [0.75, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("kl", "beta"),
+    [(0.3, 0.00102), (0.21, 0.001 * (1 + 0.1 * 0.05)), (0.2, 0.001), (0.0, 0.00098), (math.nan, 0.001)],
+)
+def test_the_price_of_drifting_is_steered(kl: float, beta: float) -> None:
+    assert steered(PAPER.kl, 0.001, kl) == pytest.approx(beta)
+    assert steered(SEED.kl, 0.001, kl) == 0.001
+
+
+def test_the_recipes_are_what_their_sources_say() -> None:
+    assert (PAPER.lr, PAPER.clip, PAPER.kl, PAPER.room) == (2e-6, 0.2, KLSettings(0.001, 0.2), 50)
+    assert (PAPER.length_penalty, PAPER.reward, PAPER.optimizer) == (0, "paper", "adamw")
+    assert (SEED.lr, SEED.batch, SEED.steps, SEED.room, SEED.optimizer) == (1e-4, 32, 2000, 64, "adafactor")
+    assert (SEED.baseline, SEED.reward, SEED.length_penalty, SEED.kl.target) == ("moving", "answer", 0.01, None)
+    assert (OURS.baseline, OURS.needs_reader, OURS.kl.place) == ("group", False, "loss")
+    assert (SEED.needs_reader, PAPER.needs_reader, recipe_named("seed")) == (True, True, SEED)
+    with pytest.raises(InputError, match="the recipes are: ours, seed, paper"):
+        recipe_named("ppo")
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"group": 1}, "2 or more samples a question"),
+        ({"batch": 0}, "batch of a recipe must be 1 or more, but got 0"),
+        ({"lr": 0.0}, "lr of a recipe must be more than 0"),
+        ({"temperature": math.inf}, "temperature"),
+        ({"top_p": 1.5}, "top_p"),
+        ({"unreadable": -1.0}, "0 or more"),
+        ({"kl": KLSettings(0.1, 0.0)}, "target"),
+    ],
+)
+def test_values_that_cannot_be_are_refused(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        replace(OURS, **changes)
+
+
+def written(*tokens: int) -> Completion:
+    return Completion("", (1,), tokens, ended=True)
+
+
+def learnt(recipe: Recipe, start: Sequence[float], *pairs: tuple[Completion, float], **given: Any) -> Any:
+    """The logits after a step of size 1 from a start; the reference is uniform."""
+    policy = BANDIT["Bandit"]()
+    policy.size = given.pop("size", 8)
+    with torch.no_grad():
+        policy.logits.copy_(torch.tensor(start))
+    optimizer = torch.optim.SGD(list(policy.parameters().values()), lr=1.0)
+    told = learn(policy, optimizer, pairs, recipe, **{"beta": 0.0, **given})
+    return policy.logits.detach(), told
+
+
+UNIFORM, START = [0.0] * 5, [0.0, 1.0, 0.0, 0.0, 0.0]
+
+
+def test_the_gradient_is_the_one_of_reinforce() -> None:
+    logits, told = learnt(FREE, UNIFORM, (written(1, 0), 2.0), (written(2), -1.0))
+    # d/dlogit of sum over tokens of A * log softmax, a token of three: A * (1[token] - 1/5)
+    torch.testing.assert_close(logits, torch.tensor([2 - 3 / 5, 2 - 3 / 5, -1 - 3 / 5, -3 / 5, -3 / 5]) / 3)
+    assert (told.tokens, told.kl, told.loss) == (3, 0.0, pytest.approx(-(2 * 2 - 1) / 3))
+    assert learnt(FREE, UNIFORM)[1].tokens == 0
+
+
+def test_the_cost_of_drifting_is_on_each_token_and_those_before_it_and_scaled_with_the_rest() -> None:
+    shares = torch.softmax(torch.tensor(START), 0)
+    end, good, *_ = (shares.log() + math.log(5)).tolist()
+    logits, told = learnt(REWARDED, START, (written(1, 0), 1.0), beta=0.5)
+    earned = [1 - 0.5 * (good + end), 1 - 0.5 * end]
+    expected = (earned[0] * (torch.eye(5)[1] - shares) + earned[1] * (torch.eye(5)[0] - shares)) / 2
+    torch.testing.assert_close(logits, torch.tensor(START) + expected)
+    assert told.kl == pytest.approx((good + end) / 2)
+    logits, _ = learnt(REWARDED, START, (written(1, 0), 1.0), (written(2), 3.0), beta=0.5, scaled=True)
+    earned = torch.tensor([1 - 0.5 * (good + end), 1 - 0.5 * end, 3 - 0.5 * end])
+    scaled = (earned - earned.mean()) / earned.std(correction=0)  # type: ignore[attr-defined]
+    tokens = torch.eye(5)[torch.tensor([1, 0, 2])] - shares
+    torch.testing.assert_close(logits, torch.tensor(START) + (scaled[:, None] * tokens).sum(0) / 3)
+
+
+def test_k3_pulls_back_and_a_ratio_that_left_its_bounds_gives_no_gradient() -> None:
+    logits, told = learnt(FREE, [0.0, 2.0, 0.0, 0.0, 0.0], (written(1), 0.0), beta=0.5)
+    assert told.loss > 0
+    assert logits[1] < 2.0
+    bound, free = (
+        torch.softmax(learnt(replace(FREE, clip=clip, epochs=50), UNIFORM, (written(1), 1.0))[0], 0)[1] * 5
+        for clip in (0.01, 1e9)
+    )
+    assert 1.01 < bound < free
+
+
+def test_how_much_is_in_memory_at_a_time_changes_nothing() -> None:
+    made = [(written(1, 2, 0), 1.0), (written(3), -0.5), (written(4, 4), 0.25)]
+    found = [learnt(FREE, START, *made, beta=0.1, size=size)[0] for size in (1, 2, 8)]
+    torch.testing.assert_close(found[0], found[1])
+    torch.testing.assert_close(found[0], found[2])
+
+
+@pytest.mark.parametrize("recipe", [OURS, SEED])
+def test_a_loss_that_is_no_number_changes_no_weight(recipe: Recipe) -> None:
+    policy = BANDIT["Bandit"]()
+    optimizer = make_optimizer(replace(recipe, lr=0.1), list(policy.parameters().values()))
+    learn(policy, optimizer, [(written(1), 1.0)], recipe, beta=0.0)
+    before = policy.logits.detach().clone()
+    with pytest.raises(TrainingError, match=r"step 7 is nan.*--lr"):
+        learn(policy, optimizer, [(written(1), math.nan)], recipe, beta=0.0, step=7)
+    assert torch.equal(policy.logits.detach(), before)
+    assert before[1] > 0
+
+
+def test_every_question_is_met_before_one_is_met_again() -> None:
+    met = [one.id for step in range(4) for one in batch_of(TRAIN, 3, seed=1, step=step)]
+    assert sorted(met[:6]) == sorted(met[6:]) == [one.id for one in TRAIN]
+    assert met[:6] != met[6:]
+    assert met != [one.id for step in range(4) for one in batch_of(TRAIN, 3, seed=2, step=step)]
+
+
+def test_a_prompt_that_is_too_long_fails_its_episode_alone(world: Any) -> None:
+    class Short(BANDIT["Bandit"]):  # type: ignore[misc]
+        def refused(self, messages: Any, room: int) -> Exception | None:
+            return PromptTooLongError(9, 8, room) if "number 1?" in messages[-1][1] else None
+
+    run = partial(run_episodes, world.program("rrr", None))
+    found = roll_out(Short(), run, world.questions[:3], OURS)
+    assert [one.episode.error for one in found] == [None, "prompt_too_long", None]
+    assert [len(one.counts) for one in found] == [1, 0, 1]
+    arm = evaluation_of("one", [one.episode for one in found], metrics_by_name(["hit"]))
+    assert [row.failure for row in arm.rows] == [None, "prompt_too_long", None]
 
 
 def run(
     policy: Any, folder: Path, recipe: Recipe = RECIPES["ours"], settings: ReinforceSettings = SETTINGS, **given: Any
 ) -> Reinforced:
-    given = {"run": BANDIT["one_turn"], "reward": BANDIT["Words"](), "train": TRAIN, "dev": DEV} | given
-    train, dev = given.pop("train"), given.pop("dev")
-    return reinforce(policy, train, dev, recipe=recipe, settings=settings, folder=folder, **given)
+    given = {"run": BANDIT["one_turn"], "reward": BANDIT["Words"]()} | given
+    return reinforce(policy, TRAIN, DEV, recipe=recipe, settings=settings, folder=folder, **given)
 
 
 @pytest.mark.parametrize("name", list(RECIPES))
@@ -48,116 +208,101 @@ def test_what_is_rewarded_is_written_more(tmp_path: Path, name: str) -> None:
     assert [line["step"] for line in lines] == list(range(1, 13))
     assert lines[-1]["reward"] > lines[0]["reward"] + 0.5
     assert shares[1] == shares.max() > 0.3 > shares[2]
-    assert done.first == 0.0
-    assert done.best == 1.5
-    assert done.steps == 12
+    assert (done.first, done.best, done.steps) == (0.0, 1.5, 12)
     assert 0 < done.best_step <= 12
     assert lines[-1]["kl"] > 0
-    assert (lines[-1]["beta"] == recipe_beta(name)) == (name != "paper")
+    assert (lines[-1]["beta"] == RECIPES[name].kl.beta) == (name != "paper")
 
 
-def recipe_beta(name: str) -> float:
-    return RECIPES[name].kl.beta
-
-
-@pytest.mark.parametrize(("name", "stop"), [("ours", 1), ("ours", 4), ("ours", 11), ("seed", 3), ("paper", 5)])
-def test_a_run_that_was_ended_goes_on_to_the_same_result(tmp_path: Path, name: str, stop: int) -> None:
-    whole = BANDIT["Bandit"](1.0)
-    expected = run(whole, tmp_path / "whole", RECIPES[name])
-
-    def ended(what: str, done: int, total: int) -> None:
-        if done == stop:
-            raise StopError
-
-    with pytest.raises(StopError):
-        run(BANDIT["Bandit"](1.0), tmp_path / "ended", RECIPES[name], progress=ended)
-    policy = BANDIT["Bandit"](1.0)
-    assert run(policy, tmp_path / "ended", RECIPES[name]) == expected
-    assert torch.equal(policy.logits, whole.logits)
-    logs = [[{**line, "seconds": 0} for line in read_lines(tmp_path / folder / LOG)] for folder in ("whole", "ended")]
-    assert logs[0] == logs[1]
-
-
-def test_a_run_that_is_done_only_gives_its_result(tmp_path: Path) -> None:
-    policy, again = BANDIT["Bandit"](1.0), BANDIT["Bandit"](1.0)
-    expected = run(policy, tmp_path)
+@pytest.mark.parametrize(("name", "stop"), [("ours", 3), ("ours", 11), ("seed", 6), ("paper", 9)])
+def test_a_run_that_was_ended_goes_on_from_its_checkpoint(tmp_path: Path, name: str, stop: int) -> None:
     steps: list[int] = []
-    assert run(again, tmp_path, progress=lambda what, done, total: steps.append(done)) == expected
-    assert torch.equal(policy.logits, again.logits)
-    assert steps == []
-
-
-def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path: Path) -> None:
-    expected = run(BANDIT["Bandit"](1.0), tmp_path / "whole")
 
     def ended(what: str, done: int, total: int) -> None:
-        if done == 7:
-            raise StopError
+        steps.append(done)
+        if len(steps) == stop:
+            raise KeyboardInterrupt
 
-    with pytest.raises(StopError):
-        run(BANDIT["Bandit"](1.0), tmp_path / "ended", progress=ended)
-    newest = max(tmp_path.glob("ended/step-*.safetensors"))
-    newest.write_bytes(newest.read_bytes()[:-3])
-    found = run(BANDIT["Bandit"](1.0), tmp_path / "ended")
-    assert replace(found, notes=()) == expected
-    assert "the checkpoint of step 6 is damaged" in found.notes[0]
+    with pytest.raises(KeyboardInterrupt):
+        run(BANDIT["Bandit"](1.0), tmp_path, RECIPES[name], progress=ended)
+    policy, again = BANDIT["Bandit"](1.0), BANDIT["Bandit"](1.0)
+    done = run(policy, tmp_path, RECIPES[name], progress=ended)
+    kept = max(one for one in (0, 4, 5, 8, 10) if one <= stop)  # each 5 steps, and after each look at dev
+    assert steps == [*range(1, stop + 1), *range(kept + 1, 13)]
+    assert done.best == 1.5
+    assert [line["step"] for line in read_lines(tmp_path / LOG) if line["kind"] == "step"] == list(range(1, 13))
+    assert run(again, tmp_path, RECIPES[name], progress=ended) == done  # it is done, and only gives its result
+    assert steps[-1] == 12 == len(set(steps))
+    assert torch.equal(policy.logits, again.logits)
 
 
-def test_damaged_best_weights_are_not_taken_for_older_ones(tmp_path: Path) -> None:
+def test_damaged_files_and_those_of_another_model_are_named(tmp_path: Path) -> None:
     run(BANDIT["Bandit"](1.0), tmp_path)
-    newest = max((tmp_path / "best").glob("step-*.safetensors"))
-    newest.write_bytes(newest.read_bytes()[:-3])
-    with pytest.raises(InputError, match=r"the best weights, those of step \d+, are missing .* or damaged"):
-        run(BANDIT["Bandit"](1.0), tmp_path)
+    other = BANDIT["Bandit"]()
+    other.logits = torch.nn.Parameter(torch.zeros(3))
+    with pytest.raises(InputError, match="has the weights of another training"):
+        run(other, tmp_path)
+    for name in ("best", "checkpoint"):
+        file = tmp_path / f"{name}.safetensors"
+        file.write_bytes(file.read_bytes()[:-3])
+        with pytest.raises(InputError, match=f"{name}.safetensors .* is damaged .* delete that folder"):
+            run(BANDIT["Bandit"](1.0), tmp_path)
+
+
+class Told:
+    """Rewards of the words, changed by a function of the score and its episode."""
+
+    def __init__(self, change: Any) -> None:
+        self.change = change
+
+    def score(self, episodes: Any, tokens: Any = None) -> Any:
+        scored = BANDIT["Words"]().score(episodes, tokens)
+        return [self.change(*one) for one in zip(scored, episodes, strict=True)]
 
 
 def test_it_ends_early_and_keeps_the_best(tmp_path: Path) -> None:
-    class Worse:
-        calls = 0
+    looks: list[float] = []
 
-        def score(self, episodes: Any, tokens: Any = None) -> Any:
-            scored = BANDIT["Words"]().score(episodes, tokens)
-            if episodes[0].question.id.startswith("d"):
-                Worse.calls += 1
-                scored = [replace(one, value=1.0 / Worse.calls) for one in scored]
+    def worse(scored: Any, episode: Any) -> Any:
+        if not episode.question.id.startswith("d"):
             return scored
+        looks.append(1.0 / (1 + len(looks) // len(DEV)))
+        return replace(scored, value=looks[-1])
 
     policy = BANDIT["Bandit"](1.0)
-    done = run(policy, tmp_path, settings=replace(SETTINGS, look_each=2, patience=2), reward=Worse())
+    done = run(policy, tmp_path, settings=replace(SETTINGS, look_each=2, patience=2), reward=Told(worse))
     assert (done.steps, done.best_step, done.early, done.first, done.best) == (4, 0, True, 1.0, 1.0)
     assert torch.equal(policy.logits.detach(), torch.ones(5))
 
 
 @pytest.mark.parametrize(("value", "said"), [(0.25, r"0\.25 each time"), (math.nan, "could not be worked out for any")])
-def test_a_constant_reward_is_said(tmp_path: Path, value: float, said: str) -> None:
+@pytest.mark.parametrize("name", ["ours", "paper"])
+def test_a_constant_reward_is_said_and_moves_nothing(tmp_path: Path, name: str, value: float, said: str) -> None:
+    reward = Told(lambda scored, episode: replace(scored, reward=value))
     with pytest.raises(TrainingError, match=f"last 3 steps the reward of all 48 episodes.*{said}.*--metric"):
-        run(BANDIT["Bandit"](1.0), tmp_path, settings=replace(SETTINGS, constant=3), reward=BANDIT["Constant"](value))
-
-
-def test_steps_that_taught_nothing_are_counted(tmp_path: Path) -> None:
-    done = run(BANDIT["Bandit"](1.0), tmp_path, replace(RECIPES["ours"], steps=2), reward=BANDIT["Constant"]())
+        run(BANDIT["Bandit"](1.0), tmp_path, RECIPES[name], replace(SETTINGS, constant=3), reward=reward)
+    done = run(BANDIT["Bandit"](1.0), tmp_path / "two", replace(RECIPES[name], steps=2), reward=reward)
     assert (done.steps, done.flat) == (2, 2)
-
-
-class ByQuestion:
-    """Each question has its own reward; after some calls nothing else counts."""
-
-    def __init__(self, calls: int) -> None:
-        self.calls = calls
-
-    def score(self, episodes: Any, tokens: Any = None) -> Any:
-        self.calls -= 1
-        scored = BANDIT["Words"]().score(episodes, tokens)
-        if self.calls >= 0:
-            return scored
-        return [replace(one, reward=float(e.question.id[1:])) for one, e in zip(scored, episodes, strict=True)]
+    steps = [line for line in read_lines(tmp_path / "two" / LOG) if line["kind"] == "step"]
+    assert steps[0]["beta"] == RECIPES[name].kl.beta
+    assert (steps[1]["beta"] == steps[0]["beta"]) == (name == "ours" or math.isnan(value))
 
 
 def test_rewards_that_differ_between_questions_alone_teach_nothing(tmp_path: Path) -> None:
-    settings = replace(SETTINGS, constant=3)
+    settings, calls = replace(SETTINGS, constant=3), [0]
+
+    def reward(first: int) -> Any:
+        calls[0] = 0
+
+        def by_question(scored: Any, episode: Any) -> Any:
+            calls[0] += 1
+            return scored if calls[0] <= first else replace(scored, reward=float(episode.question.id[1:]))
+
+        return Told(by_question)
+
     with pytest.raises(TrainingError, match="was that of the other samples each time"):
-        run(BANDIT["Bandit"](1.0), tmp_path / "never", settings=settings, reward=ByQuestion(0))
-    done = run(BANDIT["Bandit"](1.0), tmp_path / "later", settings=settings, reward=ByQuestion(3))
+        run(BANDIT["Bandit"](1.0), tmp_path / "never", settings=settings, reward=reward(0))
+    done = run(BANDIT["Bandit"](1.0), tmp_path / "later", settings=settings, reward=reward(3 + 2 * 16))
     assert (done.steps, done.flat, done.early) == (5, 3, True)
     assert done.notes[0].startswith("it ended after step 5: the last 3 steps taught nothing")
 
@@ -167,55 +312,19 @@ def test_a_failure_never_looks_better_than_the_question_as_it_is_written(tmp_pat
         made = BANDIT["one_turn"](questions, answer)
         return [replace(one, error="bug") if one.question.id == "d0" else one for one in made]
 
-    class Unlike:
-        def score(self, episodes: Any, tokens: Any = None) -> Any:
-            scored = BANDIT["Words"]().score(episodes, tokens)
-            return [
-                replace(s, value=math.nan if e.error else 0.3, reward=math.nan if e.error else s.reward, plain=-0.6)
-                for s, e in zip(scored, episodes, strict=True)
-            ]
+    def unlike(scored: Any, episode: Any) -> Any:
+        failed = episode.error is not None
+        return replace(scored, value=math.nan if failed else 0.3, plain=-0.6, reward=math.nan if failed else 1.0)
 
-    done = run(BANDIT["Bandit"](1.0), tmp_path, replace(RECIPES["ours"], steps=1), run=failing, reward=Unlike())
+    done = run(BANDIT["Bandit"](1.0), tmp_path, replace(RECIPES["ours"], steps=1), run=failing, reward=Told(unlike))
     assert done.first == pytest.approx((0.3 + 0.3 - 0.6) / 3)
     assert [line["failed"] for line in read_lines(tmp_path / LOG)] == [1, 0, 1]
 
 
-def test_a_loss_that_is_no_number_leaves_the_last_checkpoint(tmp_path: Path) -> None:
-    class Broken(BANDIT["Bandit"]):  # type: ignore[misc]
-        asked = 0
-
-        def log_probs(self, completions: Any, *, reference: bool = False) -> Any:
-            found = super().log_probs(completions, reference=reference)
-            Broken.asked += not reference
-            return [one * math.nan for one in found] if Broken.asked > 20 else found
-
-    with pytest.raises(TrainingError, match=r"the loss of step \d+ is nan"):
-        run(Broken(1.0), tmp_path)
-    expected = run(BANDIT["Bandit"](1.0), tmp_path / "whole")
-    assert run(BANDIT["Bandit"](1.0), tmp_path) == expected
-
-
-def test_a_step_without_rewards_leaves_the_weight_of_the_kl_alone(tmp_path: Path) -> None:
-    settings, reward = replace(SETTINGS, constant=3), BANDIT["Constant"](math.nan)
-    with pytest.raises(TrainingError, match="could not be worked out for any"):
-        run(BANDIT["Bandit"](1.0), tmp_path, RECIPES["paper"], settings, reward=reward)
-    betas = {line["beta"] for line in read_lines(tmp_path / LOG) if line["kind"] == "step"}
-    assert betas == {PAPER.kl.beta}
-
-
-@pytest.mark.parametrize("name", ["keep_each", "look_each", "patience", "constant", "chunk"])
-def test_settings_out_of_range(name: str) -> None:
-    with pytest.raises(InputError, match=f"{name} of the reinforcement must be 1 or more, but got 0"):
-        ReinforceSettings(**{name: 0})
-
-
-def test_without_questions_it_says_how_many_are_missing(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="1 question in dev or more, but has 0: 1 more"):
-        run(BANDIT["Bandit"](1.0), tmp_path, dev=[])
+def test_what_cannot_be_is_said(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="none of the 3 dev questions could be scored"):
-        run(BANDIT["Bandit"](1.0), tmp_path, reward=Unscored())
-
-
-class Unscored:
-    def score(self, episodes: Any, tokens: Any = None) -> Any:
-        return [replace(one, value=math.nan) for one in BANDIT["Words"]().score(episodes, tokens)]
+        run(BANDIT["Bandit"](1.0), tmp_path, reward=Told(lambda scored, _: replace(scored, value=math.nan)))
+    for name in ("look_each", "patience", "constant"):
+        with pytest.raises(InputError, match=f"{name} of the reinforcement must be 1 or more, but got 0"):
+            ReinforceSettings(**{name: 0})
+    assert json.loads(json.dumps(OURS.to_json()))["name"] == "ours"

@@ -1,4 +1,4 @@
-"""Does a policy cheat, or lose its wits: what its completions look like beside those of the model before.
+"""Checks against reward hacking: what a policy's completions look like beside those of the model before.
 
 A reward can be raised by what is no rewriting at all: copying the question, writing nothing, naming the answer, or the
 same text whatever is asked. None of it is forbidden; all of it is counted and reported.
@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-from querywright.errors import InputError
 from querywright.metrics.tokens import normalize_answer
+from querywright.optimize.rewriter.rollouts import Rollout
 from querywright.optimize.rewriter.types import Episode
 from querywright.programs.query_cleaning import LONGEST_QUERY
 
@@ -34,7 +33,7 @@ _MEANINGS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Guards:
+class RewardChecks:
     """What the completions of some episodes look like; each share is in [0, 1], and NaN-free: 0 of nothing is 0.
 
     Args:
@@ -44,7 +43,7 @@ class Guards:
         over_long: Share with a query of more than 120 characters.
         leaking: Share, of those with a known answer, with a query that names it where question and options do not.
         unreadable: Share of completions that could not be read.
-        cut: Share of completions that were out of room; 0 where it is not known.
+        cut: Share of completions that were out of room.
         equal: Share that searched for just what was searched for another question.
         distinct_2: Distinct pairs of words of all queries, as a share of all pairs (Li et al. 2016, arXiv 1510.03055).
         words: Words of an episode's queries, in the mean.
@@ -61,44 +60,29 @@ class Guards:
     distinct_2: float
     words: float
 
-    def to_json(self) -> dict[str, Any]:
-        """The counts as a JSON object."""
-        return asdict(self)
 
-    @classmethod
-    def from_json(cls, counts: Mapping[str, Any]) -> Guards:
-        """Those that ``to_json`` wrote."""
-        return cls(**{**counts, "episodes": int(counts["episodes"])})
-
-
-def guards(episodes: Sequence[Episode], ended: Sequence[Sequence[bool]] | None = None) -> Guards:
-    """Look at what was written.
-
-    Args:
-        episodes: From ``run_episodes``.
-        ended: Of each episode, whether each completion ended by itself. Default: not known.
-    """
-    if ended is not None and len(ended) != len(episodes):
-        raise InputError(f"got ends of {len(ended)} episodes for {len(episodes)}; give them for each")
+def checked(rollouts: Sequence[Rollout]) -> RewardChecks:
+    """Look at what was written."""
+    episodes = [one.episode for one in rollouts]
     through = [episode for episode in episodes if episode.prediction is not None]
     read = [text for episode in episodes for text in episode.read]
-    ends = [one for each in ended or () for one in each]
+    ends = [one.ended for rollout in rollouts for one in rollout.completions]
     known = [episode for episode in through if any(map(normalize_answer, episode.question.answers))]
-    return Guards(
+    return RewardChecks(
         episodes=len(through),
         empty=_share(sum(not episode.queries for episode in through), len(through)),
         copied=_share(sum(map(_is_copied, through)), len(through)),
         over_long=_share(sum(any(len(q) > LONGEST_QUERY for q in one.queries) for one in through), len(through)),
-        leaking=_share(sum(map(leaks, known)), len(known)),
+        leaking=_share(sum(map(_leaks, known)), len(known)),
         unreadable=_share(read.count(None), len(read)),
         cut=_share(ends.count(False), len(ends)),
         equal=_share(_equal(through), len(through)),
-        distinct_2=distinct_2([query for episode in through for query in episode.queries]),
+        distinct_2=_distinct_2([query for episode in through for query in episode.queries]),
         words=_share(sum(len(query.split()) for one in through for query in one.queries), len(through)),
     )
 
 
-def warnings(before: Guards, after: Guards) -> list[str]:
+def warnings(before: RewardChecks, after: RewardChecks) -> list[str]:
     """What got worse, in sentences; none where nothing did.
 
     Args:
@@ -121,7 +105,7 @@ def warnings(before: Guards, after: Guards) -> list[str]:
     return said
 
 
-def leaks(episode: Episode) -> bool:
+def _leaks(episode: Episode) -> bool:
     """Whether a query names the right answer, as whole words, and neither the question nor an option does.
 
     A model that knows the answer may search for it, which is no fraud; one that learnt the training answers by heart
@@ -133,18 +117,10 @@ def leaks(episode: Episode) -> bool:
     return any(answer in _spaced(query) for answer in answers for query in episode.queries)
 
 
-def distinct_2(texts: Sequence[str]) -> float:
-    """Distinct pairs of neighbouring words, as a share of all pairs; 0 without any.
-
-    Args:
-        texts: Any texts; a pair does not span two of them.
-    """
-    pairs = [pair for text in texts for pair in _pairs(normalize_answer(text).split())]
+def _distinct_2(texts: Sequence[str]) -> float:
+    """Distinct pairs of neighbouring words, as a share of all pairs; 0 without any."""
+    pairs = [pair for text in texts for pair in itertools.pairwise(normalize_answer(text).split())]
     return _share(len(set(pairs)), len(pairs))
-
-
-def _pairs(words: Sequence[str]) -> list[tuple[str, str]]:
-    return list(itertools.pairwise(words))
 
 
 def _is_copied(episode: Episode) -> bool:

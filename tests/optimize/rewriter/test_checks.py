@@ -1,0 +1,294 @@
+"""What a training is refused for, what is noticed of its rewrites, and how the trained model stands."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from querywright.data.splits import Splits, asked_of
+from querywright.data.types import Label, Question
+from querywright.errors import InputError
+from querywright.optimize.evaluate import Evaluation, Row
+from querywright.optimize.results import NO_REWRITING
+from querywright.optimize.rewriter.evaluation import TRAINED, UNTRAINED, compared, standing
+from querywright.optimize.rewriter.pairs import Pair, check_pairs_file, read_pairs, write_pairs
+from querywright.optimize.rewriter.recipes import SEED
+from querywright.optimize.rewriter.report import rewriter_card, rewriter_html
+from querywright.optimize.rewriter.reward_checks import checked, warnings
+from querywright.optimize.rewriter.rollouts import Rollout
+from querywright.optimize.rewriter.settings import (
+    STAGES,
+    CollectSettings,
+    Given,
+    TrainSettings,
+    check_training,
+    split_pairs,
+)
+from querywright.optimize.rewriter.types import Completion, Episode
+from querywright.retrieval.types import Query
+
+QUESTIONS = [
+    Question(f"q{n}", f"What of number {n}?", answer=f"right {n}", evidence={f"decides-{n}": Label.ENTAILED})
+    for n in range(24)
+]
+SPLITS = Splits(QUESTIONS[:16], QUESTIONS[16:20], QUESTIONS[20:])
+SETTINGS = TrainSettings(technique="rrr", stages=("warmup",), metric="recall@5")
+READER: Any = SimpleNamespace(model="m")
+
+
+def pair(question: str, technique: str = "rrr", **values: Any) -> Pair:
+    return Pair(question, technique, 0, (("user", "What?"),), "{}", 1.0, "me", **values)
+
+
+LEARNT = [pair(f"q{n}") for n in range(16)] + [pair("q0", data="others")]
+
+
+def check(settings: TrainSettings, **given: Any) -> None:
+    check_training(settings, Given(**{"splits": SPLITS, "retriever": None, "collection": "small", **given}))
+
+
+@pytest.mark.parametrize(
+    ("data", "id", "text", "leaks"),
+    [
+        ("small", "q0", "What of number 0?", False),
+        ("small", "q17", "What of number 17?", True),
+        ("small", "q17", "What else?", True),
+        ("", "q17", "", True),
+        ("others", "q17", "What else?", False),
+        ("others", "q17", "", False),
+        ("others", "o1", "What of  NUMBER 21?", True),
+        ("", "o1", "What of number 21?", True),
+        ("others", "q17", "What of number 0?", False),
+    ],
+)
+def test_pairs_of_dev_and_test_questions_are_refused_by_id_in_a_collection_and_by_text_across_them(
+    data: str, id: str, text: str, leaks: bool
+) -> None:
+    asked = asked_of(Question(id, text)) if text else ""
+    pairs = [*LEARNT, pair(id, data=data, asked=asked)]
+    with pytest.raises(InputError, match=r"1 of the 18 pairs .* give the --seed") if leaks else nullcontext():
+        check(SETTINGS, pairs=pairs)
+    if leaks and id == "o1":  # what is asked in train as well is learnt from anyway
+        check(SETTINGS, pairs=pairs, splits=SPLITS._replace(train=[*SPLITS.train, Question("again", text)]))
+
+
+def without(field: str, *parts: str) -> Splits:
+    empty: Any = {"evidence": {}, "answer": None}[field]
+    changed = {name: [replace(one, **{field: empty}) for one in getattr(SPLITS, name)] for name in parts}
+    return SPLITS._replace(**changed)
+
+
+ASKED: dict[str, Any] = {"teacher": READER, "reader": "short_answer", "reader_lm": READER}
+
+
+@pytest.mark.parametrize(
+    ("changes", "given", "said"),
+    [
+        ({}, {"pairs": LEARNT[:4]}, "needs 17 pairs or more, but --pairs has 4: 13 more needed"),
+        ({}, {"pairs": [*LEARNT, pair("q0", "mine")]}, "pairs of 'mine' in --pairs, which is no technique"),
+        ({}, {"splits": SPLITS._replace(dev=[])}, "there is no dev question: 1 more is needed"),
+        ({"stages": ("collect",)}, {}, "nothing to collect rewrites from for the base 'embedded'"),
+        ({"stages": ("warmup", "warmup")}, {}, "each stage once"),
+        ({"stages": ("sleep",)}, {}, "unknown stage 'sleep'"),
+        ({"dtype": "bf16"}, {}, "no dtype 'bf16'"),
+        ({"technique": "plain"}, {}, "plain writes nothing with an LM"),
+        ({"metric": "accuracy"}, {}, "accuracy needs a reader"),
+        ({"technique": "step_back", "stages": STAGES}, {"teacher": "evidence"}, "but not step_back"),
+        ({"stages": STAGES, "recipe": SEED}, {"teacher": READER}, "seed rewards answers and needs a reader"),
+        ({"stages": STAGES}, ASKED | {"splits": without("evidence", "train")}, "none of the 16 train questions"),
+        ({"stages": STAGES, "recipe": SEED}, ASKED | {"splits": without("answer", "train")}, "none of the 16 train"),
+        ({"stages": STAGES, "recipe": SEED}, ASKED | {"splits": without("answer", "dev")}, "none of the 4 dev"),
+        ({"stages": STAGES, "metric": "hit"}, ASKED | {"splits": without("answer", "train")}, "hit needs right answ"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused_with_what_is_missing(
+    changes: dict[str, Any], given: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(InputError, match=said):
+        check(replace(SETTINGS, **changes), **given)
+
+
+def test_what_can_be_trained_is_not_refused() -> None:
+    check(SETTINGS, pairs=LEARNT)
+    check(replace(SETTINGS, recipe=SEED), pairs=LEARNT, splits=without("answer", "train", "dev", "test"))
+    check(replace(SETTINGS, stages=("collect", "warmup"), recipe=SEED), **ASKED | {"splits": without("answer", "dev")})
+    for values, said in (({"candidates": 0}, "candidates must be 1"), ({"temperature": 0.0}, "more than 0")):
+        with pytest.raises(InputError, match=said):
+            CollectSettings(**values)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="rank must be 1 or more, but got 0"):
+        replace(SETTINGS, rank=0)
+
+
+def test_pairs_to_choose_by_are_of_other_questions_in_any_data() -> None:
+    pairs = [
+        pair(f"q{n % 10}", technique, data=data)
+        for n in range(20)
+        for technique in ("rrr", "hcqr")
+        for data in ("small", "others")
+    ]
+    learnt, chosen = split_pairs(pairs, 0)
+    assert len(learnt) + len(chosen) == len(pairs)
+    assert len({one.key for one in chosen}) == 2  # a tenth of 20 questions
+    assert not {one.key for one in chosen} & {one.key for one in learnt}
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda data: data.pop("text"), "text: Field required"),
+        (lambda data: data.update(text=" "), "an empty text"),
+        (lambda data: data.update(messages=[]), "messages"),
+        (lambda data: data.update(messages=[["tool", "x"]]), "the role 'tool'"),
+        (lambda data: data.update(messages=[["user"]]), "messages"),
+        (lambda data: data.update(number=-1), "number"),
+        (lambda data: data.update(question=3), "question"),
+        (lambda data: data.update(data=None), "data"),
+    ],
+)
+def test_a_line_that_is_no_pair_is_named(tmp_path: Path, change: Callable[[Any], Any], said: str) -> None:
+    file = tmp_path / "p.jsonl"
+    whole = pair("q", data="mine", asked="0123")
+    write_pairs(file, [pair("q"), whole])
+    assert read_pairs(file) == [pair("q"), whole]
+    check_pairs_file(file)
+    first, second = map(json.loads, file.read_text().splitlines())
+    assert set(second) - set(first) == {"data", "asked"}  # what is not known of a pair is not written
+    change(second)
+    file.write_text(json.dumps(first) + "\n" + json.dumps(second) + "\n")
+    with pytest.raises(InputError, match=rf"p.jsonl, line 2: no pair \(.*{said}"):
+        read_pairs(file)
+    with pytest.raises(InputError, match=r"'p.jsonl' exists and is no file of pairs"):
+        check_pairs_file(file)
+
+
+def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"'p.jsonl' cannot be read"):
+        read_pairs(tmp_path / "p.jsonl")
+    (tmp_path / "p.jsonl").write_bytes(b"\xff\n")
+    with pytest.raises(InputError, match="not UTF-8"):
+        read_pairs(tmp_path / "p.jsonl")
+
+
+def rollout(id: str, *queries: str, read: Sequence[str | None] = ("{}",), **question: Any) -> Rollout:
+    asked = Question(id, f"Who found {id} radium?", **{"answer": "Marie Curie", **question})
+    prediction = SimpleNamespace(queries=[Query(query) for query in queries])
+    return Rollout(Episode(asked, (), tuple("x" for _ in read), prediction, None, tuple(read)), ())
+
+
+def test_each_way_to_cheat_is_counted() -> None:
+    failed = Rollout(Episode(Question("i", "?"), (), ("x",), None, "bug", (None,)), ())
+    ended = tuple(Completion("", (), (1,), one) for one in (True, True, False))
+    found = checked(
+        [
+            rollout("a", "discovery of radium"),
+            rollout("b"),
+            rollout("c", "who found C radium"),
+            rollout("d", "word " * 30),
+            rollout("e", "marie curie radium"),
+            rollout("f", "x", read=("{}", None)),
+            rollout("g", "radium history chemist"),
+            replace(rollout("h", "Radium history, chemist!"), completions=ended),
+            failed,
+        ]
+    )
+    assert found.episodes == 8
+    assert (found.empty, found.copied, found.over_long, found.leaking) == (1 / 8,) * 4
+    assert (found.equal, found.unreadable, found.cut) == (2 / 8, 2 / 10, pytest.approx(1 / 3))
+    assert checked([rollout("a", "radium"), rollout("a", "radium")]).equal == 0  # samples of one question may be equal
+    assert checked([rollout("a", "red fox runs", "red fox sleeps", "one")]).distinct_2 == 3 / 4
+    assert checked([]).words == 0
+
+
+@pytest.mark.parametrize(
+    ("question", "leaks"),
+    [
+        ({}, 1),
+        ({"options": ("Marie Curie", "Bohr")}, 0),
+        ({"answer": "radium"}, 0),
+        ({"answer": "curi"}, 0),  # whole words
+        ({"answer": "A"}, 0),
+    ],
+)
+def test_an_answer_that_the_question_or_an_option_names_is_no_leak(question: dict[str, Any], leaks: int) -> None:
+    assert checked([rollout("a", "curie born Marie Curie a", **question)]).leaking == leaks
+
+
+def test_what_got_worse_is_said_and_nothing_else() -> None:
+    before = checked([rollout("a", "radium chemist prize"), rollout("b", "uranium ore mine")])
+    assert warnings(before, before) == []
+    said = warnings(before, checked([rollout(id, "radium radium radium radium") for id in "ab"]))
+    assert said[0] == "100% of the rewrites were the same as for another question (0% before)"
+    assert [one.partition(" fell")[0] for one in said[1:]] == ["diversity"]
+    long = [rollout("a", "radium one two three four five six"), rollout("b", "ore and nine more words are here")]
+    assert warnings(before, checked(long)) == ["queries grew to 7 words a question (3 before)"]
+
+
+def arm(name: str, values: Sequence[float], query: str = "a query") -> Evaluation:
+    rows = [Row(f"q{n}", {"ndcg@10": value}, queries=(("rewrite", f"{query} {n}"),)) for n, value in enumerate(values)]
+    return Evaluation(name, tuple(rows), 0.0)
+
+
+@pytest.mark.parametrize(
+    ("values", "verdict", "warning"),
+    [
+        ([1.0] * 8 + [0.0] * 2, "better", None),
+        ([0.0] * 10, "no difference shown", "no gain"),
+        ([-1.0] * 2 + [0.0] * 8, "no difference shown", "its mean is below"),
+        ([-1.0] * 8 + [0.0] * 2, "worse", "WORSE than the question as it is written"),
+        ([math.nan] * 10, "not measured", "no gain"),
+    ],
+)
+def test_how_a_rewriter_stands(values: list[float], verdict: str, warning: str | None) -> None:
+    made = standing(compared([arm(NO_REWRITING, [0.0] * 10), arm(TRAINED, values)], QUESTIONS[:10]), "ndcg@10")
+    assert made.verdict == verdict
+    assert (made.warning or "").startswith(warning or "")
+    assert (made.warning is None) == (warning is None)
+
+
+def card(found: Any) -> dict[str, Any]:
+    made = standing(found, "ndcg@10")
+    return {
+        "technique": "rrr", "techniques": ["rrr"], "base": "tiny", "created": "2026-01-02",
+        "stages": {"warmup": {"steps": 2}},
+        "recipe": {"name": "ours", "lr": 0.1}, "metric": "ndcg@10", "collection": "<b>mine</b>",
+        "settings": {"seed": 3}, "data": {"dev": {"n": 10, "sha256": "x"}},
+        "standing": {"dev": {"verdict": made.verdict, "sentence": made.sentence, "warning": made.warning}},
+        "guards": {"before": {"copied": 0.0}, "after": {"copied": 0.5}, "warnings": ["50% only copied <i>"]},
+    }  # fmt: skip
+
+
+def test_the_page_and_the_card_say_what_was_found() -> None:
+    arms = [
+        arm(NO_REWRITING, [0.5] * 10), arm(UNTRAINED, [0.5] * 10, "before"),
+        arm(TRAINED, [-1.0] * 8 + [0.5] * 2, "<script>after"),
+    ]  # fmt: skip
+    questions = [Question(f"q{n}", f"What is {n}?") for n in range(10)]
+    found = compared(arms, questions)
+    log = [
+        {"kind": "dev", "step": 0, "value": 0.5, "plain": 0.4, "guards": {"copied": 0.1}},
+        {"kind": "step", "step": 1, "reward": 0.1, "kl": 0.0, "tokens": 9.0, "guards": {"copied": 0.1}},
+        {"kind": "step", "step": 2, "reward": None, "kl": 0.2, "tokens": 8.0, "guards": {"copied": 0.2}},
+    ]
+    html = rewriter_html("mine", card(found), found, None, questions, reinforcement=log)
+    assert "WORSE than the question as it is written" in html
+    assert "<script>after" not in html
+    assert "<b>mine</b>" not in html
+    assert "&lt;script&gt;after 0" in html
+    assert "before 0" in html
+    figures = json.loads(html.split('id="report-figures">')[1].split("</script>")[0])
+    assert figures["figure-dev"]["data"][0]["x"] == [0.0]
+    assert figures["figure-reward"]["data"][0]["y"] == [0.1]
+    assert [one["name"] for one in figures["figure-guards"]["data"]] == ["copied"]
+    readme = rewriter_card("mine", card(found), found, None)
+    assert "**WORSE than the question as it is written: do not use this rewriter** (dev)." in readme
+    assert "| trained | 10 | -70.0" in readme
+    assert "- 50% only copied <i>" in readme
+    assert "--rewriter path/to/mine" in readme
