@@ -47,12 +47,10 @@ def started(folder: Path, device: str) -> Any:
     from safetensors.torch import load_file
 
     from querywright.models.hf import load_base
-    from querywright.optimize.rewriter.lora import LoraSettings
     from querywright.optimize.rewriter.policy import HFPolicy
 
     config = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
-    lora = LoraSettings(rank=config["r"], alpha=config["lora_alpha"])
-    policy = HFPolicy(*load_base("embedded"), lora=lora, device=device)
+    policy = HFPolicy(load_base("embedded"), rank=config["r"], device=device)
     known = load_file(folder / "adapter.safetensors")
     mine = {name: known.get(_filed(name)) for name in policy.parameters()}
     missing = [name for name, one in mine.items() if one is None]
@@ -79,11 +77,11 @@ def measure(options: argparse.Namespace, work: Path, say: Any) -> dict[str, Any]
     from querywright.data import load_sample
     from querywright.data.splits import split_questions
     from querywright.models.embedder import resolve_embedder
+    from querywright.optimize.rewriter.checkpoints import read_lines
     from querywright.optimize.rewriter.episodes import run_episodes
-    from querywright.optimize.rewriter.keeping import read_lines
     from querywright.optimize.rewriter.recipes import RECIPES as KNOWN
     from querywright.optimize.rewriter.reinforce import LOG, ReinforceSettings, reinforce
-    from querywright.optimize.rewriter.rewards import make_reward
+    from querywright.optimize.rewriter.rewards import Reward
     from querywright.programs import make_program
     from querywright.retrieval.chroma import ChromaRetriever
     from querywright.retrieval.index import build_collection
@@ -105,8 +103,8 @@ def measure(options: argparse.Namespace, work: Path, say: Any) -> dict[str, Any]
         folder = work / name
         reinforce(
             started(options.rewriter, options.device), splits.train, splits.dev,
-            run=partial(run_episodes, program, lm=lm), reward=make_reward(recipe, program, lm=lm), recipe=recipe,
-            settings=ReinforceSettings(look_each=max(1, options.steps // 2), keep_each=1, patience=99, constant=99),
+            run=partial(run_episodes, program, lm=lm), reward=Reward(recipe, program, lm=lm), recipe=recipe,
+            settings=ReinforceSettings(look_each=max(1, options.steps // 2), patience=99, constant=99),
             folder=folder, progress=lambda what, done, total, name=name: say(f"{name}: step {done} of {total}"),
         )  # fmt: skip
         log = read_lines(folder / LOG)
@@ -127,7 +125,7 @@ def check_same(work: Path, sizes: dict[str, int], rewriter: Path) -> None:
     Raises:
         SystemExit: Its curves are of something else.
     """
-    from querywright.optimize.rewriter.keeping import write_json
+    from querywright.optimize.rewriter.checkpoints import write_json
 
     manifest, file = rewriter / "rewriter.json", work / "recipes.json"
     if not manifest.is_file():
@@ -218,9 +216,9 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     for line in () if options.json else lines(found):
         say(line)
     if options.json:
-        from querywright.optimize.rewriter.keeping import finite_all
+        from querywright.optimize.rewriter.checkpoints import as_plain
 
-        print(json.dumps(finite_all(found), indent=2))
+        print(json.dumps(as_plain(found), indent=2))
     return found
 
 

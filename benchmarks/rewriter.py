@@ -271,7 +271,7 @@ def policy_of(rewriter: Any) -> Any:
     base = load_rewriter(rewriter)
     # LoRA stands in the model itself, whose arguments the one around it does not name.
     inner = base.model.get_base_model() if rewriter.form == "lora" else base.model
-    return HFPolicy(inner, base.tokenizer, base.kind, lora=None)
+    return HFPolicy(base._replace(model=inner), rank=None)
 
 
 def throughput(

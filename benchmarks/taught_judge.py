@@ -97,7 +97,7 @@ def taught(case: Mapping[str, Any]) -> Any:
     """The judge's prompt, and what it should have said: a pair to learn from."""
     from querywright.optimize.rewriter.canonical import as_written, json_text
     from querywright.optimize.rewriter.episodes import REWRITER_LIMITS, first_asked
-    from querywright.optimize.rewriter.types import Pair
+    from querywright.optimize.rewriter.pairs import Pair
 
     judge, known = AnswerabilityJudge(), judged(case)
     messages, schema = first_asked(lambda: judge(**judge.shown(known.case)))
@@ -123,22 +123,20 @@ def reason(case: Mapping[str, Any]) -> str:
 def teach(pairs: Sequence[Any], options: argparse.Namespace, work: Path, say: Any) -> tuple[Path, dict[str, Any]]:
     """The folder of an adapter that learnt from the pairs, and how it went."""
     from querywright.models.hf import load_base
-    from querywright.models.rewriter_bases import describe_base, save_weights
+    from querywright.models.rewriter_bases import describe_base
     from querywright.models.rewriters import write_rewriter
     from querywright.optimize.rewriter.episodes import REWRITER_LIMITS
-    from querywright.optimize.rewriter.lora import LoraSettings
     from querywright.optimize.rewriter.policy import HFPolicy
     from querywright.optimize.rewriter.warmup import WarmupSettings, warm_up
 
-    base = load_base("embedded")
-    policy = HFPolicy(*base, lora=LoraSettings(), device=options.device)
+    policy = HFPolicy(load_base("embedded"), device=options.device)
     learnt, looked_at = pairs[: options.train], pairs[options.train :]
     settings = WarmupSettings(epochs=options.epochs, lr=5e-4)
     done = warm_up(
         policy, learnt, looked_at, settings, work / "work",
         lambda what, step, steps: say(f"{what}: step {step} of {steps}"),
     )  # fmt: skip
-    save_weights(base, work / "weights", name="embedded")
+    policy.save(work / "weights")
     limits = {"max_chars": REWRITER_LIMITS.max_chars, "max_items": REWRITER_LIMITS.max_items}
     write_rewriter(
         work / "judge", work / "weights", base=describe_base("embedded"), techniques=["judge"], recipe="warm-up",

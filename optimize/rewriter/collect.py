@@ -20,8 +20,8 @@ import dspy
 from querywright.data.splits import asked_of
 from querywright.data.types import Question
 from querywright.metrics.dspy_metrics import METRICS
-from querywright.models.engine_errors import NotStoredError
 from querywright.models.cached import stored_only
+from querywright.models.engine_errors import NotStoredError
 from querywright.optimize.dspy_context import asking
 from querywright.optimize.evaluate import Progress
 from querywright.optimize.failures import failure_kind

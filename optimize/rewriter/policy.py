@@ -67,7 +67,7 @@ class HFPolicy:
         model, tokenizer, kind = base
         if tokenizer.eos_token_id is None:
             raise ModelError("the tokenizer of the base model has no end token; take a model whose tokenizer has one")
-        self.device, self.tokenizer, self.kind = _device(device), tokenizer, kind
+        self.device, self.tokenizer, self.kind = device_of(device), tokenizer, kind
         self._ends = end_tokens(base)
         self._form = Form(
             kind,
@@ -270,7 +270,12 @@ def _draw(logits: Any, *, generator: Any, temperature: float, top_k: int, top_p:
     return names.gather(-1, torch.multinomial(kept, 1, generator=generator))[:, 0]
 
 
-def _device(name: str) -> str:
+def device_of(name: str) -> str:
+    """The device of that name; ``auto`` is a GPU where there is one.
+
+    Raises:
+        InputError: There is no such device.
+    """
     import torch
 
     if name == "auto":

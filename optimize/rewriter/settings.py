@@ -22,7 +22,7 @@ from querywright.optimize.rewriter.checkpoints import as_plain, plain_json, read
 from querywright.optimize.rewriter.episodes import REWRITER_LIMITS
 from querywright.optimize.rewriter.evidence import check_taught
 from querywright.optimize.rewriter.pairs import Pair
-from querywright.optimize.rewriter.policy import check_dtype
+from querywright.optimize.rewriter.policy import check_dtype, device_of
 from querywright.optimize.rewriter.recipes import OURS, Recipe, check_least
 from querywright.optimize.rewriter.reinforce import ReinforceSettings
 from querywright.optimize.rewriter.rollouts import seed_of
@@ -180,17 +180,12 @@ def check_training(settings: TrainSettings, given: Given) -> None:
         if not part and name != "test":
             raise InputError(f"there is no {name} question: 1 more is needed; give more questions or other --sizes")
     check_dtype(settings.dtype)
+    device_of(settings.device)
     _check_measured(settings.metric, "dev", splits.dev)
     if collects and given.teacher is None and given.study is None:
         raise InputError(
             f"there is nothing to collect rewrites from for the base {settings.base!r}: give --teacher NAME or "
             "--from-study FOLDER, or leave the stage collect out (--stages)"
-        )
-    least = settings.warmup.least + 1  # and one that the epoch is chosen by
-    if WARMUP in settings.stages and not collects and len(pairs) < least:
-        raise InputError(
-            f"the warm-up learns from collected rewrites and needs {least} pairs or more, but --pairs has "
-            f"{len(pairs)}: {least - len(pairs)} more needed; add the stage collect, or collect from more questions"
         )
     for name in sorted({pair.technique for pair in pairs} - set(TECHNIQUES)):
         raise InputError(
@@ -202,6 +197,12 @@ def check_training(settings: TrainSettings, given: Given) -> None:
         raise InputError(
             f"{leaking} of the {len(pairs)} pairs of --pairs are of dev or test questions, which must not be learnt "
             "from: give the --seed and --sizes that the pairs were collected with, or other pairs"
+        )
+    least = settings.warmup.least + 1  # and one that the epoch is chosen by
+    if WARMUP in settings.stages and not collects and len(pairs) < least:
+        raise InputError(
+            f"the warm-up learns from collected rewrites and needs {least} pairs or more, but --pairs has "
+            f"{len(pairs)}: {least - len(pairs)} more needed; add the stage collect, or collect from more questions"
         )
     if REINFORCE in settings.stages or collects:
         _check_rewarded(settings, "train", splits.train, given)

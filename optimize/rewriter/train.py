@@ -24,8 +24,7 @@ from querywright.models.rewriter_bases import RewriterBase
 from querywright.models.rewriters import write_rewriter
 from querywright.optimize.comparison import Compared
 from querywright.optimize.evaluate import Evaluation, Progress, evaluate, metrics_by_name
-from querywright.optimize.report import today
-from querywright.optimize.results import NO_REWRITING
+from querywright.optimize.results import NO_REWRITING, today
 from querywright.optimize.rewriter.checkpoints import as_plain, read_json, read_lines, write_json
 from querywright.optimize.rewriter.collect import collect, collect_from_study
 from querywright.optimize.rewriter.episodes import run_episodes

@@ -95,7 +95,7 @@ class Writes:
 
     def write(self, prompts: Sequence[Messages], room: int) -> list[Completion]:
         self.given.append(len(prompts))
-        return [Completion("text", (1,), self.tokens, (), ended=True) for _ in prompts]
+        return [Completion("text", (1,), self.tokens, ended=True) for _ in prompts]
 
 
 def test_every_way_is_measured_beside_the_search_and_the_frozen_lm(benchmark, capsys):
@@ -126,7 +126,7 @@ def test_every_way_is_measured_beside_the_search_and_the_frozen_lm(benchmark, ca
 def test_a_rewriter_of_another_base_runs_through_transformers_alone(benchmark, tmp_path, capsys):
     base = load_base(str(TINY["save_tiny"](tmp_path / "tiny")))
     trained = base._replace(model=GGUF["random_adapter"](base.model, 0.5))
-    save_weights(trained, tmp_path / "weights", name="tiny")
+    save_weights(trained, tmp_path / "weights")
     knobs = {"technique": "rrr", "knobs": {"max_passages": 3}}
     made = write_rewriter(
         tmp_path / "mine", tmp_path / "weights", base=describe_base(str(tmp_path / "tiny")), techniques=["hcqr"],
@@ -147,7 +147,7 @@ def test_a_rewriter_of_another_base_runs_through_transformers_alone(benchmark, t
     asked = [lm15.Request(model="m", messages=(lm15.Message.user(one[0][1]),), config=ROOM) for one in prompts]
     assert written == [engine.complete(request).text for request in asked]
     untaught = load_base(str(tmp_path / "tiny"))
-    assert written != [one.text for one in HFPolicy(*untaught, lora=None).write(prompts, room=8)]
+    assert written != [one.text for one in HFPolicy(untaught, rank=None).write(prompts, room=8)]
 
 
 def test_stored_answers_and_vectors_are_no_measurement(benchmark, tmp_path):

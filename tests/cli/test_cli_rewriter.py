@@ -2,13 +2,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from querywright.cli.main import run
-from querywright.cli.rewriter_options import deep_enough
-from querywright.cli.rewriter_show import curve, told, watched
-from querywright.optimize.rewriter.keeping import add_line, write_json
+from querywright.cli.options import SearchOptions
+from querywright.cli.rewriter_options import RewriteOptions
+from querywright.cli.rewriter_show import watched
+from querywright.optimize.rewriter.checkpoints import write_json, write_lines
 
 SAMPLE = ["rewriter", "train", "sample", "--collection", "mine"]
 
@@ -18,6 +20,7 @@ SAMPLE = ["rewriter", "train", "sample", "--collection", "mine"]
     [
         (["--stages", "collect,dream"], "unknown stage 'dream'; the stages are: collect, warmup, reinforce"),
         (["--stages", "warmup,reinforce"], "the warm-up learns from collected rewrites"),
+        (["--device", "abacus"], "there is no device 'abacus'"),
         (["--technique", "plain"], "plain writes nothing with an LM"),
         (["--recipe", "theirs"], "unknown recipe 'theirs'"),
         (["--metric", "accuracy"], "accuracy needs a reader"),
@@ -30,12 +33,13 @@ SAMPLE = ["rewriter", "train", "sample", "--collection", "mine"]
     ],
 )  # fmt: skip
 def test_what_cannot_be_trained_is_said_at_once(
-    options: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    options: list[str], said: str, cli: Any, collection: str, questions: Path, server: Any
 ) -> None:
-    status = run([*SAMPLE, "--home", str(tmp_path / "home"), "--out", str(tmp_path / "r"), *options])
-    assert status == 2
-    assert said in " ".join(capsys.readouterr().err.split())
-    assert not (tmp_path / "r").exists()
+    found = cli("rewriter", "train", questions, "--collection", collection, "--out", "r", *options)
+    assert found.status == 2
+    assert said in " ".join(found.err.split())
+    assert server.requests == []
+    assert not Path("r").exists()
 
 
 def test_a_folder_of_other_files_is_not_written_into(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -45,22 +49,15 @@ def test_a_folder_of_other_files_is_not_written_into(tmp_path: Path, capsys: pyt
     assert "holds files that are not of a rewriter" in capsys.readouterr().err
 
 
-def test_curve() -> None:
-    assert curve([]) == ""
-    assert curve([0.0, 0.5, 1.0]) == "▁▅█"
-    assert curve([2.0, 2.0]) == "▁▁"
-    assert len(curve([float(n) for n in range(100)])) == 34
-
-
 def work_folder(folder: Path) -> Path:
     (folder / "reinforce").mkdir(parents=True)
     recipe = {"name": "ours", "steps": 4}
     settings = {"technique": "rrr", "recipe": recipe, "metric": "hit", "stages": ["warmup", "reinforce"]}
-    write_json(folder / "run.json", {"settings": settings, "base": {"name": "tiny"}})
+    write_json(folder / "run.json", {"settings": {**settings, "base": {"name": "tiny"}}})
     write_json(folder / "warmup.json", {})
-    log = folder / "reinforce" / "reinforce.jsonl"
-    add_line(log, {"kind": "dev", "step": 0, "value": 0.25, "plain": 0.5})
-    add_line(log, {"kind": "step", "step": 1, "reward": 0.5, "kl": 0.125})
+    steps = [{"kind": "step", "step": 1, "reward": reward, "kl": 0.125} for reward in (0.0, 0.5, 1.0)]
+    look = {"kind": "dev", "step": 0, "value": 0.25, "plain": 0.5}
+    write_lines(folder / "reinforce" / "reinforce.jsonl", [look, *steps])
     return folder
 
 
@@ -68,9 +65,8 @@ def test_a_training_under_way_is_shown(tmp_path: Path, capsys: pytest.CaptureFix
     assert run(["rewriter", "show", str(work_folder(tmp_path / "work")), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {
         "technique": "rrr", "base": "tiny", "recipe": "ours", "metric": "hit", "warmup": "done", "reinforce": "begun",
-        "steps": "1 of 4", "reward": "▁", "KL": 0.125, "dev": "0.250", "dev, as written": 0.5,
+        "steps": "1 of 4", "reward": "▁▅█", "KL": 0.125, "dev": "0.250", "dev, as written": 0.5,
     }  # fmt: skip
-    assert told(tmp_path / "work")["steps"] == "1 of 4"
 
 
 def test_each_look_at_dev_is_told_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -80,7 +76,7 @@ def test_each_look_at_dev_is_told_once(tmp_path: Path, capsys: pytest.CaptureFix
         update("reinforce", done, 4)
     update("collect", 1, 1)
     assert len(seen) == 3
-    assert capsys.readouterr().err.splitlines() == ["step 0: dev 0.250 (as written 0.500), KL 0.125, reward ▁"]
+    assert capsys.readouterr().err.splitlines() == ["step 0: dev 0.250 (as written 0.500), KL 0.125, reward ▁▅█"]
 
 
 def test_what_is_no_rewriter_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -99,4 +95,6 @@ def test_what_is_no_rewriter_is_said(tmp_path: Path, capsys: pytest.CaptureFixtu
     ],
 )
 def test_as_many_passages_are_found_as_the_card_looks_at(metric: str, knobs: dict[str, int], passages: int) -> None:
-    assert deep_enough("rrr", metric, knobs)["max_passages"] == passages
+    search = SearchOptions(knob=tuple(f"{name}={value}" for name, value in knobs.items()))
+    settings = RewriteOptions("mine", metric=metric).settings(search, 4)
+    assert settings.knobs["max_passages"] == passages

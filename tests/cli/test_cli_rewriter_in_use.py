@@ -6,7 +6,6 @@ import json
 import runpy
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -302,7 +301,12 @@ def test_a_rewriter_is_evaluated_as_trained_beside_no_rewriting_in_the_same_engi
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     card = {"technique": "rrr", "knobs": {"max_passages": 2}}
-    monkeypatch.setattr(rewriters, "read_rewriter", lambda path: replace(read_rewriter(path), card=card))
+
+    def told(**changes: Any) -> None:
+        changed = {"card": card, **changes}
+        monkeypatch.setattr(rewriters, "read_rewriter", lambda path: read_rewriter(path).model_copy(update=changed))
+
+    told()
     made: list[tuple[Any, ...]] = []
 
     def program(technique: str, retriever: Any, **knobs: Any) -> Any:
@@ -333,15 +337,14 @@ def test_a_rewriter_is_evaluated_as_trained_beside_no_rewriting_in_the_same_engi
     assert made[-1][2] == {"max_passages": 1}
 
     # What it learnt to ask of passages is no technique's search.
-    techniques = ("qb_rag", "rrr")
-    monkeypatch.setattr(
-        rewriters, "read_rewriter", lambda path: replace(read_rewriter(path), card=card, techniques=techniques)
-    )
+    told(techniques=("qb_rag", "rrr"))
     again = cli(*command)
     assert again.status == 0, again.err
     assert [arm["arm"] for arm in again.data["arms"]] == [arm["arm"] for arm in found.data["arms"]]
     monkeypatch.setattr(
-        rewriters, "read_rewriter", lambda path: replace(read_rewriter(path), card=card, techniques=("qb_rag",))
+        rewriters,
+        "read_rewriter",
+        lambda path: read_rewriter(path).model_copy(update={"card": card, "techniques": ("qb_rag",)}),
     )
     refused = cli(*command)
     assert refused.status == 2

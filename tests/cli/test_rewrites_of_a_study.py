@@ -11,19 +11,19 @@ from typing import Any
 import pytest
 
 from querywright.data import read_questions, split_questions
+from querywright.data.splits import Splits
 from querywright.errors import InputError
 from querywright.models.embedder import resolve_embedder
-from querywright.optimize.rewriter.collect import CollectSettings, collect_from_study
-from querywright.optimize.rewriter.given import splits_after
+from querywright.optimize.rewriter.collect import Collected, collect_from_study
 from querywright.optimize.rewriter.pairs import read_pairs
-from querywright.optimize.rewriter.recipes import OURS
-from querywright.optimize.rewriter.rewards import make_reward
-from querywright.optimize.rewriter.settings import data_facts
-from querywright.programs import make_program
+from querywright.optimize.rewriter.settings import CollectSettings, Given, TrainSettings, data_facts
+from querywright.optimize.rewriter.study_arms import splits_after
 from querywright.retrieval.engines import open_retriever
 
 TOLD = "Write what to look up, in the words of a handbook."
-SETTINGS = CollectSettings(ties=True, threads=2)
+SETTINGS = TrainSettings(
+    technique="rrr", knobs={"max_passages": 2}, metric="decision_useful", collect=CollectSettings(ties=True), threads=2
+)
 
 
 @pytest.fixture
@@ -47,53 +47,34 @@ def tiny_base(tmp_path: Path) -> Path:
     return Path(tiny["save_tiny"](tmp_path / "tiny"))
 
 
-@pytest.fixture
-def program(study: Path, home: Path) -> Any:
-    retriever = open_retriever("small", embedder=resolve_embedder("embedded"), home=home)
-    return make_program("rrr", retriever, max_passages=2)
-
-
-def test_kept_answers_become_pairs_and_nothing_is_asked(
-    study: Path, program: Any, home: Path, server: Any, tmp_path: Path
-) -> None:
+def test_kept_answers_become_pairs_and_nothing_is_asked(study: Path, home: Path, server: Any, tmp_path: Path) -> None:
     asked = [body for body in server.requests if TOLD in json.dumps(body)]
     assert asked  # the study did ask with instructions of its own
     server.requests.clear()
-    reward = make_reward(OURS, program, metric="decision_useful")
-    found = collect_from_study(study, program, SETTINGS, tmp_path / "pairs", reward=reward, home=home)
+    retriever = open_retriever("small", embedder=resolve_embedder("embedded"), home=home)
+    train, dev, _ = split_questions(read_questions(tmp_path / "more.jsonl"), sizes=(4, 8, 6))
+
+    def collected(questions: Any = (*train, *dev), technique: str = "rrr", folder: Path = study) -> Collected:
+        given = Given(Splits(list(questions), [], []), retriever, "small", study=folder, home=home)
+        return collect_from_study(replace(SETTINGS, technique=technique), given)
+
+    found = collected()
     assert server.requests == []
-    assert found.arms == 2
+    assert (found.arms, found.questions) == (2, 12)
     assert found.missing == 2 * 4  # trials meet dev, so nothing of train was kept
     assert found.pairs
     assert {pair.source for pair in found.pairs} == {"study:told"}
     assert TOLD not in str([pair.messages for pair in found.pairs])
     assert {len(json.loads(pair.text)["queries"]) for pair in found.pairs} == {1}
-    again = collect_from_study(study, program, SETTINGS, tmp_path / "pairs", reward=reward, home=home)
-    assert again.pairs == found.pairs
-    assert again == found
-
-
-def test_only_the_questions_that_are_given_are_used(study: Path, program: Any, home: Path, tmp_path: Path) -> None:
-    reward = make_reward(OURS, program, metric="decision_useful")
-    every = collect_from_study(study, program, SETTINGS, tmp_path / "all", reward=reward, home=home)
-    lines = (tmp_path / "all" / "collected.jsonl").read_text().splitlines()
-    assert len(lines) == 1 + 4 + 8
-    ids = {pair.question for pair in every.pairs}
-    chosen = [one for one in read_questions(tmp_path / "more.jsonl") if one.id in ids][:1]
-    one = collect_from_study(study, program, SETTINGS, tmp_path / "one", reward=reward, questions=chosen, home=home)
-    assert {pair.question for pair in one.pairs} == {chosen[0].id}
-    strange = [replace(chosen[0], id="strange")]
-    with pytest.raises(InputError, match="met none of the 1 train questions"):
-        collect_from_study(study, program, SETTINGS, tmp_path / "x", reward=reward, questions=strange, home=home)
-
-
-def test_a_technique_that_was_not_tried_is_said(study: Path, program: Any, home: Path, tmp_path: Path) -> None:
-    other = make_program("multi_query", program.technique.retriever)
-    reward = make_reward(OURS, other, metric="decision_useful")
-    with pytest.raises(InputError, match="completed no arm of multi_query; it has: plain, rrr"):
-        collect_from_study(study, other, SETTINGS, tmp_path / "x", reward=reward, home=home)
-    with pytest.raises(InputError, match="holds no study"):
-        collect_from_study(tmp_path / "nowhere", other, SETTINGS, tmp_path / "x", reward=reward, home=home)
+    chosen = next(one for one in dev if one.id == found.pairs[0].question)
+    assert {pair.question for pair in collected([chosen]).pairs} == {chosen.id}
+    for given, said in (
+        ({"questions": [replace(chosen, id="strange")]}, "met none of the 1 train questions"),
+        ({"technique": "multi_query"}, "completed no arm of multi_query; it has: plain, rrr"),
+        ({"folder": tmp_path / "nowhere"}, "holds no study"),
+    ):
+        with pytest.raises(InputError, match=said):
+            collected(**given)
 
 
 def test_a_training_learns_from_the_answers_to_its_dev_questions(
@@ -120,7 +101,7 @@ def test_a_training_learns_from_the_answers_to_its_dev_questions(
     assert (mine.train, mine.dev) == ([*studied.train, *studied.dev[:4]], studied.dev[4:])
     assert {name: facts["n"] for name, facts in done.data["data"].items()} == {"train": 8, "dev": 4, "test": 6}
     assert done.data["data"]["test"] == data_facts(studied)["test"]
-    learnt = {pair.question for pair in read_pairs(tmp_path / "work" / "from-study" / "pairs.jsonl")}
+    learnt = {pair.question for pair in read_pairs(tmp_path / "work" / "pairs.jsonl")}
     assert learnt
     assert learnt <= {one.id for one in studied.dev[:4]}
     sized = cli(*call, *base, "--sizes", "4,8,6", "--out", tmp_path / "other")

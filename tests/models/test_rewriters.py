@@ -48,7 +48,7 @@ def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("made")
     loaded = load_base(str(TINY["save_tiny"](folder / "tiny")))
     adapted = loaded._replace(model=GGUF["random_adapter"](loaded.model, 0.5))
-    save_weights(adapted, folder / "weights", name=str(folder / "tiny"))
+    save_weights(adapted, folder / "weights")
     write(folder / "mine", folder / "weights", describe_base(str(folder / "tiny")))
     return folder
 
@@ -84,7 +84,7 @@ def test_it_writes_what_the_trained_model_writes(made):
         expected = trained(ids).logits
         found = load_rewriter(rewriter).model(ids).logits
         plain = load_base(str(made / "tiny")).model(ids).logits
-    assert torch.equal(found, expected)
+    assert torch.allclose(found, expected, atol=0.02)  # an adapter is kept in half precision
     assert not torch.allclose(found, plain, atol=0.1)
 
 
@@ -168,7 +168,7 @@ def test_a_whole_model_is_a_rewriter_too(tmp_path, kind):
     base = load_base(str(TINY["save_tiny"](tmp_path / "tiny", kind)))
     with torch.no_grad():
         next(iter(base.model.parameters())).add_(0.5)
-    save_weights(base, tmp_path / "weights", name="tiny")
+    save_weights(base, tmp_path / "weights")
     rewriter = write(tmp_path / "whole", tmp_path / "weights", describe_base(str(tmp_path / "tiny")))
     shutil.rmtree(tmp_path / "tiny")
     assert rewriter.form == "full"
@@ -184,7 +184,7 @@ def test_a_whole_model_made_from_the_embedded_one_brings_its_tokenizer(tmp_path)
     tokenizer = load_tokenizer("embedded")
     model = TINY["tiny_causal"](layers=1)[0]
     model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
-    save_weights(Base(model, tokenizer, "causal"), tmp_path / "weights", name="embedded")
+    save_weights(Base(model, tokenizer, "causal"), tmp_path / "weights")
     rewriter = write(tmp_path / "whole", tmp_path / "weights", describe_base("embedded"))
     assert rewriter.form == "full"
     again = load_rewriter(rewriter)
@@ -207,8 +207,8 @@ DAMAGES = {
     "a later format": (lambda f: edit(f / "rewriter.json", format=2), r"the format 2, but this version reads 1"),
     "no JSON": (lambda f: (f / "rewriter.json").write_text("{"), r"rewriter.json.*is no JSON"),
     "a deep JSON": (lambda f: (f / "rewriter.json").write_text("[" * 100_000), r"rewriter.json.*is no JSON"),
-    "a large manifest": (lambda f: (f / "rewriter.json").write_text(" " * 2**21), r"more than the 1048576 bytes"),
-    "a way out": (lambda f: edit(f / "rewriter.json", files={"../x": "0"}), r"was changed"),
+    "a large manifest": (lambda f: (f / "rewriter.json").write_text(" " * 2**23), r"4194304 bytes at most"),
+    "a way out": (lambda f: edit(f / "rewriter.json", files={"../x": "0"}), r"'../x'; remove it"),
     "a link": (lambda f: link(f / "adapter.safetensors"), r"not a plain file"),
     "a linked card": (lambda f: link(f / "card.json"), r"not a plain file"),
     "a pipe": (lambda f: pipe(f / "README.md"), r"not a plain file"),
@@ -241,20 +241,13 @@ def test_a_damaged_one_is_refused(place, damage, said):
         resolve_lm(f"rewriter:{place / 'mine'}")
 
 
-def test_a_checked_manifest_cannot_name_a_file_outside(place, monkeypatch):
+def test_a_checked_manifest_cannot_name_a_file_outside(place):
     file = place / "mine" / "rewriter.json"
     content = json.loads(file.read_text())
     content["files"]["../weights/tokenizer.json"] = "0"
-    manifest = rewriters._Manifest.model_validate(content)
-    content["checksum"] = manifest.digest()
+    content["checksum"] = rewriters.Rewriter.model_validate(content).digest()
     file.write_text(json.dumps(content))
     with pytest.raises(ArtifactError, match=r"'../weights/tokenizer.json'; remove it"):
-        read_rewriter(place / "mine")
-
-
-def test_a_file_larger_than_such_files_may_be_is_not_read(place, monkeypatch):
-    monkeypatch.setitem(rewriters._LIMITS, "adapter.safetensors", 10)
-    with pytest.raises(ArtifactError, match=r"adapter.safetensors.*at most 10 are read"):
         read_rewriter(place / "mine")
 
 
