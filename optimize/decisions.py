@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from querywright.data.types import Label, Question
@@ -41,23 +41,10 @@ class Decisions:
         """The decisions as a JSON object; NaN becomes null."""
         return {
             "arm": self.arm,
-            "turned": {
-                name: {
-                    "right_to_wrong": one.right_to_wrong,
-                    "wrong_to_right": one.wrong_to_right,
-                    "both_right": one.both_right,
-                    "both_wrong": one.both_wrong,
-                    "unscored": one.unscored,
-                }
-                for name, one in self.turned.items()
-            },
+            "turned": {name: asdict(one) for name, one in self.turned.items()},
             "accuracy_by_label": {
-                str(label): {
-                    "n": one.n,
-                    "unscored": one.unscored,
-                    "arm": mean_json(one.arm),
-                    "closed_book": mean_json(one.other),
-                }
+                str(label): {"n": one.n, "unscored": one.unscored}
+                | {"arm": mean_json(one.arm), "closed_book": mean_json(one.other)}
                 for label, one in self.by_label.items()
             },
             "passages": {

@@ -80,17 +80,21 @@ class Diagnosis:
         """Questions by stage."""
         return Counter(lost.stage for lost in self.arms[arm])
 
+    @property
+    def alone(self) -> list[tuple[str, int, int]]:
+        """Closed book and oracle, where they were asked: name, questions the reader has right, questions scored."""
+        first = next(iter(self.arms.values()), ())
+        known = {
+            "closed book": [lost.closed_book for lost in first if lost.closed_book is not None],
+            "oracle": [lost.oracle for lost in first if lost.oracle is not None],
+        }
+        return [(name, right.count(True), len(right)) for name, right in known.items() if right]
+
     def to_json(self) -> dict[str, Any]:
         """The diagnosis as a JSON object."""
-        return {
-            "metric": self.metric,
-            "jointly": self.jointly,
-            "arms": {
-                arm: {str(stage): self.counts(arm)[stage] for stage in Stage if self.counts(arm)[stage]}
-                for arm in self.arms
-            },
-            "telling": list(self.telling),
-        }
+        counts = {arm: self.counts(arm) for arm in self.arms}
+        told = {arm: {str(stage): found[stage] for stage in Stage if found[stage]} for arm, found in counts.items()}
+        return {"metric": self.metric, "jointly": self.jointly, "arms": told, "telling": list(self.telling)}
 
 
 def diagnose(
@@ -121,32 +125,21 @@ def diagnose(
     for one in (*arms, *closed_book.values(), *oracle.values()):
         if [row.id for row in one.rows] != ids:
             raise InputError(f"{one.name} was not evaluated on the questions that are to be diagnosed")
-    lost = {
-        arm.name: _lost(arm, questions, set(indexed[arm.name]), metric, closed_book.get(arm.name), oracle.get(arm.name))
-        for arm in arms
-    }
-    return Diagnosis(metric, sum(question.jointly for question in questions), lost, _telling(ids, lost))
-
-
-def _lost(
-    arm: Evaluation,
-    questions: Sequence[Question],
-    indexed: Collection[str],
-    metric: str,
-    closed_book: Evaluation | None,
-    oracle: Evaluation | None,
-) -> tuple[Lost, ...]:
-    without = [None] * len(questions) if closed_book is None else closed_book.rows
-    perfect = [None] * len(questions) if oracle is None else oracle.rows
-    return tuple(
-        Lost(
-            question.id,
-            _stage(row, question, indexed, metric, bare),
-            _right(bare, metric),
-            _right(best, metric) if best is not None and best.passages else None,
+    nothing: list[Row | None] = [None] * len(questions)
+    lost: dict[str, tuple[Lost, ...]] = {}
+    for arm in arms:
+        without, perfect = (one[arm.name].rows if arm.name in one else nothing for one in (closed_book, oracle))
+        held = set(indexed[arm.name])
+        lost[arm.name] = tuple(
+            Lost(
+                question.id,
+                _stage(row, question, held, metric, bare),
+                _right(bare, metric),
+                _right(best, metric) if best is not None and best.passages else None,
+            )
+            for question, row, bare, best in zip(questions, arm.rows, without, perfect, strict=True)
         )
-        for question, row, bare, best in zip(questions, arm.rows, without, perfect, strict=True)
-    )
+    return Diagnosis(metric, sum(question.jointly for question in questions), lost, _telling(ids, lost))
 
 
 def lost_rows(diagnosis: Diagnosis) -> list[dict[str, str]]:

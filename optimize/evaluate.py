@@ -6,7 +6,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 import dspy
@@ -31,6 +31,8 @@ DEFAULT_METRICS: Mapping[str, Metric] = {name: METRICS[name] for name in ("accur
 
 Progress = Callable[[str, int, int], None]
 """Called with what is being done, how much is done, and how much there is."""
+
+_IDS = ("passages", "found", "fallbacks")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,43 +74,29 @@ class Row:
 
     def to_json(self) -> dict[str, Any]:
         """The row as a JSON object; NaN becomes null."""
-        return {
-            "id": self.id,
+        data = {one.name: getattr(self, one.name) for one in fields(self)}
+        return data | {
             "scores": {name: finite(value) for name, value in self.scores.items()},
             "label": None if self.label is None else str(self.label),
-            "answer": self.answer,
             "support": None if self.support is None else list(self.support),
-            "invalid": self.invalid,
-            "passages": list(self.passages),
-            "found": list(self.found),
+            **{name: list(data[name]) for name in _IDS},
             "queries": [{"role": role, "text": text} for role, text in self.queries],
-            "fallbacks": list(self.fallbacks),
             "seconds": round(self.seconds, 3),
             "cost": self.cost.to_json(),
-            "failure": self.failure,
-            "message": self.message,
         }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Row:
         """The row that ``to_json`` wrote."""
-        label = data["label"]
-        return cls(
-            id=data["id"],
-            scores={name: math.nan if value is None else value for name, value in data["scores"].items()},
-            label=None if label is None else Label(label),
-            answer=data["answer"],
-            support=None if data["support"] is None else tuple(data["support"]),
-            invalid=data["invalid"],
-            passages=tuple(data["passages"]),
-            found=tuple(data["found"]),
-            queries=tuple((query["role"], query["text"]) for query in data["queries"]),
-            fallbacks=tuple(data["fallbacks"]),
-            seconds=data["seconds"],
-            cost=Cost.from_json(data["cost"]),
-            failure=data["failure"],
-            message=data["message"],
-        )
+        changes = {
+            "scores": {name: math.nan if value is None else value for name, value in data["scores"].items()},
+            "label": None if data["label"] is None else Label(data["label"]),
+            "support": None if data["support"] is None else tuple(data["support"]),
+            **{name: tuple(data[name]) for name in _IDS},
+            "queries": tuple((query["role"], query["text"]) for query in data["queries"]),
+            "cost": Cost.from_json(data["cost"]),
+        }
+        return cls(**{**data, **changes})
 
 
 def metrics_by_name(names: Sequence[str]) -> dict[str, Metric]:
@@ -241,13 +229,7 @@ class Evaluation:
 
 def mean_json(mean: Mean) -> dict[str, Any]:
     """A mean as a JSON object; NaN becomes null."""
-    return {
-        "value": finite(mean.value),
-        "low": finite(mean.low),
-        "high": finite(mean.high),
-        "n": mean.n,
-        "unscored": mean.unscored,
-    }
+    return {name: finite(value) for name, value in asdict(mean).items()}
 
 
 def evaluate(

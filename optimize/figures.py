@@ -30,6 +30,9 @@ STAGE_COLOURS: Mapping[Stage, str] = {
     Stage.UNKNOWN: "#a0a4aa",
 }
 
+LEGEND: Mapping[str, Any] = {"showlegend": True, "margin": {"t": 44}}
+"""What a layout has with a legend above the figure."""
+
 LINE_HEIGHT = 46
 """Pixels an arm."""
 
@@ -88,13 +91,12 @@ def costs(compared: Compared) -> list[Figure]:
     return [_costs(f"figure-cost-{place}", metric, compared) for place, metric in enumerate(metrics_of(compared))]
 
 
-def stages(diagnosis: Diagnosis, labels: Sequence[str], alone: Mapping[str, int]) -> Figure:
-    """What became of the questions of each arm.
+def stages(diagnosis: Diagnosis, labels: Sequence[str]) -> Figure:
+    """What became of the questions of each arm, with closed book and oracle as lines.
 
     Args:
         diagnosis: Where answers are lost.
         labels: Of the arms, as ``arm_label`` makes them.
-        alone: Questions that the reader has right by itself, by name; drawn as lines.
     """
     counts = {name: diagnosis.counts(name) for name in diagnosis.arms}
     asked = max((len(lost) for lost in diagnosis.arms.values()), default=0)
@@ -109,13 +111,12 @@ def stages(diagnosis: Diagnosis, labels: Sequence[str], alone: Mapping[str, int]
     layout["barmode"] = "stack"
     if asked <= 10:
         layout["xaxis"]["dtick"] = 1
-    layout["margin"]["t"] += 32  # the names of the lines
-    layout["height"] += 32
-    layout["shapes"] = [across(right) for right in alone.values()]
+    layout |= {"margin": {"t": 46}, "height": layout["height"] + 32}  # the names of the lines
+    layout["shapes"] = [across(right) for _, right, _ in diagnosis.alone]
     layout["annotations"] = [
         {"x": right, "y": 1, "yref": "paper", "yanchor": "bottom", "yshift": 16 * place, "showarrow": False}
         | {"xanchor": "left" if right < asked / 2 else "right", "text": f"{name} {right}"}
-        for place, (name, right) in enumerate(alone.items())
+        for place, (name, right, _) in enumerate(diagnosis.alone)
     ]
     alt = "; ".join(
         f"{name}: " + ", ".join(f"{stage} {one[stage]}" for stage in Stage if one[stage])
@@ -125,20 +126,11 @@ def stages(diagnosis: Diagnosis, labels: Sequence[str], alone: Mapping[str, int]
 
 
 def lined(labels: Sequence[str], x_title: str) -> dict[str, Any]:
-    """The layout of a figure with an arm a line."""
-    axis = {"fixedrange": True, "zeroline": False, "automargin": True}
+    """The layout of a figure with an arm a line; what all figures have in common stands in ``page.js``."""
     return {
         "height": 76 + LINE_HEIGHT * len(labels),
-        "margin": {"l": 10, "r": 28, "t": 14, "b": 44},
-        "paper_bgcolor": "rgba(0,0,0,0)",
-        "plot_bgcolor": "rgba(0,0,0,0)",
-        "font": {"family": "system-ui, sans-serif", "size": 13},
-        "showlegend": False,
-        "dragmode": False,
-        "hovermode": "closest",
-        "xaxis": {**axis, "title": {"text": x_title}},
+        "xaxis": {"title": {"text": x_title}},
         "yaxis": {
-            **axis,
             "tickvals": list(range(len(labels))),
             "ticktext": list(labels),
             "range": [len(labels) - 0.5, -0.6],
@@ -148,18 +140,9 @@ def lined(labels: Sequence[str], x_title: str) -> dict[str, Any]:
     }
 
 
-def plane(x_title: str, y_title: str, height: int = 360) -> dict[str, Any]:
+def plane(x_title: str, y_title: str = "", height: int = 360) -> dict[str, Any]:
     """The layout of a figure with a number on either axis; ``height`` in pixels."""
-    layout = lined([], x_title)
-    axis = {"fixedrange": True, "zeroline": False, "automargin": True}
-    return layout | {"height": height, "yaxis": {**axis, "title": {"text": y_title}}}
-
-
-def with_legend(layout: dict[str, Any]) -> dict[str, Any]:
-    """The layout with a legend above the figure."""
-    layout["margin"]["t"] += 30
-    legend = {"orientation": "h", "x": 0, "xanchor": "left", "y": 1, "yanchor": "bottom"}
-    return layout | {"showlegend": True, "legend": legend}
+    return {"height": height, "xaxis": {"title": {"text": x_title}}, "yaxis": {"title": {"text": y_title}}}
 
 
 def across(x: float) -> dict[str, Any]:
@@ -170,31 +153,13 @@ def across(x: float) -> dict[str, Any]:
 
 def bars(x: Sequence[float], colour: str, texts: Sequence[str], said: Sequence[str], **more: Any) -> dict[str, Any]:
     """A bar a line, with a text on it and another where the pointer is."""
-    return {
-        "type": "bar",
-        "x": list(x),
-        "y": list(range(len(x))),
-        "orientation": "h",
-        "marker": {"color": colour},
-        "text": list(texts),
-        "customdata": list(said),
-        "hovertemplate": "%{customdata}<extra></extra>",
-        **more,
-    }
+    drawn = {"type": "bar", "orientation": "h", "marker": {"color": colour}, **more}
+    return drawn | {"x": list(x), "y": list(range(len(x))), "text": list(texts), "customdata": list(said)}
 
 
 def dots(x: Sequence[float], y: Sequence[float], said: Sequence[str], **more: Any) -> dict[str, Any]:
     """Points, with a text where the pointer is."""
-    return {
-        "type": "scatter",
-        "x": list(x),
-        "y": list(y),
-        "mode": "markers",
-        "cliponaxis": False,
-        "customdata": list(said),
-        "hovertemplate": "%{customdata}<extra></extra>",
-        **more,
-    }
+    return {"type": "scatter", "mode": "markers", "x": list(x), "y": list(y), "customdata": list(said), **more}
 
 
 def arm_label(number: int | None, name: str) -> str:
@@ -244,7 +209,6 @@ def _differences(id: str, metric: str, comparisons: Sequence[Comparison], compar
             [str(count) for count in counts],
             said,
             textposition="outside",
-            cliponaxis=False,
             hovertemplate=f"{what}: %{{text}}<br>%{{customdata}}<extra></extra>",
         )
         for what, sign, colour, counts in (

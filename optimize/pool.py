@@ -8,8 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 from querywright.errors import InputError
 
@@ -24,51 +23,6 @@ _NAME = "querywright-pool"
 
 class DeadlineError(Exception):
     """A piece of work took longer than it was given."""
-
-
-@dataclass(slots=True)
-class _Board(Generic[T, R]):
-    """What the threads share. An item has one result: that of whoever takes it off ``running``."""
-
-    work: Callable[[T], R]
-    items: Sequence[T]
-    waiting: queue.SimpleQueue[int] = field(default_factory=queue.SimpleQueue)
-    done: queue.SimpleQueue[tuple[int, R | BaseException]] = field(default_factory=queue.SimpleQueue)
-    running: dict[int, float] = field(default_factory=dict)
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    stop: threading.Event = field(default_factory=threading.Event)
-
-    def run(self) -> None:
-        while not self.stop.is_set():
-            try:
-                position = self.waiting.get_nowait()
-            except queue.Empty:
-                return
-            with self.lock:
-                self.running[position] = time.monotonic()
-            try:
-                result: R | BaseException = self.work(self.items[position])
-            except BaseException as error:  # noqa: BLE001 - handed to the caller, who decides
-                result = error
-                if not isinstance(error, Exception):
-                    self.stop.set()
-            if not self.take(position):
-                return  # too late; a thread that took this one's place is at work already
-            self.done.put((position, result))
-
-    def take(self, position: int) -> bool:
-        """Whether the item has no result yet; from now on it has one."""
-        with self.lock:
-            return self.running.pop(position, None) is not None
-
-    def late(self, deadline: float | None) -> list[int]:
-        """Items that are over their deadline, taken."""
-        if deadline is None:
-            return []
-        now = time.monotonic()
-        with self.lock:
-            over = [position for position, began in self.running.items() if now - began > deadline]
-        return [position for position in over if self.take(position)]
 
 
 def bounded_map(
@@ -129,21 +83,42 @@ def bounded_each(
         raise InputError(f"threads must be 1 or more, but got {threads}")
     if deadline is not None and not deadline > 0:
         raise InputError(f"deadline must be more than 0 seconds, or None for no deadline, but got {deadline}")
-    board: _Board[T, R] = _Board(work, items)
-    for position in range(len(items)):
-        board.waiting.put(position)
+    waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
+    done: queue.SimpleQueue[tuple[int, R | BaseException]] = queue.SimpleQueue()
+    running: dict[int, float] = {}  # an item has one result: that of whoever pops it, which is atomic
+    stop = threading.Event()
+
+    def run() -> None:
+        while not stop.is_set():
+            try:
+                position = waiting.get_nowait()
+            except queue.Empty:
+                return
+            running[position] = time.monotonic()
+            try:
+                result: R | BaseException = work(items[position])
+            except BaseException as error:  # noqa: BLE001 - handed to the caller, who decides
+                result = error
+                if not isinstance(error, Exception):
+                    stop.set()
+            if running.pop(position, None) is None:
+                return  # too late; a thread that took this one's place is at work already
+            done.put((position, result))
+            del result  # it is the caller's alone
 
     def start() -> None:
         context = contextvars.copy_context()
-        threading.Thread(target=context.run, args=(board.run,), daemon=True, name=_NAME).start()
+        threading.Thread(target=context.run, args=(run,), daemon=True, name=_NAME).start()
 
+    for position in range(len(items)):
+        waiting.put(position)
     left = len(items)
     try:
         for _ in range(min(threads, left)):
             start()
         while left:
             try:
-                position, result = board.done.get(timeout=_TICK)
+                position, result = done.get(timeout=_TICK)
             except queue.Empty:
                 pass
             else:
@@ -151,12 +126,15 @@ def bounded_each(
                     raise result
                 left -= 1
                 yield position, result
-            for position in board.late(deadline):
-                start()
-                left -= 1
-                yield position, DeadlineError(f"took longer than {deadline:g} seconds")
+                del result
+            now = time.monotonic()
+            for position, began in running.copy().items():
+                if deadline is not None and now - began > deadline and running.pop(position, None) is not None:
+                    start()
+                    left -= 1
+                    yield position, DeadlineError(f"took longer than {deadline:g} seconds")
     finally:
-        board.stop.set()
+        stop.set()
 
 
 def let_work_end(seconds: float) -> None:

@@ -107,9 +107,7 @@ def comparison_page(
     lost = None if diagnosis is None else _lost(compared, diagnosis)
     if diagnosis is not None and lost is not None:
         labels = [figures.arm_label(number, name) for number, name in lost["arms"]]
-        drawn["stages"] = [
-            figures.stages(diagnosis, labels, {name: right for name, right, _ in reader_alone(diagnosis)})
-        ]
+        drawn["stages"] = [figures.stages(diagnosis, labels)]
     return page(
         "compare.html",
         title=title,
@@ -144,16 +142,6 @@ def score_rows(compared: Compared) -> list[dict[str, str]]:
     return rows
 
 
-def reader_alone(diagnosis: Diagnosis) -> list[tuple[str, int, int]]:
-    """Closed book and oracle, where they were asked: name, questions that the reader has right, questions scored."""
-    first = next(iter(diagnosis.arms.values()), ())
-    known = {
-        "closed book": [lost.closed_book for lost in first if lost.closed_book is not None],
-        "oracle": [lost.oracle for lost in first if lost.oracle is not None],
-    }
-    return [(name, right.count(True), len(right)) for name, right in known.items() if right]
-
-
 def _lost(compared: Compared, diagnosis: Diagnosis) -> dict[str, Any]:
     """Where answers are lost, as the page tells it."""
     numbers = {arm.name: number for number, arm in enumerate(compared.arms, 1)}
@@ -163,7 +151,7 @@ def _lost(compared: Compared, diagnosis: Diagnosis) -> dict[str, Any]:
         "metric": diagnosis.metric,
         "jointly": diagnosis.jointly,
         "n": max((len(lost) for lost in diagnosis.arms.values()), default=0),
-        "alone": [f"{name} {right} of {n}" for name, right, n in reader_alone(diagnosis)],
+        "alone": [f"{name} {right} of {n}" for name, right, n in diagnosis.alone],
         "arms": [(numbers[name], name) for name in diagnosis.arms],
         "stages": [
             {"name": stage, "colour": STAGE_COLOURS[stage], "meaning": MEANING[stage]}

@@ -10,7 +10,7 @@ from querywright.data.types import Question
 from querywright.optimize import figures
 from querywright.optimize.comparison import Compared
 from querywright.optimize.evaluate import Evaluation
-from querywright.optimize.figures import ARM, BASELINE, COLOURS, LOSS, WIN, Figure, plain, plane
+from querywright.optimize.figures import ARM, BASELINE, COLOURS, LEGEND, LOSS, WIN, Figure, plain, plane
 from querywright.optimize.report import page, render, score_rows
 from querywright.optimize.rewriter.evaluation import IN_USE, TRAINED, UNTRAINED
 from querywright.optimize.tables import cut, percent
@@ -214,6 +214,6 @@ def _curve(name: str, title: str, series: Mapping[str, Points], colours: Sequenc
         }
         for place, (what, points) in enumerate(told.items())
     ]
-    layout = plane("step", "", 300) | {"showlegend": len(told) > 1, "legend": {"orientation": "h", "y": -0.25}}
+    layout = plane("step", height=300) | (LEGEND if len(told) > 1 else {})
     alt = "; ".join(f"{what}: from {points[0][1]:.3g} to {points[-1][1]:.3g}" for what, points in told.items())
     return [Figure(f"figure-{name}", title, alt, data, layout)]

@@ -12,6 +12,7 @@ from querywright.optimize.figures import (
     ARM,
     BASELINE,
     COLOURS,
+    LEGEND,
     Figure,
     arm_label,
     bars,
@@ -19,7 +20,6 @@ from querywright.optimize.figures import (
     lined,
     plain,
     plane,
-    with_legend,
 )
 from querywright.optimize.study.importance import Importance
 from querywright.optimize.study.status import Aim, arm_name, best, changed_knobs, ended, front, interval, of_technique
@@ -53,11 +53,9 @@ def course(trials: Sequence[TrialRecord], aim: Aim, techniques: Sequence[str]) -
             data.append(dots([one.number for one in mine], values, said, name=plain(name), marker=marker))
     steps = _running_best(trials, aim)
     line = {"shape": "hv", "color": BASELINE, "width": 2}
-    data.append(
-        dots([n for n, _ in steps], [_scaled(value, aim) for _, value in steps], [], name="best so far", line=line)
-        | {"mode": "lines", "hoverinfo": "skip"}
-    )
-    layout = with_legend(plane("trial", _unit(aim)))
+    best_so_far = {"x": [number for number, _ in steps], "y": [_scaled(value, aim) for _, value in steps], "line": line}
+    data.append({"type": "scatter", "mode": "lines", "name": "best so far", "hoverinfo": "skip", **best_so_far})
+    layout = plane("trial", _unit(aim)) | LEGEND
     late = [one.number for one in trials if one.late]
     if late:
         layout["shapes"] = [_behind(min(late) - 0.5, max(one.number for one in trials) + 0.5)]
@@ -96,7 +94,6 @@ def spread(trials: Sequence[TrialRecord], aim: Aim, techniques: Sequence[str]) -
             "line": {"color": BASELINE, "width": 1},
             "marker": {"color": colour, "size": 7, "opacity": 0.75},
             "customdata": [plain(_said(one, aim)) for one in mine],
-            "hovertemplate": "%{customdata}<extra></extra>",
             "hoveron": "points",
         }
         for line, (mine, colour) in enumerate(zip(values.values(), cycle(COLOURS), strict=False))
@@ -147,7 +144,7 @@ def _front(trials: Sequence[TrialRecord], aim: Aim, other: Aim, kept: set[int]) 
         f"{other.name} {value_text(one.values[other.name], other)}"
         for one in first
     )
-    layout = with_legend(plane(_titled(other), _titled(aim)))
+    layout = plane(_titled(other), _titled(aim)) | LEGEND
     return Figure(f"figure-front-{_slug(other)}", f"{aim.name} against {other.name}", alt, data, layout)
 
 
@@ -164,7 +161,6 @@ def _mattered(place: int, found: Importance, aim: Aim) -> Figure:
         [f"{100 * share:.0f}" for share in shares.values()],
         [plain(f"{name}: {100 * share:.1f} %") for name, share in shares.items()],
         textposition="outside",
-        cliponaxis=False,
     )
     start = "" if found.of is None else f"{found.of}."
     layout = lined([arm_label(None, name.removeprefix(start)) for name in shares], "share, %")
@@ -194,10 +190,8 @@ def spending(place: str, title: str, costs: Mapping[str, Cost]) -> list[Figure]:
             ("saved", SAVED, [cost.saved for cost in costs.values()]),
         )
     ]
-    layout = with_legend(lined([arm_label(None, name) for name in costs], "LM calls"))
-    layout["barmode"] = "stack"
-    layout["legend"]["traceorder"] = "normal"
-    layout["height"] += 40
+    layout = lined([arm_label(None, name) for name in costs], "LM calls") | LEGEND
+    layout |= {"barmode": "stack", "height": layout["height"] + 40}
     alt = "; ".join(f"{name}: {cost.calls} made, {cost.saved} saved" for name, cost in costs.items())
     return [Figure(f"figure-spending-{place}", title, alt, data, layout)]
 
