@@ -47,16 +47,31 @@ class Figure:
     Args:
         id: Of its element.
         title: Stands above it.
-        alt: What it shows, for those who do not see it.
-        data: Traces as plotly takes them.
+        data: Traces as plotly takes them; their names, and what is said where the pointer is, as plain text.
         layout: As plotly takes it.
+        summary: What it shows, for those who do not see it. Default all that is said where the pointer is.
     """
 
     id: str
     title: str
-    alt: str
     data: Sequence[Mapping[str, Any]]
     layout: Mapping[str, Any]
+    summary: str = ""
+
+    @property
+    def alt(self) -> str:
+        """What it shows, for those who do not see it."""
+        return self.summary or "; ".join(said for trace in self.data for said in trace.get("customdata", ()))
+
+    @property
+    def drawn(self) -> dict[str, Any]:
+        """What plotly is given; nothing in a text is markup to it."""
+        data = [
+            {**one, **({"name": _plain(one["name"])} if "name" in one else {})}
+            | ({"customdata": [_plain(said) for said in one["customdata"]]} if "customdata" in one else {})
+            for one in self.data
+        ]
+        return {"data": data, "layout": self.layout}
 
 
 def metrics_of(compared: Compared) -> list[str]:
@@ -100,29 +115,23 @@ def stages(diagnosis: Diagnosis, labels: Sequence[str]) -> Figure:
     """
     counts = {name: diagnosis.counts(name) for name in diagnosis.arms}
     asked = max((len(lost) for lost in diagnosis.arms.values()), default=0)
-    data = []
-    for stage in Stage:
-        found = [one[stage] for one in counts.values()]
-        if any(found):
-            said = [f"{plain(name)}: {stage}, {one[stage]}" for name, one in counts.items()]
-            shown = {"textposition": "inside", "insidetextanchor": "middle", "textangle": 0}
-            data.append(bars(found, STAGE_COLOURS[stage], [str(count or "") for count in found], said, **shown))
+    look = {"textposition": "inside", "insidetextanchor": "middle", "textangle": 0}
+    data = [
+        bars(found, STAGE_COLOURS[stage], [f"{name}: {stage}, {one[stage]}" for name, one in counts.items()], **look)
+        for stage in Stage
+        if any(found := [one[stage] for one in counts.values()])
+    ]
     layout = lined(labels, "questions")
-    layout["barmode"] = "stack"
+    layout |= {"barmode": "stack", "margin": {"t": 46}, "height": layout["height"] + 32}  # the names of the lines
     if asked <= 10:
         layout["xaxis"]["dtick"] = 1
-    layout |= {"margin": {"t": 46}, "height": layout["height"] + 32}  # the names of the lines
     layout["shapes"] = [across(right) for _, right, _ in diagnosis.alone]
     layout["annotations"] = [
         {"x": right, "y": 1, "yref": "paper", "yanchor": "bottom", "yshift": 16 * place, "showarrow": False}
         | {"xanchor": "left" if right < asked / 2 else "right", "text": f"{name} {right}"}
         for place, (name, right, _) in enumerate(diagnosis.alone)
     ]
-    alt = "; ".join(
-        f"{name}: " + ", ".join(f"{stage} {one[stage]}" for stage in Stage if one[stage])
-        for name, one in counts.items()
-    )
-    return Figure("figure-stages", "What became of the questions", alt, data, layout)
+    return Figure("figure-stages", "What became of the questions", data, layout)
 
 
 def lined(labels: Sequence[str], x_title: str) -> dict[str, Any]:
@@ -151,10 +160,11 @@ def across(x: float) -> dict[str, Any]:
     return {"type": "line", "x0": x, "x1": x, "y0": 0, "y1": 1, "yref": "paper", "line": line}
 
 
-def bars(x: Sequence[float], colour: str, texts: Sequence[str], said: Sequence[str], **more: Any) -> dict[str, Any]:
-    """A bar a line, with a text on it and another where the pointer is."""
-    drawn = {"type": "bar", "orientation": "h", "marker": {"color": colour}, **more}
-    return drawn | {"x": list(x), "y": list(range(len(x))), "text": list(texts), "customdata": list(said)}
+def bars(x: Sequence[float], colour: str, said: Sequence[str], **more: Any) -> dict[str, Any]:
+    """A bar a line, with its length on it and a text where the pointer is."""
+    text = {"text": [f"{abs(length):.0f}" if length else "" for length in x], "customdata": list(said)}
+    place = {"x": list(x), "y": list(range(len(x))), "orientation": "h"}
+    return {"type": "bar", "marker": {"color": colour}, **place, **text, **more}
 
 
 def dots(x: Sequence[float], y: Sequence[float], said: Sequence[str], **more: Any) -> dict[str, Any]:
@@ -170,66 +180,69 @@ def arm_label(number: int | None, name: str) -> str:
     return "<br>".join(escape(line, quote=False) for line in lines)
 
 
-def plain(value: str) -> str:
+def _plain(value: str) -> str:
     """Text in which plotly sees no markup, in lines for a hover label."""
     return "<br>".join(escape(line, quote=False) for line in textwrap.wrap(clean(value), 60))
 
 
 def _means(id: str, metric: str, compared: Compared) -> Figure:
-    found = [(line, arm, arm.mean(metric)) for line, arm in enumerate(compared.arms)]
-    scored = [(line, arm, mean) for line, arm, mean in found if not math.isnan(mean.value)]
+    means = [arm.mean(metric) for arm in compared.arms]
+    lines = [line for line, mean in enumerate(means) if not math.isnan(mean.value)]
+    scored = [means[line] for line in lines]
     data = dots(
-        [100 * mean.value for _, _, mean in scored],
-        [line for line, _, _ in scored],
-        [plain(f"{arm.name}: {percent(mean)}") for _, arm, mean in scored],
+        [100 * mean.value for mean in scored],
+        lines,
+        [f"{compared.arms[line].name}: {percent(means[line])}" for line in lines],
         mode="markers+text",
-        text=[f"{100 * mean.value:.1f}" for _, _, mean in scored],
+        text=[f"{100 * mean.value:.1f}" for mean in scored],
         textposition="top center",
-        marker=_markers([arm for _, arm, _ in scored], compared.baseline),
-        error_x=_whiskers([mean for _, _, mean in scored]),
+        marker=_markers([compared.arms[line] for line in lines], compared.baseline),
+        error_x={
+            "type": "data",
+            "symmetric": False,
+            "color": BASELINE,
+            "thickness": 1.5,
+            "width": 4,
+            "array": [_whisker(mean, mean.high) for mean in scored],
+            "arrayminus": [_whisker(mean, mean.low) for mean in scored],
+        },
     )
     labels = [
         arm_label(number, arm.name) + ("<br>(baseline)" if arm.name == compared.baseline else "")
         for number, arm in enumerate(compared.arms, 1)
     ]
-    layout = lined(labels, "mean, %")
     base = compared.arm(compared.baseline).mean(metric).value
-    if not math.isnan(base):
-        layout["shapes"] = [across(100 * base)]
-    return Figure(id, metric, "; ".join(f"{arm.name}: {percent(mean)}" for _, arm, mean in found), [data], layout)
+    layout = lined(labels, "mean, %") | {"shapes": [] if math.isnan(base) else [across(100 * base)]}
+    return Figure(id, metric, [data], layout)
 
 
 def _differences(id: str, metric: str, comparisons: Sequence[Comparison], compared: Compared) -> Figure:
     numbers = {arm.name: number for number, arm in enumerate(compared.arms, 1)}
-    said = [plain(one.sentence) for one in comparisons]
+    wins, losses = ([getattr(one.test, what) for one in comparisons] for what in ("wins", "losses"))
     data = [
         bars(
-            [sign * count for count in counts],
+            x,
             colour,
-            [str(count) for count in counts],
-            said,
+            [one.sentence for one in comparisons],
+            text=[str(abs(count)) for count in x],
             textposition="outside",
             hovertemplate=f"{what}: %{{text}}<br>%{{customdata}}<extra></extra>",
         )
-        for what, sign, colour, counts in (
-            ("losses", -1, LOSS, [one.test.losses for one in comparisons]),
-            ("wins", 1, WIN, [one.test.wins for one in comparisons]),
-        )
+        for what, colour, x in (("losses", LOSS, [-count for count in losses]), ("wins", WIN, wins))
     ]
     facts = [f"{_p(one)}, ties {one.test.ties}" for one in comparisons]
     labels = [
-        arm_label(numbers[one.arm], one.arm) + f'<br><span style="font-size:11px">{plain(fact)}</span>'
+        f'{arm_label(numbers[one.arm], one.arm)}<br><span style="font-size:11px">{fact}</span>'
         for one, fact in zip(comparisons, facts, strict=True)
     ]
-    most = max(1, *(max(one.test.wins, one.test.losses) for one in comparisons))
-    layout = lined(labels, "losses ◂   ▸ wins")
-    layout["barmode"] = "relative"
-    layout["xaxis"].update({"range": [-1.25 * most, 1.25 * most], "showticklabels": False, "showgrid": False})
-    alt = "; ".join(
+    most = 1.25 * max(1, *wins, *losses)
+    layout = lined(labels, "losses ◂   ▸ wins") | {"barmode": "relative"}
+    layout["xaxis"] |= {"range": [-most, most], "showticklabels": False, "showgrid": False}
+    summary = "; ".join(
         f"{one.arm}: wins {one.test.wins}, losses {one.test.losses}, {fact}"
         for one, fact in zip(comparisons, facts, strict=True)
     )
-    return Figure(id, metric, alt, data, layout)
+    return Figure(id, metric, data, layout, summary)
 
 
 def _costs(id: str, metric: str, compared: Compared) -> Figure:
@@ -238,23 +251,21 @@ def _costs(id: str, metric: str, compared: Compared) -> Figure:
         mean = arm.mean(metric)
         if not math.isnan(mean.value):
             calls = arm.cost.asked / max(1, len(arm.rows))
-            said = f"{arm.name}: {calls:.1f} calls, {percent(mean)}"
+            said = f"{number} {arm.name}: {calls:.1f} calls, {percent(mean)}"
             points.setdefault((calls, 100 * mean.value), []).append((number, arm, said))
-    points = dict(sorted(points.items()))
-    here = list(points.values())
+    found = sorted(points.items(), key=lambda one: one[0])
     data = dots(
-        [x for x, _ in points],
-        [y for _, y in points],
-        ["<br>".join(plain(said) for _, _, said in arms) for arms in here],
+        [x for (x, _), _ in found],
+        [y for (_, y), _ in found],
+        ["; ".join(said for _, _, said in arms) for _, arms in found],
         mode="markers+text",
-        text=[", ".join(str(number) for number, _, _ in arms) for arms in here],
-        textposition=["middle left" if n % 2 else "middle right" for n in range(len(points))],
-        marker=_markers([arms[0][1] for arms in here], compared.baseline),
+        text=[", ".join(str(number) for number, _, _ in arms) for _, arms in found],
+        textposition=["middle left" if n % 2 else "middle right" for n in range(len(found))],
+        marker=_markers([arms[0][1] for _, arms in found], compared.baseline),
     )
     layout = plane("LM calls a question", "mean, %", 320)
     layout["xaxis"]["rangemode"] = "tozero"
-    alt = "; ".join(f"{number} {said}" for arms in here for number, _, said in arms)
-    return Figure(id, metric, alt, [data], layout)
+    return Figure(id, metric, [data], layout)
 
 
 def _markers(arms: Sequence[Evaluation], baseline: str) -> dict[str, Any]:
@@ -266,14 +277,9 @@ def _markers(arms: Sequence[Evaluation], baseline: str) -> dict[str, Any]:
     }
 
 
-def _whiskers(found: Sequence[Mean]) -> dict[str, Any]:
-    """The intervals as error bars; none where there is no interval."""
-    up, down = (
-        [0.0 if math.isnan(end) else 100 * abs(mean.value - end) for mean, end in ends]
-        for ends in ([(mean, mean.high) for mean in found], [(mean, mean.low) for mean in found])
-    )
-    look = {"color": BASELINE, "thickness": 1.5, "width": 4}
-    return {"type": "data", "symmetric": False, "array": up, "arrayminus": down, **look}
+def _whisker(mean: Mean, end: float) -> float:
+    """From the mean to an end of its interval, in per cent; 0 where there is no interval."""
+    return 0.0 if math.isnan(end) else 100 * abs(mean.value - end)
 
 
 def _p(one: Comparison) -> str:

@@ -69,7 +69,7 @@ def page(
     """
     from plotly.offline import get_plotlyjs
 
-    drawn = {one.id: {"data": one.data, "layout": one.layout} for several in figures.values() for one in several}
+    drawn = {one.id: one.drawn for several in figures.values() for one in several}
     given = {"title": title, "facts": facts, "notes": notes, "figures": figures, "data": data, "drawn": drawn}
     return render(template, policy=POLICY, parts=[], plotly=Markup(get_plotlyjs()), **given, **context)
 
@@ -173,7 +173,11 @@ def _templates() -> jinja2.Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    made.filters |= {"cut": cut, "json": _json}
+    made.filters |= {
+        "cut": cut,
+        "json": _json,
+        "plain_json": functools.partial(json.dumps, ensure_ascii=False, default=str),
+    }
     return made
 
 

@@ -10,7 +10,7 @@ from querywright.data.types import Question
 from querywright.optimize import figures
 from querywright.optimize.comparison import Compared
 from querywright.optimize.evaluate import Evaluation
-from querywright.optimize.figures import ARM, BASELINE, COLOURS, LEGEND, LOSS, WIN, Figure, plain, plane
+from querywright.optimize.figures import ARM, BASELINE, COLOURS, LEGEND, LOSS, WIN, Figure, plane
 from querywright.optimize.report import page, render, score_rows
 from querywright.optimize.rewriter.evaluation import IN_USE, TRAINED, UNTRAINED
 from querywright.optimize.tables import cut, percent
@@ -86,7 +86,6 @@ def rewriter_html(
         reinforcement: Log of the reinforcement.
     """
     measured = {part: found for part, found in (("test", test), ("dev", dev)) if found is not None}
-    before, after = card["guards"]["before"], card["guards"]["after"]
     settings = {**card["settings"], **{f"recipe: {name}": value for name, value in card["recipe"].items()}}
     settings |= {f"{stage}: {name}": value for stage, of in card["stages"].items() for name, value in of.items()}
     notes = [sentence for _, sentence, _ in _standings(card)]
@@ -114,11 +113,7 @@ def rewriter_html(
             part: {"sentences": [one.sentence for one in found.comparisons], "scores": score_rows(found)}
             for part, found in measured.items()
         },
-        warnings=card["guards"]["warnings"],
-        guards=[
-            {"guard": name, "before": _number(before.get(name)), "after": _number(after.get(name))}
-            for name in dict.fromkeys([*before, *after])
-        ],
+        guards=card["guards"],
         examples=_examples(dev, questions, card["metric"]),
         settings=[{"setting": name, "value": cut(str(value), LINE)} for name, value in settings.items()],
     )
@@ -209,11 +204,11 @@ def _curve(name: str, title: str, series: Mapping[str, Points], colours: Sequenc
             "x": [x for x, _ in points],
             "y": [y for _, y in points],
             "mode": "lines+markers" if len(points) < 30 else "lines",
-            "name": plain(what),
+            "name": what,
             "line": {"color": colours[place % len(colours)], "width": 2},
         }
         for place, (what, points) in enumerate(told.items())
     ]
     layout = plane("step", height=300) | (LEGEND if len(told) > 1 else {})
     alt = "; ".join(f"{what}: from {points[0][1]:.3g} to {points[-1][1]:.3g}" for what, points in told.items())
-    return [Figure(f"figure-{name}", title, alt, data, layout)]
+    return [Figure(f"figure-{name}", title, data, layout, alt)]

@@ -18,7 +18,6 @@ from querywright.optimize.figures import (
     bars,
     dots,
     lined,
-    plain,
     plane,
 )
 from querywright.optimize.study.importance import Importance
@@ -49,8 +48,8 @@ def course(trials: Sequence[TrialRecord], aim: Aim, techniques: Sequence[str]) -
         }
         values = [_scaled(interval(one, aim).value, aim) for one in mine]
         if mine:
-            said = [plain(_said(one, aim)) for one in mine]
-            data.append(dots([one.number for one in mine], values, said, name=plain(name), marker=marker))
+            said = [_said(one, aim) for one in mine]
+            data.append(dots([one.number for one in mine], values, said, name=name, marker=marker))
     steps = _running_best(trials, aim)
     line = {"shape": "hv", "color": BASELINE, "width": 2}
     best_so_far = {"x": [number for number, _ in steps], "y": [_scaled(value, aim) for _, value in steps], "line": line}
@@ -67,7 +66,7 @@ def course(trials: Sequence[TrialRecord], aim: Aim, techniques: Sequence[str]) -
         + (f". Pruned: {', '.join(pruned_numbers)}" if pruned_numbers else "")
         + (f". Late from trial {min(late)}" if late else "")
     )
-    return [Figure(f"figure-course-{_slug(aim)}", f"{aim.name} by trial", alt, data, layout)]
+    return [Figure(f"figure-course-{_slug(aim)}", f"{aim.name} by trial", data, layout, alt)]
 
 
 def spread(trials: Sequence[TrialRecord], aim: Aim, techniques: Sequence[str]) -> list[Figure]:
@@ -93,7 +92,7 @@ def spread(trials: Sequence[TrialRecord], aim: Aim, techniques: Sequence[str]) -
             "fillcolor": "rgba(0,0,0,0)",
             "line": {"color": BASELINE, "width": 1},
             "marker": {"color": colour, "size": 7, "opacity": 0.75},
-            "customdata": [plain(_said(one, aim)) for one in mine],
+            "customdata": [_said(one, aim) for one in mine],
             "hoveron": "points",
         }
         for line, (mine, colour) in enumerate(zip(values.values(), cycle(COLOURS), strict=False))
@@ -104,7 +103,7 @@ def spread(trials: Sequence[TrialRecord], aim: Aim, techniques: Sequence[str]) -
         f"{name}: {len(values[name])} trials, from {value_text(low, aim)} to {value_text(high, aim)}"
         for name, (low, high) in ends.items()
     )
-    return [Figure(f"figure-spread-{_slug(aim)}", aim.name, alt, data, lined(labels, _unit(aim)))]
+    return [Figure(f"figure-spread-{_slug(aim)}", aim.name, data, lined(labels, _unit(aim)), alt)]
 
 
 def fronts(trials: Sequence[TrialRecord], aims: Sequence[Aim]) -> list[Figure]:
@@ -125,7 +124,7 @@ def _front(trials: Sequence[TrialRecord], aim: Aim, other: Aim, kept: set[int]) 
     def points(some: Sequence[TrialRecord], name: str, **more: Any) -> dict[str, Any]:
         x, y = ([_scaled(one.values[which.name], which) for one in some] for which in (other, aim))
         said = [f"{_said(one, aim)}; {other.name} {value_text(one.values[other.name], other)}" for one in some]
-        return dots(x, y, [plain(one) for one in said], name=name, **more)
+        return dots(x, y, said, name=name, **more)
 
     data = [
         points(rest, "other trials", marker={"size": 8, "color": BASELINE, "opacity": 0.6}),
@@ -145,7 +144,7 @@ def _front(trials: Sequence[TrialRecord], aim: Aim, other: Aim, kept: set[int]) 
         for one in first
     )
     layout = plane(_titled(other), _titled(aim)) | LEGEND
-    return Figure(f"figure-front-{_slug(other)}", f"{aim.name} against {other.name}", alt, data, layout)
+    return Figure(f"figure-front-{_slug(other)}", f"{aim.name} against {other.name}", data, layout, alt)
 
 
 def mattered(found: Sequence[Importance], aim: Aim) -> list[Figure]:
@@ -155,19 +154,14 @@ def mattered(found: Sequence[Importance], aim: Aim) -> list[Figure]:
 
 def _mattered(place: int, found: Importance, aim: Aim) -> Figure:
     shares = dict(list(found.shares.items())[:MANY])
-    data = bars(
-        [100 * share for share in shares.values()],
-        ARM,
-        [f"{100 * share:.0f}" for share in shares.values()],
-        [plain(f"{name}: {100 * share:.1f} %") for name, share in shares.items()],
-        textposition="outside",
-    )
+    percents = [100 * share for share in shares.values()]
+    said = [f"{name}: {100 * share:.1f} %" for name, share in shares.items()]
+    data = bars(percents, ARM, said, text=[f"{share:.0f}" for share in percents], textposition="outside")
     start = "" if found.of is None else f"{found.of}."
     layout = lined([arm_label(None, name.removeprefix(start)) for name in shares], "share, %")
-    layout["xaxis"].update({"range": [0, 115], "tickvals": [0, 25, 50, 75, 100]})
+    layout["xaxis"] |= {"range": [0, 115], "tickvals": [0, 25, 50, 75, 100]}
     title = f"{'The whole study' if found.of is None else found.of}, {found.n} trials"
-    alt = f"{aim.name}: " + "; ".join(f"{name} {100 * share:.0f} %" for name, share in shares.items())
-    return Figure(f"figure-mattered-{_slug(aim)}-{place}", title, alt, [data], layout)
+    return Figure(f"figure-mattered-{_slug(aim)}-{place}", title, [data], layout)
 
 
 def spending(place: str, title: str, costs: Mapping[str, Cost]) -> list[Figure]:
@@ -175,16 +169,9 @@ def spending(place: str, title: str, costs: Mapping[str, Cost]) -> list[Figure]:
     costs = {name: cost for name, cost in costs.items() if cost.asked}
     if not costs:
         return []
+    look = {"textposition": "inside", "textangle": 0}
     data = [
-        bars(
-            counts,
-            colour,
-            [str(count or "") for count in counts],
-            [plain(f"{name}: {count} {what}") for name, count in zip(costs, counts, strict=True)],
-            name=what,
-            textposition="inside",
-            textangle=0,
-        )
+        bars(counts, colour, [f"{name}: {n} {what}" for name, n in zip(costs, counts, strict=True)], name=what, **look)
         for what, colour, counts in (
             ("made", MADE, [cost.calls for cost in costs.values()]),
             ("saved", SAVED, [cost.saved for cost in costs.values()]),
@@ -192,8 +179,7 @@ def spending(place: str, title: str, costs: Mapping[str, Cost]) -> list[Figure]:
     ]
     layout = lined([arm_label(None, name) for name in costs], "LM calls") | LEGEND
     layout |= {"barmode": "stack", "height": layout["height"] + 40}
-    alt = "; ".join(f"{name}: {cost.calls} made, {cost.saved} saved" for name, cost in costs.items())
-    return [Figure(f"figure-spending-{place}", title, alt, data, layout)]
+    return [Figure(f"figure-spending-{place}", title, data, layout)]
 
 
 def _said(record: TrialRecord, aim: Aim) -> str:

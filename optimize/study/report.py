@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib import metadata
@@ -16,21 +17,27 @@ from querywright.optimize import figures as comparison_figures
 from querywright.optimize.artifacts.diff import word_changes
 from querywright.optimize.browser import NO_QUESTIONS, browser
 from querywright.optimize.comparison import Compared
+from querywright.optimize.evaluate import finite
 from querywright.optimize.report import page, score_rows
 from querywright.optimize.study import figures
 from querywright.optimize.study.importance import importances
-from querywright.optimize.study.status import Aim, Known, aims, best, ended, front, of_technique, techniques
-from querywright.optimize.study.tables import (
-    best_rows,
-    cost_rows,
-    hidden,
-    ranked,
-    technique_rows,
-    trial_rows,
-    use_rows,
-    value_text,
+from querywright.optimize.study.spec import StudySpec
+from querywright.optimize.study.status import (
+    Aim,
+    Known,
+    aims,
+    arm_name,
+    best,
+    changed_knobs,
+    ended,
+    front,
+    interval,
+    of_technique,
+    techniques,
 )
+from querywright.optimize.study.tables import best_rows, hidden, ranked, shown, technique_rows, value_text
 from querywright.optimize.study.tested import asked_on_test, on_test
+from querywright.optimize.study.types import TrialRecord
 
 
 def write_report(snapshot: Known, path: str | Path) -> None:
@@ -84,28 +91,27 @@ def study_html(snapshot: Known) -> str:
         how_far=_how_far(snapshot),
         aim=aim,
         several=len(objectives) > 1,
-        leader=None
-        if leader is None
-        else best_rows([leader], [aim])[0] | {"questions": len(leader.dev.rows) if leader.dev else 0},
-        curse=_curse(outcome, aim),
+        leader=leader,
         best=best_rows(ranked(trials, aim), objectives),
         front=best_rows([one for one in trials if one.number in kept], objectives, len(kept)),
-        sentences=[one["sentence"] for one in outcome.get("comparisons") or ()],
         scores=[] if compared is None else score_rows(compared),
-        silent=[f"{one.of or 'The whole study'}: {one.why}." for one in mattered if one.why],
+        silent=[one for one in mattered if one.why],
         techniques=technique_rows(snapshot, aim),
-        course=trial_rows(snapshot),
+        trials=trials,
+        measured=list(dict.fromkeys([*spec.objectives, *(name for one in trials for name in one.values)])),
         spent=snapshot.spent,
-        costs=cost_rows(snapshot, aim, costs),
-        in_use=use_rows(compared, aim),
+        costs=_costs(trials, aim, costs),
+        in_use=_in_use(compared, aim),
         metric=metric,
-        **_prompts(outcome),
-        dead=[
-            {"technique": str(one.get("technique", "-")), "knob": str(one.get("knob", "-"))}
-            | {"values tried": ", ".join(str(value) for value in one.get("values") or ())}
-            for one in outcome.get("dead_knobs") or ()
-        ],
-        **_again(snapshot, outcome),
+        chosen=_chosen_prompt(outcome),
+        command=hidden(str(outcome.get("command") or f"querywright study run {spec.name}.yaml --out FOLDER")),
+        seeds=outcome.get("seeds") or {"study": spec.seed},
+        versions={
+            "querywright": __version__,
+            **{name: metadata.version(name) for name in ("optuna", "dspy", "plotly")},
+        },
+        spec=_asked(spec),
+        **{one.__name__: one for one in (arm_name, changed_knobs, changes, hidden, interval, shown, value_text)},
     )
 
 
@@ -120,12 +126,37 @@ def _how_far(snapshot: Known) -> str:
     )
 
 
-def _curse(outcome: Mapping[str, Any], aim: Aim) -> dict[str, Any] | None:
-    """How far the value of the chosen trial is to be believed."""
-    found = outcome.get("corrected") or {}
-    if found.get("dev") is None or found.get("corrected") is None:
-        return None
-    return {name: value_text(float(found[name]), aim) for name in ("dev", "corrected")} | {"arms": found.get("arms")}
+def _costs(trials: Sequence[TrialRecord], aim: Aim, costs: Mapping[str, Cost]) -> list[dict[str, Any]]:
+    """What the trials of each technique cost, and what its best one gained over no rewriting; None where unknown."""
+    plain = next((one for one in ended(trials, "complete") if one.arm and one.arm.is_plain), None)
+    base = math.nan if plain is None else plain.values.get(aim.name, math.nan)
+    rows = []
+    for name, cost in costs.items():
+        leader = best(of_technique(trials, name), aim)
+        value = math.nan if leader is None else leader.values[aim.name]
+        gain = finite(value - base if aim.direction == "maximize" else base - value)
+        rows.append({"technique": name, "cost": cost, "best": value_text(value, aim), "gain": gain})
+    return rows
+
+
+def _in_use(compared: Compared | None, aim: Aim) -> list[dict[str, Any]]:
+    """What a point gained on test costs each time that an arm is asked; nothing where that cannot be told."""
+    if compared is None or not aim.metrics:
+        return []
+    if not all(metric in arm.metrics for arm in compared.arms for metric in aim.metrics):
+        return []
+    calls = {arm.name: arm.cost.asked / max(1, len(arm.rows)) for arm in compared.arms}
+    value = {arm.name: sum(arm.mean(name).value for name in aim.metrics) / len(aim.metrics) for arm in compared.arms}
+    base = compared.baseline
+    return [
+        {
+            "arm": name,
+            "calls": calls[name],
+            "more": calls[name] - calls[base],
+            "gain": 100 * (value[name] - value[base]),
+        }
+        for name in calls
+    ]
 
 
 def _stages(snapshot: Known, outcome: Mapping[str, Any]) -> dict[str, Cost]:
@@ -149,14 +180,11 @@ def _questions(
     return metric, browser(replace(compared, questions=tuple(asked)), metric)
 
 
-def _prompts(outcome: Mapping[str, Any]) -> dict[str, Any]:
-    """What tuning did to prompts, the variant of the recommended program first."""
-    prompts = outcome.get("prompts") or {}
+def _chosen_prompt(outcome: Mapping[str, Any]) -> str | None:
+    """The prompt variant of the recommended program, where it is known."""
     arm = (outcome.get("best") or {}).get("arm") or {}
     names = (f"{arm.get('technique')}, {arm.get('prompt')}", arm.get("prompt"))
-    chosen = next((name for name in names if name in prompts), None)
-    ordered = {name: prompts[name] for name in sorted(prompts, key=lambda name: name != chosen)}
-    return {"prompts": ordered, "chosen": chosen, "changes": changes, "written": _written}
+    return next((name for name in names if name in (outcome.get("prompts") or {})), None)
 
 
 def changes(before: str, after: str) -> list[tuple[str, str]]:
@@ -165,26 +193,12 @@ def changes(before: str, after: str) -> list[tuple[str, str]]:
     return [found[0], ("equal", "\n"), found[1]] if [kind for kind, _ in found] == ["del", "ins"] else found
 
 
-def _written(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-
-
-def _again(snapshot: Known, outcome: Mapping[str, Any]) -> dict[str, Any]:
-    """All that it takes to run the study again."""
-    spec = snapshot.spec
-    seeds = outcome.get("seeds") or {"study": spec.seed}
-    versions = {"querywright": __version__, **{name: metadata.version(name) for name in ("optuna", "dspy", "plotly")}}
+def _asked(spec: StudySpec) -> str:
+    """What was asked for, without passwords."""
     asked = {**spec.to_json(), "storage": hidden(spec.storage)}
     if spec.api_base is not None:
         asked["api_base"] = hidden(spec.api_base)
-    return {
-        "command": hidden(str(outcome.get("command") or f"querywright study run {spec.name}.yaml --out FOLDER")),
-        "seeds": [
-            *(f"seed of {name}: {value}" for name, value in seeds.items()),
-            *(f"{name} {version}" for name, version in versions.items()),
-        ],
-        "spec": json.dumps(asked, ensure_ascii=False, indent=2),
-    }
+    return json.dumps(asked, ensure_ascii=False, indent=2)
 
 
 def _facts(snapshot: Known) -> dict[str, str]:

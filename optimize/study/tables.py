@@ -1,15 +1,12 @@
-"""Trials, techniques and costs as rows for people to read, on the terminal and in the report."""
+"""Trials and techniques as rows for people to read, on the terminal and in the report."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from querywright.metrics.statistics import Mean
-from querywright.models.usage import Cost
-from querywright.optimize.comparison import Compared
-from querywright.optimize.evaluate import Evaluation
 from querywright.optimize.study.status import (
     Aim,
     Known,
@@ -96,80 +93,3 @@ def technique_rows(snapshot: Known, aim: Aim) -> list[dict[str, str]]:
             }
         )
     return rows
-
-
-def trial_rows(snapshot: Known) -> list[dict[str, str]]:
-    """A row a trial, in their order."""
-    rows = [
-        {
-            "trial": str(one.number),
-            "arm": arm_name(one.arm),
-            "state": one.state + (", late" if one.late else ""),
-            **{name: f"{value:.4g}" for name, value in one.values.items()},
-            "questions": "-" if one.dev is None else str(len(one.dev.rows)),
-            "LM calls": f"{one.spent.calls} made, {one.spent.saved} saved",
-            "seconds": "-" if one.began is None or one.ended is None else f"{one.ended - one.began:.1f}",
-            "knobs": changed_knobs(one.arm),
-            "why": hidden(one.message) or ("-" if one.same_as is None else f"the same arm as trial {one.same_as}"),
-        }
-        for one in snapshot.trials
-    ]
-    columns = list(dict.fromkeys(name for row in rows for name in (*list(row)[:3], *snapshot.spec.objectives, *row)))
-    return [{name: row.get(name, "-") for name in columns} for row in rows]
-
-
-def cost_rows(snapshot: Known, aim: Aim, costs: Mapping[str, Cost]) -> list[dict[str, str]]:
-    """A row a technique: what its trials cost, and what a point gained over no rewriting cost.
-
-    Args:
-        snapshot: The study.
-        aim: The objective.
-        costs: Of the trials of each technique.
-    """
-    plain = next((one for one in ended(snapshot.trials, "complete") if one.arm and one.arm.is_plain), None)
-    base = math.nan if plain is None else plain.values.get(aim.name, math.nan)
-    rows = []
-    for name, cost in costs.items():
-        leader = best(of_technique(snapshot.trials, name), aim)
-        value = math.nan if leader is None else leader.values[aim.name]
-        gain = value - base if aim.direction == "maximize" else base - value
-        gained = f"{100 * gain:+.1f} points" if aim.metrics else f"{gain:+.4g}"
-        rows.append(
-            {
-                "technique": name,
-                "LM calls made": str(cost.calls),
-                "saved": str(cost.saved),
-                "tokens": str(cost.tokens),
-                "best": value_text(value, aim),
-                "gained over no rewriting": "-" if math.isnan(gain) else gained,
-                "calls made a point": f"{cost.calls / (100 * gain):.0f}" if aim.metrics and gain > 0 else "-",
-            }
-        )
-    return rows
-
-
-def use_rows(compared: Compared | None, aim: Aim) -> list[dict[str, str]]:
-    """A row an arm: what a point gained on test costs each time that it is asked; none where that cannot be told."""
-    if compared is None or not aim.metrics:
-        return []
-    if not all(metric in arm.metrics for arm in compared.arms for metric in aim.metrics):
-        return []
-    baseline = compared.arm(compared.baseline)
-    rows = []
-    for arm in compared.arms:
-        gain = 100 * sum(arm.mean(name).value - baseline.mean(name).value for name in aim.metrics) / len(aim.metrics)
-        calls, more = _a_question(arm), _a_question(arm) - _a_question(baseline)
-        rows.append(
-            {
-                "arm": arm.name,
-                "LM calls / question": f"{calls:.1f}",
-                "more than no rewriting": f"{more:+.1f}",
-                "gained on test": f"{gain:+.1f} points",
-                "calls a question a point": f"{more / gain:.2f}" if gain > 0 else "-",
-            }
-        )
-    return rows
-
-
-def _a_question(arm: Evaluation) -> float:
-    return arm.cost.asked / max(1, len(arm.rows))
