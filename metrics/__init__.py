@@ -27,7 +27,7 @@ from querywright.metrics.decisions import (
     flips,
     label_shares,
 )
-from querywright.metrics.dspy_metrics import METRICS, metric_named
+from querywright.metrics.dspy_metrics import METRICS, metric_named, scorable
 from querywright.metrics.intervals import bootstrap_interval, wilson_interval
 from querywright.metrics.power import minimum_detectable, questions_needed
 from querywright.metrics.retrieval import (
@@ -107,6 +107,7 @@ __all__ = [
     "questions_needed",
     "recall_at_k",
     "reciprocal_rank",
+    "scorable",
     "support_passage_f1",
     "token_f1",
     "usefulness",

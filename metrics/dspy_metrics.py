@@ -15,7 +15,8 @@ in Python and would pass for a success.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection
+import warnings
+from collections.abc import Callable, Collection, Sequence
 from functools import wraps
 from typing import Any
 
@@ -181,6 +182,9 @@ _NEEDS: dict[str, frozenset[str]] = {
 }
 
 
+_LABELS = {"answer": "a right answer", "evidence": "labelled evidence with a passage that helps", "options": "options"}
+
+
 def needs(name: str) -> frozenset[str]:
     """What a metric of this name cannot do without: of the questions ``answer``, ``options`` or ``evidence``, of the
     program a ``reader`` or ``support``, a reader that names it; or ``sentences`` as support, which nothing here has.
@@ -203,6 +207,38 @@ def metric_named(name: str) -> Metric:
         return _metric(lambda example, prediction: at_k(_ids(prediction), _helpful(example), k))
     known = ", ".join([*METRICS, *(f"{measure}@K" for measure in RANKED)])
     raise InputError(f"unknown metric {name!r}; the metrics are: {known} (K from 1 to 1000)")
+
+
+def scorable(metric: str, examples: Sequence[Any]) -> list[Any]:
+    """The examples that a metric can score, for ``dspy.Evaluate`` and DSPy's optimizers.
+
+    DSPy has no word for what cannot be scored: one NaN makes the mean of ``dspy.Evaluate`` a NaN, with which
+    ``MIPROv2`` never finds a better program. So what cannot be scored is left out before, with a ``UserWarning`` that
+    says how many and why.
+
+    Args:
+        metric: A name that ``metric_named`` knows.
+        examples: As ``Question.to_example`` makes them.
+
+    Raises:
+        InputError: There is no such metric, or it can score none of the examples.
+    """
+    import dspy
+
+    score, asked = metric_named(metric), needs(metric) & set(_LABELS)
+    nothing = dspy.Prediction(answer="", support=[], passages=[], steps=[])
+    kept = []
+    for example in examples:
+        labelled = all(getattr(example, need, None) for need in asked)
+        if labelled and ("reader" in needs(metric) or not math.isnan(score(example, nothing))):
+            kept.append(example)
+    lacking = f"{metric} needs " + " and ".join(_LABELS[need] for need in sorted(asked))
+    if not kept:
+        raise InputError(f"none of the {len(examples)} examples can be scored: {lacking}; label some, or take another")
+    if len(kept) < len(examples):
+        left = len(examples) - len(kept)
+        warnings.warn(f"{left} of {len(examples)} examples cannot be scored and are left out: {lacking}", stacklevel=2)
+    return kept
 
 
 def _compare(score: Callable[[str, list[str]], float], example: Any, prediction: Any) -> float:

@@ -94,9 +94,10 @@ def _finding(example: Any, prediction: Any) -> list[str]:
 
 def _reading(example: Any, prediction: Any) -> list[str]:
     right, options = getattr(example, "answer", None), list(getattr(example, "options", None) or ())
-    if prediction.answer is None:
+    answer = getattr(prediction, "answer", None)  # a technique alone gives none
+    if answer is None:
         return []
-    given = str(prediction.answer).strip()
+    given = str(answer).strip()
     if not given:
         said = "No answer was given."
     elif given == DECLINED:

@@ -424,6 +424,13 @@ class _Shared:
     def __deepcopy__(self, memo: dict[int, Any]) -> _Shared:
         return self
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        if isinstance(self.held, dspy.BaseLM):  # it may hold a key, which no file may
+            raise TechniqueError(
+                "a program with an LM of its own cannot be pickled; set its technique.own_lm to None for it"
+            )
+        return _Shared, (self.held,)
+
 
 def _checked_reranker(reranker: Any) -> Any:
     """The reranker, when it can be named in an artifact."""

@@ -44,6 +44,9 @@ class NearestDemos:
     def __deepcopy__(self, memo: dict[int, Any]) -> NearestDemos:
         return self
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return NearestDemos, (self._embed,)
+
     def choose(self, predictor: Any, inputs: Mapping[str, Any], count: int) -> list[Any]:
         """The demonstrations for a call; all where there are no more than asked for.
 

@@ -10,10 +10,13 @@ import dspy
 from querywright.errors import TechniqueError
 from querywright.models.pieces import heard_by
 from querywright.programs.base import Technique
+from querywright.programs.hyperparameters import Knob, Knobs
 from querywright.programs.knn_demos import NearestDemos, showing
 from querywright.programs.listener import current_listener
 from querywright.programs.readers import Reader
 from querywright.programs.steps import Use, drive, drive_async
+
+_NEAREST = Knob("nearest", 0, "demonstrations shown with each call, 0 for all", low=0, high=1_000_000, search=False)
 
 
 class RAG(dspy.Module):
@@ -35,8 +38,13 @@ class RAG(dspy.Module):
             raise TechniqueError(f"nearest must be 0 (all demonstrations are shown) or more, but got {nearest}")
         self.technique = technique
         self.reader = reader
-        self.nearest = nearest
+        self.showing = Knobs((_NEAREST,), {"nearest": nearest})  # a parameter, so that DSPy saves it beside the prompts
         self._nearest = NearestDemos(getattr(technique.retriever, "embed", None))
+
+    @property
+    def nearest(self) -> int:
+        """Demonstrations that each call of a predictor is shown; 0 for all."""
+        return self.showing.integer("nearest")
 
     def forward(self, question: str, options: Sequence[str] | None = None) -> dspy.Prediction:
         """Find passages and answer.

@@ -1,7 +1,7 @@
 """Rewrite-Retrieve-Read with a frozen rewriter: think about what to look up, then search with queries of one's own.
 
 Ma et al. 2023, arXiv 2305.14283. The rewriter writes several queries or none: none means that the reader answers from
-what it knows. The reader is given the question as it was asked. Where we differ: no demonstrations by default, a
+what it knows. The reader is given the question as it was asked. Where we differ: no demonstrations by default, an
 optimizer chooses them; lists are interleaved, so that a small budget holds the best of each query
 (``fusion=union`` joins them one after another, as the original does); options are a list of their own beside the
 question.

@@ -114,3 +114,13 @@ def _shown(blocks):
         if block.language == "python"
         or (block.language == "text" and before is not None and before.language == "python")
     ]
+
+
+def test_the_page_of_dspy_alone_runs(page, workshop, play, scripted_lm):
+    play(page["blocks"]("```sh\nquerywright index workshop passages.jsonl\n```\n"))
+    printed = play(page["blocks"]((DOCS / "how-to/plain-dspy.md").read_text(encoding="utf-8")))
+    (scores,) = re.findall(r"^([\d.]+) ([\d.]+)$", printed, re.MULTILINE)  # DSPy prints between them
+    assert all(0 <= float(score) <= 100 for score in scores)
+    assert "Weigh the options" in printed or "Write three short" in printed
+    assert printed.split()[-1] == "3"
+    assert (workshop / "hcqr.json").exists()

@@ -150,6 +150,10 @@ class Embedder:
     def __deepcopy__(self, memo: dict[int, object]) -> Embedder:
         return self
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A pickle says its id, by which it is found again, without a store."""
+        return _by_id, (self.id,)
+
     def _encode_chunk(self, texts: list[str]) -> dict[str, Vectors]:
         rows = self._read(texts)
         with self._counter_lock:
@@ -237,6 +241,13 @@ def embedder_of(identifier: str, *, store: Store | None = None) -> Embedder | No
     name = "embedded" if identifier == EMBEDDED_ID else identifier.removeprefix("st:")
     found = resolve_embedder(name, store=store)
     return found if found.id == identifier else None  # a folder of that name here is another model
+
+
+def _by_id(identifier: str) -> Embedder:
+    found = embedder_of(identifier)
+    if found is None:
+        raise ModelError(f"the embedder {identifier!r} was in a folder, which its name does not tell; make it anew")
+    return found
 
 
 def with_store(embedder: TextEmbedder, home: Path | None = None) -> Embedder:

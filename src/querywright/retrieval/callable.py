@@ -42,6 +42,7 @@ class CallableRetriever:
     kind: ClassVar[Kind] = "foreign"
 
     def __init__(self, fn: Any, *, fingerprint: str | None = None) -> None:
+        self._fn = fn
         self._call = _caller(fn)
         self._name = _name(fn)
         self._fingerprint = fingerprint
@@ -75,6 +76,9 @@ class CallableRetriever:
 
     def __deepcopy__(self, memo: dict[int, object]) -> CallableRetriever:
         return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _again, (self._fn, self._fingerprint)
 
     def __repr__(self) -> str:
         return f"CallableRetriever({self._name})"
@@ -203,3 +207,7 @@ def _passage(fields: Mapping[str, Any]) -> Passage:
     if id is None or id == "":
         id = f"text:{hashlib.sha256(text.encode('utf-8', 'replace')).hexdigest()[:16]}"
     return Passage(str(id), text, str(fields.get("title") or ""), kept)
+
+
+def _again(fn: Any, fingerprint: str | None) -> CallableRetriever:
+    return CallableRetriever(fn, fingerprint=fingerprint)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Self
+from typing import Any, Self
 
 from querywright.data.types import Passage
 from querywright.errors import InputError
@@ -16,6 +16,7 @@ class HeldPassages:
     """
 
     name: str
+    _made: tuple[tuple[Any, ...], dict[str, Any]]
     _passages: Mapping[str, Passage]
 
     def passages(self) -> Iterator[Passage]:
@@ -33,6 +34,16 @@ class HeldPassages:
             raise InputError(f"not in the collection {self.name!r}: {', '.join(map(repr, unknown[:20]))}")
         return [self._passages[id] for id in ids]
 
+    def __new__(cls, *args: Any, **options: Any) -> Self:
+        """Note what it is made with, for a pickle."""
+        made = super().__new__(cls)
+        made._made = (args, {name: value for name, value in options.items() if name != "progress"})
+        return made
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A pickle says how the collection is opened, and opens it anew."""
+        return _opened, (type(self), *self._made)
+
     def __contains__(self, id: object) -> bool:
         return id in self._passages
 
@@ -41,3 +52,7 @@ class HeldPassages:
 
     def __deepcopy__(self, memo: dict[int, object]) -> Self:
         return self
+
+
+def _opened(kind: type[HeldPassages], args: Sequence[Any], options: Mapping[str, Any]) -> HeldPassages:
+    return kind(*args, **options)

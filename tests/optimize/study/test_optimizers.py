@@ -2,14 +2,17 @@ from __future__ import annotations
 
 import json
 import logging
+from dataclasses import replace
 
+import dspy
 import pytest
 from dspy.utils.exceptions import LMServerError
 
 from querywright.data.splits import split_questions
 from querywright.data.types import Question
 from querywright.errors import BudgetError, InputError, OutageError
-from querywright.metrics.dspy_metrics import METRICS
+from querywright.metrics.dspy_metrics import METRICS, scorable
+from querywright.models.adapter import PromptAdapter
 from querywright.models.engine_errors import LMPromptTooLongError
 from querywright.optimize.evaluate import evaluate
 from querywright.optimize.failures import TooManyFailuresError
@@ -290,3 +293,14 @@ def test_an_lm_that_writes_no_instructions_is_said(run, writing, monkeypatch):
     monkeypatch.setattr(writing, "_answer", lambda self, asked: {})
     with pytest.raises(OptimizerError, match="copro came to nothing: AdapterParseError"):
         run("copro")
+
+
+def test_dspys_own_mipro_learns_where_some_questions_have_no_label(world, make_lm, writing):
+    asked = [replace(one, evidence={}) if n % 3 == 0 else one for n, one in enumerate(world.questions[:12])]
+    with pytest.warns(UserWarning, match="4 of 12 examples cannot be scored"):
+        examples = scorable("decision_useful", [question.to_example() for question in asked])
+    with dspy.context(lm=make_lm(writing()), adapter=PromptAdapter()):
+        mipro = dspy.MIPROv2(metric=FOUND, auto=None, num_candidates=3, max_bootstrapped_demos=0, max_labeled_demos=0)
+        program = world.program(reader=None)
+        tuned = mipro.compile(program, trainset=examples[:3], valset=examples[3:], num_trials=5, minibatch=False)
+    assert "Name the key." in state_of(tuned).predictors["technique.write_queries"].instructions
