@@ -1,18 +1,12 @@
 from __future__ import annotations
 
-import json
-import math
-from dataclasses import replace
-
 import pytest
 from dspy.utils.exceptions import LMServerError
 
-from querywright.data.types import Label, Passage, Question
-from querywright.errors import InputError, OutageError
-from querywright.models.usage import Cost
+from querywright.data.types import Passage, Question
+from querywright.errors import InputError
 from querywright.optimize.comparison import compare
 from querywright.optimize.diagnosis import Stage
-from querywright.optimize.evaluate import Row
 from querywright.optimize.references import References
 from querywright.programs import make_program
 from querywright.retrieval.callable import CallableRetriever
@@ -46,12 +40,9 @@ def test_every_arm_is_held_against_the_baseline(world, make_lm):
     ]
     assert compared.comparisons[0].test.wins == 18
     assert compared.to_json()["comparisons"][1]["losses"] == 0
-
-
-def test_a_loss_is_told_as_plainly_as_a_gain(make_world, make_lm):
-    world = make_world("plain")
-    compared = compare(arms(world), world.questions, lm=make_lm())
-    assert compared.comparisons[0].sentence.startswith("accuracy: hcqr is worse than plain: 0 wins, 18 losses")
+    swapped = compare(arms(world), world.questions, lm=make_lm(), references=False, baseline="hcqr")
+    assert swapped.baseline == "hcqr"
+    assert swapped.comparisons[0].sentence.startswith("accuracy: plain is worse than hcqr: 0 wins, 18 losses")
 
 
 def test_closed_book_and_oracle_evidence_stand_beside_the_arms_and_tell_where_answers_are_lost(world, make_lm):
@@ -65,8 +56,8 @@ def test_closed_book_and_oracle_evidence_stand_beside_the_arms_and_tell_where_an
     assert [one.arm for one in compared.decisions] == ["plain", "hcqr"]
     assert compared.passages["decides-3"].text == "Decides 3."
 
-    alone = compare(arms(world), world.questions, lm=make_lm(), references=False, baseline="hcqr")
-    assert (alone.baseline, alone.references) == ("hcqr", ())
+    alone = compare(arms(world), world.questions, lm=make_lm(), references=False)
+    assert alone.references == ()
     assert alone.diagnosis.counts("plain") == {Stage.NOT_FOUND: 18}
 
 
@@ -152,16 +143,6 @@ def test_a_failed_question_is_asked_again_by_the_next_run(world, make_engine, ma
     assert asked(lm) == 1
 
 
-def test_an_outage_stops_the_comparison(world, make_engine, make_lm):
-    def fail(n, asked):
-        if n >= 9:
-            raise LMServerError("down", provider="x", model="x")
-
-    lm = make_lm(make_engine(before=fail), outage_after=3)
-    with pytest.raises(OutageError):
-        compare(arms(world), world.questions, lm=lm, threads=1, max_failures=1.0)
-
-
 def test_what_cannot_be_compared_is_refused_before_anything_is_asked(world, make_lm):
     lm = make_lm()
     with pytest.raises(InputError, match="the baseline 'bm25' is none of the arms plain, hcqr"):
@@ -171,25 +152,3 @@ def test_what_cannot_be_compared_is_refused_before_anything_is_asked(world, make
     with pytest.raises(InputError, match="there is nothing to compare"):
         compare({}, world.questions, lm=lm)
     assert asked(lm) == 0
-
-
-def test_a_row_survives_json():
-    row = Row(
-        "q1",
-        {"accuracy": math.nan, "recall": 1 / 3},
-        label=Label.USEFUL,
-        answer="a",
-        support=("r",),
-        invalid=True,
-        passages=("p", "r"),
-        found=("p", "x", "r"),
-        queries=(("original", "what?"),),
-        fallbacks=("queries",),
-        seconds=1.25,
-        cost=Cost(calls=2, saved=1, input_tokens=5),
-    )
-    again = Row.from_json(json.loads(json.dumps(row.to_json())))
-    assert math.isnan(again.scores["accuracy"])
-    assert again.scores["recall"] == 1 / 3
-    assert again.to_json() == row.to_json()
-    assert (again.support, Row.from_json(replace(row, support=None).to_json()).support) == (("r",), None)
