@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 from types import SimpleNamespace
 
 import pandas as pd
@@ -8,6 +7,7 @@ import pytest
 
 from querywright import __version__
 from querywright.errors import ArtifactError, InputError
+from querywright.optimize.artifacts.files import read_artifact
 
 QUESTION = "Which home blood pressure reading should be written down?"
 OPTIONS = ["Only the highest one", "The average of several, seated and rested", "One after a walk"]
@@ -89,8 +89,9 @@ def test_signature_example_and_requirements(tools, logged, place):
     assert model.predict(model.input_example)["answer"][0] == OPTIONS[1]
     with open(tools.mlflow.pyfunc.get_model_dependencies(logged.model_uri), encoding="utf-8") as file:
         assert f"querywright[mlflow]=={__version__}" in file.read().split()
-    manifest = json.loads((place / "artifacts" / "hcqr-sample" / "manifest.json").read_text())
-    assert logged.metadata == {key: manifest[key] for key in ("technique", "lm", "checksum")}
+    manifest = read_artifact(place / "artifacts" / "hcqr-sample").manifest
+    told = {"technique": manifest.technique, "lm": manifest.lm, "digest": manifest.digest}
+    assert logged.metadata == told
 
 
 def test_a_logged_artifact_is_a_program_again(tools, logged, program):

@@ -38,9 +38,9 @@ from querywright.serving.failures import STATUSES, failure_of
 def test_every_failure_of_a_program_has_a_documented_status(error: Exception, status: int) -> None:
     failure = failure_of(error)
     assert failure is not None
-    assert failure.status == status
-    assert failure.status in STATUSES
-    assert "secret" not in failure.message
+    assert failure.status_code == status
+    assert failure.status_code in STATUSES
+    assert "secret" not in failure.detail
     assert (status == 503) == ("Retry-After" in failure.headers)
 
 

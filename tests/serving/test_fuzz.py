@@ -14,6 +14,8 @@ from schemathesis import GenerationMode
 
 from querywright.serving import ServeSettings, make_app
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = 15
 PATHS = ["/ask", "/retrieve", "/reload", "/health", "/metrics"]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import signal
 import threading
@@ -39,4 +38,3 @@ def test_sighup_during_loading_loads_again_once_it_serves(
     finally:
         end.cancel()
         signal.signal(signal.SIGHUP, kept)
-        gc.unfreeze()

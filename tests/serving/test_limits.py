@@ -4,15 +4,16 @@ import asyncio
 import socket
 import threading
 import time
+from collections.abc import AsyncGenerator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
 import pytest
 
-from querywright.serving import ServeSettings, make_app
-from querywright.serving.failures import RequestError
-from querywright.serving.limits import MOST_CLIENTS, Rates
+from querywright.serving import ServeSettings, make_app, work
+from querywright.serving.failures import ClientGoneError, RequestError
+from querywright.serving.middleware import MOST_CLIENTS, Rates
 
 JSON = {"Content-Type": "application/json"}
 
@@ -30,9 +31,9 @@ def raw(server: Any, data: bytes, *, close: bool = False) -> bytes:
 
 
 WRONG = [
-    (b"", 400, "not_json"),
+    (b"", 422, "invalid"),
     (b"{", 400, "not_json"),
-    (b'{"question": "\\ud800"}', 400, "not_json"),
+    (b'{"question": "\\ud800"}', 422, "invalid"),
     (b"[" * 5000, 400, "not_json"),
     (b"\xff\xfe", 400, "not_json"),
     (b"[]", 422, "invalid"),
@@ -135,12 +136,12 @@ def test_more_questions_than_may_wait_are_refused(run: Any, make: Any, scripted:
     go = threading.Event()
     scripted.before = lambda number: go.wait(10)
     server = run(make(scripted), concurrency=1, waiting=1)
-    turns = server.server._service.turns
+    under_way = server.server._service.work
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(server.ask, 1)
-        server.wait_for(lambda: turns.running == 1)
+        server.wait_for(lambda: under_way.running == 1)
         second = pool.submit(server.ask, 2)
-        server.wait_for(lambda: turns.waiting == 1)
+        server.wait_for(lambda: under_way.waiting == 1)
         third = server.ask(3)
         streamed = server.ask(4, stream=True)
         go.set()
@@ -167,7 +168,7 @@ def test_an_answer_that_takes_too_long_is_given_up(run: Any, make: Any, scripted
     assert server.lines()[0]["status"] == 504
     assert server.metric("requests_total", route="/ask", status="504") == 1
     assert server.metric("requests_total", route="/ask", status="200") == 0
-    assert server.server._service.turns.running == 0
+    assert server.server._service.work.running == 0
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -185,7 +186,7 @@ def test_nothing_further_is_done_for_a_client_that_went_away(
     with pytest.raises(httpx.ReadTimeout):
         server.client.post("/ask", json={"question": "What of 7?", "stream": stream}, timeout=0.3)
     assert searching.is_set()
-    server.wait_for(lambda: server.server._service.turns.running == 0)
+    server.wait_for(lambda: server.server._service.work.running == 0)
     server.wait_for(lambda: bool(server.lines()))
     go.set()
     time.sleep(0.1)
@@ -201,9 +202,49 @@ def test_a_stream_that_nobody_reads_any_more_ends(run: Any, make: Any, scripted:
     server = run(make(scripted))
     with server.client.stream("POST", "/ask", json={"question": "What of 7?", "stream": True}) as answer:
         assert next(answer.iter_lines()) == "event: queries"
-    server.wait_for(lambda: server.server._service.turns.running == 0)
+    server.wait_for(lambda: server.server._service.work.running == 0)
     go.set()
     server.wait_for(lambda: bool(server.lines()))
     assert server.lines()[0]["status"] == 499
     assert server.metric("requests_total", route="/ask", status="499") == 1
     assert server.metric("requests_total", route="/ask", status="200") == 0
+
+
+def test_further_connections_than_may_be_are_refused(run: Any, make: Any, scripted: Any) -> None:
+    server = run(make(scripted), connections=2)
+    port = int(server.url.rpartition(":")[2])
+    held = [socket.create_connection(("127.0.0.1", port), timeout=5) for _ in range(2)]
+    server.wait_for(lambda: len(server.server.server_state.connections) == 2)
+    asked = b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    assert raw(server, asked).startswith(b"HTTP/1.1 503")
+    for one in held:
+        one.close()
+    server.wait_for(lambda: not server.server.server_state.connections)
+    assert server.ask().status_code == 200
+
+
+def test_the_work_for_a_client_that_takes_nothing_ends_before_its_answer_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(work, "SLOWEST_SECONDS", 0.05)
+    ended = []
+
+    async def endless() -> AsyncGenerator[tuple[str, Any], None]:
+        try:
+            while True:
+                yield "text", {"text": "x"}
+                await asyncio.sleep(0.001)
+        finally:
+            ended.append(True)
+
+    async def never() -> Any:
+        await asyncio.Event().wait()
+
+    async def send(message: Any) -> None:
+        if message["type"] == "http.response.body":
+            await never()
+
+    async def stream() -> list[bool]:
+        with pytest.raises(ClientGoneError):
+            await work.EventStream(endless(), work.Work(1, 1, 30), lambda error: None)({"type": "http"}, never, send)
+        return list(ended)
+
+    assert asyncio.run(stream()) == [True]

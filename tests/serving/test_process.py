@@ -136,6 +136,7 @@ def test_it_serves_reloads_and_stops_when_what_is_under_way_is_answered(
     assert not any("colour?" in json.dumps(line) or TOKEN in json.dumps(line) for line in served.lines)
 
 
+@pytest.mark.slow
 def test_an_address_alone_is_of_the_lm_that_each_artifact_names(
     tmp_path: Path, lm: Any, start: Callable[..., Served]
 ) -> None:
@@ -160,6 +161,7 @@ def test_an_address_alone_is_of_the_lm_that_each_artifact_names(
     assert "runs in this process and has no address" in failed.json()["error"]["message"]
 
 
+@pytest.mark.slow
 def test_grace_ends_and_a_second_signal_ends_at_once(tmp_path: Path, lm: Any, start: Callable[..., Served]) -> None:
     go = threading.Event()
     lm._steps = (lambda body: go.wait(20) and '{"answer": "green"}',)
@@ -207,6 +209,7 @@ def test_what_cannot_be_served_is_told(
     assert named in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_traffic_is_recorded_and_its_texts_only_as_hashes_when_told(
     tmp_path: Path, lm: Any, start: Callable[..., Served]
 ) -> None:
@@ -224,6 +227,7 @@ def test_traffic_is_recorded_and_its_texts_only_as_hashes_when_told(
     assert "colour" not in file.read_text()
 
 
+@pytest.mark.slow
 def test_a_locked_file_of_traffic_holds_up_nobody_and_loses_no_line(
     tmp_path: Path, lm: Any, start: Callable[..., Served]
 ) -> None:
@@ -232,7 +236,7 @@ def test_a_locked_file_of_traffic_holds_up_nobody_and_loses_no_line(
     file = tmp_path / "traffic.jsonl"
     write(tmp_path / "colour")
     served = start(lm.url, str(tmp_path / "colour"), "--record", str(file))
-    with file.open("rb") as held:
+    with file.with_name(".traffic.jsonl.lock").open("ab") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         assert served.client.post("/ask", json={"question": "Which colour?"}).json()["answer"] == "blue"
         served.tell(signal.SIGINT)

@@ -37,7 +37,7 @@ class Limits:
     Args:
         concurrency: Questions under way at a time.
         waiting: Questions that may wait; further ones get 503.
-        connections: Open connections; further ones are closed.
+        connections: Open connections; requests on further ones get 503.
         rate: Requests a second of one client; 0 for no limit.
         burst: Requests of one client at once.
         deadline: From request to answer; then 504.

@@ -1,45 +1,129 @@
-"""The web application over loaded programs."""
-
-from __future__ import annotations
+"""The web application over loaded programs: the API, and a page where a person asks."""
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from querywright.errors import InputError
 
 try:
-    from fastapi import FastAPI
-    from fastapi.openapi.utils import get_openapi
+    from fastapi import Depends, FastAPI, Request
+    from fastapi.exceptions import RequestValidationError
+    from fastapi.security import HTTPBearer
     from starlette.exceptions import HTTPException
-    from starlette.requests import Request
-    from starlette.responses import Response
+    from starlette.responses import FileResponse, Response
 except ImportError as error:
     raise InputError("serving needs the extra serve: pip install 'querywright[serve]'") from error
 
 from querywright import __version__
-from querywright.serving.failures import RequestError
+from querywright.models.usage import metered
+from querywright.serving.failures import NOT_RELOADED, STATUSES, RequestError, as_json
 from querywright.serving.metrics import ServerMetrics
-from querywright.serving.middleware import Front
-from querywright.serving.page import PATHS, page_router
-from querywright.serving.programs import Load, Programs, loader
-from querywright.serving.routes import ROUTES, Service
-from querywright.serving.settings import ServeSettings
+from querywright.serving.middleware import Front, Note, note_of
+from querywright.serving.programs import Load, Programs, Served, loader
+from querywright.serving.settings import ServeSettings, is_loopback
+from querywright.serving.shapes import (
+    AnswerOut,
+    Health,
+    Problem,
+    Reloaded,
+    answer_out,
+    passages_out,
+    request_shapes,
+)
+from querywright.serving.work import EventStream, Work
 
 if TYPE_CHECKING:
     from querywright.optimize.artifacts.loaded import LoadedProgram
 
-OPEN = PATHS | {"/health"}
+ROUTES = ("/ask", "/retrieve", "/reload", "/health", "/metrics", "/openapi.json")
+PAGES = {"/": "page.html", "/page.js": "page.js", "/page.css": "page.css", "/docs": "docs.html", "/docs.js": "docs.js"}
+OPEN = frozenset(PAGES) | {"/health"}
 """Addresses that need no token."""
 
-_KINDS = {404: ("address", "there is no such address"), 405: ("method", "the address has no such method")}
+EVENT_STREAM = "text/event-stream"
+_EVENT = {
+    "type": "object",
+    "description": "One event; its data is JSON: {queries}, {passages}, {text}, {}, the whole answer, or {error}.",
+    "properties": {
+        "event": {"enum": ["queries", "passages", "text", "restart", "done", "error"]},
+        "data": {"type": "string"},
+    },
+    "required": ["event", "data"],
+}
+_STATIC = Path(__file__).parent / "static"
 _THREADS_BESIDES = 8
+_SHOWN_PROBLEMS = 5
+
+
+class Service:
+    """What the addresses share: the programs that are asked, and the work under way."""
+
+    def __init__(self, programs: Programs, settings: ServeSettings, metrics: ServerMetrics) -> None:
+        self.programs, self.settings, self.metrics = programs, settings, metrics
+        self.work = Work(settings.concurrency, settings.waiting, settings.deadline)
+
+    def served(self, asked: Any, request: Request, *, reads: bool = True) -> Served:
+        """The program that is asked."""
+        served, fields = self.programs.named(asked.artifact), note_of(request.scope).fields
+        fields["artifact"], fields["version"] = served.name, served.version
+        if self.settings.log_questions:
+            fields["question"] = asked.question
+        if not asked.options and served.needs_options and reads:
+            raise RequestError(422, "invalid", "options: this artifact chooses between options; give two or more")
+        return served
+
+    async def predicted(self, request: Request, asked: Any, call: Callable[..., Awaitable[Any]]) -> Any:
+        """What a program makes of a question in its turn, and what that cost, however it ends."""
+
+        async def work() -> Any:
+            async with self.work.turn(), self._counted(note_of(request.scope)) as given:
+                return await call(asked.question, asked.options, metadata=given)
+
+        return await self.work.attended(request.receive, work())
+
+    async def events(self, served: Served, asked: Any, note: Note) -> AsyncGenerator[tuple[str, Any], None]:
+        """What becomes of a question, as names and data."""
+        async with self.work.turn(), self._counted(note) as given:
+            stream: Any = served.program.astream(asked.question, asked.options, metadata=given)
+            async with contextlib.aclosing(stream) as events:
+                async for event in events:
+                    if event.kind == "prediction":
+                        yield "done", self.told(served, asked, event.data, note)
+                    elif event.kind == "passages":
+                        yield "passages", {"passages": passages_out(event.data)}
+                    else:
+                        name = "queries" if event.kind == "queries" else "text"
+                        yield event.kind, {} if event.data is None else {name: event.data}
+
+    def told(self, served: Served, asked: Any, prediction: Any, note: Note) -> dict[str, Any]:
+        """The answer as it is sent, counted."""
+        seconds = round(time.perf_counter() - note.began, 4)
+        told = answer_out(
+            prediction, asked.options or (), artifact=served.name, version=served.version, seconds=seconds, id=note.id
+        )
+        self.metrics.outcome(told["fallbacks"], told["declined"])
+        note.fields |= {"fallbacks": told["fallbacks"], "declined": told["declined"]}
+        return told
+
+    @contextlib.asynccontextmanager
+    async def _counted(self, note: Note) -> AsyncIterator[dict[str, str]]:
+        """Counts LM calls; gives what watchers are told of the request."""
+        with metered() as meter:
+            try:
+                yield {"request_id": note.id}
+            finally:
+                cost = meter.total
+                note.fields |= {"lm_calls": cost.calls, "lm_saved": cost.saved}
+                self.metrics.asked(cost.calls, cost.saved)
 
 
 def make_app(
-    programs: Mapping[str, LoadedProgram], settings: ServeSettings | None = None, *, load: Load | None = None
+    programs: "Mapping[str, LoadedProgram]", settings: ServeSettings | None = None, *, load: Load | None = None
 ) -> FastAPI:
     """The application that serves programs; any ASGI server can run it.
 
@@ -57,12 +141,10 @@ def make_app(
     settings = settings or ServeSettings()
     if not programs:
         raise InputError("there is nothing to serve; give at least one program")
-    metrics = ServerMetrics((*ROUTES, *PATHS))
+    metrics = ServerMetrics((*ROUTES, *PAGES))
     if load is None and set(programs) <= set(settings.names()):
         load = loader(settings)
-    service = Service(
-        Programs(programs, load, metrics, log_questions=settings.log_questions), settings, metrics
-    )  # fmt: skip
+    service = Service(Programs(programs, load, metrics, log_questions=settings.log_questions), settings, metrics)
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -70,36 +152,91 @@ def make_app(
         threads = ThreadPoolExecutor(settings.concurrency + _THREADS_BESIDES, thread_name_prefix="querywright-serve")
         asyncio.get_running_loop().set_default_executor(threads)
         yield
-        service.attention.stopping = True
+        service.work.stopping = True
 
+    problems: dict[int | str, Any] = {one: {"model": Problem, "description": said} for one, said in STATUSES.items()}
     app = FastAPI(
         title="querywright", version=__version__, docs_url=None, redoc_url=None, redirect_slashes=False,
-        lifespan=lifespan,
+        lifespan=lifespan, responses=problems,
     )  # fmt: skip
     app.state.service = service
-    app.include_router(service.router())
-    app.include_router(page_router())
-    app.add_exception_handler(HTTPException, _no_route)
+    for path, file in PAGES.items():
+        app.add_route(path, lambda request, file=file: FileResponse(_STATIC / file))
+    _add_routes(app, service)
+    app.add_exception_handler(HTTPException, _raised)  # the front answers whatever goes wrong
+    app.add_exception_handler(RequestValidationError, _invalid)
     app.add_middleware(Front, settings=settings, metrics=metrics, open_paths=OPEN)
-    app.openapi = lambda: _described(app, settings)  # type: ignore[method-assign]
     return app
 
 
-async def _no_route(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    kind, text = _KINDS.get(error.status_code, ("request", "the request cannot be answered"))
-    raise RequestError(error.status_code, kind, text, headers=error.headers)
+def _add_routes(app: FastAPI, service: Service) -> None:
+    Asked, AskedToStream = request_shapes(service.settings, [one.name for one in service.programs])  # noqa: N806
+    bearer = HTTPBearer(scheme_name="token", auto_error=False)  # for the document: the front looks at it
+    closed = [] if service.settings.token is None else [Depends(bearer)]
+    streamed = {200: {"content": {EVENT_STREAM: {"schema": _EVENT}}, "description": "Done."}}
+
+    @app.post("/ask", summary="Ask a question", response_model=AnswerOut, responses=streamed, dependencies=closed)
+    async def ask(request: Request, asked: AskedToStream) -> Response:  # type: ignore[valid-type]
+        """The answer as JSON, or as server-sent events (queries, passages, text, restart, done, error).
+
+        Events are sent where the header Accept names text/event-stream or stream is true.
+        """
+        served, note = service.served(asked, request), note_of(request.scope)
+        if asked.stream or EVENT_STREAM in request.headers.get("accept", ""):  # type: ignore[attr-defined]
+
+            def failed(error: Exception) -> RequestError:
+                return note.failed(error, questions=service.settings.log_questions)
+
+            return EventStream(service.events(served, asked, note), service.work, failed)
+        prediction = await service.predicted(request, asked, served.program.acall)
+        return _json(service.told(served, asked, prediction, note))
+
+    @app.post("/retrieve", summary="Find passages, without a reader", response_model=AnswerOut, dependencies=closed)
+    async def retrieve(request: Request, asked: Asked) -> Response:  # type: ignore[valid-type]
+        served = service.served(asked, request, reads=False)
+        prediction = await service.predicted(request, asked, served.program.aretrieve)
+        return _json(service.told(served, asked, prediction, note_of(request.scope)))
+
+    @app.post("/reload", summary="Load the artifacts again", response_model=Reloaded, dependencies=closed)
+    async def reload(request: Request) -> Response:
+        """Requests under way end with the programs they began with."""
+        try:
+            return _json({"artifacts": await service.programs.reload()})
+        except RequestError as error:  # why names folders and services: only who runs the server is told
+            near = request.client is not None and is_loopback(request.client.host)
+            if service.settings.token is not None or near:
+                raise
+            raise RequestError(error.status_code, error.kind, NOT_RELOADED) from None
+
+    @app.get("/health", summary="How the server is", response_model=Health, responses={503: {"model": Health}})
+    async def health() -> Response:
+        ready = not service.work.stopping
+        artifacts = [one.told() for one in service.programs]
+        told = {"live": True, "ready": ready, "token": service.settings.token is not None, "artifacts": artifacts}
+        return _json(told, 200 if ready else 503)
+
+    text = {200: {"content": {"text/plain": {"schema": {"type": "string"}}}, "description": "Counters."}}
+
+    @app.get("/metrics", summary="For Prometheus", response_class=Response, responses=text, dependencies=closed)
+    async def counted() -> Response:
+        return Response(service.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
-def _described(app: FastAPI, settings: ServeSettings) -> dict[str, Any]:
-    """The OpenAPI document: only what the server really answers, and the token where one is needed."""
-    if app.openapi_schema:
-        return app.openapi_schema
-    found = get_openapi(title=app.title, version=app.version, routes=app.routes)
-    if settings.token is not None:
-        found.setdefault("components", {})["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
-        for path, methods in found["paths"].items():
-            for one in methods.values():
-                one["security"] = [] if path in OPEN else [{"token": []}]
-    app.openapi_schema = found
-    return found
+def _json(data: Any, status: int = 200) -> Response:
+    return Response(as_json(data), status, media_type="application/json")
+
+
+async def _raised(request: Request, error: Exception) -> Response:
+    raise error
+
+
+async def _invalid(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise RequestError(415, "not_json", "send application/json")
+    found = error.errors()
+    if any(one["type"] == "json_invalid" for one in found):
+        raise RequestError(400, "not_json", "the body is not JSON")
+    told = [f"{'.'.join(map(str, one['loc'][1:])) or 'body'}: {one['msg']}" for one in found[:_SHOWN_PROBLEMS]]
+    raise RequestError(422, "invalid", "; ".join(told))

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from typing import Any
 
 from dspy.utils.exceptions import AdapterParseError, LMError
+from pydantic_core import PydanticSerializationError, to_json
+from starlette.exceptions import HTTPException
 
 from querywright.errors import (
     ArtifactError,
@@ -18,7 +21,6 @@ from querywright.errors import (
     PromptTooLongError,
     QuerywrightError,
 )
-from querywright.serving.wire import as_json
 
 STATUSES: Mapping[int, str] = {
     400: "The request is not JSON, or not for this server.",
@@ -42,8 +44,25 @@ NOT_RELOADED = "nothing was replaced; the server's log says why"
 CLIENT_GONE = 499
 """What is logged of a request whose client went away; nobody is answered."""
 
+_KINDS = {400: "not_json", 404: "address", 405: "method", 422: "invalid"}
 
-class RequestError(Exception):
+
+_RULES: tuple[tuple[type[Exception], int, str, str], ...] = (
+    (PromptTooLongError, 422, "prompt_too_long", "the question and its passages do not fit the LM's context"),
+    (OutageError, 503, "lm_outage", "the LM is down and is not asked for a while"),
+    (BudgetError, 503, "budget", "the limit of LM calls is reached"),
+    (CollectionError, 503, "collection", "the collection cannot be searched"),
+    (ModelError, 503, "model", "a model of the program cannot be used"),
+    (ArtifactError, 503, "model", "a model of the program cannot be used"),
+    (InputError, 422, "input", ""),
+    (LMError, 502, "lm", "the LM failed ({name})"),
+    (AdapterParseError, 502, "lm", "the LM failed ({name})"),
+    (QuerywrightError, 503, "unavailable", "the program cannot answer now"),
+)
+"""What a failure of a program is answered with, the first that fits; without a text its own is told."""
+
+
+class RequestError(HTTPException):
     """A request that is answered with an error.
 
     Args:
@@ -63,21 +82,13 @@ class RequestError(Exception):
         retry_after: float | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        super().__init__(message)
-        self.status = status
+        retry = {} if retry_after is None else {"Retry-After": str(max(1, math.ceil(retry_after)))}
+        super().__init__(status, message, headers={**(headers or {}), **retry})
         self.kind = kind
-        self.message = message
-        self.headers = dict(headers or {})
-        if retry_after is not None:
-            self.headers["Retry-After"] = str(max(1, math.ceil(retry_after)))
 
     def body(self) -> dict[str, Any]:
         """What is sent."""
-        return {"error": {"kind": self.kind, "message": self.message}}
-
-    def encoded(self) -> bytes:
-        """The same as JSON."""
-        return as_json(self.body())
+        return {"error": {"kind": self.kind, "message": self.detail}}
 
 
 class ClientGoneError(Exception):
@@ -92,26 +103,29 @@ def failure_of(error: BaseException) -> RequestError | None:
     """
     if isinstance(error, RequestError):
         return error
-    if isinstance(error, PromptTooLongError):
-        return RequestError(422, "prompt_too_long", "the question and its passages do not fit the LM's context")
-    if isinstance(error, OutageError):
-        text = "the LM is down and is not asked for a while"
-        return RequestError(503, "lm_outage", text, retry_after=OUTAGE_SECONDS)
-    if isinstance(error, BudgetError):
-        return RequestError(503, "budget", "the limit of LM calls is reached", retry_after=OUTAGE_SECONDS)
-    if isinstance(error, CollectionError):
-        return RequestError(503, "collection", "the collection cannot be searched", retry_after=OUTAGE_SECONDS)
-    if isinstance(error, (ModelError, ArtifactError)):
-        return RequestError(503, "model", "a model of the program cannot be used", retry_after=OUTAGE_SECONDS)
-    if isinstance(error, InputError):
-        return RequestError(422, "input", str(error))
-    if isinstance(error, (LMError, AdapterParseError)):
-        return RequestError(502, "lm", f"the LM failed ({type(error).__name__})")
-    if isinstance(error, QuerywrightError):
-        return RequestError(503, "unavailable", "the program cannot answer now", retry_after=OUTAGE_SECONDS)
+    if isinstance(error, HTTPException):  # of the framework
+        kind = _KINDS.get(error.status_code, "request")
+        return RequestError(error.status_code, kind, STATUSES.get(error.status_code, "refused"), headers=error.headers)
+    for kind, status, name, text in _RULES:
+        if isinstance(error, kind):
+            said = text.format(name=type(error).__name__) if text else str(error)
+            return RequestError(status, name, said, retry_after=OUTAGE_SECONDS if status == 503 else None)
     return None
 
 
-def unexpected() -> RequestError:
-    """What is answered when nothing more is known."""
-    return RequestError(500, "internal", "an unexpected failure; the server's log has it under this request's id")
+def as_json(data: Any) -> bytes:
+    """Data as JSON; a number that is none becomes null, and half a character pair stays escaped."""
+    try:
+        return to_json(data, inf_nan_mode="null")
+    except (PydanticSerializationError, UnicodeEncodeError):
+        return json.dumps(_plain(data), allow_nan=False, separators=(",", ":")).encode()
+
+
+def _plain(data: Any) -> Any:
+    if isinstance(data, float):
+        return data if math.isfinite(data) else None
+    if isinstance(data, Mapping):
+        return {str(key): _plain(value) for key, value in data.items()}
+    if isinstance(data, (list, tuple)):
+        return [_plain(value) for value in data]
+    return data if data is None or isinstance(data, (str, int)) else str(data)

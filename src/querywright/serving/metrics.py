@@ -24,13 +24,9 @@ class ServerMetrics:
         counter = partial(Counter, registry=self.registry, namespace=_NAMESPACE)
         self._requests = counter("requests", "Requests answered, by address and status.", ("route", "status"))
         self._seconds = Histogram(
-            "request_seconds",
-            "Seconds from request to answer.",
-            ("route",),
-            _NAMESPACE,
-            buckets=BUCKETS,
+            "request_seconds", "Seconds from request to answer.", ("route",), _NAMESPACE, buckets=BUCKETS,
             registry=self.registry,
-        )
+        )  # fmt: skip
         self.in_flight = Gauge("in_flight", "Requests under way.", (), _NAMESPACE, registry=self.registry)
         self._lm_calls = counter("lm_calls", "LM calls, made or saved (taken from the store).", ("how",))
         self._fallbacks = counter("fallbacks", "Steps that fell back to something plainer.", ("step",))

@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
+import ipaddress
 import re
 import time
 import uuid
-from collections.abc import Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from querywright.serving.failures import CLIENT_GONE, ClientGoneError, RequestError, failure_of, unexpected
-from querywright.serving.limits import Rates, read_body
+from querywright.serving.failures import CLIENT_GONE, STATUSES, ClientGoneError, RequestError, as_json, failure_of
 from querywright.serving.logging import log_event, log_failure
 from querywright.serving.metrics import ServerMetrics
 from querywright.serving.settings import ServeSettings, is_loopback
 
 STATE = "querywright"
+MOST_CLIENTS = 10_000
+_IPV6_HOME = 64
+_DRAINED = 16
+"""So many times the largest body is read and thrown away: who is cut off while sending does not see the answer."""
+
+_LONGEST_LENGTH = 18
+"""Digits of a Content-Length that any server could mean; Python refuses to read very many."""
+
 _ID = re.compile(rb"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _SAFE: list[tuple[bytes, bytes]] = [
     (b"x-content-type-options", b"nosniff"),
@@ -31,17 +42,12 @@ _SAFE: list[tuple[bytes, bytes]] = [
         b"base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     ),
 ]
+_CLOSE = {"Connection": "close"}
 
 
 @dataclass(slots=True)
 class Note:
-    """What is remembered of a request for its line in the log.
-
-    Args:
-        id: The request's id.
-        began: When it came, in seconds that only grow.
-        fields: What the log says besides.
-    """
+    """What is remembered of a request for its line in the log: its id, when it came, and what the log says besides."""
 
     id: str
     began: float
@@ -57,8 +63,8 @@ class Note:
         failure = failure_of(error)
         if failure is None:
             log_failure(error, questions=questions, id=self.id)
-            failure = unexpected()
-        self.fields["kind"] = failure.kind
+            failure = RequestError(500, "internal", STATUSES[500])
+        self.fields["kind"], self.fields["status"] = failure.kind, failure.status_code
         if failure is not error:
             self.fields["error"] = type(error).__name__
         return failure
@@ -83,11 +89,7 @@ class Front:
     def __init__(
         self, app: ASGIApp, *, settings: ServeSettings, metrics: ServerMetrics, open_paths: frozenset[str]
     ) -> None:
-        self._app = app
-        self._settings = settings
-        self._metrics = metrics
-        self._open = open_paths
-        self._token = None if settings.token is None else settings.token.encode()
+        self._app, self._settings, self._metrics, self._open = app, settings, metrics, open_paths
         self._rates = Rates(settings.rate, settings.burst)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -96,116 +98,151 @@ class Front:
             await self._app(scope, receive, send)
             return
         headers = dict(scope["headers"])
-        note = Note(_id(headers.get(b"x-request-id")), time.perf_counter())
+        given = headers.get(b"x-request-id", b"")
+        note = Note(given.decode() if _ID.fullmatch(given) else uuid.uuid4().hex, time.perf_counter())
         scope.setdefault("state", {})[STATE] = note
-        sent = _Sent(send, note)
+        sent = 0
+
+        async def marked(message: Message) -> None:
+            nonlocal sent
+            if message["type"] == "http.response.start":
+                sent = message["status"]
+                own = [*_SAFE, (b"x-request-id", note.id.encode())]
+                message = {**message, "headers": [*message.get("headers", ()), *own]}
+            await send(message)
+
         self._metrics.in_flight.inc()
-        status = CLIENT_GONE
         try:
             try:
-                receive = await self._admit(scope, headers, receive)
-                await self._app(scope, receive, sent)
+                await self._app(scope, await self._admit(scope, headers, receive), marked)
             except ClientGoneError:
                 note.fields["status"] = CLIENT_GONE  # whatever was begun
             except Exception as error:  # noqa: BLE001 - whatever it is, it is answered and logged
-                await self._failed(error, note, sent)
-            status = note.fields.pop("status", sent.status or CLIENT_GONE)
+                failure = note.failed(error, questions=self._settings.log_questions)
+                if not sent:
+                    answer = Response(as_json(failure.body()), failure.status_code, failure.headers, "application/json")
+                    await answer(scope, receive, marked)
         finally:
+            status = note.fields.pop("status", sent or CLIENT_GONE)
             seconds = time.perf_counter() - note.began
             self._metrics.in_flight.dec()
             self._metrics.answered(scope["path"], status, seconds)
             log_event(
-                "request",
-                id=note.id,
-                route=self._metrics.route(scope["path"]),
-                method=scope["method"],
-                status=status,
-                seconds=round(seconds, 4),
-                **note.fields,
-            )
+                "request", id=note.id, route=self._metrics.route(scope["path"]), method=scope["method"],
+                status=status, seconds=round(seconds, 4), **note.fields,
+            )  # fmt: skip
 
     async def _admit(self, scope: Scope, headers: Mapping[bytes, bytes], receive: Receive) -> Receive:
         """Let a request in, with its whole body; raise ``RequestError`` otherwise."""
         self._check_site(headers)
-        path = scope["path"]
-        if path not in self._open:
-            client = scope.get("client")
-            self._rates.take(client[0] if client else "")
+        if scope["path"] not in self._open:
+            self._rates.take((scope.get("client") or ("",))[0])
             self._check_token(headers)
         most, seconds = self._settings.max_body, self._settings.body_seconds
-        body = await read_body(receive, headers.get(b"content-length"), most, seconds)
-        given = False
+        body: bytes | None = await _read_body(receive, headers.get(b"content-length"), most, seconds)
 
         async def again() -> Message:
-            nonlocal given
-            if given:
+            nonlocal body
+            if body is None:
                 return await receive()
-            given = True
-            return {"type": "http.request", "body": body, "more_body": False}
+            given, body = body, None
+            return {"type": "http.request", "body": given, "more_body": False}
 
         return again
 
     def _check_token(self, headers: Mapping[bytes, bytes]) -> None:
-        if self._token is None:
-            return
+        token = self._settings.token
         scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
-        if scheme.lower() != b"bearer" or not hmac.compare_digest(given.strip(), self._token):
+        if token is not None and not (
+            scheme.lower() == b"bearer" and hmac.compare_digest(given.strip(), token.encode())
+        ):
             text = "send the server's token: Authorization: Bearer ..."
             raise RequestError(401, "token", text, headers={"WWW-Authenticate": "Bearer"})
 
     def _check_site(self, headers: Mapping[bytes, bytes]) -> None:
         """No page of another site may ask with what the browser can reach, under whatever name it calls this one."""
-        host = headers.get(b"host", b"").decode("latin-1")
-        if self._token is None and is_loopback(self._settings.host) and not is_loopback(_name(host)):
+        host, origin = headers.get(b"host", b"").decode("latin-1"), headers.get(b"origin")
+        name = _parts(f"//{host}").get("hostname")
+        if self._settings.token is None and is_loopback(self._settings.host) and not is_loopback(name or ""):
             raise RequestError(400, "host", "without a token the server is asked as localhost or 127.0.0.1 only")
-        origin = headers.get(b"origin")
-        if origin is not None and _site(origin.decode("latin-1")) != host.lower():
+        if origin is not None and _parts(origin.decode("latin-1")).get("netloc") != host.lower():
             raise RequestError(403, "site", "the request comes from a page of another site")
 
-    async def _failed(self, error: Exception, note: Note, sent: _Sent) -> None:
-        failure = note.failed(error, questions=self._settings.log_questions)
-        if not sent.status:
-            await sent.failure(failure)
+
+class Rates:
+    """A token bucket for each client.
+
+    Args:
+        rate: Requests a second in the long run; 0 for no limit.
+        burst: Requests at once.
+        clock: Seconds that only grow; replaced in tests.
+    """
+
+    def __init__(self, rate: float, burst: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._rate, self._burst, self._clock = rate, burst, clock
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def take(self, client: str) -> None:
+        """Count a request of the client with that address.
+
+        Raises:
+            RequestError: The client has made too many.
+        """
+        if not self._rate:
+            return
+        key, now = _home(client), self._clock()
+        left, then = self._buckets.pop(key, (float(self._burst), now))
+        left = min(self._burst, left + (now - then) * self._rate)
+        self._buckets[key] = (left - 1 if left >= 1 else left, now)
+        if len(self._buckets) > MOST_CLIENTS:
+            self._buckets.popitem(last=False)
+        if left < 1:
+            text = f"more than {self._burst} requests at once, or {self._rate:g} a second; try again later"
+            raise RequestError(429, "rate", text, retry_after=(1 - left) / self._rate)
 
 
-class _Sent:
-    """ASGI's ``send`` with the headers that every answer has; remembers the status."""
-
-    def __init__(self, send: Send, note: Note) -> None:
-        self._send = send
-        self._own = [*_SAFE, (b"x-request-id", note.id.encode())]
-        self.status = 0
-
-    async def __call__(self, message: Message) -> None:
-        if message["type"] == "http.response.start":
-            self.status = message["status"]
-            message = {**message, "headers": [*message.get("headers", ()), *self._own]}
-        await self._send(message)
-
-    async def failure(self, failure: RequestError) -> None:
-        body = failure.encoded()
-        headers = {"Content-Type": "application/json", "Content-Length": str(len(body)), **failure.headers}
-        encoded = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
-        await self({"type": "http.response.start", "status": failure.status, "headers": encoded})
-        await self({"type": "http.response.body", "body": body})
-
-
-def _id(given: bytes | None) -> str:
-    """The id that the caller gave, where it is a plain word, or one made here."""
-    return given.decode() if given is not None and _ID.fullmatch(given) else uuid.uuid4().hex
-
-
-def _site(origin: str) -> str | None:
-    """Host and port of an Origin header; None for one that is no address."""
+def _home(client: str) -> str:
+    """The address, or the network of an IPv6 one: a single host has as many of those as it likes."""
     try:
-        return urlsplit(origin).netloc.lower()
+        address = ipaddress.ip_address(client)
     except ValueError:
-        return None
+        return client
+    if isinstance(address, ipaddress.IPv6Address):
+        if address.ipv4_mapped is not None:  # as an IPv4 client is called by a socket that takes both
+            return str(address.ipv4_mapped)
+        return str(ipaddress.ip_network((address, _IPV6_HOME), strict=False))
+    return client
 
 
-def _name(host: str) -> str:
-    """A Host header without its port."""
+async def _read_body(receive: Receive, announced: bytes | None, most: int, seconds: float) -> bytes:
+    """The body of a request, of so many bytes at most and within so many seconds, its length told or not."""
+    if announced is not None and not (announced.isdigit() and len(announced) <= _LONGEST_LENGTH):
+        raise RequestError(400, "length", "Content-Length must be a number of bytes; send that", headers=_CLOSE)
+    too_large = RequestError(413, "too_large", f"a body may have {most} bytes at most", headers=_CLOSE)
+    if announced is not None and int(announced) > most * _DRAINED:
+        raise too_large
+    body, size, more = b"", 0, True
     try:
-        return urlsplit(f"//{host}").hostname or ""
+        async with asyncio.timeout(seconds):
+            while more:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientGoneError
+                part, more = message.get("body", b""), message.get("more_body", False)
+                size += len(part)
+                body = body + part if size <= most else b""
+                if size > most * (_DRAINED if more else 1):
+                    raise too_large
+    except TimeoutError:
+        text = f"the body did not arrive within {seconds:g} seconds"
+        raise RequestError(408, "slow", text, headers=_CLOSE) from None
+    return body
+
+
+def _parts(address: str) -> dict[str, str | None]:
+    """Site and host of an address; nothing of one that is none."""
+    try:
+        found = urlsplit(address)
+        return {"netloc": found.netloc.lower(), "hostname": found.hostname}
     except ValueError:
-        return ""
+        return {}

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from querywright.errors import QuerywrightError
-from querywright.models.embedder import Embedder
 from querywright.serving.failures import NOT_RELOADED, RequestError
 from querywright.serving.logging import log_event, log_failure
 from querywright.serving.metrics import ServerMetrics
@@ -42,6 +41,14 @@ class Served:
     def version(self) -> str:
         """Tells states of an artifact apart."""
         return self.program.id
+
+    def told(self) -> dict[str, Any]:
+        """What ``/health`` tells of it."""
+        manifest = self.program.manifest
+        return {
+            "name": self.name, "version": self.version, "technique": manifest.technique, "reader": manifest.reader,
+            "loaded": self.loaded,
+        }  # fmt: skip
 
     @property
     def needs_options(self) -> bool:
@@ -184,30 +191,12 @@ def loader(settings: ServeSettings) -> Load:
 
 
 def _warm(program: LoadedProgram) -> None:
-    """Search once, so that the first question does not wait for models, and one that is missing is found out now."""
+    """Search once, for what nobody searched for, so that the first question does not wait for models.
+
+    One that is missing is found out now.
+    """
     if program.manifest.collection is not None:
-        retriever = program.program.technique.searched
-        with contextlib.ExitStack() as stack:
-            for embedder in _embedders(retriever):
-                stack.enter_context(_without_store(embedder))
-            retriever.search(["ready"], 1)
-
-
-def _embedders(retriever: Any) -> list[Embedder]:
-    """Those that a retriever and its parts ask."""
-    own = getattr(retriever, "embedder", None)
-    parts = [one for part in getattr(retriever, "retrievers", ()) for one in _embedders(part)]
-    return [own, *parts] if isinstance(own, Embedder) else parts
-
-
-@contextlib.contextmanager
-def _without_store(embedder: Embedder) -> Iterator[None]:
-    """What is stored needs no model, and what is embedded would be stored. Nobody else has the embedder yet."""
-    kept, embedder.store = embedder.store, None
-    try:
-        yield
-    finally:
-        embedder.store = kept
+        program.program.technique.searched.search([f"ready {uuid.uuid4().hex}"], 1)
 
 
 def _served(name: str, program: LoadedProgram) -> Served:

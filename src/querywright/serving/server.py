@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import signal
 import socket
 import threading
@@ -19,12 +18,10 @@ try:
 except ImportError as error:
     raise InputError("serving needs the extra serve: pip install 'querywright[serve]'") from error
 
-from querywright.serving.app import make_app
-from querywright.serving.connections import bounded
+from querywright.serving.app import Service, make_app
 from querywright.serving.failures import RequestError
 from querywright.serving.logging import log_event
-from querywright.serving.programs import Load, loader
-from querywright.serving.routes import Service
+from querywright.serving.programs import loader
 from querywright.serving.settings import ServeSettings
 
 if TYPE_CHECKING:
@@ -63,7 +60,7 @@ def _serve(
     settings: ServeSettings, listening: socket.socket, hangups: list[int], on_start: Callable[[str], None] | None
 ) -> None:
     try:
-        load = _settled(loader(settings))
+        load = loader(settings)
         programs: dict[str, LoadedProgram] = {}
         for name in settings.names():
             programs[name] = load(name, next(iter(programs.values()), None))
@@ -99,7 +96,7 @@ class Server(uvicorn.Server):
                 forwarded_allow_ips=settings.trusted_proxy,
                 timeout_graceful_shutdown=int(settings.grace) + _LAST_SECONDS,
                 lifespan="on",
-                http=bounded(settings.connections, settings.body_seconds),
+                limit_concurrency=settings.connections + 1,
                 ws="none",
                 backlog=_BACKLOG,
             )
@@ -143,9 +140,9 @@ class Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop accepting, and finish what is under way as long as there is time for it."""
-        log_event("stopping", in_flight=self._service.turns.running, grace=self._settings.grace)
-        self._service.attention.stopping = True
-        end = asyncio.get_running_loop().call_later(self._settings.grace, self._service.attention.give_up)
+        log_event("stopping", in_flight=self._service.work.running, grace=self._settings.grace)
+        self._service.work.stopping = True
+        end = asyncio.get_running_loop().call_later(self._settings.grace, self._service.work.give_up)
         await super().shutdown(sockets)
         end.cancel()
         log_event("stopped", forced=self.force_exit)
@@ -189,23 +186,6 @@ def _hangups() -> Generator[list[int], None, None]:
         yield heard
     finally:
         signal.signal(signal.SIGHUP, before)
-
-
-def _settled(load: Load) -> Load:
-    """The same, and what was loaded is taken out of the garbage collector's rounds.
-
-    They would stop all requests to walk over what stays anyway. Of a program that was replaced some may be kept until
-    the next one is.
-    """
-
-    def settled(name: str, before: LoadedProgram | None) -> LoadedProgram:
-        program = load(name, before)
-        gc.unfreeze()
-        gc.collect()
-        gc.freeze()
-        return program
-
-    return settled
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -46,12 +46,11 @@ class ServeSettings:
         max_option: Characters of an option at most. Default 1000.
         concurrency: Questions under way at a time. Default 64.
         waiting: Questions that may wait for their turn; further ones get 503. Default 128.
-        connections: Open connections at most; further ones are closed. Default 512.
+        connections: Open connections at most; requests on further ones get 503. Default 512.
         rate: Requests a second that one client may make in the long run; 0 for no limit. Default 20.
         burst: Requests that one client may make at once. Default 40.
         deadline: Seconds from a request to its answer, waiting included; then it gets 504. Default 60.
-        body_seconds: Seconds in which a request's header must arrive, or the connection is closed; and then its body,
-            or it gets 408. Default 10.
+        body_seconds: Seconds in which a request's body must arrive; then it gets 408. Default 10.
         grace: Seconds that requests under way are given when the server stops. Default 30.
         trusted_proxy: Address of a proxy whose ``X-Forwarded-For`` is believed; None to believe nobody's.
         log_questions: Write questions and messages of failures to the log. Default False.

@@ -1,20 +1,19 @@
-"""What goes in and out: the shapes of requests and answers, as OpenAPI tells them."""
+"""What is asked and answered, as JSON."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, create_model, field_validator
 
 from querywright.optimize.artifacts.watchers import has_declined
-from querywright.serving.failures import RequestError
 from querywright.serving.settings import ServeSettings
 
 _TEXT = r"\S"
 
 
-class Asked(BaseModel):
+class AskedIn(BaseModel):
     """A question."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
@@ -23,11 +22,12 @@ class Asked(BaseModel):
     options: list[str] | None = None
     artifact: str | None = None
 
-
-class AskedToStream(Asked):
-    """A question whose answer may be streamed."""
-
-    stream: bool = False
+    @field_validator("options", check_fields=False)
+    @classmethod
+    def _differ(cls, options: list[str] | None) -> list[str] | None:
+        if len({option.strip() for option in options or ()}) < len(options or ()):
+            raise ValueError("two of them are the same")
+        return options
 
 
 class PassageOut(BaseModel):
@@ -46,7 +46,7 @@ class QueryOut(BaseModel):
     text: str
 
 
-class Answered(BaseModel):
+class AnswerOut(BaseModel):
     """An answer and what it came from."""
 
     answer: str | None = Field(description="None without a reader, and from /retrieve.")
@@ -107,8 +107,8 @@ class Problem(BaseModel):
     error: ErrorBody
 
 
-def request_shapes(settings: ServeSettings) -> tuple[type[Asked], type[AskedToStream]]:
-    """The requests of ``/retrieve`` and ``/ask`` with the limits of these settings."""
+def request_shapes(settings: ServeSettings, names: Sequence[str]) -> tuple[type[AskedIn], type[AskedIn]]:
+    """The requests of ``/retrieve`` and ``/ask`` with the limits of these settings, for artifacts of these names."""
     option = Annotated[str, Field(max_length=settings.max_option, pattern=_TEXT)]
     fields: dict[str, Any] = {
         "question": (str, Field(max_length=settings.max_question, pattern=_TEXT)),
@@ -119,48 +119,26 @@ def request_shapes(settings: ServeSettings) -> tuple[type[Asked], type[AskedToSt
                 min_length=2,
                 max_length=settings.max_options,
                 description="Texts to choose from, two or more that differ by more than the space around them.",
+                json_schema_extra={"uniqueItems": True},
             ),
         ),
-        "artifact": (str | None, Field(None, max_length=255, description="Its name; the first one if it is left out.")),
+        "artifact": (
+            str | None,
+            Field(
+                None,
+                max_length=255,
+                description="Its name; the first one if it is left out.",
+                json_schema_extra={"enum": [*names, None]},
+            ),
+        ),
     }
-    return (
-        create_model("Asked", __base__=Asked, **fields),
-        create_model("AskedToStream", __base__=AskedToStream, **fields),
-    )
-
-
-def read_asked(shape: type[Asked], body: bytes) -> Any:
-    """A request from its body.
-
-    Args:
-        shape: What it must look like.
-        body: JSON.
-
-    Raises:
-        RequestError: It is no JSON, or looks otherwise.
-    """
-    try:
-        asked = shape.model_validate_json(body)
-    except ValidationError as error:
-        found = error.errors(include_url=False, include_context=False, include_input=False)
-        if any(one["type"] == "json_invalid" for one in found):
-            raise RequestError(400, "not_json", "the body is not JSON") from None
-        told = "; ".join(f"{'.'.join(str(part) for part in one['loc']) or 'body'}: {one['msg']}" for one in found[:5])
-        raise RequestError(422, "invalid", told) from None
-    options = [option.strip() for option in asked.options or ()]
-    if len(set(options)) < len(options):
-        raise RequestError(422, "invalid", "options: two of them are the same") from None
-    return asked
+    retrieve = create_model("Asked", __base__=AskedIn, **fields)
+    return retrieve, create_model("AskedToStream", __base__=retrieve, stream=(bool, False))
 
 
 def queries_out(queries: Any) -> list[dict[str, str]]:
-    """Queries of a prediction, or of an event."""
-    return [
-        {"role": str(one["role"]), "text": one["text"]}
-        if isinstance(one, Mapping)
-        else {"role": str(one.role), "text": one.text}
-        for one in queries
-    ]
+    """Queries of a prediction."""
+    return [{"role": str(one.role), "text": one.text} for one in queries]
 
 
 def passages_out(passages: Any) -> list[dict[str, Any]]:
@@ -168,18 +146,13 @@ def passages_out(passages: Any) -> list[dict[str, Any]]:
     return [{"id": one.id, "title": one.title, "text": one.text, "metadata": dict(one.metadata)} for one in passages]
 
 
-def answer_out(
-    prediction: Any, options: Sequence[str], *, artifact: str, version: str, seconds: float, id: str
-) -> dict[str, Any]:
-    """A prediction as ``Answered`` has it.
+def answer_out(prediction: Any, options: Sequence[str], **served: Any) -> dict[str, Any]:
+    """A prediction as ``AnswerOut`` has it.
 
     Args:
         prediction: What a program gave.
         options: Those of the question.
-        artifact: Its name.
-        version: Its state.
-        seconds: From request to answer.
-        id: The request's.
+        served: ``artifact``, ``version``, ``seconds`` and ``id``.
     """
     answer, support = prediction.answer, prediction.get("support")
     return {
@@ -189,8 +162,5 @@ def answer_out(
         "queries": queries_out(prediction.queries),
         "fallbacks": list(prediction.fallbacks),
         "declined": has_declined(answer, options),
-        "artifact": artifact,
-        "version": version,
-        "seconds": round(seconds, 4),
-        "id": id,
+        **served,
     }
