@@ -80,7 +80,7 @@ def measure(options: argparse.Namespace, work: Path, say: Any) -> dict[str, Any]
     from querywright.optimize.rewriter.checkpoints import read_lines
     from querywright.optimize.rewriter.episodes import run_episodes
     from querywright.optimize.rewriter.recipes import RECIPES as KNOWN
-    from querywright.optimize.rewriter.reinforce import LOG, ReinforceSettings, reinforce
+    from querywright.optimize.rewriter.reinforce import LOG, reinforce
     from querywright.optimize.rewriter.rewards import Reward
     from querywright.programs import make_program
     from querywright.retrieval.chroma import ChromaRetriever
@@ -104,7 +104,7 @@ def measure(options: argparse.Namespace, work: Path, say: Any) -> dict[str, Any]
         reinforce(
             started(options.rewriter, options.device), splits.train, splits.dev,
             run=partial(run_episodes, program, lm=lm), reward=Reward(recipe, program, lm=lm), recipe=recipe,
-            settings=ReinforceSettings(look_each=max(1, options.steps // 2), patience=99, constant=99),
+            look_each=max(1, options.steps // 2), patience=99,
             folder=folder, progress=lambda what, done, total, name=name: say(f"{name}: step {done} of {total}"),
         )  # fmt: skip
         log = read_lines(folder / LOG)
@@ -130,7 +130,7 @@ def check_same(work: Path, sizes: dict[str, int], rewriter: Path) -> None:
     manifest, file = rewriter / "rewriter.json", work / "recipes.json"
     if not manifest.is_file():
         raise SystemExit(f"there is no rewriter at {rewriter.name}: give the folder of one")
-    facts = {**sizes, "rewriter": json.loads(manifest.read_text(encoding="utf-8"))["checksum"]}
+    facts = {**sizes, "rewriter": json.loads(manifest.read_text(encoding="utf-8"))["sha256"]}
     begun = any((work / name).exists() for name in RECIPES)
     known = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {} if begun else facts
     apart = [f"{name} was {known.get(name, 'another')}" for name, value in facts.items() if known.get(name) != value]

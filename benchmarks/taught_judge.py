@@ -127,14 +127,13 @@ def teach(pairs: Sequence[Any], options: argparse.Namespace, work: Path, say: An
     from querywright.models.rewriters import write_rewriter
     from querywright.optimize.rewriter.episodes import REWRITER_LIMITS
     from querywright.optimize.rewriter.policy import HFPolicy
-    from querywright.optimize.rewriter.warmup import WarmupSettings, warm_up
+    from querywright.optimize.rewriter.warmup import warm_up
 
     policy = HFPolicy(load_base("embedded"), device=options.device)
     learnt, looked_at = pairs[: options.train], pairs[options.train :]
-    settings = WarmupSettings(epochs=options.epochs, lr=5e-4)
     done = warm_up(
-        policy, learnt, looked_at, settings, work / "work",
-        lambda what, step, steps: say(f"{what}: step {step} of {steps}"),
+        policy, learnt, looked_at, work / "work", epochs=options.epochs, lr=5e-4,
+        progress=lambda what, step, steps: say(f"{what}: step {step} of {steps}"),
     )  # fmt: skip
     policy.save(work / "weights")
     limits = {"max_chars": REWRITER_LIMITS.max_chars, "max_items": REWRITER_LIMITS.max_items}

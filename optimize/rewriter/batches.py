@@ -8,31 +8,13 @@ the shared part as well.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
-Kind = Literal["causal", "seq2seq"]
+if TYPE_CHECKING:
+    from querywright.optimize.rewriter.policy import HFPolicy
+
 SHARED = 32
 """Tokens that prompts must have in common at least to be begun together."""
-
-
-class Form(NamedTuple):
-    """How a model is asked.
-
-    Args:
-        kind: How it writes.
-        pad: The token that fills short rows.
-        start: The first token of a sequence-to-sequence model's output.
-        device: Where it is.
-        takes: Names of the arguments that it takes.
-        shares: Whether what all prompts of a batch begin with is gone through once.
-    """
-
-    kind: Kind
-    pad: int
-    start: int
-    device: str
-    takes: frozenset[str]
-    shares: bool
 
 
 def portions(
@@ -77,20 +59,20 @@ class Batch:
     """Prompts that a model has read, to be gone on with token by token or many at a time.
 
     Args:
+        policy: Says how its model is asked.
         call: The model.
-        form: How it is asked.
         prompts: Tokens, one row a prompt.
     """
 
-    def __init__(self, call: Callable[..., Any], form: Form, prompts: Sequence[tuple[int, ...]]) -> None:
+    def __init__(self, policy: HFPolicy, call: Callable[..., Any], prompts: Sequence[tuple[int, ...]]) -> None:
         import torch
 
-        self._call, self._form = call, form
-        kind, device = form.kind, form.device
+        self._policy, self._call = policy, call
+        kind, device = policy.kind, policy.device
         unique = list(dict.fromkeys(prompts))
-        shared = common(unique) if form.shares and len(unique) > 1 else 0
+        shared = common(unique) if policy.shares and len(unique) > 1 else 0
         shared = shared if shared >= SHARED else 0
-        tokens, mask = padded([prompt[shared:] for prompt in unique], form.pad, left=kind == "causal")
+        tokens, mask = padded([prompt[shared:] for prompt in unique], policy.pad, left=kind == "causal")
         tokens, self._mask = tokens.to(device), mask.to(device)
         given: dict[str, Any] = {"input_ids": tokens, "use_cache": True}
         if shared:
@@ -103,7 +85,7 @@ class Batch:
             self._mask = torch.cat([self._mask.new_ones(len(unique), shared), self._mask], dim=-1)
         given["attention_mask"] = self._mask
         if kind == "seq2seq":
-            given["decoder_input_ids"] = torch.full((len(unique), 1), form.start, device=device)
+            given["decoder_input_ids"] = torch.full((len(unique), 1), policy.start, device=device)
         else:
             given["position_ids"] = (self._mask.cumsum(-1) - 1).clamp(min=0)[:, shared:]
             given["logits_to_keep"] = 1
@@ -127,7 +109,7 @@ class Batch:
         import torch
 
         given = {"past_key_values": self._cache, "use_cache": True}
-        if self._form.kind == "seq2seq":
+        if self._policy.kind == "seq2seq":
             given |= {"encoder_outputs": (self._encoded,), "attention_mask": self._mask, "decoder_input_ids": tokens}
         else:
             self._mask = torch.cat([self._mask, torch.ones_like(tokens)], dim=-1)
@@ -139,7 +121,7 @@ class Batch:
         return out.logits
 
     def _ask(self, given: dict[str, Any]) -> Any:
-        return self._call(**{name: value for name, value in given.items() if name in self._form.takes})
+        return self._call(**{name: value for name, value in given.items() if name in self._policy.takes})
 
 
 def padded(rows: Sequence[Sequence[int]], pad: int, *, left: bool = False) -> tuple[Any, Any]:

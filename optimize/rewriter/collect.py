@@ -113,7 +113,7 @@ def collect(settings: TrainSettings, given: Given, *, progress: Progress | None 
 
         writer = taught_by_evidence(work.program.technique, train, rewards, found, progress)
         return work.collected(work.lines(train, [writer]), every=True)
-    writers = [_writer(work.program, _sampling(teacher, settings, n)) for n in range(settings.collect.candidates)]
+    writers = [_writer(work.program, _sampling(teacher, settings, n)) for n in range(settings.candidates)]
     return work.collected(work.lines(train, writers))
 
 
@@ -234,7 +234,7 @@ class _Collection:
     def _beats(self, line: _Line) -> bool:
         if line.best is None or math.isnan(line.plain):
             return False
-        if self.settings.collect.ties and line.best.value == line.plain > 0:
+        if self.settings.ties and line.best.value == line.plain > 0:
             return line.best.reward >= 0
         return line.best.value > line.plain and line.best.reward > 0
 
@@ -270,7 +270,7 @@ def _sampling(lm: dspy.LM, settings: TrainSettings, number: int) -> dspy.LM:
     """The LM for one of several rewrites; a seed makes it another draw than the others, and the same one tomorrow."""
     if number == 0:
         return lm
-    sampling: dict[str, Any] = {"temperature": settings.collect.temperature}
+    sampling: dict[str, Any] = {"temperature": settings.temperature}
     if "seed" in getattr(lm, "supported_params", ()):
         sampling["seed"] = settings.seed * 1000 + number
     return lm.copy(**sampling)

@@ -15,7 +15,7 @@ from typing import Any
 from querywright.errors import InputError, ModelError, PromptTooLongError, QuerywrightError
 from querywright.models.hf import Base, context_of, encode, encode_completion, end_tokens, quietly_adapting
 from querywright.models.rewriter_bases import save_weights
-from querywright.optimize.rewriter.batches import Batch, Form, padded, portions
+from querywright.optimize.rewriter.batches import Batch, padded, portions
 from querywright.optimize.rewriter.types import Completion, Messages
 
 DTYPES = ("auto", "float32", "bfloat16")
@@ -44,7 +44,9 @@ def check_dtype(name: str) -> None:
 class HFPolicy:
     """A causal or sequence-to-sequence model of transformers as the policy in training.
 
-    What it is when it is made is its reference, until ``set_reference`` is called.
+    What it is when it is made is its reference, until ``set_reference`` is called. ``pad`` fills short rows, ``start``
+    begins a sequence-to-sequence model's output, ``takes`` names the arguments that the model takes, and ``shares``
+    says whether what all prompts of a batch begin with is gone through once.
 
     Args:
         base: From ``load_base``; LoRA is put into its model, whose weights are kept in 32 bits.
@@ -69,15 +71,11 @@ class HFPolicy:
             raise ModelError("the tokenizer of the base model has no end token; take a model whose tokenizer has one")
         self.device, self.tokenizer, self.kind = device_of(device), tokenizer, kind
         self._ends = end_tokens(base)
-        self._form = Form(
-            kind,
-            self._ends[0] if tokenizer.pad_token_id is None else tokenizer.pad_token_id,
-            _start(model) if kind == "seq2seq" else 0,
-            self.device,
-            frozenset(inspect.signature(model.forward).parameters),
-            # A window counts places and not positions, so there must be no gap between prompt and completion.
-            kind == "causal" and not getattr(model.config, "sliding_window", None),
-        )
+        self.pad = self._ends[0] if tokenizer.pad_token_id is None else tokenizer.pad_token_id
+        self.start = _start(model) if kind == "seq2seq" else 0
+        self.takes = frozenset(inspect.signature(model.forward).parameters)
+        # A window counts places and not positions, so there must be no gap between prompt and completion.
+        self.shares = kind == "causal" and not getattr(model.config, "sliding_window", None)
         model.to(torch.float32)  # float() is refused for a model that was read from a GGUF file
         self._saved = base._replace(model=model.requires_grad_(True) if rank is None else _with_lora(base, rank, seed))
         self.model = model.to(self.device).eval()
@@ -175,14 +173,14 @@ class HFPolicy:
         found: dict[int, Completion] = {}
         sizes = [len(prompt) + room for prompt in made]
         with torch.inference_mode(), self._autocast():
-            for places in portions(made, sizes, _WRITTEN, shares=self._form.shares):
+            for places in portions(made, sizes, _WRITTEN, shares=self.shares):
                 found.update(zip(places, self._written([made[place] for place in places], choose, room), strict=True))
         return [found[place] for place in range(len(made))]
 
     def parts(self, completions: Sequence[Completion]) -> list[list[int]]:
         """Places of completions in portions that ``log_probs`` can go through with gradients at a time."""
         prompts, lengths = [one.prompt for one in completions], [len(one.tokens) for one in completions]
-        return portions(prompts, lengths, _READ, shares=self._form.shares)
+        return portions(prompts, lengths, _READ, shares=self.shares)
 
     def log_probs(self, completions: Sequence[Completion], *, reference: bool = False) -> list[Any]:
         """A tensor a completion: the log-probability of each of its tokens, at temperature 1 and without cuts.
@@ -202,10 +200,10 @@ class HFPolicy:
         call: Callable[..., Any] = self.model
         if reference:
             call = lambda **given: functional_call(self.model, self._reference, (), given)  # noqa: E731
-        tokens, _ = padded([one.tokens for one in completions], self._form.pad)
+        tokens, _ = padded([one.tokens for one in completions], self.pad)
         tokens = tokens.to(self.device)
         with torch.set_grad_enabled(torch.is_grad_enabled() and not reference), self._autocast():
-            batch = Batch(call, self._form, [one.prompt for one in completions])
+            batch = Batch(self, call, [one.prompt for one in completions])
             logits = batch.logits[:, None]
             if tokens.shape[1] > 1:
                 logits = torch.cat([logits, batch.feed(tokens[:, :-1])], dim=1)
@@ -225,7 +223,7 @@ class HFPolicy:
     def _written(self, prompts: Sequence[tuple[int, ...]], choose: Callable[[Any], Any], room: int) -> list[Completion]:
         import torch
 
-        batch = Batch(self.model, self._form, prompts)
+        batch = Batch(self, self.model, prompts)
         tokens: list[list[int]] = [[] for _ in prompts]
         rows = list(range(len(prompts)))
         for step in range(room):

@@ -21,36 +21,18 @@ from querywright.errors import InputError
 from querywright.optimize.evaluate import Progress
 from querywright.optimize.rewriter.checkpoints import Checkpoints
 from querywright.optimize.rewriter.policy import SMALLER, HFPolicy, TrainingError
-from querywright.optimize.rewriter.recipes import MOVING_STEPS, Recipe, advantages_of, check_least, steered
+from querywright.optimize.rewriter.recipes import MOVING_STEPS, Recipe, advantages_of, steered
 from querywright.optimize.rewriter.reward_checks import checked
 from querywright.optimize.rewriter.rewards import Reward
 from querywright.optimize.rewriter.rollouts import Rollout, Run, batch_of, roll_out
 from querywright.optimize.rewriter.types import Completion, Scored
 
 LOG = "reinforce.jsonl"
+FLAT_STEPS = 10
+"""Steps in a row that teach nothing, because all advantages are 0, after which it ends."""
+
 _NOTHING = 1e-6  # advantages below teach nothing
 _KEEP_EACH = 5
-
-
-@dataclass(frozen=True, slots=True)
-class ReinforceSettings:
-    """How often it is looked at, and when it ends early.
-
-    Args:
-        look_each: Steps between evaluations on dev.
-        patience: Evaluations without a better one after which it ends.
-        constant: Steps in a row that teach nothing, because all advantages are 0, after which it ends.
-
-    Raises:
-        InputError: A value is out of range.
-    """
-
-    look_each: int = 20
-    patience: int = 5
-    constant: int = 10
-
-    def __post_init__(self) -> None:
-        check_least(self, {"look_each": 1, "patience": 1, "constant": 1}, " of the reinforcement")
 
 
 @dataclass(slots=True)
@@ -117,8 +99,9 @@ def reinforce(
     run: Run,
     reward: Reward,
     recipe: Recipe,
-    settings: ReinforceSettings,
     folder: Path,
+    look_each: int = 20,
+    patience: int = 5,
     progress: Progress | None = None,
     seed: int = 0,
 ) -> Reinforced:
@@ -131,8 +114,9 @@ def reinforce(
         run: Goes through questions with the technique.
         reward: Scores episodes.
         recipe: Baseline, KL, optimizer and sizes.
-        settings: How often it is looked at.
         folder: Holds the checkpoint and the log, and is taken up again.
+        look_each: Steps between evaluations on dev. Default 20.
+        patience: Evaluations without a better one after which it ends. Default 5.
         progress: Called after each step.
         seed: Of all that is drawn.
 
@@ -147,13 +131,13 @@ def reinforce(
     known = files.load(parameters, optimizer)
     done = Reinforced() if known is None else Reinforced(**known["done"])
     state = _State(recipe.kl.beta) if known is None else _State(**known["state"])
-    loop = _Loop(policy, run, reward, recipe, settings, optimizer, files, done, state, seed)
+    loop = _Loop(policy, run, reward, recipe, patience, optimizer, files, done, state, seed)
     if known is None:
         loop.look(dev)
         loop.keep()
     while not done.early and done.steps < recipe.steps:
         loop.step(batch_of(train, recipe.batch, seed=seed, step=done.steps))
-        looked = done.early or done.steps >= recipe.steps or done.steps % settings.look_each == 0
+        looked = done.early or done.steps >= recipe.steps or done.steps % look_each == 0
         if looked:
             loop.look(dev)
         if looked or done.steps % _KEEP_EACH == 0:
@@ -170,7 +154,7 @@ class _Loop:
     run: Run
     reward: Reward
     recipe: Recipe
-    settings: ReinforceSettings
+    patience: int
     optimizer: Any
     files: Checkpoints
     done: Reinforced
@@ -199,7 +183,7 @@ class _Loop:
             self.files.save_best(self.policy.parameters())
         else:
             state.worse += 1
-            done.early = done.early or state.worse >= self.settings.patience
+            done.early = done.early or state.worse >= self.patience
         line = {"kind": "dev", "step": done.steps, "value": value, "plain": done.plain}
         self.files.lines.append(line | _told(rollouts, scored))
 
@@ -217,7 +201,7 @@ class _Loop:
         flat = all(abs(advantage) < _NOTHING for advantage in advantages)
         state.level = state.level + 1 if flat else 0
         done.flat += flat
-        if state.level >= self.settings.constant:
+        if state.level >= FLAT_STEPS:
             _end_level(done, state, rewards)
         pairs = [
             (completion, advantage)

@@ -24,44 +24,21 @@ from querywright.optimize.rewriter.evidence import check_taught
 from querywright.optimize.rewriter.pairs import Pair
 from querywright.optimize.rewriter.policy import check_dtype, device_of
 from querywright.optimize.rewriter.recipes import OURS, Recipe, check_least
-from querywright.optimize.rewriter.reinforce import ReinforceSettings
 from querywright.optimize.rewriter.rollouts import seed_of
-from querywright.optimize.rewriter.warmup import WarmupSettings
+from querywright.optimize.rewriter.warmup import LEAST_PAIRS
 from querywright.programs import RAG, TECHNIQUES, make_program, technique_class
 from querywright.programs.qb_rag import QBRAG
 
 COLLECT, WARMUP, REINFORCE = "collect", "warmup", "reinforce"
 STAGES = (COLLECT, WARMUP, REINFORCE)
 RUN, LOCK = "run.json", "training.lock"
+_COUNTS = ("candidates", "epochs", "warmup_batch", "least_pairs", "look_each", "patience", "threads")
 DEV_PAIRS = 0.1
 """Share of the questions whose pairs the warm-up is measured by."""
 
 EVIDENCE: Literal["evidence"] = "evidence"
 Teacher: TypeAlias = dspy.LM | Literal["evidence"]
 """Who rewrites."""
-
-
-@dataclass(frozen=True, slots=True)
-class CollectSettings:
-    """How rewrites are collected.
-
-    Args:
-        candidates: Rewrites a question, 1 or more; the first is greedy, the others are sampled. Default 4.
-        temperature: Of the sampled ones, more than 0. Default 0.8.
-        ties: Whether the best rewrite is also kept where it finds as much as the plain question, and that is
-            something. Default False: only where it finds more.
-    """
-
-    candidates: int = 4
-    temperature: float = 0.8
-    ties: bool = False
-
-    def __post_init__(self) -> None:
-        check_least(self, {"candidates": 1})
-        if not 0 < self.temperature < math.inf:
-            raise InputError(
-                f"temperature must be more than 0, but got {self.temperature}; equal rewrites teach nothing"
-            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +53,16 @@ class TrainSettings:
         recipe: Of the reinforcement.
         metric: What retrieval is measured by; the recipe ``ours`` rewards it, and chooses by it on dev.
         seed: Of all that is drawn.
-        collect: Of the collection.
-        warmup: Of the warm-up.
-        reinforce: Of the reinforcement.
+        candidates: Rewrites a question that are collected; the first is greedy, the others are sampled.
+        temperature: Of the sampled ones, more than 0.
+        ties: Whether the best rewrite is also kept where it finds as much as the plain question, and that is
+            something; else only where it finds more.
+        epochs: Of the warm-up.
+        warmup_lr: Its highest learning rate.
+        warmup_batch: Its pairs a step.
+        least_pairs: Pairs that it must have.
+        look_each: Steps of the reinforcement between evaluations on dev.
+        patience: Evaluations without a better one after which it ends.
         rank: Of the LoRA adapter; None trains all weights.
         device: Such as ``cpu`` or ``cuda:0``; ``auto`` takes a GPU where there is one.
         dtype: ``auto``, ``float32`` or ``bfloat16``.
@@ -92,16 +76,26 @@ class TrainSettings:
     recipe: Recipe = OURS
     metric: str = "ndcg@10"
     seed: int = 0
-    collect: CollectSettings = field(default_factory=CollectSettings)
-    warmup: WarmupSettings = field(default_factory=WarmupSettings)
-    reinforce: ReinforceSettings = field(default_factory=ReinforceSettings)
+    candidates: int = 4
+    temperature: float = 0.8
+    ties: bool = False
+    epochs: int = 3
+    warmup_lr: float = 2e-4
+    warmup_batch: int = 16
+    least_pairs: int = LEAST_PAIRS
+    look_each: int = 20
+    patience: int = 5
     rank: int | None = 16
     device: str = "auto"
     dtype: str = "auto"
     threads: int = 4
 
     def __post_init__(self) -> None:
-        check_least(self, {"threads": 1, "seed": 0} | ({} if self.rank is None else {"rank": 1}))
+        least = dict.fromkeys(_COUNTS, 1) | {"seed": 0} | ({} if self.rank is None else {"rank": 1})
+        check_least(self, least, " of a training")
+        for name in ("temperature", "warmup_lr"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise InputError(f"{name} of a training must be more than 0, but got {getattr(self, name)}")
 
     @property
     def limits(self) -> EmbeddedSettings | None:
@@ -198,7 +192,7 @@ def check_training(settings: TrainSettings, given: Given) -> None:
             f"{leaking} of the {len(pairs)} pairs of --pairs are of dev or test questions, which must not be learnt "
             "from: give the --seed and --sizes that the pairs were collected with, or other pairs"
         )
-    least = settings.warmup.least + 1  # and one that the epoch is chosen by
+    least = settings.least_pairs + 1  # and one that the epoch is chosen by
     if WARMUP in settings.stages and not collects and len(pairs) < least:
         raise InputError(
             f"the warm-up learns from collected rewrites and needs {least} pairs or more, but --pairs has "
@@ -324,8 +318,10 @@ def claim(folder: Path, settings: TrainSettings, given: Given) -> RewriterBase:
         InputError: It belongs to a training that differs, or holds something else; the message names the difference.
     """
     base = describe_base(settings.base)
-    facts = {
-        "settings": {**asdict(settings), "base": base, "device": None, "threads": None},
+    facts = asdict(settings) | {
+        "base": base,
+        "device": None,
+        "threads": None,
         "data": data_facts(given.splits),
         "collection": given.collection,
         "fingerprint": given.retriever.fingerprint,
@@ -344,14 +340,9 @@ def claim(folder: Path, settings: TrainSettings, given: Given) -> RewriterBase:
             )
         write_json(folder / RUN, facts)
     elif old != new:
-        before, now = _flat(old), _flat(new)
-        differ = [
-            f"{name} is {before.get(name)!r} there and {now.get(name)!r} here"
-            for name in sorted({*before, *now})
-            if before.get(name) != now.get(name)
-        ]
+        differ = [name for name in new if old.get(name) != new[name]]
         raise InputError(
-            f"{folder.name!r} belongs to another training: {'; '.join(differ[:5])}. Give another folder (--work or "
+            f"{folder.name!r} belongs to another training ({', '.join(differ)} differ); give another folder (--work or "
             "--out), or delete this one"
         )
     return base
@@ -365,9 +356,3 @@ def teacher_name(teacher: Teacher | None) -> str | None:
 def data_facts(splits: Splits) -> dict[str, dict[str, Any]]:
     """How many questions there are, and their hashes, by part."""
     return {name: {"n": len(part), "sha256": data_hash(part)} for name, part in splits._asdict().items() if part}
-
-
-def _flat(data: Any, prefix: str = "") -> dict[str, Any]:
-    if isinstance(data, dict) and data:
-        return {k: v for name, value in data.items() for k, v in _flat(value, f"{prefix}{name}.").items()}
-    return {prefix.rstrip("."): data}

@@ -237,8 +237,19 @@ class _Training:
 
     def _warmed_up(self, pairs: Sequence[Pair]) -> dict[str, Any]:
         learnt, looked_at = split_pairs(pairs, self.settings.seed)
-        folder, seed = self.work / WARMUP, self.settings.seed
-        done = warm_up(self.policy, learnt, looked_at, self.settings.warmup, folder, self.progress, seed=seed)
+        settings = self.settings
+        done = warm_up(
+            self.policy,
+            learnt,
+            looked_at,
+            self.work / WARMUP,
+            epochs=settings.epochs,
+            batch=settings.warmup_batch,
+            lr=settings.warmup_lr,
+            least=settings.least_pairs,
+            seed=settings.seed,
+            progress=self.progress,
+        )
         sources = Counter(f"{pair.technique}, {pair.data}" if pair.data else pair.technique for pair in pairs)
         return asdict(done) | {"given": dict(sorted(sources.items()))}
 
@@ -254,8 +265,9 @@ class _Training:
             run=partial(run_episodes, self.program, settings=settings.limits, **shared),
             reward=Reward(recipe, self.program, metric=settings.metric, target=target, **shared),
             recipe=recipe,
-            settings=settings.reinforce,
             folder=self.work / REINFORCE,
+            look_each=settings.look_each,
+            patience=settings.patience,
             progress=self.progress,
             seed=settings.seed,
         )

@@ -18,37 +18,11 @@ from querywright.optimize.evaluate import Progress
 from querywright.optimize.rewriter.checkpoints import Checkpoints
 from querywright.optimize.rewriter.pairs import Pair
 from querywright.optimize.rewriter.policy import SMALLER, HFPolicy, TrainingError
-from querywright.optimize.rewriter.recipes import check_least
 from querywright.optimize.rewriter.types import Completion
 
 LOG = "warmup.jsonl"
 LEAST_PAIRS = 16
 _RISE, _LONGEST_GRADIENT, _KEEP_EACH = 0.03, 1.0, 5
-
-
-@dataclass(frozen=True, slots=True)
-class WarmupSettings:
-    """How the model is warmed up: AdamW, a rate that rises over 3 % of the steps and falls to nothing by a cosine.
-
-    Args:
-        epochs: Times that each pair is learnt from. Default 3.
-        batch: Pairs a step. Default 16.
-        lr: Highest learning rate. Default 2e-4, for LoRA; all weights want a tenth.
-        least: Pairs that there must be. Default 16.
-
-    Raises:
-        InputError: A value is out of range.
-    """
-
-    epochs: int = 3
-    batch: int = 16
-    lr: float = 2e-4
-    least: int = LEAST_PAIRS
-
-    def __post_init__(self) -> None:
-        check_least(self, dict.fromkeys(("epochs", "batch", "least"), 1), " of the warm-up")
-        if not self.lr > 0:
-            raise InputError(f"the learning rate of the warm-up must be more than 0, but got {self.lr}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,22 +52,30 @@ def warm_up(
     policy: HFPolicy,
     train: Sequence[Pair],
     dev: Sequence[Pair],
-    settings: WarmupSettings,
     folder: Path,
-    progress: Progress | None = None,
     *,
+    epochs: int = 3,
+    batch: int = 16,
+    lr: float = 2e-4,
+    least: int = LEAST_PAIRS,
     seed: int = 0,
+    progress: Progress | None = None,
 ) -> WarmupReport:
     """Teach a policy what to write; it ends with the weights that did best on dev.
+
+    AdamW; the rate rises over 3 % of the steps and falls to nothing by a cosine.
 
     Args:
         policy: As it is at the start.
         train: Pairs to learn from.
         dev: Pairs to choose the epoch by.
-        settings: How.
         folder: Holds the checkpoint and the log, and is taken up again.
-        progress: Called after each step.
+        epochs: Times that each pair is learnt from. Default 3.
+        batch: Pairs a step. Default 16.
+        lr: Highest learning rate. Default 2e-4, for LoRA; all weights want a tenth.
+        least: Pairs that there must be. Default 16.
         seed: Of the order.
+        progress: Called after each step.
 
     Raises:
         InputError: There are too few pairs, or a file cannot be written or read.
@@ -103,11 +85,11 @@ def warm_up(
 
     learnt, looked_at = (_fitting(policy, pairs) for pairs in (train, dev))
     left_out = len(train) + len(dev) - len(learnt) - len(looked_at)
-    _check_enough(learnt, looked_at, left_out, settings)
+    _check_enough(learnt, looked_at, left_out, least)
     parameters = policy.parameters()
-    optimizer = torch.optim.AdamW(parameters.values(), lr=settings.lr, weight_decay=0.0)
-    each = math.ceil(len(learnt) / settings.batch)
-    steps = each * settings.epochs
+    optimizer = torch.optim.AdamW(parameters.values(), lr=lr, weight_decay=0.0)
+    each = math.ceil(len(learnt) / batch)
+    steps = each * epochs
     files = Checkpoints(folder, LOG)
     state = files.load(parameters, optimizer) or {"step": 0, "losses": []}
     step, losses = state["step"], list(state["losses"])
@@ -125,9 +107,9 @@ def warm_up(
     while step < steps:
         epoch, place = divmod(step, each)
         order = random.Random(f"{seed} {epoch}").sample(learnt, len(learnt))
-        rate = settings.lr * _share(step, steps)
+        rate = lr * _share(step, steps)
         step += 1
-        learn = order[place * settings.batch : (place + 1) * settings.batch]
+        learn = order[place * batch : (place + 1) * batch]
         files.lines.append({"kind": "step", "step": step, "lr": rate, **_step(policy, optimizer, learn, rate, step)})
         if step % each == 0:
             look()
@@ -146,10 +128,8 @@ def _fitting(policy: HFPolicy, pairs: Sequence[Pair]) -> list[Completion]:
     return [one for one in taught if policy.fits(one)]
 
 
-def _check_enough(
-    train: Sequence[Completion], dev: Sequence[Completion], left_out: int, settings: WarmupSettings
-) -> None:
-    for name, pairs, least in (("train", train, settings.least), ("dev", dev, 1)):
+def _check_enough(train: Sequence[Completion], dev: Sequence[Completion], left_out: int, enough: int) -> None:
+    for name, pairs, least in (("train", train, enough), ("dev", dev, 1)):
         if len(pairs) < least:
             gone = f" ({left_out} do not fit the model's context)" if left_out else ""
             raise InputError(

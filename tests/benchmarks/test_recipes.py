@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -56,19 +55,6 @@ def test_each_recipe_begins_with_the_rewriter_and_draws_as_many_samples(benchmar
         benchmark.main([*small, "--rewriter", str(tmp_path / "nowhere")])
 
 
-def test_a_step_of_which_nothing_is_known_is_left_out_of_the_means(benchmark):
-    guards = {"distinct_2": 0.5, "unreadable": None}
-    steps = [
-        {"kind": "step", "reward": reward, "kl": 0.0, "tokens": 4.0, "guards": guards, "seconds": 1.0}
-        for reward in (None, 0.25, 0.5, None, None, None)
-    ]
-    found = benchmark.summary([{"kind": "dev", "value": 0.5, "plain": 0.5}, *steps])
-    assert found["reward"][0] == 0.25
-    assert math.isnan(found["reward"][1])
-    assert found["distinct_2"] == [0.5, 0.5]
-    assert "nan" in benchmark.lines({"ours": found})[-1]
-
-
 def test_the_weights_are_those_of_the_rewriter_and_another_form_is_refused(benchmark, small, tmp_path):
     from safetensors.torch import load_file, save_file
 
@@ -83,9 +69,3 @@ def test_the_weights_are_those_of_the_rewriter_and_another_form_is_refused(bench
     save_file({name: one for name, one in known.items() if name != first}, folder / "adapter.safetensors")
     with pytest.raises(SystemExit, match="take one of the embedded model with LoRA"):
         benchmark.started(folder, "cpu")
-
-
-def test_sizes_that_measure_nothing_are_refused(benchmark):
-    for given in (["--steps", "0"], ["--samples", "3"]):
-        with pytest.raises(SystemExit, match="take 1 or more"):
-            benchmark.main(given)

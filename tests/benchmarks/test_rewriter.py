@@ -16,7 +16,6 @@ from dspy import lm15
 
 from querywright.data import load_sample
 from querywright.data.types import Question
-from querywright.models.embedded import messages_of
 from querywright.models.embedder import Embedder, resolve_embedder
 from querywright.models.engine import LMEngine
 from querywright.models.hf import load_base
@@ -25,9 +24,7 @@ from querywright.models.rewriter_bases import describe_base, save_weights
 from querywright.models.rewriters import write_rewriter
 from querywright.models.store import Store, open_store
 from querywright.models.transformers_engine import TransformersEngine
-from querywright.optimize.dspy_context import asking
 from querywright.optimize.rewriter.policy import HFPolicy
-from querywright.optimize.rewriter.types import Completion, Messages
 from querywright.programs import make_program
 from querywright.retrieval.chroma import ChromaRetriever
 from querywright.retrieval.index import build_collection
@@ -84,18 +81,6 @@ def site(home: Path, store: Store | None = None) -> Site:
     if not (home / "collections").exists():
         build_collection("sample", sample.passages[:20], embedder=embedder, home=home)
     return Site(ChromaRetriever("sample", embedder=embedder, home=home), embedder, sample.questions)
-
-
-class Writes:
-    """A policy that remembers how many prompts it was given at a time."""
-
-    def __init__(self, tokens: tuple[int, ...] = (1, 2, 3)) -> None:
-        self.tokens = tokens
-        self.given: list[int] = []
-
-    def write(self, prompts: Sequence[Messages], room: int) -> list[Completion]:
-        self.given.append(len(prompts))
-        return [Completion("text", (1,), self.tokens, ended=True) for _ in prompts]
 
 
 def test_every_way_is_measured_beside_the_search_and_the_frozen_lm(benchmark, capsys):
@@ -169,36 +154,3 @@ def test_stored_answers_and_vectors_are_no_measurement(benchmark, tmp_path):
     plain = {"plain": benchmark.Arm(make_program("plain", kept.retriever), None)}
     with pytest.raises(RuntimeError, match="plain took an answer or a vector from a store"):
         benchmark.compare(plain, question, kept.embedder, 1)
-
-
-def test_what_asks_or_searches_nothing_is_no_measurement(benchmark, tmp_path):
-    there, lm = site(tmp_path), Scripted().lm()
-    unasked = {"rrr": benchmark.Arm(make_program("plain", there.retriever), lm)}
-    with pytest.raises(RuntimeError, match="rrr made 0 LM calls"):
-        benchmark.compare(unasked, there.questions[:1], there.embedder, 1)
-    elsewhere = resolve_embedder("embedded")
-    plain = {"plain": benchmark.Arm(make_program("plain", there.retriever), None)}
-    with pytest.raises(RuntimeError, match="plain embedded nothing"):
-        benchmark.compare(plain, there.questions[:1], elsewhere, 1)
-
-
-def test_prompts_are_those_that_the_technique_asks(benchmark, tmp_path):
-    there, one = site(tmp_path), Scripted()
-    questions = there.questions[:3]
-    with asking(one.lm()):
-        for question in questions:
-            make_program("rrr", there.retriever)(question=question.question, options=list(question.options))
-    asked = [tuple((said["role"], said["content"]) for said in messages_of(request)) for request in one.asked]
-    program = make_program("rrr", there.retriever)
-    assert benchmark.prompts_of(program, [*questions, questions[0]]) == asked
-
-
-def test_each_size_writes_after_all_prompts_in_batches(benchmark):
-    policy, prompts = Writes(), [(("user", str(n)),) for n in range(5)]
-    found = benchmark.throughput(policy, prompts, sizes=(1, 4), rounds=2, room=8)
-    assert policy.given == [1, *[1] * 5, 4, 1, 4, 1, *[1] * 5]
-    assert {size: (one.tokens, one.prompts) for size, one in found.items()} == {1: (3, 5), 4: (3, 5)}
-    with pytest.raises(RuntimeError, match="there are 5 prompts, fewer than the largest batch"):
-        benchmark.throughput(policy, prompts, sizes=(1, 8), rounds=1, room=8)
-    with pytest.raises(RuntimeError, match="something was not written"):
-        benchmark.throughput(Writes(()), prompts, sizes=(1,), rounds=1, room=8)

@@ -47,17 +47,6 @@ def test_what_is_judged_is_of_other_articles_and_half_of_it_answerable(benchmark
         benchmark.parts(cases, 18, 60)
 
 
-def test_the_reason_is_the_sentence_of_the_answer(benchmark: Any) -> None:
-    text = "It is old. It has nine arches, " + "and many visitors, " * 12 + "it is said. It stands."
-    case = {"passage": {"text": text}, "answerable": True, "answers": ["old"]}
-    assert benchmark.reason(case) == "It is old."
-    part = benchmark.reason(case | {"answers": ["it is said"]})
-    assert part.endswith("visitors, it is said.")
-    assert len(part) <= benchmark.LONGEST_REASON
-    assert part in text
-    assert benchmark.reason(case | {"answerable": False}) == benchmark.NOTHING
-
-
 def test_both_are_held_against_the_labels(benchmark: Any, data: Path, tmp_path: Path) -> None:
     sizes = ["--train", "16", "--dev", "2", "--test", "4", "--epochs", "1", "--device", "cpu"]
     found = benchmark.main([str(data), *sizes, "--work", str(tmp_path / "work"), "--json"])

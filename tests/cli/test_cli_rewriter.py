@@ -53,7 +53,7 @@ def work_folder(folder: Path) -> Path:
     (folder / "reinforce").mkdir(parents=True)
     recipe = {"name": "ours", "steps": 4}
     settings = {"technique": "rrr", "recipe": recipe, "metric": "hit", "stages": ["warmup", "reinforce"]}
-    write_json(folder / "run.json", {"settings": {**settings, "base": {"name": "tiny"}}})
+    write_json(folder / "run.json", {**settings, "base": {"name": "tiny"}})
     write_json(folder / "warmup.json", {})
     steps = [{"kind": "step", "step": 1, "reward": reward, "kl": 0.125} for reward in (0.0, 0.5, 1.0)]
     look = {"kind": "dev", "step": 0, "value": 0.25, "plain": 0.5}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import runpy
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,18 +11,11 @@ from typing import Any
 import pytest
 
 from querywright import programs
-from querywright.cli.options import LMOptions
 from querywright.cli.workspace import Workspace
 from querywright.models import rewriters
-from querywright.models.lm import engine_of
 from querywright.models.response_parsing import text_response
 from querywright.models.rewriters import Rewriter, read_rewriter
-from querywright.models.usage import Ledger
-from querywright.optimize.artifacts.load import load
-from querywright.optimize.study.resources import open_study_rewriter
-from querywright.optimize.study.spec import StudySpec
 from querywright.programs import make_program
-from querywright.watching import JsonLines
 
 small_rewriter = runpy.run_path(str(Path(__file__).parents[1] / "small_rewriter.py"))["small_rewriter"]
 QUESTION = "What is said about bread and ready meals?"
@@ -168,16 +160,6 @@ def test_a_rewriter_beside_a_technique_that_writes_nothing_is_refused_before_any
     assert said in " ".join(found.err.split())
 
 
-@pytest.mark.parametrize("command", [("ask", QUESTION, "--technique", "rrr"), ("compile", "rrr", "questions.jsonl")])
-def test_a_folder_that_is_no_rewriter_is_refused_before_anything_is_asked(
-    command: tuple[str, ...], cli: Any, questions: Path, collection: str, server: Any, tmp_path: Path
-) -> None:
-    more = ("--out", "o") if command[0] == "compile" else ()
-    found = cli(*command, *more, "--collection", "tiny", "--rewriter", tmp_path / "gone", *server.lm, width=500)
-    assert (found.status, server.requests) == (2, [])
-    assert "there is no rewriter at 'gone'" in found.err
-
-
 @pytest.fixture
 def riddles(write: Any, rows_of_questions: Any) -> Path:
     """Questions whose own words lead nowhere, and what the rewriter writes to the passage that decides."""
@@ -214,39 +196,6 @@ def test_an_artifact_is_asked_shown_packed_and_evaluated_with_its_rewriter(
     assert (again.status, trained.identity in again.out) == (0, True), again.err
 
 
-def test_the_folder_that_was_given_runs_and_a_copy_is_kept(home: Path, trained: Rewriter) -> None:
-    workspace = Workspace.open(home)
-    spec = StudySpec.model_construct(rewriter=str(trained.path))
-    kept = home.resolve() / "rewriters" / trained.checksum / "mine"
-    for opened in (
-        lambda: workspace.rewriter(trained.path, keep=True),
-        lambda: open_study_rewriter(spec, home, workspace.store, Ledger()),
-    ):
-        assert engine_of(opened()).inner.adapter.path.parent == trained.path
-        assert read_rewriter(kept).checksum == trained.checksum
-        shutil.rmtree(kept)
-
-
-def test_drift_has_one_limit_of_calls_for_lm_and_rewriter(
-    cli: Any, riddles: Path, collection: str, server: Any, trained: Rewriter, asked: list[Any], write: Any
-) -> None:
-    made = compiled(cli, riddles, collection, server, trained, "--knob", "max_passages=1")
-    assert made.status == 0, made.err
-    lm = Workspace.open(None, LMOptions("openai/scripted", server.address, "SCRIPTED_KEY")).lm
-    program = load("artifacts/mine", lm=lm, watchers=[JsonLines("traffic.jsonl")])
-    rows = [json.loads(line) for line in riddles.read_text().splitlines()]
-    program.batch([(f"Riddle {n}?", ["salt", "feet"]) for n in range(40)], threads=2)
-    new = write("new.jsonl", [{**rows[0], "id": f"n{n}", "question": f"New riddle {n}?"} for n in range(40)])
-    asked.clear()
-    server.requests.clear()
-    command = ("drift", "traffic.jsonl", "--artifact", "artifacts/mine", "--against", new, "--max-calls", "7")
-    found = cli(*command, *server.lm, width=300)
-    assert found.status == 3
-    assert "the limit of 7 LM calls is reached" in found.err
-    assert asked
-    assert len(server.requests) + len(asked) == 7
-
-
 def test_a_study_asks_its_rewriter_and_its_programs_name_it(
     cli: Any, study_file: Callable[..., Path], riddles: Path, server: Any, trained: Rewriter, asked: list[Any]
 ) -> None:
@@ -272,13 +221,7 @@ def test_a_study_asks_its_rewriter_and_its_programs_name_it(
     assert status["spent"]["calls"]["made"] == len(asked) + len(server.requests)
 
 
-def test_a_study_without_a_technique_that_writes_takes_none(cli: Any, study_file: Any, trained: Rewriter) -> None:
-    file = study_file("none", rewriter=str(trained.path), techniques={"filter": {}})
-    found = cli("study", "check", file, width=300)
-    assert found.status == 2
-    assert "rewriter: none of the techniques (plain, filter) writes what is searched for" in found.err
-
-
+@pytest.mark.slow
 def test_the_embedded_model_with_an_adapter_writes_for_real(
     cli: Any, collection: str, server: Any, trained: Rewriter
 ) -> None:

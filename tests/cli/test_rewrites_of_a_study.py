@@ -16,14 +16,12 @@ from querywright.errors import InputError
 from querywright.models.embedder import resolve_embedder
 from querywright.optimize.rewriter.collect import Collected, collect_from_study
 from querywright.optimize.rewriter.pairs import read_pairs
-from querywright.optimize.rewriter.settings import CollectSettings, Given, TrainSettings, data_facts
+from querywright.optimize.rewriter.settings import Given, TrainSettings, data_facts
 from querywright.optimize.rewriter.study_arms import splits_after
 from querywright.retrieval.engines import open_retriever
 
 TOLD = "Write what to look up, in the words of a handbook."
-SETTINGS = TrainSettings(
-    technique="rrr", knobs={"max_passages": 2}, metric="decision_useful", collect=CollectSettings(ties=True), threads=2
-)
+SETTINGS = TrainSettings(technique="rrr", knobs={"max_passages": 2}, metric="decision_useful", ties=True, threads=2)
 
 
 @pytest.fixture

@@ -140,6 +140,7 @@ def test_tensors_that_have_no_place_or_no_partner_are_refused(tiny, file, tmp_pa
         write_lora_gguf(tmp_path / "weights", tmp_path / "adapter.gguf", file)
 
 
+@pytest.mark.slow
 def test_the_embedded_model_writes_with_an_adapter_what_transformers_writes(tmp_path):
     """Its encodings differ, so near ties do: the adapter is strong, and the prompts have clear answers."""
     torch.set_num_threads(1)

@@ -21,7 +21,7 @@ from querywright.models.engine_errors import LMModelError
 from querywright.models.hf import Base, encode, load_base, load_tokenizer
 from querywright.models.lm import engine_of, resolve_lm
 from querywright.models.rewriter_bases import RewriterBase, describe_base, find_base, save_weights
-from querywright.models.rewriters import check_target, read_rewriter, write_rewriter
+from querywright.models.rewriters import read_rewriter, write_rewriter
 from querywright.models.transformers_engine import load_rewriter, rewriter_engine
 
 HERE = Path(__file__).parent
@@ -192,6 +192,12 @@ def test_a_whole_model_made_from_the_embedded_one_brings_its_tokenizer(tmp_path)
     assert encode(again.tokenizer, again.kind, chat) == encode(tokenizer, "causal", chat)
 
 
+def forge(file: Path, **changes: Any) -> None:
+    content = {**json.loads(file.read_text()), **changes}
+    del content["sha256"]
+    file.write_text(json.dumps(content | {"sha256": files.json_digest(content)}))
+
+
 def edit(file: Path, **changes: Any) -> None:
     file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
 
@@ -203,12 +209,11 @@ DAMAGES = {
     "a strange file": (lambda f: (f / "weights.bin").write_bytes(b""), r"'weights.bin'; remove it"),
     "an unnamed file": (lambda f: (f / "adapter.gguf").write_bytes(b""), r"'adapter.gguf'; remove it"),
     "the manifest": (lambda f: edit(f / "rewriter.json", recipe="paper"), r"rewriter.json.*was changed"),
-    "a key": (lambda f: edit(f / "rewriter.json", url="http://x"), r"rewriter.json.*is wrong: field url"),
-    "a later format": (lambda f: edit(f / "rewriter.json", format=2), r"the format 2, but this version reads 1"),
+    "a later format": (lambda f: edit(f / "rewriter.json", format=9), r"rewriter.json.*was changed"),
+    "a checked later format": (lambda f: forge(f / "rewriter.json", format=9), r"field format.*version of querywright"),
+    "a checked key": (lambda f: forge(f / "rewriter.json", url="http://x"), r"rewriter.json.*field url"),
+    "a way out": (lambda f: forge(f / "rewriter.json", files={"../x": "0"}), r"'../x'; remove it"),
     "no JSON": (lambda f: (f / "rewriter.json").write_text("{"), r"rewriter.json.*is no JSON"),
-    "a deep JSON": (lambda f: (f / "rewriter.json").write_text("[" * 100_000), r"rewriter.json.*is no JSON"),
-    "a large manifest": (lambda f: (f / "rewriter.json").write_text(" " * 2**23), r"4194304 bytes at most"),
-    "a way out": (lambda f: edit(f / "rewriter.json", files={"../x": "0"}), r"'../x'; remove it"),
     "a link": (lambda f: link(f / "adapter.safetensors"), r"not a plain file"),
     "a linked card": (lambda f: link(f / "card.json"), r"not a plain file"),
     "a pipe": (lambda f: pipe(f / "README.md"), r"not a plain file"),
@@ -239,16 +244,6 @@ def test_a_damaged_one_is_refused(place, damage, said):
         read_rewriter(place / "mine")
     with pytest.raises(ArtifactError, match=said):
         resolve_lm(f"rewriter:{place / 'mine'}")
-
-
-def test_a_checked_manifest_cannot_name_a_file_outside(place):
-    file = place / "mine" / "rewriter.json"
-    content = json.loads(file.read_text())
-    content["files"]["../weights/tokenizer.json"] = "0"
-    content["checksum"] = rewriters.Rewriter.model_validate(content).digest()
-    file.write_text(json.dumps(content))
-    with pytest.raises(ArtifactError, match=r"'../weights/tokenizer.json'; remove it"):
-        read_rewriter(place / "mine")
 
 
 def test_an_older_one_is_replaced_whole_or_stays(place, monkeypatch):
@@ -288,21 +283,6 @@ def test_other_files_are_not_replaced(place):
         write(place / "mine", place / "weights", describe_base(str(place / "tiny")))
 
 
-def test_a_folder_of_other_json_is_not_replaced(place):
-    (place / "other").mkdir()
-    (place / "other" / "config.json").write_text("{}")
-    base = describe_base(str(place / "tiny"))
-    for check in (check_target, lambda path: write(path, place / "weights", base)):
-        with pytest.raises(ArtifactError, match=r"'config.json'; they would be lost"):
-            check(place / "other")
-        with pytest.raises(ArtifactError, match=r"is a file or a link"):
-            check(place / "other" / "config.json")
-    assert (place / "other" / "config.json").read_text() == "{}"
-    (place / "other" / "config.json").unlink()
-    check_target(place / "other")
-    check_target(place / "mine")
-
-
 def test_what_is_loaded_is_what_was_opened(place):
     lm = resolve_lm(f"rewriter:{place / 'mine'}", max_tokens=4)
     write(place / "mine", place / "weights", describe_base(str(place / "tiny")), recipe="seed")
@@ -315,6 +295,7 @@ def test_what_is_loaded_is_what_was_opened(place):
         load_rewriter(engine_of(lm).inner.rewriter)
 
 
+@pytest.mark.slow
 def test_what_llama_cpp_loads_is_what_was_opened(tmp_path):
     small = runpy.run_path(str(HERE.parent / "small_rewriter.py"))["small_rewriter"]
     engine = rewriter_engine(small(tmp_path / "mine"))
@@ -333,14 +314,6 @@ def test_a_copy_in_a_working_folder_finds_its_base_there(place, tmp_path):
         shutil.copytree(place / "tiny", beside / "tiny")
         assert find_base(rewriter.base, kept) == str(beside / "tiny")
         shutil.rmtree(beside / "tiny")
-
-
-def test_a_kind_of_base_has_names_of_its_own():
-    for kind, name in (("embedded", "tiny"), ("hub", "embedded"), ("hub", "/tmp/tiny"), ("hub", "a/b/c")):
-        with pytest.raises(ValueError, match=r"cannot have the name|is no name of a model on"):
-            RewriterBase(kind=kind, name=name, digest="0")
-    with pytest.raises(ModelError, match="is no folder here, and no name of a model on"):
-        describe_base("./not/here/either")
 
 
 def test_a_base_of_the_hub_is_never_a_folder_here(place, tmp_path, monkeypatch):

@@ -42,6 +42,7 @@ def test_it_is_small_and_names_what_it_learnt(shipped: Rewriter) -> None:
     assert set(shipped.techniques) == {"decomposition", "hcqr", "multi_query", "qb_rag", "rrr"}
 
 
+@pytest.mark.slow
 def test_it_writes_the_question_and_its_options_without_falling_back(shipped: Rewriter, unseen: list[Question]) -> None:
     lm = resolve_lm(f"rewriter:{FOLDER}")
     program = make_program("rrr", Anything())

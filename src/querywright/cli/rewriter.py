@@ -77,7 +77,7 @@ class TrainingOptions:
     pairs: Annotated[tuple[Path, ...], Parameter(metavar="FILE", show_default=False)] = ()
     from_study: Folder | None = None
     epochs: Count = 3
-    warmup_lr: Number | None = None
+    warmup_lr: Number = 2e-4
     steps: Count | None = None
     lr: Number | None = None
     batch: Count | None = None
@@ -92,22 +92,19 @@ class TrainingOptions:
 
     def settings(self, rewrites: RewriteOptions, search: SearchOptions, threads: int) -> TrainSettings:
         """The settings of a training."""
-        from querywright.optimize.rewriter.reinforce import ReinforceSettings
         from querywright.optimize.rewriter.settings import check_stages
-        from querywright.optimize.rewriter.warmup import WarmupSettings
 
-        warmup = WarmupSettings(epochs=self.epochs)
         changes = {"steps": self.steps, "lr": self.lr, "batch": self.batch, "group": self.group}
         return rewrites.settings(
             search,
             threads,
             stages=check_stages([one.strip() for one in self.stages.split(",") if one.strip()]),
             recipe=recipe_with(rewrites.recipe, changes),
-            device=self.device,
-            dtype=self.dtype,
-            warmup=warmup if self.warmup_lr is None else replace(warmup, lr=self.warmup_lr),
-            reinforce=ReinforceSettings(look_each=self.look_each, patience=self.patience),
             rank=None if self.full else self.rank,
+            **{
+                name: getattr(self, name)
+                for name in ("epochs", "warmup_lr", "look_each", "patience", "device", "dtype")
+            },
         )
 
 

@@ -64,7 +64,7 @@ class RewriteOptions:
             threads: Questions under way at a time.
             training: What only a training is set to.
         """
-        from querywright.optimize.rewriter.settings import CollectSettings, TrainSettings
+        from querywright.optimize.rewriter.settings import TrainSettings
 
         check_reader(self.reader)
         return TrainSettings(
@@ -73,7 +73,8 @@ class RewriteOptions:
             base=self.base,
             metric=self.metric,
             seed=self.seed,
-            collect=CollectSettings(candidates=self.candidates, ties=self.ties),
+            candidates=self.candidates,
+            ties=self.ties,
             threads=threads,
             **{"recipe": recipe_with(self.recipe, {}), **training},
         )

@@ -94,13 +94,13 @@ def _progress_of(work: Path) -> dict[str, Any]:
 
     facts = read_json(work / RUN)
     found: dict[str, Any] = {
-        "technique": facts["settings"]["technique"],
-        "base": facts["settings"]["base"]["name"],
-        "recipe": facts["settings"]["recipe"]["name"],
-        "metric": facts["settings"]["metric"],
+        "technique": facts["technique"],
+        "base": facts["base"]["name"],
+        "recipe": facts["recipe"]["name"],
+        "metric": facts["metric"],
     }
     for stage in STAGES:
-        if stage in facts["settings"]["stages"]:
+        if stage in facts["stages"]:
             done = read_json(work / f"{stage}.json")
             begun = (work / stage).is_dir()
             found[stage] = "done" if done is not None else "begun" if begun else "not begun"
@@ -108,7 +108,7 @@ def _progress_of(work: Path) -> dict[str, Any]:
     steps = [line for line in lines if line["kind"] == "step"]
     looks = [line for line in lines if line["kind"] == "dev"]
     if steps:
-        found["steps"] = f"{steps[-1]['step']} of {facts['settings']['recipe']['steps']}"
+        found["steps"] = f"{steps[-1]['step']} of {facts['recipe']['steps']}"
         found["reward"] = _curve([line["reward"] for line in steps if line["reward"] is not None])
         found["KL"] = steps[-1]["kl"]
     if looks:

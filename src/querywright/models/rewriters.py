@@ -17,9 +17,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field
 
-from querywright.checksummed import first_problem
+from querywright.checksummed import Checksummed
 from querywright.errors import ArtifactError
 from querywright.files import file_digest, json_digest, place_of, replace_folder
 from querywright.models.embedded import EmbeddedSettings, packaged_file
@@ -27,7 +27,7 @@ from querywright.models.engine_errors import LMModelError
 from querywright.models.lora_gguf import write_lora_gguf
 from querywright.models.rewriter_bases import RewriterBase
 
-FORMAT = 1
+FORMAT: Literal[2] = 2
 """The form in which rewriters are written."""
 
 MANIFEST = "rewriter.json"
@@ -40,11 +40,11 @@ _TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.jso
 FILES = (MANIFEST, *_WEIGHTS, *_TOKENIZER, CARD, CURVE, README)
 """Every file that a rewriter may have."""
 
-_LARGEST_JSON = 4 * 2**20
+_LARGEST_JSON = 64 * 2**20  # a tokenizer has some
 _VERSIONS = ("querywright", "torch", "transformers", "peft")
 
 
-class Rewriter(BaseModel):
+class Rewriter(Checksummed):
     """A rewriter whose every byte was checked; all but ``path`` and ``card`` stand in its manifest.
 
     Args:
@@ -57,14 +57,11 @@ class Rewriter(BaseModel):
         max_items: Items of a list that no schema limits, there as well.
         versions: Of querywright and the libraries that trained it.
         files: SHA-256 of its files.
-        checksum: SHA-256 of all that.
         path: Its folder.
         card: What is known of it: data, settings, results.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    format: Literal[1] = FORMAT
+    format: Literal[2] = FORMAT
     base: RewriterBase
     techniques: tuple[str, ...]
     recipe: str
@@ -73,7 +70,6 @@ class Rewriter(BaseModel):
     max_items: int
     versions: dict[str, str]
     files: dict[str, str]
-    checksum: str = ""
     path: Path = Field(default=Path(), exclude=True)
     card: dict[str, Any] = Field(default_factory=dict, exclude=True)
 
@@ -81,6 +77,11 @@ class Rewriter(BaseModel):
     def name(self) -> str:
         """The name of its folder."""
         return self.path.name
+
+    @property
+    def checksum(self) -> str:
+        """SHA-256 of what the manifest says."""
+        return json_digest(self.model_dump(mode="json"))
 
     @property
     def identity(self) -> str:
@@ -101,10 +102,6 @@ class Rewriter(BaseModel):
     def settings(self) -> EmbeddedSettings:
         """How it runs in this process: with the limits of texts that it was trained with."""
         return EmbeddedSettings(max_chars=self.max_chars, max_items=self.max_items)
-
-    def digest(self) -> str:
-        """SHA-256 of what the manifest says."""
-        return json_digest(self.model_dump(mode="json", exclude={"checksum"}))
 
 
 def write_rewriter(
@@ -158,7 +155,7 @@ def write_rewriter(
         _copy_weights(weights, folder, base)
         for name, text in texts.items():
             (folder / name).write_text(text, encoding="utf-8")
-        made = Rewriter(
+        Rewriter(
             base=base,
             techniques=tuple(sorted(techniques)),
             recipe=recipe,
@@ -167,9 +164,7 @@ def write_rewriter(
             max_items=max_items,
             versions=_versions(),
             files={file.name: _digest(file) for file in sorted(folder.iterdir())},
-        )
-        told = made.model_copy(update={"checksum": made.digest()}).model_dump(mode="json")
-        (folder / MANIFEST).write_text(_pretty(told), encoding="utf-8")
+        ).write(folder / MANIFEST)
 
     try:
         replace_folder(target, fill, check=check_target)
@@ -195,28 +190,23 @@ def read_rewriter(path: str | Path) -> Rewriter:
     """
     target = Path(path).expanduser().absolute()
     folder, name = place_of(target), target.name
-    if not (folder / MANIFEST).is_file():
+    if not (folder / MANIFEST).exists():
         raise ArtifactError(
             f"there is no rewriter at {name!r}; give the folder that querywright rewriter train wrote (--out)"
         )
-    content = read_json(folder / MANIFEST)
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        found = content.get("format") if isinstance(content, dict) else None
-        raise ArtifactError(
-            f"the rewriter {name!r} has the format {found!r}, but this version reads {FORMAT}; install the version of "
-            "querywright that wrote it, or train it again"
-        )
     try:
-        rewriter = Rewriter.model_validate(content | {"path": folder})
-    except ValidationError as error:
-        raise ArtifactError(f"{MANIFEST} of the rewriter {name!r} is wrong: {first_problem(error)}") from error
-    _check_names(rewriter, {entry.name for entry in folder.iterdir()})
-    same = {MANIFEST: rewriter.checksum == rewriter.digest()}
-    same |= {file: _digest(folder / file) == digest for file, digest in rewriter.files.items()}
-    for file in (file for file, unchanged in same.items() if not unchanged):
+        rewriter = Rewriter.from_bytes(_plain_file(folder / MANIFEST).read_bytes()).model_copy(update={"path": folder})
+    except ValueError as error:
         raise ArtifactError(
-            f"{file} of the rewriter {name!r} was changed after it was written; copy the whole folder again"
-        )
+            f"{MANIFEST} of the rewriter {name!r} cannot be read: {error}; copy the whole folder again, or install the "
+            "version of querywright that wrote it"
+        ) from error
+    _check_names(rewriter, {entry.name for entry in folder.iterdir()})
+    for file, digest in rewriter.files.items():
+        if _digest(folder / file) != digest:
+            raise ArtifactError(
+                f"{file} of the rewriter {name!r} was changed after it was written; copy the whole folder again"
+            )
     card = read_json(folder / CARD)
     if not isinstance(card, dict):
         raise ArtifactError(f"{CARD} of the rewriter {name!r} is no JSON object; train it again")
@@ -266,17 +256,15 @@ def read_json(file: Path) -> Any:
     """A JSON file of a rewriter.
 
     Args:
-        file: A plain file of 4 MiB at most.
+        file: A plain file.
 
     Raises:
         ArtifactError: It is not, or is no JSON.
     """
-    told = f"{file.name} of the rewriter {file.parent.name!r}"
-    if file.is_symlink() or file.stat().st_size > _LARGEST_JSON:
-        raise ArtifactError(f"{told} is not a plain file of {_LARGEST_JSON} bytes at most; copy the whole folder again")
     try:
-        return json.loads(file.read_bytes())
+        return json.loads(_plain_file(file).read_bytes())
     except (ValueError, RecursionError) as error:
+        told = f"{file.name} of the rewriter {file.parent.name!r}"
         raise ArtifactError(f"{told} is no JSON: {error}; train it again") from error
 
 
@@ -310,11 +298,16 @@ def _copy_weights(weights: Path, folder: Path, base: RewriterBase) -> None:
 
 
 def _digest(file: Path) -> str:
-    if not stat.S_ISREG(file.lstat().st_mode):
+    return file_digest(_plain_file(file))
+
+
+def _plain_file(file: Path) -> Path:
+    if not stat.S_ISREG(file.lstat().st_mode) or (file.suffix == ".json" and file.stat().st_size > _LARGEST_JSON):
         raise ArtifactError(
-            f"{file.name} of the rewriter {file.parent.name!r} is not a plain file; copy the whole folder"
+            f"{file.name} of the rewriter {file.parent.name!r} is not a plain file of the usual size; copy the whole "
+            "folder again"
         )
-    return file_digest(file)
+    return file
 
 
 def _pretty(data: Any) -> str:

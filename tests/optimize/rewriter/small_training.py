@@ -19,10 +19,8 @@ from querywright.models.circuit_breaker import Limits
 from querywright.models.engine import LMEngine
 from querywright.models.usage import Ledger
 from querywright.optimize.rewriter.recipes import OURS
-from querywright.optimize.rewriter.reinforce import ReinforceSettings
-from querywright.optimize.rewriter.settings import CollectSettings, Given, TrainSettings
+from querywright.optimize.rewriter.settings import Given, TrainSettings
 from querywright.optimize.rewriter.train import Trained, train
-from querywright.optimize.rewriter.warmup import WarmupSettings
 from querywright.retrieval.types import Hit
 
 QUESTIONS = [
@@ -39,9 +37,12 @@ SETTINGS = TrainSettings(
     base="tiny",
     recipe=RECIPE,
     metric="recall@5",
-    collect=CollectSettings(candidates=2),
-    warmup=WarmupSettings(epochs=1, batch=8, lr=0.01, least=4),
-    reinforce=ReinforceSettings(look_each=2),
+    candidates=2,
+    epochs=1,
+    warmup_batch=8,
+    warmup_lr=0.01,
+    least_pairs=4,
+    look_each=2,
     rank=2,
     device="cpu",
 )

@@ -26,7 +26,6 @@ from querywright.optimize.rewriter.reward_checks import checked, warnings
 from querywright.optimize.rewriter.rollouts import Rollout
 from querywright.optimize.rewriter.settings import (
     STAGES,
-    CollectSettings,
     Given,
     TrainSettings,
     check_training,
@@ -120,11 +119,9 @@ def test_what_can_be_trained_is_not_refused() -> None:
     check(SETTINGS, pairs=LEARNT)
     check(replace(SETTINGS, recipe=SEED), pairs=LEARNT, splits=without("answer", "train", "dev", "test"))
     check(replace(SETTINGS, stages=("collect", "warmup"), recipe=SEED), **ASKED | {"splits": without("answer", "dev")})
-    for values, said in (({"candidates": 0}, "candidates must be 1"), ({"temperature": 0.0}, "more than 0")):
-        with pytest.raises(InputError, match=said):
-            CollectSettings(**values)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="rank must be 1 or more, but got 0"):
-        replace(SETTINGS, rank=0)
+    for name in ("candidates", "epochs", "look_each", "patience", "rank", "temperature", "warmup_lr"):
+        with pytest.raises(InputError, match=f"{name} of a training must be (1 or more|more than 0), but got 0"):
+            replace(SETTINGS, **{name: 0})
 
 
 def test_pairs_to_choose_by_are_of_other_questions_in_any_data() -> None:

@@ -18,9 +18,9 @@ from querywright.optimize.rewriter import collect as collecting
 from querywright.optimize.rewriter.canonical import as_written, json_text
 from querywright.optimize.rewriter.collect import Collected, collect
 from querywright.optimize.rewriter.recipes import PAPER
-from querywright.optimize.rewriter.settings import CollectSettings, Given, TrainSettings
+from querywright.optimize.rewriter.settings import Given, TrainSettings
 
-SETTINGS = TrainSettings(technique="rrr", collect=CollectSettings(candidates=2), threads=2)
+SETTINGS = TrainSettings(technique="rrr", candidates=2, threads=2)
 
 
 def rrr(*queries: str, thought: str = "t") -> str:
@@ -106,7 +106,7 @@ def test_what_is_learnt_can_be_written_by_the_rewriter(world: Any, teacher: Any)
 def test_ties_are_kept_where_they_are_wanted(make_world: Any, teacher: Any) -> None:
     world, lm = make_world("both"), teacher(lambda n, seed: rrr(f"key of {n}"))
     assert go(world, lm, 2).pairs == []
-    ties = replace(SETTINGS, collect=CollectSettings(candidates=2, ties=True))
+    ties = replace(SETTINGS, ties=True)
     assert len(go(world, lm, 2, ties).pairs) == 2
 
 

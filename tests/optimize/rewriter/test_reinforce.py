@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import runpy
 from collections.abc import Sequence
@@ -33,7 +32,6 @@ from querywright.optimize.rewriter.recipes import (
 from querywright.optimize.rewriter.reinforce import (
     LOG,
     Reinforced,
-    ReinforceSettings,
     learn,
     make_optimizer,
     reinforce,
@@ -50,7 +48,6 @@ RECIPES = {
     "seed": replace(SEED, lr=0.2, steps=12, batch=16, room=3, top_k=0, length_penalty=0.0),
     "paper": replace(PAPER, lr=0.2, steps=12, batch=16, room=3, top_k=0),
 }
-SETTINGS = ReinforceSettings(look_each=4, patience=9)
 FREE = replace(OURS, max_grad_norm=100.0)
 REWARDED = replace(FREE, kl=KLSettings(0.0, place="reward"))
 
@@ -192,11 +189,9 @@ def test_a_prompt_that_is_too_long_fails_its_episode_alone(world: Any) -> None:
     assert [row.failure for row in arm.rows] == [None, "prompt_too_long", None]
 
 
-def run(
-    policy: Any, folder: Path, recipe: Recipe = RECIPES["ours"], settings: ReinforceSettings = SETTINGS, **given: Any
-) -> Reinforced:
-    given = {"run": BANDIT["one_turn"], "reward": BANDIT["Words"]()} | given
-    return reinforce(policy, TRAIN, DEV, recipe=recipe, settings=settings, folder=folder, **given)
+def run(policy: Any, folder: Path, recipe: Recipe = RECIPES["ours"], **given: Any) -> Reinforced:
+    given = {"run": BANDIT["one_turn"], "reward": BANDIT["Words"](), "look_each": 4, "patience": 9} | given
+    return reinforce(policy, TRAIN, DEV, recipe=recipe, folder=folder, **given)
 
 
 @pytest.mark.parametrize("name", list(RECIPES))
@@ -270,17 +265,23 @@ def test_it_ends_early_and_keeps_the_best(tmp_path: Path) -> None:
         return replace(scored, value=looks[-1])
 
     policy = BANDIT["Bandit"](1.0)
-    done = run(policy, tmp_path, settings=replace(SETTINGS, look_each=2, patience=2), reward=Told(worse))
+    done = run(policy, tmp_path, look_each=2, patience=2, reward=Told(worse))
     assert (done.steps, done.best_step, done.early, done.first, done.best) == (4, 0, True, 1.0, 1.0)
     assert torch.equal(policy.logits.detach(), torch.ones(5))
 
 
+@pytest.fixture
+def _three_flat_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("querywright.optimize.rewriter.reinforce.FLAT_STEPS", 3)
+
+
 @pytest.mark.parametrize(("value", "said"), [(0.25, r"0\.25 each time"), (math.nan, "could not be worked out for any")])
 @pytest.mark.parametrize("name", ["ours", "paper"])
+@pytest.mark.usefixtures("_three_flat_steps")
 def test_a_constant_reward_is_said_and_moves_nothing(tmp_path: Path, name: str, value: float, said: str) -> None:
     reward = Told(lambda scored, episode: replace(scored, reward=value))
     with pytest.raises(TrainingError, match=f"last 3 steps the reward of all 48 episodes.*{said}.*--metric"):
-        run(BANDIT["Bandit"](1.0), tmp_path, RECIPES[name], replace(SETTINGS, constant=3), reward=reward)
+        run(BANDIT["Bandit"](1.0), tmp_path, RECIPES[name], reward=reward)
     done = run(BANDIT["Bandit"](1.0), tmp_path / "two", replace(RECIPES[name], steps=2), reward=reward)
     assert (done.steps, done.flat) == (2, 2)
     steps = [line for line in read_lines(tmp_path / "two" / LOG) if line["kind"] == "step"]
@@ -288,8 +289,9 @@ def test_a_constant_reward_is_said_and_moves_nothing(tmp_path: Path, name: str, 
     assert (steps[1]["beta"] == steps[0]["beta"]) == (name == "ours" or math.isnan(value))
 
 
+@pytest.mark.usefixtures("_three_flat_steps")
 def test_rewards_that_differ_between_questions_alone_teach_nothing(tmp_path: Path) -> None:
-    settings, calls = replace(SETTINGS, constant=3), [0]
+    calls = [0]
 
     def reward(first: int) -> Any:
         calls[0] = 0
@@ -301,8 +303,8 @@ def test_rewards_that_differ_between_questions_alone_teach_nothing(tmp_path: Pat
         return Told(by_question)
 
     with pytest.raises(TrainingError, match="was that of the other samples each time"):
-        run(BANDIT["Bandit"](1.0), tmp_path / "never", settings=settings, reward=reward(0))
-    done = run(BANDIT["Bandit"](1.0), tmp_path / "later", settings=settings, reward=reward(3 + 2 * 16))
+        run(BANDIT["Bandit"](1.0), tmp_path / "never", reward=reward(0))
+    done = run(BANDIT["Bandit"](1.0), tmp_path / "later", reward=reward(3 + 2 * 16))
     assert (done.steps, done.flat, done.early) == (5, 3, True)
     assert done.notes[0].startswith("it ended after step 5: the last 3 steps taught nothing")
 
@@ -324,7 +326,3 @@ def test_a_failure_never_looks_better_than_the_question_as_it_is_written(tmp_pat
 def test_what_cannot_be_is_said(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="none of the 3 dev questions could be scored"):
         run(BANDIT["Bandit"](1.0), tmp_path, reward=Told(lambda scored, _: replace(scored, value=math.nan)))
-    for name in ("look_each", "patience", "constant"):
-        with pytest.raises(InputError, match=f"{name} of the reinforcement must be 1 or more, but got 0"):
-            ReinforceSettings(**{name: 0})
-    assert json.loads(json.dumps(OURS.to_json()))["name"] == "ours"
