@@ -26,11 +26,10 @@ import numpy as np
 from querywright.data.types import Passage
 from querywright.models.embedder import Vectors
 from querywright.retrieval.chroma import ChromaRetriever
-from querywright.retrieval.chroma_index import EF_CONSTRUCTION, EF_SEARCH, SYNC_THRESHOLD
-from querywright.retrieval.collection import SPACE
+from querywright.retrieval.chroma_index import EF_CONSTRUCTION, EF_SEARCH, SPACE, SYNC_THRESHOLD
+from querywright.retrieval.generated_questions import COMPLETE, PassageRecord, WrittenQuestion, publish_questions
 from querywright.retrieval.index import build_collection
 from querywright.retrieval.question_index import QuestionIndex
-from querywright.retrieval.question_records import COMPLETE, PassageRecord, WrittenQuestion, publish_questions
 from querywright.retrieval.types import Retriever
 
 DIMENSION = 384

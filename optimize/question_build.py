@@ -1,7 +1,7 @@
-"""Questions for every passage of a collection: written, judged, kept a passage at a time, and published.
+"""Questions for every passage of a collection: written, judged and published.
 
-Source: QB-RAG, arXiv:2407.18044, its offline stage. A passage is done as a whole: its record is on disk or it is not,
-and what the LMs answered is stored, so that a build which was killed goes on and pays for nothing twice.
+Source: QB-RAG, arXiv:2407.18044, its offline stage. What the LMs answer is in the store: a build that was stopped is
+started again, finds its answers, and pays for nothing twice.
 """
 
 from __future__ import annotations
@@ -9,53 +9,86 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, nullcontext
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import dspy
+from pydantic import Field
 
+from querywright.checksummed import Checksummed
 from querywright.data.judged import Case
 from querywright.data.types import Passage, Question
 from querywright.errors import CollectionError, PromptTooLongError
+from querywright.files import json_digest
 from querywright.home import home as working_folder
+from querywright.metrics.judge import Judge
 from querywright.metrics.judges import AnswerabilityJudge
 from querywright.models.embedder import TextEmbedder
-from querywright.models.usage import Ledger, metered
+from querywright.models.lm import engine_of, lm_digest
+from querywright.models.usage import Cost, metered
 from querywright.optimize.evaluate import Progress, asking
 from querywright.optimize.failures import Failures
 from querywright.optimize.pool import bounded_each
-from querywright.optimize.question_made import MADE, QuestionsMade, questions_made, read_made
+from querywright.optimize.program_state import predictor_states
 from querywright.programs.question_rules import REPEATED
 from querywright.programs.question_writer import QuestionWriter
 from querywright.programs.steps import Call, Together
 from querywright.retrieval.chroma import check_embedder
 from querywright.retrieval.collection import building, collection_folder, published_passages
-from querywright.retrieval.index import IndexReport
-from querywright.retrieval.line_files import Edited
-from querywright.retrieval.question_records import (
+from querywright.retrieval.generated_questions import (
     IMPORTED,
     LOCK,
     PassageRecord,
     WrittenQuestion,
-    add_record,
     check_unclaimed,
     publish_questions,
     questions_folder,
     questions_name,
     read_records,
 )
+from querywright.retrieval.index import IndexReport
 
+MADE = "questions.json"
+RULES = 3
+"""Raised when the same answers of the LMs would make other records."""
 LONGEST_REASON = 300
 """Characters of a reason that are kept."""
-SAVE_SECONDS = 10.0
-"""After so many seconds what was spent is written down, so that a killed build loses no more of it."""
 
-Records = Callable[[Sequence[Passage], str], Generator[tuple[int, PassageRecord | Exception], None, None]]
+Done = Generator[tuple[int, PassageRecord | Exception], None, None]
+Runner = Callable[[Sequence[Passage], str], Done]
 """Makes the records of passages under a digest of settings: position and record, or failure, of each as it is done."""
+
+
+class QuestionsMade(Checksummed):
+    """How the questions of a collection were made: ``questions.json`` beside the records.
+
+    Args:
+        settings: SHA-256 of how they were written and judged, as the records have it.
+        lm: Name of the LM that wrote them.
+        engine: SHA-256 of that LM and where it was asked.
+        judge: Name of the judge.
+        judge_lm: Name of the judge's LM.
+        judge_engine: SHA-256 of that LM and where it was asked.
+        num_questions: Questions asked for a passage.
+        batch_size: Questions asked for in one call.
+        seconds: How long it took, all finished builds with these settings together.
+        cost: LM calls, tokens and dollars of these builds, as ``Cost.to_json`` gives them.
+    """
+
+    settings: str
+    lm: str
+    engine: str
+    judge: str
+    judge_lm: str
+    judge_engine: str
+    num_questions: int
+    batch_size: int
+    seconds: float = 0.0
+    cost: dict[str, int | float] = Field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +137,7 @@ def build_questions(
     judge_lm: dspy.LM | None = None,
     writer: QuestionWriter | None = None,
     judge: AnswerabilityJudge | None = None,
-    records: Records | None = None,
+    runner: Runner | None = None,
     threads: int = 4,
     max_failures: float = 0.05,
     limit: int | None = None,
@@ -121,7 +154,7 @@ def build_questions(
         judge_lm: An LM made by ``resolve_lm``, which judges. Default: the one that writes.
         writer: Writes the questions. Default ``QuestionWriter()``.
         judge: Judges them. Default ``AnswerabilityJudge()``.
-        records: What makes the records. Default: threads of this process.
+        runner: What makes the records. Default: threads of this process.
         threads: LM calls under way at a time, 1 or more. Default 4.
         max_failures: Share of the passages that may fail, 0 to 1; at least one may unless it is 0. Default 0.05.
         limit: Look only at the first passages, by id. Default all.
@@ -143,44 +176,44 @@ def build_questions(
     manifest, passages = published_passages(collection_folder(collection, home), home)
     check_embedder(manifest, embedder)
     writer, judge, judge_lm = writer or QuestionWriter(), judge or AnswerabilityJudge(), judge_lm or lm
-    made = questions_made(writer, judge, lm, judge_lm)
+    settings = settings_digest(writer, judge, lm, judge_lm)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     with building(folder, questions_name(collection), LOCK), metered() as meter:
         looked_at = list(passages.values())[:limit]
-        known = read_records(folder)
-        wanted = _unwritten(known, looked_at, made.settings)
-        imported = [passage.id for passage in wanted if _imported(known.get(passage.id))]
-        work = records or in_threads(writer, judge, lm, judge_lm, threads)
-        with _Book(folder, made, meter) as book:
-            failed = _write(folder, wanted, work, made.settings, max_failures, book, progress)
-        found = read_records(folder)
-        removed = found.keys() - passages.keys()
+        before = read_records(folder)
+        wanted = [one for one in looked_at if not _is_current(before.get(one.id), one, settings)]
+        runner = runner or in_threads(writer, judge, lm, judge_lm, threads)
+        new, failed = _records(wanted, runner(wanted, settings), max_failures, progress)
+        removed = before.keys() - passages.keys()
+        kept = {id: record for id, record in before.items() if not (prune and id in removed)}
         index = publish_questions(
             collection,
-            Edited(found, without=removed if prune else ()),
+            (kept | new).values(),
             embedder=embedder,
             home=home,
             progress=None if progress is None else partial(progress, "embedding"),
         )
+        seconds, cost = time.monotonic() - began, meter.total
+        made = _noted(folder, writer, judge, lm, judge_lm, settings, seconds, cost)
     return QuestionsReport(
         collection=collection,
         passages=len(looked_at),
-        written=len(wanted) - failed.total(),
+        written=len(new),
         current=len(looked_at) - len(wanted),
-        replaced=sum(not _imported(found[id]) for id in imported),
+        replaced=sum(id in before and before[id].settings == IMPORTED for id in new),
         failed=dict(failed),
         removed=len(removed),
         pruned=prune,
-        made=book.made,
+        made=made,
         index=index,
-        seconds=time.monotonic() - began,
-        cost=meter.total.to_json(),
+        seconds=seconds,
+        cost=cost.to_json(),
     )
 
 
 def in_threads(
     writer: QuestionWriter, judge: AnswerabilityJudge, lm: dspy.LM, judge_lm: dspy.LM, threads: int
-) -> Records:
+) -> Runner:
     """Makes records in threads of this process.
 
     There are as many passages under way as calls may be, and each has one to make at any time, so that the number
@@ -194,14 +227,12 @@ def in_threads(
         threads: LM calls under way at a time, 1 or more.
     """
 
-    def records(
-        passages: Sequence[Passage], settings: str
-    ) -> Generator[tuple[int, PassageRecord | Exception], None, None]:
+    def run(passages: Sequence[Passage], settings: str) -> Done:
         turn = threading.Semaphore(max(1, threads))
         work = partial(write_record, settings=settings, writer=writer, judge=judge, lm=lm, judge_lm=judge_lm, turn=turn)
         return bounded_each(work, passages, threads=threads)
 
-    return records
+    return run
 
 
 def write_record(
@@ -233,103 +264,112 @@ def write_record(
         dspy.LMError: An LM failed.
     """
     turn = turn or nullcontext()
+
+    def judged(text: str) -> WrittenQuestion:
+        made = None
+        with turn, asking(judge_lm), suppress(PromptTooLongError):
+            made = judge.judgement(Case(Question(passage.id, text), (passage,)))
+        if made is None:
+            return WrittenQuestion(text, "")
+        return WrittenQuestion(text, str(made.label), " ".join(str(made.reason).split())[:LONGEST_REASON])
+
     with turn, asking(lm):
         written = writer(passage=passage)
     dropped = Counter(written.dropped)
     repeated = dropped.pop(REPEATED, 0)
-    steps = [Call(partial(_judged, text, passage, judge, judge_lm, turn)) for text in written.questions]
+    questions = Together([Call(partial(judged, text)) for text in written.questions]).run()
     return PassageRecord(
-        passage.id,
-        passage.text_digest(),
-        settings,
-        tuple(Together(steps).run()),
-        repeated,
-        dict(sorted(dropped.items())),
+        passage.id, passage.text_digest(), settings, tuple(questions), repeated, dict(sorted(dropped.items()))
     )
 
 
-def _judged(
-    text: str, passage: Passage, judge: AnswerabilityJudge, lm: dspy.LM, turn: AbstractContextManager[Any]
-) -> WrittenQuestion:
-    with turn, asking(lm):
-        try:
-            made = judge.judgement(Case(Question(passage.id, text), (passage,)))
-        except PromptTooLongError:
-            made = None
-    if made is None:
-        return WrittenQuestion(text, "")
-    return WrittenQuestion(text, str(made.label), " ".join(str(made.reason).split())[:LONGEST_REASON])
+def settings_digest(writer: QuestionWriter, judge: Judge, lm: dspy.LM, judge_lm: dspy.LM) -> str:
+    """SHA-256, as hex, of all that a record depends on beside its passage.
+
+    Raises:
+        ModelError: An LM was not made by ``resolve_lm``.
+    """
+    return json_digest({
+        "rules": RULES,
+        "writer": {name: state.model_dump() for name, state in predictor_states(writer).items()},
+        "asked": [writer.num_questions, writer.batch_size, writer.temperature],
+        "judge": judge.digest(),
+        "lms": [
+            [engine_of(one).identity, *(one.kwargs.get(name) for name in ("temperature", "max_tokens"))]
+            for one in (lm, judge_lm)
+        ],
+    })  # fmt: skip
 
 
-def _unwritten(records: Mapping[str, PassageRecord], passages: Collection[Passage], settings: str) -> list[Passage]:
-    """The passages without a record, or with one of another text or other settings; what people edited stays."""
-    known = {id: (record.digest, record.settings) for id, record in records.items()}
-    return [
-        passage
-        for passage in passages
-        if known.get(passage.id) not in {(digest := passage.text_digest(), settings), (digest, IMPORTED)}
-    ]
+def read_made(folder: Path) -> QuestionsMade | None:
+    """How the questions of a folder were made; None where nothing was built there.
+
+    Raises:
+        CollectionError: The file is damaged.
+    """
+    try:
+        return QuestionsMade.read(folder / MADE)
+    except ValueError as error:
+        raise CollectionError(
+            f"{MADE} in {folder.name!r} is damaged ({error}); remove it, and only what the questions cost is forgotten"
+        ) from error
 
 
-def _imported(record: PassageRecord | None) -> bool:
-    return record is not None and record.settings == IMPORTED
+def _is_current(record: PassageRecord | None, passage: Passage, settings: str) -> bool:
+    """Whether a record is of the passage as it is, and of the settings or of people, whose edits stay."""
+    return record is not None and record.settings in {settings, IMPORTED} and record.digest == passage.text_digest()
 
 
-def _write(
-    folder: Path,
-    passages: Sequence[Passage],
-    work: Records,
-    settings: str,
-    max_failures: float,
-    book: _Book,
-    progress: Progress | None,
-) -> Counter[str]:
-    """Adds the record of each passage as soon as it is done; gives the failures by kind."""
+def _records(
+    passages: Sequence[Passage], done: Done, max_failures: float, progress: Progress | None
+) -> tuple[dict[str, PassageRecord], Counter[str]]:
+    """The records by the passage's id, and the failures by kind."""
     failures = Failures("questions", len(passages), max_failures, what="passages")
+    records: dict[str, PassageRecord] = {}
     kinds: Counter[str] = Counter()
-    with closing(work(passages, settings)) as done:
+    with closing(done):
         for count, (position, result) in enumerate(done, start=1):
-            book.note()
             if isinstance(result, Exception):
                 kinds[failures.add(passages[position].id, result)] += 1
             else:
-                add_record(folder, result)
+                records[result.passage] = result
             if progress is not None:
                 progress("questions", count, len(passages))
-    return kinds
+    return records, kinds
 
 
-class _Book:
-    """Writes down what a build spends: now and then, and when it ends, however it ends; a build of nothing, never."""
-
-    def __init__(self, folder: Path, made: QuestionsMade, meter: Ledger) -> None:
-        known = _known(folder)
-        self._before = known if known is not None and known.settings == made.settings else made
-        self._folder, self._meter = folder, meter
-        self._began = self._saved = time.monotonic()
-
-    @property
-    def made(self) -> QuestionsMade:
-        """How the questions are made, with what was spent up to now."""
-        cost = self._meter.total
-        return self._before.with_cost(time.monotonic() - self._began, cost) if cost.asked else self._before
-
-    def note(self) -> None:
-        """Write it down if that was not done lately."""
-        if time.monotonic() - self._saved > SAVE_SECONDS:
-            self.made.save(self._folder)
-            self._saved = time.monotonic()
-
-    def __enter__(self) -> _Book:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._meter.total.asked or not (self._folder / MADE).exists():
-            self.made.save(self._folder)
-
-
-def _known(folder: Path) -> QuestionsMade | None:
+def _noted(
+    folder: Path,
+    writer: QuestionWriter,
+    judge: Judge,
+    lm: dspy.LM,
+    judge_lm: dspy.LM,
+    settings: str,
+    seconds: float,
+    cost: Cost,
+) -> QuestionsMade:
+    """Writes down how questions were made, the cost of earlier builds with these settings added; gives what stands."""
     try:
-        return read_made(folder)
+        known = read_made(folder)
     except CollectionError:  # only what earlier builds cost is lost
-        return None
+        known = None
+    if known is not None and known.settings == settings:
+        if not cost.asked:
+            return known
+        seconds, cost = known.seconds + seconds, Cost.from_json(known.cost) + cost
+    made = QuestionsMade(
+        settings=settings,
+        lm=lm.model,
+        engine=lm_digest(lm),
+        judge=judge.NAME,
+        judge_lm=judge_lm.model,
+        judge_engine=lm_digest(judge_lm),
+        num_questions=writer.num_questions,
+        batch_size=writer.batch_size,
+        seconds=round(seconds, 3),
+        cost=cost.to_json(),
+    )
+    if known is None or cost.asked:
+        made.write(folder / MADE)
+        return made
+    return known

@@ -8,14 +8,13 @@ are stored, so a run that was stopped goes on, and a wider one pays for what is 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import dspy
 import numpy as np
-from numpy.typing import NDArray
 
 from querywright.data.judged import Case
 from querywright.data.types import Passage, Question
@@ -25,20 +24,29 @@ from querywright.metrics.judges import AnswerabilityJudge
 from querywright.models.embedder import CHUNK, TextEmbedder, Vectors, with_store
 from querywright.optimize.evaluate import Progress
 from querywright.optimize.judging import judge_cases
-from querywright.retrieval.answer_choice import Floats, Integers, NearPairs, far_pairs, near_pairs
-from querywright.retrieval.answer_matrix import ANSWERED, Cells, Validation, completed
-from querywright.retrieval.answer_pairs import Pair, read_pairs, write_pairs
+from querywright.retrieval.answer_matrix import (
+    ANSWERED,
+    Floats,
+    Integers,
+    Known,
+    Validation,
+    completed,
+    far_pairs,
+    near_pairs,
+)
 from querywright.retrieval.chroma import ChromaRetriever
 from querywright.retrieval.collection import building
-from querywright.retrieval.question_records import (
+from querywright.retrieval.generated_questions import (
     COMPLETE,
     LOCK,
-    RECORDS,
-    PassageRecord,
+    AnswerPair,
+    build_command,
     question_id,
     questions_folder,
     questions_name,
+    read_pairs,
     read_records,
+    write_pairs,
 )
 
 MOST = 10_000
@@ -91,7 +99,10 @@ class FillReport:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _World:
-    """Questions and passages in order of their ids, and the row of the passage each question was written for."""
+    """Questions and passages in order of their ids, and the cell of each question with the passage it was written for.
+
+    A cell is numbered as ``answer_matrix`` has it.
+    """
 
     questions: Sequence[Question]
     passages: Sequence[Passage]
@@ -106,9 +117,12 @@ class _World:
         row, column = divmod(cell, len(self.passages))
         return Case(self.questions[row], (self.passages[column],))
 
-    def pair(self, row: int, column: int, value: float, *, judged: bool) -> Pair:
-        passage = self.passages[column]
-        return Pair(self.questions[row].id, passage.id, passage.text_digest(), value, judged)
+    def pairs(self, known: Known, *, judged: bool) -> list[AnswerPair]:
+        cases = map(self.case, known.cells.tolist())
+        return [
+            AnswerPair(case.question.id, case.passages[0].id, case.passages[0].text_digest(), value, judged)
+            for case, value in zip(cases, known.values.tolist(), strict=True)
+        ]
 
 
 def fill(
@@ -173,50 +187,60 @@ def fill(
     judge = judge or AnswerabilityJudge()
     folder = questions_folder(collection, home)
     retriever = ChromaRetriever(collection, embedder=embedder, home=home)
-    if not (folder / RECORDS).exists():
+    if not folder.exists():
         raise _nothing_to_fill(collection)
     with building(folder, questions_name(collection), LOCK):
-        world = _world(collection, read_records(folder), list(retriever.passages()))
+        world = _world(collection, folder, list(retriever.passages()))
         before = len(read_pairs(folder))
-        near = _near(world, with_store(embedder, home), threshold, percentile, most, complete)
-        near_cells = _cells(world, near.questions, near.passages)
-        taken = np.concatenate([near_cells, _own_cells(world)])
+        stored = with_store(embedder, home)
+        near, eligible = near_pairs(
+            _vectors(stored, [question.question for question in world.questions]),
+            _vectors(stored, [passage.content for passage in world.passages]),
+            world.own,
+            threshold=threshold,
+            percentile=percentile,
+            most=max(1, most - round(most * FAR_SHARE)) if complete else most,
+        )
         share = FAR_SHARE / (1 - FAR_SHARE) if complete else 0.0
-        far_cells = far_pairs(world.shape, taken, min(round(len(near_cells) * share), most - len(near_cells)), seed)
-        asked = np.concatenate([near_cells, far_cells])
+        taken = np.concatenate([near.cells, world.own])
+        far = far_pairs(world.shape, taken, min(round(len(near) * share), most - len(near)), seed)
+        asked = np.concatenate([near.cells, far])
         found = judge_cases(
             judge,
-            [world.case(int(cell)) for cell in asked],
+            [world.case(cell) for cell in asked.tolist()],
             lm=lm,
             threads=threads,
             deadline=deadline,
             max_failures=max_failures,
             progress=progress,
         )
-        values = _values(judge, found.labels)
-        read, distant = np.isfinite(values), np.arange(len(asked)) >= len(near_cells)
-        judged = _as_cells(world, asked[read], values[read])
-        pairs = [world.pair(*cell, judged=True) for cell in _listed(judged)]
-        validation, more = None, list[Pair]()
+        values = np.array([math.nan if label is None else judge.score([label]) for label in found.labels])
+        read, distant = np.isfinite(values), np.arange(len(asked)) >= len(near)
+        judged = Known(asked[read], values[read])
+        validation, more = None, Known(asked[:0], values[:0])
         if complete:
-            known = np.concatenate([taken, far_cells])
-            validation, more = _completed(world, judged, distant[read], known, cut, most, seed)
-        write_pairs(folder, pairs + more)
+            # As many pairs as there are questions are assumed to be no answers: there are hardly any others.
+            given = Known(world.own, np.ones(len(world.own)))
+            assumed = far_pairs(world.shape, np.concatenate([taken, far]), len(given), seed + 1)
+            given += Known(assumed, np.zeros(len(assumed)))
+            made, validation = completed(given, judged, world.shape, far=distant[read], seed=seed)
+            more = more if made is None else made.above(cut, most, np.concatenate([taken, far]))
+        write_pairs(folder, [*world.pairs(judged, judged=True), *world.pairs(more, judged=False)])
     return FillReport(
         collection,
         questions=world.shape[0],
         passages=world.shape[1],
         stale=world.stale,
-        eligible=near.eligible,
-        near=len(near_cells),
-        far=len(far_cells),
+        eligible=eligible,
+        near=len(near),
+        far=len(far),
         unreadable=int((~read).sum()) - found.failed,
         failed=found.failed,
         near_answered=_share(values[read & ~distant]),
         far_answered=_share(values[read & distant]),
         completed=len(more),
         before=before,
-        stored=len(pairs) + len(more),
+        stored=len(judged) + len(more),
         validation=validation,
     )
 
@@ -224,52 +248,24 @@ def fill(
 def _nothing_to_fill(collection: str) -> CollectionError:
     return CollectionError(
         f"the collection {collection!r} has no question that its own passage, as it is now, answers completely; "
-        f"write questions: querywright questions build {collection}"
+        f"write questions: {build_command(collection)}"
     )
 
 
-def _values(judge: Judge, labels: Sequence[str | None]) -> Floats:
-    return np.array([math.nan if label is None else judge.score([label]) for label in labels], dtype=np.float64)
-
-
-def _world(collection: str, records: Mapping[str, PassageRecord], passages: Sequence[Passage]) -> _World:
+def _world(collection: str, folder: Path, passages: Sequence[Passage]) -> _World:
     rows = {passage.id: row for row, passage in enumerate(passages)}
-    current = {
-        record.passage
-        for record in records.values()
-        if record.passage in rows and passages[rows[record.passage]].text_digest() == record.digest
-    }
+    digests = {passage.id: passage.text_digest() for passage in passages}
     complete = [
-        (question_id(record.passage, question.text), question.text, record.passage)
-        for record in records.values()
+        (question_id(record.passage, question.text), question.text, record.passage, record.digest)
+        for record in read_records(folder).values()
         for question in record.questions
         if question.label == COMPLETE
     ]
-    kept = sorted(one for one in complete if one[2] in current)
+    kept = sorted((id, text, rows[own]) for id, text, own, digest in complete if digests.get(own) == digest)
     if not kept:
         raise _nothing_to_fill(collection)
-    questions = [Question(id, text) for id, text, _ in kept]
-    own = np.array([rows[passage] for _, _, passage in kept], dtype=np.int64)
-    return _World(questions, passages, own, len(complete) - len(kept))
-
-
-def _near(
-    world: _World,
-    embedder: TextEmbedder,
-    threshold: float | None,
-    percentile: float | None,
-    most: int,
-    complete: bool,
-) -> NearPairs:
-    most = max(1, most - round(most * FAR_SHARE)) if complete else most
-    return near_pairs(
-        _vectors(embedder, [question.question for question in world.questions]),
-        _vectors(embedder, [passage.content for passage in world.passages]),
-        world.own,
-        threshold=threshold,
-        percentile=percentile,
-        most=most,
-    )
+    own = np.arange(len(kept)) * len(passages) + np.array([row for *_, row in kept])
+    return _World([Question(id, text) for id, text, _ in kept], passages, own, len(complete) - len(kept))
 
 
 def _vectors(embedder: TextEmbedder, texts: Sequence[str]) -> Vectors:
@@ -278,37 +274,6 @@ def _vectors(embedder: TextEmbedder, texts: Sequence[str]) -> Vectors:
     for start in range(0, len(texts), CHUNK):
         found[start : start + CHUNK] = embedder.encode(texts[start : start + CHUNK])
     return found
-
-
-def _completed(
-    world: _World, judged: Cells, far: NDArray[np.bool_], known: Integers, cut: float, most: int, seed: int
-) -> tuple[Validation, list[Pair]]:
-    """What a completion is worth, and the pairs that it adds."""
-    own = _own_cells(world)
-    assumed = far_pairs(world.shape, known, len(own), seed + 1)
-    given = _as_cells(world, np.concatenate([own, assumed]), np.repeat([1.0, 0.0], [len(own), len(assumed)]))
-    made, validation = completed(given, judged, world.shape, far=far, seed=seed, bounds=(0.0, 1.0))
-    if made is None:
-        return validation, []
-    high = made.above(cut, most, known)
-    return validation, [world.pair(*cell, judged=False) for cell in _listed(high)]
-
-
-def _cells(world: _World, questions: Integers, passages: Integers) -> Integers:
-    numbered: Integers = questions * len(world.passages) + passages
-    return numbered
-
-
-def _own_cells(world: _World) -> Integers:
-    return _cells(world, np.arange(len(world.own)), world.own)
-
-
-def _as_cells(world: _World, cells: Integers, values: Floats) -> Cells:
-    return Cells(cells // len(world.passages), cells % len(world.passages), values)
-
-
-def _listed(cells: Cells) -> list[tuple[int, int, float]]:
-    return list(zip(cells.rows.tolist(), cells.columns.tolist(), cells.values.tolist(), strict=True))
 
 
 def _share(values: Floats) -> float:

@@ -1,8 +1,9 @@
-"""Records of passages made by processes of Ray, in place of threads of this one; needs the extra ``querywright[ray]``.
+"""Questions written and judged in processes of Ray, in place of threads of this one; needs ``querywright[ray]``.
 
-The processes are on this machine, unless ``RAY_ADDRESS`` names a cluster. Each makes its LMs by name once. A record
-comes back as soon as it is done, so that the caller can keep it; the passages of a process that died are made again by
-another. What travels is JSON text, and of a failure its kind and message. Ray's dashboard and usage reports are off.
+The processes are on this machine, unless ``RAY_ADDRESS`` names a cluster. Each makes its LMs by name once and opens the
+store of the working folder, the one that threads would use; on other machines that is the folder of the same path. What
+is sent to a process is names, of LMs, addresses and variables with keys, and passages as JSON text; what comes back is
+a record, or a failure's kind and message, as soon as a passage is done. Ray's dashboard and usage reports are off.
 """
 
 from __future__ import annotations
@@ -11,33 +12,141 @@ import importlib
 import json
 import logging
 import os
+import secrets
 import socket
-import warnings
-from collections.abc import Callable, Generator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
+
+import dspy
 
 from querywright import errors
 from querywright.data.types import Passage
 from querywright.errors import InputError, OutageError, QuerywrightError
+from querywright.metrics.judges import AnswerabilityJudge
+from querywright.models.budget import Budget
+from querywright.models.keys import api_key
+from querywright.models.lm import resolve_lm
+from querywright.models.store import Store, open_store
 from querywright.models.usage import Cost, Ledger, metered
 from querywright.optimize.failures import FailedElsewhereError, failure_kind
-from querywright.retrieval.question_records import PassageRecord
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+from querywright.optimize.question_build import Done, Runner, settings_digest, write_record
+from querywright.programs.question_writer import QuestionWriter
+from querywright.retrieval.generated_questions import PassageRecord
 
 RecordOf = Callable[[Passage], PassageRecord]
 
 ADDRESS = "RAY_ADDRESS"
-MOST_BLOCKS = 10_000
-"""Tasks that Ray is given at most; the passages of one are made one after another."""
 REACHED_SECONDS = 10.0
 """Seconds in which a cluster that is named must answer."""
 TRIES = 3
 """Times that a passage is made again after its process died; once more, and the run is given up."""
+GGUF = "gguf:"
+WHOSE = ("writer", "judge")
+
+
+@dataclass(frozen=True, slots=True)
+class LMName:
+    """What a process makes an LM of.
+
+    Args:
+        name: As ``resolve_lm`` takes it.
+        api_base: Address of its server. Default none.
+        key_variable: Name of the environment variable with its key. Default none.
+    """
+
+    name: str
+    api_base: str | None = None
+    key_variable: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RayBuild:
+    """What a process needs to make records.
+
+    Args:
+        home: The working folder.
+        lm: The LM that writes.
+        judge_lm: The LM that judges; None for the one that writes.
+        num_questions: Questions a passage at most.
+        batch_size: Questions asked for in one call.
+        threads: LM calls under way at a time in a process, 1 or more.
+        max_calls: Calls that each of the two LMs may make at most, in all processes together. Default no limit.
+        settings: Digest of how the questions are to be written and judged.
+        budget: The name under which the processes count their calls, where there is a limit.
+    """
+
+    home: str
+    lm: LMName
+    judge_lm: LMName | None
+    num_questions: int
+    batch_size: int
+    threads: int
+    max_calls: int | None = None
+    settings: str = ""
+    budget: str = ""
+
+    def record_maker(self) -> RecordOf:
+        """Opens the store and makes the LMs, writer and judge of this process; gives what makes a record with them.
+
+        Raises:
+            InputError: A key is missing here, or records made here would not be those that were asked for.
+            ModelError: An LM cannot be made here.
+        """
+        os.environ["QUERYWRIGHT_HOME"] = self.home
+        store = open_store(Path(self.home))
+        writer, judge = QuestionWriter(self.num_questions, self.batch_size), AnswerabilityJudge()
+        lm = self._lm(self.lm, store, "writer")
+        judge_lm = lm if self.judge_lm is None else self._lm(self.judge_lm, store, "judge")
+        settings = settings_digest(writer, judge, lm, judge_lm)
+        if settings != self.settings:
+            raise InputError(
+                f"a process of Ray would write questions under the settings {settings[:12]}, but {self.settings[:12]} "
+                "are asked for: its version of querywright, or the address of an LM in its environment, is another "
+                "one. Install the same version everywhere and give the addresses with --api-base"
+            )
+        turn = threading.Semaphore(self.threads)
+        return partial(write_record, settings=settings, writer=writer, judge=judge, lm=lm, judge_lm=judge_lm, turn=turn)
+
+    def calls(self, whose: str, store: Store) -> Budget | None:
+        """The budget of one of the LMs, for all processes together; None without a limit."""
+        return None if self.max_calls is None else Budget(store, f"{self.budget} {whose}", calls=self.max_calls)
+
+    def _lm(self, lm: LMName, store: Store, whose: str) -> dspy.LM:
+        key = api_key(lm.key_variable)
+        return resolve_lm(lm.name, store=store, budget=self.calls(whose, store), api_base=lm.api_base, api_key=key)
+
+
+def in_ray(build: RayBuild, *, workers: int, ledger: Ledger | None = None) -> Runner:
+    """Makes records in processes of Ray, the same as ``in_threads`` makes.
+
+    Args:
+        build: What is made by name in each process.
+        workers: Processes, 1 or more.
+        ledger: Takes what the processes spent. Default none; meters that are open take it anyway.
+    """
+    located = replace(
+        build,
+        home=str(Path(build.home).resolve()),
+        lm=_located(build.lm),
+        judge_lm=build.judge_lm and _located(build.judge_lm),
+    )
+
+    def run(passages: Sequence[Passage], settings: str) -> Done:
+        named = replace(located, settings=settings, budget=f"questions {secrets.token_hex(8)}")
+        try:
+            yield from records_by_ray(
+                named.record_maker, passages, workers=workers, threads=named.threads, ledger=ledger
+            )
+        finally:
+            for budget in filter(None, (named.calls(whose, open_store(Path(named.home))) for whose in WHOSE)):
+                budget.forget()
+
+    return run
 
 
 def records_by_ray(
@@ -47,7 +156,7 @@ def records_by_ray(
     workers: int,
     threads: int = 4,
     ledger: Ledger | None = None,
-) -> Generator[tuple[int, PassageRecord | Exception], None, None]:
+) -> Done:
     """Make the record of each passage in processes of Ray.
 
     Close the generator (``contextlib.closing``), so that Ray ends when what is done with a record fails.
@@ -75,39 +184,23 @@ def records_by_ray(
         return
     book = ledger or Ledger()
     with _ray(workers) as ray:
-        strategy = ray.data.ActorPoolStrategy(
-            size=workers,
-            max_tasks_in_flight_per_actor=2 * threads,
-            max_concurrent_calls_per_actor=threads,
-            enable_true_multi_threading=True,
-        )
-        rows = [{"position": n, "passage": json.dumps(asdict(one))} for n, one in enumerate(passages)]
-        given = ray.data.from_items(rows, override_num_blocks=min(len(rows), MOST_BLOCKS))
-        with warnings.catch_warnings():
-            # Nothing else bounds the retries, and Ray 2.64, which has it no more, is not allowed.
-            warnings.simplefilter("ignore", DeprecationWarning)
-            done = given.map_batches(
-                _Worker,
-                fn_constructor_args=(make,),
-                batch_size=None,
-                batch_format="numpy",
-                compute=strategy,
-                ray_remote_args_fn=_retries,
-            )
+        worker = ray.remote(_Worker).options(max_restarts=-1, max_task_retries=TRIES, max_concurrency=threads)
+        actors = [worker.remote(make) for _ in range(workers)]
+        pool = ray.util.ActorPool([actor for _ in range(threads) for actor in actors])
+        given = ((position, json.dumps(asdict(one))) for position, one in enumerate(passages))
         try:
-            for row in done.iter_rows():
-                outcome = json.loads(row["outcome"])
+            for text in pool.map_unordered(lambda actor, one: actor.outcome.remote(*one), given):
+                outcome = json.loads(text)
                 book.add(Cost.from_json(outcome["cost"]))
-                yield int(row["position"]), _result(outcome)
+                yield outcome["position"], _result(outcome)
         except ray.exceptions.RayError as error:
             raise OutageError(
                 f"processes of Ray ended before their passages were done ({type(error).__name__}: "
-                f"{str(error).strip().splitlines()[0]}); what was done is kept, the same command goes on from there"
+                f"{str(error).strip().splitlines()[0]}); what the LMs answered is kept, the same command goes on"
             ) from error
-
-
-def _retries() -> dict[str, int]:
-    return {"max_restarts": -1, "max_task_retries": TRIES}
+        finally:
+            for actor in actors:
+                ray.kill(actor)
 
 
 class _Worker:
@@ -119,30 +212,34 @@ class _Worker:
         except Exception as error:  # noqa: BLE001 - told with a passage; Ray would tell that the process ended
             self._record_of = partial(_refuse, error)
 
-    def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """The outcomes of some passages, as JSON texts beside their positions."""
-        return {"position": batch["position"], "outcome": [self._outcome(text) for text in batch["passage"]]}
-
-    def _outcome(self, text: str) -> str:
+    def outcome(self, position: int, passage: str) -> str:
+        """What became of a passage, as JSON text."""
         with metered() as meter:
             try:
-                outcome: dict[str, Any] = {"record": self._record_of(Passage(**json.loads(text))).to_json()}
+                made: dict[str, Any] = {"record": self._record_of(Passage(**json.loads(passage))).to_json()}
             except Exception as error:  # noqa: BLE001 - the caller decides, as with threads
-                outcome = {"kind": failure_kind(error), "error": type(error).__name__, "message": str(error)}
-        return json.dumps({**outcome, "cost": asdict(meter.total)})
+                made = {"kind": failure_kind(error), "error": type(error).__name__, "message": str(error)}
+        return json.dumps({**made, "position": position, "cost": asdict(meter.total)})
 
 
 def _refuse(error: Exception, _: Passage) -> PassageRecord:
     raise error
 
 
-def _result(outcome: Mapping[str, Any]) -> PassageRecord | Exception:
+def _result(outcome: dict[str, Any]) -> PassageRecord | Exception:
     if "record" in outcome:
         return PassageRecord.from_json(outcome["record"])
     if outcome["kind"] is not None:
         return FailedElsewhereError(outcome["kind"], outcome["message"])
     stops = {one.__name__: one for one in (errors.OutageError, errors.BudgetError, errors.ModelError, InputError)}
     return stops.get(outcome["error"], QuerywrightError)(outcome["message"])
+
+
+def _located(lm: LMName) -> LMName:
+    """With the whole path of a file, since processes stand in folders of their own."""
+    if not lm.name.startswith(GGUF):
+        return lm
+    return replace(lm, name=f"{GGUF}{Path(lm.name.removeprefix(GGUF)).expanduser().resolve()}")
 
 
 def _knock(address: str) -> None:
@@ -166,25 +263,23 @@ def _ray(workers: int) -> Iterator[Any]:
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # what goes wrong comes as an exception
     try:
         ray: Any = importlib.import_module("ray")
-        importlib.import_module("ray.data")
+        importlib.import_module("ray.util")
     except ImportError as error:
         raise InputError(
             "the engine ray needs the package ray; install it with pip install 'querywright[ray]', or use threads"
         ) from error
     started = not ray.is_initialized()
-    logging.getLogger("ray.data").setLevel(logging.ERROR)
     if started:
         quiet: dict[str, Any] = {"configure_logging": False, "log_to_driver": False}
         local: dict[str, Any] = {"address": "local", "num_cpus": workers, "include_dashboard": False}
         address = os.environ.get(ADDRESS, "")
         try:
             _knock(address)
-            ray.init(**quiet, **({} if address else local))
+            ray.init(**quiet, logging_level=logging.ERROR, **({} if address else local))
         except (ConnectionError, OSError, RuntimeError, ValueError) as error:
             raise InputError(
                 f"Ray could not be started or reached: {str(error).splitlines()[0]}; see {ADDRESS}, or use threads"
             ) from error
-    ray.data.DataContext.get_current().enable_progress_bars = False
     try:
         yield ray
     finally:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +20,15 @@ from querywright.data.types import Passage
 from querywright.errors import CollectionError
 from querywright.home import home as working_folder
 from querywright.models.embedder import Embedder, TextEmbedder, Vectors, with_store
-from querywright.optimize.question_made import QuestionsMade, read_made
+from querywright.optimize.question_build import QuestionsMade, read_made
 from querywright.programs.question_rules import REPEATED
 from querywright.retrieval.collection import collection_folder, published_passages
-from querywright.retrieval.question_records import (
+from querywright.retrieval.generated_questions import (
     COMPLETE,
     IMPORTED,
     NONE,
     PARTIAL,
-    PassageRecord,
+    build_command,
     questions_folder,
     read_records,
 )
@@ -125,14 +125,20 @@ def question_stats(
     folder = questions_folder(collection, home)
     records = read_records(folder)
     if not records:
-        raise CollectionError(
-            f"no questions were written for {collection!r}; write them: querywright questions build {collection}"
-        )
+        raise CollectionError(f"no questions were written for {collection!r}; write them: {build_command(collection)}")
     made = read_made(folder)
     known = records.keys() & passages.keys()
-    found = _found((records[id] for id in known), passages)
-    labels, complete = found.labels, found.complete
-    counts = list(complete.values())
+    current = [records[id] for id in sorted(known) if records[id].digest == passages[id].text_digest()]
+    labels = Counter(question.label or "unreadable" for record in current for question in record.questions)
+    ways = Counter(record.settings for record in current)
+    dropped: Counter[str] = Counter()
+    for record in current:
+        dropped.update({**record.unfit, REPEATED: record.repeated})
+    complete = {
+        record.passage: [question.text for question in record.questions if question.label == COMPLETE]
+        for record in current
+    }
+    counts = [len(texts) for texts in complete.values()]
     readable = labels.total() - labels["unreadable"]
     return QuestionStats(
         collection=collection,
@@ -141,76 +147,35 @@ def question_stats(
         stale=len(known) - len(complete),
         unwritten=len(passages) - len(known),
         removed=len(records) - len(known),
-        imported=found.settings[IMPORTED],
-        other_settings=0
-        if made is None
-        else sum(count for one, count in found.settings.items() if one not in {made.settings, IMPORTED}),
+        imported=ways[IMPORTED],
+        other_settings=0 if made is None else len(current) - ways[made.settings] - ways[IMPORTED],
         written=labels.total(),
         labels={label: labels[label] for label in (COMPLETE, PARTIAL, NONE, "unreadable")},
         kept_share=labels[COMPLETE] / readable if readable else math.nan,
         per_passage=(sum(counts) / len(counts), min(counts), max(counts)) if counts else (math.nan, 0, 0),
-        bare=tuple(sorted(id for id, count in complete.items() if not count)),
+        bare=tuple(id for id, texts in complete.items() if not texts),
         coverage=sum(count > 0 for count in counts) / len(passages),
-        dropped={why: count for why, count in sorted(found.dropped.items()) if count},
-        similarities=_similarities(records, complete, passages, with_store(embedder, home), size, seed),
+        dropped={why: count for why, count in sorted(dropped.items()) if count},
+        similarities=_similarities(complete, passages, with_store(embedder, home), size, seed),
         made=made,
     )
 
 
-@dataclass(slots=True)
-class _Found:
-    """What is counted in one pass over the records.
-
-    Args:
-        labels: Questions by label.
-        settings: Records by settings.
-        dropped: Questions by the reason why they were dropped.
-        complete: Complete questions by the passage's id.
-    """
-
-    labels: Counter[str] = field(default_factory=Counter)
-    settings: Counter[str] = field(default_factory=Counter)
-    dropped: Counter[str] = field(default_factory=Counter)
-    complete: dict[str, int] = field(default_factory=dict)
-
-
-def _found(records: Iterable[PassageRecord], passages: Mapping[str, Passage]) -> _Found:
-    """Of the records that are of passages as they are now."""
-    found = _Found()
-    for record in records:
-        if record.digest == passages[record.passage].text_digest():
-            found.labels.update(question.label or "unreadable" for question in record.questions)
-            found.settings[record.settings] += 1
-            found.dropped.update({**record.unfit, REPEATED: record.repeated})
-            found.complete[record.passage] = len(_complete(record))
-    return found
-
-
-def _complete(record: PassageRecord) -> list[str]:
-    return [question.text for question in record.questions if question.label == COMPLETE]
-
-
 def _similarities(
-    records: Mapping[str, PassageRecord],
-    complete: Mapping[str, int],
-    passages: Mapping[str, Passage],
-    embedder: Embedder,
-    size: int,
-    seed: int,
+    complete: Mapping[str, Sequence[str]], passages: Mapping[str, Passage], embedder: Embedder, size: int, seed: int
 ) -> Similarities:
     """Of passages drawn whole, so that there are pairs of one passage, until there are enough questions."""
-    chosen: list[tuple[str, str]] = []
-    ids = sorted(id for id, count in complete.items() if count)
+    chosen: dict[str, Sequence[str]] = {}
+    ids = [id for id, texts in complete.items() if texts]
     for place in np.random.default_rng(seed).permutation(len(ids)):
-        if len(chosen) >= size:
+        if sum(map(len, chosen.values())) >= size:
             break
-        chosen += [(ids[place], text) for text in _complete(records[ids[place]])]
+        chosen[ids[place]] = complete[ids[place]]
     if not chosen:
         return Similarities(math.nan, math.nan, math.nan, math.nan, 0)
-    owners = list(dict.fromkeys(id for id, _ in chosen))
-    vectors = embedder.encode([text for _, text in chosen])
-    about = embedder.encode([passages[id].content for id in owners])
-    return _means(vectors, about, np.array([complete[id] for id in owners]))
+    vectors = embedder.encode([text for texts in chosen.values() for text in texts])
+    about = embedder.encode([passages[id].content for id in chosen])
+    return _means(vectors, about, np.array([len(texts) for texts in chosen.values()]))
 
 
 def _means(vectors: Vectors, about: Vectors, counts: NDArray[np.int64]) -> Similarities:

@@ -17,10 +17,11 @@ import hashlib
 import json
 import random
 import unicodedata
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import Counter, defaultdict
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Literal
 
 import dspy
 from dspy.utils.exceptions import AdapterParseError
@@ -28,120 +29,73 @@ from dspy.utils.exceptions import AdapterParseError
 from querywright.data.judged import Case
 from querywright.data.types import Label, Passage, Question
 from querywright.errors import CollectionError, InputError
+from querywright.files import write_file
 from querywright.metrics.judge import Judge
 from querywright.metrics.judges import AnswerabilityJudge
 from querywright.optimize.evaluate import Progress, asking
 from querywright.optimize.failures import Failures
 from querywright.optimize.pool import bounded_map
-from querywright.optimize.question_set import Kind, QuestionSet
+from querywright.optimize.question_build import read_made
 from querywright.programs.query_cleaning import folded
 from querywright.programs.question_rules import COPIED, repeats, unfit
-from querywright.programs.question_testset import AskAnother, RephraseQuestion
+from querywright.programs.question_writer import AskAnother, RephraseQuestion
 from querywright.retrieval.collection import collection_folder, published_passages
-from querywright.retrieval.question_opening import build_command, fresh, published_questions
-from querywright.retrieval.question_records import COMPLETE, questions_folder, read_records
+from querywright.retrieval.generated_questions import (
+    COMPLETE,
+    build_command,
+    fresh,
+    published_questions,
+    questions_folder,
+    read_records,
+)
 
+Kind = Literal["rephrase", "out-of-distribution"]
 Outcome = tuple[str, str]
 """The question that was written and why it is dropped; an empty reason for one that is not."""
 
-DEFAULT_NUMBER = 500
+SUFFIX = ".jsonl"
 
 
 @dataclass(frozen=True, slots=True)
-class _Stored:
-    """The collection and the index of its questions.
+class QuestionSet:
+    """A set of test questions, and how it came about.
 
     Args:
-        passages: Of the collection, by id.
-        fresh: Stored questions whose passage is as it was when they were written, by id.
-        stale: The number of the others.
-        texts: All stored questions, as they are compared.
+        kind: ``rephrase`` or ``out-of-distribution``.
+        collection: The collection whose passages answer them.
+        seed: Of the order in which they were asked for.
+        wanted: Questions asked for at most; None for all that there could be.
+        available: Stored questions that could be rephrased, or passages that could be asked of.
+        asked: How many of those were.
+        skipped: How many were left out before, by reason: ``stale`` (the passage was changed or removed after its
+            questions were written), ``unwritten`` (no questions were written for the passage yet).
+        dropped: How many of those asked for are not in the set, by reason: ``indexed`` (it is a question of the
+            index), ``repeated`` (an earlier one of the set asks it), ``copied`` (it is of the prompt's example),
+            ``empty``, ``unreadable`` (the LM's answer), ``no_words``, ``too_long``, ``no_question``,
+            ``points_at_text``, ``other_script`` (nobody could be asked it; see ``question_rules.unfit``),
+            ``unanswerable`` (the judge's label), ``unjudged`` (the judge's answer could not be read), ``failed``.
+        questions: The set by id; each one's evidence is the passage that answers it.
+        parents: Id of the stored question by the id of its rephrasing; empty for new questions.
+        lm: The LM that wrote them.
+        judge: The LM that judged them, or None where none did.
     """
 
-    passages: Mapping[str, Passage]
-    fresh: Mapping[str, Passage]
-    stale: int
-    texts: frozenset[str]
+    kind: Kind
+    collection: str
+    seed: int
+    wanted: int | None
+    available: int
+    asked: int
+    skipped: Mapping[str, int]
+    dropped: Mapping[str, int]
+    questions: tuple[Question, ...]
+    parents: Mapping[str, str]
+    lm: str
+    judge: str | None = None
 
 
-@dataclass(slots=True)
-class _Made:
-    """What became of those that were asked for."""
-
-    asked: int = 0
-    dropped: Counter[str] = field(default_factory=Counter)
-    kept: list[tuple[Passage, str]] = field(default_factory=list)
-
-
-def rephrase(
-    collection: str,
-    *,
-    lm: dspy.LM,
-    number: int = DEFAULT_NUMBER,
-    seed: int = 0,
-    threads: int = 4,
-    deadline: float | None = 300.0,
-    max_failures: float = 0.05,
-    home: Path | None = None,
-    progress: Progress | None = None,
-) -> QuestionSet:
-    """Stored questions in other words, each with the passage that its parent was written for.
-
-    Only questions that their passage answers wholly are reworded. The same arguments give the same set, and answers
-    of the LM that are stored cost nothing again.
-
-    Args:
-        collection: Name of the collection whose passages the questions are about.
-        lm: An LM made by ``resolve_lm``, best another one than the index was written with.
-        number: Questions in the set, 1 or more; fewer where the index does not give so many. Default 500.
-        seed: Of the order in which stored questions are taken. Default 0.
-        threads: Questions under way at a time, 1 or more. Default 4.
-        deadline: Seconds that one question may take, or None. Default 300.
-        max_failures: Share of the questions that may fail, 0 to 1; at least one may unless it is 0. Default 0.05.
-        home: The working folder. Default: ``querywright.home.home()``.
-        progress: Called after each question.
-
-    Raises:
-        CollectionError: The collection has no index of questions, or none of its questions can be reworded.
-        InputError: A value is out of range.
-        OutageError: The LM is out of reach.
-        BudgetError: The limit of calls is reached.
-        TooManyFailuresError: More questions failed than allowed.
-    """
-    _check_number(number)
-    stored = _stored(collection, home)
-    parents = [one for one in stored.fresh.values() if one.metadata["label"] == COMPLETE]
-    if not parents:
-        raise CollectionError(
-            f"no question of {collection!r} can be reworded: {len(stored.fresh)} are of passages as they are now and "
-            f"none of those is answered wholly by its passage, {stored.stale} are stale; write them: "
-            f"{build_command(collection)}"
-        )
-    module = RephraseQuestion()
-
-    def ask(parent: Passage) -> Outcome:
-        with asking(lm):
-            text = module(question=parent.text).question
-        return text, _objection(text, stored, stored.passages[str(parent.metadata["passage"])], module.examples())
-
-    made = _first_kept("rephrase", parents, ask, number, seed, threads, deadline, max_failures, progress)
-    rows = [(_question("rephrase", str(parent.metadata["passage"]), text), parent.id) for parent, text in made.kept]
-    return QuestionSet(
-        kind="rephrase",
-        collection=collection,
-        seed=seed,
-        wanted=number,
-        available=len(parents),
-        asked=made.asked,
-        skipped=_counted(stale=stored.stale),
-        dropped=dict(sorted(made.dropped.items())),
-        questions=_by_id(question for question, _ in rows),
-        parents={question.id: parent for question, parent in rows},
-        lm=lm.model,
-    )
-
-
-def out_of_distribution(
+def make_testset(
+    kind: Kind,
     collection: str,
     *,
     lm: dspy.LM,
@@ -155,67 +109,94 @@ def out_of_distribution(
     home: Path | None = None,
     progress: Progress | None = None,
 ) -> QuestionSet:
-    """New questions, one a passage at most, that the passage answers and its stored questions do not ask.
+    """Stored questions in other words, or new ones that passages answer and their stored questions do not ask.
 
-    Passages for which questions were written are asked of, also where none of those was kept. The same arguments give
-    the same set, and answers of the LMs that are stored cost nothing again.
+    ``rephrase`` rewords those that their passage answers wholly, ``out-of-distribution`` asks one question of each
+    passage for which questions were written. The same arguments give the same set, and stored answers of the LMs cost
+    nothing again.
 
     Args:
-        collection: Name of the collection.
+        kind: ``rephrase`` or ``out-of-distribution``.
+        collection: Name of the collection whose passages the questions are about.
         lm: An LM made by ``resolve_lm`` that writes, best another one than the index was written with.
-        judge_lm: The LM that judges. Default ``lm``, which then judges what it wrote.
-        judge: Judges whether a passage answers a question; 1.0 of its scale is the whole answer. Default
+        judge_lm: The LM that judges new questions. Default ``lm``, which then judges what it wrote.
+        judge: Judges whether a passage answers a new question; 1.0 of its scale is the whole answer. Default
             ``AnswerabilityJudge``.
-        number: Questions in the set at most, 1 or more. Default: as many as there are.
-        seed: Of the order in which passages are taken. Default 0.
-        threads: Passages under way at a time, 1 or more. Default 4.
-        deadline: Seconds that one passage may take, or None. Default 300.
-        max_failures: Share of the passages that may fail, 0 to 1; at least one may unless it is 0. Default 0.05.
+        number: Questions in the set, 1 or more; fewer where there are not so many. Default: as many as there are.
+        seed: Of the order in which stored questions or passages are taken. Default 0.
+        threads: Questions under way at a time, 1 or more. Default 4.
+        deadline: Seconds that one question may take, or None. Default 300.
+        max_failures: Share of the questions that may fail, 0 to 1; at least one may unless it is 0. Default 0.05.
         home: The working folder. Default: ``querywright.home.home()``.
-        progress: Called after each passage.
+        progress: Called after each question.
 
-    It raises what ``rephrase`` raises.
+    Raises:
+        CollectionError: The collection has no index of questions, or nothing of it can be reworded or asked of.
+        InputError: A value is out of range.
+        OutageError: The LM is out of reach.
+        BudgetError: The limit of calls is reached.
+        TooManyFailuresError: More questions failed than allowed.
     """
-    _check_number(number)
-    stored = _stored(collection, home)
-    written = read_records(questions_folder(collection, home))
-    known = [passage for passage in stored.passages.values() if passage.id in written]
-    current = [passage for passage in known if written[passage.id].digest == passage.text_digest()]
-    if not current:
-        raise CollectionError(
-            f"no passage of {collection!r} can be asked of: the questions of all {len(known)} that have any are stale; "
-            f"write them: {build_command(collection)}"
-        )
-    told: dict[str, list[str]] = {}
-    for question in stored.fresh.values():
-        told.setdefault(str(question.metadata["passage"]), []).append(question.text)
-    module, judging = AskAnother(), judge or AnswerabilityJudge()
+    if number is not None and number < 1:
+        raise InputError(f"number must be 1 or more, but got {number}")
+    _, passages = published_passages(collection_folder(collection, home), home)
+    stored = published_questions(collection, home)
+    live = fresh(stored, passages)
+    texts = frozenset(compared(question.text) for question in stored)
+    told: defaultdict[str, list[str]] = defaultdict(list)
+    for question in live:
+        told[str(question.metadata["passage"])].append(question.text)
+    judging, rephrasing, asking_anew = judge or AnswerabilityJudge(), RephraseQuestion(), AskAnother()
 
-    def ask(passage: Passage) -> Outcome:
+    def owner(one: Passage) -> Passage:
+        return passages[str(one.metadata["passage"])] if kind == "rephrase" else one
+
+    def rephrased(parent: Passage) -> Outcome:
         with asking(lm):
-            text = module(passage=passage, stored=told.get(passage.id, [])).question
-        reason = _objection(text, stored, passage, module.examples())
+            text = rephrasing(question=parent.text).question
+        return text, _objection(text, texts, owner(parent), rephrasing.examples())
+
+    def asked_anew(passage: Passage) -> Outcome:
+        with asking(lm):
+            text = asking_anew(passage=passage, stored=told.get(passage.id, [])).question
+        reason = _objection(text, texts, passage, asking_anew.examples())
         if not reason:
             with asking(judge_lm or lm):
                 label = judging.label_of(Case(Question(passage.id, text), (passage,)))
             reason = "unjudged" if label is None else "" if judging.score([label]) == 1.0 else "unanswerable"
         return text, reason
 
-    wanted = len(current) if number is None else number
-    made = _first_kept("out-of-distribution", current, ask, wanted, seed, threads, deadline, max_failures, progress)
+    if kind == "rephrase":
+        candidates = [one for one in live if one.metadata["label"] == COMPLETE]
+        skipped = {"stale": len(stored) - len(live)}
+    else:
+        written = read_records(questions_folder(collection, home))
+        known = [one for one in passages.values() if one.id in written]
+        candidates = [one for one in known if written[one.id].digest == one.text_digest()]
+        skipped = {"stale": len(known) - len(candidates), "unwritten": len(passages) - len(known)}
+    if not candidates:
+        raise CollectionError(
+            f"nothing of {collection!r} can be {'reworded' if kind == 'rephrase' else 'asked of'}: of {len(stored)} "
+            f"questions {len(stored) - len(live)} are stale, and none of the others is answered wholly by its passage; "
+            f"write them: {build_command(collection)}"
+        )
+    wanted = len(candidates) if number is None else number
+    ask = rephrased if kind == "rephrase" else asked_anew
+    asked, kept, dropped = _first_kept(kind, candidates, ask, wanted, seed, threads, deadline, max_failures, progress)
+    rows = sorted(((_question(kind, owner(one).id, text), one.id) for one, text in kept), key=lambda row: row[0].id)
     return QuestionSet(
-        kind="out-of-distribution",
+        kind=kind,
         collection=collection,
         seed=seed,
         wanted=number,
-        available=len(current),
-        asked=made.asked,
-        skipped=_counted(stale=len(known) - len(current), unwritten=len(stored.passages) - len(known)),
-        dropped=dict(sorted(made.dropped.items())),
-        questions=_by_id(_question("out-of-distribution", passage.id, text) for passage, text in made.kept),
-        parents={},
+        available=len(candidates),
+        asked=asked,
+        skipped={why: count for why, count in skipped.items() if count},
+        dropped=dict(sorted(dropped.items())),
+        questions=tuple(question for question, _ in rows),
+        parents={question.id: parent for question, parent in rows} if kind == "rephrase" else {},
         lm=lm.model,
-        judge=(judge_lm or lm).model,
+        judge=None if kind == "rephrase" else (judge_lm or lm).model,
     )
 
 
@@ -223,14 +204,6 @@ def compared(text: str) -> str:
     """A question as it is compared with others: capitals, spaces and punctuation make no difference."""
     plain = unicodedata.normalize("NFKC", text)
     return folded("".join(" " if unicodedata.category(mark).startswith("P") else mark for mark in plain))
-
-
-def _stored(collection: str, home: Path | None) -> _Stored:
-    _, passages = published_passages(collection_folder(collection, home), home)
-    questions = published_questions(collection, home)
-    live = {question.id: question for question in fresh(questions, passages)}
-    texts = frozenset(compared(question.text) for question in questions)
-    return _Stored(passages, live, len(questions) - len(live), texts)
 
 
 def _first_kept(
@@ -243,13 +216,18 @@ def _first_kept(
     deadline: float | None,
     max_failures: float,
     progress: Progress | None,
-) -> _Made:
-    """Ask of the candidates in the order of the seed until ``wanted`` are kept; how many threads changes nothing."""
+) -> tuple[int, list[tuple[Passage, str]], Counter[str]]:
+    """Ask of the candidates in the order of the seed until ``wanted`` are kept; how many threads changes nothing.
+
+    Returns:
+        How many were asked of, those kept with their questions, and how many were dropped, by reason.
+    """
     order = sorted(candidates, key=lambda candidate: candidate.id)
     random.Random(seed).shuffle(order)
     failures = Failures(kind, min(wanted, len(order)), max_failures)
-    made, seen = _Made(), set[str]()
-    done = 0
+    kept: dict[str, tuple[Passage, str]] = {}
+    dropped: Counter[str] = Counter()
+    asked = done = 0
 
     def on_done(position: int, result: Outcome | Exception) -> None:
         nonlocal done
@@ -257,36 +235,31 @@ def _first_kept(
         if isinstance(result, Exception) and not isinstance(result, AdapterParseError):
             failures.add(wave[position].id, result)
         if progress is not None:
-            progress(kind, done, made.asked)
+            progress(kind, done, asked)
 
-    while len(made.kept) < wanted and made.asked < len(order):
-        wave = order[made.asked : made.asked + wanted - len(made.kept)]
-        made.asked += len(wave)
+    while len(kept) < wanted and asked < len(order):
+        wave = order[asked : asked + wanted - len(kept)]
+        asked += len(wave)
         results = bounded_map(ask, wave, threads=threads, deadline=deadline, on_done=on_done)
         for candidate, result in zip(wave, results, strict=True):
-            text, reason = _read(result)
-            if not reason and compared(text) in seen:
+            if isinstance(result, Exception):
+                result = "", "unreadable" if isinstance(result, AdapterParseError) else "failed"
+            text, reason = result
+            if not reason and compared(text) in kept:
                 reason = "repeated"
             if reason:
-                made.dropped[reason] += 1
+                dropped[reason] += 1
             else:
-                seen.add(compared(text))
-                made.kept.append((candidate, text))
-    return made
+                kept[compared(text)] = (candidate, text)
+    return asked, list(kept.values()), dropped
 
 
-def _read(result: Outcome | Exception) -> Outcome:
-    if isinstance(result, Exception):
-        return "", "unreadable" if isinstance(result, AdapterParseError) else "failed"
-    return result
-
-
-def _objection(text: str, stored: _Stored, passage: Passage, examples: Iterable[str]) -> str:
+def _objection(text: str, stored: Container[str], passage: Passage, examples: Iterable[str]) -> str:
     """Why a question cannot stand in a set; empty when it can. The rules are those of the index."""
     plain = compared(text)
     if not plain:
         return "empty"
-    if plain in stored.texts:
+    if plain in stored:
         return "indexed"
     return unfit(text, passage) or (COPIED if repeats(text, examples) else "")
 
@@ -296,14 +269,90 @@ def _question(kind: Kind, passage: str, text: str) -> Question:
     return Question(digest[:16], text, evidence={passage: Label.ENTAILED})
 
 
-def _by_id(questions: Iterable[Question]) -> tuple[Question, ...]:
-    return tuple(sorted(questions, key=lambda question: question.id))
+def card_file(path: Path) -> Path:
+    """Where the card of a set lies: ``NAME.card.json`` beside ``NAME.jsonl``."""
+    return path.with_name(f"{path.name.removesuffix(SUFFIX)}.card.json")
 
 
-def _counted(**numbers: int) -> dict[str, int]:
-    return {name: number for name, number in numbers.items() if number}
+def check_set_file(path: Path) -> None:
+    """Raise when a set cannot have this name.
+
+    Raises:
+        InputError: It does not end in .jsonl.
+    """
+    if not path.name.endswith(SUFFIX) or path.name == SUFFIX:
+        raise InputError(
+            f"a question set is a file of JSON lines; give a name that ends in {SUFFIX}, not {path.name!r}"
+        )
 
 
-def _check_number(number: int | None) -> None:
-    if number is not None and number < 1:
-        raise InputError(f"number must be 1 or more, but got {number}")
+def index_models(collection: str, home: Path | None = None) -> dict[str, str]:
+    """The LMs that made the index of a collection's questions: ``writer`` and ``judge``; none where it does not tell.
+
+    Args:
+        collection: Name of the collection.
+        home: The working folder. Default: ``querywright.home.home()``.
+    """
+    try:
+        made = read_made(questions_folder(collection, home))
+    except CollectionError:  # only who made them is not known
+        made = None
+    return {} if made is None else {"writer": made.lm, "judge": made.judge_lm}
+
+
+def cautions(made: QuestionSet, index: Mapping[str, str]) -> list[str]:
+    """What a reader of results on this set must know about its LMs, a sentence each.
+
+    Args:
+        made: The set.
+        index: From ``index_models``.
+    """
+    lines = []
+    if "writer" not in index:
+        lines.append("the index does not tell which LM wrote it; if it is the one of this set, the set is circular")
+    elif index["writer"] == made.lm:
+        lines.append(f"circular: {made.lm} wrote the index and this set, which favours the index; use another LM")
+    if made.judge is not None and made.judge == made.lm:
+        lines.append(f"circular: {made.lm} judged the questions that it wrote; use another LM to judge")
+    if made.judge is not None and made.judge == index.get("judge"):
+        lines.append(f"circular: {made.judge} judged the index and this set")
+    return lines
+
+
+def write_question_set(path: Path, made: QuestionSet, index: Mapping[str, str]) -> dict[str, Any]:
+    """Write a set and its card; older ones at the same place are replaced.
+
+    Args:
+        path: A file that ends in .jsonl; its folder is made when it is missing.
+        made: The set, with at least one question.
+        index: From ``index_models``.
+
+    Returns:
+        The card.
+
+    Raises:
+        InputError: The set is empty, or its file cannot have this name.
+    """
+    check_set_file(path)
+    if not made.questions:
+        why = ", ".join(f"{number} {name}" for name, number in made.dropped.items()) or "none"
+        raise InputError(
+            f"not one of {made.asked} questions asked for is left ({why}); nothing was written. Name a better LM with "
+            "--lm"
+        )
+    rows = [
+        question.to_json() | ({"parent": made.parents[question.id]} if made.parents else {})
+        for question in made.questions
+    ]
+    data = "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows).encode()
+    told = ("kind", "collection", "seed", "wanted", "available", "skipped", "asked", "dropped", "lm", "judge")
+    card = {name: getattr(made, name) for name in told} | {
+        "kept": len(made.questions),
+        "index": dict(index),
+        "cautions": cautions(made, index),
+        "sha256": hashlib.sha256(data).hexdigest(),
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_file(path, data)
+    write_file(card_file(path), json.dumps(card, ensure_ascii=False, indent=2).encode() + b"\n")
+    return card

@@ -20,9 +20,9 @@ from querywright.errors import TechniqueError
 from querywright.programs.base import MAX_PASSAGES, Plan, Technique, scores_of
 from querywright.programs.hyperparameters import Knob
 from querywright.programs.steps import Call, Record
+from querywright.retrieval.generated_questions import build_command
 from querywright.retrieval.question_index import Matched, QuestionIndex
 from querywright.retrieval.question_match import HYBRID, MATCHES, NEAREST, Matching
-from querywright.retrieval.question_opening import build_command
 from querywright.retrieval.replay import searched_by
 from querywright.retrieval.types import Query, kind_of
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from querywright.data import load_sample
 from querywright.retrieval.collection import published_passages
-from querywright.retrieval.question_records import questions_folder
+from querywright.retrieval.generated_questions import questions_folder
 
 pytestmark = pytest.mark.slow
 

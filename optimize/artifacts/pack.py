@@ -43,9 +43,9 @@ from querywright.optimize.artifacts.files import (
 from querywright.optimize.artifacts.load import check_named, open_compiled_on
 from querywright.optimize.artifacts.rewriters import LARGEST_KEPT, kept_files, put_rewriter
 from querywright.optimize.program_state import program_from
-from querywright.retrieval.answer_pairs import ANSWERS, read_pairs
 from querywright.retrieval.collection import (
     MANIFEST,
+    PASSAGES,
     Generation,
     collection_folder,
     content_hash,
@@ -54,12 +54,11 @@ from querywright.retrieval.collection import (
     read_passages,
     write_passages,
 )
-from querywright.retrieval.index import build_collection
-from querywright.retrieval.passages import checked_passages
-from querywright.retrieval.question_records import RECORDS, questions_name, read_records
+from querywright.retrieval.generated_questions import ANSWERS, RECORDS, questions_name, read_pairs, read_records
+from querywright.retrieval.index import build_collection, checked_passages
 
 SUFFIX = ".qw"
-PASSAGES, VECTORS = "passages-1.jsonl", "vectors.f32"
+VECTORS = "vectors.f32"
 _OF_COLLECTION = {MANIFEST: 2**20, PASSAGES: 2**30, VECTORS: 4 * 2**30, RECORDS: 2**30, ANSWERS: 2**30}
 MEMBERS = {
     **{f"artifact/{name}": limit for name, limit in LIMITS.items()},
@@ -226,7 +225,7 @@ def _stage(staged: Path, name: str, manifest: ArtifactManifest, home: Path | Non
     if name == manifest.collection:
         open_compiled_on(manifest, embedder, home)
     staged.mkdir()
-    published.model_copy(update={"generation": 1, "index_files": {}}).write(staged / MANIFEST)
+    published.model_copy(update={"number": 1, "index_files": {}}).write(staged / MANIFEST)
     write_passages(staged / PASSAGES, passages.values())
     texts = _distinct_texts(passages.values())
     with (staged / VECTORS).open("wb") as file:
@@ -360,7 +359,7 @@ class _Collection:
 def _read(staged: Path, name: str) -> _Collection:
     try:
         facts = Generation.from_bytes((staged / MANIFEST).read_bytes())
-        passages = checked_passages(read_passages(staged, facts).values())
+        passages = checked_passages(read_passages(staged / PASSAGES, facts).values())
         rows, odd = divmod((staged / VECTORS).stat().st_size, 4 * facts.dimension)
         if staged.name == "questions":
             read_records(staged)

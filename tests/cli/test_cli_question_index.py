@@ -9,7 +9,7 @@ import pytest
 
 from querywright.models.embedder import resolve_embedder
 from querywright.retrieval.chroma import ChromaRetriever
-from querywright.retrieval.question_records import COMPLETE, PassageRecord, WrittenQuestion, publish_questions
+from querywright.retrieval.generated_questions import COMPLETE, PassageRecord, WrittenQuestion, publish_questions
 
 WRITTEN = {
     "salt": "Which meals should I avoid?",

@@ -10,7 +10,7 @@ import pytest
 from querywright.models.embedder import resolve_embedder
 from querywright.models.store import open_store
 from querywright.retrieval.collection import collection_folder, published_passages
-from querywright.retrieval.question_records import COMPLETE, PassageRecord, WrittenQuestion, publish_questions
+from querywright.retrieval.generated_questions import COMPLETE, PassageRecord, WrittenQuestion, publish_questions
 
 
 @pytest.fixture

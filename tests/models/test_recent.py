@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 
-from querywright.data.types import Passage
 from querywright.models.memo import Memo, _Outcome
 from querywright.models.recent import Recent
-from querywright.models.store import Store
 from querywright.models.usage import Cost
-from querywright.retrieval.rankings import Ranking, Rankings, depth_for
-from querywright.retrieval.types import Hit
 
 
 def test_what_was_not_used_for_longest_goes():
@@ -54,27 +50,3 @@ def test_a_memo_forgets_what_a_store_has_and_keeps_what_could_not_be_read():
     assert isinstance(found, _Outcome)
     assert found.values == {"answer": ["3"]}
     assert memo.find(bytes([0])) is None
-
-
-def test_rankings_that_memory_has_no_room_for_come_from_the_store(tmp_path, monkeypatch):
-    passages = {"p": Passage("p", "P.")}
-    monkeypatch.setattr("querywright.retrieval.rankings.MOST_RANKINGS", 2)
-    store, searched = Store(tmp_path / "store.sqlite"), []
-
-    def search(places):
-        searched.append(list(places))
-        return [Ranking.of([Hit(passages["p"], 0.5, 1)]) for _ in places]
-
-    rankings = Rankings(store, "ranking:x", lambda ids: [passages[one] for one in ids])
-    depth = depth_for(1, 5, None)
-    for _ in range(3):
-        for key in "abc":
-            assert rankings.ranked([key], 1, depth, search)[0].hits(1)[0].passage is passages["p"]
-    assert len(searched) == 3
-    assert len(rankings._held) == 2
-    unstored = Rankings(None, "ranking:x", None)
-    for _ in range(2):
-        for key in "abc":
-            unstored.ranked([key], 1, depth, search)
-    assert len(searched) == 6, "what nothing else has stays"
-    store.close()

@@ -18,17 +18,18 @@ from querywright.models.store import open_store
 from querywright.optimize.failures import TooManyFailuresError
 from querywright.optimize.question_build import build_questions
 from querywright.optimize.question_fill import fill
-from querywright.retrieval.answer_pairs import ANSWERS, read_pairs
-from querywright.retrieval.index import build_collection
-from querywright.retrieval.question_records import (
+from querywright.retrieval.generated_questions import (
+    ANSWERS,
     COMPLETE,
     PARTIAL,
     PassageRecord,
     WrittenQuestion,
-    add_record,
     question_id,
     questions_folder,
+    read_pairs,
+    write_records,
 )
+from querywright.retrieval.index import build_collection
 
 TOPICS, PASSAGES, WRITTEN = 3, 30, 4
 PLACES = np.linalg.qr(np.random.default_rng(0).normal(size=(24, TOPICS)))[0].T
@@ -64,8 +65,7 @@ def build(home, embedder):
     """Each passage answers all questions of its topic: a matrix of rank 3, a third of it answers."""
     passages = [passage(n) for n in range(PASSAGES)]
     build_collection("facts", passages, embedder=embedder, home=home)
-    for one in passages:
-        add_record(folder(home), record(one, *[COMPLETE] * WRITTEN, PARTIAL, ""))
+    write_records(folder(home), [record(one, *[COMPLETE] * WRITTEN, PARTIAL, "") for one in passages])
     return home
 
 
@@ -306,8 +306,7 @@ def test_questions_of_a_passage_that_changed_take_no_part(changing, lm_that):
 
 
 def test_where_nothing_is_to_fill_the_remedy_is_named(changing, lm_that):
-    for one in range(PASSAGES):
-        add_record(folder(changing), record(passage(one), PARTIAL))
+    write_records(folder(changing), [record(passage(one), PARTIAL) for one in range(PASSAGES)])
     with pytest.raises(CollectionError, match="querywright questions build facts"):
         fill("facts", lm=lm_that(), embedder=embedder_in(changing), home=changing)
     with pytest.raises(CollectionError, match="there is no collection 'other'"):

@@ -13,7 +13,7 @@ from querywright.models.embedder import resolve_embedder
 from querywright.models.store import open_store
 from querywright.optimize.evaluate import evaluate, metrics_by_name
 from querywright.optimize.question_build import build_questions
-from querywright.optimize.testsets import rephrase
+from querywright.optimize.testsets import make_testset
 from querywright.programs import make_program
 from querywright.programs.question_writer import QuestionWriter
 from querywright.retrieval.engines import open_retriever
@@ -77,7 +77,7 @@ def test_perfect_questions_are_found_again_when_they_are_asked_in_other_words(wo
     build_collection("cards", cards, embedder=embedder, home=tmp_path)
     report = build_questions("cards", lm=perfect, embedder=embedder, writer=QuestionWriter(5), threads=2, home=tmp_path)
     assert report.index.count == len({(card, text) for card, texts in asked.items() for text in texts})
-    made = rephrase("cards", lm=perfect, number=40, threads=2, home=tmp_path)
+    made = make_testset("rephrase", "cards", lm=perfect, number=40, threads=2, home=tmp_path)
     stored = {text for texts in asked.values() for text in texts}
     assert len(made.questions) == 40
     assert stored.isdisjoint(question.question for question in made.questions)

@@ -24,7 +24,7 @@ from querywright.models.usage import Cost, Ledger, metered
 from querywright.optimize.failures import FailedElsewhereError, failure_kind
 from querywright.optimize.pool import bounded_map
 from querywright.optimize.question_ray import _result, _Worker, records_by_ray
-from querywright.retrieval.question_records import COMPLETE, PassageRecord, WrittenQuestion
+from querywright.retrieval.generated_questions import COMPLETE, PassageRecord, WrittenQuestion
 
 PASSAGES = [Passage(f"p{n:02}", f"Fact {n} \u6c34.", "t", {"n": n}) for n in range(24)]
 
@@ -37,7 +37,7 @@ from pathlib import Path
 from querywright.data.types import Passage
 from querywright.errors import BudgetError
 from querywright.models.usage import Cost, Ledger
-from querywright.retrieval.question_records import COMPLETE, PassageRecord, WrittenQuestion
+from querywright.retrieval.generated_questions import COMPLETE, PassageRecord, WrittenQuestion
 
 
 def maker(folder, kill=(), kill_again=(), fail=(), stop=()):
@@ -75,8 +75,8 @@ def simple(passage):
 
 def test_an_outcome_survives_its_way_as_text():
     worker = _Worker(make_one(simple))
-    (text,) = worker({"position": [0], "passage": [json.dumps(asdict(PASSAGES[3]))]})["outcome"]
-    outcome = json.loads(text)
+    outcome = json.loads(worker.outcome(3, json.dumps(asdict(PASSAGES[3]))))
+    assert outcome["position"] == 3
     assert _result(outcome) == simple(PASSAGES[3])
     assert Cost.from_json(outcome["cost"]).calls == 2
 
@@ -93,8 +93,7 @@ def test_a_failure_keeps_its_kind_and_its_message(error, made, kind):
     def record_of(passage):
         raise error
 
-    (text,) = _Worker(make_one(record_of))({"position": [0], "passage": [json.dumps(asdict(PASSAGES[0]))]})["outcome"]
-    result = _result(json.loads(text))
+    result = _result(json.loads(_Worker(make_one(record_of)).outcome(0, json.dumps(asdict(PASSAGES[0])))))
     assert type(result) is made
     assert str(result) == str(error)
     assert failure_kind(result) == kind
@@ -104,8 +103,7 @@ def test_what_a_process_cannot_make_is_told_with_a_passage():
     def make():
         raise ModelError("no such file here")
 
-    (text,) = _Worker(make)({"position": [0], "passage": [json.dumps(asdict(PASSAGES[0]))]})["outcome"]
-    result = _result(json.loads(text))
+    result = _result(json.loads(_Worker(make).outcome(0, json.dumps(asdict(PASSAGES[0])))))
     assert (type(result), str(result)) == (ModelError, "no such file here")
 
 
@@ -177,6 +175,7 @@ def cluster(maker, monkeypatch):
         shutil.rmtree(folder, ignore_errors=True)
 
 
+@pytest.mark.slow
 def test_a_cluster_that_is_named_makes_the_records_and_stays(cluster, tmp_path):
     command = [sys.executable, "-c", DRIVER, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
@@ -188,6 +187,7 @@ def test_a_cluster_that_is_named_makes_the_records_and_stays(cluster, tmp_path):
 
 
 @of_ray
+@pytest.mark.slow
 def test_a_cluster_that_is_not_there_is_told(maker, monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{taken.getsockname()[1]}")
@@ -195,11 +195,8 @@ def test_a_cluster_that_is_not_there_is_told(maker, monkeypatch):
         next(records_by_ray(maker, PASSAGES, workers=1))
 
 
-def line(record):
-    return json.dumps(record.to_json(), sort_keys=True)
-
-
 @of_ray
+@pytest.mark.slow
 def test_records_are_those_of_threads_and_a_killed_process_costs_only_its_passages(maker, tmp_path):
     ledger = Ledger()
     with metered() as meter, closing(
@@ -209,9 +206,7 @@ def test_records_are_those_of_threads_and_a_killed_process_costs_only_its_passag
     assert sorted(found) == list(range(24))
     assert (type(found[7]), str(found[7])) == (FailedElsewhereError, "broken 7")
     by_threads = bounded_map(maker(), PASSAGES, threads=3)
-    assert {n: line(one) for n, one in found.items() if n != 7} == {
-        n: line(one) for n, one in enumerate(by_threads) if n != 7
-    }
+    assert {n: one for n, one in found.items() if n != 7} == {n: one for n, one in enumerate(by_threads) if n != 7}
     assert len(list(tmp_path.glob("process-*"))) == 4  # two, the one in a dead one's place, and this one
     asked = Counter((tmp_path / "asked").read_text().split())
     assert asked["p05"] == 3
@@ -221,6 +216,7 @@ def test_records_are_those_of_threads_and_a_killed_process_costs_only_its_passag
 
 
 @of_ray
+@pytest.mark.slow
 def test_what_stops_a_run_comes_back_as_itself_and_ray_ends(maker):
     import ray
 
@@ -233,6 +229,7 @@ def test_what_stops_a_run_comes_back_as_itself_and_ray_ends(maker):
 
 
 @of_ray
+@pytest.mark.slow
 def test_a_passage_that_kills_every_process_ends_the_run(maker, tmp_path):
     with (
         closing(records_by_ray(partial(maker, kill_again=(0,)), PASSAGES[:1], workers=1, threads=1)) as done,

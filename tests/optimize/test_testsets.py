@@ -16,11 +16,15 @@ from querywright.data.types import Label, Passage
 from querywright.errors import CollectionError, InputError
 from querywright.models.embedder import Embedder
 from querywright.optimize.failures import TooManyFailuresError
-from querywright.optimize.question_made import QuestionsMade
-from querywright.optimize.question_set import cautions, index_models, write_question_set
-from querywright.optimize.testsets import compared, out_of_distribution, rephrase
-from querywright.retrieval.index import build_collection
-from querywright.retrieval.question_records import (
+from querywright.optimize.question_build import QuestionsMade
+from querywright.optimize.testsets import (
+    cautions,
+    compared,
+    index_models,
+    make_testset,
+    write_question_set,
+)
+from querywright.retrieval.generated_questions import (
     COMPLETE,
     NONE,
     PARTIAL,
@@ -30,9 +34,10 @@ from querywright.retrieval.question_records import (
     question_id,
     questions_folder,
 )
+from querywright.retrieval.index import build_collection
 
 MADE = QuestionsMade(
-    format=1, settings="s", lm="a/b", engine="e", judge="answerability", judge_lm="c/d", judge_engine="f",
+    settings="s", lm="a/b", engine="e", judge="answerability", judge_lm="c/d", judge_engine="f",
     num_questions=3, batch_size=3,
 )  # fmt: skip
 PASSAGES = [Passage(f"p{n}", f"Fact of {n}.") for n in range(6)]
@@ -96,8 +101,8 @@ def answering(make_lm, make_engine):
 
 def test_every_whole_question_is_reworded_with_its_passage_as_evidence(publish, answering):
     home, lm = publish(), answering(reworded)
-    made = rephrase("facts", lm=lm, home=home)
-    assert (made.available, made.asked, made.wanted) == (8, 8, 500)
+    made = make_testset("rephrase", "facts", lm=lm, home=home)
+    assert (made.available, made.asked, made.wanted) == (8, 8, None)
     assert made.dropped == {}
     assert made.skipped == {}
     by_passage = {(next(iter(q.evidence)), q.question) for q in made.questions}
@@ -117,7 +122,7 @@ def test_wordings_that_are_in_the_index_are_dropped_however_they_are_written(pub
             return json.dumps({"rephrased_question": "part, OF  5"})  # a question of another passage
         return json.dumps({"rephrased_question": text.upper().replace("?", " !")})
 
-    made = rephrase("facts", lm=answering(same), home=publish())
+    made = make_testset("rephrase", "facts", lm=answering(same), home=publish())
     assert made.questions == ()
     assert made.dropped == {"indexed": 8}
 
@@ -129,29 +134,34 @@ def test_what_is_dropped_is_made_up_for_until_the_number_is_reached(publish, ans
         )
 
     home = publish()
-    made = rephrase("facts", lm=answering(half), number=3, home=home)
+    made = make_testset("rephrase", "facts", lm=answering(half), number=3, home=home)
     assert len(made.questions) == 3
     assert made.asked == 3 + made.dropped["empty"]
     assert made.asked < 8 or made.dropped["empty"] == 4
-    short = rephrase("facts", lm=answering(half), number=7, home=home)
+    short = make_testset("rephrase", "facts", lm=answering(half), number=7, home=home)
     assert (len(short.questions), short.asked, short.wanted) == (4, 8, 7)
 
 
 def test_the_same_seed_gives_the_same_set_with_any_threads_and_a_smaller_set_is_inside(publish, answering):
     home = publish()
-    sets = [rephrase("facts", lm=answering(reworded), number=4, threads=t, home=home) for t in (1, 5)]
+    sets = [make_testset("rephrase", "facts", lm=answering(reworded), number=4, threads=t, home=home) for t in (1, 5)]
     assert sets[0] == sets[1]
-    fewer = rephrase("facts", lm=answering(reworded), number=2, home=home)
+    fewer = make_testset("rephrase", "facts", lm=answering(reworded), number=2, home=home)
     assert set(fewer.parents.items()) < set(sets[0].parents.items())
     others = {
-        tuple(q.id for q in rephrase("facts", lm=answering(reworded), number=4, seed=s, home=home).questions)
+        tuple(
+            q.id
+            for q in make_testset("rephrase", "facts", lm=answering(reworded), number=4, seed=s, home=home).questions
+        )
         for s in range(6)
     }
     assert len(others) > 1
 
 
 def test_a_wording_that_two_questions_are_given_stands_once(publish, answering):
-    made = rephrase("facts", lm=answering(lambda asked: '{"rephrased_question": "Which fact is it?"}'), home=publish())
+    made = make_testset(
+        "rephrase", "facts", lm=answering(lambda asked: '{"rephrased_question": "Which fact is it?"}'), home=publish()
+    )
     assert len(made.questions) == 1
     assert made.dropped == {"repeated": 7}
 
@@ -170,9 +180,9 @@ def test_a_wording_that_two_questions_are_given_stands_once(publish, answering):
 def test_what_nobody_could_be_asked_and_what_is_copied_is_dropped_unjudged(publish, answering, text, why):
     home, judge = publish(), answering(about)
     reply = answering(lambda asked: json.dumps(dict.fromkeys(asked.properties, text)))
-    made = rephrase("facts", lm=reply, home=home)
+    made = make_testset("rephrase", "facts", lm=reply, home=home)
     assert (made.questions, made.dropped) == ((), {why: 8})
-    made = out_of_distribution("facts", lm=reply, judge_lm=judge, home=home)
+    made = make_testset("out-of-distribution", "facts", lm=reply, judge_lm=judge, home=home)
     assert (made.questions, made.dropped) == ((), {why: 6})
     assert judge.engine.inner.asked == []
 
@@ -183,7 +193,7 @@ def test_an_unreadable_answer_is_counted_and_a_failure_is_limited(publish, answe
     def mute(asked):
         return "hm" if asked.number == 1 else reworded(asked)
 
-    made = rephrase("facts", lm=answering(mute), home=home)
+    made = make_testset("rephrase", "facts", lm=answering(mute), home=home)
     assert made.dropped == {"unreadable": 2}
     assert len(made.questions) == 6
 
@@ -193,24 +203,24 @@ def test_an_unreadable_answer_is_counted_and_a_failure_is_limited(publish, answe
 
     failing = make_lm(make_engine(write=reworded, before=broken))
     with pytest.raises(TooManyFailuresError, match="2 of 8 questions failed in 'rephrase'"):
-        rephrase("facts", lm=failing, home=home)
-    assert rephrase("facts", lm=failing, home=home, max_failures=0.5).dropped == {"failed": 2}
+        make_testset("rephrase", "facts", lm=failing, home=home)
+    assert make_testset("rephrase", "facts", lm=failing, home=home, max_failures=0.5).dropped == {"failed": 2}
 
 
 def test_questions_of_passages_that_changed_or_went_are_skipped(publish, answering):
     changed = [replace(PASSAGES[0], text="Another fact of 0."), *PASSAGES[2:]]
     home = publish(changed)
-    made = rephrase("facts", lm=answering(reworded), home=home)
+    made = make_testset("rephrase", "facts", lm=answering(reworded), home=home)
     assert made.skipped == {"stale": 4}
     assert {next(iter(q.evidence)) for q in made.questions} == {"p2", "p3"}
-    new = out_of_distribution("facts", lm=answering(about), home=home)
+    new = make_testset("out-of-distribution", "facts", lm=answering(about), home=home)
     assert new.skipped == {"stale": 1}
     assert {next(iter(q.evidence)) for q in new.questions} == {"p3", "p4", "p5"}
 
 
 def test_a_passage_is_asked_of_once_and_its_question_kept_where_the_judge_agrees(publish, answering):
     home, writer, judge = publish(), answering(about), answering(about)
-    made = out_of_distribution("facts", lm=writer, judge_lm=judge, home=home)
+    made = make_testset("out-of-distribution", "facts", lm=writer, judge_lm=judge, home=home)
     assert (made.available, made.asked, made.wanted) == (6, 6, None)
     assert {(next(iter(q.evidence)), q.question) for q in made.questions} == {
         (f"p{n}", f"Why is it a fact of {n}?") for n in (0, 1, 3, 4, 5)
@@ -231,7 +241,7 @@ def test_a_stored_question_is_not_asked_again_and_not_judged(publish, answering)
         return about(asked)
 
     judge = answering(about)
-    made = out_of_distribution("facts", lm=answering(parrot), judge_lm=judge, home=publish())
+    made = make_testset("out-of-distribution", "facts", lm=answering(parrot), judge_lm=judge, home=publish())
     assert made.dropped == {"indexed": 4, "repeated": 1}
     assert [q.question for q in made.questions] == ["hm?"]
     assert len(judge.engine.inner.asked) == 2
@@ -239,14 +249,14 @@ def test_a_stored_question_is_not_asked_again_and_not_judged(publish, answering)
 
 def test_a_judgement_that_cannot_be_read_keeps_nothing(publish, answering):
     judge = answering(lambda asked: "hm")
-    made = out_of_distribution("facts", lm=answering(about), judge_lm=judge, number=2, home=publish())
+    made = make_testset("out-of-distribution", "facts", lm=answering(about), judge_lm=judge, number=2, home=publish())
     assert made.questions == ()
     assert made.dropped == {"unjudged": 6}
 
 
 def test_passages_without_written_questions_are_skipped(publish, answering):
     home = publish(given=records()[:2])
-    made = out_of_distribution("facts", lm=answering(about), home=home)
+    made = make_testset("out-of-distribution", "facts", lm=answering(about), home=home)
     assert made.skipped == {"unwritten": 4}
     assert len(made.questions) == 2
 
@@ -254,25 +264,25 @@ def test_passages_without_written_questions_are_skipped(publish, answering):
 def test_without_an_index_of_questions_the_command_that_makes_one_is_named(tmp_path, publish, answering):
     lm = answering(reworded)
     with pytest.raises(CollectionError, match="there is no collection 'facts'"):
-        rephrase("facts", lm=lm, home=tmp_path)
+        make_testset("rephrase", "facts", lm=lm, home=tmp_path)
     build_collection("facts", PASSAGES, embedder=Embedder("hash:8", HashModel, dimension=8), home=tmp_path)
-    for make in (rephrase, out_of_distribution):
+    for kind in ("rephrase", "out-of-distribution"):
         with pytest.raises(CollectionError, match=r"no questions .* write some: querywright questions build facts"):
-            make("facts", lm=lm, home=tmp_path)
+            make_testset(kind, "facts", lm=lm, home=tmp_path)
     publish(given=records()[5:])
-    with pytest.raises(CollectionError, match=r"no question of 'facts' can be reworded: 1 are .* 0 are stale"):
-        rephrase("facts", lm=lm, home=tmp_path)
+    with pytest.raises(CollectionError, match=r"nothing of 'facts' can be reworded: of 1 questions 0 are stale"):
+        make_testset("rephrase", "facts", lm=lm, home=tmp_path)
     publish([replace(PASSAGES[5], text="New of 5.")], given=records()[5:])
-    with pytest.raises(CollectionError, match="the questions of all 1 that have any are stale"):
-        out_of_distribution("facts", lm=lm, home=tmp_path)
+    with pytest.raises(CollectionError, match=r"nothing of .facts. can be asked of: of 1 questions 1 are stale"):
+        make_testset("out-of-distribution", "facts", lm=lm, home=tmp_path)
     with pytest.raises(InputError, match="number must be 1 or more, but got 0"):
-        rephrase("facts", lm=lm, number=0, home=tmp_path)
+        make_testset("rephrase", "facts", lm=lm, number=0, home=tmp_path)
     assert lm.engine.inner.asked == []
 
 
 def test_the_file_is_read_as_questions_and_the_card_says_how_it_came(publish, answering, tmp_path):
     home = publish()
-    made = rephrase("facts", lm=answering(reworded), number=3, seed=5, home=home)
+    made = make_testset("rephrase", "facts", lm=answering(reworded), number=3, seed=5, home=home)
     card = write_question_set(tmp_path / "sets" / "a.jsonl", made, {"writer": "scripted/model"})
     data = (tmp_path / "sets" / "a.jsonl").read_bytes()
     assert read_questions(tmp_path / "sets" / "a.jsonl") == list(made.questions)
@@ -293,8 +303,8 @@ def test_the_file_is_read_as_questions_and_the_card_says_how_it_came(publish, an
 @pytest.mark.parametrize(
     ("settings", "index"),
     [
-        (MADE.model_dump_json(), {"writer": "a/b", "judge": "c/d"}),
-        (MADE.model_copy(update={"format": 2}).model_dump_json(), {}),
+        (MADE.to_bytes().decode(), {"writer": "a/b", "judge": "c/d"}),
+        (MADE.model_dump_json(), {}),
         ('{"lm": "a/b", "judge_lm": 3}', {}),
         ("[]", {}),
         ("{", {}),
@@ -314,12 +324,12 @@ def test_a_collection_of_another_kind_in_the_place_of_the_questions_is_named(tmp
     for name in ("facts", "facts-questions"):
         build_collection(name, PASSAGES, embedder=embedder, home=tmp_path)
     with pytest.raises(CollectionError, match="'facts-questions' holds no questions about passages"):
-        rephrase("facts", lm=lm, home=tmp_path)
+        make_testset("rephrase", "facts", lm=lm, home=tmp_path)
     assert lm.engine.inner.asked == []
 
 
 def test_equal_models_are_called_circular(publish, answering):
-    made = out_of_distribution("facts", lm=answering(about), home=publish())
+    made = make_testset("out-of-distribution", "facts", lm=answering(about), home=publish())
     assert [line.partition(":")[0] for line in cautions(made, {"writer": made.lm, "judge": made.lm})] == [
         "circular"
     ] * 3

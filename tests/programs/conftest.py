@@ -18,10 +18,7 @@ from dspy import lm15
 from querywright.data.types import Passage
 from querywright.models.adapter import PromptAdapter
 from querywright.programs import TECHNIQUES
-from querywright.retrieval.index import build_collection
-from querywright.retrieval.question_index import Matched, QuestionIndex
-from querywright.retrieval.question_match import Matching
-from querywright.retrieval.question_records import (
+from querywright.retrieval.generated_questions import (
     COMPLETE,
     PARTIAL,
     PassageRecord,
@@ -29,6 +26,9 @@ from querywright.retrieval.question_records import (
     publish_questions,
     question_id,
 )
+from querywright.retrieval.index import build_collection
+from querywright.retrieval.question_index import Matched, QuestionIndex
+from querywright.retrieval.question_match import Matching
 from querywright.retrieval.types import Hit
 
 PLANT = "Zyzzyva"

@@ -6,7 +6,7 @@ import pytest
 from dspy.utils.exceptions import AdapterParseError
 
 from querywright.data.types import Passage
-from querywright.programs.question_testset import AskAnother, RephraseQuestion
+from querywright.programs.question_writer import AskAnother, RephraseQuestion
 
 TEA = Passage("tea", "Tea hinders\nthe uptake of iron.", "Tea")
 

@@ -10,9 +10,8 @@ import pytest
 from sklearn.metrics import accuracy_score, roc_auc_score, root_mean_squared_error
 
 from querywright.errors import InputError
-from querywright.retrieval import answer_choice
-from querywright.retrieval.answer_choice import far_pairs, near_pairs
-from querywright.retrieval.answer_matrix import Cells, LowRank, complete, completed
+from querywright.retrieval import answer_matrix
+from querywright.retrieval.answer_matrix import Known, LowRank, complete, completed, far_pairs, near_pairs
 
 ROWS, COLUMNS, RANK = 200, 80, 3
 FREE = RANK * (ROWS + COLUMNS - RANK)  # numbers that fix such a matrix: 831, a twentieth of its 16,000 cells
@@ -34,50 +33,47 @@ def by_hand(questions, passages, own):
     return [(q, p, -minus) for minus, q, p in sorted(found)]
 
 
-def assert_same(near, pairs):
-    rows, columns, similarities = zip(*pairs, strict=True) if pairs else ((), (), ())
-    assert (near.questions.tolist(), near.passages.tolist()) == (list(rows), list(columns))
-    assert near.similarities.tolist() == pytest.approx(similarities, abs=2e-6)
+def assert_same(near, pairs, width):
+    cells = [row * width + column for row, column, _ in pairs]
+    assert near.cells.tolist() == cells
+    assert near.values.tolist() == pytest.approx([similarity for *_, similarity in pairs], abs=2e-6)
 
 
 QUESTIONS, PASSAGES = directions(37, 1), directions(11, 2)
 OWN = np.arange(37) % 12 - 1  # some of none of these passages
+WITHOUT = np.arange(37)[OWN >= 0] * 11 + OWN[OWN >= 0]
 ALL = by_hand(QUESTIONS, PASSAGES, OWN)
 
 
 @pytest.fixture(params=[25, 2_000_000], ids=["small blocks", "one block"])
 def blocks(request, monkeypatch):
-    monkeypatch.setattr(answer_choice, "BLOCK_CELLS", request.param)
+    monkeypatch.setattr(answer_matrix, "BLOCK_CELLS", request.param)
 
 
 @pytest.mark.usefixtures("blocks")
 @pytest.mark.parametrize("most", [1, 7, 10_000])
 def test_the_pairs_above_a_threshold_are_those_of_brute_force(most):
-    near = near_pairs(QUESTIONS, PASSAGES, OWN, threshold=0.3, most=most)
+    near, eligible = near_pairs(QUESTIONS, PASSAGES, WITHOUT, threshold=0.3, most=most)
     above = [pair for pair in ALL if pair[2] >= 0.3]
-    assert 7 < len(above) == near.eligible
-    assert_same(near, above[:most])
+    assert 7 < len(above) == eligible
+    assert_same(near, above[:most], 11)
 
 
 @pytest.mark.usefixtures("blocks")
 def test_the_pairs_above_a_percentile_are_the_highest_of_all():
     similarities = [similarity for *_, similarity in ALL]
     for percentile in (0, 50, 99, 99.9):
-        near = near_pairs(QUESTIONS, PASSAGES, OWN, percentile=percentile, most=10_000)
-        assert_same(near, ALL[: near.eligible])
-        assert abs(near.eligible - sum(one > np.percentile(similarities, percentile) for one in similarities)) <= 1
-    assert_same(near_pairs(QUESTIONS, PASSAGES, OWN, percentile=0, most=5), ALL[:5])
+        near, eligible = near_pairs(QUESTIONS, PASSAGES, WITHOUT, percentile=percentile, most=10_000)
+        assert_same(near, ALL[:eligible], 11)
+        assert abs(eligible - sum(one > np.percentile(similarities, percentile) for one in similarities)) <= 1
+    assert_same(near_pairs(QUESTIONS, PASSAGES, WITHOUT, percentile=0, most=5)[0], ALL[:5], 11)
 
 
 @pytest.mark.usefixtures("blocks")
 def test_equal_similarities_are_in_order_of_question_and_passage():
     equal = np.repeat(directions(1, 3), 6, axis=0)
-    near = near_pairs(equal, equal, np.arange(6), threshold=0.9, most=7)
-    assert (near.eligible, near.questions.tolist(), near.passages.tolist()) == (
-        30,
-        [0, 0, 0, 0, 0, 1, 1],
-        [1, 2, 3, 4, 5, 0, 2],
-    )
+    near, eligible = near_pairs(equal, equal, np.arange(6) * 7, threshold=0.9, most=7)
+    assert (eligible, near.cells.tolist()) == (30, [1, 2, 3, 4, 5, 6, 8])
 
 
 @pytest.mark.parametrize(
@@ -93,21 +89,22 @@ def test_equal_similarities_are_in_order_of_question_and_passage():
 )
 def test_numbers_out_of_range_are_refused(settings, message):
     with pytest.raises(InputError, match=message):
-        near_pairs(QUESTIONS, PASSAGES, OWN, **settings)
+        near_pairs(QUESTIONS, PASSAGES, WITHOUT, **settings)
 
 
 def test_no_questions_have_no_pairs():
-    near = near_pairs(QUESTIONS[:0], PASSAGES, OWN[:0], percentile=0, most=5)
-    assert (near.eligible, len(near.questions)) == (0, 0)
+    near, eligible = near_pairs(QUESTIONS[:0], PASSAGES, WITHOUT[:0], percentile=0, most=5)
+    assert (eligible, len(near)) == (0, 0)
 
 
-def test_choosing_holds_a_block_and_not_the_matrix():
-    questions, passages = directions(20_000, 4), directions(2_000, 5)
+def test_choosing_holds_a_block_and_not_the_matrix(monkeypatch):
+    monkeypatch.setattr(answer_matrix, "BLOCK_CELLS", 100_000)
+    questions, passages = directions(2_000, 4), directions(2_000, 5)
     tracemalloc.start()
-    near_pairs(questions, passages, np.zeros(20_000, dtype=np.int64), percentile=99, most=1_000)
+    near_pairs(questions, passages, np.arange(2_000) * 2_001, percentile=99, most=1_000)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert peak < 20_000 * 2_000 * 4 / 2
+    assert peak < 2_000 * 2_000 * 4
 
 
 def test_far_pairs_are_distinct_untaken_and_evenly_spread():
@@ -121,31 +118,42 @@ def test_far_pairs_are_distinct_untaken_and_evenly_spread():
     assert not np.array_equal(drawn, far_pairs((1_000, 100), taken, 5_000, seed=2))
 
 
+@pytest.mark.usefixtures("blocks")
+def test_more_far_pairs_begin_with_the_fewer_and_stay_when_others_are_taken():
+    drawn = far_pairs((300, 100), np.arange(10), 40, seed=1)
+    assert np.array_equal(drawn[:20], far_pairs((300, 100), np.arange(10), 20, seed=1))
+    others = far_pairs((300, 100), np.concatenate([np.arange(10), drawn[:5]]), 35, seed=1)
+    assert np.array_equal(others, drawn[5:])
+
+
 def test_far_pairs_are_few_where_few_are_left():
     assert sorted(far_pairs((2, 3), np.array([0, 4, 4]), 10, seed=0).tolist()) == [1, 2, 3, 5]
     assert far_pairs((2, 2), np.arange(4), 10, seed=0).tolist() == []
 
 
 def matrix(seed, *, binary=False):
+    """Of rank three but for a constant, within 0 and 1."""
     random = np.random.default_rng(seed)
     product = random.normal(size=(ROWS, RANK)) @ random.normal(size=(RANK, COLUMNS))
-    return (product > 0).astype(float) if binary else product
+    return (product > 0).astype(float) if binary else 0.5 + product / (2 * np.abs(product).max())
 
 
 def seen(whole, share, seed):
     """A share of the cells drawn at random, and the numbers of all others."""
-    order = np.random.default_rng(seed).permutation(whole.size)
-    cells, hidden = np.split(order, [round(share * whole.size)])
-    width = whole.shape[1]
-    return Cells(cells // width, cells % width, whole.ravel()[cells]), hidden
+    cells, hidden = np.split(np.random.default_rng(seed).permutation(whole.size), [round(share * whole.size)])
+    return Known(cells, whole.ravel()[cells]), hidden
 
 
-def nothing():
-    return Cells(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64), np.empty(0))
+NOTHING = Known(np.empty(0, dtype=np.int64), np.empty(0))
+
+
+def tried(known, whole, seed=0, given=NOTHING, far=None):
+    nowhere = np.zeros(len(known), dtype=bool)
+    return completed(given, known, whole.shape, far=nowhere if far is None else far, seed=seed)
 
 
 def everything(made):
-    return made.at(*np.divmod(np.arange(ROWS * COLUMNS), COLUMNS))
+    return made.at(np.arange(ROWS * COLUMNS))
 
 
 @pytest.mark.parametrize("seed", [0, 1])
@@ -153,7 +161,7 @@ def everything(made):
 def test_a_real_matrix_of_rank_three_is_recovered_from_a_tenth_and_a_fifth(share, worst, seed):
     whole = matrix(seed)
     known, hidden = seen(whole, share, seed)
-    made, found = completed(nothing(), known, whole.shape, seed=seed)
+    made, found = tried(known, whole, seed)
     assert len(known) > FREE
     assert (found.used, found.reason) == (True, "")
     assert found.rank >= RANK
@@ -166,7 +174,7 @@ def test_a_twentieth_is_fewer_numbers_than_the_matrix_has_and_gives_little_back(
     whole = matrix(seed)
     known, hidden = seen(whole, 0.05, seed)
     assert len(known) == 800 < FREE == 831
-    made, found = completed(nothing(), known, whole.shape, seed=seed)
+    made, found = tried(known, whole, seed)
     predicted = np.full(whole.size, known.values.mean()) if made is None else everything(made)
     error = root_mean_squared_error(whole.ravel()[hidden], predicted[hidden])
     assert 0.5 * whole.std() < error < 1.1 * whole.std()
@@ -177,7 +185,7 @@ def test_a_twentieth_is_fewer_numbers_than_the_matrix_has_and_gives_little_back(
 def test_a_binary_matrix_is_mostly_right_where_enough_is_known(share, least):
     whole = matrix(3, binary=True)
     known, hidden = seen(whole, share, 3)
-    made, found = completed(nothing(), known, whole.shape, seed=3, bounds=(0.0, 1.0))
+    made, found = tried(known, whole, 3)
     truth, predicted = whole.ravel()[hidden], everything(made)[hidden]
     assert accuracy_score(truth, predicted >= 0.5) > least
     assert found.base_accuracy < 0.65
@@ -189,11 +197,11 @@ def test_the_figures_are_those_of_the_held_out_pairs():
     """The split, done again by hand: with all else fixed the figures are scikit-learn's."""
     whole = matrix(4, binary=True)
     known, _ = seen(whole, 0.2, 4)
-    _, found = completed(nothing(), known, whole.shape, seed=9, bounds=(0.0, 1.0))
+    _, found = tried(known, whole, 9)
     order = np.random.default_rng(9).permutation(len(known))
     test, rest = known[order[:640]], known[order[640:]]
-    made = complete(rest, whole.shape, rank=found.rank, ridge=found.ridge, seed=9, bounds=(0.0, 1.0))
-    predicted, base = made.at(test.rows, test.columns), np.full(640, rest.values.mean())
+    made = complete(rest, whole.shape, rank=found.rank, ridge=found.ridge, seed=9)
+    predicted, base = made.at(test.cells), np.full(640, rest.values.mean())
     assert (found.judged, found.held) == (3_200, 640)
     assert found.rmse == pytest.approx(root_mean_squared_error(test.values, predicted))
     assert found.base_rmse == pytest.approx(root_mean_squared_error(test.values, base))
@@ -206,22 +214,21 @@ def test_the_figures_are_those_of_the_held_out_pairs():
 def test_noise_is_refused(seed):
     noise = (np.random.default_rng(seed).random((ROWS, COLUMNS)) < 0.3).astype(float)
     known, _ = seen(noise, 0.1, seed)
-    made, found = completed(nothing(), known, noise.shape, seed=seed, bounds=(0.0, 1.0))
+    made, found = tried(known, noise, seed)
     assert (made, found.used) == (None, False)
     assert found.reason == "it does not clearly beat the base rate on held-out judged pairs"
     assert found.rank > 0
 
 
 def test_pairs_that_are_all_alike_are_refused_and_have_no_auc():
-    known, _ = seen(np.zeros((ROWS, COLUMNS)), 0.1, 0)
-    made, found = completed(nothing(), known, (ROWS, COLUMNS))
+    nought = np.zeros((ROWS, COLUMNS))
+    made, found = tried(seen(nought, 0.1, 0)[0], nought)
     assert (made, found.used, found.base_rmse, found.accuracy) == (None, False, 0.0, 1.0)
     assert math.isnan(found.auc)
 
 
 def test_few_judgements_are_refused_without_a_figure():
-    known, _ = seen(matrix(0), 49 / 16_000, 0)
-    made, found = completed(nothing(), known, (ROWS, COLUMNS))
+    made, found = tried(seen(matrix(0), 49 / 16_000, 0)[0], matrix(0))
     assert (made, found.judged, found.held, found.used) == (None, 49, 0, False)
     assert "49 judged pairs are too few" in found.reason
     assert math.isnan(found.rmse)
@@ -233,7 +240,7 @@ def test_a_completion_that_errs_among_pairs_drawn_at_random_is_refused():
     known, _ = seen(whole, 0.3, 5)
     far = np.arange(len(known)) % 3 == 0
     values = np.where(far, 0.0, known.values)
-    made, found = completed(nothing(), Cells(known.rows, known.columns, values), whole.shape, far=far)
+    made, found = tried(Known(known.cells, values), whole, far=far)
     assert (made, found.used) == (None, False)
     assert "drawn at random" in found.reason
     assert found.gain_low > 0
@@ -243,7 +250,7 @@ def test_what_is_given_without_a_judge_is_learnt_from_and_never_held_out():
     whole = matrix(6)
     known, hidden = seen(whole, 0.2, 6)
     given, judged = known[np.arange(2_900)], known[np.arange(2_900, 3_200)]
-    made, found = completed(given, judged, whole.shape, seed=6)
+    made, found = tried(judged, whole, 6, given)
     assert (found.judged, found.held, found.used) == (300, 60, True)
     assert root_mean_squared_error(whole.ravel()[hidden], everything(made)[hidden]) < 0.1 * whole.std()
 
@@ -261,28 +268,22 @@ def test_a_ridge_shrinks_singular_values_as_theory_says():
     whole = (whole - whole.mean()) / (whole - whole.mean()).std()
     left, values, right = np.linalg.svd(whole, full_matrices=False)
     expected = (left * np.maximum(values - 2.0, 0)) @ right
-    rows, columns = np.divmod(np.arange(108), 9)
-    made = complete(Cells(rows, columns, whole.ravel()), (12, 9), rank=8, ridge=2.0)
-    assert np.abs(made.at(rows, columns).reshape(12, 9) - expected).max() < 0.05
+    made = complete(Known(np.arange(108), whole.ravel()), (12, 9), rank=8, ridge=2.0)
+    assert np.abs(made.mean + made.rows @ made.columns.T - expected).max() < 0.05
 
 
 @pytest.mark.usefixtures("blocks")
 def test_high_values_are_found_without_the_known_cells():
-    made = LowRank(np.array([[1.0], [0.5], [0.5]]), np.array([[0.8], [1.0], [0.2]]), 0.1, (0.0, 1.0))
+    made = LowRank(np.array([[1.0], [0.5], [0.5]]), np.array([[0.8], [1.0], [0.2]]), 0.1)
     # .9 1 .3 / .5 .6 .2 / .5 .6 .2, cut at 1
-    high = made.above(0.5, 4, known=np.array([4, 0]))
-    assert list(zip(high.rows.tolist(), high.columns.tolist(), high.values.tolist(), strict=True)) == [
-        (0, 1, 1.0),
-        (2, 1, 0.6),
-        (1, 0, 0.5),
-        (2, 0, 0.5),
-    ]
-    assert len(made.above(0.5, 2, known=np.array([4, 0]))) == 2
-    assert len(made.above(0.95, 9, known=np.array([1]))) == 0
+    high = made.above(0.5, 4, np.array([4, 0]))
+    assert (high.cells.tolist(), high.values.tolist()) == ([1, 7, 3, 6], [1.0, 0.6, 0.5, 0.5])
+    assert len(made.above(0.5, 2, np.array([4, 0]))) == 2
+    assert len(made.above(0.95, 9, np.array([1]))) == 0
 
 
 def test_a_completion_of_nothing_and_a_wrong_rank_are_refused():
     known, _ = seen(matrix(0), 0.1, 0)
-    for cells, rank, ridge in ((nothing(), 1, 1.0), (known, 0, 1.0), (known, 1, 0.0)):
+    for cells, rank, ridge in ((NOTHING, 1, 1.0), (known, 0, 1.0), (known, 1, 0.0)):
         with pytest.raises(InputError, match="completion needs"):
             complete(cells, (ROWS, COLUMNS), rank=rank, ridge=ridge)

@@ -22,9 +22,8 @@ from querywright.errors import CollectionError, InputError
 from querywright.files import file_digests
 from querywright.models.embedder import Embedder, Vectors
 from querywright.models.store import open_store
-from querywright.retrieval import bm25_index
-from querywright.retrieval.bm25 import BM25Retriever
-from querywright.retrieval.bm25_index import FACTS, FILES
+from querywright.retrieval import bm25
+from querywright.retrieval.bm25 import FACTS, FILES, BM25Retriever
 from querywright.retrieval.chroma import ChromaRetriever
 from querywright.retrieval.index import build_collection
 from querywright.retrieval.types import Hit, Retriever, VectorRetriever, kind_of
@@ -277,9 +276,9 @@ def test_a_collection_that_there_is_not(shared_home: Path) -> None:
 
 
 def test_a_damaged_collection_is_refused(home: Path) -> None:
-    path = home / "collections" / "books" / "passages-1.jsonl"
+    path = home / "collections" / "books" / "generation-1" / "passages.jsonl"
     path.write_bytes(path.read_bytes()[:-9])
-    with pytest.raises(CollectionError, match=r"passages-1\.jsonl of the collection 'books' is damaged"):
+    with pytest.raises(CollectionError, match=r"passages\.jsonl of the collection 'books' is damaged"):
         BM25Retriever("books", home=home)
 
 
@@ -290,13 +289,13 @@ def test_a_damaged_collection_is_refused(home: Path) -> None:
 def builds(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many passages each build had."""
     counted: list[int] = []
-    build = bm25_index._build
+    build = bm25._build
 
     def counting(passages: Sequence[Passage], *settings: Any) -> Any:
         counted.append(len(passages))
         return build(passages, *settings)
 
-    monkeypatch.setattr(bm25_index, "_build", counting)
+    monkeypatch.setattr(bm25, "_build", counting)
     return counted
 
 
@@ -362,7 +361,7 @@ def test_an_index_of_another_version_is_built_again(
 ) -> None:
     _check(home)
     for name, value in (("TOKENISER", "words-0"), ("version", lambda package: "9")):
-        monkeypatch.setattr(bm25_index, name, value)
+        monkeypatch.setattr(bm25, name, value)
         _check(home)
     assert builds == [3, 3, 3]
 
@@ -377,7 +376,7 @@ def test_nothing_is_unpickled(home: Path, builds: list[int], working_folder: Pat
     _check(home)
     folder = _indexes(home)[0]
     np.save(folder / FILES[0], np.array([Payload()], dtype=object), allow_pickle=True)
-    facts = bm25_index.IndexFacts.read(folder / FACTS)
+    facts = bm25.IndexFacts.read(folder / FACTS)
     assert facts is not None
     facts.model_copy(update={"files": file_digests(folder, FILES)}).write(folder / FACTS)
     _check(home)
@@ -389,7 +388,7 @@ def test_a_new_generation_is_not_disturbed_by_an_index(home: Path) -> None:
     _check(home)
     _build(home, [Passage("d", "arm arm")])
     manifest = json.loads((home / "collections" / "books" / "manifest.json").read_text())
-    assert manifest["generation"] == 2
+    assert manifest["number"] == 2
     assert ChromaRetriever("books", embedder=_embedder(home), home=home).count == 4
 
 

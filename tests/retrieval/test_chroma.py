@@ -259,7 +259,7 @@ def _only(folder: Path, pattern: str) -> Path:
 
 
 def _segment(folder: Path) -> Path:
-    return _only(folder, "chroma-1/*/index_metadata.pickle").parent
+    return _only(folder, "generation-1/chroma/*/index_metadata.pickle").parent
 
 
 def _flip(path: Path) -> None:
@@ -269,7 +269,7 @@ def _flip(path: Path) -> None:
 
 
 def _sql(folder: Path, statement: str) -> None:
-    connection = sqlite3.connect(folder / "chroma-1" / "chroma.sqlite3")
+    connection = sqlite3.connect(folder / "generation-1" / "chroma" / "chroma.sqlite3")
     connection.execute(statement)
     connection.commit()
     connection.close()
@@ -288,25 +288,28 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "one bit of the vectors": (lambda f: _flip(_segment(f) / "data_level0.bin"), "damaged or missing"),
     "one bit of the links": (lambda f: _flip(_segment(f) / "link_lists.bin"), "damaged or missing"),
-    "folder deleted": (lambda f: shutil.rmtree(f / "chroma-1"), "damaged or missing"),
-    "database deleted": (lambda f: (f / "chroma-1" / "chroma.sqlite3").unlink(), "damaged or missing"),
-    "database empty": (lambda f: (f / "chroma-1" / "chroma.sqlite3").write_bytes(b""), "cannot be opened"),
+    "folder deleted": (lambda f: shutil.rmtree(f / "generation-1" / "chroma"), "damaged or missing"),
+    "database deleted": (lambda f: (f / "generation-1" / "chroma" / "chroma.sqlite3").unlink(), "damaged or missing"),
+    "database empty": (
+        lambda f: (f / "generation-1" / "chroma" / "chroma.sqlite3").write_bytes(b""),
+        "cannot be opened",
+    ),
     "database garbage": (
-        lambda f: (f / "chroma-1" / "chroma.sqlite3").write_bytes(b"x" * 9999),
+        lambda f: (f / "generation-1" / "chroma" / "chroma.sqlite3").write_bytes(b"x" * 9999),
         "cannot be opened",
     ),
     "rows deleted": (
         lambda f: _sql(f, "DELETE FROM embeddings WHERE id % 2 = 0"),
-        "holds 200 passages, the manifest says 400",
+        "it holds 200 passages by 'cosine', 400 by",
     ),
     "segments deleted": (lambda f: _sql(f, "DELETE FROM segments"), "cannot be read"),
     "passages edited": (
-        lambda f: _flip(f / "passages-1.jsonl"),
-        "passages-1.jsonl of the collection 'books' is damaged",
+        lambda f: _flip(f / "generation-1" / "passages.jsonl"),
+        "passages.jsonl of the collection 'books' is damaged",
     ),
     "passages deleted": (
-        lambda f: (f / "passages-1.jsonl").unlink(),
-        "passages-1.jsonl of the collection 'books' is missing",
+        lambda f: (f / "generation-1" / "passages.jsonl").unlink(),
+        "passages.jsonl of the collection 'books' is missing",
     ),
     "manifest edited": (_edit_manifest, "its checksum does not fit"),
     "manifest cut": (
@@ -314,7 +317,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
         "the manifest of the collection 'books' is damaged",
     ),
     "manifest no object": (lambda f: (f / "manifest.json").write_text("[1]"), "is damaged"),
-    "lock deleted": (lambda f: (f / "readers-1.lock").unlink(), "the readers' lock"),
+    "all deleted": (lambda f: shutil.rmtree(f / "generation-1"), "the generation of the collection 'books' is missing"),
 }
 
 
@@ -336,7 +339,7 @@ def test_an_index_of_other_vectors_is_refused(own_home: Path) -> None:
 
     open_store(own_home).close()
     (own_home / "store.sqlite").unlink()
-    with pytest.raises(CollectionError, match="does not find 16 of 16 passages by their own vector"):
+    with pytest.raises(CollectionError, match="does not find all of its passages by their own vector"):
         ChromaRetriever("books", embedder=_embedder(own_home, Other()), home=own_home)
 
 
@@ -350,15 +353,11 @@ def test_readers_keep_their_generation_while_a_new_one_is_published(own_home: Pa
     assert old.search([PASSAGES[0].content], 1)[0][0].passage == PASSAGES[0]
     assert new.search(["changed"], 1)[0][0].passage == Passage("p000", "changed")
     assert old.fingerprint != new.fingerprint
-    assert (folder / "chroma-1").exists()
+    assert (folder / "generation-1").exists()
     del old
     gc.collect()
     build_collection("books", [Passage("p000", "changed")], embedder=embedder, home=own_home)
-    assert sorted(path.name for path in folder.glob("*-*")) == [
-        "chroma-2",
-        "passages-2.jsonl",
-        "readers-2.lock",
-    ]
+    assert [path.name for path in folder.glob("*-*")] == ["generation-2"]
     assert new.search(["changed"], 1)[0][0].score == pytest.approx(1, abs=1e-5)
 
 

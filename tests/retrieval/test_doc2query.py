@@ -17,17 +17,17 @@ from querywright.models.store import open_store
 from querywright.retrieval.bm25 import BM25Retriever
 from querywright.retrieval.collection import MANIFEST
 from querywright.retrieval.doc2query import FOLDER, ExpandedRetriever
-from querywright.retrieval.index import build_collection
-from querywright.retrieval.question_records import (
+from querywright.retrieval.generated_questions import (
     COMPLETE,
     NONE,
     PARTIAL,
     PassageRecord,
     WrittenQuestion,
-    add_record,
     publish_questions,
     questions_folder,
+    write_records,
 )
+from querywright.retrieval.index import build_collection
 from querywright.retrieval.words import terms
 
 TEA = Passage("tea", "Tannins bind iron in the gut.", "Tea", {"source": "nih"})
@@ -94,8 +94,9 @@ def test_questions_that_are_not_published_are_not_searched(home: Path) -> None:
     before = ExpandedRetriever("foods", home=home)
     tea, _ = RECORDS
     folder = questions_folder("foods", home)
-    add_record(folder, replace(tea, questions=(WrittenQuestion("Is matcha green?", COMPLETE),)))
-    add_record(folder, PassageRecord("milk", MILK.text_digest(), "s", (WrittenQuestion("Is kefir milk?", COMPLETE),)))
+    edited = replace(tea, questions=(WrittenQuestion("Is matcha green?", COMPLETE),))
+    milk = PassageRecord("milk", MILK.text_digest(), "s", (WrittenQuestion("Is kefir milk?", COMPLETE),))
+    write_records(folder, [edited, milk])
     assert found(home, "matcha kefir") == []
     assert found(home, "cuppa") == ["tea"]
     assert ExpandedRetriever("foods", home=home).fingerprint == before.fingerprint
@@ -175,7 +176,7 @@ def test_a_filter_holds(home: Path) -> None:
 def test_where_no_questions_were_published_the_remedy_is_named(home: Path) -> None:
     manifest = questions_folder("foods", home) / MANIFEST
     manifest.write_text(manifest.read_text()[:-20])
-    with pytest.raises(CollectionError, match=r"'foods-questions' is damaged.*; run querywright questions build foods"):
+    with pytest.raises(CollectionError, match=r"'foods-questions' is damaged.*: querywright questions build foods"):
         ExpandedRetriever("foods", home=home)
     manifest.unlink()  # the records are still there
     with pytest.raises(CollectionError, match=r"no questions.*'foods'; write some: querywright questions build foods"):

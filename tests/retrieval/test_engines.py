@@ -18,10 +18,10 @@ from querywright.retrieval.callable import CallableRetriever, as_retriever
 from querywright.retrieval.chroma import ChromaRetriever
 from querywright.retrieval.doc2query import ExpandedRetriever
 from querywright.retrieval.engines import ENGINES, LEXICAL, Opened, check_engine, open_retriever, opened
+from querywright.retrieval.generated_questions import COMPLETE, PassageRecord, WrittenQuestion, publish_questions
 from querywright.retrieval.hybrid import HybridRetriever
 from querywright.retrieval.index import build_collection
 from querywright.retrieval.question_index import QuestionIndex
-from querywright.retrieval.question_records import COMPLETE, PassageRecord, WrittenQuestion, publish_questions
 from querywright.retrieval.types import VectorRetriever, kind_of
 
 PASSAGES = [

@@ -44,7 +44,7 @@ def cells_of(fitted):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_cells_are_the_groups_that_k_means_of_scikit_learn_finds(seed):
-    fitted = Prototypes.fit(IDS, VECTORS, 6, seed)
+    fitted = Prototypes(IDS, VECTORS, 6, seed)
     found = [cells_of(fitted)[id] for id in IDS]
     expected = KMeans(6, n_init=10, random_state=0).fit_predict(VECTORS)
     assert adjusted_rand_score(LABELS, expected) == 1.0
@@ -55,7 +55,7 @@ def test_cells_are_the_groups_that_k_means_of_scikit_learn_finds(seed):
 
 
 def test_a_query_goes_to_the_cell_of_largest_similarity_and_ranks_it_by_similarity():
-    fitted = Prototypes.fit(IDS, VECTORS, 6)
+    fitted = Prototypes(IDS, VECTORS, 6)
     rows, cells = {id: row for row, id in enumerate(IDS)}, cells_of(fitted)
     for query in QUERIES:
         found = next(fitted.cells(query))
@@ -67,7 +67,7 @@ def test_a_query_goes_to_the_cell_of_largest_similarity_and_ranks_it_by_similari
 
 
 def test_the_next_cells_follow_in_order_of_nearness():
-    fitted = Prototypes.fit(IDS, VECTORS, 6)
+    fitted = Prototypes(IDS, VECTORS, 6)
     found = ranked(fitted, QUERIES[0])
     assert sorted(id for id, _ in found) == sorted(IDS)
     cells = [cells_of(fitted)[id] for id, _ in found]
@@ -78,21 +78,21 @@ def test_the_next_cells_follow_in_order_of_nearness():
 
 
 def test_one_cell_is_a_plain_search():
-    fitted = Prototypes.fit(IDS, VECTORS, 1)
+    fitted = Prototypes(IDS, VECTORS, 1)
     for query, row in zip(QUERIES, QUERIES @ VECTORS.T, strict=True):
         assert [id for id, _ in ranked(fitted, query)] == [IDS[place] for place in np.argsort(-row)]
 
 
 def test_equal_questions_are_in_order_of_ids_and_share_one_cell():
     same = np.repeat(VECTORS[:1], 5, axis=0)
-    fitted = Prototypes.fit(["e", "b", "d", "a", "c"], same, 3)
+    fitted = Prototypes(["e", "b", "d", "a", "c"], same, 3)
     assert len(fitted) == 1
     assert [id for id, _ in ranked(fitted, same[0])] == ["a", "b", "c", "d", "e"]
 
 
 def test_the_same_seed_gives_the_same_prototypes():
     hard = groups(spread=1.0)[0]
-    one, same, other = (Prototypes.fit(IDS, hard, 12, seed) for seed in (1, 1, 2))
+    one, same, other = (Prototypes(IDS, hard, 12, seed) for seed in (1, 1, 2))
     assert np.array_equal(one.prototypes, same.prototypes)
     assert ranked(one, QUERIES[0]) == ranked(same, QUERIES[0])
     assert not np.array_equal(one.prototypes, other.prototypes)
@@ -100,7 +100,7 @@ def test_the_same_seed_gives_the_same_prototypes():
 
 def test_every_question_is_in_the_cell_of_its_nearest_prototype():
     hard = groups(spread=1.0)[0]
-    fitted = Prototypes.fit(IDS, hard)
+    fitted = Prototypes(IDS, hard)
     assert len(fitted) <= 15  # the square root of 240
     cells = cells_of(fitted)
     assert [cells[id] for id in IDS] == (hard @ fitted.prototypes.T).argmax(axis=1).tolist()
@@ -119,10 +119,10 @@ def test_every_question_is_in_the_cell_of_its_nearest_prototype():
 )
 def test_what_cannot_be_fitted_is_refused(ids, vectors, count):
     with pytest.raises(InputError, match="prototypes"):
-        Prototypes.fit(ids, vectors, count)
+        Prototypes(ids, vectors, count)
 
 
 def test_a_vector_of_another_shape_is_refused():
-    fitted = Prototypes.fit(IDS, VECTORS, 6)
+    fitted = Prototypes(IDS, VECTORS, 6)
     with pytest.raises(InputError, match=r"shape \(16,\)"):
         fitted.cells(QUERIES[0, :3])

@@ -16,9 +16,7 @@ from querywright.data.types import Passage
 from querywright.errors import CollectionError, DataError, InputError
 from querywright.models.embedder import Embedder
 from querywright.retrieval.collection import building, published_passages
-from querywright.retrieval.index import build_collection
-from querywright.retrieval.question_files import COLUMNS, export_questions, import_questions
-from querywright.retrieval.question_records import (
+from querywright.retrieval.generated_questions import (
     COMPLETE,
     IMPORTED,
     LOCK,
@@ -31,6 +29,8 @@ from querywright.retrieval.question_records import (
     questions_folder,
     read_records,
 )
+from querywright.retrieval.index import build_collection
+from querywright.retrieval.question_files import COLUMNS, export_questions, import_questions
 
 IRON = Passage("iron", "Tea hinders the uptake of iron.")
 TEA = Passage("tea", "Tea is drunk in the afternoon.", "Tea")

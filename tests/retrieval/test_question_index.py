@@ -16,24 +16,24 @@ from querywright.data.types import Passage
 from querywright.errors import CollectionError, InputError
 from querywright.models.embedder import Embedder, Vectors
 from querywright.models.store import open_store
-from querywright.retrieval.answer_pairs import Pair, write_pairs
 from querywright.retrieval.chroma import ChromaRetriever
 from querywright.retrieval.chroma_index import ChromaIndex
-from querywright.retrieval.index import build_collection
-from querywright.retrieval.question_index import QuestionIndex
-from querywright.retrieval.question_match import Matching
-from querywright.retrieval.question_opening import published_questions
-from querywright.retrieval.question_records import (
+from querywright.retrieval.generated_questions import (
     COMPLETE,
     NONE,
     PARTIAL,
+    AnswerPair,
     PassageRecord,
     WrittenQuestion,
     publish_questions,
     question_id,
     questions_folder,
     questions_name,
+    write_pairs,
 )
+from querywright.retrieval.index import build_collection
+from querywright.retrieval.question_index import QuestionIndex
+from querywright.retrieval.question_match import Matching
 from querywright.retrieval.types import Retriever, VectorRetriever, kind_of
 
 ANGLES = {
@@ -158,10 +158,10 @@ def test_stored_answers_are_followed_but_for_those_of_changed_passages(tmp_path:
     question, digests = question_id("salt", "bread 12"), {passage.id: passage.text_digest() for passage in PASSAGES}
     before = QuestionIndex("body", embedder=embedder(tmp_path), home=tmp_path)
     pairs = [
-        Pair(question, "rest", digests["rest"], 1.0, judged=True),
-        Pair(question, "tea", "another digest", 1.0, judged=True),
-        Pair(question, "feet", digests["feet"], 0.4, judged=False),
-        Pair("a question that is gone", "cuff", digests["cuff"], 1.0, judged=True),
+        AnswerPair(question, "rest", digests["rest"], 1.0, judged=True),
+        AnswerPair(question, "tea", "another digest", 1.0, judged=True),
+        AnswerPair(question, "feet", digests["feet"], 0.4, judged=False),
+        AnswerPair("a question that is gone", "cuff", digests["cuff"], 1.0, judged=True),
     ]
     write_pairs(questions_folder("body", tmp_path), pairs)
     index = QuestionIndex("body", embedder=embedder(tmp_path), home=tmp_path)
@@ -188,7 +188,9 @@ def test_prototypes_are_of_all_questions_and_give_what_their_cells_hold(index: Q
 
 def test_stored_answers_of_which_none_holds_are_no_answers(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     publish(tmp_path, "body", WRITTEN)
-    write_pairs(questions_folder("body", tmp_path), [Pair("gone", "rest", PASSAGES[4].text_digest(), 1.0, judged=True)])
+    write_pairs(
+        questions_folder("body", tmp_path), [AnswerPair("gone", "rest", PASSAGES[4].text_digest(), 1.0, judged=True)]
+    )
     with caplog.at_level(logging.WARNING):
         index = QuestionIndex("body", embedder=embedder(tmp_path), home=tmp_path)
     assert "1 of 1 stored answers" in caplog.text
@@ -293,23 +295,16 @@ def test_no_questions_and_questions_of_another_embedder(tmp_path: Path) -> None:
     publish(tmp_path, "body", WRITTEN)
     other = embedder(tmp_path, "other:2")
     build_collection("body", PASSAGES, embedder=other, home=tmp_path)
-    with pytest.raises(CollectionError, match=r"embedded with 'angle:2'.*given is 'other:2'.*questions build body"):
+    with pytest.raises(
+        CollectionError, match=r"built with the embedder 'angle:2'.*given is 'other:2'.*questions build body"
+    ):
         QuestionIndex("body", embedder=other, home=tmp_path)
     with pytest.raises(CollectionError, match="was built with the embedder 'other:2'"):
         QuestionIndex("body", embedder=embedder(tmp_path), home=tmp_path)
     open_store(tmp_path).close()
 
 
-def test_the_manifest_of_the_questions_is_read_once(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    read, opened = Path.read_bytes, list[str]()
-    monkeypatch.setattr(Path, "read_bytes", lambda path: (opened.append("/".join(path.parts[-2:])), read(path))[1])
-    QuestionIndex("body", embedder=embedder(home), home=home)
-    assert opened.count("body-questions/manifest.json") == 1
-    published_questions("body", home)
-    assert opened.count("body-questions/manifest.json") == 2
-
-
-@pytest.mark.parametrize("damaged", ["manifest.json", "passages-1.jsonl"])
+@pytest.mark.parametrize("damaged", ["manifest.json", "generation-1/passages.jsonl"])
 def test_damaged_questions_are_told_with_the_remedy(tmp_path: Path, damaged: str) -> None:
     publish(tmp_path, "body", WRITTEN)
     (questions_folder("body", tmp_path) / damaged).write_text("{")

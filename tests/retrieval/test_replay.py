@@ -13,17 +13,16 @@ import pytest
 from querywright.data.types import Passage
 from querywright.errors import InputError
 from querywright.models.store import Store
-from querywright.programs import TECHNIQUES, HyDE
+from querywright.programs import TECHNIQUES
 from querywright.retrieval.bm25 import BM25Retriever
 from querywright.retrieval.callable import CallableRetriever, as_retriever
 from querywright.retrieval.chroma import ChromaRetriever
 from querywright.retrieval.engines import Opened, open_retriever, opened
+from querywright.retrieval.generated_questions import COMPLETE, PassageRecord, WrittenQuestion, publish_questions
 from querywright.retrieval.hybrid import HybridRetriever
 from querywright.retrieval.index import build_collection
 from querywright.retrieval.question_index import QuestionIndex
 from querywright.retrieval.question_match import Matching
-from querywright.retrieval.question_records import COMPLETE, PassageRecord, WrittenQuestion, publish_questions
-from querywright.retrieval.rankings import depth_for
 from querywright.retrieval.replay import ReplayRetriever, searched_by
 from querywright.retrieval.types import Hit, VectorRetriever, kind_of
 
@@ -157,10 +156,20 @@ def test_deeper_than_before_is_searched_again_and_replaces_it(store):
     assert len(replay.search(["a"], 90)[0]) == 90
     assert [k for _, k in inner.asked] == [25, 100]
 
-    other = ReplayRetriever(inner, store=store, deepest=5)  # finds the deeper one
+    other = ReplayRetriever(inner, store=store, deepest=60)
     assert found(other.search(["a"], 80)) == found(replay.search(["a"], 80))
     assert found(other.search(["a"], 10)) == found(replay.search(["a"], 10))
     assert len(inner.asked) == 2
+
+
+def test_rankings_that_memory_has_no_room_for_come_from_the_store(store, monkeypatch):
+    monkeypatch.setattr("querywright.retrieval.replay.MOST_RANKINGS", 2)
+    inner = Listed()
+    replay = ReplayRetriever(inner, store=store, deepest=10)
+    for _ in range(3):
+        for query in "abc":
+            replay.search([query], 3)
+    assert len(inner.asked) == 3
 
 
 def test_another_process_finds_rankings_in_the_store(store):
@@ -186,8 +195,7 @@ def test_another_fingerprint_has_other_rankings(store):
 
 @pytest.mark.parametrize(
     "value",
-    [b"{", b"[]", b'{"ids": ["p1"], "scores": []}', b'{"ids": ["gone"], "scores": [1.0]}', b'{"ids": 3, "scores": 4}',
-     b'{"ids": ["p1"], "scores": ["high"]}', b"\xff"],
+    [b"{", b"{}x", b'[["p1"]]', b'[["gone", 1.0]]', b"[3]", b'[["p1", "high"]]', b"\xff"],
 )  # fmt: skip
 def test_what_is_damaged_is_searched_again(value, store):
     inner = Listed()
@@ -249,23 +257,6 @@ def test_a_hybrid_beyond_its_own_depth_is_searched_for_each_k():
     replay = ReplayRetriever(inner, store=None, deepest=30)
     for k in (2, 10, 11, 30, 11, 5):
         assert found(replay.search(["a", "b"], k)) == found(inner.search(["a", "b"], k))
-
-
-@pytest.mark.parametrize(
-    ("k", "deepest", "limit", "searched", "name", "others"),
-    [
-        (5, 20, None, 25, "up to 25", 7),
-        (5, 26, None, 50, "up to 50", 6),
-        (5000, 26, None, 5000, "up to 5000", 0),
-        (5, 20, 100, 25, "up to 25", 2 + 0),
-        (5, 70, 100, 100, "up to 100", 0),
-        (101, 20, 100, 101, "exactly 101", 0),
-        (5, 20, 0, 5, "exactly 5", 0),
-    ],
-)
-def test_how_deep_a_ranking_is_searched(k, deepest, limit, searched, name, others):
-    depth = depth_for(k, deepest, limit)
-    assert (depth.searched, depth.name, len(depth.others)) == (searched, name, others)
 
 
 def test_hits_are_handed_out_in_lists_of_ones_own():
@@ -344,17 +335,6 @@ def test_it_passes_for_what_it_wraps(home, store):
     assert isinstance(index.plain.inner, ChromaRetriever)
 
 
-def test_hyde_embeds_only_what_is_new(home):
-    embedder = Embedder()
-    replay = ReplayRetriever(ChromaRetriever("c", embedder=embedder, home=home), store=None, deepest=10)
-    technique = HyDE(replay)
-    assert technique.retriever is replay
-    before = len(embedder.encoded)
-    replay.embed(["a", "b", "a"])
-    replay.embed(["b", "c"])
-    assert embedder.encoded[before:] == ["a", "b", "c"]
-
-
 def test_many_threads(store):
     inner = Listed()
     replay = ReplayRetriever(inner, store=store, deepest=10)
@@ -374,4 +354,4 @@ def test_bm25_scores_come_back_exactly(home, store):
             "SELECT value FROM querywright_entries WHERE kind = ? LIMIT 1", (f"ranking:{inner.fingerprint}",)
         ).fetchone()
     )
-    assert set(json.loads(value)) == {"ids", "scores"}
+    assert {len(row) for row in json.loads(value)} == {2}

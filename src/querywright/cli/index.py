@@ -44,8 +44,8 @@ def index(
     from querywright.models.embedder import resolve_embedder
     from querywright.models.store import open_store
     from querywright.retrieval.collection import collection_folder
+    from querywright.retrieval.generated_questions import check_indexed_name
     from querywright.retrieval.index import build_collection
-    from querywright.retrieval.question_records import check_indexed_name
 
     folder = working_folder(output.home)
     collection_folder(collection, folder)

@@ -24,8 +24,7 @@ from querywright.cli.workspace import Workspace, lm_failures
 from querywright.errors import InputError
 
 if TYPE_CHECKING:
-    from querywright.optimize.question_build import QuestionsReport
-    from querywright.optimize.question_made import QuestionsMade
+    from querywright.optimize.question_build import QuestionsMade, QuestionsReport
     from querywright.optimize.question_stats import QuestionStats
 
 SHOWN = 10
@@ -85,12 +84,12 @@ def build(
     writer = QuestionWriter(num_questions, batch_size)
     workspace = Workspace.open(output.home, lm)
     judging = workspace.judge_lm(lm, judge)
-    records = None
+    runner = None
     if engine == RAY:
-        from querywright.optimize.question_processes import BuildNames, LMName, in_processes
+        from querywright.optimize.question_ray import LMName, RayBuild, in_ray
 
         other = judge.beside(lm)
-        names = BuildNames(
+        names = RayBuild(
             home=str(workspace.home),
             lm=LMName(lm.lm, lm.api_base, lm.api_key_env),
             judge_lm=None if other is None else LMName(other.lm, other.api_base, other.api_key_env),
@@ -99,7 +98,7 @@ def build(
             threads=run.threads,
             max_calls=lm.max_calls,
         )
-        records = in_processes(names, workers=workers or WORKERS, ledger=workspace.ledger)
+        runner = in_ray(names, workers=workers or WORKERS, ledger=workspace.ledger)
     # Ray tells on standard output that a process died.
     with progress() as update, lm_failures(), contextlib.redirect_stdout(sys.stderr):
         report = build_questions(
@@ -108,7 +107,7 @@ def build(
             judge_lm=judging,
             embedder=resolve_embedder(embedder, store=workspace.store),
             writer=writer,
-            records=records,
+            runner=runner,
             **run.given,
             limit=limit,
             prune=prune,

@@ -11,7 +11,7 @@ from querywright.cli.show import note, print_json, progress, say
 from querywright.cli.workspace import Workspace, lm_failures
 
 if TYPE_CHECKING:
-    from querywright.optimize.question_set import QuestionSet
+    from querywright.optimize.testsets import Kind
 
 testset_app = make_app("testset", "Write questions to test an index of questions with.")
 
@@ -41,15 +41,7 @@ def rephrase_command(
         number: Questions in the set.
         seed: Of the order in which questions are asked for.
     """
-    from querywright.optimize.testsets import rephrase
-
-    _check(save_to)
-    workspace = Workspace.open(output.home, lm)
-    with progress() as update, lm_failures():
-        made = rephrase(
-            collection, lm=workspace.lm, number=number, seed=seed, **run.given, home=workspace.home, progress=update
-        )
-    _finish(made, save_to, workspace, output.as_json)
+    _make("rephrase", collection, save_to, lm, None, run, output, number=number, seed=seed)
 
 
 @testset_app.command(name="out-of-distribution")
@@ -78,44 +70,46 @@ def out_of_distribution_command(
         number: Questions at most. Default: one a passage.
         seed: Of the order in which questions are asked for.
     """
-    from querywright.optimize.testsets import out_of_distribution
-
-    _check(save_to)
-    judge.check()
-    workspace = Workspace.open(output.home, lm)
-    judging = workspace.judge_lm(lm, judge)
-    with progress() as update, lm_failures():
-        made = out_of_distribution(
-            collection,
-            lm=workspace.lm,
-            judge_lm=judging,
-            number=number,
-            seed=seed,
-            **run.given,
-            home=workspace.home,
-            progress=update,
-        )
-    _finish(made, save_to, workspace, output.as_json)
+    _make("out-of-distribution", collection, save_to, lm, judge, run, output, number=number, seed=seed)
 
 
-def _check(save_to: Path) -> None:
-    from querywright.optimize.question_set import card_file, check_set_file
+def _make(
+    kind: Kind,
+    collection: str,
+    save_to: Path,
+    lm: LimitedLM,
+    judge: JudgeLM | None,
+    run: RunOptions,
+    output: Output,
+    **asked: Any,
+) -> None:
+    """Make the set, write it and say what it is."""
+    from querywright.optimize.testsets import card_file, check_set_file, index_models, make_testset, write_question_set
 
     check_set_file(save_to)
     for file in (save_to, card_file(save_to)):
         check_file(file, "--out", parents=True)
-
-
-def _finish(made: QuestionSet, save_to: Path, workspace: Workspace, as_json: bool) -> None:
-    """Write the set and say what it is."""
-    from querywright.optimize.question_set import card_file, index_models, write_question_set
-
+    if judge is not None:
+        judge.check()
+    workspace = Workspace.open(output.home, lm)
+    judging = None if judge is None else workspace.judge_lm(lm, judge)
+    with progress() as update, lm_failures():
+        made = make_testset(
+            kind,
+            collection,
+            lm=workspace.lm,
+            judge_lm=judging,
+            **asked,
+            **run.given,
+            home=workspace.home,
+            progress=update,
+        )
     card = write_question_set(save_to, made, index_models(made.collection, workspace.home))
     for line in card["cautions"]:
         note(f"warning: {line}", style="yellow")
     if made.wanted is not None and card["kept"] < made.wanted:
         note(f"{card['kept']} questions, not {made.wanted}: the index gives no more", style="yellow")
-    if as_json:
+    if output.as_json:
         print_json(card)
         return
     say(f"{made.kind} of {made.collection}: {card['kept']} questions of {made.asked} asked for, seed {made.seed}")

@@ -1,26 +1,35 @@
-"""A partly known matrix of answerability, completed as one of low rank, and held against judgements it has not seen.
+"""The matrix of which passages answer which questions: pairs to judge, and its completion as one of low rank.
 
-A matrix of m by n of rank r is fixed by r (m + n - r) numbers; fewer cells than that cannot give it back, whatever the
-method. Whether enough are known is not asked in theory but seen on judged pairs that are held out: where the
-completion does not predict them better than their mean does, it is refused.
+A cell is the row of its question times the number of passages, plus the row of its passage. A matrix of m by n of rank
+r is fixed by r (m + n - r) numbers; fewer cells than that cannot give it back, whatever the method. Whether enough are
+known is not asked in theory but seen on judged pairs that are held out: where the completion does not predict them
+better than their mean does, it is refused.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from querywright.errors import InputError
-from querywright.retrieval.answer_choice import Floats, Highest, Integers, blocks
+from querywright.models.embedder import Vectors
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
+Integers = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Shape = tuple[int, int]
+
+BLOCK_CELLS = 2_000_000
+"""Cells that are looked at at a time."""
+PLACES = 6
+"""Places to which values are compared: what differs less is equal, so that rounding in the last bit orders nothing."""
 RANKS = (1, 2, 3, 5, 8)
 RIDGES = (10.0, 3.0, 1.0, 0.3, 0.1, 0.03, 0.01)
 ITERATIONS = 200
@@ -31,76 +40,45 @@ HELD_OUT = 0.2
 ANSWERED = 0.5
 """The least value that is an answer where values are made yes or no."""
 
-_BLOCK_ROWS = 16_384
-
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Cells:
-    """Known cells of a matrix, each once.
+class Known:
+    """Known cells of a matrix, each once, and their values."""
 
-    Args:
-        rows: Row of each cell.
-        columns: Column of each cell.
-        values: Value of each cell.
-    """
-
-    rows: Integers
-    columns: Integers
+    cells: Integers
     values: Floats
 
     def __len__(self) -> int:
-        return len(self.values)
+        return len(self.cells)
 
-    def __getitem__(self, chosen: Integers | NDArray[np.bool_]) -> Cells:
-        return Cells(self.rows[chosen], self.columns[chosen], self.values[chosen])
+    def __getitem__(self, chosen: Integers | NDArray[np.bool_]) -> Known:
+        return Known(self.cells[chosen], self.values[chosen])
 
-    def __add__(self, other: Cells) -> Cells:
-        pairs = ((self.rows, other.rows), (self.columns, other.columns))
-        rows, columns = (np.concatenate(pair) for pair in pairs)
-        return Cells(rows, columns, np.concatenate([self.values, other.values]))
+    def __add__(self, other: Known) -> Known:
+        return Known(np.concatenate([self.cells, other.cells]), np.concatenate([self.values, other.values]))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LowRank:
-    """A completed matrix as a mean and two factors.
-
-    Args:
-        rows: A row of numbers a row of the matrix.
-        columns: A row of numbers a column of the matrix.
-        mean: What is added to their products.
-        bounds: Values outside are set to the nearer one. Default: none.
-    """
+    """A completed matrix: the mean and the product of two factors, held within 0 and 1."""
 
     rows: Floats
     columns: Floats
     mean: float
-    bounds: tuple[float, float] = (-math.inf, math.inf)
 
-    def at(self, rows: Integers, columns: Integers) -> Floats:
+    def at(self, cells: Integers) -> Floats:
         """The values of some cells."""
-        products: Floats = np.einsum("ij,ij->i", self.rows[rows], self.columns[columns])
-        return np.clip(self.mean + products, *self.bounds)
+        rows, columns = np.divmod(cells, len(self.columns))
+        values: Floats = np.clip(self.mean + np.einsum("ij,ij->i", self.rows[rows], self.columns[columns]), 0.0, 1.0)
+        return values
 
-    def above(self, cut: float, most: int, known: Integers) -> Cells:
-        """The cells of at least a value, highest first, equal ones in order of row and column.
+    def above(self, cut: float, most: int, without: Integers) -> Known:
+        """The cells of at least a value but for some, at most so many, highest first, equal ones in their order."""
 
-        Memory: a block of the matrix at a time.
+        def values(start: int, stop: int) -> Floats:
+            return np.clip(self.mean + self.rows[start:stop] @ self.columns.T, 0.0, 1.0)
 
-        Args:
-            cut: The least value.
-            most: At most so many.
-            known: Cells that are left out: row times the number of columns, plus column.
-        """
-        width = len(self.columns)
-        highest = Highest(most, cut)
-        known = np.sort(known)
-        for start, stop in blocks(len(self.rows), width):
-            values = np.clip(self.mean + self.rows[start:stop] @ self.columns.T, *self.bounds).ravel()
-            first, last = np.searchsorted(known, [start * width, stop * width])
-            values[known[first:last] - start * width] = -np.inf
-            highest.add(start * width, values)
-        cells, found = highest.best()
-        return Cells(cells // max(width, 1), cells % max(width, 1), found)
+        return _highest(values, (len(self.rows), len(self.columns)), without, most, cut)[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,24 +115,81 @@ class Validation:
     reason: str = ""
 
 
-def complete(
-    known: Cells,
-    shape: tuple[int, int],
+def near_pairs(
+    questions: Vectors,
+    passages: Vectors,
+    without: Integers,
     *,
-    rank: int,
-    ridge: float,
-    seed: int = 0,
-    bounds: tuple[float, float] = (-math.inf, math.inf),
-) -> LowRank:
+    threshold: float | None = None,
+    percentile: float | None = None,
+    most: int,
+) -> tuple[Known, int]:
+    """The cells of the most similar question and passage.
+
+    Args:
+        questions: A row of length 1 a question.
+        passages: A row of length 1 a passage.
+        without: Cells that are left out, such as that of a question and the passage it was written for.
+        threshold: The least similarity, -1 to 1. Default None.
+        percentile: Only the pairs above this percentile of all, 0 to 100 (excluded). Default None.
+        most: At most so many, 1 or more.
+
+    Returns:
+        Cells and cosine similarities, highest first, equal ones in their order; and how many the threshold or the
+        percentile admits, which is more where they were too many.
+
+    Raises:
+        InputError: When not just one of threshold and percentile is given, or a number is out of range.
+
+    Source: QB-RAG, arXiv:2407.18044, which judges pairs above a similarity threshold or percentile. The cap is ours.
+    """
+    if (threshold is None) == (percentile is None):
+        raise InputError("give either a threshold or a percentile of similarity, and not both")
+    if most < 1:
+        raise InputError(f"most must be 1 or more, but got {most}")
+    if threshold is not None and not -1 <= threshold <= 1:
+        raise InputError(f"a cosine similarity is from -1 to 1, but got the threshold {threshold}")
+    if percentile is not None and not 0 <= percentile < 100:
+        raise InputError(f"a percentile is from 0 to below 100, but got {percentile}")
+    shape = len(questions), len(passages)
+    floor, admitted = -1.0 if threshold is None else threshold, None
+    if percentile is not None:
+        admitted = round((math.prod(shape) - len(without)) * (1 - percentile / 100))
+        most = min(most, admitted)
+    found, eligible = _highest(lambda start, stop: questions[start:stop] @ passages.T, shape, without, most, floor)
+    return found, eligible if admitted is None else admitted
+
+
+def far_pairs(shape: Shape, without: Integers, count: int, seed: int) -> Integers:
+    """Cells drawn at random, each as likely as any other, in the order in which they were drawn.
+
+    Args:
+        shape: Questions and passages.
+        without: Cells that are not drawn. What is drawn of the others does not depend on them.
+        count: How many; fewer where fewer are left.
+        seed: Of the drawing.
+    """
+    total = math.prod(shape)
+    count, size = min(count, total - len(np.unique(without))), 2 * count
+    while True:
+        random = np.random.default_rng(seed)
+        drawn = random.permutation(total) if total <= BLOCK_CELLS else random.integers(total, size=size)
+        distinct = drawn[np.sort(np.unique(drawn, return_index=True)[1])]
+        found: Integers = distinct[~np.isin(distinct, without)]
+        if len(found) >= count:
+            return found[:count]
+        size *= 2
+
+
+def complete(known: Known, shape: Shape, *, rank: int, ridge: float, seed: int = 0) -> LowRank:
     """The matrix of a rank that comes nearest to the known cells, with a ridge.
 
     Args:
         known: At least one cell.
-        shape: Rows and columns.
+        shape: Questions and passages.
         rank: 1 or more.
         ridge: Weight of the squares of both factors, above 0, for cells scaled to a variance of 1.
         seed: Of the first factors. Default 0.
-        bounds: As ``LowRank`` has them. Default: none.
 
     Raises:
         InputError: When no cell is known, or rank or ridge is out of range.
@@ -167,19 +202,12 @@ def complete(
             f"completion needs a known cell, a rank of 1 or more and a ridge above 0, but got {len(known)}, {rank}, "
             f"{ridge}"
         )
-    path = (*(one for one in RIDGES if one > ridge), ridge)
-    *_, (_, found) = _along(known, shape, rank, path, seed)
-    return replace(found, bounds=bounds)
+    *_, (_, found) = _along(known, shape, rank, (*(one for one in RIDGES if one > ridge), ridge), seed)
+    return found
 
 
 def completed(
-    given: Cells,
-    judged: Cells,
-    shape: tuple[int, int],
-    *,
-    far: NDArray[np.bool_] | None = None,
-    seed: int = 0,
-    bounds: tuple[float, float] = (-math.inf, math.inf),
+    given: Known, judged: Known, shape: Shape, *, far: NDArray[np.bool_], seed: int = 0
 ) -> tuple[LowRank | None, Validation]:
     """A completion whose rank and ridge were chosen, and whose worth was seen, on judged pairs it was not made from.
 
@@ -191,104 +219,108 @@ def completed(
     Args:
         given: Cells that are known without a judge, such as questions with their own passage; none is held out.
         judged: Cells that were judged; none of them in ``given``.
-        shape: Rows and columns.
-        far: Which of the judged were drawn at random from the whole matrix. Default: none.
+        shape: Questions and passages.
+        far: Which of the judged were drawn at random from the whole matrix.
         seed: Of the split and the first factors. Default 0.
-        bounds: As ``LowRank`` has them. Default: none.
 
     Returns:
         The completion, None where it is refused, and what it was worth.
     """
     if len(judged) < FEWEST_JUDGED:
-        reason = (
-            f"{len(judged)} judged pairs are too few to choose and to validate a completion; {FEWEST_JUDGED} are needed"
-        )
-        return None, Validation(len(judged), reason=reason)
+        few = f"{len(judged)} judged pairs are too few to choose and to validate a completion; {FEWEST_JUDGED} are"
+        return None, Validation(len(judged), reason=f"{few} needed")
     order = np.random.default_rng(seed).permutation(len(judged))
     share = round(HELD_OUT * len(judged))
-    test, choice, rest = order[:share], order[share : 2 * share], order[2 * share :]
-    rank, ridge = _chosen(given + judged[rest], judged[choice], shape, seed, bounds)
+    test, choice, rest = judged[order[:share]], judged[order[share : 2 * share]], judged[order[2 * share :]]
+    errors = [
+        (float(((found.at(choice.cells) - choice.values) ** 2).mean()), rank, -ridge)
+        for rank in RANKS
+        if rank <= min(shape)
+        for ridge, found in _along(given + rest, shape, rank, RIDGES, seed)
+    ]
+    _, rank, minus = min(errors)  # of equal ones the smaller rank, the larger ridge
     seen = judged[order[share:]]
-    made = complete(given + seen, shape, rank=rank, ridge=ridge, seed=seed, bounds=bounds)
-    distant = np.zeros(len(judged), dtype=bool) if far is None else far
-    found = _validated(made, judged[test], float(seen.values.mean()), distant[test])
-    found = replace(found, judged=len(judged), rank=rank, ridge=ridge)
-    if not found.used:
-        return None, found
-    return complete(given + judged, shape, rank=rank, ridge=ridge, seed=seed, bounds=bounds), found
+    made = complete(given + seen, shape, rank=rank, ridge=-minus, seed=seed)
+    worth = _validated(made.at(test.cells), test.values, float(seen.values.mean()), far[order[:share]])
+    worth = replace(worth, judged=len(judged), rank=rank, ridge=-minus)
+    return complete(given + judged, shape, rank=rank, ridge=-minus, seed=seed) if worth.used else None, worth
 
 
-def _validated(made: LowRank, held: Cells, base: float, far: NDArray[np.bool_]) -> Validation:
-    predicted = made.at(held.rows, held.columns)
-    errors, base_errors = (predicted - held.values) ** 2, (base - held.values) ** 2
+def _validated(predicted: Floats, true: Floats, base: float, far: NDArray[np.bool_]) -> Validation:
+    from scipy.stats import mannwhitneyu
+
+    answers = true >= ANSWERED
+    right, base_right = (predicted >= ANSWERED) == answers, (base >= ANSWERED) == answers
+    errors, base_errors = (predicted - true) ** 2, (base - true) ** 2
     saved = base_errors - errors
     gain_low = float(saved.mean() - 1.96 * saved.std(ddof=1) / math.sqrt(len(saved)))
-    truth = held.values >= ANSWERED
-    right = (predicted >= ANSWERED) == truth
-    base_right = truth if base >= ANSWERED else ~truth
+    auc = math.nan
+    if 0 < answers.sum() < len(answers):
+        above = mannwhitneyu(predicted[answers], predicted[~answers]).statistic
+        auc = float(above) / float(answers.sum() * (~answers).sum())
     reason = ""
     if not gain_low > 0:
         reason = "it does not clearly beat the base rate on held-out judged pairs"
     elif right[far].sum() < base_right[far].sum():
         reason = "among held-out pairs drawn at random it is more often wrong than the base rate"
     return Validation(
-        judged=len(held),
-        held=len(held),
+        judged=len(true),
+        held=len(true),
         rmse=math.sqrt(errors.mean()),
         base_rmse=math.sqrt(base_errors.mean()),
         accuracy=float(right.mean()),
         base_accuracy=float(base_right.mean()),
-        auc=_auc(predicted, truth),
+        auc=auc,
         gain_low=gain_low,
         used=not reason,
         reason=reason,
     )
 
 
-def _auc(predicted: Floats, truth: NDArray[np.bool_]) -> float:
-    from scipy.stats import rankdata
-
-    positive, negative = int(truth.sum()), int((~truth).sum())
-    if not positive or not negative:
-        return math.nan
-    above = float(rankdata(predicted)[truth].sum()) - positive * (positive + 1) / 2
-    return above / (positive * negative)
-
-
-def _chosen(
-    known: Cells, held: Cells, shape: tuple[int, int], seed: int, bounds: tuple[float, float]
-) -> tuple[int, float]:
-    """The rank and ridge with the least error on held-out cells; of equal ones the smaller rank, the larger ridge."""
-    tried: list[tuple[float, int, float]] = []
-    for rank in (one for one in RANKS if one <= min(shape)):
-        for ridge, found in _along(known, shape, rank, RIDGES, seed):
-            predicted = replace(found, bounds=bounds).at(held.rows, held.columns)
-            tried.append((float(((predicted - held.values) ** 2).mean()), rank, -ridge))
-    _, rank, minus = min(tried)
-    return rank, -minus
+def _highest(
+    values: Callable[[int, int], NDArray[np.floating[Any]]], shape: Shape, without: Integers, most: int, floor: float
+) -> tuple[Known, int]:
+    """The highest cells of a matrix whose rows are made some at a time, and how many reach the floor."""
+    cells, found, reached = np.empty(0, dtype=np.int64), np.empty(0), 0
+    without, width = np.sort(without), max(shape[1], 1)
+    step = max(1, BLOCK_CELLS // width)
+    least = floor
+    for start in range(0, shape[0], step):
+        stop = min(start + step, shape[0])
+        block = np.round(values(start, stop).ravel().astype(np.float64), PLACES)
+        first, last = np.searchsorted(without, [start * width, stop * width])
+        block[without[first:last] - start * width] = -np.inf
+        reached += int((block >= floor).sum())
+        high = np.flatnonzero(block >= least)
+        cells, found = np.concatenate([cells, start * width + high]), np.concatenate([found, block[high]])
+        order = np.lexsort((cells, -found))[:most]
+        cells, found = cells[order], found[order]
+        if 0 < most == len(order):
+            least = max(least, float(found[-1]))
+    return Known(cells, found), reached
 
 
 def _along(
-    known: Cells, shape: tuple[int, int], rank: int, ridges: Sequence[float], seed: int
+    known: Known, shape: Shape, rank: int, ridges: Sequence[float], seed: int
 ) -> Iterator[tuple[float, LowRank]]:
     """The completion for each ridge, largest first; the factors of one are where the next begins."""
     from scipy.sparse import csr_array
 
     mean, scale = float(known.values.mean()), float(known.values.std()) or 1.0
     centred = (known.values - mean) / scale
-    place = (known.rows, known.columns)
-    cells, known_cells = csr_array((centred, place), shape=shape), csr_array((np.ones(len(known)), place), shape=shape)
-    turned, known_turned = cells.T.tocsr(), known_cells.T.tocsr()
+    place = np.divmod(known.cells, shape[1])
+    cells, is_known = csr_array((centred, place), shape=shape), csr_array((np.ones(len(known)), place), shape=shape)
+    turned, known_turned = cells.T.tocsr(), is_known.T.tocsr()
     first: Floats = np.random.default_rng(seed).normal(size=(shape[1], rank))
     columns = first
     for ridge in ridges:
         columns = columns + REVIVAL * first  # a direction that a larger ridge put out can come back
-        rows = _solved(cells, known_cells, columns, ridge)
+        rows = _solved(cells, is_known, columns, ridge)
         last = math.inf
         for _ in range(ITERATIONS):
             columns = _solved(turned, known_turned, rows, ridge)
-            rows = _solved(cells, known_cells, columns, ridge)
-            left = centred - np.einsum("ij,ij->i", rows[known.rows], columns[known.columns])
+            rows = _solved(cells, is_known, columns, ridge)
+            left = centred - np.einsum("ij,ij->i", rows[place[0]], columns[place[1]])
             loss = float(left @ left + ridge * ((rows**2).sum() + (columns**2).sum()))
             if last - loss <= TOLERANCE * loss:
                 break
@@ -300,9 +332,6 @@ def _solved(cells: csr_array, known: csr_array, other: Floats, ridge: float) -> 
     """The factor of the rows that fits their known cells best, given that of the columns."""
     rank = other.shape[1]
     products = (other[:, :, None] * other[:, None, :]).reshape(len(other), -1)
-    found = np.empty((cells.shape[0], rank))
-    for start in range(0, len(found), _BLOCK_ROWS):
-        part = slice(start, start + _BLOCK_ROWS)
-        grams = (known[part] @ products).reshape(-1, rank, rank) + ridge * np.eye(rank)
-        found[part] = np.linalg.solve(grams, (cells[part] @ other)[..., None])[..., 0]
-    return found
+    grams = (known @ products).reshape(-1, rank, rank) + ridge * np.eye(rank)
+    solved: Floats = np.linalg.solve(grams, (cells @ other)[..., None])[..., 0]
+    return solved

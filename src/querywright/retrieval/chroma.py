@@ -1,31 +1,36 @@
-"""Dense retrieval over a published Chroma collection."""
+"""Dense retrieval over a Chroma collection: one that was built and published here, or one of the user's own."""
 
 from __future__ import annotations
 
-import hashlib
-import json
+import os
+import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from querywright.data.reading import read_passages as read_source
+from querywright.data.sources import Source
 from querywright.data.types import Passage
 from querywright.errors import CollectionError, InputError
-from querywright.models.embedder import Embedder, TextEmbedder, Vectors, with_store
-from querywright.retrieval.chroma_index import SharedIndex, check_answers, missed, open_shared
+from querywright.files import json_digest
+from querywright.models.embedder import Progress, TextEmbedder, Vectors, embedder_of, resolve_embedder, with_store
+from querywright.models.store import open_store
+from querywright.retrieval.chroma_index import FOLDER, ChromaIndex, check_files, open_index
 from querywright.retrieval.collection import (
+    PASSAGES,
     Generation,
+    check_embedder,
     collection_folder,
     index_command,
     open_published,
     read_passages,
 )
 from querywright.retrieval.held import HeldPassages
+from querywright.retrieval.index import CHECKED_AT_OPENING, build_collection
 from querywright.retrieval.types import Hit, Kind, check_queries
-
-CHECKED_AT_OPENING = 16
 
 
 class ChromaRetriever(HeldPassages):
@@ -35,9 +40,12 @@ class ChromaRetriever(HeldPassages):
     memory, and the generation that was opened stays as it is, also while a new one is built. Safe for
     threads; a copy is the same object.
 
+    A collection of the user's own, an object of ``chromadb``, may stand in place of the name: see
+    ``ForeignChromaRetriever``.
+
     Args:
         name: The collection.
-        embedder: The embedder it was built with.
+        embedder: The embedder it was built with. Default: the one that the collection names.
         home: The working folder. Default: ``querywright.home.home()``.
         where: Chroma's filter over metadata, such as ``{"source": "nih"}``; several keys must all hold.
             Default: every passage.
@@ -48,21 +56,74 @@ class ChromaRetriever(HeldPassages):
 
     kind: ClassVar[Kind] = "dense"
 
+    def __new__(cls, name: Any, **options: Any) -> Any:
+        """A retriever of the kind that the collection needs."""
+        if cls is ChromaRetriever and not isinstance(name, str):
+            from querywright.retrieval.chroma_foreign import ForeignChromaRetriever
+
+            return ForeignChromaRetriever(name, **options)
+        return object.__new__(cls)
+
     def __init__(
         self,
         name: str,
         *,
-        embedder: TextEmbedder,
+        embedder: TextEmbedder | None = None,
         home: Path | None = None,
         where: Mapping[str, Any] | None = None,
     ) -> None:
         self.name = name
-        self.embedder = embedder
-        self.where = _all_of(where)
+        self.where = all_of(where)
         folder = collection_folder(name, home)
-        self.manifest, self._passages, self._index = open_published(
-            folder, home, lambda manifest: _open(folder, manifest, embedder, home)
-        )
+
+        def use(manifest: Generation) -> tuple[Generation, TextEmbedder, ChromaIndex, dict[str, Passage]]:
+            used = embedder or _own_embedder(manifest, home)
+            check_embedder(manifest, used)
+            check_files(folder, manifest)
+            index = open_index(folder / manifest.folder / FOLDER, name)
+            passages = read_passages(folder / manifest.folder / PASSAGES, manifest)
+            index.check(passages, with_store(used, home), CHECKED_AT_OPENING)
+            return manifest, used, index, passages
+
+        (self.manifest, self.embedder, self._index, self._passages), lock = open_published(folder, home, use)
+        weakref.finalize(self, os.close, lock)
+
+    @classmethod
+    def build(
+        cls,
+        name: str,
+        passages: Source | Sequence[Passage],
+        *,
+        embedder: TextEmbedder | None = None,
+        home: Path | None = None,
+        prune: bool = True,
+        progress: Progress | None = None,
+    ) -> Self:
+        """Builds a collection and opens it; the same passages again cost nothing.
+
+        Args:
+            name: The collection: 1 to 63 of ``a-z 0-9 _ -``.
+            passages: Passages, rows (dicts, a DataFrame, a ``datasets.Dataset``) with ``text`` and, if there are,
+                ``id``, ``title`` and further columns, or where they are: a file, a folder, ``sample`` or ``hf:NAME``.
+            embedder: Embeds them. Default: the embedded one.
+            home: The working folder. Default: ``querywright.home.home()``.
+            prune: Whether the collection holds these passages and no others; False leaves those of other ids that are
+                in it. Default True.
+            progress: Called with (passages embedded, passages in all) while it works. Default None.
+
+        Raises:
+            DataError: What is wrong with the passages, all of it at once.
+            CollectionError: Another process builds it, or it could not be built.
+        """
+        if hasattr(passages, "to_dict") and hasattr(passages, "columns"):  # a DataFrame
+            passages = passages.to_dict("records")
+        if not isinstance(passages, (str, os.PathLike)):
+            passages = list(passages)
+        is_made = isinstance(passages, list) and all(isinstance(one, Passage) for one in passages)
+        given: Any = passages if is_made else read_source(passages)
+        used = embedder or resolve_embedder(store=open_store(home))
+        build_collection(name, given, embedder=used, home=home, prune=prune, progress=progress)
+        return cls(name, embedder=used, home=home)
 
     @property
     def count(self) -> int:
@@ -72,8 +133,7 @@ class ChromaRetriever(HeldPassages):
     @property
     def fingerprint(self) -> str:
         """SHA-256 over embedder, collection, count, content and filter."""
-        parts = [self.manifest.embedder, self.name, self.count, self.manifest.content_hash, self.where]
-        return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
+        return json_digest([self.manifest.embedder, self.name, self.count, self.manifest.content_hash, self.where])
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
         """The nearest passages of each query: one batch to the embedder, one call to Chroma.
@@ -120,16 +180,11 @@ class ChromaRetriever(HeldPassages):
             InputError: When the vectors have another shape or ``k`` is below 1.
         """
         check_queries((), k)
-        rows = np.asarray(vectors, dtype=np.float32)
-        if rows.size == 0:
+        rows = checked_vectors(vectors, self.manifest.dimension)
+        if not len(rows):
             return []
-        if rows.ndim != 2 or rows.shape[1] != self.manifest.dimension:
-            raise InputError(f"vectors must have the shape (n, {self.manifest.dimension}), but got {rows.shape}")
-        if not np.isfinite(rows).all() or not rows.any(axis=1).all():
-            raise InputError("vectors must be finite and not zero: their direction is what is searched for")
         # Which of equal vectors Chroma finds first changes from build to build: fetch what may tie, then cut.
-        fetched = min(k + self.manifest.ties - 1, self.count)
-        found = self._index.query(rows, fetched, self.where)
+        found = self._index.query(rows, min(k + self.manifest.ties - 1, self.count), self.where)
         try:
             return [
                 [Hit(self._passages[id], score, rank) for rank, (id, score) in enumerate(hits[:k], start=1)]
@@ -145,74 +200,38 @@ class ChromaRetriever(HeldPassages):
         return f"ChromaRetriever({self.name!r}, embedder={self.embedder.id!r}, count={self.count})"
 
 
-def _open(
-    folder: Path, manifest: Generation, embedder: TextEmbedder, home: Path | None
-) -> tuple[Generation, dict[str, Passage], SharedIndex] | None:
-    """A generation, checked, or None when it is gone."""
-    check_embedder(manifest, embedder)
-    index = open_shared(folder, manifest)
-    if index is None:
-        return None
-    passages = read_passages(folder, manifest)
-    check_index(index, manifest, passages, with_store(embedder, home))
-    return manifest, passages, index
+def checked_vectors(vectors: ArrayLike, dimension: int | None = None) -> Vectors:
+    """Vectors to search for, as rows.
 
-
-def check_embedder(manifest: Generation, embedder: TextEmbedder) -> None:
-    """Compares an embedder with the one a collection was built with.
+    Args:
+        vectors: Shape (n, dimension) of any length, finite, none of them zero.
+        dimension: Numbers in a vector. Default: any.
 
     Raises:
-        CollectionError: When it is another.
+        InputError: When they are something else.
     """
-    if manifest.count < 1:
-        raise CollectionError(f"the collection {manifest.name!r} is empty; run {index_command(manifest.name)}")
-    if manifest.embedder != embedder.id:
-        raise CollectionError(
-            f"the collection {manifest.name!r} was built with the embedder {manifest.embedder!r}, but the "
-            f"one given is {embedder.id!r}; give that one, or build it again: {index_command(manifest.name)}"
-        )
-    if manifest.dimension != embedder.dimension:
-        raise CollectionError(
-            f"the collection {manifest.name!r} has vectors of {manifest.dimension} numbers, the embedder "
-            f"{embedder.id!r} makes {embedder.dimension}; run {index_command(manifest.name)}"
-        )
+    rows = np.asarray(vectors, dtype=np.float32)
+    if rows.size == 0:
+        return np.empty((0, dimension or 0), dtype=np.float32)
+    if rows.ndim != 2 or rows.shape[1] != (dimension or rows.shape[1]):
+        raise InputError(f"vectors must have the shape (n, {dimension or 'dimension'}), but got {rows.shape}")
+    if not np.isfinite(rows).all() or not rows.any(axis=1).all():
+        raise InputError("vectors must be finite and not zero: their direction is what is searched for")
+    return rows
 
 
-def check_index(index: SharedIndex, manifest: Generation, passages: Mapping[str, Passage], embedder: Embedder) -> None:
-    """Compares an open index with the manifest, and searches it for at most 16 of its own passages.
-
-    Raises:
-        CollectionError: When something does not fit.
-    """
-    check_answers(index, manifest)
-    if len(passages) != manifest.count:
-        raise CollectionError(
-            f"the collection {manifest.name!r} holds {len(passages)} passages, its manifest says "
-            f"{manifest.count}; run {index_command(manifest.name, prune=True)}"
-        )
-    ids = sample(list(passages), CHECKED_AT_OPENING)
-
-    def similarity(own: str, other: str) -> float:
-        if other not in passages:
-            return -1.0
-        one, two = embedder.encode([passages[own].content, passages[other].content])
-        return float(one @ two)
-
-    wrong = missed(index, ids, embedder.encode([passages[id].content for id in ids]), similarity)
-    if wrong:
-        raise CollectionError(
-            f"the index of the collection {manifest.name!r} does not find {len(wrong)} of {len(ids)} "
-            f"passages by their own vector, such as {wrong[0]!r}; run {index_command(manifest.name)}"
-        )
-
-
-def sample(ids: Sequence[str], size: int) -> list[str]:
-    """At most ``size`` of some ids, evenly spread."""
-    return [ids[number * len(ids) // size] for number in range(size)] if len(ids) > size else list(ids)
-
-
-def _all_of(where: Mapping[str, Any] | None) -> dict[str, Any] | None:
+def all_of(where: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """A filter in Chroma's form: one key, or ``$and`` over several."""
     if not where:
         return None
     return {"$and": [{key: value} for key, value in where.items()]} if len(where) > 1 else dict(where)
+
+
+def _own_embedder(manifest: Generation, home: Path | None) -> TextEmbedder:
+    found = embedder_of(manifest.embedder, store=open_store(home))
+    if found is None:
+        raise CollectionError(
+            f"the collection {manifest.name!r} was built with the embedder {manifest.embedder!r}, which cannot be had "
+            "by its name alone; give it: embedder=..."
+        )
+    return found

@@ -1,7 +1,7 @@
 """One directory of Chroma: written once, then only read.
 
-The only file that imports chromadb. It stores ids, vectors and metadata, never texts and no embedding
-function; we hand it our own vectors, and Chroma's distance becomes a similarity here and nowhere else.
+It stores ids, vectors and metadata, never texts and no embedding function; we hand it our own vectors, and Chroma's
+distance becomes a similarity here.
 """
 
 from __future__ import annotations
@@ -12,16 +12,19 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
+from querywright.data.types import Passage
 from querywright.errors import CollectionError, InputError
 from querywright.files import file_digests, locked
-from querywright.models.embedder import Vectors
-from querywright.retrieval.collection import SPACE, Generation, index_command, share_generation
+from querywright.models.embedder import TextEmbedder, Vectors
+from querywright.retrieval.collection import Generation, index_command
 
+FOLDER = "chroma"
 TABLE = "passages"
+SPACE = "cosine"
 EF_SEARCH = 400
 EF_CONSTRUCTION = 200
 # Chroma keeps in memory what it has not synced; 2 is its least, so that nothing is left for readers to write.
@@ -29,15 +32,8 @@ SYNC_THRESHOLD = 2
 SAME_VECTOR = 1e-4
 OPENING_SECONDS = 60.0
 """Chroma writes to a directory for a moment when it opens it; others wait for so long."""
-
-Found = list[tuple[str, float]]
-
-
-def chroma_version() -> str:
-    """The installed version of chromadb."""
-    import chromadb
-
-    return str(chromadb.__version__)
+QUERIES = 500
+"""Passages that are searched for at a time when an index is checked."""
 
 
 def _client(path: Path) -> Any:
@@ -51,60 +47,52 @@ def _client(path: Path) -> Any:
     return chromadb.PersistentClient(str(path), settings=settings)
 
 
-class Rows(Protocol):
-    """Vectors that are had some at a time; an array, or what reads them where they are kept."""
-
-    def __getitem__(self, part: slice, /) -> Vectors:
-        """Those of some places."""
-        ...
-
-
-def write_index(path: Path, ids: Sequence[str], vectors: Rows, metadata: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+def write_index(
+    path: Path, passages: Sequence[Passage], vectors_of: Callable[[Sequence[Passage]], Vectors]
+) -> dict[str, str]:
     """Builds an index in a new directory and closes it.
 
     Args:
         path: The directory, not there yet.
-        ids: Ids of the passages, distinct and sorted: equal scores are then found in the order of ids.
-        vectors: One normalised row an id; a batch of Chroma's is asked for at a time.
-        metadata: One mapping an id, also empty ones.
+        passages: Distinct, sorted by id: equal scores are then found in the order of ids.
+        vectors_of: Gives one normalised row a passage; a batch of Chroma's is asked for at a time.
 
     Returns:
-        SHA-256 of each file of the index that reading leaves alone, by its path in the directory.
+        SHA-256 of each file of the index that reading leaves alone, by its path beside the directory.
+
+    Raises:
+        CollectionError: When it cannot be written.
     """
     from chromadb.errors import ChromaError
 
+    hnsw = {
+        "space": SPACE,
+        "ef_search": EF_SEARCH,
+        "ef_construction": EF_CONSTRUCTION,
+        "sync_threshold": SYNC_THRESHOLD,
+    }
     try:
-        return _write_index(path, ids, vectors, metadata)
+        client = _client(path)
+        try:
+            table = client.create_collection(TABLE, configuration={"hnsw": hnsw}, embedding_function=None)
+            size = client.get_max_batch_size()
+            for start in range(0, len(passages), size):
+                part = passages[start : start + size]
+                rows = [dict(one.metadata) or None for one in part]
+                table.add(
+                    ids=[one.id for one in part], embeddings=vectors_of(part), metadatas=rows if any(rows) else None
+                )
+            table.query(query_embeddings=vectors_of(passages[:1]), n_results=1, include=[])
+        finally:
+            client.close()
     except (ChromaError, OSError) as error:
         raise CollectionError(
             f"the index could not be written: {error}; what was published before stays. Make room, or see that the "
             "working folder can be written, and index again: vectors embedded so far are kept"
         ) from error
-
-
-def _write_index(
-    path: Path, ids: Sequence[str], vectors: Rows, metadata: Sequence[Mapping[str, Any]]
-) -> dict[str, str]:
-    client = _client(path)
-    try:
-        hnsw = {
-            "space": SPACE,
-            "ef_search": EF_SEARCH,
-            "ef_construction": EF_CONSTRUCTION,
-            "sync_threshold": SYNC_THRESHOLD,
-        }
-        table = client.create_collection(TABLE, configuration={"hnsw": hnsw}, embedding_function=None)
-        size = client.get_max_batch_size()
-        for start in range(0, len(ids), size):
-            part = slice(start, start + size)
-            rows = [dict(row) or None for row in metadata[part]]
-            table.add(ids=list(ids[part]), embeddings=vectors[part], metadatas=rows if any(rows) else None)
-        table.query(query_embeddings=np.asarray(vectors[:1]), n_results=1, include=[])
-    finally:
-        client.close()
-    segments = sorted({file.parent for file in path.rglob("index_metadata.pickle")})
-    names = [file.relative_to(path).as_posix() for segment in segments for file in sorted(segment.iterdir())]
-    return file_digests(path, names)
+    segments = {file.parent for file in path.rglob("index_metadata.pickle")}
+    names = [file.relative_to(path.parent).as_posix() for segment in segments for file in segment.iterdir()]
+    return file_digests(path.parent, sorted(names))
 
 
 class ChromaIndex:
@@ -113,19 +101,30 @@ class ChromaIndex:
     Args:
         path: The directory.
         name: The collection, for messages.
+
+    Raises:
+        CollectionError: When it cannot be opened.
     """
 
     def __init__(self, path: Path, name: str) -> None:
-        self.path, self.name = path, name
+        from chromadb.errors import ChromaError
+
+        self.name = name
         self._pid = os.getpid()
         slow = CollectionError(f"another process has been opening {path.name} for a minute; end it first")
-        with locked(path / "opening.lock", slow, seconds=OPENING_SECONDS):
-            client = _client(path)
-            try:
-                self._table = client.get_collection(TABLE, embedding_function=None)
-            except Exception:
-                client.close()
-                raise
+        try:
+            with locked(path / "opening.lock", slow, seconds=OPENING_SECONDS):
+                client = _client(path)
+                try:
+                    self._table = client.get_collection(TABLE, embedding_function=None)
+                except Exception:
+                    client.close()
+                    raise
+        except (ChromaError, ValueError, OSError, RuntimeError, KeyError, AttributeError) as error:
+            raise CollectionError(
+                f"the index of the collection {name!r} cannot be opened ({error}); run {index_command(name)}: "
+                "its passages and vectors are kept, nothing is embedded again"
+            ) from error
         self._close = weakref.finalize(self, _close_here, client, self._pid)
         self._close.atexit = False
 
@@ -133,16 +132,7 @@ class ChromaIndex:
         """Gives Chroma's files back; the index cannot be used afterwards."""
         self._close()
 
-    def count(self) -> int:
-        """How many ids there are."""
-        with self._reading(None):
-            return int(self._table.count())
-
-    def settings(self) -> dict[str, Any]:
-        """Chroma's stored configuration."""
-        return dict(self._table.configuration_json)
-
-    def query(self, vectors: Vectors, k: int, where: Mapping[str, Any] | None = None) -> list[Found]:
+    def query(self, vectors: Vectors, k: int, where: Mapping[str, Any] | None = None) -> list[list[tuple[str, float]]]:
         """The nearest ids and their cosine similarities, best first, equal ones by id; one list a row.
 
         Raises:
@@ -151,7 +141,8 @@ class ChromaIndex:
         """
         if not len(vectors):
             return []
-        with self._reading(where):
+        self.check_process()
+        with chroma_errors(where, self.name):
             answer = self._table.query(
                 query_embeddings=np.ascontiguousarray(vectors, dtype=np.float32),
                 n_results=k,
@@ -159,112 +150,93 @@ class ChromaIndex:
                 include=["distances"],
             )
         return [
-            [(id, _similarity(distance)) for distance, id in sorted(zip(distances, ids, strict=True))]
+            [(id, max(-1.0, min(1.0, 1.0 - distance))) for distance, id in sorted(zip(distances, ids, strict=True))]
             for ids, distances in zip(answer["ids"], answer["distances"], strict=True)
         ]
 
     def check_process(self) -> None:
-        """Refuses a process that was forked from the one that opened the index.
-
-        Raises:
-            CollectionError: In such a process.
-        """
+        """Raise ``CollectionError`` in a process that was forked from the one that opened the index."""
         if os.getpid() != self._pid:
             raise CollectionError(
                 f"the collection {self.name!r} was opened before this process was forked, and Chroma hangs "
                 "there; start workers with multiprocessing's 'spawn' method"
             )
 
-    @contextmanager
-    def _reading(self, where: Mapping[str, Any] | None) -> Iterator[None]:
-        """Turns Chroma's errors into ours."""
-        from chromadb.errors import ChromaError, InvalidArgumentError
+    def check(self, passages: Mapping[str, Passage], embedder: TextEmbedder, most: int) -> None:
+        """Looks at count and settings, and searches for passages by their own vectors.
 
+        Passages with the same vector may stand for each other.
+
+        Args:
+            passages: All that must be in it, by id.
+            embedder: Gives their vectors.
+            most: At most so many are searched for, evenly spread.
+
+        Raises:
+            CollectionError: When something does not fit.
+        """
         self.check_process()
-        try:
-            yield
-        except (ValueError, TypeError, InvalidArgumentError) as error:
-            raise InputError(f"Chroma refused the search (where={where!r}): {error}") from error
-        except ChromaError as error:
+        with chroma_errors(None, self.name):
+            count, settings = int(self._table.count()), dict(self._table.configuration_json)
+        space = (settings.get("hnsw") or {}).get("space")
+        function = (settings.get("embedding_function") or {}).get("type")
+        if count != len(passages) or space != SPACE or function not in (None, "legacy"):
             raise CollectionError(
-                f"the index of the collection {self.name!r} cannot be read ({error}); run {index_command(self.name)}"
-            ) from error
+                f"the index of the collection {self.name!r} is not the one that was published (it holds {count} "
+                f"passages by {space!r}, {len(passages)} by {SPACE!r} are expected); run {index_command(self.name)}"
+            )
+        ids = list(passages)
+        if len(ids) > most:
+            ids = [ids[number * len(ids) // most] for number in range(most)]
+        for start in range(0, len(ids), QUERIES):
+            part = ids[start : start + QUERIES]
+            found = self.query(embedder.encode([passages[id].content for id in part]), 1)
+            for own, hits in zip(part, found, strict=True):
+                best, score = hits[0] if hits else ("", -1.0)
+                if best != own and best in passages:
+                    one, other = embedder.encode([passages[own].content, passages[best].content])
+                    score = min(score, float(one @ other))
+                if score < 1 - SAME_VECTOR or best not in passages:
+                    raise CollectionError(
+                        f"the index of the collection {self.name!r} does not find all of its passages by their own "
+                        f"vector, such as {own!r}; run {index_command(self.name)}"
+                    )
 
 
-def _close_here(client: Any, pid: int) -> None:
-    """Closes a client in the process that opened it; a forked copy of it would hang."""
-    if os.getpid() == pid:
-        client.close()
-
-
-def _similarity(distance: float) -> float:
-    return max(-1.0, min(1.0, 1.0 - float(distance)))
-
-
-class SharedIndex(ChromaIndex):
-    """A published generation, opened once a process; nobody removes it while it is open."""
-
-    def __init__(self, path: Path, name: str, descriptor: int) -> None:
-        try:
-            super().__init__(path, name)
-        except BaseException:
-            os.close(descriptor)
-            raise
-        weakref.finalize(self, os.close, descriptor)
-
-
-_open: weakref.WeakValueDictionary[Path, SharedIndex] = weakref.WeakValueDictionary()
+_open: weakref.WeakValueDictionary[Path, ChromaIndex] = weakref.WeakValueDictionary()
 _open_lock = threading.Lock()
 
 
-def open_shared(folder: Path, manifest: Generation) -> SharedIndex | None:
-    """Opens the published generation of a collection, or returns the one this process has open.
-
-    Returns:
-        The index, or None when the generation has just been removed: read the manifest again.
-
-    Raises:
-        CollectionError: When its files are missing or damaged.
-    """
-    path = folder / manifest.chroma_folder
+def open_index(path: Path, name: str) -> ChromaIndex:
+    """The index of a directory: opened, or the one that this process has open."""
     with _open_lock:
-        known = _open.get(path)
-        if known is not None:
-            return known
-        descriptor = share_generation(folder / manifest.readers_lock)
-        if descriptor is None:
-            return None
-        try:
-            check_files(path, manifest)
-        except BaseException:
-            os.close(descriptor)
-            raise
-        index = _opened(path, manifest.name, descriptor)
-        _open[path] = index
+        index = _open.get(path)
+        if index is None:
+            index = _open[path] = ChromaIndex(path, name)
         return index
 
 
-def _opened(path: Path, name: str, descriptor: int) -> SharedIndex:
-    from chromadb.errors import ChromaError
+@contextmanager
+def chroma_errors(where: Mapping[str, Any] | None, name: str) -> Iterator[None]:
+    """Turns Chroma's errors into ours: ``InputError`` for what was asked, ``CollectionError`` for the index."""
+    from chromadb.errors import ChromaError, InvalidArgumentError
 
     try:
-        return SharedIndex(path, name, descriptor)
-    except (ChromaError, ValueError, OSError, RuntimeError, KeyError, AttributeError) as error:
+        yield
+    except (ValueError, TypeError, InvalidArgumentError) as error:
+        raise InputError(f"Chroma refused the search (where={where!r}): {error}") from error
+    except ChromaError as error:
         raise CollectionError(
-            f"the index of the collection {name!r} cannot be opened ({error}); run {index_command(name)}: "
-            "its passages and vectors are kept, nothing is embedded again"
+            f"the index of the collection {name!r} cannot be read ({error}); run {index_command(name)}"
         ) from error
 
 
-def check_files(path: Path, manifest: Generation) -> None:
-    """Compares the index's files with the manifest.
-
-    Raises:
-        CollectionError: When one is missing or has other bytes.
-    """
-    found = file_digests(path, list(manifest.index_files))
+def check_files(folder: Path, manifest: Generation) -> None:
+    """Raise ``CollectionError`` when a file of the published index is missing or has other bytes."""
+    place = folder / manifest.folder
+    found = file_digests(place, manifest.index_files)
     wrong = [name for name, digest in manifest.index_files.items() if found.get(name) != digest]
-    if wrong or not (path / "chroma.sqlite3").is_file():
+    if wrong or not (place / FOLDER / "chroma.sqlite3").is_file():
         raise CollectionError(
             f"the index of the collection {manifest.name!r} is damaged or missing "
             f"({', '.join(wrong) or 'chroma.sqlite3'}); run {index_command(manifest.name)}: its passages and "
@@ -272,48 +244,7 @@ def check_files(path: Path, manifest: Generation) -> None:
         )
 
 
-def check_answers(index: ChromaIndex, manifest: Generation) -> None:
-    """Compares count and settings of an open index with the manifest.
-
-    Raises:
-        CollectionError: When one is another.
-    """
-    settings = index.settings()
-    space = (settings.get("hnsw") or {}).get("space")
-    function = (settings.get("embedding_function") or {}).get("type")
-    problems = []
-    if (count := index.count()) != manifest.count:
-        problems.append(f"it holds {count} passages, the manifest says {manifest.count}")
-    if space != manifest.space:
-        problems.append(f"its space is {space!r}, the manifest says {manifest.space!r}")
-    if function not in (None, "legacy"):
-        problems.append("it names an embedding function, which is not ours")
-    if problems:
-        raise CollectionError(
-            f"the index of the collection {manifest.name!r} is not the one that was published "
-            f"({'; '.join(problems)}); run {index_command(manifest.name)}"
-        )
-
-
-def missed(
-    index: ChromaIndex, ids: Sequence[str], vectors: Vectors, similarity: Callable[[str, str], float]
-) -> list[str]:
-    """Those of some passages that a search for their own vector does not find first.
-
-    Args:
-        index: The index to try.
-        ids: Ids of the passages.
-        vectors: Their vectors.
-        similarity: Called with (id, id) of two passages; gives their exact cosine similarity. Passages with
-            the same vector may stand for each other.
-
-    Returns:
-        The ids that were not found.
-    """
-    wrong = []
-    for own, hits in zip(ids, index.query(vectors, 1), strict=True):
-        best, score = hits[0] if hits else ("", -1.0)
-        exact = 1.0 if best == own else similarity(own, best)
-        if min(exact, score) < 1 - SAME_VECTOR:
-            wrong.append(own)
-    return wrong
+def _close_here(client: Any, pid: int) -> None:
+    """Closes a client in the process that opened it; a forked copy of it would hang."""
+    if os.getpid() == pid:
+        client.close()

@@ -1,7 +1,7 @@
-"""A collection on disk: what is in it, which generation is published, and how files get there whole.
+"""A collection on disk: which generation is published, its passages, and who may build or remove one.
 
-``collections/<name>/`` holds ``manifest.json``, which points at one generation: ``passages-N.jsonl`` (the
-truth) and ``chroma-N/`` (built from it, can be deleted). Replacing the manifest publishes a generation.
+``collections/<name>/`` holds ``manifest.json``, which names one generation: the folder ``generation-N`` with
+``passages.jsonl`` (the truth) and ``chroma/`` (built from it, can be deleted). Replacing the manifest publishes it.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -21,9 +22,10 @@ from querywright.data.types import Passage
 from querywright.errors import CollectionError, InputError
 from querywright.files import locked, open_lock, take_lock, write_file
 from querywright.home import home as working_folder
+from querywright.models.embedder import TextEmbedder
 
-SPACE = "cosine"
 MANIFEST = "manifest.json"
+PASSAGES = "passages.jsonl"
 QUESTIONS_SUFFIX = "-questions"
 """Ends the name of a collection of written questions, and of no other."""
 LONGEST_NAME = 63
@@ -34,27 +36,25 @@ T = TypeVar("T")
 
 
 class Generation(Checksummed):
-    """What a published generation is.
+    """The manifest: what a published generation is.
 
     Args:
         name: The collection.
-        generation: Number of the generation, from 1.
+        number: Number of the generation, from 1.
         embedder: Id of the embedder whose vectors are in it.
         dimension: Numbers in a vector.
-        space: Distance of Chroma's index.
         count: Passages.
         ties: The most passages that share one vector, 1 when all are distinct.
         content_hash: SHA-256 over the sorted digests of the passages.
-        passages_sha256: SHA-256 of the passages file.
+        passages_sha256: SHA-256 of the file with the passages.
         chroma_version: Version of chromadb that built the index.
-        index_files: SHA-256 of each file of the index that reading leaves alone.
+        index_files: SHA-256 of each file of the index that reading leaves alone, by its path in the generation.
     """
 
     name: str
-    generation: int
+    number: int
     embedder: str
     dimension: int
-    space: str
     count: int
     ties: int
     content_hash: str
@@ -63,19 +63,9 @@ class Generation(Checksummed):
     index_files: dict[str, str]
 
     @property
-    def passages_file(self) -> str:
-        """Name of the file with the passages."""
-        return f"passages-{self.generation}.jsonl"
-
-    @property
-    def chroma_folder(self) -> str:
-        """Name of the folder with Chroma's index."""
-        return f"chroma-{self.generation}"
-
-    @property
-    def readers_lock(self) -> str:
-        """Name of the lock file that readers of the generation share."""
-        return f"readers-{self.generation}.lock"
+    def folder(self) -> str:
+        """Name of the generation's folder, which is also the lock that its readers share."""
+        return f"generation-{self.number}"
 
 
 def collection_folder(name: str, home: Path | None = None) -> Path:
@@ -129,16 +119,25 @@ def read_manifest(folder: Path) -> Generation | None:
         ) from error
 
 
-def open_published(folder: Path, home: Path | None, use: Callable[[Generation], T | None]) -> T:
-    """What is made of the published generation; looks again when a builder replaces it in between.
+def check_embedder(manifest: Generation, embedder: TextEmbedder) -> None:
+    """Raise ``CollectionError`` when an embedder is another than the one that a collection was built with."""
+    if manifest.embedder != embedder.id:
+        raise CollectionError(
+            f"the collection {manifest.name!r} was built with the embedder {manifest.embedder!r}, but the "
+            f"one given is {embedder.id!r}; give that one, or build it again: {index_command(manifest.name)}"
+        )
+    if manifest.dimension != embedder.dimension:
+        raise CollectionError(
+            f"the collection {manifest.name!r} has vectors of {manifest.dimension} numbers, the embedder "
+            f"{embedder.id!r} makes {embedder.dimension}; run {index_command(manifest.name)}"
+        )
 
-    Args:
-        folder: The collection's.
-        home: The working folder, whose collections are named where there is none of this name.
-        use: Gives None when the generation is gone.
+
+def open_published(folder: Path, home: Path | None, use: Callable[[Generation], T]) -> tuple[T, int]:
+    """What ``use`` makes of the published generation, and a descriptor that keeps this one from being removed.
 
     Raises:
-        CollectionError: When there is no such collection, or its generation stays away.
+        CollectionError: When there is no such collection, or its generation is missing.
     """
     for _ in range(REOPENINGS):
         manifest = read_manifest(folder)
@@ -147,43 +146,37 @@ def open_published(folder: Path, home: Path | None, use: Callable[[Generation], 
             raise CollectionError(
                 f"there is no collection {folder.name!r} (known: {known}); build it: {index_command(folder.name)}"
             )
-        made = use(manifest)
-        if made is not None:
-            return made
+        place = folder / manifest.folder
+        with suppress(FileNotFoundError):  # a builder has removed it since: there is a newer one
+            descriptor = open_lock(place, make=False)
+            try:
+                if take_lock(descriptor, shared=True) and os.fstat(descriptor).st_ino == place.stat().st_ino:
+                    return use(manifest), descriptor
+            except BaseException:
+                os.close(descriptor)
+                raise
+            os.close(descriptor)
     raise CollectionError(
-        f"the readers' lock of the collection {folder.name!r} is missing; run {index_command(folder.name)}"
+        f"the generation of the collection {folder.name!r} is missing; build it again from all its passages: "
+        f"{index_command(folder.name, prune=True)}"
     )
 
 
 def published_passages(folder: Path, home: Path | None = None) -> tuple[Generation, dict[str, Passage]]:
-    """The published generation and its passages by id, in the order of their ids.
-
-    Args:
-        folder: The collection's.
-        home: The working folder, whose collections are named where there is none of this name.
+    """The published generation of a collection's folder and its passages by id, in the order of their ids.
 
     Raises:
         CollectionError: When there is no such collection, or it is damaged.
     """
-
-    def read(manifest: Generation) -> tuple[Generation, dict[str, Passage]] | None:
-        descriptor = share_generation(folder / manifest.readers_lock)
-        if descriptor is None:
-            return None
-        try:
-            return manifest, read_passages(folder, manifest)
-        finally:
-            os.close(descriptor)
-
-    return open_published(folder, home, read)
+    found, descriptor = open_published(
+        folder, home, lambda one: (one, read_passages(folder / one.folder / PASSAGES, one))
+    )
+    os.close(descriptor)
+    return found
 
 
 def write_passages(path: Path, passages: Iterable[Passage]) -> str:
-    """Writes passages as JSON lines.
-
-    Returns:
-        SHA-256 of the file.
-    """
+    """Writes passages as JSON lines; gives the SHA-256 of the file."""
     rows = (
         {"id": passage.id, "title": passage.title, "text": passage.text, "metadata": dict(passage.metadata)}
         for passage in passages
@@ -191,22 +184,21 @@ def write_passages(path: Path, passages: Iterable[Passage]) -> str:
     return write_file(path, (json.dumps(row, ensure_ascii=False).encode() + b"\n" for row in rows))
 
 
-def read_passages(folder: Path, manifest: Generation) -> dict[str, Passage]:
-    """The passages of a published generation by id, in the order of their ids.
+def read_passages(path: Path, manifest: Generation) -> dict[str, Passage]:
+    """The passages of a generation by id, in the order of their ids, from the file that holds them.
 
     Raises:
         CollectionError: When the file is missing or is not the one that was published.
     """
-    path = folder / manifest.passages_file
     state = "missing"
     with suppress(FileNotFoundError), path.open("rb") as file:
         if hashlib.file_digest(file, "sha256").hexdigest() == manifest.passages_sha256:
             file.seek(0)
             return {passage.id: passage for passage in map(_passage, file)}
-        state = "damaged" if file.tell() else "missing"
+        state = "damaged"
     raise CollectionError(
-        f"{path.name} of the collection {folder.name!r} is {state}; build it again from all its passages: "
-        f"{index_command(folder.name, prune=True)}"
+        f"{path.name} of the collection {manifest.name!r} is {state}; build it again from all its passages: "
+        f"{index_command(manifest.name, prune=True)}"
     )
 
 
@@ -217,12 +209,7 @@ def _passage(line: bytes) -> Passage:
 
 @contextmanager
 def building(folder: Path, name: str, lock: str = "building.lock") -> Iterator[None]:
-    """Holds the right to build a collection, or to write the questions of one.
-
-    Args:
-        folder: The collection's, there already.
-        name: What is built, for the message.
-        lock: Name of the lock file. Default: that of whoever builds.
+    """Holds the right to build a collection in its folder, or with another lock to write the questions of one.
 
     Raises:
         CollectionError: At once, when another process or thread holds it.
@@ -232,36 +219,15 @@ def building(folder: Path, name: str, lock: str = "building.lock") -> Iterator[N
         yield
 
 
-def share_generation(path: Path) -> int | None:
-    """Takes part in reading a generation, which keeps it from being removed.
-
-    Args:
-        path: The generation's lock file.
-
-    Returns:
-        A descriptor to be closed by ``os.close`` at the end, or None when the generation is gone.
-    """
-    try:
-        descriptor = open_lock(path, make=False)
-    except FileNotFoundError:
-        return None
-    with suppress(FileNotFoundError):
-        if take_lock(descriptor, shared=True) and os.fstat(descriptor).st_ino == path.stat().st_ino:
-            return descriptor
-    os.close(descriptor)
-    return None
-
-
-def remove_lock(path: Path) -> bool:
-    """Whether nobody reads the generation of this lock file; it is then deleted, so that nobody can."""
-    try:
-        descriptor = open_lock(path, make=False)
-    except FileNotFoundError:
-        return True
-    try:
-        free = take_lock(descriptor)
-        if free:
-            path.unlink(missing_ok=True)
-        return free
-    finally:
-        os.close(descriptor)
+def sweep(folder: Path, published: Generation | None) -> None:
+    """Removes half-built folders, and the generations that are not published and that nobody reads any more."""
+    for path in folder.glob("tmp-*"):
+        shutil.rmtree(path, ignore_errors=True)
+    if published is None and (folder / MANIFEST).exists():
+        return  # the manifest is damaged: nothing goes before its successor is there
+    for path in folder.glob("generation-*"):
+        if published is None or path.name != published.folder:
+            descriptor = open_lock(path, make=False)
+            if take_lock(descriptor):
+                shutil.rmtree(path, ignore_errors=True)
+            os.close(descriptor)

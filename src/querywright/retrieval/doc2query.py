@@ -16,8 +16,7 @@ from pathlib import Path
 from querywright.data.types import Passage
 from querywright.retrieval.bm25 import BM25Retriever
 from querywright.retrieval.collection import Generation, content_hash
-from querywright.retrieval.question_opening import live_questions, published_questions
-from querywright.retrieval.question_records import COMPLETE, questions_folder
+from querywright.retrieval.generated_questions import COMPLETE, live_questions, published_questions, questions_folder
 
 FOLDER = "expanded"
 """Where the index lies in the folder of the questions."""

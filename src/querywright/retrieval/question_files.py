@@ -9,11 +9,11 @@ Without a digest a question is about the passage as it is now.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from querywright.data.tables import file_rows
 from querywright.data.types import Passage
@@ -22,8 +22,7 @@ from querywright.files import write_file
 from querywright.models.embedder import Progress, TextEmbedder
 from querywright.retrieval.chroma import check_embedder
 from querywright.retrieval.collection import building, collection_folder, published_passages
-from querywright.retrieval.line_files import Edited
-from querywright.retrieval.question_records import (
+from querywright.retrieval.generated_questions import (
     COMPLETE,
     IMPORTED,
     LOCK,
@@ -31,6 +30,7 @@ from querywright.retrieval.question_records import (
     PARTIAL,
     PassageRecord,
     WrittenQuestion,
+    build_command,
     check_unclaimed,
     publish_questions,
     questions_folder,
@@ -41,8 +41,6 @@ from querywright.retrieval.question_records import (
 SUFFIX = ".parquet"
 COLUMNS = ("passage", "question", "label", "reason", "passage_digest")
 LABELS = (COMPLETE, PARTIAL, NONE)
-ROWS = 10_000
-"""Rows that are written at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +68,7 @@ class ImportReport:
     ignored: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
+class _Row(NamedTuple):
     """A row as it was read."""
 
     place: str
@@ -99,23 +96,20 @@ def export_questions(collection: str, path: Path, home: Path | None = None) -> i
 
     check_parquet_name(path)
     records = read_records(questions_folder(collection, home))
-    rows = (
+    rows = [
         (record.passage, question.text, question.label, question.reason, record.digest)
         for record in map(records.__getitem__, sorted(records))
         for question in record.questions
-    )
-    schema = pyarrow.schema([(name, pyarrow.string()) for name in COLUMNS])
-    stream, count = pyarrow.BufferOutputStream(), 0
-    with pyarrow.parquet.ParquetWriter(stream, schema) as writer:
-        while part := list(islice(rows, ROWS)):
-            writer.write_table(pyarrow.table(list(zip(*part, strict=True)), schema=schema))
-            count += len(part)
-    if not count:
+    ]
+    if not rows:
         raise CollectionError(
             f"no questions were written for the collection {collection!r}; there is nothing to export"
         )
+    schema = pyarrow.schema([(name, pyarrow.string()) for name in COLUMNS])
+    stream = pyarrow.BufferOutputStream()
+    pyarrow.parquet.write_table(pyarrow.table(list(zip(*rows, strict=True)), schema=schema), stream)
     write_file(path, stream.getvalue().to_pybytes())
-    return count
+    return len(rows)
 
 
 def import_questions(
@@ -164,8 +158,8 @@ def import_questions(
         edited, gone = _edited(given, before, passages, collection, problems), absent if prune else set[str]()
         if problems:
             raise DataError(problems)
-        after = Edited(before, edited, gone)
-        index = publish_questions(collection, after, embedder=embedder, home=home, progress=progress)
+        after = {id: record for id, record in before.items() if id not in gone} | edited
+        index = publish_questions(collection, after.values(), embedder=embedder, home=home, progress=progress)
     old = _texts(before[key] for key in (*edited, *gone) if key in before)
     new = _texts(edited.values())
     return ImportReport(
@@ -192,7 +186,7 @@ def check_parquet_name(path: Path) -> None:
 
 def _read(path: Path, problems: list[str]) -> tuple[dict[str, list[_Row]], tuple[str, ...]]:
     """The rows by passage, in their order, and the columns that mean nothing."""
-    given: dict[str, list[_Row]] = {}
+    given: defaultdict[str, list[_Row]] = defaultdict(list)
     ignored: tuple[str, ...] = ()
     for number, row in enumerate(file_rows(path, path.name, problems)):
         if number == 0:
@@ -201,18 +195,18 @@ def _read(path: Path, problems: list[str]) -> tuple[dict[str, list[_Row]], tuple
                 problems.append(f"{path.name}: has no column {' and '.join(missing)}; its columns are: {[*row.values]}")
                 break
             ignored = tuple(name for name in row.values if name not in COLUMNS and not name.startswith("__index"))
-        cells = {name: _cell(row.place, name, row.values.get(name), problems) for name in COLUMNS}
-        text = " ".join(cells["question"].split())
-        if not cells["passage"]:
+        passage, text, label, reason, digest = (
+            _cell(row.place, name, row.values.get(name), problems) for name in COLUMNS
+        )
+        question = WrittenQuestion(" ".join(text.split()), label.strip(), reason)
+        if not passage:
             problems.append(f"{row.place}: the passage's id is empty")
             continue
-        if not text:
+        if not question.text:
             problems.append(f"{row.place}: the question is empty; to remove it, remove the row")
-        label = cells["label"].strip()
-        if label and label not in LABELS:
-            problems.append(f"{row.place}: the label is {label!r}, not one of {', '.join(LABELS)}, or empty")
-        question = WrittenQuestion(text, label, cells["reason"])
-        given.setdefault(cells["passage"], []).append(_Row(row.place, question, cells["passage_digest"]))
+        if question.label and question.label not in LABELS:
+            problems.append(f"{row.place}: the label is {question.label!r}, not one of {', '.join(LABELS)}, or empty")
+        given[passage].append(_Row(row.place, question, digest))
     return given, ignored
 
 
@@ -237,52 +231,34 @@ def _edited(
     for passage, rows in sorted(given.items()):
         old, place = before.get(passage), rows[0].place
         current = passages[passage].text_digest() if passage in passages else ""
-        digests = {row.digest or current for row in rows}
-        if old is not None and digests <= {old.digest} and _same(rows, old):
+        digests, found = {row.digest or current for row in rows}, [row.question for row in rows]
+        if old is not None and digests <= {old.digest} and sorted(found, key=repr) == sorted(old.questions, key=repr):
             continue
         if not current:
             problems.append(f"{place}: there is no passage {passage!r} in the collection")
         elif digests - {current}:
             problems.append(
-                f"{place}: the passage {passage!r} was changed after its questions were exported; run querywright "
-                f"questions build {collection} first and export them again, or empty passage_digest where they fit "
-                "the passage as it is now"
+                f"{place}: the passage {passage!r} was changed after its questions were exported; run "
+                f"{build_command(collection)} first and export them again, or empty passage_digest where they fit the "
+                "passage as it is now"
             )
-        _find_repeated(rows, problems)
-        labels = {} if old is None else {question.text: question.label for question in old.questions}
-        questions = tuple(_vouched(row.question, labels) for row in rows)
-        record = old or PassageRecord(passage, current, IMPORTED, ())
-        made = replace(record, digest=current, settings=IMPORTED, questions=questions)
+        seen: dict[str, str] = {}
+        for row in rows:
+            first = seen.setdefault(row.question.text.casefold(), row.place)
+            if first != row.place and row.question.text:
+                problems.append(f"{row.place}: the question {row.question.text!r} is asked in {first} already")
+        # What the judge left without a label stays without one; what a person did, is vouched for.
+        unread = {question.text for question in old.questions if not question.label} if old is not None else set()
+        vouched = (one if one.label or one.text in unread else replace(one, label=COMPLETE) for one in found)
+        made = replace(
+            old or PassageRecord(passage, current, IMPORTED, ()),
+            digest=current,
+            settings=IMPORTED,
+            questions=tuple(vouched),
+        )
         if made != old:
             after[passage] = made
     return after
-
-
-def _same(rows: Sequence[_Row], old: PassageRecord) -> bool:
-    """Whether the rows are the questions of the record, in any order."""
-    return sorted(map(_key, (row.question for row in rows))) == sorted(map(_key, old.questions))
-
-
-def _key(question: WrittenQuestion) -> tuple[str, str, str]:
-    return question.text, question.label, question.reason
-
-
-def _vouched(question: WrittenQuestion, labels: Mapping[str, str]) -> WrittenQuestion:
-    """The question, ``complete`` where a person gave it no label; one that the judge left without stays so."""
-    if question.label or labels.get(question.text) == "":
-        return question
-    return replace(question, label=COMPLETE)
-
-
-def _find_repeated(rows: Sequence[_Row], problems: list[str]) -> None:
-    seen: dict[str, str] = {}
-    for row in rows:
-        folded = row.question.text.casefold()
-        if not folded:
-            continue
-        first = seen.setdefault(folded, row.place)
-        if first != row.place:
-            problems.append(f"{row.place}: the question {row.question.text!r} is asked in {first} already")
 
 
 def _texts(records: Iterable[PassageRecord]) -> dict[tuple[str, str], WrittenQuestion]:

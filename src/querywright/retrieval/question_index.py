@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 import threading
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,9 +14,17 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from querywright.errors import InputError
+from querywright.files import json_digest
 from querywright.models.embedder import TextEmbedder, Vectors, with_store
 from querywright.retrieval.chroma import ChromaRetriever
 from querywright.retrieval.filters import matcher
+from querywright.retrieval.generated_questions import (
+    COMPLETE,
+    fill_command,
+    live_questions,
+    open_questions,
+    stored_answers,
+)
 from querywright.retrieval.held import HeldPassages
 from querywright.retrieval.prototypes import Prototypes
 from querywright.retrieval.question_match import (
@@ -29,7 +35,6 @@ from querywright.retrieval.question_match import (
     Answers,
     Match,
     Matching,
-    Scored,
     blend,
     drawn,
     gathered,
@@ -37,8 +42,6 @@ from querywright.retrieval.question_match import (
     time_of,
     walk,
 )
-from querywright.retrieval.question_opening import fill_command, live_questions, open_questions, stored_answers
-from querywright.retrieval.question_records import COMPLETE
 from querywright.retrieval.types import Hit, Kind, check_queries
 
 DATE = "date"
@@ -103,26 +106,22 @@ class QuestionIndex(HeldPassages):
         """Searches the same passages without their questions."""
         self._passages = {passage.id: passage for passage in self.plain.passages()}
         self._questions = open_questions(name, embedder, home)
-        self._own, self._complete, self.stale = self._live()
+        live = live_questions(name, list(self._questions.passages()), self._passages)
+        self._own = {question.id: str(question.metadata["passage"]) for question in live}
+        self._complete = frozenset(question.id for question in live if question.metadata["label"] == COMPLETE)
+        self.stale = self._questions.count - len(live)
         self._answers = stored_answers(name, self._own, self._passages, home) if answers is None else dict(answers)
         self._embedder = with_store(embedder, home)
         passes = matcher(where)
         self._allowed = {id for id, one in self._passages.items() if passes is None or passes(one.metadata)}
         self._times = {id: time_of(one.metadata[DATE]) for id, one in self._passages.items() if DATE in one.metadata}
         self._texts = {question.id: question.text for question in self._questions.passages()}
-        self._draws: OrderedDict[tuple[object, ...], Answers] = OrderedDict()
+        self._drawn = lru_cache(DRAWS_KEPT)(self._draw)
         self._prototypes: Prototypes | None = None
         self._lock = threading.Lock()
         further = sorted((question, list(found)) for question, found in (self._answers or {}).items())
         parts = ["questions", self.plain.fingerprint, self._questions.fingerprint, further]
-        self._fingerprint = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
-
-    def _live(self) -> tuple[dict[str, str], frozenset[str], int]:
-        """By question its passage, the ids of those answered completely, and how many are stale."""
-        live = live_questions(self.name, list(self._questions.passages()), self._passages)
-        own = {question.id: str(question.metadata["passage"]) for question in live}
-        complete = frozenset(question.id for question in live if question.metadata["label"] == COMPLETE)
-        return own, complete, self._questions.count - len(live)
+        self._fingerprint = json_digest(parts)
 
     @property
     def count(self) -> int:
@@ -192,7 +191,8 @@ class QuestionIndex(HeldPassages):
 
     def _match(self, vectors: ArrayLike, k: int, matching: Matching) -> list[list[Matched]]:
         check_queries((), k)
-        answers = self._drawn(matching)
+        self.check(matching)
+        answers = self._drawn(matching.match == FILLED, matching.coverage, matching.keep_partial, matching.seed)
         rows = np.asarray(vectors, dtype=np.float32)
         if rows.size == 0:
             return []
@@ -234,32 +234,24 @@ class QuestionIndex(HeldPassages):
     def _blended(self, rows: Vectors, k: int, matching: Matching, answers: Answers) -> list[list[Match]]:
         nothing: list[list[Any]] = [[] for _ in rows]
         weight, depth = matching.weight, max(matching.depth, k)
-        questions: list[list[Match]] = self._walked(rows, depth, answers) if weight < 1 else nothing
-        hits: list[list[Hit]] = self.plain.search_vectors(rows, depth) if weight > 0 else nothing
-        passages: list[list[Scored]] = [[(hit.passage.id, hit.score) for hit in one] for one in hits]
+        questions = self._walked(rows, depth, answers) if weight < 1 else nothing
+        hits = self.plain.search_vectors(rows, depth) if weight > 0 else nothing
         return [
-            blend(matches, own, weight, answers, k) for matches, own in zip(questions, passages, strict=True)
-        ]  # fmt: skip
+            blend(matches, [(hit.passage.id, hit.score) for hit in own], weight, answers, k)
+            for matches, own in zip(questions, hits, strict=True)
+        ]
 
     def _cells(self) -> Prototypes:
         """All questions around their prototypes, made at the first use."""
         with self._lock:
             if self._prototypes is None:
                 ids, texts = list(self._texts), list(self._texts.values())
-                self._prototypes = Prototypes.fit(ids, self._embedder.encode(texts))
+                self._prototypes = Prototypes(ids, self._embedder.encode(texts))
             return self._prototypes
 
-    def _drawn(self, matching: Matching) -> Answers:
-        """The questions that take part, and where they lead; the latest few draws are kept."""
-        self.check(matching)
-        filled = matching.match == FILLED
-        key = (filled, matching.coverage, matching.keep_partial, matching.seed)
-        with self._lock:
-            if key in self._draws:
-                self._draws.move_to_end(key)
-                return self._draws[key]
-        usable = self._own.keys() if matching.keep_partial else self._complete
-        taken = drawn(usable, len(self._passages), matching.coverage, matching.seed)
+    def _draw(self, filled: bool, coverage: float, keep_partial: bool, seed: int) -> Answers:
+        """The questions that take part, and where they lead."""
+        usable = self._own.keys() if keep_partial else self._complete
         further = (self._answers or {}) if filled else {}
         leads = {
             question: tuple(
@@ -267,14 +259,9 @@ class QuestionIndex(HeldPassages):
                 for passage in dict.fromkeys((self._own[question], *further.get(question, ())))
                 if passage in self._allowed
             )
-            for question in taken
+            for question in drawn(usable, len(self._passages), coverage, seed)
         }
-        made = Answers({question: passages for question, passages in leads.items() if passages}, self._times)
-        with self._lock:
-            self._draws[key] = made
-            while len(self._draws) > DRAWS_KEPT:
-                self._draws.popitem(last=False)
-        return made
+        return Answers({question: passages for question, passages in leads.items() if passages}, self._times)
 
     def check(self, matching: Matching) -> None:
         """Look at whether a matching can be had here.

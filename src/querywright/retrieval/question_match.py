@@ -125,14 +125,9 @@ def time_of(date: object) -> float:
 def drawn(questions: Iterable[str], passages: int, coverage: float, seed: int = 0) -> set[str]:
     """Some questions, so many that a passage has ``coverage`` of them on average.
 
-    The draw is uniform over all questions, whichever passage they are of. With the same seed a smaller draw lies
-    inside a larger one, and a question that is added later moves no other in or out but the last.
-
-    Args:
-        questions: Ids.
-        passages: How many passages there are, with and without questions.
-        coverage: Mean questions per passage, 0 or more; 0 is all of them.
-        seed: Of the draw. Default 0.
+    The draw is uniform over all questions, whichever passage they are of; a coverage of 0 takes all. With the same
+    seed a smaller draw lies inside a larger one, and a question that is added later moves no other in or out but the
+    last.
 
     Source: QB-RAG, arXiv 2407.18044, draws uniformly; that draws are nested is ours.
     """
@@ -144,15 +139,9 @@ def drawn(questions: Iterable[str], passages: int, coverage: float, seed: int = 
 
 
 def walk(ranked: Iterable[Scored], answers: Answers, k: int | None = None) -> list[Match]:
-    """The passages that questions lead to, best first, each once.
+    """The passages that questions lead to, best first, each once; a question that does not take part is passed over.
 
-    Args:
-        ranked: Questions with their similarities, in any order; one that does not take part is passed over.
-        answers: Where they lead.
-        k: At most so many passages. Default all.
-
-    Returns:
-        Each passage with the similarity of its most similar question; of equal questions that with the smaller id.
+    Each passage has the similarity of its most similar question; of equal questions that with the smaller id.
 
     Source: QB-RAG, arXiv 2407.18044, does not say how k passages are filled when several of the nearest questions
     are of one passage; here the walk goes on until there are k passages.
@@ -168,16 +157,10 @@ def walk(ranked: Iterable[Scored], answers: Answers, k: int | None = None) -> li
 
 
 def gathered(cells: Iterable[Sequence[Scored]], answers: Answers, k: int) -> list[Match]:
-    """The passages of the questions in cells, cell after cell, until there are ``k``.
+    """The passages of the questions in cells, the nearest cell first, until there are ``k``.
 
-    Args:
-        cells: Questions with their similarities, cell by cell, the nearest cell first.
-        answers: Where they lead.
-        k: At most so many passages, 1 or more.
-
-    Returns:
-        Those of the first cell as ``walk`` gives them, then those that the next one adds, so that a shorter list begins
-        a longer one; a passage of a later cell may have a higher score than one of an earlier.
+    Those of the first cell come as ``walk`` gives them, then those that the next one adds, so that a shorter list
+    begins a longer one; a passage of a later cell may have a higher score than one of an earlier.
     """
     found: dict[str, Match] = {}
     for cell in cells:
@@ -189,14 +172,7 @@ def gathered(cells: Iterable[Sequence[Scored]], answers: Answers, k: int) -> lis
 
 
 def is_settled(ranked: Sequence[Scored], found: Sequence[Match], answers: Answers, k: int) -> bool:
-    """Whether questions further away than those seen can change nothing about the first ``k`` passages.
-
-    Args:
-        ranked: The nearest questions, best first.
-        found: What ``walk`` made of them, uncut.
-        answers: Where they lead.
-        k: Passages wanted, 1 or more.
-    """
+    """Whether questions further away than the ranked ones change nothing about the first ``k`` that ``walk`` found."""
     wanted = min(k, answers.reachable)
     return len(found) >= wanted > 0 and found[wanted - 1].score > ranked[-1][1]
 
@@ -207,14 +183,7 @@ def blend(
     """Two lists as one: score = (1 - weight) * similarity of the question + weight * similarity of the passage.
 
     A passage that one list lacks has that list's least score there: it is at most as near as that. A list that is empty
-    or has the weight 0 is left out altogether, so the other comes back as it is.
-
-    Args:
-        matches: Passages through their questions, best first.
-        passages: Passages by their own text, best first, each once.
-        weight: Share of the second list, 0 to 1.
-        answers: Decides between equal scores.
-        k: At most so many passages. Default all.
+    or has the weight 0 is left out altogether, so the other comes back as it is. ``answers`` decides between equals.
 
     Source: the mixture is ours; QB-RAG, arXiv 2407.18044, leaves passages without a question unreachable.
     """

@@ -18,8 +18,14 @@ from querywright.models.store import open_store
 from querywright.optimize.artifacts.save import save_program
 from querywright.programs import make_program
 from querywright.retrieval.engines import LEXICAL, open_retriever
+from querywright.retrieval.generated_questions import (
+    COMPLETE,
+    PARTIAL,
+    PassageRecord,
+    WrittenQuestion,
+    publish_questions,
+)
 from querywright.retrieval.index import build_collection
-from querywright.retrieval.question_records import COMPLETE, PARTIAL, PassageRecord, WrittenQuestion, publish_questions
 
 
 class WordModel:

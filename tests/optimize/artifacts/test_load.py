@@ -22,8 +22,8 @@ from querywright.programs import make_program
 from querywright.retrieval.chroma import ChromaRetriever
 from querywright.retrieval.collection import collection_folder
 from querywright.retrieval.engines import open_retriever
+from querywright.retrieval.generated_questions import COMPLETE, PassageRecord, WrittenQuestion, publish_questions
 from querywright.retrieval.index import build_collection
-from querywright.retrieval.question_records import COMPLETE, PassageRecord, WrittenQuestion, publish_questions
 from querywright.retrieval.types import kind_of
 
 load_module = sys.modules[load.__module__]  # the package gives its name to the function

@@ -170,7 +170,7 @@ def swapped(members, lines):
     rows = [json.loads(line) for line in lines.splitlines()]
     passages = [Passage(row["id"], row["text"], row["title"], row["metadata"]) for row in rows]
     return generation(
-        {**members, "collection/passages-1.jsonl": lines}, count=len(passages), content_hash=content_hash(passages),
+        {**members, "collection/passages.jsonl": lines}, count=len(passages), content_hash=content_hash(passages),
         passages_sha256=hashlib.sha256(lines).hexdigest(),
     )  # fmt: skip
 
@@ -292,8 +292,8 @@ def test_what_is_no_packed_file_is_refused(what, tmp_path, refused):
 
 def test_other_passages_are_refused_also_with_every_digest_right(file, tmp_path, refused):
     members = members_of(file)
-    lines = members["collection/passages-1.jsonl"].replace(b"Decides 7.", b"Decides 8 too.", 1)
-    forge(tmp_path / "x.qw", {**members, "collection/passages-1.jsonl": lines})
+    lines = members["collection/passages.jsonl"].replace(b"Decides 7.", b"Decides 8 too.", 1)
+    forge(tmp_path / "x.qw", {**members, "collection/passages.jsonl": lines})
     refused(tmp_path / "x.qw", "the collection of the packed file is damaged")
     forge(tmp_path / "x.qw", swapped(members, lines))
     refused(tmp_path / "x.qw", "'cards' is not the one the program was compiled on")
@@ -320,8 +320,8 @@ def test_a_collection_whose_vectors_are_not_its_embedders_is_not_searched(file, 
 )  # fmt: skip
 def test_passages_of_another_form_are_refused(line, file, tmp_path, refused):
     members = members_of(file)
-    lines = members["collection/passages-1.jsonl"] + line
-    members["collection/passages-1.jsonl"] = lines
+    lines = members["collection/passages.jsonl"] + line
+    members["collection/passages.jsonl"] = lines
     forge(tmp_path / "x.qw", generation(members, passages_sha256=hashlib.sha256(lines).hexdigest()))
     refused(tmp_path / "x.qw", "collection of the packed file is")
 

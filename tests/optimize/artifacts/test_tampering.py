@@ -105,9 +105,9 @@ def test_a_collection_whose_passages_were_edited_in_place_is_refused(own, saved,
     home = tmp_path / "home"
     shutil.copytree(saved[0] / "collections", home / "collections")
     shutil.copy(saved[0] / "store.sqlite", home)
-    passages = next((home / "collections" / "cards").glob("passages-*.jsonl"))
+    passages = next((home / "collections" / "cards").glob("generation-*/passages.jsonl"))
     passages.write_text(passages.read_text().replace("Decides 7.", "Decides 8.", 1))
-    with pytest.raises(Exception, match=r"passages-1\.jsonl of the collection 'cards' is damaged") as error:
+    with pytest.raises(Exception, match=r"passages\.jsonl of the collection 'cards' is damaged") as error:
         load(own, lm=make_lm(), home=home)
     assert type(error.value).__name__ == "CollectionError"
     open_store(home).close()

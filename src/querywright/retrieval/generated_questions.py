@@ -1,0 +1,425 @@
+"""The questions generated for the passages of a collection: their records, what further passages answer them, opening.
+
+The questions of the collection ``NAME`` are a collection of their own, ``NAME-questions``: its passages are the kept
+questions, each with the id and digest of the passage that it was written for. Beside it lies ``records.jsonl``, the
+truth: a line a finished passage, with every question written for it, kept or not. ``answers.json`` says which passages
+answer a question beside its own, the part of QB-RAG's dense answerability matrix that was judged or completed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections import defaultdict
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from dataclasses import field
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
+
+from querywright.checksummed import Checksummed, first_problem
+from querywright.data.types import Passage
+from querywright.errors import CollectionError, InputError
+from querywright.files import write_file
+from querywright.models.embedder import Progress, TextEmbedder
+from querywright.retrieval.chroma import ChromaRetriever
+from querywright.retrieval.collection import (
+    LONGEST_NAME,
+    MANIFEST,
+    QUESTIONS_SUFFIX,
+    collection_folder,
+    published_passages,
+)
+from querywright.retrieval.index import IndexReport, build_collection
+
+RECORDS = "records.jsonl"
+ANSWERS = "answers.json"
+LOCK = "questions.lock"
+"""Held by whoever writes the records."""
+IMPORTED = "imported"
+"""Stands for the settings in a record that people edited; a build leaves it as it is until the passage changes."""
+COMPLETE, PARTIAL, NONE = "complete", "partial", "none"
+"""Whether the passage alone gives the whole answer to a question, a part of it, or nothing (QB-RAG, its three levels
+of agreement between model and experts)."""
+KEPT = frozenset({COMPLETE, PARTIAL})
+"""Labels of the questions that are embedded; a search leaves the partial ones out unless it is told otherwise."""
+AT_LEAST = 0.5
+"""The least value of a pair that counts as an answer."""
+
+_STRICT = ConfigDict(strict=True, extra="forbid")
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, config=_STRICT)
+class WrittenQuestion:
+    """A question written for a passage.
+
+    Args:
+        text: The question, on one line.
+        label: ``complete``, ``partial`` or ``none``; empty where the judge's answer could not be read.
+        reason: What the judge gave as its reason. Default "".
+    """
+
+    text: str
+    label: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, config=_STRICT)
+class PassageRecord:
+    """A finished passage.
+
+    Args:
+        passage: Its id.
+        digest: Its ``text_digest`` when the questions were written.
+        settings: Digest of how they were written and judged.
+        questions: All questions written for it, in their order; no two of them nearly the same.
+        repeated: Questions dropped because they nearly repeated another of the passage. Default 0.
+        unfit: Questions dropped because nobody could be asked them, or because they were copied from an example of the
+            prompt, by reason. Default none.
+    """
+
+    passage: str
+    digest: str
+    settings: str
+    questions: tuple[WrittenQuestion, ...]
+    repeated: Annotated[int, Field(ge=0)] = 0
+    unfit: dict[str, Annotated[int, Field(ge=0)]] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        """The record as JSON, on one line."""
+        return _RECORD.dump_json(self).decode()
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> PassageRecord:
+        """A record from ``to_json``.
+
+        Raises:
+            pydantic.ValidationError: It is none.
+        """
+        return _RECORD.validate_json(text)
+
+    def passages(self) -> list[Passage]:
+        """The kept questions as passages to index: id, text, and in the metadata where they come from."""
+        return [
+            Passage(
+                question_id(self.passage, question.text),
+                question.text,
+                metadata={"passage": self.passage, "digest": self.digest, "label": question.label},
+            )
+            for question in self.questions
+            if question.label in KEPT
+        ]
+
+
+_RECORD = TypeAdapter(PassageRecord)
+
+
+@dataclass(frozen=True, slots=True, config=_STRICT)
+class AnswerPair:
+    """How far a passage answers a question that was written for another passage.
+
+    Args:
+        question: Id of the question.
+        passage: Id of the passage.
+        digest: ``text_digest`` of the passage when this was found.
+        value: 1 for an answer, 0 for none; between them where it is completed.
+        judged: Whether a judge has read the two; False for a completed value.
+    """
+
+    question: str
+    passage: str
+    digest: str
+    value: Annotated[float, Field(ge=0, le=1)]
+    judged: bool
+
+
+class _AnswerFile(Checksummed):
+    """``answers.json``: each question and passage once, in order of question and passage."""
+
+    LARGEST: ClassVar[int] = 2**30
+
+    pairs: tuple[AnswerPair, ...]
+
+
+def question_id(passage: str, text: str) -> str:
+    """The id of a question: the same for the same text about the same passage, whenever it is written.
+
+    Args:
+        passage: Id of the passage.
+        text: The question.
+    """
+    return hashlib.sha256(json.dumps([passage, text], ensure_ascii=False).encode()).hexdigest()[:24]
+
+
+def questions_name(collection: str) -> str:
+    """Name of the collection that holds the questions of a collection."""
+    return f"{collection}{QUESTIONS_SUFFIX}"
+
+
+def build_command(name: str) -> str:
+    """The command that writes the questions of a collection, for messages."""
+    return f"querywright questions build {name}"
+
+
+def fill_command(name: str) -> str:
+    """The command that finds further passages which answer the questions of a collection, for messages."""
+    return f"querywright questions fill {name}"
+
+
+def questions_folder(collection: str, home: Path | None = None) -> Path:
+    """The folder of a collection's questions, whether it exists or not.
+
+    Args:
+        collection: Name of the collection whose passages the questions are about.
+        home: The working folder. Default: ``querywright.home.home()``.
+
+    Raises:
+        InputError: When the name has a form that no collection may have, or is too long for that of the questions.
+    """
+    collection_folder(collection, home)
+    longest = LONGEST_NAME - len(QUESTIONS_SUFFIX)
+    if len(collection) > longest:
+        raise InputError(
+            f"the name of the collection {collection!r} has {len(collection)} characters; one with questions has at "
+            f"most {longest}, since these are kept as NAME{QUESTIONS_SUFFIX}. Index its passages under a shorter name"
+        )
+    return collection_folder(questions_name(collection), home)
+
+
+def check_indexed_name(name: str) -> None:
+    """Raise when passages of one's own cannot be indexed under a name, since it is that of questions.
+
+    Args:
+        name: Of the collection to be.
+
+    Raises:
+        InputError: It ends in -questions.
+    """
+    if name.endswith(QUESTIONS_SUFFIX):
+        raise InputError(
+            f"a name that ends in {QUESTIONS_SUFFIX} is that of the questions written for a collection, but got "
+            f"{name!r}; give the collection another name"
+        )
+
+
+def check_unclaimed(folder: Path) -> None:
+    """Raise when a collection that is not of questions lies where the questions would be published.
+
+    Args:
+        folder: From ``questions_folder``.
+
+    Raises:
+        CollectionError: A collection is published there, and there are no records of questions.
+    """
+    if (folder / MANIFEST).exists() and not (folder / RECORDS).exists():
+        raise CollectionError(
+            f"the collection {folder.name!r} is in the way: it has no {RECORDS}, so it was not made of written "
+            "questions, which would replace it. Index its passages under another name if you need them, and remove "
+            f"the folder collections/{folder.name} of the working folder"
+        )
+
+
+def read_records(folder: Path) -> dict[str, PassageRecord]:
+    """The records of a folder by the passage's id; empty when there are none.
+
+    Args:
+        folder: From ``questions_folder``.
+
+    Raises:
+        CollectionError: When a line is damaged.
+    """
+    records: dict[str, PassageRecord] = {}
+    if not (folder / RECORDS).exists():
+        return records
+    with (folder / RECORDS).open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            try:
+                record = PassageRecord.from_json(line)
+            except ValidationError as error:
+                raise CollectionError(
+                    f"line {number} of {RECORDS} in {folder.name!r} is damaged ({first_problem(error)}); remove the "
+                    "line, and the questions of its passage are written again, from stored answers"
+                ) from error
+            records[record.passage] = record
+    return records
+
+
+def write_records(folder: Path, records: Iterable[PassageRecord]) -> None:
+    """Replaces the records of a folder, which is made when it is missing."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    write_file(folder / RECORDS, (f"{record.to_json()}\n".encode() for record in records))
+
+
+def publish_questions(
+    collection: str,
+    records: Iterable[PassageRecord],
+    *,
+    embedder: TextEmbedder,
+    home: Path | None = None,
+    progress: Progress | None = None,
+) -> IndexReport:
+    """Makes records the questions of a collection: the file, and the index that is searched.
+
+    Args:
+        collection: Name of the collection whose passages they are about.
+        records: All of them; any that are not among them are gone.
+        embedder: Embeds the kept questions.
+        home: The working folder. Default: ``querywright.home.home()``.
+        progress: Called with (texts embedded, texts in all). Default None.
+
+    Raises:
+        CollectionError: When not one question is kept, another process builds the index, or a collection that is not
+            of questions has their name.
+    """
+    folder = questions_folder(collection, home)
+    check_unclaimed(folder)
+    ordered = sorted(records, key=lambda record: record.passage)
+    kept = [question for record in ordered for question in record.passages()]
+    if not kept:
+        written = sum(len(record.questions) for record in ordered)
+        raise CollectionError(
+            f"of {written} questions written for {len(ordered)} passages of {collection!r} none is kept; nothing was "
+            "published. Write more a passage, or name a better LM to write or to judge"
+        )
+    write_records(folder, ordered)
+    return build_collection(
+        questions_name(collection), kept, embedder=embedder, home=home, prune=True, progress=progress
+    )
+
+
+def write_pairs(folder: Path, pairs: Iterable[AnswerPair]) -> None:
+    """Replaces what is known of further answers; from one moment to the next it is the new one.
+
+    Args:
+        folder: From ``questions_folder``; there already.
+        pairs: Each question and passage once.
+    """
+    _AnswerFile(pairs=tuple(sorted(pairs, key=lambda pair: (pair.question, pair.passage)))).write(folder / ANSWERS)
+
+
+def read_pairs(folder: Path) -> Sequence[AnswerPair]:
+    """The pairs of a folder in order of question and passage; none where there is no file.
+
+    Args:
+        folder: From ``questions_folder``.
+
+    Raises:
+        CollectionError: When the file is damaged or edited.
+    """
+    try:
+        stored = _AnswerFile.read(folder / ANSWERS)
+    except ValueError as error:
+        raise CollectionError(
+            f"{ANSWERS} in {folder.name!r} is damaged ({error}); remove it and fill it again: pairs that were judged "
+            "cost nothing"
+        ) from error
+    return () if stored is None else stored.pairs
+
+
+def stored_answers(
+    name: str, questions: Container[str], passages: Mapping[str, Passage], home: Path | None
+) -> dict[str, tuple[str, ...]] | None:
+    """The further passages that are known to answer questions, beside the one that each was written for.
+
+    Args:
+        name: The collection of the passages.
+        questions: Ids of the questions there are.
+        passages: The passages there are, by id; what is known of one that has changed since does not count.
+        home: The working folder.
+
+    Returns:
+        Ids of passages by id of question, those of highest value first, equal ones in order of ids; None where nobody
+        has looked.
+
+    Raises:
+        CollectionError: What is stored is damaged.
+    """
+    folder = questions_folder(name, home)
+    if not (folder / ANSWERS).exists():
+        return None
+    pairs = read_pairs(folder)
+    digests = {id: passages[id].text_digest() for id in {pair.passage for pair in pairs} & passages.keys()}
+    held = [pair for pair in pairs if pair.question in questions and digests.get(pair.passage) == pair.digest]
+    if len(held) < len(pairs):
+        _logger.warning(
+            "%d of %d stored answers to questions of the collection %r are of passages or questions that are gone or "
+            "were changed since; look again: %s",
+            len(pairs) - len(held), len(pairs), name, fill_command(name),
+        )  # fmt: skip
+    answers: defaultdict[str, list[str]] = defaultdict(list)
+    for pair in sorted(held, key=lambda pair: (-pair.value, pair.passage)):
+        if pair.value >= AT_LEAST:
+            answers[pair.question].append(pair.passage)
+    return {question: tuple(found) for question, found in answers.items()}
+
+
+def open_questions(name: str, embedder: TextEmbedder, home: Path | None) -> ChromaRetriever:
+    """The index of a collection's questions.
+
+    Raises:
+        CollectionError: There are none, they are damaged, or they were built with another embedder.
+    """
+    _check_published(name, home)
+    opened = ChromaRetriever(questions_name(name), embedder=embedder, home=home)
+    _check_questions(name, opened.passages())
+    return opened
+
+
+def published_questions(name: str, home: Path | None) -> list[Passage]:
+    """The same questions without their index, in the order of their ids.
+
+    Raises:
+        CollectionError: There are none, or they are damaged.
+    """
+    _check_published(name, home)
+    questions = list(published_passages(questions_folder(name, home), home)[1].values())
+    _check_questions(name, questions)
+    return questions
+
+
+def fresh(questions: Iterable[Passage], passages: Mapping[str, Passage]) -> list[Passage]:
+    """The questions whose passage is there and reads as it did when they were written, in their order.
+
+    Args:
+        questions: Published questions.
+        passages: The passages there are, by id.
+    """
+    digests = {id: passage.text_digest() for id, passage in passages.items()}
+    return [one for one in questions if digests.get(str(one.metadata["passage"])) == one.metadata["digest"]]
+
+
+def live_questions(name: str, questions: Collection[Passage], passages: Mapping[str, Passage]) -> list[Passage]:
+    """The fresh ones of a collection's questions; a warning says how many are not.
+
+    Args:
+        name: The collection of the passages.
+        questions: Its published questions.
+        passages: The passages there are, by id.
+    """
+    live = fresh(questions, passages)
+    if len(live) < len(questions):
+        _logger.warning(
+            "%d of %d questions of the collection %r are of passages that are gone or were changed since, and are left "
+            "out; replace them: %s",
+            len(questions) - len(live), len(questions), name, build_command(name),
+        )  # fmt: skip
+    return live
+
+
+def _check_published(name: str, home: Path | None) -> None:
+    if not (questions_folder(name, home) / MANIFEST).exists():
+        raise CollectionError(f"there are no questions for the collection {name!r}; write some: {build_command(name)}")
+
+
+def _check_questions(name: str, questions: Iterable[Passage]) -> None:
+    """Whether they are questions about passages, and no passages of somebody's own."""
+    for question in questions:
+        if not {"passage", "digest", "label"} <= question.metadata.keys():
+            raise CollectionError(
+                f"the collection {questions_name(name)!r} holds no questions about passages ({question.id!r} names "
+                f"none); give it another name, then run {build_command(name)}"
+            )
