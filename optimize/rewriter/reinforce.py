@@ -14,7 +14,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from querywright.data.types import Question
 from querywright.errors import InputError
@@ -24,8 +24,8 @@ from querywright.optimize.rewriter.policy import SMALLER, HFPolicy, TrainingErro
 from querywright.optimize.rewriter.recipes import MOVING_STEPS, Recipe, advantages_of, steered
 from querywright.optimize.rewriter.reward_checks import checked
 from querywright.optimize.rewriter.rewards import Reward
-from querywright.optimize.rewriter.rollouts import Rollout, Run, batch_of, roll_out
-from querywright.optimize.rewriter.types import Completion, Scored
+from querywright.optimize.rewriter.rollouts import Run, batch_of, roll_out
+from querywright.optimize.rewriter.types import Completion, Episode, Scored
 
 LOG = "reinforce.jsonl"
 FLAT_STEPS = 10
@@ -48,6 +48,10 @@ class Reinforced:
         early: Whether it ended before the last step, because dev no longer got better or nothing was learnt any more.
         flat: Steps in which all advantages were 0, so that they taught nothing.
         notes: What a reader should know.
+        beta: Price of drifting now.
+        worse: Looks at dev since the best.
+        level: Steps in a row in which all advantages were 0.
+        means: Mean rewards of the last steps.
     """
 
     steps: int = 0
@@ -58,31 +62,15 @@ class Reinforced:
     early: bool = False
     flat: int = 0
     notes: list[str] = field(default_factory=list)
-
-
-@dataclass(slots=True)
-class _State:
-    """What a checkpoint keeps beside the weights, the optimizer and the log.
-
-    ``worse`` are looks at dev since the best, ``level`` steps in a row in which all advantages were 0, ``beta`` the
-    price of drifting and ``means`` the mean rewards of the last steps.
-    """
-
-    beta: float
+    beta: float = 0.0
     worse: int = 0
     level: int = 0
     means: list[float] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
-class Learnt:
-    """What a change of the weights did.
-
-    Args:
-        loss: Of the last epoch.
-        kl: To the warmed-up policy, in nats a token: mean log ratio of all tokens (estimator k1), as RL4LMs has it.
-        norm: Length of the gradient before it was cut, of the last epoch.
-        tokens: Tokens that were learnt from.
+class Learnt(NamedTuple):
+    """What a change of the weights did: the loss and the length of the gradient before it was cut, both of the last
+    epoch; the KL to the warmed-up policy in nats a token (mean log ratio of all tokens, k1, as RL4LMs has it); tokens.
     """
 
     loss: float = 0.0
@@ -129,9 +117,8 @@ def reinforce(
     parameters = policy.parameters()
     optimizer, files = make_optimizer(recipe, list(parameters.values())), Checkpoints(folder, LOG)
     known = files.load(parameters, optimizer)
-    done = Reinforced() if known is None else Reinforced(**known["done"])
-    state = _State(recipe.kl.beta) if known is None else _State(**known["state"])
-    loop = _Loop(policy, run, reward, recipe, patience, optimizer, files, done, state, seed)
+    done = Reinforced(beta=recipe.kl.beta) if known is None else Reinforced(**known)
+    loop = _Loop(policy, run, reward, recipe, patience, optimizer, files, done, seed)
     if known is None:
         loop.look(dev)
         loop.keep()
@@ -158,19 +145,17 @@ class _Loop:
     optimizer: Any
     files: Checkpoints
     done: Reinforced
-    state: _State
     seed: int
 
     def keep(self) -> None:
-        kept = {"done": asdict(self.done), "state": asdict(self.state)}
-        self.files.save(self.policy.parameters(), self.optimizer, kept)
+        self.files.save(self.policy.parameters(), self.optimizer, asdict(self.done))
 
     def look(self, dev: Sequence[Question]) -> None:
         """Answer the dev questions greedily; the best weights so far are kept."""
-        done, state = self.done, self.state
-        rollouts = roll_out(self.policy, self.run, dev, self.recipe)
-        scored = self._scored(rollouts)
-        value = _mean([_on_dev(*one) for one in zip(rollouts, scored, strict=True)])
+        done = self.done
+        episodes = roll_out(self.policy, self.run, dev, self.recipe)
+        scored = self.reward.score(episodes)
+        value = _mean([_on_dev(*one) for one in zip(episodes, scored, strict=True)])
         if math.isnan(value):
             raise InputError(
                 f"none of the {len(dev)} dev questions could be scored; they lack what the measure needs (evidence, or "
@@ -179,42 +164,42 @@ class _Loop:
         if done.best is None:
             done.first, done.plain = value, _mean([one.plain for one in scored])
         if done.best is None or value > done.best:
-            done.best, done.best_step, state.worse = value, done.steps, 0
+            done.best, done.best_step, done.worse = value, done.steps, 0
             self.files.save_best(self.policy.parameters())
         else:
-            state.worse += 1
-            done.early = done.early or state.worse >= self.patience
+            done.worse += 1
+            done.early = done.early or done.worse >= self.patience
         line = {"kind": "dev", "step": done.steps, "value": value, "plain": done.plain}
-        self.files.lines.append(line | _told(rollouts, scored))
+        self.files.lines.append(line | _told(episodes, scored))
 
     def step(self, batch: Sequence[Question]) -> None:
         """Answer the questions, each several times, and learn from what came of it."""
-        began, done, state, recipe = time.monotonic(), self.done, self.state, self.recipe
+        began, done, recipe = time.monotonic(), self.done, self.recipe
         questions = [one for one in batch for _ in range(recipe.group)]
-        rollouts = roll_out(self.policy, self.run, questions, recipe, seed=(self.seed, "reinforce", done.steps))
-        scored = self._scored(rollouts)
+        episodes = roll_out(self.policy, self.run, questions, recipe, seed=(self.seed, "reinforce", done.steps))
+        scored = self.reward.score(episodes)
         rewards = [one.reward for one in scored]
         known = [reward for reward in rewards if not math.isnan(reward)]
-        moving = statistics.fmean(state.means) if state.means else 0.0
+        moving = statistics.fmean(done.means) if done.means else 0.0
         advantages = advantages_of(recipe, rewards, [one.id for one in questions], moving)
-        state.means = [*state.means, *([statistics.fmean(known)] if known else [])][-MOVING_STEPS:]
+        done.means = [*done.means, *([statistics.fmean(known)] if known else [])][-MOVING_STEPS:]
         flat = all(abs(advantage) < _NOTHING for advantage in advantages)
-        state.level = state.level + 1 if flat else 0
+        done.level = done.level + 1 if flat else 0
         done.flat += flat
-        if state.level >= FLAT_STEPS:
-            _end_level(done, state, rewards)
+        if done.level >= FLAT_STEPS:
+            _end_level(done, rewards)
         pairs = [
             (completion, advantage)
-            for one, score, advantage in zip(rollouts, scored, advantages, strict=True)
+            for one, score, advantage in zip(episodes, scored, advantages, strict=True)
             if not math.isnan(score.reward)
             for completion in one.completions
             if completion.tokens
         ]
         # A batch that teaches nothing is not scaled, which would make the cost of drifting as loud as a reward.
-        scaled, beta = recipe.baseline == "batch" and not flat, state.beta
+        scaled, beta = recipe.baseline == "batch" and not flat, done.beta
         learnt = learn(self.policy, self.optimizer, pairs, recipe, beta=beta, scaled=scaled, step=done.steps + 1)
         if learnt.tokens:
-            state.beta = steered(recipe.kl, beta, learnt.kl)
+            done.beta = steered(recipe.kl, beta, learnt.kl)
         done.steps += 1
         line = {
             "kind": "step",
@@ -229,10 +214,7 @@ class _Loop:
             "gradient": learnt.norm,
             "seconds": round(time.monotonic() - began, 3),
         }
-        self.files.lines.append(line | _told(rollouts, scored))
-
-    def _scored(self, rollouts: Sequence[Rollout]) -> list[Scored]:
-        return self.reward.score([one.episode for one in rollouts], [one.counts for one in rollouts])
+        self.files.lines.append(line | _told(episodes, scored))
 
 
 def learn(
@@ -341,12 +323,12 @@ def make_optimizer(recipe: Recipe, tensors: Sequence[Any]) -> Any:
     return torch.optim.AdamW(tensors, lr=recipe.lr, weight_decay=0.0)
 
 
-def _end_level(done: Reinforced, state: _State, rewards: Sequence[float]) -> None:
+def _end_level(done: Reinforced, rewards: Sequence[float]) -> None:
     """The end, since nothing is learnt any more; an error where nothing ever was."""
     if done.flat <= done.steps:
         done.early = True
         done.notes.append(
-            f"it ended after step {done.steps + 1}: the last {state.level} steps taught nothing, since the rewards of "
+            f"it ended after step {done.steps + 1}: the last {done.level} steps taught nothing, since the rewards of "
             "a question's samples were all alike"
         )
         return
@@ -355,26 +337,26 @@ def _end_level(done: Reinforced, state: _State, rewards: Sequence[float]) -> Non
         low, high = min(known), max(known)
         told = f"was {low:.4g} each time" if high - low < _NOTHING else "was that of the other samples each time"
     raise TrainingError(
-        f"nothing can be learnt: in the last {state.level} steps the reward of all {state.level * len(rewards)} "
+        f"nothing can be learnt: in the last {done.level} steps the reward of all {done.level * len(rewards)} "
         f"episodes {told}. Take another --metric or --recipe, a base model that can write the form, or warm it up on "
         "collected rewrites first (--stages collect,warmup,reinforce)"
     )
 
 
-def _on_dev(rollout: Rollout, scored: Scored) -> float:
+def _on_dev(episode: Episode, scored: Scored) -> float:
     """What an episode counts; one that failed, never more than the question as it is written."""
-    return scored.value if rollout.episode.error is None else min(scored.plain, 0.0 * scored.plain)
+    return scored.value if episode.error is None else min(scored.plain, 0.0 * scored.plain)
 
 
-def _told(rollouts: Sequence[Rollout], scored: Sequence[Scored]) -> dict[str, Any]:
+def _told(episodes: Sequence[Episode], scored: Sequence[Scored]) -> dict[str, Any]:
     """What a step and a look have in common in the log."""
-    completions = [one for rollout in rollouts for one in rollout.completions]
+    completions = [one for episode in episodes for one in episode.completions]
     return {
         "reward": _mean([one.reward for one in scored]),
-        "failed": sum(one.episode.error is not None for one in rollouts),
+        "failed": sum(one.error is not None for one in episodes),
         "tokens": _mean([float(len(one.tokens)) for one in completions]),
         "ended": _mean([float(one.ended) for one in completions]),
-        "guards": asdict(checked(rollouts)),
+        "guards": asdict(checked(episodes)),
     }
 
 

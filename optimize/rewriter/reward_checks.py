@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from querywright.metrics.tokens import normalize_answer
-from querywright.optimize.rewriter.rollouts import Rollout
 from querywright.optimize.rewriter.types import Episode
 from querywright.programs.query_cleaning import LONGEST_QUERY
 
@@ -61,12 +60,11 @@ class RewardChecks:
     words: float
 
 
-def checked(rollouts: Sequence[Rollout]) -> RewardChecks:
+def checked(episodes: Sequence[Episode]) -> RewardChecks:
     """Look at what was written."""
-    episodes = [one.episode for one in rollouts]
     through = [episode for episode in episodes if episode.prediction is not None]
     read = [text for episode in episodes for text in episode.read]
-    ends = [one.ended for rollout in rollouts for one in rollout.completions]
+    ends = [one.ended for episode in episodes for one in episode.completions]
     known = [episode for episode in through if any(map(normalize_answer, episode.question.answers))]
     return RewardChecks(
         episodes=len(through),

@@ -84,19 +84,14 @@ class Reward:
         self._recipe, self._target, self._threads = recipe, target, threads
         self._known: dict[str, float] = {}
 
-    def score(self, episodes: Sequence[Episode], tokens: Sequence[Sequence[int]] | None = None) -> list[Scored]:
+    def score(self, episodes: Sequence[Episode]) -> list[Scored]:
         """One score an episode, in order; NaN for one that failed or cannot be scored.
-
-        Args:
-            episodes: From ``run_episodes``.
-            tokens: Of each episode, the number of tokens of each completion; needed for a length penalty.
 
         Raises:
             QuerywrightError: The reader's LM is out of reach, or its calls are used up.
         """
         plains = self.plain_values([episode.question for episode in episodes])
-        counts = [()] * len(episodes) if tokens is None else tokens
-        return [self._scored(*one) for one in zip(episodes, plains, counts, strict=True)]
+        return [self._scored(*one) for one in zip(episodes, plains, strict=True)]
 
     def plain_values(self, questions: Sequence[Question]) -> list[float]:
         """What each question as it was written is worth; NaN where it cannot be worked out.
@@ -146,19 +141,20 @@ class Reward:
         hit = _substring_hit([passage.content for passage in prediction.passages], question.answers)
         return parts | ({} if math.isnan(hit) and question.answers else {"hit": hit})
 
-    def _scored(self, episode: Episode, plain: float, tokens: Sequence[int]) -> Scored:
+    def _scored(self, episode: Episode, plain: float) -> Scored:
         if episode.prediction is None:
             return Scored(math.nan, math.nan, plain)
         parts = self.parts(episode.question, episode.prediction)
-        value, taken = math.fsum(parts.values()), self._taken(episode, tokens)
+        value, taken = math.fsum(parts.values()), self._taken(episode)
         gain = value if self.name == "paper" else value - plain
         return Scored(gain + math.fsum(taken.values()), value, plain, parts | taken)
 
-    def _taken(self, episode: Episode, tokens: Sequence[int]) -> dict[str, float]:
+    def _taken(self, episode: Episode) -> dict[str, float]:
         """What is taken off, by name; nothing that is 0."""
         off = {}
-        if self._recipe.length_penalty and self._target is not None and tokens:
-            off["length"] = -self._recipe.length_penalty * fmean(abs(count - self._target) for count in tokens)
+        if self._target is not None and episode.completions:
+            apart = fmean(abs(len(one.tokens) - self._target) for one in episode.completions)
+            off["length"] = -self._recipe.length_penalty * apart
         if episode.read:
             off["unreadable"] = -self._recipe.unreadable * episode.read.count(None) / len(episode.read)
         return {name: value for name, value in off.items() if value}

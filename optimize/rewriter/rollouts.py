@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
 from querywright.data.types import Question
 from querywright.optimize.rewriter.policy import HFPolicy
@@ -15,19 +15,6 @@ Answer = Callable[[Sequence[Turn]], Sequence[str | Exception]]
 """Answers all turns of a round; an error ends the episode of its turn alone."""
 Run = Callable[[Sequence[Question], Answer], list[Episode]]
 """Goes through questions, an episode each, with something that answers."""
-
-
-@dataclass(frozen=True, slots=True)
-class Rollout:
-    """An episode and the completions that it is made of, one a turn."""
-
-    episode: Episode
-    completions: tuple[Completion, ...]
-
-    @property
-    def counts(self) -> list[int]:
-        """Tokens of each completion."""
-        return [len(one.tokens) for one in self.completions]
 
 
 def seed_of(*parts: object) -> int:
@@ -42,8 +29,8 @@ def seed_of(*parts: object) -> int:
 
 def roll_out(
     policy: HFPolicy, run: Run, questions: Sequence[Question], recipe: Recipe, *, seed: tuple[object, ...] | None = None
-) -> list[Rollout]:
-    """Go through questions.
+) -> list[Episode]:
+    """Go through questions; each episode has what the policy wrote.
 
     Args:
         policy: Writes.
@@ -69,10 +56,9 @@ def roll_out(
         texts = iter(made)
         return [next(texts).text if error is None else error for error in refused]
 
-    episodes = run(questions, answer)
     return [
-        Rollout(episode, tuple(written[place, turn.number] for turn in episode.turns))
-        for place, episode in enumerate(episodes)
+        replace(episode, completions=tuple(written[place, turn.number] for turn in episode.turns))
+        for place, episode in enumerate(run(questions, answer))
     ]
 
 

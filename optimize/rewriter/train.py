@@ -176,10 +176,10 @@ class _Training:
         """Answer dev and test greedily with the policy."""
         run = partial(run_episodes, self.finds, settings=self.settings.limits, threads=self.settings.threads)
         for place, (name, part) in enumerate(self.parts.items(), 1):
-            rollouts = roll_out(self.policy, run, part, self.recipe)
-            self.arms[name].append(evaluation_of(arm, [one.episode for one in rollouts], self.metrics))
+            episodes = roll_out(self.policy, run, part, self.recipe)
+            self.arms[name].append(evaluation_of(arm, episodes, self.metrics))
             if name == "dev":
-                self.checks[arm] = checked(rollouts)
+                self.checks[arm] = checked(episodes)
             if self.progress is not None:
                 self.progress(f"measuring: {arm}", place, len(self.parts))
 
@@ -271,7 +271,8 @@ class _Training:
             progress=self.progress,
             seed=settings.seed,
         )
-        return asdict(done)
+        told = asdict(done)
+        return {name: told[name] for name in told if name not in ("beta", "worse", "level", "means")}
 
     def _in_use(self, weights: Path) -> None:
         """The embedded model, as it comes and as trained, in the engine that they run in."""

@@ -60,6 +60,7 @@ class Episode:
         error: The kind of failure, or None.
         read: What was read of each text, as the embedded LM would have written it: JSON, the fields in order, each
             value within its limits. None for a text that could not be read.
+        completions: What the policy wrote, one a turn; none where somebody else wrote.
     """
 
     question: Question
@@ -68,6 +69,7 @@ class Episode:
     prediction: Any
     error: str | None = None
     read: tuple[str | None, ...] = ()
+    completions: tuple[Completion, ...] = ()
 
     @property
     def queries(self) -> tuple[str, ...]:

@@ -79,6 +79,6 @@ def one_turn(questions: Sequence[Any], answer: Any) -> list[Episode]:
 class Words:
     """Half a point for each good word, off for each bad one."""
 
-    def score(self, episodes: Sequence[Episode], tokens: Sequence[Sequence[int]] | None = None) -> list[Scored]:
+    def score(self, episodes: Sequence[Episode]) -> list[Scored]:
         values = [0.5 * (one.texts[0].count("good") - one.texts[0].count("bad")) for one in episodes]
         return [Scored(value, value, 0.0) for value in values]

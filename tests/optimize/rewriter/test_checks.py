@@ -23,7 +23,6 @@ from querywright.optimize.rewriter.pairs import Pair, check_pairs_file, read_pai
 from querywright.optimize.rewriter.recipes import SEED
 from querywright.optimize.rewriter.report import rewriter_card, rewriter_html
 from querywright.optimize.rewriter.reward_checks import checked, warnings
-from querywright.optimize.rewriter.rollouts import Rollout
 from querywright.optimize.rewriter.settings import (
     STAGES,
     Given,
@@ -174,33 +173,33 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
         read_pairs(tmp_path / "p.jsonl")
 
 
-def rollout(id: str, *queries: str, read: Sequence[str | None] = ("{}",), **question: Any) -> Rollout:
+def episode(id: str, *queries: str, read: Sequence[str | None] = ("{}",), **question: Any) -> Episode:
     asked = Question(id, f"Who found {id} radium?", **{"answer": "Marie Curie", **question})
     prediction = SimpleNamespace(queries=[Query(query) for query in queries])
-    return Rollout(Episode(asked, (), tuple("x" for _ in read), prediction, None, tuple(read)), ())
+    return Episode(asked, (), tuple("x" for _ in read), prediction, None, tuple(read))
 
 
 def test_each_way_to_cheat_is_counted() -> None:
-    failed = Rollout(Episode(Question("i", "?"), (), ("x",), None, "bug", (None,)), ())
+    failed = Episode(Question("i", "?"), (), ("x",), None, "bug", (None,))
     ended = tuple(Completion("", (), (1,), one) for one in (True, True, False))
     found = checked(
         [
-            rollout("a", "discovery of radium"),
-            rollout("b"),
-            rollout("c", "who found C radium"),
-            rollout("d", "word " * 30),
-            rollout("e", "marie curie radium"),
-            rollout("f", "x", read=("{}", None)),
-            rollout("g", "radium history chemist"),
-            replace(rollout("h", "Radium history, chemist!"), completions=ended),
+            episode("a", "discovery of radium"),
+            episode("b"),
+            episode("c", "who found C radium"),
+            episode("d", "word " * 30),
+            episode("e", "marie curie radium"),
+            episode("f", "x", read=("{}", None)),
+            episode("g", "radium history chemist"),
+            replace(episode("h", "Radium history, chemist!"), completions=ended),
             failed,
         ]
     )
     assert found.episodes == 8
     assert (found.empty, found.copied, found.over_long, found.leaking) == (1 / 8,) * 4
     assert (found.equal, found.unreadable, found.cut) == (2 / 8, 2 / 10, pytest.approx(1 / 3))
-    assert checked([rollout("a", "radium"), rollout("a", "radium")]).equal == 0  # samples of one question may be equal
-    assert checked([rollout("a", "red fox runs", "red fox sleeps", "one")]).distinct_2 == 3 / 4
+    assert checked([episode("a", "radium"), episode("a", "radium")]).equal == 0  # samples of one question may be equal
+    assert checked([episode("a", "red fox runs", "red fox sleeps", "one")]).distinct_2 == 3 / 4
     assert checked([]).words == 0
 
 
@@ -215,16 +214,16 @@ def test_each_way_to_cheat_is_counted() -> None:
     ],
 )
 def test_an_answer_that_the_question_or_an_option_names_is_no_leak(question: dict[str, Any], leaks: int) -> None:
-    assert checked([rollout("a", "curie born Marie Curie a", **question)]).leaking == leaks
+    assert checked([episode("a", "curie born Marie Curie a", **question)]).leaking == leaks
 
 
 def test_what_got_worse_is_said_and_nothing_else() -> None:
-    before = checked([rollout("a", "radium chemist prize"), rollout("b", "uranium ore mine")])
+    before = checked([episode("a", "radium chemist prize"), episode("b", "uranium ore mine")])
     assert warnings(before, before) == []
-    said = warnings(before, checked([rollout(id, "radium radium radium radium") for id in "ab"]))
+    said = warnings(before, checked([episode(id, "radium radium radium radium") for id in "ab"]))
     assert said[0] == "100% of the rewrites were the same as for another question (0% before)"
     assert [one.partition(" fell")[0] for one in said[1:]] == ["diversity"]
-    long = [rollout("a", "radium one two three four five six"), rollout("b", "ore and nine more words are here")]
+    long = [episode("a", "radium one two three four five six"), episode("b", "ore and nine more words are here")]
     assert warnings(before, checked(long)) == ["queries grew to 7 words a question (3 before)"]
 
 

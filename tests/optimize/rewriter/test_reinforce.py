@@ -183,9 +183,9 @@ def test_a_prompt_that_is_too_long_fails_its_episode_alone(world: Any) -> None:
 
     run = partial(run_episodes, world.program("rrr", None))
     found = roll_out(Short(), run, world.questions[:3], OURS)
-    assert [one.episode.error for one in found] == [None, "prompt_too_long", None]
-    assert [len(one.counts) for one in found] == [1, 0, 1]
-    arm = evaluation_of("one", [one.episode for one in found], metrics_by_name(["hit"]))
+    assert [one.error for one in found] == [None, "prompt_too_long", None]
+    assert [len(one.completions) for one in found] == [1, 0, 1]
+    arm = evaluation_of("one", found, metrics_by_name(["hit"]))
     assert [row.failure for row in arm.rows] == [None, "prompt_too_long", None]
 
 
@@ -250,8 +250,8 @@ class Told:
     def __init__(self, change: Any) -> None:
         self.change = change
 
-    def score(self, episodes: Any, tokens: Any = None) -> Any:
-        scored = BANDIT["Words"]().score(episodes, tokens)
+    def score(self, episodes: Any) -> Any:
+        scored = BANDIT["Words"]().score(episodes)
         return [self.change(*one) for one in zip(scored, episodes, strict=True)]
 
 

@@ -16,13 +16,18 @@ from querywright.models.engine_errors import LMBudgetError
 from querywright.optimize.rewriter.episodes import run_episodes
 from querywright.optimize.rewriter.recipes import OURS, PAPER, SEED
 from querywright.optimize.rewriter.rewards import Reward
-from querywright.optimize.rewriter.types import Episode
+from querywright.optimize.rewriter.types import Completion, Episode
 
 EIFFEL = Question("q", "Where?", answer="Eiffel Tower in Paris", evidence={"b": Label.ENTAILED})
 
 
 def predicted(answer: str | None, *texts: str) -> Any:
     return SimpleNamespace(answer=answer, passages=[Passage(f"p{n}", text) for n, text in enumerate(texts)])
+
+
+def sized(episode: Episode, *counts: int) -> Episode:
+    """The episode as if its completions had so many tokens."""
+    return replace(episode, completions=tuple(Completion("", (1,), (0,) * count, True) for count in counts))
 
 
 def written(*queries: str) -> str:
@@ -64,7 +69,7 @@ def test_the_length_penalty_is_the_mean_distance_from_the_length_aimed_at(
     program = world.program("rrr", None)
     (episode,) = run_episodes(program, world.questions[:1], lambda turns: [written("key of 0")])
     recipe = replace(OURS, length_penalty=0.01)
-    (scored,) = Reward(recipe, program, metric="recall@5", target=24).score([episode], [counts])
+    (scored,) = Reward(recipe, program, metric="recall@5", target=24).score([sized(episode, *counts)])
     assert scored.reward == pytest.approx(1 - taken)
     with pytest.raises(InputError, match="length aimed at"):
         Reward(recipe, program)
@@ -109,12 +114,13 @@ def test_answer_gain_is_f1_less_that_of_the_answer_without_rewriting(
     episodes = run_episodes(program, world.questions[:1] * 2, lambda turns: texts, lm=lm)
     reward = Reward(SEED, program, lm=lm, target=20)
     asked = len(engine.asked)
-    scored = reward.score(episodes, [[20], [30]])
+    episodes = [sized(episodes[0], 20), sized(episodes[1], 30)]
+    scored = reward.score(episodes)
     # "right 0" against "right 0" is 1; "wrong 0" against it shares one token of two: .5, as without rewriting
     assert [one.value for one in scored] == [1.0, 0.5]
     assert [one.plain for one in scored] == [0.5, 0.5]
     assert [one.reward for one in scored] == pytest.approx([0.5, -0.1])
-    reward.score(episodes, [[20], [30]])
+    reward.score(episodes)
     assert len(engine.asked) == asked + 1
 
 
