@@ -122,15 +122,15 @@ def reinforce(
     if known is None:
         loop.look(dev)
         loop.keep()
-    while not done.early and done.steps < recipe.steps:
+    while not loop.is_over():
         loop.step(batch_of(train, recipe.batch, seed=seed, step=done.steps))
-        looked = done.early or done.steps >= recipe.steps or done.steps % look_each == 0
+        looked = loop.is_over() or done.steps % look_each == 0
         if looked:
             loop.look(dev)
         if looked or done.steps % _KEEP_EACH == 0:
             loop.keep()
         if progress is not None:
-            progress("reinforce", recipe.steps if done.early else done.steps, recipe.steps)
+            progress("reinforce", recipe.steps if loop.is_over() else done.steps, recipe.steps)
     files.load_best(parameters)
     return done
 
@@ -146,6 +146,9 @@ class _Loop:
     files: Checkpoints
     done: Reinforced
     seed: int
+
+    def is_over(self) -> bool:
+        return self.done.early or self.done.steps >= self.recipe.steps
 
     def keep(self) -> None:
         self.files.save(self.policy.parameters(), self.optimizer, asdict(self.done))

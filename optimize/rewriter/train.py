@@ -255,7 +255,8 @@ class _Training:
 
     def _reinforced(self, pairs: Sequence[Pair]) -> dict[str, Any]:
         given, settings, recipe = self.given, self.settings, self.recipe
-        target, shared = None, {"lm": self.reader_lm, "threads": settings.threads}
+        target: float | None = None
+        shared: dict[str, Any] = {"lm": self.reader_lm, "threads": settings.threads}
         if recipe.length_penalty:
             target = statistics.median(len(self.policy.taught(one.messages, one.text).tokens) for one in pairs)
         done = reinforce(
@@ -309,7 +310,7 @@ class _Training:
         said += [note for report in reports.values() for note in report.get("notes", ())]
         arm = IN_USE if any(one.name == IN_USE for one in found["dev"].arms) else TRAINED
         standings = {name: standing(one, settings.metric, arm) for name, one in found.items()}
-        return as_plain(
+        card: dict[str, Any] = as_plain(
             {
                 "created": today(),
                 "technique": settings.technique,
@@ -328,6 +329,7 @@ class _Training:
                 **{name: one.to_json() for name, one in found.items()},
             }
         )
+        return card
 
     def _write(
         self, path: Path, weights: Path, card: Mapping[str, Any], readme: str, curve: Sequence[Mapping[str, Any]] = ()
