@@ -26,21 +26,18 @@ from trials import TRAIN, Site
 from querywright.errors import BudgetError, InputError
 from querywright.files import write_file
 from querywright.metrics.statistics import PairedTest, paired_exact_test
-from querywright.models.memo import remembering
+from querywright.models.budget import Budget
 from querywright.models.store import open_store
 from querywright.optimize.domains import Domain
 from querywright.optimize.evaluate import Evaluation, evaluate, metrics_by_name
-from querywright.optimize.study.engine import open_bench
 from querywright.optimize.study.objectives import objective_named
-from querywright.optimize.study.prompts import make_variant
-from querywright.optimize.study.records import record_of
-from querywright.optimize.study.resources import Bench, open_lm
+from querywright.optimize.study.prompts import make_variant, with_variant
+from querywright.optimize.study.resources import Bench, open_bench
 from querywright.optimize.study.select import choose
-from querywright.optimize.study.settling import settle_spec
-from querywright.optimize.study.spec import BudgetSpec
+from querywright.optimize.study.spec import AS_WRITTEN
 from querywright.optimize.study.storage import StudyStorage, open_storage
+from querywright.optimize.study.trial import Worker
 from querywright.optimize.study.types import ArmConfig
-from querywright.optimize.study.working import work
 
 TECHNIQUES = ("rag_fusion", "multi_query", "step_back", "query2doc", "hcqr")
 TUNED = "rag_fusion"
@@ -150,7 +147,8 @@ class Place:
     @property
     def calls(self) -> int:
         """LM calls that were answered."""
-        return self.store.account(self.bench.spec.budget).spent.calls - self.lost
+        assert self.bench.budget is not None
+        return self.bench.budget.spent.calls - self.lost
 
 
 def contest(site: Site, given: Contest, show: Callable[[str], None]) -> dict[str, Any]:
@@ -226,15 +224,14 @@ def _opened(site: Site, given: Contest, calls: int | None, name: str, changes: M
         usual["api_key_env"] = None
     home, folder = site.home(slug), site.folder / f"contest-{slug}"
     with open_storage("journal", folder, slug) as store:
-        lost = 0
+        lost, answers = 0, open_store(home)
         if not folder.joinpath(SEARCHED).exists():
-            lost = max(0, store.account(BudgetSpec()).spent.calls - open_store(home).count("lm"))
+            lost = max(0, Budget(answers, slug).spent.calls - answers.count("lm"))
         budget = {"calls": None if calls is None else calls + lost}
         spec = site.spec(
             slug, site.questions, (TRAIN, given.dev, given.test), {**usual, "budget": budget, **changes}
         )  # fmt: skip
-        settle_spec(store, spec)
-        yield Place(name, open_bench(spec, home, store), store, folder, lost)
+        yield Place(name, open_bench(spec, home, budget=slug), store, folder, lost)
 
 
 def _found(place: Place, search: Callable[[Place], Searched]) -> Found:
@@ -243,9 +240,11 @@ def _found(place: Place, search: Callable[[Place], Searched]) -> Found:
     if not path.exists():
         search(place).write(path)
     found = Searched.read(path)
-    lm = open_lm(bench.spec, bench.store, bench.ledger)
+    lm = open_bench(bench.spec, bench.home).lm
+    program = bench.program(replace(found.arm, prompt=AS_WRITTEN), reads=True)
+    program = program if found.variant is None else with_variant(program, found.variant)
     tested = evaluate(
-        bench.program(found.arm, found.variant, reads=True), bench.splits.test, lm=lm, name=place.name,
+        program, bench.splits.test, lm=lm, name=place.name,
         metrics={**bench.metrics, **metrics_by_name(["accuracy"])}, threads=bench.spec.threads,
     )  # fmt: skip
     return Found(place.name, found, tested)
@@ -258,13 +257,13 @@ def _study(site: Site, given: Contest, calls: int, name: str, changes: Mapping[s
 
 
 def _tried(place: Place) -> Searched:
-    bench, store, ended = place.bench, place.store, "done"
+    bench, ended = place.bench, "done"
+    worker = Worker(bench, place.store)
     try:
-        work(bench, store, "1")
+        worker.work()
     except BudgetError:
         ended = "calls"
-    study = store.study([objective.direction for objective in bench.objectives])
-    trials = [record_of(one) for one in study.get_trials(deepcopy=False)]
+    trials = worker.finished()
     winner = choose(trials, bench.objectives, len(bench.splits.test)).winner
     assert winner.arm is not None
     tried = sum(one.state in {"complete", "pruned"} and one.same_as is None for one in trials)
@@ -293,16 +292,15 @@ def _stepped(place: Place) -> Searched:
             if objective.value(dev) > value:
                 best, value = arm, objective.value(dev)
 
-    with remembering(bench.memo):
-        try:
-            keep_the_best([bench.space.as_written(one.name) for one in bench.space.techniques])
-            own = bench.space[best.technique]
-            for knob in own.knobs:
-                if knob.acts(best.knobs):
-                    values = [one for one in spread(own.domains[knob.name]) if one != best.knobs[knob.name]]
-                    keep_the_best([replace(best, knobs={**best.knobs, knob.name: one}) for one in values])
-        except BudgetError:
-            ended = "calls"
+    try:
+        keep_the_best([bench.space.as_written(one.name) for one in bench.space.techniques])
+        own = bench.space[best.technique]
+        for knob in own.knobs:
+            if knob.acts(best.knobs):
+                values = [one for one in spread(own.domains[knob.name]) if one != best.knobs[knob.name]]
+                keep_the_best([replace(best, knobs={**best.knobs, knob.name: one}) for one in values])
+    except BudgetError:
+        ended = "calls"
     return Searched(best, None, place.calls, tried, value, ended)
 
 

@@ -1,16 +1,22 @@
-"""Paired comparisons of arms on the same questions, whichever way they fall."""
+"""Paired comparisons of arms on the same questions, and the verdict on a program that was chosen on dev."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Literal
 
-from querywright.metrics.statistics import holm, verdict
+from querywright.metrics.statistics import PairedTest, holm, p_value, verdict
 from querywright.optimize.evaluate import Evaluation
 from querywright.optimize.results import Comparison
 
 ALPHA = 0.05
 """Level of every two-sided test."""
+
+READER_CHECK = ("oracle evidence", "closed book")
+"""The two arms that say what the reader makes of perfect evidence and of none; they say nothing of a technique."""
+
+Verdict = Literal["gain", "no gain shown", "loss", "no rewriting", "too few questions"]
 
 
 def family(
@@ -53,3 +59,25 @@ def against(arms: Sequence[Evaluation], baseline: str) -> list[Comparison]:
             metric, [(metric, name, baseline) for name in by_name if name != baseline], by_name
         )
     ]  # fmt: skip
+
+
+def verdict_on(tests: Mapping[str, PairedTest]) -> tuple[Verdict, str]:
+    """What test says of a program that was chosen on dev, as a word and as one plain sentence with figures.
+
+    Args:
+        tests: It against no rewriting, by metric; the p values are corrected.
+    """
+    shown = {test.difference > 0 for test in tests.values() if test.p_two_sided < ALPHA}
+    word: Verdict = "loss" if False in shown else "gain" if True in shown else "no gain shown"
+    said = {
+        "gain": "; test shows a gain over",
+        "no gain shown": "; test does not show a gain over",
+        "loss": ", but test shows a loss against",
+    }[word]
+    told = "; ".join(f"{metric}: {figures(test)}" for metric, test in tests.items())
+    return word, f"Chosen on dev{said} no rewriting ({told or 'no question could be scored'})"
+
+
+def figures(test: PairedTest) -> str:
+    """A paired test in words, such as ``6 won, 0 lost of 6, p = .031``."""
+    return f"{test.wins} won, {test.losses} lost of {test.n}, {p_value(test.p_two_sided, ALPHA)}"

@@ -20,7 +20,7 @@ def test_the_public_names_are_sorted_and_there():
 
 
 def test_a_public_name_is_the_one_of_its_room():
-    from querywright.optimize.search import compile_program
+    from querywright.optimize.study.compile import compile_program
 
     assert querywright.compile is compile_program
     for name, home in querywright._HOMES.items():

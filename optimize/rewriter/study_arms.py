@@ -6,24 +6,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import dspy
 
 from querywright.data.splits import Splits, split_questions
 from querywright.data.types import Question
 from querywright.errors import InputError
-from querywright.models.usage import Ledger
-from querywright.optimize.study.building import build_space, prompt_of, reads_for
-from querywright.optimize.study.data import data_of
-from querywright.optimize.study.engine import snapshot_of
-from querywright.optimize.study.objectives import objectives_of
-from querywright.optimize.study.resources import Bench, open_lm, open_store_at
-from querywright.optimize.study.settling import spec_in, storage_of
-from querywright.optimize.study.spec import StudySpec
-from querywright.optimize.study.storage import StudyStorage, open_storage
-from querywright.optimize.study.trial import FAILED
-from querywright.optimize.study.types import ArmConfig
+from querywright.models.cached import stored_only
+from querywright.optimize.study.engine import snapshot, spec_in, storage_of
+from querywright.optimize.study.resources import open_bench
+from querywright.optimize.study.storage import storage_kind
 from querywright.programs import RAG
 
 
@@ -77,46 +69,25 @@ def study_arms(folder: Path, technique: str, *, home: Path | None, storage: str 
     Raises:
         InputError: There is no such study, or it completed no arm of the technique.
     """
-    spec = spec_in(folder)
-    place, answers = open_store_at(home)
-    try:
-        ledger = Ledger()
-        lm = open_lm(spec, answers, ledger)
-        splits, readers, _ = data_of(spec)
-        space = build_space(spec, readers)
-        bench = Bench(spec, splits, space, objectives_of(spec.objectives), lm, ledger, answers, place)
-        with open_storage(storage_of(spec, storage), folder, spec.name) as store:
-            arms = _arms(spec, store, technique)
-            programs = [bench.program(arm, _variant(spec, store, arm), reads=False) for arm in arms]
-        yield StudyArms(spec.name, programs, [arm.key for arm in arms], [*splits.train, *splits.dev], lm)
-    finally:
-        answers.close()
-
-
-def _arms(spec: StudySpec, store: StudyStorage, technique: str) -> list[ArmConfig]:
-    trials = snapshot_of(spec, store).trials
-    tried = {one.arm.key: one.arm for one in trials if one.state == "complete" and one.arm is not None}
-    found = [arm for arm in tried.values() if arm.technique == technique]
-    if not found:
+    found = snapshot(folder, storage)
+    name = found.spec.name
+    tried = {one.arm.key: one.arm for one in found.trials if one.state == "complete" and one.arm is not None}
+    arms = [arm for arm in tried.values() if arm.technique == technique]
+    if not arms:
         names = ", ".join(sorted({arm.technique for arm in tried.values()})) or "none"
         raise InputError(
-            f"the study {spec.name!r} completed no arm of {technique}; it has: {names}. Give another technique or study"
+            f"the study {name!r} completed no arm of {technique}; it has: {names}. Give another technique or study"
         )
-    return found
-
-
-def _variant(spec: StudySpec, store: StudyStorage, arm: ArmConfig) -> Any:
-    """The prompts of an arm as the study compiled them; None for prompts as they are written."""
-    found = prompt_of(spec, arm.prompt)
-    if found is None:
-        return None
-    name = f"prompt:{arm.technique}:{arm.prompt}"
-    if reads_for(spec.prompts[found[0]]):
-        name += f":{arm.reader}"
-    known = store.attribute(name)
-    if known is None or FAILED in known:
-        raise InputError(f"the study {spec.name!r} has no prompts {arm.prompt!r} of {arm.technique}; run it to its end")
-    return known
+    where = storage_of(found.spec, storage)
+    bench = open_bench(found.spec, home, where if storage_kind(where) == "postgresql" else None)
+    assert bench.store is not None
+    try:
+        with stored_only():  # its prompts were compiled when it ran
+            programs = [bench.program(arm, reads=False) for arm in arms]
+        met = [*bench.splits.train, *bench.splits.dev]
+        yield StudyArms(name, programs, [arm.key for arm in arms], met, bench.lm)
+    finally:
+        bench.store.close()
 
 
 def splits_after(study: Path, questions: Sequence[Question]) -> Splits:

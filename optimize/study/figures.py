@@ -108,7 +108,7 @@ def spread(trials: Sequence[TrialRecord], aim: Aim, techniques: Sequence[str]) -
 
 def fronts(trials: Sequence[TrialRecord], aims: Sequence[Aim]) -> list[Figure]:
     """Each further objective against the first: every complete trial, those of the front named and joined."""
-    kept = set(front(trials, {aim.name: aim.direction for aim in aims}))
+    kept = set(front(trials, aims))
     return [_front(trials, aims[0], other, kept) for other in aims[1:] if kept]
 
 

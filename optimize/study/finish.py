@@ -1,48 +1,52 @@
-"""The last word of a study: test met once, dead knobs named, programs saved."""
+"""The end of a study: test is met once, programs are saved, and all that came of it is kept as plain data."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Mapping
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from querywright.data.splits import data_hash
 from querywright.models.usage import Cost
 from querywright.optimize.artifacts.save import save_program
-from querywright.optimize.evaluate import Evaluation, finite
+from querywright.optimize.evaluate import finite
+from querywright.optimize.program_state import predictor_states
 from querywright.optimize.results import NO_REWRITING, today
+from querywright.optimize.study.holdout import Tested, meet_test
 from querywright.optimize.study.resources import Bench
-from querywright.optimize.study.select import Chosen
+from querywright.optimize.study.select import choose
 from querywright.optimize.study.spec import AS_WRITTEN
-from querywright.optimize.study.testing import Tested, meet_test
 from querywright.optimize.study.trial import Worker
-from querywright.optimize.study.types import ArmConfig, TrialRecord
+from querywright.optimize.study.types import TrialRecord
 from querywright.optimize.tables import percent
 from querywright.programs import RAG
 
 GOLDEN = 3
 """Golden questions of a saved program."""
 
+RECOMMENDED, RUNNER_UP = "recommended", "runner-up"
+"""Names of the artifacts of what a study recommends, and of what that was held against."""
 
-def finish(
-    worker: Worker, chosen: Chosen, trials: Sequence[TrialRecord], folder: Path, *, command: str
-) -> dict[str, Any]:
-    """Hold what dev chose against no rewriting on test, and save it.
+
+def finish(worker: Worker, folder: Path, *, command: str) -> dict[str, Any]:
+    """Hold what dev chose against no rewriting on test, and save programs; started again, it ends the same.
 
     Args:
-        worker: Has what is open, and the prompts.
-        chosen: What dev decided.
-        trials: Of the study.
+        worker: Has what is open, and the trials, which have all ended.
         folder: The study's.
         command: What makes the study again, for the report.
 
     Returns:
         All that is said of the outcome, as plain data.
     """
-    bench = worker.bench
-    tested = meet_test(worker, chosen)
+    bench, trials = worker.bench, worker.finished()
+    chosen = choose(trials, bench.objectives, len(bench.splits.test))
+    out = {one.arm.key for one in trials if one.state == "failed" and one.arm is not None}
+    tested = meet_test(bench, chosen, out)
     data = {**bench.splits._asdict(), "reader_check": bench.reader_check}
+    prompts = sum((one.prompt_spent for one in trials), Cost())
+    costs = {"search": sum((one.spent for one in trials), Cost()) - prompts, "prompts": prompts, **tested.costs}
     outcome: dict[str, Any] = {
         "recommended": tested.recommended,
         "verdict": tested.verdict,
@@ -52,77 +56,48 @@ def finish(
         "front": [one.number for one in chosen.front],
         "arms": {name: arm.to_json() for name, arm in tested.arms.items()},
         "corrected": None if chosen.corrected is None else asdict(chosen.corrected),
-        "reader_prompts": tested.last.to_json(),
+        "reader_prompts": tested.reader_prompts.to_json(),
         "failed_on_test": dict(tested.failed),
         "test": [one.to_json(rows=True) for one in (*tested.rows, *tested.references)],
         "comparisons": [one.to_json() for one in tested.comparisons],
         "dead_knobs": [dict(one) for one in tested.dead_knobs],
-        "costs": _costs(trials, tested),
+        "costs": {name: cost.to_json() for name, cost in costs.items()},
         "command": command,
         "seeds": {"study": bench.spec.seed},
         "questions": [one.to_json() for one in (*bench.splits.dev, *bench.splits.test, *bench.reader_check)],
         "data": {name: {"n": len(part), "sha256": data_hash(part)} for name, part in data.items() if part},
+        "prompts": _prompts(bench, trials, tested),
     }
-    outcome["prompts"] = _prompts(worker, trials) | _last_prompts(worker, tested)
     before = bench.ledger.total
     _save(bench, tested, outcome, folder)
-    costs = {**outcome["costs"], "saving": bench.spent_since(before).to_json()}
-    return {**outcome, "costs": costs}
+    outcome["costs"]["saving"] = bench.spent_since(before).to_json()
+    return outcome
 
 
 def _of_trial(record: TrialRecord, name: str) -> dict[str, Any]:
-    return {
-        "name": name,
-        "number": record.number,
-        "arm": None if record.arm is None else record.arm.to_json(),
-        "values": {key: finite(value) for key, value in record.values.items()},
-    }
+    values = {key: finite(value) for key, value in record.values.items()}
+    arm = None if record.arm is None else record.arm.to_json()
+    return {"name": name, "number": record.number, "arm": arm, "values": values}
 
 
-def _costs(trials: Sequence[TrialRecord], tested: Tested) -> dict[str, Any]:
-    """What each stage cost but saving; searching and compiling prompts are optimisation, test is inference."""
-    prompts = sum((one.prompt_spent for one in trials), Cost())
-    searching = sum((one.spent for one in trials), Cost()) - prompts
-    stages = {"search": searching, "prompts": prompts, **tested.costs}
-    return {name: cost.to_json() for name, cost in stages.items()}
-
-
-def _prompts(worker: Worker, trials: Sequence[TrialRecord]) -> dict[str, Any]:
-    """By technique and variant each predictor's prompt before and after."""
-    from querywright.optimize.program_state import predictor_states
-
-    bench = worker.bench
+def _prompts(bench: Bench, trials: list[TrialRecord], tested: Tested) -> dict[str, Any]:
+    """By technique and variant each predictor's prompt before and after, those chosen last for the reader too."""
     found: dict[str, Any] = {}
-    for record in trials:
-        arm = record.arm
-        if arm is None or arm.prompt == AS_WRITTEN or record.state not in ("complete", "pruned"):
-            continue
-        name = f"{arm.technique}, {arm.prompt}"
-        if name in found:
-            continue
-        variant, _ = worker.variant(arm)
-        written = ArmConfig(arm.technique, arm.engine, arm.knobs, AS_WRITTEN, arm.reader)
-        before = predictor_states(bench.program(written))
-        after = predictor_states(bench.program(arm, variant))
-        found[name] = _changes(before, after)
+    for arm in (one.arm for one in trials if one.state in ("complete", "pruned")):
+        name = "" if arm is None else f"{arm.technique}, {arm.prompt}"
+        if arm is not None and arm.prompt != AS_WRITTEN and name not in found:
+            found[name] = _changes(bench.program(replace(arm, prompt=AS_WRITTEN)), bench.program(arm))
+    if tested.reader_prompts.variant is not None:
+        before = bench.program(tested.arms[tested.recommended], reads=True)
+        changes = _changes(before, tested.programs[tested.recommended])
+        reading = {name: one for name, one in changes.items() if ".reader." in f".{name}"}
+        found[f"reader, {tested.reader_prompts.name}"] = reading
     return found
 
 
-def _last_prompts(worker: Worker, tested: Tested) -> dict[str, Any]:
-    """The reader's prompts before and after, where some were chosen last."""
-    from querywright.optimize.program_state import predictor_states
-
-    if tested.last.variant is None:
-        return {}
-    arm = tested.arms[tested.recommended]
-    before = predictor_states(worker.bench.program(arm, worker.variant(arm)[0], reads=True))
-    after = predictor_states(tested.programs[tested.recommended])
-    reading = {name: state for name, state in after.items() if ".reader." in f".{name}"}
-    return {f"reader, {tested.last.name}": _changes(before, reading)}
-
-
-def _changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
+def _changes(written: RAG, tuned: RAG) -> dict[str, Any]:
     """Each predictor's prompt before and after."""
+    before, after = predictor_states(written), predictor_states(tuned)
     return {
         predictor: {
             "before": before[predictor].instructions if predictor in before else "",
@@ -136,16 +111,18 @@ def _changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, A
 
 
 def _save(bench: Bench, tested: Tested, outcome: Mapping[str, Any], folder: Path) -> None:
-    """One artifact each for the best arm, no rewriting and the front."""
+    """One artifact each for what is recommended, for what that was held against, and for the rest of the front."""
     kept = ("recommended", "verdict", "sentence", "corrected", "comparisons", "costs", "seeds", "data", "dead_knobs")
-    made = {"study": bench.spec.name, **{key: outcome[key] for key in kept}, "reader_prompts": tested.last.name}
+    made = {"study": bench.spec.name, **{key: outcome[key] for key in kept}}
+    made["reader_prompts"] = tested.reader_prompts.name
     for name, arm in tested.arms.items():
-        if name.endswith(" as written"):
-            continue
-        front = name.partition(", reader ")[0].replace(", trial ", "-")
-        called = {NO_REWRITING: "no-rewriting"}.get(name, front if "front" in name else "best")
+        if name.startswith("front"):
+            called = name.partition(", reader ")[0].replace(", trial ", "-")
+        elif name in {tested.recommended, tested.best, NO_REWRITING}:
+            called = RECOMMENDED if name == tested.recommended else RUNNER_UP
+        else:
+            continue  # as written
         program = tested.programs[name]
-        text = _card(called, name, bench, program, tested)
         save_program(
             folder / "artifacts" / called,
             program,
@@ -153,13 +130,13 @@ def _save(bench: Bench, tested: Tested, outcome: Mapping[str, Any], folder: Path
             asked=bench.splits.dev[:GOLDEN],
             threads=bench.spec.threads,
             made={**made, "arm": arm.to_json(), "name": name},
-            card=text,
+            card=_card(called, name, bench, program, tested),
         )
 
 
 def _card(called: str, name: str, bench: Bench, program: RAG, tested: Tested) -> str:
     knobs = "\n".join(f"| {key} | {value} |" for key, value in program.technique.knobs.items())
-    rows: list[Evaluation] = [*tested.rows, *tested.references]
+    rows = [*tested.rows, *tested.references]
     metrics = list(dict.fromkeys(metric for one in rows for metric in one.metrics))
     test = "\n".join(
         f"| {one.name} | {len(one.rows)} | " + " | ".join(percent(one.mean(metric)) for metric in metrics) + " |"

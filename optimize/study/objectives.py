@@ -1,12 +1,12 @@
-"""What a study wants more or less of: measures of quality, which are means over questions, and of cost a question."""
+"""What a study optimises: measures of quality, which are means over questions, and costs a question."""
 
 from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from querywright.data.splits import Splits
 from querywright.errors import InputError
@@ -23,25 +23,30 @@ _LACKING = {
     "support": "a reader that names its support, such as grounded",
     "sentences": "support by sentences, which no question and no reader here has; take joint_passage_f1",
 }
+COSTS: Mapping[str, Callable[[Cost], float]] = {
+    "lm_calls": lambda cost: float(cost.asked),
+    "tokens": lambda cost: float(cost.tokens + cost.saved_tokens),
+    "seconds": lambda cost: cost.seconds + cost.saved_seconds,
+}
+"""Costs a question, as if nothing had been stored: what was made and what was saved."""
 
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """One thing that is optimised.
+    """One thing that is optimised: a measure of quality, to be large, or a cost a question, to be small.
 
     Args:
         name: How it is called in a study's file.
-        direction: ``maximize`` or ``minimize``.
-        kind: ``quality``, or ``cost`` a question.
-        metrics: What has to be scored for it.
-        of: Its value from an evaluation.
+        metrics: The metrics whose mean it is, question by question; none for a cost.
     """
 
     name: str
-    direction: Literal["maximize", "minimize"]
-    kind: Literal["quality", "cost"]
-    metrics: tuple[str, ...]
-    of: Callable[[Evaluation], float]
+    metrics: tuple[str, ...] = ()
+
+    @property
+    def direction(self) -> Literal["maximize", "minimize"]:
+        """Which way is better."""
+        return "maximize" if self.metrics else "minimize"
 
     @property
     def reads(self) -> bool:
@@ -50,82 +55,40 @@ class Objective:
 
     def value(self, evaluation: Evaluation) -> float:
         """Its value; NaN where nothing could be scored."""
-        return self.of(evaluation)
+        if self.metrics:
+            return sum(evaluation.average(metric) for metric in self.metrics) / len(self.metrics)
+        return COSTS[self.name](evaluation.cost) / len(evaluation.rows) if evaluation.rows else math.nan
 
-
-def _quality(name: str, metrics: tuple[str, ...]) -> Objective:
-    def mean(evaluation: Evaluation) -> float:
-        return sum(evaluation.average(metric) for metric in metrics) / len(metrics)
-
-    return Objective(name, "maximize", "quality", metrics, mean)
-
-
-def _cost(name: str, amount: Callable[[Cost], float]) -> Objective:
-    def a_question(evaluation: Evaluation) -> float:
-        return amount(evaluation.cost) / len(evaluation.rows) if evaluation.rows else math.nan
-
-    return Objective(name, "minimize", "cost", (), a_question)
-
-
-def _all_seconds(cost: Any) -> float:
-    return float(cost.seconds + getattr(cost, "saved_seconds", 0.0))
-
-
-COSTS: Mapping[str, Objective] = {
-    objective.name: objective
-    for objective in (
-        _cost("lm_calls", lambda cost: float(cost.asked)),
-        _cost("tokens", lambda cost: float(cost.tokens + cost.saved_tokens)),
-        _cost("seconds", _all_seconds),
-    )
-}
-"""Cost a question, as if nothing had been stored: what was made and what was saved."""
-
-
-class _Objectives(Mapping[str, Objective]):
-    """All objectives by name; measures of the first K passages are there for every K, and listed for none."""
-
-    def __init__(self) -> None:
-        self._named: dict[str, Objective] = {name: _quality(name, (name,)) for name in METRICS}
-        self._named |= {str(name): _quality(name, metrics) for name, metrics in OBJECTIVE_METRICS.items()}
-        self._named |= COSTS
-
-    def __getitem__(self, name: str) -> Objective:
-        if name in self._named:
-            return self._named[name]
-        try:
-            metric_named(name)
-        except InputError:
-            raise KeyError(name) from None
-        return _quality(name, (name,))
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._named)
-
-    def __len__(self) -> int:
-        return len(self._named)
-
-
-OBJECTIVES: Mapping[str, Objective] = _Objectives()
-"""What a study can optimise. ``decision_useful``, ``accuracy``, ``both`` (their mean) and every metric that
-``metric_named`` knows, such as ``recall@5``, are to be large; ``lm_calls``, ``tokens`` and ``seconds`` are a
-question's, cold, and to be small."""
+    def scores(self, evaluation: Evaluation) -> dict[str, float]:
+        """Its value of each question that every metric could score, by the question's id."""
+        found = {
+            row.id: sum(row.scores.get(metric, math.nan) for metric in self.metrics) / len(self.metrics)
+            for row in evaluation.rows
+        }
+        return {key: value for key, value in found.items() if not math.isnan(value)}
 
 
 def objective_named(name: str) -> Objective:
     """The objective of that name.
 
+    ``decision_useful``, ``accuracy``, ``both`` (their mean) and every metric that ``metric_named`` knows, such as
+    ``recall@5``, are to be large; ``lm_calls``, ``tokens`` and ``seconds`` are a question's, cold, and to be small.
+
     Raises:
         InputError: There is none.
     """
+    if name in COSTS:
+        return Objective(name)
     try:
-        return OBJECTIVES[name]
-    except KeyError:
-        ranked = [f"{measure}@K" for measure in RANKED]
-        near = difflib.get_close_matches(name, [*OBJECTIVES, *RANKED], 1)
+        if name not in OBJECTIVE_METRICS:
+            metric_named(name)
+    except InputError:
+        known = [*dict.fromkeys([*METRICS, *OBJECTIVE_METRICS]), *COSTS]
+        near = difflib.get_close_matches(name, [*known, *RANKED], 1)
         hint = f" (did you mean {near[0]}?)" if near else ""
-        known = ", ".join([*OBJECTIVES, *ranked])
-        raise InputError(f"unknown objective {name!r}{hint}; the objectives are: {known} (K from 1 to 1000)") from None
+        listed = ", ".join([*known, *(f"{measure}@K" for measure in RANKED)])
+        raise InputError(f"unknown objective {name!r}{hint}; the objectives are: {listed} (K from 1 to 1000)") from None
+    return Objective(name, tuple(OBJECTIVE_METRICS.get(name, (name,))))
 
 
 def objectives_of(names: Sequence[str]) -> tuple[Objective, ...]:
@@ -135,16 +98,6 @@ def objectives_of(names: Sequence[str]) -> tuple[Objective, ...]:
         InputError: There is none of a name.
     """
     return tuple(objective_named(name) for name in names)
-
-
-def metrics_of(names: Sequence[str]) -> tuple[str, ...]:
-    """The metrics that have to be scored for these objectives, each once."""
-    return tuple(dict.fromkeys(metric for one in objectives_of(names) for metric in one.metrics))
-
-
-def reads(names: Sequence[str]) -> bool:
-    """Whether any of these objectives takes a reader; where none does, a search does without."""
-    return any(objective.reads for objective in objectives_of(names))
 
 
 def check_objectives(objectives: Sequence[str], splits: Splits, reader: str | None) -> None:
@@ -160,7 +113,7 @@ def check_objectives(objectives: Sequence[str], splits: Splits, reader: str | No
     """
     problems = [
         f"the {name} split is empty; give more questions or other sizes"
-        for name, part in zip(splits._fields, splits, strict=True)
+        for name, part in splits._asdict().items()
         if not part
     ]
     given = {

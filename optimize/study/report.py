@@ -27,16 +27,17 @@ from querywright.optimize.study.status import (
     Known,
     aims,
     arm_name,
+    asked_on_test,
     best,
     changed_knobs,
     ended,
     front,
     interval,
     of_technique,
+    on_test,
     techniques,
 )
 from querywright.optimize.study.tables import best_rows, hidden, ranked, shown, technique_rows, value_text
-from querywright.optimize.study.tested import asked_on_test, on_test
 from querywright.optimize.study.types import TrialRecord
 
 
@@ -62,7 +63,7 @@ def study_html(snapshot: Known) -> str:
     spec, trials, outcome = snapshot.spec, snapshot.trials, dict(snapshot.outcome or {})
     objectives, names = aims(spec), techniques(snapshot)
     aim = objectives[0]
-    kept = front(trials, {one.name: one.direction for one in objectives}) if len(objectives) > 1 else []
+    kept = front(trials, objectives) if len(objectives) > 1 else []
     compared = on_test(snapshot.outcome)
     metric, data = _questions(outcome, compared, objectives)
     mattered = importances(trials, aim, names)

@@ -1,34 +1,40 @@
-"""What a worker has open: data, LM, retrievers, and what was answered already."""
+"""What a worker has open: questions, LM, budget and retrievers; and the programs and prompts of arms."""
 
 from __future__ import annotations
 
 import copy
+import hashlib
+import json
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import dspy
 
-from querywright.data.splits import Splits
+from querywright.data.splits import Splits, data_hash
 from querywright.data.types import Question
 from querywright.errors import InputError
 from querywright.home import home as working_folder
 from querywright.metrics.dspy_metrics import Metric, metric_named
-from querywright.models.lm import resolve_lm
-from querywright.models.memo import MOST_STEPS, Memo
+from querywright.models.budget import Budget
+from querywright.models.lm import engine_of, resolve_lm
 from querywright.models.store import Store, open_store
 from querywright.models.usage import Cost, Ledger
 from querywright.optimize.artifacts.rewriters import keep_rewriter, open_rewriter
-from querywright.optimize.evaluate import DEFAULT_METRICS
-from querywright.optimize.study.objectives import Objective
-from querywright.optimize.study.prompts import with_variant
+from querywright.optimize.evaluate import DEFAULT_METRICS, Evaluation, Progress, evaluate
+from querywright.optimize.failures import TooManyFailuresError
+from querywright.optimize.optimizer_run import OptimizerError
+from querywright.optimize.program_state import state_of
+from querywright.optimize.study.building import build_space, prompt_of, reads_for
+from querywright.optimize.study.data import data_of
+from querywright.optimize.study.objectives import Objective, objectives_of
+from querywright.optimize.study.prompts import make_variant, with_variant
 from querywright.optimize.study.space import Space
-from querywright.optimize.study.spec import StudySpec
+from querywright.optimize.study.spec import PromptSpec, StudySpec
 from querywright.optimize.study.types import ArmConfig
 from querywright.programs import RAG, Technique, make_program, takes_rewriter, technique_class
-from querywright.programs.hyperparameters import Value
 from querywright.retrieval.engines import LEXICAL, open_retriever
 from querywright.retrieval.replay import ReplayRetriever
 from querywright.retrieval.rerank import Reranker
@@ -36,10 +42,13 @@ from querywright.retrieval.rerank import Reranker
 Variant = Mapping[str, Any]
 """Prompts of a variant as plain data, as ``make_variant`` gives them."""
 
+PROMPTS = "prompts"
+"""The kind of compiled prompts in the store."""
+
 
 @dataclass(slots=True)
 class Bench:
-    """All that a trial needs. What was answered is kept: used lately, in ``memo``; all of it, in the store or there.
+    """All that a trial needs. What was answered is kept in the store, or not at all.
 
     Args:
         spec: The study.
@@ -47,15 +56,16 @@ class Bench:
         space: Its search space.
         objectives: Its objectives.
         lm: The LM.
-        ledger: Where its calls are entered.
-        store: Where answers, vectors and rankings are kept.
+        store: Where answers and compiled prompts are kept; None to keep none.
+        local: Where vectors and rankings are kept, which cost no call; None to keep none.
         home: The working folder; None where all retrievers are open.
         reader_check: Further questions, met by closed book and oracle evidence alone.
         reranker: Scores passages, for techniques that rerank. None: the technique's own way.
         rewriter: What techniques that write ask in place of the LM, and readers do not; its calls are in the same
             ledger. None: the LM.
         retrievers: Open retrievers by engine.
-        programs: Programs by technique, engine, prompt and reader, with the knobs at their defaults.
+        budget: What all calls are paid from; None where nothing limits them here.
+        progress: Called as work proceeds.
     """
 
     spec: StudySpec
@@ -63,19 +73,23 @@ class Bench:
     space: Space
     objectives: tuple[Objective, ...]
     lm: dspy.LM
-    ledger: Ledger
     store: Store | None = None
+    local: Store | None = None
     home: Path | None = None
     reader_check: Sequence[Question] = ()
     reranker: Reranker | None = None
     rewriter: dspy.LM | None = None
-    memo: Memo = field(init=False)
     retrievers: dict[str, Any] = field(default_factory=dict)
-    programs: dict[tuple[Any, ...], RAG] = field(default_factory=dict)
+    budget: Budget | None = None
+    progress: Progress | None = None
+    _programs: dict[tuple[Any, ...], RAG] = field(default_factory=dict)
+    _made: dict[str, Variant | Exception] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        """Begin to remember."""
-        self.memo = Memo(None if self.store is None else MOST_STEPS)
+    @property
+    def ledger(self) -> Ledger:
+        """Where all calls are entered."""
+        ledger: Ledger = engine_of(self.lm).ledger
+        return ledger
 
     @property
     def reads(self) -> bool:
@@ -93,22 +107,25 @@ class Bench:
         if engine not in self.retrievers:
             from querywright.models.embedder import resolve_embedder
 
-            embedder = None if engine in LEXICAL else resolve_embedder(self.spec.embedder, store=self.store)
+            embedder = None if engine in LEXICAL else resolve_embedder(self.spec.embedder, store=self.local)
             inner = open_retriever(self.spec.collection, engine=engine, embedder=embedder, home=self.home)
-            self.retrievers[engine] = ReplayRetriever(inner, store=self.store, deepest=self.space.deepest(engine))
+            self.retrievers[engine] = ReplayRetriever(inner, store=self.local, deepest=self.space.deepest(engine))
         return self.retrievers[engine]
 
-    def program(self, arm: ArmConfig, variant: Variant | None = None, *, reads: bool | None = None) -> RAG:
+    def program(self, arm: ArmConfig, *, reads: bool | None = None) -> RAG:
         """The program of an arm; equal but for their knobs, programs share prompts.
 
         Args:
             arm: What it is.
-            variant: Its prompts; None for prompts as they are written.
             reads: Whether it has the reader. Default: as the objectives need.
+
+        Raises:
+            OptimizerError: Its prompts came to nothing.
+            TooManyFailuresError: Too many questions failed while they were compiled.
         """
         reader = arm.reader if (self.reads if reads is None else reads) else None
         key = (arm.technique, arm.engine, arm.prompt, reader)
-        if key not in self.programs:
+        if key not in self._programs:
             kind = technique_class(arm.technique)
             made = make_program(
                 arm.technique,
@@ -117,68 +134,139 @@ class Bench:
                 reranker=self.reranker if kind.USES_RERANKER else None,
                 rewriter=self.rewriter if takes_rewriter(kind) else None,
             )
-            self.programs[key] = made if variant is None else with_variant(made, variant)
-        return with_knobs(self.programs[key], arm.knobs)
+            variant = self.variant(arm)
+            self._programs[key] = made if variant is None else with_variant(made, variant)
+        other = copy.deepcopy(self._programs[key])
+        for technique in (part for _, part in other.named_sub_modules() if isinstance(part, Technique)):
+            technique.knobs.update(arm.knobs)
+        return other
+
+    def variant(self, arm: ArmConfig) -> Variant | None:
+        """The prompts of an arm, compiled once; None as written.
+
+        Raises:
+            OptimizerError: They came to nothing.
+            TooManyFailuresError: Too many questions failed.
+        """
+        found = prompt_of(self.spec, arm.prompt)
+        if found is None:
+            return None
+        prompt = self.spec.prompts[found[0]]
+        written = replace(self.space.as_written(arm.technique), reader=arm.reader)
+        program = self.program(written, reads=self.reads or reads_for(prompt))
+        return self.compiled(prompt, f"{arm.technique}, {arm.prompt}", program)
+
+    def compiled(self, prompt: PromptSpec, called: str, program: RAG) -> Variant:
+        """Prompts that are compiled on train, once: they are kept in the store by all that they rest on.
+
+        Args:
+            prompt: The way to them.
+            called: The variant, which has a seed of its own.
+            program: What they are compiled for.
+
+        Raises:
+            OptimizerError: They came to nothing, now or before.
+            TooManyFailuresError: Too many questions failed.
+        """
+        key = self._key(prompt, called, program)
+        if key not in self._made:
+            try:
+                self._made[key] = self._stored(key, lambda: self._make(prompt, called, program))
+            except (OptimizerError, TooManyFailuresError) as error:
+                self._made[key] = error
+        made = self._made[key]
+        if isinstance(made, Exception):
+            raise made
+        return made
+
+    def evaluated(self, program: RAG, questions: Sequence[Question], name: str, **options: Any) -> Evaluation:
+        """A program's results on questions, as ``evaluate`` gives them, with the study's metrics and threads."""
+        given = {"metrics": self.metrics, "max_failures": self.spec.max_failures, "progress": self.progress, **options}
+        return evaluate(program, questions, lm=self.lm, name=name, threads=self.spec.threads, **given)
 
     def spent_since(self, before: Cost) -> Cost:
         """What was spent since the ledger stood at ``before``."""
         return self.ledger.total - before
 
+    def _stored(self, key: str, make: Callable[[], dict[str, Any]]) -> Variant:
+        if self.store is None:
+            return make()
+        kept = self.store.get_or_compute(PROMPTS, key, lambda: json.dumps(make()).encode())
+        variant: Variant = json.loads(kept)
+        return variant
 
-def with_knobs(program: RAG, knobs: Mapping[str, Value]) -> RAG:
-    """A copy of a program with other numbers and the same prompts, the members of an ensemble included."""
-    other = copy.deepcopy(program)
-    for technique in (part for _, part in other.named_sub_modules() if isinstance(part, Technique)):
-        technique.knobs.update(knobs)
-    return other
+    def _key(self, prompt: PromptSpec, called: str, program: RAG) -> str:
+        """Names all that compiled prompts rest on."""
+        searched = program.technique.retriever
+        parts = [
+            prompt.model_dump(mode="json"),
+            called,
+            state_of(program).model_dump(mode="json"),
+            None if searched is None else searched.fingerprint,
+            data_hash(self.splits.train),
+            [engine_of(one).identity for one in (self.lm, self.rewriter) if one is not None],
+            {name: self.lm.kwargs.get(name) for name in ("temperature", "max_tokens")},
+            self.objectives[0].name,
+            self.spec.seed,
+        ]
+        return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
+
+    def _make(self, prompt: PromptSpec, called: str, program: RAG) -> dict[str, Any]:
+        say = self.progress
+        return make_variant(
+            prompt,
+            called,
+            program,
+            self.splits.train,
+            metric=self._metric(prompt),
+            lm=self.lm,
+            seed=self.spec.seed,
+            threads=self.spec.threads,
+            max_failures=self.spec.max_failures,
+            progress=None if say is None else lambda done, total: say(f"prompts {called}", done, total),
+        )
+
+    def _metric(self, prompt: PromptSpec) -> Metric:
+        """What prompts are compiled for: their own metric, or the mean of the first objective's."""
+        if prompt.metric is not None:
+            return metric_named(prompt.metric)
+        metrics = [self.metrics[name] for name in self.objectives[0].metrics]
+
+        def metric(example: Any, prediction: Any, trace: Any = None) -> float:
+            return sum(one(example, prediction, trace) for one in metrics) / len(metrics)
+
+        return metric
 
 
-def open_lm(spec: StudySpec, store: Store, ledger: Ledger, purse: Any = None) -> dspy.LM:
-    """The LM of a study.
+def open_bench(spec: StudySpec, home: Path | None, url: str | None = None, budget: str | None = None) -> Bench:
+    """Open all that the trials of a study need.
 
     Args:
-        spec: Names it.
-        store: Where its answers are kept.
-        ledger: Where its calls are entered.
-        purse: Is asked before every call; None for no limit.
-
-    Raises:
-        InputError: The variable that holds its key is empty.
-    """
-    key = None
-    if spec.api_key_env is not None:
-        key = os.environ.get(spec.api_key_env)
-        if not key:
-            raise InputError(f"the variable {spec.api_key_env!r} holds no key; set it, or change api_key_env")
-    return resolve_lm(spec.lm, store=store, ledger=ledger, budget=purse, api_base=spec.api_base, api_key=key)
-
-
-def open_study_rewriter(
-    spec: StudySpec, home: Path | None, store: Store, ledger: Ledger, purse: Any = None
-) -> dspy.LM | None:
-    """The rewriter of a study, whose calls are stored, counted and paid for as the LM's are; None where it has none.
-
-    A copy is kept in the working folder, for the programs that the study saves.
-
-    Args:
-        spec: Names its folder.
+        spec: The study.
         home: The working folder.
-        store: As of ``open_lm``.
-        ledger: As of ``open_lm``.
-        purse: As of ``open_lm``.
+        url: Of PostgreSQL, which keeps answers and the budget for several hosts. Default None: the working folder does.
+        budget: Names the count of what is spent, which all workers and runs of the study share. Default None: nothing
+            limits it.
 
     Raises:
-        InputError: It is no rewriter.
+        InputError: The variable that holds the LM's key is empty, or something that is named cannot be used.
     """
-    if spec.rewriter is None:
-        return None
-    folder = Path(spec.rewriter)
-    keep_rewriter(folder, home)  # what runs is the one that was given: its base may lie beside it
-    return open_rewriter(folder, store=store, ledger=ledger, budget=purse)
-
-
-def open_store_at(home: Path | None) -> tuple[Path, Store]:
-    """The working folder and its store; libraries of ours write to the same folder from now on."""
     folder = working_folder(home)
-    os.environ["QUERYWRIGHT_HOME"] = str(folder.resolve())
-    return folder, open_store(folder)
+    os.environ["QUERYWRIGHT_HOME"] = str(folder.resolve())  # libraries of ours write to the same folder
+    local = open_store(folder)
+    store, ledger = local if url is None else open_store(url=url), Ledger()
+    key = None if spec.api_key_env is None else os.environ.get(spec.api_key_env)
+    if spec.api_key_env is not None and not key:
+        raise InputError(f"the variable {spec.api_key_env!r} holds no key; set it, or change api_key_env")
+    limits = spec.budget.model_dump(include={"calls", "tokens", "dollars"})
+    remedy = "Raise the budget in the study's file and run it again, or resume it with a larger one"
+    purse = None if budget is None else Budget(store, budget, **limits, remedy=remedy)
+    common: dict[str, Any] = {"store": store, "ledger": ledger, "budget": purse}
+    lm = resolve_lm(spec.lm, api_base=spec.api_base, api_key=key, **common)
+    rewriter = None
+    if spec.rewriter is not None:
+        keep_rewriter(Path(spec.rewriter), home)  # a copy, for the programs that are saved
+        rewriter = open_rewriter(Path(spec.rewriter), **common)
+    splits, readers, further = data_of(spec)
+    space, objectives = build_space(spec, readers), objectives_of(spec.objectives)
+    return Bench(spec, splits, space, objectives, lm, store, local, folder, further, None, rewriter, budget=purse)

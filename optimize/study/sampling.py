@@ -28,30 +28,21 @@ from querywright.optimize.study.spec import SamplerSpec
 Union = Mapping[str, BaseDistribution]
 """Every parameter that some trial has, with its distribution."""
 
-INDEPENDENT = frozenset({"random", "qmc", "grid"})
-"""Samplers whose proposals follow from the number of a trial alone, whatever other trials found."""
-
-_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
+_UNWARNED = {"warn_independent_sampling": False}
+_SAMPLERS: Mapping[str, tuple[str, Mapping[str, Any], str | None]] = {
     # A study's space is conditional: parameters of different techniques never meet in a trial.
-    "tpe": {"multivariate": True, "group": True},
-    "qmc": {"warn_independent_sampling": False},
-    "gp": {"warn_independent_sampling": False},
-    "cmaes": {"warn_independent_sampling": False},
+    "tpe": ("TPESampler", {"multivariate": True, "group": True}, None),
+    "random": ("RandomSampler", {}, None),
+    "nsga2": ("NSGAIISampler", {}, None),
+    "nsga3": ("NSGAIIISampler", {}, None),
+    "qmc": ("QMCSampler", _UNWARNED, None),
+    "gp": ("GPSampler", _UNWARNED, "torch"),
+    "cmaes": ("CmaEsSampler", _UNWARNED, "cmaes"),
 }
-_CLASSES = {
-    "tpe": "TPESampler",
-    "random": "RandomSampler",
-    "nsga2": "NSGAIISampler",
-    "nsga3": "NSGAIIISampler",
-    "qmc": "QMCSampler",
-    "gp": "GPSampler",
-    "cmaes": "CmaEsSampler",
-}
-SAMPLERS = (*_CLASSES, "grid")
-_PACKAGES = {"cmaes": "cmaes", "gp": "torch"}
-"""What a sampler imports when it is first asked."""
+"""Optuna's class, our defaults and the package that it imports when it is first asked, by name."""
 
-_OURS = frozenset({"seed", "independent_sampler", "qmc_independent_sampler"})
+SAMPLERS = (*_SAMPLERS, "grid")
+_OURS = frozenset({"self", "seed", "independent_sampler", "qmc_independent_sampler"})
 
 
 class SeededSampler(BaseSampler):
@@ -60,20 +51,11 @@ class SeededSampler(BaseSampler):
     Args:
         make: Makes Optuna's sampler from a seed and the number of a trial.
         seed: The study's.
-        independent: Whether proposals depend on no other trial.
         union: Every parameter, for a sampler that takes them all together whether a trial has them or not.
     """
 
-    def __init__(
-        self,
-        make: Callable[[int, int], BaseSampler],
-        seed: int,
-        *,
-        independent: bool = False,
-        union: Union | None = None,
-    ) -> None:
+    def __init__(self, make: Callable[[int, int], BaseSampler], seed: int, union: Union | None = None) -> None:
         self._make, self._seed, self._union = make, seed, union
-        self.independent = independent
         self._asked = threading.local()
 
     def infer_relative_search_space(self, study: Any, trial: Any) -> dict[str, BaseDistribution]:
@@ -123,23 +105,17 @@ class _Numbered(QMCSampler):
         return self._number
 
 
-class _Grid(BaseSampler):
+class _Grid(RandomSampler):
     """Gives a trial the combination of its number, out of all of them in an order that follows from the seed."""
 
     def __init__(self, number: int, combinations: Sequence[Mapping[str, Any]], seed: int) -> None:
+        super().__init__(seed=seed)
         places = list(range(len(combinations)))
         random.Random(seed).shuffle(places)
         self._chosen = dict(combinations[places[number % len(places)]]) if places else {}
-        self._fallback = RandomSampler(seed=seed)
-
-    def infer_relative_search_space(self, study: Any, trial: Any) -> dict[str, BaseDistribution]:
-        return {}
 
     def sample_relative(self, study: Any, trial: Any, search_space: dict[str, BaseDistribution]) -> dict[str, Any]:
         return {name: value for name, value in self._chosen.items() if name in search_space}
-
-    def sample_independent(self, study: Any, trial: Any, param_name: str, param_distribution: BaseDistribution) -> Any:
-        return self._fallback.sample_independent(study, trial, param_name, param_distribution)
 
 
 def seed_of(*parts: Any) -> int:
@@ -166,53 +142,41 @@ def make_sampler(
     Raises:
         InputError: There is no such sampler, or an argument is unknown, not allowed or lacks a package.
     """
-    if spec.name not in SAMPLERS:
-        near = difflib.get_close_matches(spec.name, SAMPLERS, 1)
-        hint = f" (did you mean {near[0]}?)" if near else ""
-        raise InputError(f"unknown sampler {spec.name!r}{hint}; the samplers are: {', '.join(SAMPLERS)}")
-    if spec.name == "grid":
+    name = spec.name
+    if name not in SAMPLERS:
+        raise InputError(f"unknown sampler {name!r}{_hint(name, SAMPLERS)}; the samplers are: {', '.join(SAMPLERS)}")
+    if name == "grid":
         if spec.arguments:
             raise InputError(f"the sampler grid takes no arguments, but got {', '.join(spec.arguments)}")
         rows = [] if combinations is None else list(combinations())
-
-        def grid(seed_of_trial: int, number: int) -> BaseSampler:
-            return _Grid(number, rows, seed_of(seed))
-
-        return SeededSampler(grid, seed, independent=True, union=union or {})
-    package = _PACKAGES.get(spec.name)
+        return SeededSampler(lambda _, number: _Grid(number, rows, seed_of(seed)), seed, union or {})
+    kind, defaults, package = _SAMPLERS[name]
     if package is not None and importlib.util.find_spec(package) is None:
-        raise InputError(
-            f"the sampler {spec.name} needs the package {package}, which is not there; install it, or take tpe"
-        )
-    options = {**_DEFAULTS.get(spec.name, {}), **spec.arguments}
-    _check_arguments(spec)
+        raise InputError(f"the sampler {name} needs the package {package}, which is not there; install it, or take tpe")
+    known = [one for one in inspect.signature(getattr(optuna.samplers, kind).__init__).parameters if one not in _OURS]
+    for given in spec.arguments:
+        if given == "seed":
+            raise InputError("the sampler's seed is the study's; give seed beside sampler, not among its arguments")
+        if given not in known:
+            listed = ", ".join(known) or "none"
+            raise InputError(f"the sampler {name} has no argument {given!r}{_hint(given, known)}; it has: {listed}")
+    options: dict[str, Any] = {**defaults, **spec.arguments}
 
     def make(seed_of_trial: int, number: int) -> BaseSampler:
         with quiet_optuna():
-            if spec.name == "qmc":  # one sequence for all trials
+            if name == "qmc":  # one sequence for all trials
                 alone = RandomSampler(seed=seed_of_trial)
                 return _Numbered(number, seed=seed_of(seed), independent_sampler=alone, **options)
-            made: BaseSampler = getattr(optuna.samplers, _CLASSES[spec.name])(seed=seed_of_trial, **options)
+            made: BaseSampler = getattr(optuna.samplers, kind)(seed=seed_of_trial, **options)
             return made
 
     try:
         make(0, 0)
     except (ValueError, TypeError) as error:
-        raise InputError(f"the sampler {spec.name} refuses its arguments: {error}") from error
-    together = union or {} if spec.name == "qmc" else None
-    return SeededSampler(make, seed, independent=spec.name in INDEPENDENT, union=together)
+        raise InputError(f"the sampler {name} refuses its arguments: {error}") from error
+    return SeededSampler(make, seed, (union or {}) if name == "qmc" else None)
 
 
-def _check_arguments(spec: SamplerSpec) -> None:
-    """Whether the sampler has these arguments; those that are ours are not given."""
-    taken = inspect.signature(getattr(optuna.samplers, _CLASSES[spec.name]).__init__).parameters
-    known = [name for name in taken if name not in {"self", *_OURS}]
-    for name in spec.arguments:
-        if name == "seed":
-            raise InputError("the sampler's seed is the study's; give seed beside sampler, not among its arguments")
-        if name not in known:
-            near = difflib.get_close_matches(name, known, 1)
-            hint = f" (did you mean {near[0]}?)" if near else ""
-            raise InputError(
-                f"the sampler {spec.name} has no argument {name!r}{hint}; it has: {', '.join(known) or 'none'}"
-            )
+def _hint(name: str, known: Sequence[str]) -> str:
+    near = difflib.get_close_matches(name, known, 1)
+    return f" (did you mean {near[0]}?)" if near else ""

@@ -1,133 +1,67 @@
-"""How far a study is: pure functions over what its storage knows at one moment."""
+"""How far a study is and what came of it, from a snapshot of its storage."""
 
 from __future__ import annotations
 
 import functools
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, Protocol
+from dataclasses import replace
+from typing import Any
 
+from querywright.data.types import Question
 from querywright.metrics.statistics import Mean, mean_with_interval
-from querywright.optimize.evaluate import finite, mean_json
-from querywright.optimize.study.spec import AS_WRITTEN, StudySpec
-from querywright.optimize.study.types import ArmConfig, TrialRecord
+from querywright.optimize.comparison import Compared
+from querywright.optimize.evaluate import Evaluation, Row, finite, mean_json
+from querywright.optimize.results import NO_REWRITING, Comparison
+from querywright.optimize.significance import READER_CHECK
+from querywright.optimize.study.objectives import Objective, objectives_of
+from querywright.optimize.study.spec import AS_WRITTEN
+from querywright.optimize.study.types import ArmConfig, Snapshot, TrialRecord
 from querywright.programs import TECHNIQUES
 
 RECENT = 20
 """Trials that the pace is taken from, the last ones that ended."""
 
 FEWEST_FOR_PACE = 3
-
 STATES = ("complete", "pruned", "failed", "running")
 
 
-class Account(Protocol):
-    """What a study spent, over all its workers and resumed runs."""
-
-    @property
-    def calls(self) -> int:
-        """LM calls made."""
-        ...
-
-    @property
-    def saved(self) -> int:
-        """LM calls saved."""
-        ...
-
-    @property
-    def tokens(self) -> int:
-        """Tokens of the calls made."""
-        ...
-
-    @property
-    def dollars(self) -> float:
-        """Estimated US dollars of the calls made."""
-        ...
-
-    @property
-    def minutes(self) -> float:
-        """Minutes in which at least one worker ran."""
-        ...
+Aim, Known = Objective, Snapshot
 
 
-class Known(Protocol):
-    """What a storage knows of a study at one moment, such as the engine's ``Snapshot``."""
-
-    @property
-    def spec(self) -> StudySpec:
-        """What was asked for."""
-        ...
-
-    @property
-    def trials(self) -> tuple[TrialRecord, ...]:
-        """By number."""
-        ...
-
-    @property
-    def spent(self) -> Account:
-        """What it cost so far."""
-        ...
-
-    @property
-    def finished(self) -> bool:
-        """Whether selection and test are done."""
-        ...
-
-    @property
-    def outcome(self) -> Mapping[str, Any] | None:
-        """What came of it; None, or in parts, before the end."""
-        ...
-
-
-class Aim(Protocol):
-    """An objective."""
-
-    @property
-    def name(self) -> str:
-        """Its name."""
-        ...
-
-    @property
-    def direction(self) -> Literal["maximize", "minimize"]:
-        """Which way is better."""
-        ...
-
-    @property
-    def metrics(self) -> tuple[str, ...]:
-        """The metrics whose mean it is, question by question; none for a cost."""
-        ...
-
-
-def aims(spec: StudySpec) -> list[Aim]:
+def aims(spec: Any) -> tuple[Objective, ...]:
     """The objectives of a study, the one that decides first."""
-    from querywright.optimize.study.objectives import objective_named
-
-    return [objective_named(name) for name in spec.objectives]
+    return objectives_of(spec.objectives)
 
 
-def front(trials: Sequence[TrialRecord], directions: Mapping[str, str]) -> list[int]:
-    """The complete trials that no other one beats: as good in every objective and better in one.
+def points(trials: Sequence[TrialRecord], objectives: Sequence[Objective]) -> dict[int, tuple[float, ...]]:
+    """The values of the complete trials that have all of them, by number; larger is better."""
+    signs = {one.name: 1 if one.direction == "maximize" else -1 for one in objectives}
+    found = {
+        one.number: tuple(sign * one.values.get(name, math.nan) for name, sign in signs.items())
+        for one in sorted(ended(trials, "complete"), key=lambda one: one.number)
+    }
+    return {number: point for number, point in found.items() if not any(map(math.isnan, point))}
 
-    Args:
-        trials: Any; those that are not complete or miss a value are left out.
-        directions: ``maximize`` or ``minimize`` by objective.
 
-    Returns:
-        Numbers, in order. Of trials with the same values the first alone.
+def front(trials: Sequence[TrialRecord], objectives: Sequence[Objective]) -> list[int]:
+    """The complete trials that no other one beats, as good in every objective and better in one, by number.
+
+    Of trials with the same values the first alone.
     """
-    points: dict[tuple[float, ...], int] = {}
-    for one in sorted(ended(trials, "complete"), key=lambda one: one.number):
-        point = _point(one, directions)
-        if not any(math.isnan(value) for value in point):
-            points.setdefault(point, one.number)
-    return sorted(number for point, number in points.items() if not any(_beats(other, point) for other in points))
+    first = {point: number for number, point in reversed(points(trials, objectives).items())}
+    return sorted(
+        number
+        for point, number in first.items()
+        if not any(other != point and all(a >= b for a, b in zip(other, point, strict=True)) for other in first)
+    )
 
 
-def best(trials: Sequence[TrialRecord], aim: Aim) -> TrialRecord | None:
+def best(trials: Sequence[TrialRecord], aim: Objective) -> TrialRecord | None:
     """The complete trial with the best value; the first of equals; None where none has one."""
-    scored = [one for one in ended(trials, "complete") if not math.isnan(one.values.get(aim.name, math.nan))]
-    sign = 1 if aim.direction == "maximize" else -1
-    return max(scored, key=lambda one: (sign * one.values[aim.name], -one.number), default=None)
+    values = points(trials, [aim])
+    number = max(values, key=lambda number: (values[number], -number), default=None)
+    return next((one for one in trials if one.number == number), None)
 
 
 def ended(trials: Sequence[TrialRecord], *states: str) -> list[TrialRecord]:
@@ -135,20 +69,18 @@ def ended(trials: Sequence[TrialRecord], *states: str) -> list[TrialRecord]:
     return [one for one in trials if one.state in (states or STATES[:3])]
 
 
-def interval(record: TrialRecord, aim: Aim) -> Mean:
+def interval(record: TrialRecord, aim: Objective) -> Mean:
     """A trial's value with its interval, from its questions; a cost has none.
 
     A question counts where every metric of the objective could be scored.
     """
     value = record.values.get(aim.name, math.nan)
+    rows = () if record.dev is None else record.dev.rows
     if record.dev is None or not aim.metrics:
-        return Mean(value, math.nan, math.nan, 0 if record.dev is None else len(record.dev.rows), 0)
-    if len(aim.metrics) == 1:
-        found = record.dev.mean(aim.metrics[0])
-    else:
-        columns = [record.dev.values(metric) for metric in aim.metrics]
-        found = _mean(tuple(math.fsum(values) / len(values) for values in zip(*columns, strict=True)))
-    return found if math.isnan(value) else Mean(value, found.low, found.high, found.n, found.unscored)
+        return Mean(value, math.nan, math.nan, len(rows), 0)
+    scored = aim.scores(record.dev)
+    found = _mean(tuple(scored.get(row.id, math.nan) for row in rows))
+    return found if math.isnan(value) else replace(found, value=value)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -191,41 +123,10 @@ def changed_knobs(arm: ArmConfig | None) -> str:
         return "-"
     known = TECHNIQUES.get(arm.technique)
     defaults = {} if known is None else {knob.name: knob.default for knob in known.KNOBS}
-    changed = [f"{name}={value}" for name, value in arm.knobs.items() if defaults.get(name) != value]
-    return " ".join(changed) or "-"
+    return " ".join(f"{name}={value}" for name, value in arm.knobs.items() if defaults.get(name) != value) or "-"
 
 
-def status(snapshot: Known) -> dict[str, Any]:
-    """How far a study is, as a JSON object.
-
-    ``workers`` counts those with a trial under way; the trial of one that was killed counts until another takes it up.
-    """
-    trials, spec = snapshot.trials, snapshot.spec
-    objectives = aims(spec)
-    counts = {state: len(ended(trials, state)) for state in STATES}
-    left = 0 if snapshot.finished else max(0, spec.trials - len(ended(trials)))
-    speed = pace(trials)
-    outcome = snapshot.outcome or {}
-    under_way = ended(trials, "running")
-    return {
-        "name": spec.name,
-        "finished": snapshot.finished,
-        "trials": {"planned": spec.trials, **counts, "left": left},
-        "objectives": {aim.name: aim.direction for aim in objectives},
-        "techniques": [_technique(name, trials, objectives[0]) for name in techniques(snapshot)],
-        "best": _trial(best(trials, objectives[0]), objectives[0]),
-        "front": front(trials, {aim.name: aim.direction for aim in objectives}) if len(objectives) > 1 else None,
-        "spent": _spent(snapshot),
-        "trials_per_minute": None if speed is None else round(speed, 3),
-        "minutes_left": None if speed is None else round(left / speed, 1),
-        "workers": len({one.worker or f"of {one.name}" for one in under_way}),
-        "verdict": outcome.get("verdict"),
-        "sentence": outcome.get("sentence"),
-        "recommended": outcome.get("recommended"),
-    }
-
-
-def techniques(snapshot: Known) -> list[str]:
+def techniques(snapshot: Snapshot) -> list[str]:
     """The techniques of a study: no rewriting, those asked for, and any other that a trial was about."""
     tried = (one.arm.technique for one in snapshot.trials if one.arm is not None)
     return list(dict.fromkeys(["plain", *snapshot.spec.techniques, *tried]))
@@ -236,13 +137,47 @@ def of_technique(trials: Sequence[TrialRecord], technique: str) -> list[TrialRec
     return [one for one in trials if one.arm is not None and one.arm.technique == technique]
 
 
-def _technique(name: str, trials: Sequence[TrialRecord], aim: Aim) -> dict[str, Any]:
-    mine = of_technique(trials, name)
-    counts = {state: len(ended(mine, state)) for state in STATES}
-    return {"technique": name, "trials": len(mine), **counts, "best": _trial(best(mine, aim), aim)}
+def status(snapshot: Snapshot) -> dict[str, Any]:
+    """How far a study is, as a JSON object.
+
+    ``workers`` counts those with a trial under way; the trial of one that was killed counts until another takes it up.
+    """
+    trials, spec, spent, outcome = snapshot.trials, snapshot.spec, snapshot.spent, snapshot.outcome or {}
+    objectives, budget = aims(spec), snapshot.spec.budget
+    first = objectives[0]
+    left = 0 if snapshot.finished else max(0, spec.trials - len(ended(trials)))
+    speed = pace(trials)
+    rows = {name: of_technique(trials, name) for name in techniques(snapshot)}
+    return {
+        "name": spec.name,
+        "finished": snapshot.finished,
+        "trials": {"planned": spec.trials, **_counts(trials), "left": left},
+        "objectives": {aim.name: aim.direction for aim in objectives},
+        "techniques": [
+            {"technique": name, "trials": len(mine), **_counts(mine), "best": _trial(best(mine, first), first)}
+            for name, mine in rows.items()
+        ],
+        "best": _trial(best(trials, first), first),
+        "front": front(trials, objectives) if len(objectives) > 1 else None,
+        "spent": {
+            "calls": {"made": spent.calls, "limit": budget.calls},
+            "saved": spent.saved,
+            "tokens": {"made": spent.tokens, "limit": budget.tokens},
+            "dollars": {"made": round(spent.dollars, 6), "limit": budget.dollars},
+            "minutes": {"made": round(spent.minutes, 2), "limit": budget.minutes},
+        },
+        "trials_per_minute": None if speed is None else round(speed, 3),
+        "minutes_left": None if speed is None else round(left / speed, 1),
+        "workers": len({one.worker or one.name for one in ended(trials, "running")}),
+        **{name: outcome.get(name) for name in ("verdict", "sentence", "recommended")},
+    }
 
 
-def _trial(record: TrialRecord | None, aim: Aim) -> dict[str, Any] | None:
+def _counts(trials: Sequence[TrialRecord]) -> dict[str, int]:
+    return {state: len(ended(trials, state)) for state in STATES}
+
+
+def _trial(record: TrialRecord | None, aim: Objective) -> dict[str, Any] | None:
     if record is None:
         return None
     return {
@@ -255,25 +190,45 @@ def _trial(record: TrialRecord | None, aim: Aim) -> dict[str, Any] | None:
     }
 
 
-def _spent(snapshot: Known) -> dict[str, Any]:
-    """What was spent, beside what may be; what was saved has no limit."""
-    spent, budget = snapshot.spent, snapshot.spec.budget
-    return {
-        "calls": {"made": spent.calls, "limit": budget.calls},
-        "saved": spent.saved,
-        "tokens": {"made": spent.tokens, "limit": budget.tokens},
-        "dollars": {"made": round(spent.dollars, 6), "limit": budget.dollars},
-        "minutes": {"made": round(spent.minutes, 2), "limit": budget.minutes},
-    }
+def evaluations(outcome: Mapping[str, Any] | None) -> list[Evaluation]:
+    """The results on test, where their rows were kept."""
+    return [
+        Evaluation(one["arm"], tuple(Row.from_json(row) for row in one["rows"]), one.get("seconds") or 0.0)
+        for one in (outcome or {}).get("test") or ()
+        if one.get("rows")
+    ]
 
 
-def _point(record: TrialRecord, directions: Mapping[str, str]) -> tuple[float, ...]:
-    """The values, larger being better; NaN where there is none."""
-    return tuple(
-        record.values.get(name, math.nan) * (1 if direction == "maximize" else -1)
-        for name, direction in directions.items()
-    )
+def on_test(outcome: Mapping[str, Any] | None) -> Compared | None:
+    """Every program that met the test, held against no rewriting; None before that.
+
+    Those that check the reader, and any that met other questions, are references.
+    """
+    met = evaluations(outcome)
+    if not met:
+        return None
+    baseline = next((one for one in met if one.name == NO_REWRITING), met[0])
+    asked = [row.id for row in baseline.rows]
+    rivals = [one for one in met if one.name not in READER_CHECK and [row.id for row in one.rows] == asked]
+    arms = {one.name: one for one in (baseline, *rivals)}
+    held = []
+    for one in (outcome or {}).get("comparisons") or ():  # as they were made, with the corrected p that was kept
+        if one["arm"] in arms and one["other"] == baseline.name:
+            p = one.get("p_holm")
+            raw = arms[one["arm"]].against(baseline, one["metric"])
+            test = replace(raw, p_two_sided=math.nan if p is None else p)
+            held.append(Comparison(one["family"], one["metric"], one["arm"], baseline.name, test, one["sentence"]))
+    references = tuple(one for one in met if one.name not in arms)
+    return Compared(tuple(arms.values()), baseline.name, tuple(held), references)
 
 
-def _beats(point: tuple[float, ...], other: tuple[float, ...]) -> bool:
-    return point != other and all(a >= b for a, b in zip(point, other, strict=True))
+def asked_on_test(outcome: Mapping[str, Any], ids: Sequence[str]) -> list[Question]:
+    """The test questions in the order of these ids; one whose text was not kept is called by its id."""
+    known = {one["id"]: one for one in outcome.get("questions") or ()}
+    found = []
+    for id in ids:
+        data = known.get(id, {"id": id, "question": id})
+        answer, options = data.get("answer"), tuple(data.get("options") or ())
+        answer = answer if isinstance(answer, str) else None
+        found.append(Question(id, data["question"], options, answer, tuple(data.get("aliases") or ())))
+    return found

@@ -1,73 +1,58 @@
-"""Where the trials of a study are kept: a journal, a SQLite file, PostgreSQL, or memory."""
+"""Where the trials of a study are kept: Optuna's journal, SQLite or PostgreSQL storage, or memory; and its locks."""
 
 from __future__ import annotations
 
-import fcntl
-import functools
+import hashlib
+import json
 import os
-import threading
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+import sqlite3
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 from querywright.errors import InputError, QuerywrightError
+from querywright.files import append_line, locked, open_lock, take_lock
+from querywright.models.postgres import server_options, unreachable
 from querywright.optimize.quiet import quiet_optuna
-from querywright.optimize.study.account import FILE_NAME as SPEND_NAME
-from querywright.optimize.study.account import Account, spend_file, spend_in_memory
-from querywright.optimize.study.claims import Claims, FileClaims, MemoryClaims
-from querywright.optimize.study.journal import FILE_NAME as JOURNAL_NAME
-from querywright.optimize.study.journal import open_journal
-from querywright.optimize.study.postgres import SCHEMES, PostgresServer, unreachable
-from querywright.optimize.study.postgres_claims import PostgresClaims
-from querywright.optimize.study.spec import BudgetSpec
+from querywright.optimize.study.validators import check_storage
 
-SQLITE_NAME = "study.sqlite"
-CLAIMS_NAME = "claims"
-SETUP_SECONDS = 60.0
-"""How long one worker waits for another to make the tables."""
+JOURNAL_NAME, SQLITE_NAME, LOCKS_NAME = "journal.log", "study.sqlite", "locks"
+LOCK_SECONDS = 60.0
+"""How long a worker waits for another that writes to the journal."""
 
-P = ParamSpec("P")
-R = TypeVar("R")
+LOOK_SECONDS = 0.1
+"""Between two looks at whether a lock is free."""
+
+Take = Callable[[str], Callable[[], None] | None]
+"""Takes the lock of a name and gives what releases it; None where another has it."""
 
 
 class StudyStorage:
-    """A study's trials, attributes, claims and account, closed by its ``with`` block.
+    """A study's trials, attributes and locks, closed by its ``with`` block.
 
-    Made by ``open_storage`` and ``memory_storage``.
+    Made by ``open_storage`` and ``memory_storage``. A lock ends with the process that has it, however that ends.
 
     Args:
-        kind: ``journal``, ``sqlite``, ``postgresql`` or ``memory``.
         name: The study's name.
         trials: Optuna's storage.
-        claims: Who works at what.
-        spend: Makes the engine of the account's database.
+        take: Its locks.
         closing: What is closed with it.
     """
 
-    def __init__(
-        self, kind: str, name: str, trials: Any, claims: Claims, spend: Callable[[], Any], closing: ExitStack
-    ) -> None:
-        self.kind = kind
-        self.name = name
-        self.claims = claims
-        self._trials = trials
-        self._spend = spend
-        self._closing = closing
-        self._accounts: dict[BudgetSpec, Account] = {}
-        self._lock = threading.Lock()
+    def __init__(self, name: str, trials: Any, take: Take, closing: ExitStack) -> None:
+        self.name, self.trials = name, trials
+        self._take, self._closing = take, closing
 
     def __repr__(self) -> str:
-        return f"<the {self.kind} storage of the study {self.name!r}>"
+        return f"<the storage of the study {self.name!r}>"
 
     def __enter__(self) -> StudyStorage:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Release all claims and close files and connections."""
         self._closing.close()
 
     def study(self, directions: Sequence[str], sampler: Any = None, *, create: bool = True) -> Any:
@@ -87,20 +72,12 @@ class StudyStorage:
         import optuna
 
         begun: Any = list(directions)
+        if not create:
+            self._id()
         with quiet_optuna():
-            if create:
-                # Two workers that begin together: Optuna makes one study and gives it to both.
-                with self.claims.wait("make the study", SETUP_SECONDS):
-                    study = optuna.create_study(
-                        storage=self._trials,
-                        study_name=self.name,
-                        directions=begun,
-                        sampler=sampler,
-                        load_if_exists=True,
-                    )
-            else:
-                self._id()
-                study = optuna.load_study(study_name=self.name, storage=self._trials, sampler=sampler)
+            study = optuna.create_study(
+                storage=self.trials, study_name=self.name, directions=begun, sampler=sampler, load_if_exists=True
+            )
         there = [direction.name.lower() for direction in study.directions]
         if there != begun:
             raise InputError(
@@ -115,40 +92,36 @@ class StudyStorage:
         Raises:
             InputError: There is no such study.
         """
-        return self._trials.get_study_user_attrs(self._id()).get(name, default)
+        return self.trials.get_study_user_attrs(self._id()).get(name, default)
 
     def set_attribute(self, name: str, value: Any) -> None:
-        """Keep a value with the study.
-
-        Args:
-            name: What it is.
-            value: JSON.
+        """Keep a JSON value with the study.
 
         Raises:
             InputError: There is no such study.
         """
-        self._trials.set_study_user_attr(self._id(), name, value)
+        self.trials.set_study_user_attr(self._id(), name, value)
 
-    def account(self, budget: BudgetSpec) -> Account:
-        """The study's account, opened once; closed with this storage.
+    def take(self, name: str) -> ExitStack | None:
+        """The lock of a name, released by its ``with`` block; None where another worker has it."""
+        release = self._take(name)
+        if release is None:
+            return None
+        held = ExitStack()
+        held.callback(release)
+        return held
 
-        Args:
-            budget: Where the study stops.
-
-        Raises:
-            LMStoreError: Its database cannot be used.
-        """
-        with self._lock:
-            if budget not in self._accounts:  # each has connections of its own, and a study is looked at all the time
-                account = Account(self._spend(), self.name, budget)
-                with self.claims.wait("make the account", SETUP_SECONDS):
-                    account.create()
-                self._accounts[budget] = account
-            return self._accounts[budget]
+    @contextmanager
+    def hold(self, name: str) -> Iterator[None]:
+        """Hold the lock of a name, after waiting for it."""
+        while (held := self.take(name)) is None:
+            time.sleep(LOOK_SECONDS)
+        with held:
+            yield
 
     def _id(self) -> int:
         try:
-            return int(self._trials.get_study_id_from_name(self.name))
+            return int(self.trials.get_study_id_from_name(self.name))
         except KeyError:
             raise InputError(f"there is no study {self.name!r} in this storage; run it first") from None
 
@@ -169,22 +142,20 @@ def open_storage(text: str, folder: Path, name: str) -> StudyStorage:
     from optuna.storages import get_storage
 
     kind = storage_kind(text)
-    with ExitStack() as closing:
+    with ExitStack() as closing, plain_failures():
+        closing.enter_context(quiet_optuna())
         try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            closing.enter_context(quiet_optuna())
+            (folder / LOCKS_NAME).mkdir(mode=0o700, parents=True, exist_ok=True)
+            take: Take = partial(_file_lock, folder / LOCKS_NAME)
             if kind == "postgresql":
-                trials, claims, spend = _postgres(text, name, closing)
+                trials, take = _postgres(server_options(text), name, closing)
             else:
-                claims = FileClaims(folder / CLAIMS_NAME)
-                closing.callback(claims.close)
-                trials = _sqlite(folder, closing) if kind == "sqlite" else open_journal(folder / JOURNAL_NAME)
-                spend = _spend_file(folder / SPEND_NAME, closing)
+                trials = _sqlite(folder, take, closing) if kind == "sqlite" else _journal(folder / JOURNAL_NAME)
         except OSError as error:
             raise QuerywrightError(
                 f"the study's folder {str(folder)!r} cannot be written ({error.strerror}); name another with --out"
             ) from error
-        return StudyStorage(kind, name, get_storage(trials), claims, spend, closing.pop_all())
+        return StudyStorage(name, get_storage(trials), take, closing.pop_all())
 
 
 def memory_storage(name: str) -> StudyStorage:
@@ -195,96 +166,97 @@ def memory_storage(name: str) -> StudyStorage:
     """
     from optuna.storages import InMemoryStorage
 
-    with ExitStack() as closing:
-        closing.enter_context(quiet_optuna())
-        engine = spend_in_memory()
-        closing.callback(engine.dispose)
-        return StudyStorage("memory", name, InMemoryStorage(), MemoryClaims(), lambda: engine, closing.pop_all())
-
-
-def with_plain_failures(work: Callable[P, R]) -> Callable[P, R]:
-    """The same function, which says in plain words that a database failed, without its address in any error."""
-
-    @functools.wraps(work)
-    def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        try:
-            return work(*args, **kwargs)
-        except _database_errors() as error:
-            failure = _plain(error)
-        raise failure  # here, so that the driver's error is not part of it
-
-    return call
-
-
-def _database_errors() -> tuple[type[Exception], ...]:
-    from optuna.exceptions import StorageInternalError
-    from sqlalchemy.exc import SQLAlchemyError
-
-    return SQLAlchemyError, StorageInternalError
-
-
-def _plain(error: Exception) -> QuerywrightError:
-    import sqlite3
-
-    while isinstance(error.__cause__, Exception):
-        error = error.__cause__
-    if isinstance(error, sqlite3.Error):
-        return QuerywrightError(
-            f"{SQLITE_NAME} of the study cannot be used ({error}); make room or make it writable, and run again"
-        )
-    return unreachable(error)
+    closing = ExitStack()
+    closing.enter_context(quiet_optuna())
+    return StudyStorage(name, InMemoryStorage(), lambda name: lambda: None, closing)
 
 
 def storage_kind(text: str) -> str:
-    """``journal``, ``sqlite`` or ``postgresql``.
-
-    Args:
-        text: What ``open_storage`` is given.
+    """``journal``, ``sqlite`` or ``postgresql``, of what ``open_storage`` is given.
 
     Raises:
-        InputError: There is no such storage; an address is not repeated.
+        InputError: There is no such storage; no more of an address than its scheme is shown.
     """
-    scheme, separator, _ = text.partition("://")
-    if not separator and text in {"journal", "sqlite"}:
-        return text
-    if separator and scheme in SCHEMES:
-        return "postgresql"
-    known = "give journal (processes of one host), sqlite (one process) or postgresql://... (several hosts)"
-    # Only a plain word is repeated: anything else may be a URL, mistyped, with a password.
-    shown = f"{scheme}://..." if separator and scheme.replace("+", "").isalnum() else text if text.isalnum() else "..."
-    reasons = {
-        "sqlite": "a study's SQLite file is in its own folder: write sqlite",
-        "redis": "a study's claims and account need a database with transactions",
-        "mysql": "only PostgreSQL is supported of the database servers",
-        "mariadb": "only PostgreSQL is supported of the database servers",
-        "postgresql": "the driver is psycopg: write postgresql://",
-    }
-    reason = reasons.get(scheme.partition("+")[0], "there is no such storage") if separator else "there is no such one"
-    raise InputError(f"storage {shown!r}: {reason}; {known}")
+    return "postgresql" if "://" in check_storage(text) else text
 
 
-def _sqlite(folder: Path, closing: ExitStack) -> Any:
-    from sqlalchemy import URL
+@contextmanager
+def plain_failures() -> Iterator[None]:
+    """Say in plain words that a database failed, without its address in any error."""
+    from optuna.exceptions import StorageInternalError
     from sqlalchemy.exc import SQLAlchemyError
 
-    path = folder / SQLITE_NAME
-    descriptor = os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT, 0o600)
-    closing.callback(os.close, descriptor)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+        yield
+    except (SQLAlchemyError, StorageInternalError) as error:
+        cause: BaseException = error
+        while isinstance(cause.__cause__, Exception):
+            cause = cause.__cause__
+        failure = unreachable(cause)
+        if isinstance(cause, sqlite3.Error):
+            said = f"{SQLITE_NAME} of the study cannot be used ({cause}); make room or make it writable, and run again"
+            failure = QuerywrightError(said)
+        raise failure from None  # the driver's error names host and user
+
+
+def _journal(path: Path) -> Any:
+    """Optuna's journal under a lock that ends with its process, and without the half of a record that one left."""
+    from optuna.storages import JournalStorage
+    from optuna.storages.journal import JournalFileBackend
+
+    class Journal(JournalFileBackend):
+        def append_logs(self, logs: list[dict[str, Any]]) -> None:
+            with locked(path.with_suffix(".lock"), seconds=LOCK_SECONDS):
+                for log in logs:
+                    append_line(path, json.dumps(log, separators=(",", ":")).encode())
+
+    try:
+        return JournalStorage(Journal(str(path)))
+    except (LookupError, ValueError, TypeError, AttributeError, AssertionError) as error:
+        raise InputError(
+            f"a record of {path.name} cannot be read ({type(error).__name__}); restore the file, or give another "
+            "--out: what was answered is kept"
+        ) from error
+
+
+def _sqlite(folder: Path, take: Take, closing: ExitStack) -> Any:
+    from sqlalchemy import URL
+
+    path, release = folder / SQLITE_NAME, take("sqlite")
+    if release is None:
         raise InputError(
             "the study's storage is sqlite, which serves one process, and another process has it open; wait until that "
             "ends, or begin the study with --storage journal, which any number of processes share"
-        ) from None
+        )
+    closing.callback(release)
     os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
     url = URL.create("sqlite", database=str(path)).render_as_string().replace("{", "{{").replace("}", "}}")
+    return _tables(url, {"connect_args": {"timeout": 30}, "hide_parameters": True}, closing)
+
+
+def _postgres(options: dict[str, Any], name: str, closing: ExitStack) -> tuple[Any, Take]:
+    from sqlalchemy import NullPool, create_engine, text
+
+    alone = {key: value for key, value in options.items() if key in {"connect_args", "hide_parameters"}}
+    sessions = create_engine("postgresql+psycopg://", poolclass=NullPool, isolation_level="AUTOCOMMIT", **alone)
+
+    def take(lock: str) -> Callable[[], None] | None:
+        """An advisory lock of a session of its own, which the server gives back when the session ends."""
+        digest = hashlib.sha256(f"{name}\0{lock}".encode()).digest()
+        key = int.from_bytes(digest[:8], "big", signed=True)
+        session = sessions.connect()
+        if session.execute(text("SELECT pg_try_advisory_lock(:key)"), {"key": key}).scalar():
+            return session.close
+        session.close()
+        return None
+
+    # Tables are made by one worker at a time: PostgreSQL lets two try, and fails one of them.
+    while (release := take("tables")) is None:
+        time.sleep(LOOK_SECONDS)
     try:
-        return _tables(url, {"connect_args": {"timeout": 30}, "hide_parameters": True}, closing)
-    except SQLAlchemyError as error:
-        raise QuerywrightError(
-            f"{path.name} of the study cannot be used ({type(error).__name__}); restore it, or name another folder"
-        ) from error
+        return _tables("postgresql+psycopg://", options, closing), take
+    finally:
+        release()
 
 
 def _tables(url: str, options: dict[str, Any], closing: ExitStack) -> Any:
@@ -302,31 +274,9 @@ def _tables(url: str, options: dict[str, Any], closing: ExitStack) -> Any:
     return storage
 
 
-def _spend_file(path: Path, closing: ExitStack) -> Callable[[], Any]:
-    def make() -> Any:
-        engine = spend_file(path)
-        closing.callback(engine.dispose)
-        return engine
-
-    return make
-
-
-def _postgres(text: str, name: str, closing: ExitStack) -> tuple[Any, Claims, Callable[[], Any]]:
-    from optuna.exceptions import StorageInternalError
-    from sqlalchemy.exc import SQLAlchemyError
-
-    server = PostgresServer(text)
-    setup = PostgresClaims(server.connect, "")
-    closing.callback(setup.close)
-    # Tables are made by one worker at a time: PostgreSQL lets two try, and fails one of them.
-    with setup.wait("make the tables", SETUP_SECONDS):
-        try:
-            storage: Any = _tables("postgresql+psycopg://", server.engine_options(), closing)
-        except (SQLAlchemyError, StorageInternalError) as error:
-            storage = unreachable(error)
-    if isinstance(storage, QuerywrightError):
-        raise storage  # here, so that the driver's error is not part of it
-    setup.close()
-    claims = PostgresClaims(server.connect, name)
-    closing.callback(claims.close)
-    return storage, claims, lambda: storage.engine.execution_options(isolation_level="AUTOCOMMIT")
+def _file_lock(folder: Path, name: str) -> Callable[[], None] | None:
+    descriptor = open_lock(folder / f"{name}.lock")
+    if take_lock(descriptor):
+        return partial(os.close, descriptor)
+    os.close(descriptor)
+    return None

@@ -1,21 +1,25 @@
-"""What the parts of a study hand each other: an arm, a trial that ended, and the state of the whole."""
+"""An arm, a trial and the state of a study, and how Optuna's storage keeps them."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
-from querywright.data.types import Label
 from querywright.models.usage import Cost
 from querywright.optimize.evaluate import Evaluation, Row, finite
-from querywright.optimize.study.spec import AS_WRITTEN
+from querywright.optimize.study.spec import AS_WRITTEN, StudySpec
 from querywright.programs.hyperparameters import Value
 
 TrialState = Literal["running", "complete", "pruned", "failed"]
+
+ARM, RESULT = "arm", "result"
+"""The attributes of a trial: what is tried, and all that came of it."""
+
+_KEPT = ("id", "scores", "label", "passages", "fallbacks", "cost", "seconds", "failure")
+_BARE = Row("", {}).to_json()
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,18 +52,12 @@ class ArmConfig:
 
     def to_json(self) -> dict[str, Any]:
         """The arm as a JSON object."""
-        return {
-            "technique": self.technique,
-            "engine": self.engine,
-            "knobs": dict(self.knobs),
-            "prompt": self.prompt,
-            "reader": self.reader,
-        }
+        return asdict(self)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> ArmConfig:
         """The arm that ``to_json`` wrote."""
-        return cls(data["technique"], data["engine"], dict(data["knobs"]), data["prompt"], data["reader"])
+        return cls(**data)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +71,7 @@ class TrialRecord:
         late: Whether it belongs to the second phase.
         values: Value of each objective; empty where there is none.
         dev: Results on dev, question by question (a pruned trial: those that it met); None while it runs. Its rows
-            have scores, label, passages, cost, seconds and failure, and nothing else.
+            have scores, label, passages, fallbacks, cost, seconds and failure, and nothing else.
         spent: What this trial paid and saved, prompts that it had to compile included.
         prompt_spent: The part of it that compiling prompts took.
         same_as: The number of an earlier trial with the same arm, whose results it took.
@@ -104,40 +102,84 @@ class TrialRecord:
         """How the trial is called in tables."""
         return f"trial {self.number}"
 
-
-def compact_rows(evaluation: Evaluation) -> list[dict[str, Any]]:
-    """The rows of an evaluation as far as a storage keeps them."""
-    return [
-        {
-            "id": row.id,
-            "scores": {name: finite(value) for name, value in row.scores.items()},
-            "label": None if row.label is None else str(row.label),
-            "passages": list(row.passages),
-            "fallbacks": list(row.fallbacks),
-            "cost": {key: value for key, value in row.cost.to_json().items() if value},
-            "seconds": round(row.seconds, 4),
-            "failure": row.failure,
+    def to_json(self) -> dict[str, Any]:
+        """What came of it, as the attribute of a trial that ended; its arm and parameters are kept beside."""
+        dev = self.dev
+        return {
+            "state": self.state,
+            "late": self.late,
+            "values": {name: finite(value) for name, value in self.values.items()},
+            "rows": None if dev is None else [_compact(row) for row in dev.rows],
+            "seconds": 0.0 if dev is None else round(dev.seconds, 3),
+            "spent": self.spent.to_json(),
+            "prompt_spent": self.prompt_spent.to_json(),
+            **{name: getattr(self, name) for name in ("same_as", "began", "ended", "worker", "message")},
         }
-        for row in evaluation.rows
-    ]
+
+    @classmethod
+    def of(cls, trial: Any) -> TrialRecord:
+        """The record of an Optuna trial, running or ended.
+
+        Args:
+            trial: A ``FrozenTrial``.
+        """
+        arm, result = trial.user_attrs.get(ARM), trial.user_attrs.get(RESULT)
+        began = None if trial.datetime_start is None else trial.datetime_start.timestamp()
+        state: TrialState = "failed" if trial.state.is_finished() else "running"
+        arm = None if arm is None else ArmConfig.from_json(arm)
+        record = cls(trial.number, state, arm, params=dict(trial.params), began=began)
+        if result is None or state == "running":
+            return record
+        data = dict(result)
+        rows, seconds = data.pop("rows"), data.pop("seconds")
+        read = None if rows is None else tuple(Row.from_json({**_BARE, **row}) for row in rows)
+        data["dev"] = None if read is None else Evaluation(record.name, read, seconds)
+        data["values"] = {name: value for name, value in data["values"].items() if value is not None}
+        costs = {name: Cost.from_json(data[name]) for name in ("spent", "prompt_spent")}
+        return replace(record, **{**data, **costs})
 
 
-def from_compact_rows(name: str, rows: list[dict[str, Any]], seconds: float = 0.0) -> Evaluation:
-    """The evaluation whose rows ``compact_rows`` wrote."""
-    return Evaluation(
-        name,
-        tuple(
-            Row(
-                id=row["id"],
-                scores={key: math.nan if value is None else value for key, value in row["scores"].items()},
-                label=None if row["label"] is None else Label(row["label"]),
-                passages=tuple(row["passages"]),
-                fallbacks=tuple(row["fallbacks"]),
-                cost=Cost.from_json(row["cost"]),
-                seconds=row["seconds"],
-                failure=row["failure"],
-            )
-            for row in rows
-        ),
-        seconds,
-    )
+def _compact(row: Row) -> dict[str, Any]:
+    """A row as far as a storage keeps it: no texts, and nothing that is empty."""
+    data = {name: value for name, value in row.to_json().items() if name in _KEPT and value != _BARE[name]}
+    if "cost" in data:
+        data["cost"] = {name: value for name, value in data["cost"].items() if value}
+    return data
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What a study spent, over all its workers and resumed runs.
+
+    Args:
+        calls: Attempts at LM calls that were sent, those of killed workers included.
+        saved: LM calls saved.
+        tokens: Input and output tokens of the calls made.
+        dollars: Estimated US dollars of the calls made.
+        minutes: Minutes in which at least one worker ran.
+    """
+
+    calls: int = 0
+    saved: int = 0
+    tokens: int = 0
+    dollars: float = 0.0
+    minutes: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What a storage knows of a study at one moment.
+
+    Args:
+        spec: The study.
+        trials: By number.
+        spent: Over all workers and runs.
+        finished: Whether test was met and programs are saved.
+        outcome: All that was found; None before.
+    """
+
+    spec: StudySpec
+    trials: tuple[TrialRecord, ...] = ()
+    spent: Spent = Spent()
+    finished: bool = False
+    outcome: Mapping[str, Any] | None = None

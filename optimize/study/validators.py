@@ -11,10 +11,10 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator
 
 from querywright.errors import InputError, unknown
+from querywright.models.postgres import SCHEMES
 from querywright.programs import READERS, technique_class
 
 _PROMPT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
-_POSTGRES = ("postgresql://", "postgresql+psycopg://")
 
 
 def check_storage(storage: str) -> str:
@@ -26,13 +26,15 @@ def check_storage(storage: str) -> str:
     Raises:
         InputError: It is something else.
     """
-    if storage in {"journal", "sqlite"} or storage.startswith(_POSTGRES):
-        return storage
     scheme, address, _ = storage.partition("://")
-    got = f"begins with {scheme}://" if address else f"is {storage[:40]!r}"
+    if storage in {"journal", "sqlite"} or (address and scheme in SCHEMES):
+        return storage
+    # Only a plain word is repeated: anything else may be an address, mistyped, with a password.
+    word = scheme.replace("+", "").isalnum()
+    got = f"begins with {scheme}://" if address and word else f"is {storage!r}" if storage.isalnum() else "is neither"
     raise InputError(
-        "must be journal, sqlite (a file in the study's folder) or an address that begins with postgresql:// or "
-        f"postgresql+psycopg://, but {got}"
+        "must be journal, sqlite (a file in the study's folder) or an address that begins with postgresql:// (its "
+        f"driver is psycopg), but {got}"
     )
 
 

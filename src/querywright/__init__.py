@@ -17,21 +17,21 @@ if TYPE_CHECKING:
     from querywright.optimize.artifacts.load import load
     from querywright.optimize.artifacts.loaded import LoadedProgram
     from querywright.optimize.evaluate import evaluate
-    from querywright.optimize.search import CompileSettings
-    from querywright.optimize.search import compile_program as compile
+    from querywright.optimize.study.compile import CompileSettings
+    from querywright.optimize.study.compile import compile_program as compile
     from querywright.programs import make_program
     from querywright.retrieval.chroma import ChromaRetriever
     from querywright.retrieval.index import build_collection
 
 _HOMES = {
     "ChromaRetriever": "querywright.retrieval.chroma",
-    "CompileSettings": "querywright.optimize.search",
+    "CompileSettings": "querywright.optimize.study.compile",
     "Label": "querywright.data.types",
     "LoadedProgram": "querywright.optimize.artifacts.loaded",
     "Passage": "querywright.data.types",
     "Question": "querywright.data.types",
     "build_collection": "querywright.retrieval.index",
-    "compile": "querywright.optimize.search",
+    "compile": "querywright.optimize.study.compile",
     "evaluate": "querywright.optimize.evaluate",
     "load": "querywright.optimize.artifacts.load",
     "make_program": "querywright.programs",

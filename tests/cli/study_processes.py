@@ -19,9 +19,6 @@ from querywright.optimize.study.engine import snapshot
 PATIENCE = 120.0
 """Seconds that a test waits for a process at most."""
 
-TOLD = 6
-"""Optuna's code of a journal's record that a trial has ended."""
-
 
 class Ended:
     """What a process left behind."""
@@ -160,12 +157,6 @@ def asked_twice(requests: list[dict[str, Any]]) -> int:
 def calls_of_trials(folder: Path) -> int:
     """LM calls that the trials of a study made, its test left out."""
     return sum(one.spent.calls for one in snapshot(folder).trials)
-
-
-def told(folder: Path) -> Counter[int]:
-    """How often each trial was ended, in a journal."""
-    records = [json.loads(line) for line in (folder / "journal.log").read_text().splitlines()]
-    return Counter(one["trial_id"] for one in records if one["op_code"] == TOLD)
 
 
 def outcomes(folder: Path) -> int:

@@ -7,7 +7,7 @@ import json
 import pytest
 
 import querywright
-from querywright.optimize.study import engine
+from querywright.optimize.study import finish
 from querywright.optimize.study.engine import snapshot
 from querywright.optimize.study.select import choose
 
@@ -59,11 +59,11 @@ def test_reader_prompts_are_chosen_last_for_every_arm(cli, study_file, stubborn,
     assert ("technique", outcome["recommended"], f"{outcome['recommended']}, reader as written") in planned
     assert outcome["costs"]["reader"]["calls"] > 0
     assert outcome["prompts"]["reader, shown"]["reader.predict"]["demos_after"] == 1
-    for name in ("best", "no-rewriting"):
+    for name in ("recommended", "runner-up"):
         saved = json.loads((out / "artifacts" / name / "program.json").read_text())
         assert len(saved["predictors"]["reader.predict"]["demos"]) == 1
     lm = querywright.resolve_lm("openai/scripted", api_base=stubborn.address, api_key="sk-never-to-be-printed")
-    loaded = querywright.load(out / "artifacts" / "best", lm=lm)
+    loaded = querywright.load(out / "artifacts" / "recommended", lm=lm)
     assert loaded("What about feet?").answer != "nothing of the kind"
 
 
@@ -113,12 +113,12 @@ def test_a_front_of_several_readers_is_tested_as_each_of_them_reads(cli, two_rea
     assert compared == {(BEST, "no rewriting"), (BEST, f"{BEST}, reader as written")}
     saved = {one.parent.name: json.loads(one.read_text()) for one in (out / "artifacts").glob("*/program.json")}
     demos = {name: len(one["predictors"]["reader.predict"]["demos"]) for name, one in saved.items()}
-    assert demos == {"best": 1, "no-rewriting": 1, "front-2": 0}
+    assert demos == {"recommended": 1, "runner-up": 1, "front-2": 0}
 
 
 def test_no_rewriting_of_another_reader_is_no_measure_of_a_gain(cli, two_readers, monkeypatch, tmp_path):
     """As where no rewriting with the reader of the best arm has no result."""
-    monkeypatch.setattr(engine, "choose", lambda trials, *more: choose(trials[1:], *more))
+    monkeypatch.setattr(finish, "choose", lambda trials, *more: choose(trials[1:], *more))
     out = tmp_path / "out"
     done = cli("study", "run", two_readers(trials=3), "--out", out)
     assert done.status == 0, done.err
@@ -213,10 +213,14 @@ def test_a_study_goes_on_without_a_reader_that_is_out_as_written(cli, study_file
 
 
 def test_the_estimate_counts_what_is_chosen_last_and_checked(cli, study_file):
-    stages = {one["name"] for one in cli("study", "check", study_file(), "--json").data["stages"]}
-    more = cli("study", "check", study_file(prompts=LAST, reader_check=3), "--json").data["stages"]
-    added = {one["name"]: one["calls"] for one in more if one["name"] not in stages}
-    assert added == {"reader, last": 2 * 8 + 4 * 2, "reader check": 6}
+    def calls(**changes):
+        return {
+            one["name"]: one["calls"] for one in cli("study", "check", study_file(**changes), "--json").data["stages"]
+        }
+
+    few, more = calls(), calls(prompts=LAST, reader_check=3)
+    added = {name: more[name] - few[name] for name in few if more[name] != few[name]}
+    assert added == {"reader, on dev": 2 * 8, "prompts": 4 * 2, "test": 2 * 3}
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ def test_an_arm_that_is_really_better_is_recommended_with_figures_and_saved(cli,
     test = {one["arm"]: one["metrics"]["decision_useful"]["value"] for one in found.outcome["test"]}
     assert test["rag_fusion compiled"] == 1.0
     assert test["no rewriting"] < 0.7
-    manifest = json.loads((out / "artifacts" / "best" / "manifest.json").read_text())
+    manifest = json.loads((out / "artifacts" / "recommended" / "manifest.json").read_text())
     assert manifest["technique"] == "rag_fusion"
     assert manifest["made"]["verdict"] == "gain"
 

@@ -23,7 +23,7 @@ def test_a_study_tries_all_techniques_chooses_tests_once_and_saves_programs(cli,
     assert names[0] == "no rewriting"
     assert "closed book" in names
     assert "oracle evidence" in names
-    assert {path.name for path in (out / "artifacts").iterdir()} == {"best", "no-rewriting"}
+    assert {path.name for path in (out / "artifacts").iterdir()} == {"recommended", "runner-up"}
     assert json.loads(done.out)["recommended"] == found.outcome["recommended"]
 
 
@@ -41,8 +41,8 @@ def test_the_winning_artifact_answers(cli, study_file, server, tmp_path, home):
     out = tmp_path / "out"
     assert cli("study", "run", study_file(), "--out", out).status == 0
     told = cli(
-        "ask", "--artifact", out / "artifacts" / "best", "What about juice?", "--option", "juice", "--option", "feet",
-        *server.lm, "--json",
+        "ask", "--artifact", out / "artifacts" / "recommended", "What about juice?",
+        "--option", "juice", "--option", "feet", *server.lm, "--json",
     )  # fmt: skip
     assert told.status == 0, told.err
     assert told.data["answer"] in {"juice", "feet"}
@@ -122,5 +122,5 @@ def test_the_best_program_can_be_loaded_in_a_line(cli, study_file, server, tmp_p
     from querywright.models.lm import resolve_lm
 
     lm = resolve_lm("openai/scripted", api_base=server.address, api_key="sk-never-to-be-printed-1234567890")
-    program = querywright.load(out / "artifacts" / "best", lm=lm, verify=True)
+    program = querywright.load(out / "artifacts" / "recommended", lm=lm, verify=True)
     assert program("What about feet?", ["juice", "feet"]).answer in {"juice", "feet"}

@@ -10,7 +10,7 @@ import pytest
 from querywright.optimize.artifacts.load import load
 from querywright.optimize.artifacts.save import save_compiled
 from querywright.optimize.results import NO_REWRITING, CompileSettings
-from querywright.optimize.search import compile_program
+from querywright.optimize.study.compile import compile_program
 from querywright.programs import TECHNIQUES
 
 SETTINGS = CompileSettings(n_trials=4, demo_sizes=(1,), reader_demo_sizes=(1,))

@@ -11,7 +11,8 @@ from querywright.cli.compile import show_compiled
 from querywright.data.splits import data_hash
 from querywright.optimize.artifacts.files import read_artifact
 from querywright.optimize.artifacts.save import card, save_compiled
-from querywright.optimize.search import CompileSettings, compile_program
+from querywright.optimize.results import CompileSettings
+from querywright.optimize.study.compile import compile_program
 
 
 @pytest.fixture(scope="module")

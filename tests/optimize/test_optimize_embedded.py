@@ -16,7 +16,7 @@ from querywright.models.embedder import resolve_embedder
 from querywright.models.lm import engine_of, resolve_lm
 from querywright.models.store import open_store
 from querywright.optimize.artifacts.save import save_compiled
-from querywright.optimize.search import CompileSettings, compile_program
+from querywright.optimize.study.compile import CompileSettings, compile_program
 from querywright.retrieval.chroma import ChromaRetriever
 from querywright.retrieval.index import build_collection
 

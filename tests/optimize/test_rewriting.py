@@ -14,7 +14,7 @@ from querywright.models.budget import Budget
 from querywright.models.engine import LMEngine
 from querywright.optimize.artifacts.save import save_compiled
 from querywright.optimize.comparison import compare
-from querywright.optimize.search import CompileSettings, compile_program
+from querywright.optimize.study.compile import CompileSettings, compile_program
 
 QUICK = CompileSettings(n_trials=4, demo_sizes=(1,), reader_demo_sizes=(), threads=2)
 MARK = "rewriter:mine@0123456789ab"

@@ -19,8 +19,9 @@ from querywright.optimize.evaluate import Evaluation, Row, evaluate
 from querywright.optimize.failures import TooManyFailuresError
 from querywright.optimize.optimizer_run import OptimizerError
 from querywright.optimize.program_state import state_of
-from querywright.optimize.search import CompileSettings, compile_program, objective_value
-from querywright.optimize.study import dead_knobs, last, testing, trial
+from querywright.optimize.results import CompileSettings, objective_value
+from querywright.optimize.study import resources
+from querywright.optimize.study.compile import compile_program
 
 QUICK = CompileSettings(n_trials=6, demo_sizes=(1,), threads=2)
 
@@ -332,10 +333,14 @@ def test_a_reader_that_is_out_as_written_ends_no_compilation(world, forgetful, c
 
 
 def test_a_reader_that_is_out_and_alone_stays_as_it_is_written(world, forgetful, compiled_in, monkeypatch):
-    def made(worker, arm, name, program):
-        raise OptimizerError(f"{name}: nothing to learn from")
+    real = resources.Bench.compiled
 
-    monkeypatch.setattr(last, "_made", made)
+    def made(bench, prompt, called, program):
+        if prompt.last:
+            raise OptimizerError(f"{called}: nothing to learn from")
+        return real(bench, prompt, called, program)
+
+    monkeypatch.setattr(resources.Bench, "compiled", made)
     settings = replace(QUICK, objective="recall@5", reader_demo_sizes=(1,))
     compiled = compiled_in(world, forgetful, settings=settings)
     assert not compiled.reader_demos
@@ -360,8 +365,7 @@ def test_test_is_met_once_and_only_after_everything_is_chosen(world, make_engine
         seen.append((settings["name"], {q.id for q in questions}))
         return real(program, questions, **settings)
 
-    for module in (trial, last, dead_knobs, testing):
-        monkeypatch.setattr(module, "evaluate", spy)
+    monkeypatch.setattr(resources, "evaluate", spy)
     engine = make_engine()
     compiled_in(world, engine)
     dev, test = ({q.id for q in part} for part in (world.splits.dev, world.splits.test))
@@ -554,7 +558,8 @@ def test_a_second_run_asks_nothing(world, make_lm, make_engine, store, compiled_
     assert second.asked == []
     assert outcome(one) == outcome(other)
     assert sum(cost.calls for cost in other.costs.values()) == 0
-    assert sum(cost.saved for cost in other.costs.values()) == sum(cost.asked for cost in one.costs.values())
+    assert other.costs["prompts"] == Cost(), "prompts that were compiled are kept whole"
+    assert other.costs["search"].saved == one.costs["search"].asked
 
 
 @pytest.mark.parametrize("k", [0, 1, 7, 20, 33, 45, 51])

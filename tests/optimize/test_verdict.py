@@ -9,10 +9,10 @@ from querywright.models.engine_errors import LMPromptTooLongError
 from querywright.optimize.artifacts.save import card
 from querywright.optimize.evaluate import Evaluation, Row
 from querywright.optimize.results import Comparison, CompileSettings
-from querywright.optimize.search import compile_program
+from querywright.optimize.study.compile import compile_program
+from querywright.optimize.study.holdout import verdict_of
 from querywright.optimize.study.objectives import objective_named, objectives_of
 from querywright.optimize.study.select import choose
-from querywright.optimize.study.testing import verdict_of
 from querywright.optimize.study.types import ArmConfig, TrialRecord
 
 SETTINGS = CompileSettings(n_trials=3, demo_sizes=(), reader_demo_sizes=(), threads=2)

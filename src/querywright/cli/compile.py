@@ -41,7 +41,7 @@ from querywright.errors import InputError, QuerywrightError
 if TYPE_CHECKING:
     from querywright.data.splits import Splits
     from querywright.data.types import Question
-    from querywright.optimize.search import Arm, Compiled
+    from querywright.optimize.results import Arm, Compiled
     from querywright.retrieval.rerank import Reranker
 
 SHOWN_ARMS = 8
@@ -143,7 +143,7 @@ def run_compile(
 ) -> None:
     """Compile, save and show; what was found is also shown when it could not be saved."""
     from querywright.optimize.artifacts.save import save_compiled
-    from querywright.optimize.search import compile_program
+    from querywright.optimize.study.compile import compile_program
 
     failed: QuerywrightError | None = None
     with progress() as update, lm_failures():

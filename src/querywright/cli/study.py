@@ -120,9 +120,9 @@ def check_command(file: Path, /, *, measure: Flag = False, output: Output = Outp
     questions = ", ".join(f"{name} {size}" for name, size in sizes.items())
     show_table(
         f"{spec.name}: {spec.trials} trials; questions: {questions}",
-        [{name: value for name, value in row.items() if name != "how"} for row in found.rows()],
+        [stage.row() for stage in found.stages],
         notes=[
-            *(f"{row['stage']}: {row['how']}" for row in found.rows() if row["how"]),
+            *(f"{stage.name}: {stage.how}" for stage in found.stages if stage.how),
             *(f"assumed: {one}" for one in found.assumptions),
         ],
     )

@@ -122,9 +122,8 @@ def study_json(snapshot: Known, files: Mapping[str, str]) -> dict[str, Any]:
 
 def show_study(snapshot: Known, folder: Path, *, as_json: bool) -> None:
     """Print the end of a study: dev, test, verdicts and cost; or one JSON object."""
-    from querywright.optimize.study.status import aims
+    from querywright.optimize.study.status import aims, evaluations
     from querywright.optimize.study.tables import best_rows, ranked
-    from querywright.optimize.study.tested import evaluations
     from querywright.optimize.tables import table_rows
 
     files = {"report": str(folder / "report.html"), "artifacts": str(folder / "artifacts")}

@@ -9,7 +9,7 @@ import pytest
 
 FORBIDDEN = (
     "optuna", "pandas", "plotly", "torch", "datasets", "sqlalchemy", "scipy", "sklearn", "chromadb", "litellm",
-    "sentence_transformers", "xllamacpp", "querywright.optimize.search", "querywright.optimize.evaluate",
+    "sentence_transformers", "xllamacpp", "querywright.optimize.study.compile", "querywright.optimize.evaluate",
     "querywright.optimize.study", "querywright.metrics",
 )  # fmt: skip
 

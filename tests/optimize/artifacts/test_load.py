@@ -17,7 +17,7 @@ from querywright.models.store import open_store
 from querywright.optimize.artifacts.files import read_artifact, write_artifact
 from querywright.optimize.artifacts.load import lm_of, load
 from querywright.optimize.artifacts.save import save_compiled
-from querywright.optimize.search import CompileSettings, compile_program
+from querywright.optimize.study.compile import CompileSettings, compile_program
 from querywright.programs import make_program
 from querywright.retrieval.chroma import ChromaRetriever
 from querywright.retrieval.collection import collection_folder

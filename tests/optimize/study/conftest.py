@@ -6,6 +6,7 @@ import json
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -183,12 +184,5 @@ def storage_text(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def open_study(storage_text: str, tmp_path: Path) -> Iterator[Callable[..., StudyStorage]]:
     """Opens the storage of one and the same study, any number of times."""
-    opened: list[StudyStorage] = []
-
-    def open_one(name: str = "s") -> StudyStorage:
-        opened.append(open_storage(storage_text, tmp_path / "study", name))
-        return opened[-1]
-
-    yield open_one
-    for storage in opened:
-        storage.close()
+    with ExitStack() as opened:
+        yield lambda name="s": opened.enter_context(open_storage(storage_text, tmp_path / "study", name))

@@ -187,7 +187,6 @@ def test_a_file_that_is_no_text_or_not_there(tmp_path):
         (of(trials=5, late_trials=5), "late_trials: must be fewer"),
         (of(storage="mysql://host/db"), "begins with mysql://"),
         (of(storage="sqlite:///x.db"), "begins with sqlite://"),
-        (of(storage="postgres://host/db"), "begins with postgres://"),
         (of(storage="somewhere"), "but is 'somewhere'"),
         (of(max_failures=float("nan")), "should be a finite number"),
         (of(techniques={}), "techniques: dictionary should have at least 1 item"),

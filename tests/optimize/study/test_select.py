@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from itertools import permutations
 
 import numpy as np
 import pytest
@@ -10,13 +11,24 @@ from querywright.data.types import Label
 from querywright.errors import QuerywrightError
 from querywright.models.usage import Cost
 from querywright.optimize.evaluate import Evaluation, Row
+from querywright.optimize.results import Arm
 from querywright.optimize.study.objectives import objectives_of
-from querywright.optimize.study.prune import worse_than
-from querywright.optimize.study.select import choose, pareto, surviving, winners_curse
+from querywright.optimize.study.select import (
+    beats,
+    best_of,
+    choose,
+    paired,
+    pareto,
+    surviving,
+    winners_curse,
+    worse_than,
+)
 from querywright.optimize.study.types import ArmConfig, TrialRecord
 
 USEFUL = objectives_of(["decision_useful"])
 USEFUL_AND_CALLS = objectives_of(["decision_useful", "lm_calls"])
+ACCURACY, BOTH = objectives_of(["accuracy", "both"])
+NAN = math.nan
 
 
 def met(name, values, calls=1):
@@ -111,8 +123,8 @@ def test_survivors_are_the_best_techniques_without_no_rewriting():
         tried(4, [1, 1, 0, 0], technique="rrr"),
         tried(5, [1, 1, 1, 1], technique="ircot", state="failed"),
     ]
-    assert surviving(trials, USEFUL, 2) == ["hcqr", "rrr"]
-    assert surviving(trials, USEFUL, 9) == ["hcqr", "rrr", "hyde"]
+    assert surviving(trials, USEFUL[0], 2) == ["hcqr", "rrr"]
+    assert surviving(trials, USEFUL[0], 9) == ["hcqr", "rrr", "hyde"]
 
 
 def test_a_trial_that_loses_every_question_is_stopped_and_one_that_wins_or_ties_is_not():
@@ -129,3 +141,77 @@ def test_with_two_objectives_a_cheaper_trial_goes_on_though_it_is_worse():
     assert worse_than(met("x", [0.0] * 8, calls=3), best, USEFUL_AND_CALLS).number == 1
     assert worse_than(met("x", [0.0] * 8, calls=4), best, USEFUL_AND_CALLS).number == 1
     assert worse_than(met("x", [0.0] * 8, calls=2), best, USEFUL_AND_CALLS) is None
+
+
+def arm(name, *values, label=None, calls=1):
+    """An arm with these accuracies; a pair of numbers is usefulness and accuracy; NaN stands for a failure."""
+    scores = [value if isinstance(value, tuple) else (NAN, value) for value in values]
+    rows = tuple(
+        Row(f"q{n}", {"decision_useful": useful, "accuracy": right}, label=label, cost=Cost(calls=calls))
+        for n, (useful, right) in enumerate(scores)
+    )
+    return Arm(name, {}, "as written", Evaluation(name, rows, 0.0))
+
+
+def best(arms, objective=ACCURACY):
+    return best_of(arms, objective).name
+
+
+def ahead(one, other, objective=ACCURACY):
+    return beats(one.dev, other.dev, objective)
+
+
+def test_an_arm_that_failed_on_hard_questions_does_not_win_by_that():
+    failed = arm("failed", 1.0, 0.0, 1.0, NAN, NAN)
+    through = arm("through", 1.0, 1.0, 1.0, 0.0, 0.0)
+    assert ACCURACY.value(failed.dev) > ACCURACY.value(through.dev)
+    assert best([failed, through]) == best([through, failed]) == "through"
+    assert (ahead(failed, through), ahead(through, failed)) == (False, True)
+    same = arm("same", 1.0, 1.0, 1.0, NAN, NAN)
+    assert (ahead(same, through), ahead(through, same)) == (False, False)
+    one, other = paired(arm("one", NAN, 1.0, 0.0, NAN).dev, arm("other", 1.0, NAN, 1.0, NAN).dev, ACCURACY)
+    assert [row.id for row in one.rows] == [row.id for row in other.rows] == ["q2", "q3"]
+    hard, easy = arm("hard", (1.0, 0.0), (1.0, 1.0), (NAN, NAN)), arm("easy", (1.0, 1.0), (1.0, 1.0), (0.0, 0.0))
+    assert best([hard, easy], BOTH) == "easy"
+    assert not ahead(hard, easy, BOTH)
+
+
+def test_failures_of_one_arm_cost_the_comparison_of_others_nothing():
+    # No question was scored by all of them.
+    arms = [
+        arm("best", NAN, 1.0, 1.0, 1.0),
+        arm("middle", 1.0, NAN, 1.0, 0.0),
+        arm("low", 1.0, 0.0, NAN, 0.0),
+        arm("lowest", 0.0, 0.0, 0.0, NAN),
+    ]
+    assert {best(order) for order in permutations(arms)} == {"best"}
+
+
+@pytest.mark.parametrize("failed", [(), (0,), (2, 3)])
+def test_where_the_same_questions_failed_the_objective_orders_the_arms(failed):
+    def scored(name, *values):
+        return arm(name, *(NAN if n in failed else value for n, value in enumerate(values)))
+
+    arms = [scored("low", 0.0, 0.0, 1.0, 0.0), scored("high", 1.0, 1.0, 0.0, 1.0), scored("middle", 1.0, 0.0, 0.0, 1.0)]
+    assert {best(order) for order in permutations(arms)} == {"high"}
+
+
+def test_a_question_without_labelled_evidence_still_counts_for_accuracy_when_both_are_the_objective():
+    right, wrong = arm("right", (1.0, 1.0), (NAN, 1.0)), arm("wrong", (1.0, 1.0), (NAN, 0.0))
+    assert best([wrong, right], BOTH) == "right"
+    assert ahead(right, wrong, BOTH)
+
+
+def test_a_tie_goes_to_what_decides_and_then_to_the_cheaper_and_then_to_the_first():
+    useful = arm("useful", 1.0, label=Label.USEFUL, calls=1)
+    dear, cheap = (arm(name, 1.0, label=Label.ENTAILED, calls=calls) for name, calls in (("dear", 3), ("cheap", 2)))
+    assert {best(order) for order in permutations([useful, dear, cheap])} == {"cheap"}
+    assert best([cheap, arm("other", 1.0, label=Label.ENTAILED, calls=2)]) == "cheap"
+    assert not ahead(cheap, dear)
+
+
+def test_an_arm_without_a_value_is_never_chosen_while_another_has_one():
+    none, bad, good = arm("none", NAN, NAN), arm("bad", 0.0, 0.0), arm("good", 0.0, 1.0)
+    assert {best(order) for order in permutations([none, bad, good])} == {"good"}
+    assert best([none]) == "none"
+    assert (ahead(none, bad), ahead(none, none), ahead(bad, none)) == (False, False, True)

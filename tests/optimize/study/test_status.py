@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from querywright.optimize.study import status as told
+from querywright.optimize.study.objectives import Objective
 from querywright.optimize.study.status import arm_name, changed_knobs, front, interval, minutes_busy, pace, status
 from querywright.optimize.study.types import ArmConfig
 
@@ -29,22 +30,19 @@ def test_the_front_is_what_nothing_beats():
         trial(5, 1.0, math.nan),
         trial(6, 1.0, 0.0, state="pruned"),
     ]
-    assert front(trials, {"a": "maximize", "b": "minimize"}) == [0, 1, 3]
-    assert front(trials, {"a": "maximize", "b": "maximize"}) == [3]
-    assert front(trials, {"b": "minimize"}) == [0]
-    assert front([], {"a": "maximize"}) == []
+    better, worse, cost = Objective("a", ("a",)), Objective("b", ("b",)), Objective("b")
+    assert front(trials, [better, cost]) == [0, 1, 3]
+    assert front(trials, [better, worse]) == [3]
+    assert front(trials, [cost]) == [0]
+    assert front([], [better]) == []
 
 
 def test_the_best_is_the_first_of_equals_and_never_a_pruned_one():
     trials = [trial(0, 0.2, 4), trial(1, 0.6, 3), trial(2, 0.6, 2), trial(3, 0.9, 1, state="pruned")]
 
-    class Aim:
-        name, direction, metrics = "a", "maximize", ()
-
-    assert told.best(trials, Aim).number == 1
-    Aim.direction = "minimize"
-    assert told.best(trials, Aim).number == 0
-    assert told.best(trials[3:], Aim) is None
+    assert told.best(trials, Objective("a", ("a",))).number == 1
+    assert told.best(trials, Objective("a")).number == 0
+    assert told.best(trials[3:], Objective("a")) is None
 
 
 def test_an_interval_is_that_of_the_questions():

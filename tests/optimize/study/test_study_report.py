@@ -10,7 +10,7 @@ import pytest
 
 from querywright.models.usage import Cost
 from querywright.optimize.study.report import study_html, write_report
-from querywright.optimize.study.tested import on_test
+from querywright.optimize.study.status import on_test
 from querywright.optimize.study.types import ArmConfig
 
 made = runpy.run_path(str(Path(__file__).with_name("made_study.py")))

@@ -7,22 +7,21 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from querywright.data.types import Question
-from querywright.metrics.statistics import p_value
+from querywright.errors import QuerywrightError
+from querywright.models.cached import stored_only
 from querywright.models.usage import Cost
-from querywright.optimize.evaluate import Evaluation, evaluate, finite
+from querywright.optimize.evaluate import Evaluation, finite
 from querywright.optimize.failures import TooManyFailuresError
-from querywright.optimize.references import closed_book, oracle_evidence
+from querywright.optimize.references import CLOSED_BOOK, ORACLE, closed_book, oracle_evidence
 from querywright.optimize.results import NO_REWRITING, Comparison
-from querywright.optimize.significance import ALPHA, family
-from querywright.optimize.study.dead_knobs import dead_knobs
-from querywright.optimize.study.last import LastPrompts, choose_last
+from querywright.optimize.significance import READER_CHECK, Verdict, family, figures, verdict_on
 from querywright.optimize.study.objectives import Objective
+from querywright.optimize.study.reader_prompts import ReaderPrompts, choose_reader_prompts
 from querywright.optimize.study.resources import Bench
 from querywright.optimize.study.select import Chosen
-from querywright.optimize.study.trial import Worker
-from querywright.optimize.study.types import ArmConfig, TrialRecord
-from querywright.optimize.verdict import READER_CHECK, Verdict, verdict_on
+from querywright.optimize.study.types import ArmConfig
 from querywright.programs import RAG, make_reader
+from querywright.programs.hyperparameters import Value
 
 FRONT = 4
 """Programs of the front that meet test and are saved, besides the best one, at most."""
@@ -45,7 +44,7 @@ class Tested:
         comparisons: The planned comparisons.
         verdict: What came of it, as a word,
         sentence: and as a plain sentence with figures.
-        last: The reader's prompts that were chosen last.
+        reader_prompts: The reader's prompts that were chosen last.
         dead_knobs: Knobs that change nothing, as ``dead_knobs`` gives them.
         costs: Cost by stage: ``reader``, ``reader check`` and ``test``.
         failed: Programs on which too many questions of the test failed, and what they said. They have no row.
@@ -60,13 +59,13 @@ class Tested:
     comparisons: tuple[Comparison, ...]
     verdict: Verdict
     sentence: str
-    last: LastPrompts
+    reader_prompts: ReaderPrompts
     dead_knobs: tuple[Mapping[str, Any], ...]
     costs: Mapping[str, Cost]
     failed: Mapping[str, str] = field(default_factory=dict)
 
 
-def meet_test(worker: Worker, chosen: Chosen) -> Tested:
+def meet_test(bench: Bench, chosen: Chosen, out: Collection[str] = ()) -> Tested:
     """Choose what is left to choose on dev, then let every program of the final table meet test, once.
 
     All arms of one reader read alike: with the prompts that were chosen last for it, or as it is written. What they do
@@ -76,65 +75,70 @@ def meet_test(worker: Worker, chosen: Chosen) -> Tested:
     fail: it is named and has no row.
 
     Args:
-        worker: Has what is open, and the prompts.
+        bench: Has what is open, and the prompts.
         chosen: What dev decided.
+        out: Keys of arms on which too many questions of dev failed; they do not meet test.
 
     Raises:
         OutageError: The LM is out of reach.
         BudgetError: The budget is spent.
         TooManyFailuresError: No rewriting or what dev chose failed on too many questions.
     """
-    bench = worker.bench
-    costs: dict[str, Cost] = {}
-
-    def paid(stage: str, before: Cost) -> None:
-        costs[stage] = bench.spent_since(before)
-
-    before = bench.ledger.total
     assert chosen.winner.arm is not None
-    last = choose_last(worker, chosen.winner.arm)
-    paid("reader", before)
-    dead = _dead_knobs(worker, chosen)
-    out = {one.arm.key for one in worker.finished() if one.state == "failed" and one.arm is not None}
-    arms = _with_readers(final_arms(bench, chosen, out))
-    best = _name_of(chosen.best, arms)
+    before = bench.ledger.total
+    prompts = choose_reader_prompts(bench, chosen.winner.arm)
+    costs = {"reader": bench.spent_since(before)}
+    looked_at = [one.arm for one in (chosen.best, *chosen.front) if one is not None and one.arm is not None]
+    by_technique = {arm.technique: arm for arm in reversed(looked_at)}
+    dead = tuple(found for arm in by_technique.values() for found in dead_knobs(bench, arm))
+    arms = final_arms(bench, chosen, out)
+    key = None if chosen.best is None or chosen.best.arm is None else chosen.best.arm.key
+    best = next((name for name, arm in arms.items() if arm.key == key), "")
     recommended = NO_REWRITING if chosen.winner is chosen.plain else best
-    written = {name: bench.program(arm, worker.variant(arm)[0], reads=True) for name, arm in arms.items()}
-    programs = {name: last.put_into(program) for name, program in written.items()}
-    shown = dict(programs)
-    if last.variant is not None:
-        shown[_reader_as_written(recommended)] = written[recommended]
-
-    before = bench.ledger.total
-    needed = {NO_REWRITING, recommended}
+    as_read = f"{recommended}, reader as written"
+    written = {name: bench.program(arm, reads=True) for name, arm in arms.items()}
+    programs = {name: prompts.put_into(program) for name, program in written.items()}
+    shown = dict(programs) if prompts.variant is None else {**programs, as_read: written[recommended]}
+    references = {name: prompts.put_into(one) for name, one in _references(bench, arms[NO_REWRITING]).items()}
     failed: dict[str, str] = {}
-    met = _meet(worker, shown, bench.splits.test, needed, failed)
-    paid("test", before)
-    before = bench.ledger.total
-    references = {name: last.put_into(one) for name, one in _references(bench, arms[NO_REWRITING]).items()}
-    checked = _meet(worker, references, [*bench.splits.test, *bench.reader_check], needed, failed)
-    paid("reader check", before)
 
-    comparisons = planned_comparisons({**met, **checked}, bench.objectives[0], arms, best, recommended)
-    verdict, sentence = verdict_of(chosen, bench.objectives[0], comparisons, best)
+    def met(programs: Mapping[str, RAG], questions: Sequence[Question]) -> dict[str, Evaluation]:
+        found = {}
+        for name, program in programs.items():
+            try:
+                found[name] = bench.evaluated(program, questions, name)
+            except TooManyFailuresError as error:
+                if name in {NO_REWRITING, recommended}:
+                    raise
+                failed[name] = str(error)[:500]
+        return found
+
+    before = bench.ledger.total
+    rows = met(shown, bench.splits.test)
+    tested = bench.ledger.total
+    checked = met(references, [*bench.splits.test, *bench.reader_check])
+    costs |= {"reader check": bench.spent_since(tested), "test": tested - before}
+    objective = bench.objectives[0]
+    comparisons = planned_comparisons({**rows, **checked}, objective, arms, best, recommended)
+    verdict, sentence = verdict_of(chosen, objective, comparisons, best)
     if recommended != NO_REWRITING and arms[best].reader != arms[NO_REWRITING].reader:
         sentence = (
             f"Chosen on dev; no rewriting has a result with the reader {arms[NO_REWRITING].reader} alone, so nothing "
             f"is said of a gain with {arms[best].reader}"
         )
     return Tested(
-        arms={name: arm for name, arm in arms.items() if name in met},
-        programs={name: program for name, program in programs.items() if name in met},
+        arms={name: arm for name, arm in arms.items() if name in rows},
+        programs={name: program for name, program in programs.items() if name in rows},
         best=best,
         recommended=recommended,
-        rows=tuple(met.values()),
+        rows=tuple(rows.values()),
         references=tuple(checked.values()),
         comparisons=tuple(comparisons),
         verdict=verdict,
         sentence=sentence,
-        last=last,
+        reader_prompts=prompts,
         dead_knobs=dead,
-        costs={stage: costs[stage] for stage in ("reader", "reader check", "test")},
+        costs=costs,
         failed=failed,
     )
 
@@ -142,7 +146,8 @@ def meet_test(worker: Worker, chosen: Chosen) -> Tested:
 def final_arms(bench: Bench, chosen: Chosen, out: Collection[str] = ()) -> dict[str, ArmConfig]:
     """The programs that meet test, by name: no rewriting, the best, the same technique as written, the front.
 
-    No arm meets it twice: where the best one is the technique as written, it is the only row of that technique.
+    No arm meets it twice: where the best one is the technique as written, it is the only row of that technique. Those
+    of the front are named after their reader where readers differ.
 
     Args:
         bench: Has the arms as written.
@@ -156,13 +161,15 @@ def final_arms(bench: Bench, chosen: Chosen, out: Collection[str] = ()) -> dict[
         arms[f"{best.technique} compiled"] = best
         written = replace(bench.space.as_written(best.technique), reader=best.reader)
         if written.key not in {*out, *(arm.key for arm in arms.values())}:
-            arms[_as_written(best.technique)] = written
-    if len(bench.objectives) > 1:
-        for record in chosen.front:
-            known = {arm.key for arm in arms.values()}
-            if record.arm is not None and record.arm.key not in known and sum("front" in name for name in arms) < FRONT:
-                arms[f"front, trial {record.number}"] = record.arm
-    return arms
+            arms[f"{best.technique} as written"] = written
+    known = {arm.key for arm in arms.values()}
+    front: dict[str, ArmConfig] = {}
+    for record in chosen.front if len(bench.objectives) > 1 else ():
+        if record.arm is not None and record.arm.key not in known and len(front) < FRONT:
+            front[f"front, {record.name}"] = record.arm
+    if len({arm.reader for arm in (*arms.values(), *front.values())}) > 1:
+        front = {f"{name}, reader {arm.reader}": arm for name, arm in front.items()}
+    return {**arms, **front}
 
 
 def planned_comparisons(
@@ -182,19 +189,15 @@ def planned_comparisons(
         best: Name of the best one; empty where there is none.
         recommended: Name of what dev chose.
     """
-    metrics = dict.fromkeys([*objective.metrics, *DEFAULT_METRICS])
-    front = [name for name in arms if name.startswith("front, ")]
-    written = [_as_written(best.removesuffix(" compiled"))]
+    pairs = [(best, NO_REWRITING), (best, f"{best.removesuffix(' compiled')} as written")]
+    pairs += [(name, NO_REWRITING) for name in arms if name.startswith("front, ")]
     planned = [
         (metric, arm, other)
-        for metric in metrics
-        for arm, other in [
-            *((best, other) for other in (NO_REWRITING, *written)),
-            *((arm, NO_REWRITING) for arm in front),
-        ]
+        for metric in dict.fromkeys([*objective.metrics, *DEFAULT_METRICS])
+        for arm, other in pairs
         if arm in arms and other in arms and arms[arm].reader == arms[other].reader
     ]
-    planned.append(("accuracy", recommended, _reader_as_written(recommended)))
+    planned.append(("accuracy", recommended, f"{recommended}, reader as written"))
     return [
         *family("technique", planned, met),
         *family("reader check", [("accuracy", *READER_CHECK)], met, prefix="reader check: "),
@@ -220,12 +223,12 @@ def verdict_of(
     if chosen.too_few:
         return "too few questions", f"{chosen.too_few}, so no rewriting is what was saved"
     if chosen.winner is chosen.plain:
-        mine, plain = chosen.values
-        said = "" if chosen.test is None else f"; {_figures(chosen)}"
+        mine, plain = ("-" if finite(value) is None else f"{100 * value:.1f}" for value in chosen.values)
+        said = "" if chosen.test is None else f"; {figures(chosen.test)}"
         return (
             "no rewriting",
-            f"Nothing was better than no rewriting on dev ({objective.name}: best {_percent(mine)} against "
-            f"{_percent(plain)} per cent{said}), so no rewriting is what was saved",
+            f"Nothing was better than no rewriting on dev ({objective.name}: best {mine} against {plain} per "
+            f"cent{said}), so no rewriting is what was saved",
         )
     return verdict_on(
         {
@@ -236,81 +239,52 @@ def verdict_of(
     )
 
 
-def _meet(
-    worker: Worker,
-    programs: Mapping[str, RAG],
-    questions: Sequence[Question],
-    needed: Collection[str],
-    failed: dict[str, str],
-) -> dict[str, Evaluation]:
-    """Results by name; a program that is not needed and fails on too many questions is entered in ``failed``."""
-    bench = worker.bench
-    met: dict[str, Evaluation] = {}
-    for name, program in programs.items():
-        try:
-            met[name] = evaluate(
-                program,
-                questions,
-                lm=bench.lm,
-                name=name,
-                metrics=bench.metrics,
-                threads=bench.spec.threads,
-                max_failures=bench.spec.max_failures,
-                progress=worker.progress,
-            )
-        except TooManyFailuresError as error:
-            if name in needed:
-                raise
-            failed[name] = str(error)[:500]
-    return met
-
-
 def _references(bench: Bench, plain: ArmConfig) -> dict[str, RAG]:
     """Closed book and oracle evidence, where there is a reader."""
     if plain.reader is None:
         return {}
-    found = {"closed book": closed_book(make_reader(plain.reader))}
     asked = [*bench.splits.test, *bench.reader_check]
     budget = {"max_passages": plain.knobs["max_passages"]}
     oracle = oracle_evidence(bench.retriever("dense"), asked, make_reader(plain.reader), budget)
-    return found if oracle is None else {**found, "oracle evidence": oracle}
+    found = {CLOSED_BOOK: closed_book(make_reader(plain.reader))}
+    return found if oracle is None else {**found, ORACLE: oracle}
 
 
-def _dead_knobs(worker: Worker, chosen: Chosen) -> tuple[Mapping[str, Any], ...]:
-    looked_at = [one.arm for one in (chosen.best, *chosen.front) if one is not None and one.arm is not None]
-    by_technique = {arm.technique: arm for arm in reversed(looked_at)}
-    found = (dead_knobs(worker.bench, arm, worker.variant(arm)[0]) for arm in by_technique.values())
-    return tuple(one for several in found for one in several)
+def dead_knobs(bench: Bench, arm: ArmConfig) -> list[dict[str, Any]]:
+    """The searched knobs of an arm that make no difference to any dev question, each tried by itself.
+
+    Nothing is spent: a value that would need a new LM call is left out, and a knob of which only one value could be
+    tried is not judged.
+
+    Args:
+        bench: What is open.
+        arm: The arm whose other knobs stay as they are.
+
+    Returns:
+        One object a dead knob: ``technique``, ``knob`` and the ``values`` that were tried.
+    """
+    found = []
+    own = bench.space[arm.technique]
+    for knob in own.knobs:
+        if not knob.acts(dict(arm.knobs)):
+            continue
+        domain = own.domains[knob.name]
+        values = dict.fromkeys([arm.knobs[knob.name], *(domain.choices or (domain.lowest, domain.highest))])
+        passages = {value: _passages(bench, arm, knob.name, value) for value in values}
+        outcomes = {value: one for value, one in passages.items() if one is not None}
+        if len(outcomes) > 1 and len(set(outcomes.values())) == 1:
+            found.append({"technique": arm.technique, "knob": knob.name, "values": list(outcomes)})
+    return found
 
 
-def _with_readers(arms: Mapping[str, ArmConfig]) -> dict[str, ArmConfig]:
-    """The arms with the reader in the names of the front, where readers differ."""
-    if len({arm.reader for arm in arms.values()}) == 1:
-        return dict(arms)
-    return {
-        f"{name}, reader {arm.reader}" if name.startswith("front, ") else name: arm for name, arm in arms.items()
-    }  # fmt: skip
-
-
-def _name_of(record: TrialRecord | None, arms: Mapping[str, ArmConfig]) -> str:
-    if record is None or record.arm is None:
-        return ""
-    return next(name for name, arm in arms.items() if arm.key == record.arm.key)
-
-
-def _as_written(technique: str) -> str:
-    return f"{technique} as written"
-
-
-def _reader_as_written(arm: str) -> str:
-    return f"{arm}, reader as written"
-
-
-def _figures(chosen: Chosen) -> str:
-    test = chosen.test
-    assert test is not None
-    return f"{test.wins} won, {test.losses} lost of {test.n}, {p_value(test.p_two_sided, ALPHA)}"
-
-
-def _percent(value: float) -> str:
-    return "-" if finite(value) is None else f"{100 * value:.1f}"
+def _passages(bench: Bench, arm: ArmConfig, name: str, value: Value) -> tuple[tuple[str, ...], ...] | None:
+    """What the arm finds with another value; None where that would take a new LM call or is not allowed."""
+    try:
+        program = bench.program(replace(arm, knobs={**arm.knobs, name: value}), reads=False)
+        with stored_only():
+            met = bench.evaluated(
+                program, bench.splits.dev, f"{name}={value}", metrics={}, max_failures=0.0, progress=None
+            )
+    except QuerywrightError:
+        return None
+    return tuple(row.passages for row in met.rows)

@@ -1,0 +1,362 @@
+"""Compiling: a study of one technique beside no rewriting, on questions, a retriever and an LM that are open."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import dspy
+
+from querywright.data import read_questions, split_questions
+from querywright.data.splits import Splits, marks
+from querywright.data.types import Question
+from querywright.errors import InputError
+from querywright.models.lm import engine_of
+from querywright.models.usage import Cost
+from querywright.optimize.artifacts.files import ArtifactManifest
+from querywright.optimize.artifacts.save import save_compiled
+from querywright.optimize.evaluate import Progress
+from querywright.optimize.optimizer_run import OptimizerError
+from querywright.optimize.optimizers import optimizer_named
+from querywright.optimize.results import AS_WRITTEN, NO_REWRITING, Arm, Compiled, CompileSettings
+from querywright.optimize.study.building import build_space
+from querywright.optimize.study.holdout import meet_test
+from querywright.optimize.study.objectives import check_objectives, objective_named, objectives_of
+from querywright.optimize.study.resources import Bench
+from querywright.optimize.study.select import choose
+from querywright.optimize.study.spec import BUDGET, PromptSpec, StudySpec, TechniqueSpec
+from querywright.optimize.study.storage import memory_storage
+from querywright.optimize.study.trial import Worker
+from querywright.optimize.study.types import TrialRecord
+from querywright.programs import check_takes_rewriter, make_program, make_reader, technique_class
+from querywright.retrieval.callable import as_retriever
+from querywright.retrieval.replay import ReplayRetriever
+from querywright.retrieval.rerank import Reranker
+
+OPTIMIZER = "bootstrap_few_shot"
+"""What makes sets of demonstrations."""
+
+GIVEN = "given"
+"""Stands in the study for what has no name because it is open already."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned(Compiled):
+    """What a compilation found, with what it was made of.
+
+    Args:
+        splits: The questions.
+        lm: The LM.
+    """
+
+    splits: Splits = field(default_factory=lambda: Splits([], [], []))
+    lm: Any = None
+
+    def save(self, path: str | Path) -> ArtifactManifest:
+        """Write the recommended program as an artifact, which ``querywright.load`` opens.
+
+        Args:
+            path: Its folder.
+
+        Raises:
+            ArtifactError: It cannot be written there.
+        """
+        return save_compiled(path, self, self.splits, lm=self.lm, threads=self.settings.threads)
+
+
+def compile_program(
+    technique: str,
+    questions: Any,
+    *,
+    retriever: Any,
+    lm: dspy.LM,
+    reader: str | None = "auto",
+    knobs: Mapping[str, Any] | None = None,
+    settings: CompileSettings | None = None,
+    sizes: tuple[int, int, int] | None = None,
+    reader_check: Sequence[Question] = (),
+    reranker: Reranker | None = None,
+    rewriter: dspy.LM | None = None,
+    progress: Progress | None = None,
+) -> Tuned:
+    """Tune a technique on labelled questions and hold it against no rewriting.
+
+    A study of one technique, kept in memory. A DSPy optimizer bootstraps demonstration sets for the technique's
+    predictors on train. Optuna searches knobs and demonstration sets together on dev, the technique as written and no
+    rewriting among the arms; the reader's demonstrations are then chosen on dev by accuracy, "none" among them. The
+    best arm meets test once, beside closed book, no rewriting, the technique as written and, with labelled evidence,
+    the oracle; all with the same reader. Two arms are always compared on the questions that both scored. An arm on
+    which too many questions failed is out, and named; none ends early, so that the technique meets test even where it
+    loses.
+
+    Everything that an LM answered is kept in the LM's store, and every choice follows from the seed: an
+    interrupted compilation that is started again asks only for what is missing and ends where an undisturbed one
+    would have ended.
+
+    Args:
+        technique: A name in ``TECHNIQUES``.
+        questions: ``Splits`` of train, dev and test questions, or all that ``read_questions`` takes, which is split.
+        retriever: What is searched.
+        lm: An LM made by ``resolve_lm``; with a store, so that nothing is asked twice.
+        reader: A reader's name, or None to tune retrieval alone. Default ``auto``: ``multiple_choice`` where every
+            question has options, else ``short_answer``.
+        knobs: Values that are fixed and not searched; ``max_passages`` is the budget of every arm. Default 5.
+        settings: How much is tried.
+        sizes: Questions in train, dev and test, where they are split here. Default 30, 30 and 40 per cent.
+        reader_check: Further labelled questions, met by closed book and oracle evidence alone: whether the reader
+            reads takes more questions to show than whether the technique finds. Default none.
+        reranker: Scores passages, for a technique that reranks. Default None: the technique's own way.
+        rewriter: What the technique asks, and the reader does not: an LM made by ``resolve_lm`` with the store and the
+            ledger of ``lm``. Default None: ``lm``.
+        progress: Called as work proceeds.
+
+    Returns:
+        The recommended program and everything it was chosen from.
+
+    Raises:
+        InputError: The data cannot carry the objective, a question of the reader check stands in a split, or a
+            name or value is wrong.
+        OutageError: The LM is out of reach; answers so far are kept, nothing is chosen.
+        BudgetError: The limit of LM calls is reached; answers so far are kept, nothing is chosen.
+        TooManyFailuresError: Too many questions failed while demonstrations were bootstrapped, of no rewriting, or of
+            what dev chose on test.
+        QuerywrightError: Most arms failed.
+    """
+    settings = settings or CompileSettings()
+    if isinstance(questions, Splits):
+        splits = questions
+    else:
+        splits = split_questions(read_questions(questions), seed=settings.seed, sizes=sizes)
+    if reader == "auto":
+        reader = "multiple_choice" if all(one.options for part in splits for one in part) else "short_answer"
+    if settings.objective == "auto":
+        labelled = any(question.evidence for question in splits.dev)
+        settings = replace(settings, objective="decision_useful" if labelled else "accuracy")
+    fixed = {"max_passages": BUDGET, **(knobs or {})}
+    _check(technique, splits, reader, fixed, settings, reader_check, reranker)
+    _check_shared(technique, lm, rewriter)
+    spec = _study_of(technique, lm, reader, fixed, settings)
+    bench = _bench_of(spec, technique, splits, as_retriever(retriever), lm, reranker)
+    bench.reader_check, bench.rewriter, bench.progress = reader_check, rewriter, progress
+    costs: dict[str, Cost] = {}
+    with memory_storage(spec.name) as storage:
+        with _stage(bench, costs, "prompts"):
+            variants, nothing = _bootstrap(bench, technique)
+        _narrow(bench, technique, variants, settings.n_trials)
+        worker = Worker(bench, storage)
+        with _stage(bench, costs, "search"):
+            worker.work()
+        trials = worker.finished()
+        chosen = choose(trials, bench.objectives, len(splits.test))
+        out = {one.arm.key for one in trials if one.state == "failed" and one.arm is not None}
+        tested = meet_test(bench, chosen, out)
+
+    names = _names(bench, technique, trials)
+    complete = [one for one in trials if one.state == "complete" and one.same_as is None]
+    arms = {one.number: _arm(one, names[one.number]) for one in complete}
+    failed = {names[one.number]: one.message for one in trials if one.state == "failed"}
+    for name, said in tested.reader_prompts.failed.items():
+        failed[f"reader {name}" if name == AS_WRITTEN else f"reader with {name}"] = said
+    return Tuned(
+        program=tested.programs[tested.recommended],
+        technique=technique,
+        recommended=names[chosen.winner.number],
+        arms=tuple(arms.values()),
+        compiled=arms[(chosen.best or chosen.plain).number],
+        reader_demos=tested.reader_prompts.variant is not None,
+        test=_in_order((*tested.rows, *tested.references), technique),
+        comparisons=tested.comparisons,
+        verdict=tested.verdict,
+        sentence=tested.sentence,
+        costs={**costs, **tested.costs},
+        settings=settings,
+        n_demo_sets=len(variants),
+        failed={**failed, **{f"{name} on test": said for name, said in tested.failed.items()}},
+        nothing={**nothing, **tested.reader_prompts.nothing},
+        reader_check=tuple(reader_check),
+        dead_knobs=tuple(str(one["knob"]) for one in tested.dead_knobs),
+        corrected=None if chosen.corrected is None else (chosen.corrected.dev, chosen.corrected.corrected),
+        splits=splits,
+        lm=lm,
+    )
+
+
+def _check(
+    name: str,
+    splits: Splits,
+    reader: str | None,
+    knobs: Mapping[str, Any],
+    settings: CompileSettings,
+    reader_check: Sequence[Question],
+    reranker: Reranker | None,
+) -> None:
+    """Refuse what cannot be compiled, before anything is asked.
+
+    Raises:
+        InputError: The data cannot carry the objective, or a name or value is wrong.
+    """
+    if not objective_named(settings.objective).metrics:
+        raise InputError(
+            f"the objective of a compilation is one of quality, but got {settings.objective!r}; a study takes it as a "
+            "further one"
+        )
+    for what in ("n_trials", "threads"):
+        if getattr(settings, what) < 1:
+            raise InputError(f"{what} must be 1 or more, but got {getattr(settings, what)}")
+    for what in ("demo_sizes", "reader_demo_sizes"):
+        for size in getattr(settings, what):
+            try:
+                optimizer_named(OPTIMIZER).check({"max_bootstrapped_demos": size})
+            except InputError as error:
+                raise InputError(f"{what}: {error}") from error
+    if not 0 <= settings.max_failures <= 1:
+        raise InputError(f"max_failures is a share from 0 to 1, but got {settings.max_failures}")
+    technique = technique_class(name)
+    if "max_passages" not in {knob.name for knob in technique.KNOBS}:
+        raise InputError(f"{name} finds no passages, so there is nothing to compile; choose a technique")
+    technique(None, reranker=reranker, **knobs)
+    if reader is not None:
+        make_reader(reader)
+    check_objectives([settings.objective], splits, reader)
+    if reader_check and reader is None:
+        raise InputError("reader_check needs a reader; give one, or no reader_check")
+    seen = {mark for part in splits for question in part for mark in marks(question)}
+    shared = []
+    for question in reader_check:
+        shared += [question.id] if seen & marks(question) else []
+        seen |= marks(question)
+    if shared:
+        raise InputError(
+            "a question of reader_check must not stand in train, dev or test, nor twice, by id or text, but these do: "
+            f"{', '.join(sorted(shared))}; leave them out"
+        )
+
+
+def _check_shared(technique: str, lm: dspy.LM, rewriter: dspy.LM | None) -> None:
+    """Refuse a rewriter that the technique has no use for, or whose calls would not be counted, or kept with the LM's.
+
+    Raises:
+        InputError: It is one of these.
+    """
+    if rewriter is None:
+        return
+    check_takes_rewriter(technique_class(technique))
+    for what, lost in (("ledger", "its calls would not be counted"), ("store", "a second run would ask again")):
+        if getattr(engine_of(rewriter), what) is not getattr(engine_of(lm), what):
+            raise InputError(
+                f"the rewriter {rewriter.model!r} has another {what} than the LM, so {lost}; make it with "
+                "resolve_lm(..., store=store, ledger=ledger), the store and the ledger of the LM"
+            )
+
+
+def _study_of(
+    technique: str, lm: dspy.LM, reader: str | None, knobs: Mapping[str, Any], settings: CompileSettings
+) -> StudySpec:
+    """The study of a compilation."""
+
+    def prompts(name: str, sizes: Sequence[int], **more: Any) -> dict[str, PromptSpec]:
+        """One for each set of demonstrations; a size that repeats is a further set of its own."""
+        found = {}
+        for place, size in enumerate(sizes):
+            again = sizes[:place].count(size)
+            called = f"{name}_{size}_{again + 1}" if again else f"{name}_{size}"
+            found[called] = PromptSpec(optimizer=OPTIMIZER, arguments={"max_bootstrapped_demos": size}, **more)
+        return found
+
+    last = {} if reader is None else {"part": "reader", "metric": "accuracy", "last": True}
+    read = () if reader is None else settings.reader_demo_sizes
+    own = {name: value for name, value in knobs.items() if name != "max_passages"}
+    return StudySpec(
+        name="compile",
+        questions=GIVEN,
+        collection=GIVEN,
+        lm=lm.model,
+        embedder=GIVEN,
+        reader=reader or "none",
+        objectives=[settings.objective],
+        techniques={technique: TechniqueSpec(knobs=own)},
+        prompts={**prompts("demos", settings.demo_sizes), **prompts("reader_demos", read, **last)},
+        fixed={"max_passages": knobs["max_passages"]},
+        each_prompt=True,
+        pruner="none",
+        seed=settings.seed,
+        threads=settings.threads,
+        max_failures=settings.max_failures,
+    )
+
+
+def _bench_of(
+    spec: StudySpec, technique: str, splits: Splits, retriever: Any, lm: dspy.LM, reranker: Reranker | None
+) -> Bench:
+    """All that a trial needs, from what is open; no rewriting does without an index of the technique's own."""
+    kind, store = technique_class(technique), engine_of(lm).store
+    readers = [None if spec.reader == "none" else str(spec.reader)]
+    reranked = reranker if kind.USES_RERANKER else None
+    searched = make_program(technique, retriever, reranker=reranked, reader=None)
+    space = build_space(spec, readers, {technique: searched.technique.searched_knobs})
+    plain = retriever if kind.ENGINE is None else getattr(retriever, "plain", retriever)
+    opened = {"dense": plain} | ({} if kind.ENGINE is None else {kind.ENGINE: retriever})
+    retrievers = {
+        name: ReplayRetriever(one, store=store, deepest=space.deepest(name)) for name, one in opened.items()
+    }  # fmt: skip
+    objectives = objectives_of(spec.objectives)
+    return Bench(spec, splits, space, objectives, lm, store, reranker=reranker, retrievers=retrievers)
+
+
+def _bootstrap(bench: Bench, technique: str) -> tuple[list[str], dict[str, str]]:
+    """The technique's demonstration sets, and why there is none of a name; one that equals an earlier is no choice."""
+    found: dict[str, Any] = {}
+    nothing: dict[str, str] = {}
+    for name in bench.space.variants(technique)[1:]:
+        try:
+            variant = bench.variant(replace(bench.space.as_written(technique), prompt=name))
+        except OptimizerError as error:
+            nothing[name] = str(error)[:500]
+            continue
+        if variant is not None and variant["predictors"] not in found.values():
+            found[name] = variant["predictors"]
+    return list(found), nothing
+
+
+def _narrow(bench: Bench, technique: str, variants: Sequence[str], n_trials: int) -> None:
+    """Leave the prompts that there are; ``n_trials`` are the technique's, and no rewriting comes on top."""
+    own = bench.spec.techniques[technique]
+    trials = max(n_trials, 1 + len(variants)) + (technique != "plain")
+    narrowed = {**bench.spec.techniques, technique: own.model_copy(update={"prompts": list(variants)})}
+    changes = {"techniques": narrowed, "trials": trials}
+    searched = {technique: bench.space[technique].knobs}
+    bench.spec = bench.spec.model_copy(update=changes)
+    bench.space = build_space(bench.spec, bench.space.readers, searched)
+
+
+@contextmanager
+def _stage(bench: Bench, costs: dict[str, Cost], name: str) -> Iterator[None]:
+    """Enter what the ``with`` block costs."""
+    before = bench.ledger.total
+    yield
+    costs[name] = bench.spent_since(before)
+
+
+def _names(bench: Bench, technique: str, trials: Sequence[TrialRecord]) -> dict[int, str]:
+    """How each trial's arm is called."""
+    written = bench.space.as_written(technique).key
+    names = {}
+    for one in trials:
+        is_written = one.arm is not None and one.arm.key == written
+        names[one.number] = NO_REWRITING if one.number == 0 else AS_WRITTEN if is_written else one.name
+    return names
+
+
+def _arm(record: TrialRecord, name: str) -> Arm:
+    assert record.arm is not None
+    assert record.dev is not None
+    return Arm(name, dict(record.arm.knobs), record.arm.prompt, record.dev)
+
+
+def _in_order(rows: Sequence[Any], technique: str) -> tuple[Any, ...]:
+    """The final table: from no passages to perfect ones, then what the reader's demonstrations did."""
+    order = ("closed book", NO_REWRITING, f"{technique} as written", f"{technique} compiled", "oracle evidence")
+    return tuple(sorted(rows, key=lambda one: order.index(one.name) if one.name in order else len(order)))
