@@ -46,7 +46,7 @@ from querywright.metrics.statistics import (
     paired_exact_test,
     verdict,
 )
-from querywright.metrics.support import JointScore, joint_passage_score, joint_score, support_passage_f1
+from querywright.metrics.support import JointScore, joint_passage_score, support_passage_f1
 from querywright.metrics.tokens import answer_tokens, normalize_answer
 from querywright.metrics.usefulness import (
     Usefulness,
@@ -89,7 +89,6 @@ __all__ = [
     "holm",
     "is_invalid_choice",
     "joint_passage_score",
-    "joint_score",
     "judge_passages",
     "judged_metric",
     "judged_usefulness",

@@ -70,14 +70,7 @@ def agreement_figures(tables: np.ndarray, *, confidence: float = 0.95, seed: int
     Source: Cohen 1960, doi:10.1177/001316446002000104; weights: Cohen 1968, doi:10.1037/h0026256. Spearman's rho has
     mid-ranks for ties.
     """
-    check_share("confidence", confidence)
-    reason = _undefined(tables)
-    values = {name: float(value) for name, value in _figures(tables.sum(axis=0)).items()}
-    drawn = _resampled([tables], seed)
-    return {
-        name: _with_interval(value, drawn[name][0], confidence, reason.get(name, ""), len(tables))
-        for name, value in values.items()
-    }
+    return _with_intervals([tables], confidence, seed)
 
 
 def paired_difference(
@@ -104,24 +97,9 @@ def paired_difference(
     Returns:
         The differences, after - before, by name, and the number of cases.
     """
-    check_share("confidence", confidence)
-    rows = list(zip(people, before, after, questions, strict=True))
-    first = tables_of([(p, b, q) for p, b, a, q in rows if a is not None and b is not None], labels)
-    second = tables_of([(p, a, q) for p, b, a, q in rows if a is not None and b is not None], labels)
-    reason = _undefined(first) | _undefined(second)
-    values = [_figures(tables.sum(axis=0)) for tables in (first, second)]
-    drawn = _resampled([first, second], seed)
-    found = {
-        name: _with_interval(
-            float(values[1][name] - values[0][name]),
-            drawn[name][1] - drawn[name][0],
-            confidence,
-            reason.get(name, ""),
-            len(first),
-        )
-        for name in FIGURES
-    }
-    return found, int(first.sum())
+    rows = [row for row in zip(people, before, after, questions, strict=True) if None not in row]
+    sets = [tables_of([(row[0], str(row[place]), row[3]) for row in rows], labels) for place in (1, 2)]
+    return _with_intervals(sets, confidence, seed), len(rows)
 
 
 def tables_of(read: Sequence[tuple[str, str, str]], labels: Sequence[str]) -> np.ndarray:
@@ -174,26 +152,42 @@ def _spearman(tables: np.ndarray, people: np.ndarray, judge: np.ndarray, n: np.n
     return np.where(spread > 0, together / spread, np.nan)
 
 
-def _resampled(sets: Sequence[np.ndarray], seed: int) -> dict[str, list[np.ndarray]]:
-    """The figures of 10,000 resamples of questions, for each set of tables with the same draws."""
+def _with_intervals(sets: Sequence[np.ndarray], confidence: float, seed: int) -> dict[str, Figure]:
+    """The figures of a set of tables, or how much greater those of a second one are, with the same draws for both."""
+    check_share("confidence", confidence)
+    reasons = {name: reason for tables in sets for name, reason in _undefined(tables).items()}
+    values = _difference([_figures(tables.sum(axis=0)) for tables in sets])
+    drawn = _resampled(sets, seed)
+    return {
+        name: _figure(float(values[name]), drawn[name], confidence, reasons.get(name, ""), len(sets[0]))
+        for name in FIGURES
+    }
+
+
+def _difference(figures: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """The figures of the only set, or those of the second less those of the first."""
+    first, *second = figures
+    return {name: second[0][name] - first[name] for name in FIGURES} if second else first
+
+
+def _resampled(sets: Sequence[np.ndarray], seed: int) -> dict[str, np.ndarray]:
+    """The figures of 10,000 resamples of questions."""
     import numpy as np
 
     count = len(sets[0])
     if count < 2:
-        return {name: [np.array([]) for _ in sets] for name in FIGURES}
+        return dict.fromkeys(FIGURES, np.array([]))
     generator = np.random.default_rng(seed)
     rows = max(1, _CELLS // count)
-    drawn: dict[str, list[list[np.ndarray]]] = {name: [[] for _ in sets] for name in FIGURES}
+    parts = []
     for start in range(0, RESAMPLES, rows):
         weights = generator.multinomial(count, np.full(count, 1 / count), size=min(rows, RESAMPLES - start))
-        for place, tables in enumerate(sets):
-            summed = (weights @ tables.reshape(count, -1)).reshape(-1, *tables.shape[1:])
-            for name, values in _figures(summed).items():
-                drawn[name][place].append(values)
-    return {name: [np.concatenate(parts) for parts in of_sets] for name, of_sets in drawn.items()}
+        summed = [(weights @ tables.reshape(count, -1)).reshape(-1, *tables.shape[1:]) for tables in sets]
+        parts.append(_difference([_figures(tables) for tables in summed]))
+    return {name: np.concatenate([part[name] for part in parts]) for name in FIGURES}
 
 
-def _with_interval(value: float, drawn: np.ndarray, confidence: float, reason: str, questions: int) -> Figure:
+def _figure(value: float, drawn: np.ndarray, confidence: float, reason: str, questions: int) -> Figure:
     import numpy as np
 
     if math.isnan(value):

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict
+from typing import Annotated, Any, Self
 
+from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, ValidationError, model_validator
+
+from querywright.checksummed import first_problem
 from querywright.errors import ArtifactError
 from querywright.metrics.agreement import FIGURES, Figure, agreement_figures, shown, tables_of
 
@@ -14,8 +17,17 @@ Table = tuple[tuple[int, ...], ...]
 """Judgements by the label of people (rows) and of the judge (columns), in the order of the scale."""
 
 
-@dataclass(frozen=True, slots=True)
-class Calibration:
+def _with_nan(data: Any) -> Any:
+    return (
+        {key: math.nan if value is None else value for key, value in data.items()} if isinstance(data, dict) else data
+    )
+
+
+def _without_nan(figure: Figure) -> dict[str, Any]:
+    return {key: None if value != value else value for key, value in asdict(figure).items()}
+
+
+class Calibration(BaseModel):
     """How far a judge agreed with people.
 
     Args:
@@ -33,6 +45,8 @@ class Calibration:
         figures: By name, see ``FIGURES``.
     """
 
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
     judge: str
     lm: str
     engine: str
@@ -44,7 +58,18 @@ class Calibration:
     questions: int
     unreadable: int
     failed: int
-    figures: Mapping[str, Figure]
+    figures: dict[str, Annotated[Figure, BeforeValidator(_with_nan), PlainSerializer(_without_nan)]]
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if (
+            any(len(row) != len(self.labels) for row in (self.table, *self.table))
+            or sum(map(sum, self.table)) != self.n
+        ):
+            raise ValueError("the table does not fit the labels or n")
+        if set(self.figures) != set(FIGURES):
+            raise ValueError(f"the figures are not {', '.join(FIGURES)}")
+        return self
 
     def sentence(self) -> str:
         """The calibration in one sentence, to stand beside what the judge judged."""
@@ -61,11 +86,7 @@ class Calibration:
 
     def to_json(self) -> dict[str, Any]:
         """The calibration as a JSON object; NaN becomes null."""
-        data = asdict(self)
-        data["labels"], data["table"] = list(self.labels), [list(row) for row in self.table]
-        for figure in data["figures"].values():
-            figure.update({key: None for key, value in figure.items() if value != value})
-        return data
+        return self.model_dump(mode="json")
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Calibration:
@@ -75,28 +96,10 @@ class Calibration:
             ArtifactError: The data is not of that form.
         """
         try:
-            figures = {name: _figure(data["figures"][name]) for name in FIGURES}
-            table = tuple(tuple(int(count) for count in row) for row in data["table"])
-            labels = tuple(str(label) for label in data["labels"])
-            found = cls(
-                judge=str(data["judge"]),
-                lm=str(data["lm"]),
-                engine=str(data["engine"]),
-                prompt=str(data["prompt"]),
-                data=str(data["data"]),
-                labels=labels,
-                table=table,
-                n=int(data["n"]),
-                questions=int(data["questions"]),
-                unreadable=int(data["unreadable"]),
-                failed=int(data["failed"]),
-                figures=figures,
-            )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise ArtifactError(f"the calibration of a judge cannot be read: {error!r}; calibrate again") from error
-        if any(len(row) != len(labels) for row in (table, *table)) or sum(map(sum, table)) != found.n:
-            raise ArtifactError("the table of a judge's calibration does not fit its labels or n; calibrate again")
-        return found
+            return cls.model_validate(data)
+        except ValidationError as error:
+            said = first_problem(error)
+            raise ArtifactError(f"the calibration of a judge cannot be read: {said}; calibrate again") from error
 
 
 def calibration(
@@ -145,8 +148,3 @@ def calibration(
         failed=failed,
         figures=agreement_figures(tables, seed=seed),
     )
-
-
-def _figure(data: Mapping[str, Any]) -> Figure:
-    value, low, high = (math.nan if data[name] is None else float(data[name]) for name in ("value", "low", "high"))
-    return Figure(value, low, high, str(data["reason"]))

@@ -2,14 +2,11 @@
 
 The example has ``question``, ``options``, ``answer``, ``aliases`` and ``evidence`` (label by passage id), as
 ``Question.to_example`` makes it; the prediction has ``answer`` and ``passages``, and ``support`` where the reader says
-what its answer rests on. The readers here name passages by their ids, so what is right is the helpful passages of
-``evidence``, and ``joint_passage_f1`` and its like are the measures. ``joint_f1`` and ``joint_exact_match`` are
-HotpotQA's own, over sentences: they read ``support`` on both, as pairs of a title and the number of a sentence, which
-no question and no reader of this package has.
+what its answer rests on: ids of passages, of which the helpful ones of ``evidence`` are right.
 
-Where an example or a prediction lacks what a metric needs, or has support of the other kind, the value is NaN: left out
-of a mean and counted. While an optimizer picks demonstrations (``trace`` is given) it is 0.0 instead: a NaN is true
-in Python and would pass for a success.
+Where an example or a prediction lacks what a metric needs the value is NaN: left out of a mean and counted. While an
+optimizer picks demonstrations (``trace`` is given) it is 0.0 instead: a NaN is true in Python and would pass for a
+success.
 """
 
 from __future__ import annotations
@@ -46,7 +43,7 @@ def accuracy(example: Any, prediction: Any) -> float:
     """
     options = getattr(example, "options", None)
     if not options:
-        return float((contains_answer if _is_sentence(example, prediction) else exact_match)(example, prediction))
+        return float((exact_match if _named(prediction) is None else contains_answer)(example, prediction))
     if getattr(example, "answer", None) is None:
         return math.nan
     return answers.choice_accuracy(_given(prediction), options, example.answer)
@@ -71,18 +68,6 @@ def contains_answer(example: Any, prediction: Any) -> float:
 
 
 @_metric
-def joint_exact_match(example: Any, prediction: Any) -> float:
-    """1.0 if the answer matches exactly and the supporting sentences are the right ones."""
-    return _joint_sentences(example, prediction).exact_match
-
-
-@_metric
-def joint_f1(example: Any, prediction: Any) -> float:
-    """HotpotQA's joint F1 of answer and supporting sentences."""
-    return _joint_sentences(example, prediction).f1
-
-
-@_metric
 def joint_passage_exact_match(example: Any, prediction: Any) -> float:
     """1.0 if an accepted answer stands in the answer, and it names just the helpful passages as its support."""
     return _joint_passages(example, prediction).exact_match
@@ -97,7 +82,7 @@ def joint_passage_f1(example: Any, prediction: Any) -> float:
 @_metric
 def support_passage_f1(example: Any, prediction: Any) -> float:
     """F1 of the passages named as support against the helpful ones, whatever the answer."""
-    return support.support_passage_f1(_named(prediction, str), _helpful(example))
+    return support.support_passage_f1(_named(prediction), _helpful(example))
 
 
 @_metric
@@ -145,8 +130,6 @@ METRICS: dict[str, Metric] = {
     "exact_match": exact_match,
     "token_f1": token_f1,
     "contains_answer": contains_answer,
-    "joint_exact_match": joint_exact_match,
-    "joint_f1": joint_f1,
     "joint_passage_exact_match": joint_passage_exact_match,
     "joint_passage_f1": joint_passage_f1,
     "support_passage_f1": support_passage_f1,
@@ -171,7 +154,6 @@ RANKED: dict[str, Callable[..., float]] = {
 
 _NEEDS: dict[str, frozenset[str]] = {
     **dict.fromkeys(("accuracy", "exact_match", "token_f1", "contains_answer"), frozenset({"answer", "reader"})),
-    **dict.fromkeys(("joint_exact_match", "joint_f1"), frozenset({"answer", "reader", "sentences"})),
     **dict.fromkeys(
         ("joint_passage_exact_match", "joint_passage_f1"), frozenset({"answer", "evidence", "reader", "support"})
     ),
@@ -187,8 +169,7 @@ _LABELS = {"answer": "a right answer", "evidence": "labelled evidence with a pas
 
 def needs(name: str) -> frozenset[str]:
     """What a metric of this name cannot do without: of the questions ``answer``, ``options`` or ``evidence``, of the
-    program a ``reader`` or ``support``, a reader that names it; or ``sentences`` as support, which nothing here has.
-    Nothing is known of a metric of the user's own, which is given none.
+    program a ``reader`` or ``support``, a reader that names it. Nothing is known of a metric of the user's own.
     """
     return _NEEDS.get(name.partition("@")[0], frozenset())
 
@@ -250,27 +231,14 @@ def _compare(score: Callable[[str, list[str]], float], example: Any, prediction:
     return score(given, right) if given else 0.0
 
 
-def _joint_sentences(example: Any, prediction: Any) -> support.JointScore:
-    named, gold = _named(prediction, (tuple, list)), getattr(example, "support", None)
-    return support.joint_score(_given(prediction), _accepted(example), named, gold or ())
-
-
 def _joint_passages(example: Any, prediction: Any) -> support.JointScore:
-    return support.joint_passage_score(
-        _given(prediction), _accepted(example), _named(prediction, str), _helpful(example)
-    )
+    return support.joint_passage_score(_given(prediction), _accepted(example), _named(prediction), _helpful(example))
 
 
-def _named(prediction: Any, kind: type | tuple[type, ...]) -> Any:
-    """What the reader names as its support; None where it does not say, or names things of another kind."""
+def _named(prediction: Any) -> Any:
+    """What the reader names as its support; None where it does not say, or names no ids."""
     named = getattr(prediction, "support", None)
-    return None if named is None or not all(isinstance(one, kind) for one in named) else named
-
-
-def _is_sentence(example: Any, prediction: Any) -> bool:
-    """Whether the support is ids of passages; no support at all is of the kind that the example has."""
-    named = _named(prediction, str)
-    return bool(named) or (named is not None and not getattr(example, "support", None))
+    return None if named is None or not all(isinstance(one, str) for one in named) else named
 
 
 def _asked(prediction: Any) -> list[Any]:

@@ -15,11 +15,13 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import dspy
 from dspy.utils.exceptions import AdapterParseError
+from pydantic import Field, TypeAdapter, ValidationError
 
+from querywright.checksummed import first_problem
 from querywright.data.judged import Case
 from querywright.data.types import Passage, Question
 from querywright.errors import DataError
@@ -27,6 +29,8 @@ from querywright.files import write_file
 from querywright.metrics.judge import JudgedMetric
 from querywright.metrics.judges import CoverageJudge
 from querywright.models.adapter import show_passages
+
+_Text = Annotated[str, Field(pattern=r"\S")]
 
 MOST_POINTS = 10
 MOST_BYTES = 64 * 2**20
@@ -61,10 +65,13 @@ class Guideline:
         lm: The LM that wrote it.
     """
 
-    golden_answer: str
-    points: tuple[str, ...]
-    basis: str
-    lm: str
+    golden_answer: _Text
+    points: Annotated[tuple[_Text, ...], Field(min_length=1)]
+    basis: _Text
+    lm: _Text
+
+
+_FILE = TypeAdapter(dict[str, Guideline])
 
 
 class GuidelineWriter(dspy.Module):
@@ -166,9 +173,10 @@ class Guidelines(Mapping[str, Guideline]):
         if len(data) > MOST_BYTES:
             raise DataError(f"{path.name}: has more than the {MOST_BYTES} bytes that are read")
         try:
-            return cls({str(key): _guideline(value) for key, value in json.loads(data.decode()).items()})
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            raise DataError(f"{path.name}: is no file of guidelines ({error}); give another, or a new name") from error
+            return cls(_FILE.validate_json(data))
+        except ValidationError as error:
+            said = first_problem(error)
+            raise DataError(f"{path.name}: is no file of guidelines ({said}); give another, or a new name") from error
 
 
 class GuidelineMetric(JudgedMetric):
@@ -199,11 +207,3 @@ class GuidelineMetric(JudgedMetric):
 def _dumped(guidelines: Mapping[str, Guideline]) -> str:
     data = {key: asdict(one) for key, one in sorted(guidelines.items())}
     return json.dumps(data, ensure_ascii=False, indent=2) + "\n"
-
-
-def _guideline(value: Mapping[str, Any]) -> Guideline:
-    points = tuple(value["points"])
-    texts = [value["golden_answer"], value["basis"], value["lm"], *points]
-    if not points or not all(isinstance(text, str) and text.strip() for text in texts):
-        raise ValueError("golden_answer, basis, lm and at least one point must be texts")
-    return Guideline(value["golden_answer"], points, value["basis"], value["lm"])

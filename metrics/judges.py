@@ -14,7 +14,7 @@ import dspy
 from querywright.data.declined import says_declined
 from querywright.data.forms import LIVEQA
 from querywright.data.types import Label, Passage, Question
-from querywright.errors import InputError
+from querywright.errors import InputError, unknown
 from querywright.metrics.judge import Judge, judge_passages
 from querywright.metrics.usefulness import Usefulness
 
@@ -268,7 +268,7 @@ def make_judge(name: str) -> Judge:
         InputError: There is no such judge.
     """
     if name not in JUDGES:
-        raise InputError(f"unknown judge {name!r}; the judges are: {', '.join(JUDGES)}")
+        raise InputError(unknown("judge", name, JUDGES))
     return JUDGES[name]()
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 
-from querywright.errors import ArtifactError
+from querywright.checksummed import first_problem
+from querywright.errors import ArtifactError, unknown
 from querywright.files import write_file
 from querywright.metrics.calibration import Calibration
 from querywright.metrics.judge import Judge
@@ -117,13 +118,11 @@ def load_judge(path: Path) -> SavedJudge:
     try:
         state = JudgeState.model_validate_json(data)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise ArtifactError(f"{file.name}: field {where or '(whole)'}: {first['msg']}; save the judge again") from error
+        raise ArtifactError(f"{file.name}: {first_problem(error)}; save the judge again") from error
     if state.format != FORMAT:
         raise ArtifactError(f"{file.name}: format {state.format}, but this version of querywright reads {FORMAT}")
     if state.judge not in JUDGES:
-        raise ArtifactError(f"{file.name}: unknown judge {state.judge!r}; the judges are: {', '.join(JUDGES)}")
+        raise ArtifactError(f"{file.name}: {unknown('judge', state.judge, JUDGES)}")
     judge = JUDGES[state.judge]()
     apply_states(judge, state.predictors, whose=f"the judge {state.judge}", file=file.name)
     given = state.calibration

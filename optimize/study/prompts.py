@@ -10,6 +10,7 @@ from typing import Any
 import dspy
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from querywright.checksummed import first_problem
 from querywright.data.types import Question
 from querywright.errors import ArtifactError, InputError, TechniqueError
 from querywright.metrics.dspy_metrics import Metric
@@ -173,9 +174,7 @@ def _read(state: Mapping[str, Any]) -> VariantState:
     try:
         return VariantState.model_validate(dict(state))
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise ArtifactError(f"a prompt variant: field {where or '(whole)'}: {first['msg']}; make it again") from error
+        raise ArtifactError(f"a prompt variant: {first_problem(error)}; make it again") from error
 
 
 def _same_reader(variant: VariantState, program: RAG) -> None:

@@ -173,9 +173,6 @@ def test_nothing_to_score(wrong, rows, write, collection, server):
 
 def test_metrics_that_the_questions_cannot_be_scored_by(wrong, questions, collection, server):
     command = ("evaluate", questions, "--collection", collection, "--technique", "plain", *server.lm)
-    for reader in ("auto", "grounded"):
-        done = wrong(*command, "--metric", "joint_f1", "--reader", reader)
-        says(done, "nothing can be scored: joint_f1 needs support by sentences", "see joint_passage_f1")
     says(wrong(*command, "--metric", "joint_passage_f1"), "needs a reader that names its support (--reader grounded)")
     says(
         wrong(*command, "--metric", "hypothesis_agreement", "--reader", "none"),

@@ -32,10 +32,10 @@ def values(made):
     return {name: figure.value for name, figure in made.figures.items()}
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("labels", [LABELS, ("no", "yes"), ("a", "b", "c", "d")])
 def test_figures_equal_scikit_learns_and_scipys(seed, labels):
-    people, judge = drawn(60, seed, agree=seed / 12, labels=labels, weights=range(1, len(labels) + 1))
+    people, judge = drawn(60, seed, agree=seed / 3, labels=labels, weights=range(1, len(labels) + 1))
     got = values(held(people, judge, labels=labels))
     ranks = [[labels.index(label) for label in side] for side in (people, judge)]
     assert got["agreement"] == pytest.approx(sum(a == b for a, b in zip(people, judge, strict=True)) / 60)
@@ -45,30 +45,12 @@ def test_figures_equal_scikit_learns_and_scipys(seed, labels):
     assert got["spearman"] == pytest.approx(spearmanr(*ranks).statistic)
 
 
-def test_an_example_by_hand():
-    # 20 both yes, 5 and 10 apart, 15 both no: agreement .70, by chance .50, kappa .40 (a textbook example).
-    people = ["yes"] * 25 + ["no"] * 25
-    judge = ["yes"] * 20 + ["no"] * 5 + ["yes"] * 10 + ["no"] * 15
-    made = held(people, judge, labels=("no", "yes"))
-    assert made.table == ((15, 10), (5, 20))
-    assert values(made)["agreement"] == pytest.approx(0.7)
-    assert values(made)["kappa"] == pytest.approx(0.4)
-
-
 def test_a_perfect_judge_has_kappa_one():
     people, _ = drawn(80, 1, agree=1)
     made = held(people, people, [str(n // 8) for n in range(80)])
     for figure in made.figures.values():
         assert (figure.value, figure.low, figure.high, figure.reason) == (pytest.approx(1), 1, 1, "")
     assert made.questions == 10
-
-
-def test_a_random_judge_has_kappa_near_zero():
-    people, judge = drawn(3000, 7, agree=0, weights=(7, 2, 1))
-    for name, figure in held(people, judge, [str(n // 20) for n in range(3000)]).figures.items():
-        if name != "agreement":
-            assert abs(figure.value) < 0.05
-            assert figure.low < 0 < figure.high
 
 
 def test_a_judge_that_always_says_the_same_agrees_often_and_has_kappa_zero():
@@ -90,13 +72,6 @@ def test_one_label_of_people_leaves_nothing_to_tell_apart():
     assert "kappa undefined" in made.sentence()
 
 
-def test_nothing_read_leaves_nothing():
-    made = held(["USEFUL", "ENTAILED"], [None, None], failed=1)
-    assert (made.n, made.questions, made.unreadable, made.failed) == (0, 0, 1, 1)
-    assert all(math.isnan(one.value) and one.reason == "no judgement could be read" for one in made.figures.values())
-    assert "agreement undefined" in made.sentence()
-
-
 def test_unreadable_and_failed_are_counted_and_left_out():
     people = ["USEFUL", "ENTAILED", "NOT_USEFUL", "USEFUL", "ENTAILED"]
     made = held(people, ["USEFUL", None, "NOT_USEFUL", None, None], failed=1)
@@ -105,20 +80,15 @@ def test_unreadable_and_failed_are_counted_and_left_out():
     assert made.sentence().endswith("(n = 2; 2 unreadable; 1 failed)")
 
 
-def test_one_question_gives_no_interval():
+def test_one_question_and_a_rare_label_give_no_interval():
     people, judge = drawn(30, 3, agree=0.5)
-    figure = held(people, judge, ["q"] * 30).figures["kappa"]
-    assert not math.isnan(figure.value)
-    assert math.isnan(figure.low)
-    assert figure.reason == "one question says nothing about the spread"
-
-
-def test_a_rare_label_gives_no_interval():
+    single = held(people, judge, ["q"] * 30).figures["kappa"]
     people = ["NOT_USEFUL"] * 19 + ["USEFUL"]  # in a third of the resamples nobody says USEFUL
-    figure = held(people, people).figures["kappa"]
-    assert figure.value == pytest.approx(1)
-    assert math.isnan(figure.low)
-    assert "too rare" in figure.reason
+    rare = held(people, people).figures["kappa"]
+    for figure, reason in ((single, "one question says nothing about the spread"), (rare, "too rare")):
+        assert not math.isnan(figure.value)
+        assert math.isnan(figure.low)
+        assert reason in figure.reason
 
 
 def test_the_interval_resamples_questions_and_not_judgements():
@@ -128,19 +98,6 @@ def test_the_interval_resamples_questions_and_not_judgements():
     tenfold = held(people * 10, judge * 10, [str(place) for place in range(40)] * 10).figures["kappa"]
     assert tenfold.value == pytest.approx(single.value)
     assert (tenfold.low, tenfold.high) == pytest.approx((single.low, single.high))
-
-
-def test_the_interval_is_near_the_one_of_large_samples():
-    people, judge = drawn(400, 11, agree=0.5, labels=("no", "yes"))
-    figure = held(people, judge, labels=("no", "yes")).figures["agreement"]
-    half = 1.96 * math.sqrt(figure.value * (1 - figure.value) / 400)
-    assert (figure.low, figure.high) == pytest.approx((figure.value - half, figure.value + half), abs=0.006)
-
-
-def test_the_same_seed_gives_the_same_interval():
-    people, judge = drawn(60, 2, agree=0.4)
-    assert held(people, judge, seed=4) == held(people, judge, seed=4)
-    assert held(people, judge, seed=4) != held(people, judge, seed=5)
 
 
 def test_sentence():

@@ -45,14 +45,12 @@ def test_what_decided_is_named_with_its_rank_and_a_piece_of_it():
     )
 
 
-def test_what_helps_is_told_apart_from_what_decides():
-    assert "helps with the question" in feedback(question(), found(Passage("p2", "x")), "technique.x")
-
-
 def test_what_was_missing_and_what_was_searched_is_named():
     said = feedback(question(), found(OTHER, fallbacks=["query:verify"]), "technique.write_queries")
     assert 'The labelled passages "p1", "p2" were missing from the 1 found.' in said
     assert "fell back: query:verify" in said
+    assert "stone" not in feedback(question(), found(OAK, answer="a stone"), "technique.x")
+    assert "helps with the question" in feedback(question(), found(Passage("p2", "x")), "technique.x")
     assert "Nothing was searched for." in feedback(question(), found(queries=()), "technique.x")
 
 
@@ -69,6 +67,9 @@ def test_a_reader_is_told_of_its_answer_and_nothing_of_the_search():
         'Passage [2], which helps, says "An oak is a tree.".'
     )
     assert "queries" not in said
+    assert "No passage that helps was shown." in feedback(question(), found(OTHER), "reader.predict")
+    bare = question(evidence={}, options=(), answer=None)
+    assert "Nothing is known" in feedback(bare, found(answer=None, queries=()), "reader.predict")
 
 
 @pytest.mark.parametrize(
@@ -77,14 +78,6 @@ def test_a_reader_is_told_of_its_answer_and_nothing_of_the_search():
 )
 def test_a_reader_is_told_what_was_wrong_with_its_answer(answer, said):
     assert said in feedback(question(), found(OTHER, answer=answer), "reader.predict")
-
-
-def test_a_reader_without_what_helps_is_not_blamed():
-    assert "No passage that helps was shown." in feedback(question(), found(OTHER), "reader.predict")
-
-
-def test_the_technique_is_told_nothing_of_the_answer():
-    assert "stone" not in feedback(question(), found(OAK, answer="a stone"), "technique.write_queries")
 
 
 def test_all_of_it_is_told_where_no_predictor_is_asked_about():
@@ -109,10 +102,3 @@ def test_the_metric_is_gepas():
     assert "rank" not in part.feedback
     assert metric(question(evidence={}), found(OAK)).score == 0.0  # not NaN
     assert not math.isnan(sum([metric(question(), found(OTHER)), metric(question(), found(OAK))]))
-
-
-def test_nothing_is_known():
-    bare = question(evidence={}, options=(), answer=None)
-    assert feedback(bare, found(answer=None, queries=()), "reader.predict") == (
-        "Nothing is known of how well this went."
-    )

@@ -44,14 +44,11 @@ def ask(lm, judge=None, question=QUESTION, passages=PASSAGES):
         return judge_passages(judge or UsefulnessJudge(), question, passages)
 
 
-def test_one_call_and_one_label_a_passage():
-    lm = says("ENTAILED", "NOT_USEFUL", "USEFUL")
-    assert ask(lm) == [Label.ENTAILED, Label.NOT_USEFUL, Label.USEFUL]
-    prompts = received(lm)
-    assert len(prompts) == 3
-    for prompt, passage in zip(prompts, PASSAGES, strict=True):
+def test_one_call_a_passage_and_an_unreadable_answer_is_none():
+    lm = DummyLM([{"label": "ENTAILED"}, {"label": "perhaps"}, {"verdict": "USEFUL"}])
+    assert ask(lm) == [Label.ENTAILED, None, None]
+    for prompt, passage in zip(received(lm), PASSAGES, strict=True):
         assert [other.text in prompt for other in PASSAGES] == [other is passage for other in PASSAGES]
-    assert "Hormones" in prompts[0]
 
 
 def test_judge_sees_question_options_and_right_answer_and_nothing_of_the_search():
@@ -82,21 +79,6 @@ def test_without_gold_no_answer_is_needed():
     with pytest.raises(DataError, match=r"'Which drug\?' has no right answer.*usefulness_without_answer"):
         ask(lm, question=question, passages=PASSAGES[:1])
     assert lm.history == []
-
-
-def test_an_unreadable_answer_is_none_and_the_others_are_kept():
-    lm = DummyLM([{"label": "NOT_USEFUL"}, {"label": "perhaps"}, {"verdict": "USEFUL"}])
-    assert ask(lm) == [Label.NOT_USEFUL, None, None]
-
-
-def test_a_failing_lm_is_not_hidden():
-    class DownEngine:
-        def complete(self, request):
-            raise dspy.LMError("down")
-
-    lm = dspy.LM("test/down", engine=DownEngine(), num_retries=0, cache=False)
-    with dspy.context(lm=lm), pytest.raises(dspy.LMError, match="down"):
-        judge_passages(UsefulnessJudge(), QUESTION, PASSAGES)
 
 
 def test_a_marker_in_a_passage_does_not_answer_for_the_lm():

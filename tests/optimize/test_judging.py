@@ -8,13 +8,13 @@ import pytest
 
 from querywright.data.judged import Case, Judged
 from querywright.data.types import Passage, Question
-from querywright.errors import ArtifactError, BudgetError, DataError
+from querywright.errors import ArtifactError, DataError
 from querywright.metrics.guideline import Guidelines
-from querywright.metrics.judges import JUDGES, AnswerabilityJudge, FaithfulnessJudge, UsefulnessWithoutAnswerJudge
+from querywright.metrics.judges import JUDGES, AnswerabilityJudge, UsefulnessWithoutAnswerJudge
 from querywright.optimize.failures import TooManyFailuresError
 from querywright.optimize.judge_compile import AS_IT_IS, compile_judge
 from querywright.optimize.judge_files import SavedJudge, load_judge, save_judge
-from querywright.optimize.judging import calibrate, freeze_guidelines, judge_cases
+from querywright.optimize.judging import calibrate, freeze_guidelines
 
 LABELS = ("NOT_USEFUL", "USEFUL", "ENTAILED")
 
@@ -68,19 +68,6 @@ def test_a_perfect_judge_has_kappa_one(judge, lm_that):
     assert len(seen) == 144
 
 
-def test_a_random_judge_has_kappa_near_zero(judge, lm_that):
-    kappa = calibrate(judge, cases(60, 10), lm=lm_that(at_random)).figures["kappa"]
-    assert abs(kappa.value) < 0.1
-    assert kappa.low < 0 < kappa.high
-
-
-def test_unreadable_answers_are_counted(judge, lm_that):
-    found = calibrate(judge, cases(), lm=lm_that(lambda asked: perfect(asked) if code(asked) else "so so"))
-    none = sum(one.label == "NOT_USEFUL" for one in cases())
-    assert (found.n, found.unreadable, found.failed) == (144 - none, none, 0)
-    assert found.table[0] == (0, 0, 0)
-
-
 def test_failures_are_counted_and_stop_the_run_when_they_are_many(judge, lm_that, make_engine, make_lm):
     def before(n, asked):
         if n == 3:
@@ -96,11 +83,6 @@ def test_failures_are_counted_and_stop_the_run_when_they_are_many(judge, lm_that
         calibrate(judge, cases(), lm=make_lm(make_engine(before=down), outage_after=10_000), threads=1)
 
 
-def test_the_budget_stops_it(judge, lm_that):
-    with pytest.raises(BudgetError):
-        calibrate(judge, cases(), lm=lm_that(perfect, max_calls=5), threads=1)
-
-
 def test_stored_answers_are_used_again(judge, lm_that, store):
     first, second = (lm_that(perfect, store=store) for _ in range(2))
     assert calibrate(judge, cases(4), lm=first) == calibrate(judge, cases(4), lm=second)
@@ -108,15 +90,8 @@ def test_stored_answers_are_used_again(judge, lm_that, store):
     assert second.engine.inner.asked == []
 
 
-def test_cases_that_lack_what_the_judge_needs_stop_it_at_once(lm_that):
-    lm = lm_that(perfect)
-    with pytest.raises(DataError, match="no answer that could be judged"):
-        judge_cases(FaithfulnessJudge(), [cases(1)[0].case], lm=lm)
-    assert lm.engine.inner.asked == []
-
-
 def test_demonstrations_that_help_are_chosen_and_their_worth_is_shown_on_the_other_half(judge, lm_that):
-    judged = cases(40, 8)
+    judged = cases(24, 6)
     lm = lm_that(learner)
     made = compile_judge(judge, judged, lm=lm, threads=4)
     assert made.chosen != AS_IT_IS
@@ -140,32 +115,8 @@ def test_demonstrations_that_help_are_chosen_and_their_worth_is_shown_on_the_oth
     assert 10 <= made.after.questions <= 30  # about half
 
 
-def test_demonstrations_of_a_judge_that_gives_reasons_show_the_label_alone(lm_that):
-    labels = tuple(AnswerabilityJudge.SCALE)
-
-    def write(asked):
-        label = labels[code(asked)] if asked.prompt.count("Code ") > 1 else random.Random(asked.prompt).choice(labels)
-        return json.dumps({"reason": "So it says.", "label": label})
-
-    lm = lm_that(write)
-    made = compile_judge(AnswerabilityJudge(), cases(24, 4, labels), lm=lm, threads=4)
-    assert made.chosen != AS_IT_IS
-    taught = [asked.prompt for asked in lm.engine.inner.asked if asked.prompt.count("Code ") > 1]
-    assert taught
-    for prompt in taught:
-        assert not [label for label in labels if f'{{"label": "{label}"}}' not in prompt]
-        assert "Not supplied" not in prompt
-
-
-def test_fewer_cases_are_judged_and_demonstrations_come_from_all(judge, lm_that):
-    one, all_ = (compile_judge(judge, cases(40, 8), lm=lm_that(learner), per_question=k) for k in (2, None))
-    assert (one.after.questions, one.after.n) == (all_.after.questions, 2 * all_.after.questions)
-    assert set(one.dev) == set(all_.dev)
-    assert len(one.dev) == 5
-
-
 def test_demonstrations_that_do_not_help_are_left_out(judge, lm_that):
-    made = compile_judge(judge, cases(40, 8), lm=lm_that(perfect))
+    made = compile_judge(judge, cases(24, 6), lm=lm_that(perfect))
     assert made.chosen == AS_IT_IS
     assert made.judge is judge
     assert made.before == made.after
@@ -178,7 +129,7 @@ def test_an_arm_that_fails_too_often_is_out(judge, make_engine, make_lm):
             raise dspy.LMError("too long")
 
     lm = make_lm(make_engine(before=before, write=learner), outage_after=10_000)
-    made = compile_judge(judge, cases(40, 8), lm=lm, threads=1)
+    made = compile_judge(judge, cases(24, 6), lm=lm, threads=1)
     assert made.chosen.startswith("3 ")
     assert made.dev["6 demonstrations (3)"] != made.dev["6 demonstrations (3)"]
 
@@ -190,15 +141,9 @@ def test_an_arm_that_reads_fewer_cases_is_out(judge, lm_that):
             return "no JSON at all"  # what it does read, it reads rightly
         return perfect(asked) if shown > 1 else at_random(asked)
 
-    made = compile_judge(judge, cases(40, 8), lm=lm_that(picky))
+    made = compile_judge(judge, cases(24, 6), lm=lm_that(picky))
     assert made.chosen == AS_IT_IS
     assert sum(kappa != kappa for kappa in made.dev.values()) == 4
-
-
-def test_the_split_is_stable(judge, lm_that):
-    one, other = (compile_judge(judge, order, lm=lm_that(learner)) for order in (cases(40, 8), cases(40, 8)[::-1]))
-    assert one.chosen == other.chosen
-    assert (one.after.data, one.after.prompt) == (other.after.data, other.after.prompt)
 
 
 @pytest.mark.parametrize(
@@ -216,8 +161,7 @@ def test_too_little_to_learn_from(judge, judged, match, lm_that):
     assert lm.engine.inner.asked == []
 
 
-@pytest.mark.parametrize("name", JUDGES)
-@pytest.mark.parametrize("place", ["folder", "file.json"])
+@pytest.mark.parametrize(("name", "place"), [*((name, "folder") for name in JUDGES), ("usefulness", "file.json")])
 def test_a_judge_from_disk_is_the_same(name, place, tmp_path):
     judge = JUDGES[name]()
     parts = {part: ["a", "b"] if part == "options" else f"some {part} ä" for part in judge.inputs()}
@@ -260,14 +204,14 @@ def damaged(**changes):
 @pytest.mark.parametrize(
     ("change", "match"),
     [
-        (damaged(judge="nobody"), "unknown judge 'nobody'; the judges are: usefulness"),
+        (damaged(judge="nobody"), "unknown judge 'nobody'; there are: usefulness"),
         (damaged(format=9), "format 9, but this version of querywright reads 1"),
         (damaged(predictors={}), r"has the predictors \['label'\], but the file has \[\]"),
         (damaged(predictors=3), "field predictors"),
         (damaged(api_key="x"), "field api_key"),
         (damaged(calibration={"n": 3}), "calibrate again"),
         (lambda data: {key: value for key, value in data.items() if key != "judge"}, "field judge"),
-        (lambda data: [data], "field"),
+        (lambda data: [data], "valid dictionary|object"),
     ],
 )
 def test_a_damaged_judge_is_refused(change, match, tmp_path):
@@ -283,7 +227,7 @@ def test_a_judge_that_is_not_there_cut_off_or_of_other_fields(tmp_path):
     file = save_judge(tmp_path / "j", AnswerabilityJudge(), None)
     whole = file.read_text()
     file.write_text(whole[:-30])
-    with pytest.raises(ArtifactError, match=r"judge\.json: field \(whole\)"):
+    with pytest.raises(ArtifactError, match=r"judge\.json: Invalid JSON"):
         load_judge(file)
     file.write_text(whole.replace('"question":', '"query":'))
     with pytest.raises(ArtifactError, match=r"judge\.json: label has the fields"):
@@ -291,12 +235,6 @@ def test_a_judge_that_is_not_there_cut_off_or_of_other_fields(tmp_path):
     file.write_text(whole.replace('"demos": []', '"demos": [{"key": "x"}]'))
     with pytest.raises(ArtifactError, match="a demonstration of label has the unknown field 'key'"):
         load_judge(file)
-
-
-def test_a_place_that_cannot_be_written(tmp_path):
-    (tmp_path / "file").write_text("x")
-    with pytest.raises(ArtifactError, match="could not be written"):
-        save_judge(tmp_path / "file" / "j", AnswerabilityJudge(), None)
 
 
 def test_guidelines_are_written_once(lm_that):

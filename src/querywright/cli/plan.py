@@ -34,7 +34,6 @@ REWRITER = "rewriter"
 DEFAULT_TECHNIQUES = ("closed_book", "plain", "hcqr")
 LACKING = {
     "support": "a reader that names its support (--reader grounded)",
-    "sentences": "support by sentences, which no question and no reader here has (see joint_passage_f1)",
 }
 """What a metric needs, in words, where its name alone does not tell."""
 
