@@ -28,9 +28,8 @@ from querywright.optimize.failures import failure_kind
 from querywright.optimize.pool import bounded_map
 from querywright.optimize.rewriter.canonical import has_empty_list, json_text
 from querywright.optimize.rewriter.episodes import run_episodes
-from querywright.optimize.rewriter.evidence import Writer, taught_by_evidence
+from querywright.optimize.rewriter.evidence import Writer, passage_pairs, taught_by_evidence
 from querywright.optimize.rewriter.pairs import Pair
-from querywright.optimize.rewriter.passage_questions import passage_pairs
 from querywright.optimize.rewriter.rewards import Reward
 from querywright.optimize.rewriter.settings import Given, TrainSettings, check_collecting, teacher_name
 from querywright.optimize.rewriter.study_arms import study_arms

@@ -144,7 +144,6 @@ class HFPolicy:
         seed: int | None = None,
         temperature: float = 1.0,
         top_k: int = 0,
-        top_p: float = 1.0,
     ) -> list[Completion]:
         """A completion a prompt, in order.
 
@@ -154,7 +153,6 @@ class HFPolicy:
             seed: Of the draws. None writes the likeliest token each time.
             temperature: More than 0.
             top_k: The likeliest tokens that are drawn from; 0 for all.
-            top_p: Tokens are drawn from the likeliest whose probabilities sum up to this.
 
         Raises:
             PromptTooLongError: A prompt and the room after it do not fit the model's context.
@@ -169,7 +167,7 @@ class HFPolicy:
         choose: Callable[[Any], Any] = partial(torch.argmax, dim=-1)
         if seed is not None:
             generator = torch.Generator(self.device).manual_seed(seed)
-            choose = partial(_draw, generator=generator, temperature=temperature, top_k=top_k, top_p=top_p)
+            choose = partial(_draw, generator=generator, temperature=temperature, top_k=top_k)
         found: dict[int, Completion] = {}
         sizes = [len(prompt) + room for prompt in made]
         with torch.inference_mode(), self._autocast():
@@ -257,15 +255,14 @@ class HFPolicy:
         return None if context is None or taken <= context else PromptTooLongError(prompt, context, room)
 
 
-def _draw(logits: Any, *, generator: Any, temperature: float, top_k: int, top_p: float) -> Any:
+def _draw(logits: Any, *, generator: Any, temperature: float, top_k: int) -> Any:
     """A token a row."""
     import torch
 
     most = logits.shape[-1]
     scores, names = (logits.float() / temperature).topk(min(top_k or most, most), dim=-1)
-    shares = torch.softmax(scores, dim=-1)
-    kept = shares.masked_fill(shares.cumsum(dim=-1) - shares >= top_p, 0.0)
-    return names.gather(-1, torch.multinomial(kept, 1, generator=generator))[:, 0]
+    drawn = torch.multinomial(torch.softmax(scores, dim=-1), 1, generator=generator)
+    return names.gather(-1, drawn)[:, 0]
 
 
 def device_of(name: str) -> str:

@@ -77,7 +77,6 @@ class Recipe:
             searches with the question alone, which would make writing nonsense as good as not rewriting.
         temperature: Of sampling.
         top_k: The likeliest tokens that are drawn from; 0 for all.
-        top_p: Tokens are drawn from the likeliest whose probabilities sum up to this.
         max_grad_norm: Longest gradient.
     """
 
@@ -97,7 +96,6 @@ class Recipe:
     unreadable: float = 0.0
     temperature: float = 1.0
     top_k: int = 100
-    top_p: float = 1.0
     max_grad_norm: float = 1.0
 
     def __post_init__(self) -> None:
@@ -106,8 +104,6 @@ class Recipe:
         for name in ("lr", "clip", "temperature", "max_grad_norm"):
             if not 0 < getattr(self, name) < math.inf:
                 raise InputError(f"{name} of a recipe must be more than 0, but got {getattr(self, name)}")
-        if not 0 < self.top_p <= 1:
-            raise InputError(f"top_p of a recipe must be more than 0 and at most 1, but got {self.top_p}")
         if self.baseline == "group" and self.group == 1:
             raise InputError("a baseline of the group needs 2 or more samples a question, but got group=1")
         if min(self.length_penalty, self.unreadable, self.kl.beta) < 0:

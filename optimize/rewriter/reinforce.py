@@ -20,11 +20,11 @@ from querywright.data.types import Question
 from querywright.errors import InputError
 from querywright.optimize.evaluate import Progress
 from querywright.optimize.rewriter.checkpoints import Checkpoints
+from querywright.optimize.rewriter.episodes import Run, batch_of, roll_out
+from querywright.optimize.rewriter.evaluation import checked
 from querywright.optimize.rewriter.policy import SMALLER, HFPolicy, TrainingError
 from querywright.optimize.rewriter.recipes import MOVING_STEPS, Recipe, advantages_of, steered
-from querywright.optimize.rewriter.reward_checks import checked
 from querywright.optimize.rewriter.rewards import Reward
-from querywright.optimize.rewriter.rollouts import Run, batch_of, roll_out
 from querywright.optimize.rewriter.types import Completion, Episode, Scored
 
 LOG = "reinforce.jsonl"

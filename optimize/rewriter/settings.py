@@ -19,12 +19,11 @@ from querywright.models.embedded import EmbeddedSettings
 from querywright.models.hf import EMBEDDED
 from querywright.models.rewriter_bases import RewriterBase, describe_base
 from querywright.optimize.rewriter.checkpoints import as_plain, plain_json, read_json, write_json
-from querywright.optimize.rewriter.episodes import REWRITER_LIMITS
+from querywright.optimize.rewriter.episodes import REWRITER_LIMITS, seed_of
 from querywright.optimize.rewriter.evidence import check_taught
 from querywright.optimize.rewriter.pairs import Pair
 from querywright.optimize.rewriter.policy import check_dtype, device_of
 from querywright.optimize.rewriter.recipes import OURS, Recipe, check_least
-from querywright.optimize.rewriter.rollouts import seed_of
 from querywright.optimize.rewriter.warmup import LEAST_PAIRS
 from querywright.programs import RAG, TECHNIQUES, make_program, technique_class
 from querywright.programs.qb_rag import QBRAG

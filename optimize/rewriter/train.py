@@ -27,7 +27,7 @@ from querywright.optimize.evaluate import Evaluation, Progress, evaluate, metric
 from querywright.optimize.results import NO_REWRITING, today
 from querywright.optimize.rewriter.checkpoints import as_plain, read_json, read_lines, write_json
 from querywright.optimize.rewriter.collect import collect, collect_from_study
-from querywright.optimize.rewriter.episodes import run_episodes
+from querywright.optimize.rewriter.episodes import roll_out, run_episodes
 from querywright.optimize.rewriter.evaluation import (
     AS_IT_COMES,
     IN_USE,
@@ -35,18 +35,19 @@ from querywright.optimize.rewriter.evaluation import (
     TRAINED,
     UNTRAINED,
     WARMED_UP,
+    RewardChecks,
+    checked,
     compared,
     evaluation_of,
     measured_by,
     standing,
+    warnings,
 )
 from querywright.optimize.rewriter.pairs import Pair, read_pairs, write_pairs
 from querywright.optimize.rewriter.policy import HFPolicy
 from querywright.optimize.rewriter.reinforce import reinforce
 from querywright.optimize.rewriter.report import rewriter_card, rewriter_html
-from querywright.optimize.rewriter.reward_checks import RewardChecks, checked, warnings
 from querywright.optimize.rewriter.rewards import Reward
-from querywright.optimize.rewriter.rollouts import roll_out
 from querywright.optimize.rewriter.settings import (
     COLLECT,
     LOCK,

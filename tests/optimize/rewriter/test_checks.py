@@ -18,11 +18,10 @@ from querywright.data.types import Label, Question
 from querywright.errors import InputError
 from querywright.optimize.evaluate import Evaluation, Row
 from querywright.optimize.results import NO_REWRITING
-from querywright.optimize.rewriter.evaluation import TRAINED, UNTRAINED, compared, standing
+from querywright.optimize.rewriter.evaluation import TRAINED, UNTRAINED, checked, compared, standing, warnings
 from querywright.optimize.rewriter.pairs import Pair, check_pairs_file, read_pairs, write_pairs
 from querywright.optimize.rewriter.recipes import SEED
 from querywright.optimize.rewriter.report import rewriter_card, rewriter_html
-from querywright.optimize.rewriter.reward_checks import checked, warnings
 from querywright.optimize.rewriter.settings import (
     STAGES,
     Given,

@@ -14,7 +14,7 @@ from querywright.errors import InputError
 from querywright.models.adapter import PromptAdapter
 from querywright.models.engine import AsyncLMEngine, LMEngine
 from querywright.models.response_parsing import text_response
-from querywright.optimize.rewriter.passage_questions import LONGEST_PASSAGE, passage_pairs
+from querywright.optimize.rewriter.evidence import LONGEST_PASSAGE, passage_pairs
 from querywright.programs.query_cleaning import LONGEST_QUERY
 from querywright.programs.question_writer import BATCH_SIZE, QuestionWriter
 from querywright.retrieval.held import HeldPassages
