@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import importlib
 import subprocess
 import sys
 from importlib.metadata import entry_points, version
@@ -15,17 +14,8 @@ def test_the_public_names_are_sorted_and_there():
     assert len(set(querywright.__all__)) == len(querywright.__all__)
     for name in querywright.__all__:
         assert callable(getattr(querywright, name)), name
-    assert set(querywright.__all__) == set(querywright._HOMES)
+    assert set(querywright.__all__) == set(querywright._HOME)
     assert set(dir(querywright)) >= {*querywright.__all__, "__version__"}
-
-
-def test_a_public_name_is_the_one_of_its_room():
-    from querywright.optimize.study.compile import compile_program
-
-    assert querywright.compile is compile_program
-    for name, home in querywright._HOMES.items():
-        if name != "compile":
-            assert getattr(querywright, name) is getattr(importlib.import_module(home), name)
 
 
 def test_an_unknown_name_is_an_attribute_error():

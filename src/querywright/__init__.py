@@ -11,56 +11,101 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from querywright.data.types import Label, Passage, Question
+    from querywright.api import Tuned, compare, compile, evaluate
+    from querywright.data import Label, Passage, Question, Splits, read_passages, read_questions, split_questions
+    from querywright.data.sample import load_sample
     from querywright.models.embedder import resolve_embedder
     from querywright.models.lm import resolve_lm
     from querywright.optimize.artifacts.load import load
     from querywright.optimize.artifacts.loaded import LoadedProgram
-    from querywright.optimize.evaluate import evaluate
-    from querywright.optimize.study.compile import CompileSettings
-    from querywright.optimize.study.compile import compile_program as compile
-    from querywright.programs import make_program
+    from querywright.optimize.results import CompileSettings
+    from querywright.programs import (
+        HCQR,
+        QARAG,
+        QBRAG,
+        RAG,
+        ClosedBook,
+        Decomposition,
+        Ensemble,
+        Filter,
+        HyDE,
+        IRCoT,
+        MultiQuery,
+        PlainRetrieval,
+        Query2Doc,
+        RAGFusion,
+        Rerank,
+        RewriteRetrieveRead,
+        StepBackRetrieval,
+        make_program,
+    )
     from querywright.retrieval.chroma import ChromaRetriever
     from querywright.retrieval.index import build_collection
 
 _HOMES = {
-    "ChromaRetriever": "querywright.retrieval.chroma",
-    "CompileSettings": "querywright.optimize.study.compile",
-    "Label": "querywright.data.types",
-    "LoadedProgram": "querywright.optimize.artifacts.loaded",
-    "Passage": "querywright.data.types",
-    "Question": "querywright.data.types",
-    "build_collection": "querywright.retrieval.index",
-    "compile": "querywright.optimize.study.compile",
-    "evaluate": "querywright.optimize.evaluate",
-    "load": "querywright.optimize.artifacts.load",
-    "make_program": "querywright.programs",
-    "resolve_embedder": "querywright.models.embedder",
-    "resolve_lm": "querywright.models.lm",
+    "api": ("Tuned", "compare", "compile", "evaluate"),
+    "data": ("Label", "Passage", "Question", "Splits", "read_passages", "read_questions", "split_questions"),
+    "data.sample": ("load_sample",),
+    "models.embedder": ("resolve_embedder",),
+    "models.lm": ("resolve_lm",),
+    "optimize.artifacts.load": ("load",),
+    "optimize.artifacts.loaded": ("LoadedProgram",),
+    "optimize.results": ("CompileSettings",),
+    "programs": (
+        *("HCQR", "QARAG", "QBRAG", "RAG", "ClosedBook", "Decomposition", "Ensemble", "Filter", "HyDE", "IRCoT"),
+        *("MultiQuery", "PlainRetrieval", "Query2Doc", "RAGFusion", "Rerank", "RewriteRetrieveRead"),
+        *("StepBackRetrieval", "make_program"),
+    ),
+    "retrieval.chroma": ("ChromaRetriever",),
+    "retrieval.index": ("build_collection",),
 }
+_HOME = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "HCQR",
+    "QARAG",
+    "QBRAG",
+    "RAG",
     "ChromaRetriever",
+    "ClosedBook",
     "CompileSettings",
+    "Decomposition",
+    "Ensemble",
+    "Filter",
+    "HyDE",
+    "IRCoT",
     "Label",
     "LoadedProgram",
+    "MultiQuery",
     "Passage",
+    "PlainRetrieval",
+    "Query2Doc",
     "Question",
+    "RAGFusion",
+    "Rerank",
+    "RewriteRetrieveRead",
+    "Splits",
+    "StepBackRetrieval",
+    "Tuned",
     "build_collection",
+    "compare",
     "compile",
     "evaluate",
     "load",
+    "load_sample",
     "make_program",
+    "read_passages",
+    "read_questions",
     "resolve_embedder",
     "resolve_lm",
+    "split_questions",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = importlib.import_module(_HOMES[name])
-    return getattr(module, "compile_program" if name == "compile" else name)
+    return getattr(importlib.import_module(f"querywright.{_HOME[name]}"), name)
 
 
 def __dir__() -> list[str]:

@@ -8,10 +8,10 @@ import pytest
 
 from querywright.cli import demo as module
 from querywright.cli.options import Threads
-from querywright.cli.workspace import Workspace
 from querywright.data import load_sample, split_questions
 from querywright.data.splits import left_over
 from querywright.data.types import Question
+from querywright.workspace import Workspace
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def given(monkeypatch, tmp_path):
     monkeypatch.setattr(Workspace, "open", lambda *args, **options: workspace)
     monkeypatch.setattr("querywright.models.embedder.resolve_embedder", lambda *args, **options: None)
     monkeypatch.setattr("querywright.retrieval.index.build_collection", lambda *args, **options: report)
-    monkeypatch.setattr(module, "run_compile", lambda *args, **options: seen.update(options, splits=args[2]))
+    monkeypatch.setattr(module, "run_compile", lambda *args, **options: seen.update(options, splits=args[1]))
     module.demo(save_to=tmp_path / "artifact", run=Threads(2))
     return seen
 

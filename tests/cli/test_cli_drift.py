@@ -9,7 +9,6 @@ import pytest
 
 import querywright
 from querywright.cli.options import LMOptions
-from querywright.cli.workspace import Workspace
 from querywright.watching import JsonLines, read_traffic
 
 
@@ -18,7 +17,7 @@ def ask(artifact, server, rows_of_questions):
     """Asks the artifact's program questions that a watcher records."""
 
     def call(path, rows, **options):
-        lm = Workspace.open(None, LMOptions("openai/scripted", server.address, "SCRIPTED_KEY")).lm
+        lm = LMOptions("openai/scripted", server.address, "SCRIPTED_KEY").open(None).lm
         program = querywright.load(artifact, lm=lm, watchers=[JsonLines(path, **options)])
         done = program.batch([(row["question"], row["options"]) for row in rows], threads=4)
         assert [one.error for one in done] == [None] * len(rows)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from querywright.cli import workspace
+from querywright import workspace
 from querywright.optimize.artifacts.load import load
 
 load_module = sys.modules[load.__module__]  # the package gives its name to the function
@@ -160,21 +160,19 @@ def test_a_reranker_that_there_is_not_is_told_before_anything_is_asked(cli, coll
     assert server.requests == []
 
 
-def test_a_slow_index_is_told_of(monkeypatch, capsys):
-    now = [100.0]
+def test_a_slow_index_is_told_of(monkeypatch):
+    now, told = [100.0], []
     monkeypatch.setattr(workspace.time, "monotonic", lambda: now[0])
-    quick = workspace._when_slow("the BM25 index of tiny")
+    quick = workspace._when_slow("the BM25 index of tiny", told.append)
     quick(0, 9000)
     now[0] += 1.9
     quick(9000, 9000)
-    assert capsys.readouterr().err == ""
-    slow = workspace._when_slow("the BM25 index of tiny")
+    assert told == []
+    slow = workspace._when_slow("the BM25 index of tiny", told.append)
     for done, seconds in ((0, 0.0), (1000, 1.5), (2000, 1.5), (3000, 1.5), (9000, 1.5)):
         now[0] += seconds
         slow(done, 9000)
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    assert printed.err.splitlines() == [
+    assert told == [
         "the BM25 index of tiny: building, 2000 of 9000 passages",
         "the BM25 index of tiny: built in 6 s, and kept",
     ]

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from querywright import programs
-from querywright.cli.workspace import Workspace
 from querywright.models import rewriters
 from querywright.models.response_parsing import text_response
 from querywright.models.rewriters import Rewriter, read_rewriter
 from querywright.programs import make_program
+from querywright.workspace import Workspace
 
 small_rewriter = runpy.run_path(str(Path(__file__).parents[1] / "small_rewriter.py"))["small_rewriter"]
 QUESTION = "What is said about bread and ready meals?"

@@ -40,9 +40,11 @@ def test_dspy_examples():
 def test_rows_given_in_python_are_checked_like_a_file():
     problems = problems_of(read_questions, {"question": "One?"}, "Two?", {"question": " "}, 4)
     assert problems == (
-        "row 2: found str; expected a dict or a dspy.Example",
+        "row 2: found str; expected a row of a list of dicts, of dspy.Example, of Question or Passage, a DataFrame "
+        "or a datasets.Dataset",
         "row 3, column \"question\": found ' '; expected non-empty text",
-        "row 4: found int; expected a dict or a dspy.Example",
+        "row 4: found int; expected a row of a list of dicts, of dspy.Example, of Question or Passage, a DataFrame "
+        "or a datasets.Dataset",
     )
     assert problems_of(read_passages) == ("the rows given: found no rows; expected at least one",)
     assert "only datasets have splits" in problems_of(read_questions, {"question": "?"}, split="test")[0]

@@ -288,7 +288,9 @@ def in_python(house: House) -> Figures:
         lm = querywright.resolve_lm("openai/scripted", api_base=house.server.url, api_key=os.environ[KEY])
         retriever = querywright.ChromaRetriever("sample", embedder=querywright.resolve_embedder("embedded"))
         program = querywright.make_program("hcqr", retriever, max_passages=4)
-        found = querywright.evaluate(program, SCRIPT["SAMPLE"].questions[:8], lm=lm, name="hcqr")
+        found = querywright.evaluate(
+            program, SCRIPT["SAMPLE"].questions[:8], lm=lm, name="hcqr", metrics=["decision_useful"]
+        )
         with dspy.context(lm=lm):
             one = shown(program(question=question.question, options=list(question.options)))
     return {"arms": arms([found.to_json()]), "one": one}

@@ -334,7 +334,7 @@ def test_numbers_out_of_range_are_refused_before_anything_is_asked(home, embedde
 @pytest.fixture
 def run(monkeypatch, home, embedder, lm_that, capsys):
     """The command, with the LM and the embedder of these tests."""
-    monkeypatch.setattr("querywright.cli.workspace._lm", lambda store, ledger, *rest: lm_that())
+    monkeypatch.setattr("querywright.workspace._lm", lambda *rest: lm_that())
     monkeypatch.setattr("querywright.models.embedder.resolve_embedder", lambda name, *, store: embedder)
 
     def call(*options):

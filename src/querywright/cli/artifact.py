@@ -9,7 +9,7 @@ from querywright.cli.artifact_show import show_card, show_checks, show_diff
 from querywright.cli.checks import check_file, check_folder
 from querywright.cli.options import Digest, Folder, Json, OutFile, OutFolder, Output, OwnLM, make_app
 from querywright.cli.show import note, print_json, progress, say
-from querywright.cli.workspace import artifact_lm, lm_failures
+from querywright.workspace import lm_failures
 
 DIFFERS = 2
 """Exit status of a check that did not go well: what was given is not what it should be."""
@@ -58,7 +58,7 @@ def verify_command(
     """
     from querywright.optimize.artifacts.verify import passed, verify
 
-    given = artifact_lm(artifact, lm, output.home)
+    given = lm.open(artifact, output.home)
     with lm_failures(), progress() as update:
         checks = verify(artifact, lm=given, rewriter=rewriter, home=output.home, digest=digest, progress=update)
     is_well = passed(checks)

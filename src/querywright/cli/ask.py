@@ -9,19 +9,11 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from querywright.cli.checks import (
-    check_reader,
-    check_reranker,
-    check_rewriter,
-    knob_values,
-    note_unlearnt,
-    open_reranker,
-)
 from querywright.cli.options import Flag, Folder, Helpers, LMOptions, Name, Output, OwnLM, SearchOptions
-from querywright.cli.show import print_json, say
+from querywright.cli.show import note, print_json, say
 from querywright.cli.trace import show_steps, steps_data
-from querywright.cli.workspace import Workspace, artifact_lm, lm_failures
 from querywright.errors import InputError
+from querywright.workspace import Workspace, lm_failures
 
 Asked = Callable[[str, list[str] | None], Any]
 
@@ -67,6 +59,8 @@ def ask(
         verify: Replay the artifact's golden answers first.
         trace: Show what was asked and searched, step by step.
     """
+    from querywright.named import check_reranker, check_rewriter, tell_unlearnt
+
     options = list(option)
     _check(question, options)
     if artifact is not None:
@@ -88,9 +82,9 @@ def ask(
         engine = search.engine_of(technique)
         check_reranker(technique, helpers.reranker)
         check_rewriter(technique, helpers.rewriter)
-        note_unlearnt(helpers.rewriter, [technique])
+        tell_unlearnt(helpers.rewriter, [technique], note)
         make = _technique(technique, collection, options, reader or "auto", search)
-        workspace = Workspace.open(output.home, LMOptions(lm.lm or "embedded", lm.api_base, lm.api_key_env))
+        workspace = LMOptions(lm.lm or "embedded", lm.api_base, lm.api_key_env).open(output.home)
         program = make(workspace, engine, helpers)
     with lm_failures():
         prediction = program(question, options or None)
@@ -125,7 +119,7 @@ def _compiled(
     manifest = read_artifact(artifact).manifest
     if manifest.reader == "multiple_choice" and not options:
         raise InputError("this artifact chooses between options; give at least two with --option")
-    given = artifact_lm(manifest, lm, home)
+    given = lm.open(manifest, home)
     with lm_failures():
         return load(
             artifact, lm=given, reranker=helpers.reranker, rewriter=helpers.rewriter, home=home, verify=verify
@@ -139,6 +133,7 @@ def _technique(
     import dspy
 
     from querywright.models.adapter import PromptAdapter
+    from querywright.named import check_reader, knob_values, open_reranker
     from querywright.programs import make_program, technique_class
 
     check_reader(reader)

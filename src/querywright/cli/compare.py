@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from querywright.cli.checks import check_results
+from querywright.cli.bench import Bench
+from querywright.cli.checks import check_folder
 from querywright.cli.options import ArmOptions, DataOptions, Helpers, Judging, LimitedLM, OutFolder, Output, RunOptions
-from querywright.cli.prepare import Prepared, prepare
-from querywright.cli.results import Results
-from querywright.cli.show import note, progress
-from querywright.cli.workspace import lm_failures
+from querywright.cli.show import note, print_json, progress, say, show_table
 from querywright.errors import InputError
+from querywright.workspace import lm_failures
+
+if TYPE_CHECKING:
+    from querywright.arms import Prepared
+    from querywright.optimize.comparison import Compared
 
 NEEDS = ("any", "all")
+ROWS, SUMMARY, REPORT = "results.parquet", "comparison.json", "report.html"
 MANY_ROWS = 2000  # that take more than two seconds to compare and write
 
 
@@ -54,51 +60,100 @@ def compare_command(
 
     if evidence not in (None, *NEEDS):
         raise InputError(f"--evidence is any or all, but got {evidence!r}")
-    check_results(save_to, "--out")
+    check_folder(save_to, "--out", SUMMARY, "folder of results")
     baseline, *named = (_arm(name) for name in (baseline, *arm))
     named = list(dict.fromkeys(named if baseline in named else [baseline, *named]))
-    folders = [name for name in named if _is_folder(name)]
-    ready = prepare(
-        questions,
-        [name for name in named if name not in folders],
-        [Path(name) for name in folders],
-        arms=arms,
-        helpers=helpers,
-        judging=judging,
-        data=data,
-        lm=lm,
-        home=output.home,
+    bench = Bench.open(
+        questions, named, arms=arms, helpers=helpers, judging=judging, data=data, lm=lm, home=output.home,
         jointly=None if evidence is None else evidence == "all",
-    )
+    )  # fmt: skip
+    ready = bench.ready
+    names = dict(zip(named, ready.programs, strict=True))
     with progress() as update, lm_failures():
-        metrics = ready.metrics(**run.given, progress=update)
         compared = compare(
             ready.programs,
             ready.questions,
             lm=ready.workspace.lm,
-            baseline=_shown_as(baseline, ready),
-            metrics=metrics,
+            baseline=names[baseline],
+            metrics=bench.metrics(run, update),
             **run.given,
             progress=update,
         )
     if len(compared.arms) * len(ready.questions) >= MANY_ROWS:
         note("comparing, and writing the report")
-    results = Results.of(ready, compared, data=questions, collection=arms.collection)
-    results.write(save_to)
-    results.show(save_to, as_json=output.as_json)
+    notes = _notes(bench, compared)
+    facts = _facts(ready, questions, arms.collection)
+    files = _write(save_to, compared, f"{Path(questions).name}: {len(ready.questions)} questions", facts, notes)
+    if output.as_json:
+        print_json({**compared.to_json(), "notes": notes, "files": files})
+    else:
+        _show(f"{questions}: {len(ready.questions)} questions", compared, notes)
+        say(ready.workspace.cost_line())
+        note(f"report: {files[REPORT]}; every question: {files[ROWS]}")
 
 
 def _arm(name: str) -> str:
     """An arm as it is named; the folder of an artifact in one spelling only."""
-    return os.path.normpath(name) if _is_folder(name) else name
+    from querywright.arms import is_folder
+
+    return os.path.normpath(name) if is_folder(name) else name
 
 
-def _is_folder(name: str) -> bool:
-    """Whether an arm is the folder of an artifact, not a technique."""
-    return os.sep in name.partition(":")[0] or (Path(name) / "manifest.json").is_file()
+def _notes(bench: Bench, compared: Compared) -> list[str]:
+    from querywright.optimize.comparison import RIGHT
+
+    read = any(metric in one.metrics for one in compared.arms for metric in RIGHT)
+    if bench.ready.reader is not None and bench.ready.searched and compared.diagnosis is None and not read:
+        bench.ready.notes.append(f"no diagnosis, which needs {' or '.join(RIGHT)} among the metrics")
+    tried = dict.fromkeys(name for one in compared.arms for row in one.rows for name in row.scores)
+    return bench.lines(compared.arms, tried)
 
 
-def _shown_as(named: str, ready: Prepared) -> str:
-    """The name of the arm that was named: an artifact's is not its path."""
-    found = [name for name, (path, _) in ready.plan.artifacts.items() if path == Path(named)]
-    return found[0] if found and _is_folder(named) else named
+def _facts(ready: Prepared, data: str, collection: str | None) -> dict[str, str]:
+    from querywright import __version__
+
+    facts = {
+        "Questions": f"{len(ready.questions)} of {Path(data).name}",
+        "LM": str(ready.workspace.lm.model),
+        "Reader": ready.reader or "none",
+    }
+    if ready.rewriters:
+        facts["Rewriter"] = ", ".join(ready.rewriters)
+    if collection is not None and ready.retrievers:
+        facts["Collection"] = f"{collection}, {ready.retriever.count} passages"
+        facts["Engines"] = ", ".join(ready.retrievers)
+    return {**facts, "querywright": __version__}
+
+
+def _write(
+    folder: Path, compared: Compared, title: str, facts: Mapping[str, str], notes: Sequence[str]
+) -> dict[str, str]:
+    """Write results question by question, the summary and the report; gives the paths."""
+    from querywright.files import write_file
+    from querywright.optimize.tables import question_rows, write_table
+
+    folder.mkdir(parents=True, exist_ok=True)
+    summary = json.dumps({**compared.to_json(), "notes": notes}, ensure_ascii=False, indent=2, allow_nan=False)
+    write_file(folder / SUMMARY, summary.encode("utf-8", "replace") + b"\n")
+    write_table(folder / ROWS, question_rows([*compared.arms, *compared.references], compared.questions))
+    compared.report(folder / REPORT, title=title, facts=facts, notes=notes)
+    return {name: str(folder / name) for name in (ROWS, SUMMARY, REPORT)}
+
+
+def _show(title: str, compared: Compared, notes: Sequence[str]) -> None:
+    from querywright.optimize.decisions import decision_rows
+    from querywright.optimize.diagnosis import MEANING, lost_rows
+    from querywright.optimize.tables import table_rows
+
+    show_table(
+        f"{title}, held against {compared.baseline}",
+        table_rows([*compared.arms, *compared.references]),
+        notes=["; ".join(notes), *(one.sentence for one in compared.comparisons)],
+        breaks=("LM calls / question",),
+    )
+    if compared.diagnosis is not None:
+        rows = lost_rows(compared.diagnosis)
+        meanings = [f"{stage}: {meaning}" for stage, meaning in MEANING.items() if stage in rows[0]]
+        show_table("Where answers are lost", rows, notes=meanings)
+    if compared.decisions:
+        show_table("What the passages did to the decisions", decision_rows(compared.decisions))

@@ -3,23 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from querywright.cli.checks import (
-    check_folder,
-    check_reader,
-    check_reranker,
-    check_rewriter,
-    knob_values,
-    note_unlearnt,
-    of_grounded,
-    open_reranker,
-    reader_for,
-)
+from querywright.cli.checks import check_folder
 from querywright.cli.options import (
     Count,
     DataOptions,
@@ -34,15 +23,13 @@ from querywright.cli.options import (
     Threads,
     Whole,
 )
-from querywright.cli.show import print_json, progress, say, show_table
-from querywright.cli.workspace import Workspace, lm_failures
+from querywright.cli.show import note, print_json, progress, say, show_table
 from querywright.errors import InputError, QuerywrightError
+from querywright.workspace import Workspace, lm_failures
 
 if TYPE_CHECKING:
     from querywright.data.splits import Splits
-    from querywright.data.types import Question
     from querywright.optimize.results import Arm, Compiled
-    from querywright.retrieval.rerank import Reranker
 
 SHOWN_ARMS = 8
 Sizes = Annotated[str, Parameter(metavar="N,N,N")]
@@ -86,88 +73,53 @@ def compile_command(
         reader: auto, multiple_choice, short_answer, grounded or none.
         reader_check: Further questions, of those that --sizes leaves over, which closed book and oracle evidence meet.
     """
-    from querywright.data import split_questions
     from querywright.optimize.results import CompileSettings
-    from querywright.optimize.study.data import further_questions
-    from querywright.optimize.study.objectives import objective_named
-    from querywright.programs import technique_class
 
-    needs_options = technique_class(technique).NEEDS_OPTIONS or reader == "multiple_choice"
-    knobs = knob_values(technique, search.knobs)
-    check_reader(reader)
-    engine = search.engine_of(technique)
-    check_reranker(technique, helpers.reranker)
-    check_rewriter(technique, helpers.rewriter)
-    note_unlearnt(helpers.rewriter, [technique])
     counts = split_sizes(sizes)
-    if objective != "auto":
-        objective_named(objective)
     check_folder(save_to, "--out")
-    asked = data.questions(questions, options=needs_options)
-    splits = split_questions(asked, seed=seed, sizes=counts)
-    if objective == "auto":
-        objective = "decision_useful" if any(q.evidence for q in splits.dev) else "accuracy"
-    read_by = reader_for(asked, reader)
-    further = further_questions(reader_check, asked, splits, [read_by], seed)
-    workspace = Workspace.open(output.home, lm)
     run_compile(
-        workspace,
         technique,
-        splits,
-        retriever=workspace.retriever(collection, search.embedder, engine),
-        reranker=open_reranker(helpers.reranker),
-        rewriter=workspace.rewriter(helpers.rewriter, keep=True),
-        reader=read_by,
-        knobs=knobs,
-        settings=CompileSettings(objective=objective, n_trials=trials, seed=seed, threads=run.threads),
+        questions,
         save_to=save_to,
-        as_json=output.as_json,
-        reader_check=further,
+        output=output,
+        workspace=lambda: lm.open(output.home),
+        retriever=collection,
+        reader=reader,
+        knobs=search.knobs,
+        settings=CompileSettings(objective=objective, n_trials=trials, seed=seed, threads=run.threads),
+        sizes=counts,
+        embedder=search.embedder,
+        engine=search.engine,
+        reranker=helpers.reranker,
+        rewriter=helpers.rewriter,
+        reader_check=reader_check,
+        reading=data.given,
     )
 
 
-def run_compile(
-    workspace: Workspace,
-    technique: str,
-    splits: Splits,
-    *,
-    retriever: Any,
-    reader: str | None,
-    knobs: Mapping[str, Any],
-    settings: Any,
-    save_to: Path,
-    as_json: bool,
-    reader_check: Sequence[Question] = (),
-    reranker: Reranker | None = None,
-    rewriter: Any = None,
-) -> None:
-    """Compile, save and show; what was found is also shown when it could not be saved."""
-    from querywright.optimize.artifacts.save import save_compiled
-    from querywright.optimize.study.compile import compile_program
+def run_compile(technique: str, questions: Any, *, save_to: Path, output: Output, **given: Any) -> None:
+    """Compile, save and show; what was found is also shown when it could not be saved.
+
+    Args:
+        technique: The technique.
+        questions: What is asked.
+        save_to: Where the artifact is written.
+        output: What is printed.
+        given: As ``querywright.api.compiled`` takes it.
+    """
+    from querywright.api import compiled
 
     failed: QuerywrightError | None = None
     with progress() as update, lm_failures():
-        compiled = compile_program(
-            technique,
-            splits,
-            retriever=retriever,
-            lm=workspace.lm,
-            reader=reader,
-            knobs=knobs,
-            settings=settings,
-            reader_check=reader_check,
-            reranker=reranker,
-            rewriter=rewriter,
-            progress=update,
-        )
+        tuned = compiled(technique, questions, progress=update, tell=note, **given)
         try:
-            save_compiled(save_to, compiled, splits, lm=workspace.lm, threads=settings.threads)
+            tuned.save(save_to)
         except QuerywrightError as error:
             failed = error
-    if as_json:
-        print_json({**compiled.to_json(), "artifact": None if failed else save_to.name})
+    if output.as_json:
+        print_json({**tuned.to_json(), "artifact": None if failed else save_to.name})
     else:
-        show_compiled(compiled, splits, workspace, rewriter)
+        show_compiled(tuned.compiled, tuned.splits, tuned.workspace, tuned.rewriter)
         if failed is None:
             say(f"artifact: {save_to}")
     if failed is not None:
@@ -177,6 +129,7 @@ def run_compile(
 def show_compiled(compiled: Compiled, splits: Splits, workspace: Workspace, rewriter: Any = None) -> None:
     """The tables and verdicts of a compilation."""
     from querywright.data.types import Label
+    from querywright.named import of_grounded
     from querywright.optimize.results import AS_WRITTEN, objective_value
     from querywright.optimize.tables import table_rows
 

@@ -6,9 +6,8 @@ from pathlib import Path
 
 from querywright.cli.checks import check_folder
 from querywright.cli.compile import run_compile
-from querywright.cli.options import OutFolder, Output, Threads
+from querywright.cli.options import LMOptions, OutFolder, Output, Threads
 from querywright.cli.show import note, progress
-from querywright.cli.workspace import Workspace
 
 SIZES = (10, 18, 40)
 TRIALS = 24
@@ -37,7 +36,7 @@ def demo(
     from querywright.retrieval.index import build_collection
 
     check_folder(save_to, "--out")
-    workspace = Workspace.open(output.home)
+    workspace = LMOptions().open(output.home)
     sample = load_sample()
     with progress() as update:
         report = build_collection(
@@ -51,14 +50,14 @@ def demo(
     note(f"sample: {report.count} passages, {report.embedded} embedded")
     splits = split_questions(sample.questions, sizes=SIZES)
     run_compile(
-        workspace,
         "hcqr",
         splits,
+        save_to=save_to,
+        output=output,
+        workspace=lambda: workspace,
         retriever=workspace.retriever("sample", "embedded"),
         reader="multiple_choice",
         knobs={"max_passages": BUDGET},
         settings=CompileSettings(n_trials=TRIALS, reader_demo_sizes=(), threads=run.threads),
-        save_to=save_to,
-        as_json=output.as_json,
         reader_check=left_over(sample.questions, splits)[:READER_CHECK],
     )

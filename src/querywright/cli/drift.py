@@ -12,8 +12,8 @@ from cyclopts import Parameter
 from querywright.cli.options import Count, DataOptions, Flag, Folder, Helpers, Output, OwnLM, Threads
 from querywright.cli.show import note, print_json, progress, say, show_table
 from querywright.cli.traffic import recorded
-from querywright.cli.workspace import Workspace, lm_failures
 from querywright.errors import InputError
+from querywright.workspace import lm_failures
 
 if TYPE_CHECKING:
     from querywright.models.usage import Cost
@@ -85,7 +85,7 @@ def drift_command(
     with lm_failures():
         check_rewriter_for(manifest, helpers.rewriter)
         named = lm.is_given or lm.max_calls is not None
-        workspace = Workspace.open(output.home, lm.instead_of(manifest.lm, lm.max_calls)) if named else None
+        workspace = lm.instead_of(manifest.lm, lm.max_calls).open(output.home) if named else None
         given = None if workspace is None else workspace.lm
         writer: Any = helpers.rewriter
         if workspace is not None and manifest.rewriter is not None:  # one limit for what writes and what reads

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
+from querywright.cli.bench import Bench
 from querywright.cli.checks import check_file
 from querywright.cli.options import (
     ArmOptions,
@@ -22,10 +23,9 @@ from querywright.cli.options import (
     Questions,
     RunOptions,
 )
-from querywright.cli.prepare import Prepared, prepare
 from querywright.cli.show import note, print_json, progress, say, show_table
-from querywright.cli.workspace import lm_failures
 from querywright.errors import InputError
+from querywright.workspace import lm_failures
 
 if TYPE_CHECKING:
     from querywright.optimize.evaluate import Evaluation
@@ -62,47 +62,43 @@ def evaluate_command(
 
     if rows is not None:
         check_file(rows, "--rows")
-    ready = prepare(
-        questions, technique, artifact, arms=arms, helpers=helpers, judging=judging, data=data, lm=lm, home=output.home
-    )
-    found: list[Evaluation] = []
+    bench = Bench.open(
+        questions, [*technique, *artifact], arms=arms, helpers=helpers, judging=judging, data=data, lm=lm,
+        home=output.home,
+    )  # fmt: skip
+    ready = bench.ready
     with progress() as update, lm_failures():
-        metrics = ready.metrics(**run.given, progress=update)
-        for name, program in ready.programs.items():
-            found.append(
-                evaluate(
-                    program,
-                    ready.questions,
-                    lm=ready.workspace.lm,
-                    name=name,
-                    metrics=metrics,
-                    **run.given,
-                    progress=update,
-                )
+        metrics = bench.metrics(run, update)
+        found = [
+            evaluate(
+                program, ready.questions, lm=ready.workspace.lm, name=name, metrics=metrics, **run.given,
+                progress=update,
             )
-    _report(questions, ready, found, [*metrics], output.as_json)
+            for name, program in ready.programs.items()
+        ]  # fmt: skip
+    _report(questions, bench, found, [*metrics], output.as_json)
     if rows is not None:
         _write_rows(rows, found)
         note(f"every question's result: {rows}")
 
 
-def _report(source: str, ready: Prepared, found: Sequence[Evaluation], metrics: Sequence[str], as_json: bool) -> None:
+def _report(source: str, bench: Bench, found: Sequence[Evaluation], metrics: Sequence[str], as_json: bool) -> None:
     from querywright.optimize.significance import against
     from querywright.optimize.tables import table_rows
 
-    notes = ready.lines([name for name in metrics if not any(name in one.metrics for one in found)])
+    notes = bench.lines(found, metrics)
     comparisons = against(found, BASELINE if any(one.name == BASELINE for one in found) else found[0].name)
     if as_json:
         compared = [one.to_json() for one in comparisons]
         print_json({"arms": [one.to_json() for one in found], "comparisons": compared, "notes": notes})
         return
     show_table(
-        f"{source}: {len(ready.questions)} questions",
+        f"{source}: {len(bench.ready.questions)} questions",
         table_rows(found),
         notes=["; ".join(notes), *(one.sentence for one in comparisons)],
         breaks=("LM calls / question",),
     )
-    say(ready.workspace.cost_line())
+    say(bench.ready.workspace.cost_line())
 
 
 def _write_rows(path: Path, found: Sequence[Evaluation]) -> None:

@@ -19,10 +19,9 @@ from querywright.cli.options import (
     Output,
     RunOptions,
     make_app,
-    pairs,
 )
 from querywright.cli.show import note, print_json, progress, say, show_table
-from querywright.cli.workspace import Workspace, lm_failures
+from querywright.workspace import lm_failures
 
 if TYPE_CHECKING:
     from querywright.data.judged import Judged
@@ -116,7 +115,7 @@ def calibrate_command(
     if save_to is not None:
         check_file(judge_file(save_to), "--out", parents=True)
     chosen, judged = _prepared(data, cases, cases.per_question)
-    workspace = Workspace.open(output.home, lm)
+    workspace = lm.open(output.home)
     with progress() as update, lm_failures():
         found = calibrate(chosen, judged, lm=workspace.lm, **run.given, seed=cases.seed, progress=update)
     file = None if save_to is None else save_judge(save_to, chosen, found)
@@ -159,7 +158,7 @@ def compile_judge_command(
 
     check_file(judge_file(save_to), "--out", parents=True)
     chosen, judged = _prepared(data, cases, None)
-    workspace = Workspace.open(output.home, lm)
+    workspace = lm.open(output.home)
     with progress() as update, lm_failures():
         made = compile_judge(
             chosen,
@@ -197,6 +196,7 @@ def _prepared(data: str, cases: CaseOptions, per_question: int | None) -> tuple[
     from querywright.data.judged import read_judged
     from querywright.errors import DataError
     from querywright.metrics.judges import make_judge
+    from querywright.named import pairs
 
     name = cases.judge
     judge = resolve_judge(name).judge

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from querywright.cli.options import Digest, Flag, Helpers, Home, OwnLM
-from querywright.cli.workspace import artifact_lm, lm_failures
+from querywright.workspace import lm_failures
 
 
 def mcp(
@@ -35,7 +35,7 @@ def mcp(
         from querywright.adapters.mcp import server
         from querywright.optimize.artifacts.load import load
 
-        given = artifact_lm(artifact, lm, place.home)
+        given = lm.open(artifact, place.home)
         with lm_failures():
             program = load(
                 artifact, lm=given, reranker=helpers.reranker, rewriter=helpers.rewriter, home=place.home,

@@ -13,12 +13,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
-from querywright.cli.show import err, out
+from querywright.cli.show import err, note, out
 from querywright.data.hub import names_of
 from querywright.errors import InputError
+from querywright.models.keys import api_key
+from querywright.workspace import Workspace
 
 if TYPE_CHECKING:
     from querywright.data.types import Question
+    from querywright.optimize.artifacts.files import ArtifactManifest
 
 DEFAULTS = Parameter(negative=())
 """No option has a ``--no-`` of its own."""
@@ -59,20 +62,6 @@ def make_app(name: str, help: str, **settings: Any) -> App:
     )  # fmt: skip
 
 
-def pairs(values: tuple[str, ...], option: str) -> dict[str, str]:
-    """``NAME=VALUE`` options as a mapping."""
-    found: dict[str, str] = {}
-    for value in values:
-        name, separator, rest = value.partition("=")
-        name = name.strip()
-        if not separator or not name or not rest.strip():
-            raise InputError(f"{option} takes NAME=VALUE, but got {value!r}")
-        if name in found:
-            raise InputError(f"{option} {name} is given twice: {found[name]!r} and {rest.strip()!r}")
-        found[name] = rest.strip()
-    return found
-
-
 @Parameter(name="*", group="LM")
 @dataclass(frozen=True, slots=True)
 class LMOptions:
@@ -88,6 +77,22 @@ class LMOptions:
     api_base: Url | None = None
     api_key_env: Name | None = None
 
+    @property
+    def limit(self) -> int | None:
+        """Calls at most."""
+        return None
+
+    def open(self, home: Path | None) -> Workspace:
+        """Open the working folder with this LM."""
+        return Workspace.open(
+            home, self.lm, api_base=self.api_base, api_key=api_key(self.api_key_env), max_calls=self.limit, tell=note
+        )
+
+    def beside(self, workspace: Workspace, max_calls: int | None = None) -> Any:
+        """This LM as a second one of a workspace, with a limit of its own."""
+        key = api_key(self.api_key_env)
+        return workspace.another_lm(self.lm, api_base=self.api_base, api_key=key, max_calls=max_calls)
+
 
 @dataclass(frozen=True, slots=True)
 class LimitedLM(LMOptions):
@@ -98,6 +103,11 @@ class LimitedLM(LMOptions):
     """
 
     max_calls: Count | None = None
+
+    @property
+    def limit(self) -> int | None:
+        """Calls at most."""
+        return self.max_calls
 
 
 @Parameter(name="*", group="LM")
@@ -130,6 +140,21 @@ class OwnLM:
         name = self.lm or ("embedded" if own.startswith("embedded:") else own)
         return LimitedLM(name, self.api_base, self.api_key_env, max_calls)
 
+    def open(self, artifact: Path | ArtifactManifest, home: Path | None) -> Any:
+        """The LM that was named; None for the artifact's own. An address or a key alone is for that one.
+
+        Args:
+            artifact: The artifact's folder, which is read where its LM must be known, or its manifest.
+            home: The working folder.
+        """
+        if not self.is_given:
+            return None
+        if self.lm is None and isinstance(artifact, Path):
+            from querywright.optimize.artifacts.files import read_artifact
+
+            artifact = read_artifact(artifact).manifest
+        return self.instead_of("" if isinstance(artifact, Path) else artifact.lm).open(home).lm
+
 
 @Parameter(name="*", group="Judge")
 @dataclass(frozen=True, slots=True)
@@ -151,12 +176,17 @@ class JudgeLM:
         if self.judge_lm is None and (self.judge_api_base or self.judge_api_key_env):
             raise InputError("--judge-api-base and --judge-api-key-env are of the judge's LM; name it with --judge-lm")
 
-    def beside(self, lm: LMOptions) -> LMOptions | None:
+    def other(self, lm: LMOptions) -> LMOptions | None:
         """The LM of the judges; None where it is that of the rest."""
         self.check()
         if self.judge_lm is None or (self.judge_lm == lm.lm and not (self.judge_api_base or self.judge_api_key_env)):
             return None
         return LMOptions(self.judge_lm, self.judge_api_base, self.judge_api_key_env)
+
+    def open(self, workspace: Workspace, lm: LMOptions) -> Any:
+        """The LM of the judges: the first one, unless another is named or it is somewhere else."""
+        other = self.other(lm)
+        return workspace.lm if other is None else other.beside(workspace, lm.limit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +221,8 @@ class DataOptions:
     @property
     def columns(self) -> Mapping[str, str]:
         """Our names of columns and the data's."""
+        from querywright.named import pairs
+
         return pairs(self.column, "--column")
 
     @property
@@ -244,13 +276,15 @@ class SearchOptions:
     @property
     def knobs(self) -> dict[str, str]:
         """Values of knobs, as they were written."""
+        from querywright.named import pairs
+
         return pairs(self.knob, "--knob")
 
     def engine_of(self, technique: str) -> str:
         """The engine that a technique searches with."""
-        from querywright.cli.checks import check_engine, engine_for
+        from querywright.named import engine_for
 
-        return engine_for(technique, None if self.engine is None else check_engine(self.engine)) or "dense"
+        return engine_for(technique, self.engine) or "dense"
 
 
 @dataclass(frozen=True, slots=True)

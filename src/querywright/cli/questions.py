@@ -20,8 +20,8 @@ from querywright.cli.options import (
 from querywright.cli.questions_files import export, import_
 from querywright.cli.questions_fill import fill
 from querywright.cli.show import note, print_json, progress, say, show_table
-from querywright.cli.workspace import Workspace, lm_failures
 from querywright.errors import InputError
+from querywright.workspace import lm_failures
 
 if TYPE_CHECKING:
     from querywright.optimize.question_build import QuestionsMade, QuestionsReport
@@ -82,13 +82,13 @@ def build(
     if workers is not None and engine != RAY:
         raise InputError(f"--workers is of --engine {RAY}; {THREADS} are told by --threads")
     writer = QuestionWriter(num_questions, batch_size)
-    workspace = Workspace.open(output.home, lm)
-    judging = workspace.judge_lm(lm, judge)
+    workspace = lm.open(output.home)
+    judging = judge.open(workspace, lm)
     runner = None
     if engine == RAY:
         from querywright.optimize.question_ray import LMName, RayBuild, in_ray
 
-        other = judge.beside(lm)
+        other = judge.other(lm)
         names = RayBuild(
             home=str(workspace.home),
             lm=LMName(lm.lm, lm.api_base, lm.api_key_env),

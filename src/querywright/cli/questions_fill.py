@@ -9,7 +9,7 @@ from cyclopts.validators import Number
 
 from querywright.cli.options import Count, Integer, LimitedLM, Name, Output, RunOptions
 from querywright.cli.show import note, print_json, progress, say
-from querywright.cli.workspace import Workspace, lm_failures
+from querywright.workspace import lm_failures
 
 if TYPE_CHECKING:
     from querywright.optimize.question_fill import FillReport
@@ -52,7 +52,7 @@ def fill(
     from querywright.models.embedder import resolve_embedder
     from querywright.optimize.question_fill import fill as fill_in
 
-    workspace = Workspace.open(output.home, lm)
+    workspace = lm.open(output.home)
     with progress() as update, lm_failures():
         report = fill_in(
             collection,

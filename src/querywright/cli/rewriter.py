@@ -33,7 +33,7 @@ from querywright.cli.rewriter_evaluate import evaluate_command
 from querywright.cli.rewriter_options import RewriteOptions, recipe_with
 from querywright.cli.rewriter_show import show_command, show_trained, watched
 from querywright.cli.show import note, print_json, progress, say, show_table
-from querywright.cli.workspace import Workspace, lm_failures
+from querywright.workspace import lm_failures
 
 if TYPE_CHECKING:
     from querywright.optimize.rewriter.collect import Collected
@@ -152,7 +152,7 @@ def train_command(
     by_itself = rewrites.base if rewrites.base == "embedded" and study is None else None
     check_target(save_to)
     check_place(save_to.absolute().parent, save_to.name, "--out")
-    workspace = Workspace.open(output.home, lm)
+    workspace = lm.open(output.home)
     given = rewrites.given(
         workspace,
         asked,
@@ -163,7 +163,7 @@ def train_command(
         pairs=[pair for file in training.pairs for pair in read_pairs(file)],
         study=study,
         home=workspace.home,
-        open_lm=lambda name: workspace.another_lm(LMOptions(name)),
+        open_lm=lambda name: LMOptions(name).beside(workspace),
     )
     work = training.work or working_folder(output.home) / "rewriters" / save_to.absolute().name
     try:
@@ -216,7 +216,7 @@ def collect_command(
     check_place(save_to.absolute().parent, save_to.name, "--out")
     asked = data.questions(questions)
     splits = split_questions(asked, seed=rewrites.seed, sizes=split_sizes(rewrites.sizes))
-    workspace = Workspace.open(output.home, lm)
+    workspace = lm.open(output.home)
     named = rewrites.teacher or (rewrites.base if rewrites.base == "embedded" else None)
     given = rewrites.given(workspace, asked, splits, search, lm, teacher=named)
     with progress() as update, lm_failures():

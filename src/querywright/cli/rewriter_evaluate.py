@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from querywright.cli.checks import knob_values, note_unlearnt
 from querywright.cli.options import (
     Count,
     DataOptions,
@@ -19,8 +18,8 @@ from querywright.cli.options import (
     SearchOptions,
     Threads,
 )
-from querywright.cli.show import print_json, progress, say, show_table
-from querywright.cli.workspace import Workspace, lm_failures
+from querywright.cli.show import note, print_json, progress, say, show_table
+from querywright.workspace import lm_failures
 
 
 def evaluate_command(
@@ -55,6 +54,7 @@ def evaluate_command(
     """
     from querywright.errors import InputError
     from querywright.models.rewriters import read_rewriter
+    from querywright.named import knob_values, tell_unlearnt
     from querywright.optimize.evaluate import evaluate, metrics_by_name
     from querywright.optimize.results import NO_REWRITING
     from querywright.optimize.rewriter.evaluation import METRICS
@@ -63,7 +63,7 @@ def evaluate_command(
     from querywright.programs import make_program, takes_rewriter, technique_class
 
     rewriter = read_rewriter(path)
-    note_unlearnt(path, technique)
+    tell_unlearnt(path, technique, note)
     asked = data.questions(questions)
     metrics = metrics_by_name([*(metric or METRICS)])
     # The questions of passages are written before a search, and no technique asks for them.
@@ -77,8 +77,8 @@ def evaluate_command(
     given = search.knobs
     knobs = [knob_values(name, given) if given else _trained_with(rewriter.card, name) for name in names]
     passages = max_passages or max((one.get("max_passages", 0) for one in knobs), default=0) or 10
-    workspace = Workspace.open(output.home, lm)
-    trained = workspace.another_lm(LMOptions(f"rewriter:{path}"), lm.max_calls)
+    workspace = lm.open(output.home)
+    trained = LMOptions(f"rewriter:{path}").beside(workspace, lm.max_calls)
     arms: dict[str, list[Any]] = {}
     with progress() as update, lm_failures():
         for one in dict.fromkeys(engines):

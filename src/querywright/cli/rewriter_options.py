@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from cyclopts import Parameter
 
-from querywright.cli.checks import check_engine, check_reader, knob_values, reader_for
 from querywright.cli.compile import Sizes
 from querywright.cli.options import Count, Flag, LimitedLM, LMOptions, Name, SearchOptions, Url, Whole
-from querywright.cli.workspace import Workspace
+from querywright.workspace import Workspace
 
 if TYPE_CHECKING:
     from querywright.data.splits import Splits
@@ -64,6 +63,7 @@ class RewriteOptions:
             threads: Questions under way at a time.
             training: What only a training is set to.
         """
+        from querywright.named import check_reader, knob_values
         from querywright.optimize.rewriter.settings import TrainSettings
 
         check_reader(self.reader)
@@ -101,16 +101,18 @@ class RewriteOptions:
             teacher: Its name, or None for none.
             more: What only a training has.
         """
+        from querywright.named import reader_for
         from querywright.optimize.rewriter.settings import EVIDENCE, Given
         from querywright.programs.qb_rag import QBRAG
+        from querywright.retrieval.engines import check_engine
 
-        engine = "dense" if search.engine is None else check_engine(search.engine)
+        engine: str = "dense" if search.engine is None else check_engine(search.engine)
         if self.technique != QBRAG.NAME:  # the questions of passages are written before there are any to search
             engine = search.engine_of(self.technique)
         opened: Any = teacher
         if teacher not in (None, EVIDENCE):
             named = LMOptions(str(teacher), self.teacher_api_base, self.teacher_api_key_env)
-            opened = workspace.another_lm(named, lm.max_calls)
+            opened = named.beside(workspace, lm.max_calls)
         reads = self.reader != "none" and recipe_with(self.recipe, {}).needs_reader
         read_by = reader_for(asked, self.reader) if reads else None
         return Given(

@@ -17,10 +17,10 @@ from cyclopts.validators import Number
 
 from querywright.cli.options import Count, File, Flag, Helpers, Home, Name, OwnLM, Whole
 from querywright.cli.show import note
-from querywright.cli.workspace import Workspace, artifact_lm, lm_failures
 from querywright.errors import InputError
 from querywright.models.keys import api_key
 from querywright.serving.settings import ServeSettings
+from querywright.workspace import lm_failures
 
 _DEFAULTS = ServeSettings()
 
@@ -149,8 +149,8 @@ def _run(settings: ServeSettings, lm: OwnLM) -> None:
 def _lm(settings: ServeSettings, lm: OwnLM) -> Any:
     """The LM that was named; an address or a key alone is for the one that each artifact names."""
     if lm.lm is not None:
-        return Workspace.open(settings.home, lm.instead_of("")).lm
-    return (lambda manifest: artifact_lm(manifest, lm, settings.home)) if lm.is_given else None
+        return lm.instead_of("").open(settings.home).lm
+    return (lambda manifest: lm.open(manifest, settings.home)) if lm.is_given else None
 
 
 def _recorder(path: Path | None, *, hashes: bool) -> tuple[Callable[[Any], object], ...]:

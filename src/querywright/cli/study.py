@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from querywright.cli.checks import check_file, note_unlearnt
+from querywright.cli.checks import check_file
 from querywright.cli.options import Count, Flag, Json, LMOptions, OutFile, OutFolder, Output, Url, Whole, make_app
 from querywright.cli.show import note, print_json, say, show_table
 from querywright.cli.study_show import show_status, show_study, study_progress
-from querywright.cli.workspace import Workspace, lm_failures
 from querywright.errors import InputError, QuerywrightError
+from querywright.workspace import Workspace, lm_failures
 
 if TYPE_CHECKING:
     from querywright.optimize.study.data import CheckedStudy
@@ -99,7 +99,7 @@ def check_command(file: Path, /, *, measure: Flag = False, output: Output = Outp
     checked = checked_study(file, output.home)
     spec = checked.spec
     _note_unlearnt(spec)
-    workspace = Workspace.open(output.home, LMOptions(spec.lm, spec.api_base, spec.api_key_env))
+    workspace = LMOptions(spec.lm, spec.api_base, spec.api_key_env).open(output.home)
     rewriter = workspace.rewriter(None if spec.rewriter is None else Path(spec.rewriter))
     seconds = None
     if measure:
@@ -298,7 +298,9 @@ def _command(*words: object) -> str:
 
 def _note_unlearnt(spec: StudySpec) -> None:
     """Say which techniques of a study ask its rewriter and are strange to it."""
-    note_unlearnt(None if spec.rewriter is None else Path(spec.rewriter), spec.techniques)
+    from querywright.named import tell_unlearnt
+
+    tell_unlearnt(None if spec.rewriter is None else Path(spec.rewriter), spec.techniques, note)
 
 
 def _measured(checked: CheckedStudy, workspace: Workspace, rewriter: Any) -> float | None:
@@ -306,7 +308,7 @@ def _measured(checked: CheckedStudy, workspace: Workspace, rewriter: Any) -> flo
     from querywright.optimize.study.estimate import measure
     from querywright.programs import make_program, takes_rewriter, technique_class
 
-    name = next(iter(checked.spec.techniques))
+    name = next((one for one in checked.spec.techniques if one != "plain"), "plain")
     retriever = workspace.retriever(checked.spec.collection, checked.spec.embedder, checked.space[name].engine)
     rewriter = rewriter if takes_rewriter(technique_class(name)) else None
     program = make_program(name, retriever, reader=checked.readers[0], rewriter=rewriter)

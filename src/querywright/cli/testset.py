@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from querywright.cli.checks import check_file
 from querywright.cli.options import Count, Integer, JudgeLM, LimitedLM, OutFile, Output, RunOptions, make_app
 from querywright.cli.show import note, print_json, progress, say
-from querywright.cli.workspace import Workspace, lm_failures
+from querywright.workspace import lm_failures
 
 if TYPE_CHECKING:
     from querywright.optimize.testsets import Kind
@@ -91,8 +91,8 @@ def _make(
         check_file(file, "--out", parents=True)
     if judge is not None:
         judge.check()
-    workspace = Workspace.open(output.home, lm)
-    judging = None if judge is None else workspace.judge_lm(lm, judge)
+    workspace = lm.open(output.home)
+    judging = None if judge is None else judge.open(workspace, lm)
     with progress() as update, lm_failures():
         made = make_testset(
             kind,

@@ -31,8 +31,9 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from querywright.data.choices import INDEX_COLUMNS, Options, read_answer, read_options
 from querywright.data.columns import Record, Table, distinct, short, split_names
@@ -116,6 +117,8 @@ def read_questions(
     Raises:
         DataError: Everything that is wrong, with file, line, column, what was found and what was expected.
     """
+    if isinstance(source, list | tuple) and source and all(isinstance(one, Question) for one in source):
+        return _checked_before(source[: check_limit(limit)], multiple_choice)
     table = Table(QUESTION_COLUMNS, columns, QUESTION_NAMES)
     if "answer" in table.mapped:
         kind = "answer_idx" if table.mapped["answer"] in INDEX_COLUMNS else "answer"
@@ -156,6 +159,8 @@ def read_passages(
     Raises:
         DataError: Everything that is wrong, with file, line, column, what was found and what was expected.
     """
+    if isinstance(source, list | tuple) and source and all(isinstance(one, Passage) for one in source):
+        return list(source[: check_limit(limit)])
     table = Table(PASSAGE_COLUMNS, columns, PASSAGE_NAMES)
     found: dict[str, tuple[str, Passage]] = {}
     n_rows = 0
@@ -252,6 +257,14 @@ def derived_id(question: str, options: tuple[str, ...]) -> str:
     """The id of a question that the data gives none."""
     data = json.dumps([question, *options], ensure_ascii=False)
     return hashlib.sha256(data.encode()).hexdigest()[:16]
+
+
+def _checked_before(questions: Sequence[Any], multiple_choice: bool | None) -> list[Question]:
+    """Questions that were read already."""
+    bare = [one.id for one in questions if not one.options]
+    if multiple_choice and bare:
+        raise DataError([f"question {id!r} has no options, which multiple_choice=True needs" for id in bare])
+    return [replace(one, options=()) for one in questions] if multiple_choice is False else list(questions)
 
 
 def _add_question(

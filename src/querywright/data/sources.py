@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict
 from importlib import resources
 from pathlib import Path
 from typing import Any, Protocol
@@ -12,6 +13,7 @@ from typing import Any, Protocol
 from querywright.data.folders import folder_rows, holds_files
 from querywright.data.hub import RECIPES, dataset_rows
 from querywright.data.tables import Kind, Row, file_rows, format_of
+from querywright.data.types import Passage, Question
 from querywright.errors import DataError
 
 SAMPLE = "sample"
@@ -20,6 +22,7 @@ KNOWN_SOURCES = (
     "a .jsonl, .json, .csv, .tsv or .parquet file (.gz too, but not for Parquet), a folder with such files, "
     f"'sample', or hf:NAME[:CONFIG] for a dataset of the Hugging Face hub; names of ours: {', '.join(RECIPES)}"
 )
+ROWS = "a list of dicts, of dspy.Example, of Question or Passage, a DataFrame or a datasets.Dataset"
 _SAMPLE_FILES: dict[Kind, str] = {"questions": "questions.jsonl", "passages": "cards.jsonl"}
 
 
@@ -31,7 +34,8 @@ class Example(Protocol):
         ...
 
 
-Source = str | os.PathLike[str] | Iterable[Example]
+Source = str | os.PathLike[str] | Iterable[Example] | Mapping[str, Any]
+"""What questions and passages are read from; a DataFrame and a ``datasets.Dataset`` are rows as well."""
 
 
 def name_of(source: Source) -> str:
@@ -64,6 +68,7 @@ def iterate_rows(source: Source, *, kind: Kind, split: str | None, problems: lis
         else:
             yield from dataset_rows(str(path), None, kind=kind, split=split)
         return
+    source, split = _of_splits(source, split)
     if split is not None:
         raise DataError(f"split={split!r}: only datasets have splits, and {name} is none; leave split out")
     if not isinstance(source, str | os.PathLike):
@@ -84,12 +89,31 @@ def _checked_file(path: Path, name: str, problems: list[str]) -> Iterator[Row]:
     return file_rows(path, name, problems)
 
 
-def _given_rows(rows: Iterable[Example], problems: list[str]) -> Iterator[Row]:
+def _of_splits(source: Any, split: str | None) -> tuple[Any, str | None]:
+    """The split of a ``datasets.DatasetDict``, or of a mapping like it; any other source as it is."""
+    if not isinstance(source, Mapping):
+        return source, split
+    if split is None and len(source) == 1:
+        (split,) = source
+    if split not in source:
+        raise DataError(
+            f"split={split!r}: the data given has the keys {', '.join(map(str, source))}; name one of its splits, or "
+            "give a list of rows"
+        )
+    return source[split], None
+
+
+def _given_rows(rows: Any, problems: list[str]) -> Iterator[Row]:
+    if hasattr(rows, "iterrows"):  # a DataFrame, which gives its columns when it is iterated
+        rows = rows.to_dict("records")
+    if not isinstance(rows, Iterable):
+        raise DataError(f"found {type(rows).__name__}; expected {ROWS}, or {KNOWN_SOURCES}")
     for number, row in enumerate(rows, start=1):
-        if isinstance(row, Mapping) or hasattr(row, "items"):
-            yield Row(f"row {number}", {key: _plain(value) for key, value in row.items()})
+        values = asdict(row) if isinstance(row, Question | Passage) else row
+        if isinstance(values, Mapping) or hasattr(values, "items"):
+            yield Row(f"row {number}", {key: _plain(value) for key, value in values.items()})
         else:
-            problems.append(f"row {number}: found {type(row).__name__}; expected a dict or a dspy.Example")
+            problems.append(f"row {number}: found {type(row).__name__}; expected a row of {ROWS}")
 
 
 def _plain(value: Any) -> Any:

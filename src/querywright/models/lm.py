@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from urllib.parse import unquote, urlsplit
 
 import dspy
@@ -98,6 +98,52 @@ def resolve_lm(
             raise ModelError(str(error)) from error
         return dspy.LM(model, max_tokens=_MAX_TOKENS_REASONING, **options)
 
+
+def as_lm(
+    lm: Any,
+    *,
+    store: Store | None = None,
+    ledger: Ledger | None = None,
+    limits: Limits | None = None,
+    budget: Budget | None = None,
+) -> dspy.LM:
+    """Any ``dspy.LM`` as ``resolve_lm`` makes them; one that it made is given back as it is.
+
+    Args:
+        lm: The LM; its model, address, key, temperature and limits of length stay.
+        store: Where answers are kept, or None to keep none.
+        ledger: Where cost is entered; a new one when not given.
+        limits: Attempts, waits, and when the model counts as down.
+        budget: What its calls are paid from; None for no limit.
+
+    Raises:
+        ModelError: It is no ``dspy.LM``.
+    """
+    if isinstance(getattr(lm, "engine", None), LMEngine):
+        return cast(dspy.LM, lm)
+    if not isinstance(lm, dspy.LM):
+        raise ModelError(f"lm must be a dspy.LM or the name of one, such as openai/gpt-4o-mini, but got {lm!r:.80}")
+    api_base, key = (lm.kwargs.get(name) for name in ("api_base", "api_key"))
+    secrets = _secrets(api_base, key)
+    inner = _GivenEngine(lm)
+    ours = LMEngine(
+        inner,
+        identity=f"{lm.model} at {_where(api_base or _from_environment(lm.model.partition('/')[0]))}",
+        price=inner.price,
+        secrets=secrets,
+        store=store,
+        ledger=ledger,
+        limits=limits,
+        budget=budget,
+    )
+    asked = {key: value for key, value in lm.kwargs.items() if key not in _OF_THE_CLIENT}
+    return dspy.LM(
+        lm.model, lm.model_type, engine=ours, async_engine=AsyncLMEngine(ours), callbacks=lm.callbacks, **_ONCE, **asked
+    )
+
+
+_OF_THE_CLIENT = frozenset({"api_base", "base_url", "api_key", "api_version", "timeout", "headers", "extra_headers"})
+"""What the LM that was given keeps to itself: where it is asked, and by whom."""
 
 # Answers are stored and failures retried by the engine of ours, where a bad answer is never kept.
 _ONCE: dict[str, Any] = {"cache": False, "num_retries": 0}
@@ -224,3 +270,11 @@ class _RemoteEngine:
     def close(self) -> None:
         """Close the connections."""
         self._lm.close()
+
+
+class _GivenEngine(_RemoteEngine):
+    """One attempt at an LM that somebody else made."""
+
+    def __init__(self, lm: dspy.LM) -> None:
+        self._unpriced: set[str] = set()
+        self._use(lm.copy(**_ONCE))

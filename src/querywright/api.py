@@ -1,0 +1,364 @@
+"""The main job in Python: evaluate, compare, compile and load, on what people have.
+
+Questions and passages are lists of dicts, of ``Question`` and ``Passage`` or of ``dspy.Example``, DataFrames,
+``datasets.Dataset`` and ``DatasetDict``, or paths; an LM is any ``dspy.LM`` or a name; a retriever is a collection's
+name, a ``ChromaRetriever`` or anything that searches. What an LM answered is kept in the working folder: the same call
+again asks nothing twice.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import dspy
+
+from querywright.arms import opened, prepare
+from querywright.data import Question, Splits, read_questions, split_questions
+from querywright.errors import InputError
+from querywright.metrics.dspy_metrics import Metric
+from querywright.named import (
+    check_reader,
+    check_reranker,
+    check_rewriter,
+    engine_for,
+    knob_values,
+    open_reranker,
+    reader_for,
+    tell_unlearnt,
+)
+from querywright.optimize.artifacts.files import ArtifactManifest
+from querywright.optimize.artifacts.save import save_compiled
+from querywright.optimize.comparison import Compared
+from querywright.optimize.comparison import compare as compare_programs
+from querywright.optimize.evaluate import Evaluation, Progress
+from querywright.optimize.evaluate import evaluate as evaluate_program
+from querywright.optimize.results import Compiled, CompileSettings
+from querywright.optimize.study.compile import compile_program
+from querywright.optimize.study.data import further_questions
+from querywright.optimize.study.objectives import objective_named
+from querywright.programs import technique_class
+from querywright.workspace import Tell, Workspace
+
+LM: TypeAlias = str | dspy.LM
+
+
+def evaluate(
+    program: Any,
+    questions: Any,
+    *,
+    lm: LM = "embedded",
+    retriever: Any = None,
+    name: str | None = None,
+    metrics: Sequence[str] | Mapping[str, Metric] = (),
+    reader: str | None = "auto",
+    threads: int = 4,
+    max_failures: float = 0.05,
+    home: str | Path | None = None,
+    progress: Progress | None = None,
+) -> Evaluation:
+    """Run one program on questions and score it; a failed question is counted, and never a zero.
+
+    Args:
+        program: What ``compare`` takes as an arm.
+        questions: What is asked, as ``read_questions`` takes it.
+        lm: The LM, or its name. Default ``embedded``.
+        retriever: What a technique that is named searches.
+        name: How the arm is called. Default: its own name.
+        metrics: Names, or metrics by name. Default: accuracy where an answer is read, and decision_useful and recall
+            where evidence is labelled.
+        reader: ``auto``, ``multiple_choice``, ``short_answer``, ``grounded`` or None, for a technique without one.
+        threads: Questions under way at a time, 1 or more. Default 4.
+        max_failures: Share of the questions that may fail, 0 to 1. Default 0.05.
+        home: The working folder. Default ``$QUERYWRIGHT_HOME`` or ``.querywright``.
+        progress: Called with what, done and total after each question.
+
+    Raises:
+        InputError: Something cannot be used; it names what, and what may be given.
+        OutageError: The LM is out of reach.
+        TooManyFailuresError: More questions failed than allowed.
+    """
+    ready = prepare(
+        {name: program} if name else [program], questions, workspace=_workspace(home, lm), retriever=retriever,
+        metrics=metrics, reader=reader, tell=_warn,
+    )  # fmt: skip
+    ((named, one),) = ready.programs.items()
+    return evaluate_program(
+        one, ready.questions, lm=ready.workspace.lm, name=named, metrics=ready.metrics, threads=threads,
+        max_failures=max_failures, progress=progress,
+    )  # fmt: skip
+
+
+def compare(
+    arms: Iterable[Any] | Mapping[str, Any],
+    questions: Any,
+    *,
+    lm: LM = "embedded",
+    retriever: Any = None,
+    baseline: str | None = None,
+    metrics: Sequence[str] | Mapping[str, Metric] = (),
+    reader: str | None = "auto",
+    knobs: Mapping[str, Any] | None = None,
+    engine: str = "dense",
+    embedder: Any = "embedded",
+    reranker: Any = None,
+    rewriter: str | Path | None = None,
+    references: bool = True,
+    threads: int = 4,
+    max_failures: float = 0.05,
+    home: str | Path | None = None,
+    progress: Progress | None = None,
+) -> Compared:
+    """Compare arms on the same questions, each held against the baseline by paired tests.
+
+    Args:
+        arms: Names of techniques (``NAME``, ``NAME@ENGINE``, ``NAME:KNOB=VALUE,...``), folders of artifacts, what
+            ``load`` gives, techniques such as ``HCQR(retriever)``, programs of ``make_program``; or these by name.
+        questions: What is asked, as ``read_questions`` takes it.
+        lm: The LM, or its name. Default ``embedded``.
+        retriever: What techniques that are named search: a collection's name, or a retriever.
+        baseline: The arm that the others are held against. Default ``plain``, or the first arm.
+        metrics: Names, or metrics by name. Default as ``evaluate`` has it.
+        reader: Of techniques without one, as ``evaluate`` has it.
+        knobs: Values for every technique that is named and has the knob.
+        engine: What techniques search with that name none. Default ``dense``.
+        embedder: What a collection that is named was built with. Default ``embedded``.
+        reranker: A cross-encoder, or its name or path, for techniques that rerank.
+        rewriter: Folder of a rewriter, for techniques that write.
+        references: Whether closed book and oracle evidence stand beside the arms. Default True.
+        threads: Questions under way at a time, 1 or more. Default 4.
+        max_failures: Share of an arm's questions that may fail, 0 to 1. Default 0.05.
+        home: The working folder. Default ``$QUERYWRIGHT_HOME`` or ``.querywright``.
+        progress: Called with what, done and total after each question.
+
+    Returns:
+        Drawn as a table in a notebook; ``to_pandas()``, ``report(path)``, ``comparisons``.
+
+    Raises:
+        InputError: Something cannot be used; it names what, and what may be given.
+        OutageError: The LM is out of reach.
+        TooManyFailuresError: More questions of an arm failed than allowed.
+    """
+    ready = prepare(
+        arms, questions, workspace=_workspace(home, lm), retriever=retriever, embedder=embedder, engine=engine,
+        reader=reader, knobs=knobs, metrics=metrics, reranker=reranker,
+        rewriter=None if rewriter is None else Path(rewriter), tell=_warn,
+    )  # fmt: skip
+    return compare_programs(
+        ready.programs, ready.questions, lm=ready.workspace.lm, baseline=baseline, references=references,
+        metrics=ready.metrics, threads=threads, max_failures=max_failures, progress=progress,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """A compilation: what it found, and how it is kept.
+
+    Args:
+        compiled: What was found; ``verdict``, ``sentence``, ``test`` and all else of it are names here too.
+        splits: The questions that it was made with.
+        workspace: The working folder, and the LM that it was made with.
+        rewriter: The LM that the technique was asked with in place of that; None where it was the same.
+    """
+
+    compiled: Compiled
+    splits: Splits
+    workspace: Workspace
+    rewriter: dspy.LM | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self.compiled, name)
+
+    def __call__(self, question: str, options: Sequence[str] | None = None) -> dspy.Prediction:
+        """Ask the recommended program."""
+        from querywright.optimize.dspy_context import asking
+
+        with asking(self.workspace.lm):
+            return self.compiled.program(question=question, options=options)
+
+    def save(self, path: str | Path) -> ArtifactManifest:
+        """Write the recommended program as an artifact, with golden answers and a card.
+
+        Args:
+            path: The artifact's folder.
+
+        Raises:
+            ArtifactError: It cannot be written there.
+        """
+        return save_compiled(
+            path, self.compiled, self.splits, lm=self.workspace.lm, threads=self.compiled.settings.threads
+        )  # fmt: skip
+
+    def _repr_html_(self) -> str:
+        return self.compiled._repr_html_()
+
+
+def compile(
+    technique: str,
+    questions: Any,
+    *,
+    retriever: Any,
+    lm: LM = "embedded",
+    reader: str | None = "auto",
+    knobs: Mapping[str, Any] | None = None,
+    settings: CompileSettings | None = None,
+    sizes: tuple[int, int, int] | None = None,
+    embedder: Any = "embedded",
+    engine: str | None = None,
+    reranker: Any = None,
+    rewriter: str | Path | None = None,
+    reader_check: int | Sequence[Question] = 0,
+    home: str | Path | None = None,
+    progress: Progress | None = None,
+    **changes: Any,
+) -> Tuned:
+    """Tune a technique's prompts and knobs on dev, and hold the winner against no rewriting on test.
+
+    Args:
+        technique: A name in ``TECHNIQUES``.
+        questions: As ``read_questions`` takes it; split by a hash of seed and id. Or ``Splits``, or a mapping of
+            ``train``, ``dev`` (or ``validation``) and ``test``, such as a ``DatasetDict``.
+        retriever: What is searched: a collection's name, or a retriever.
+        lm: The LM, or its name. Default ``embedded``.
+        reader: As ``evaluate`` has it.
+        knobs: Values that are fixed and not searched; ``max_passages`` is the budget of every arm. Default 5.
+        settings: How much is tried.
+        sizes: Questions in train, dev and test. Default 30 %, 30 % and 40 % of all.
+        embedder: What a collection that is named was built with. Default ``embedded``.
+        engine: What is searched with. Default: the technique's own, else dense.
+        reranker: A cross-encoder, or its name or path, for a technique that reranks.
+        rewriter: Folder of a rewriter, which the technique asks in place of the LM.
+        reader_check: So many further questions that the splits leave over, or the questions, which closed book and
+            oracle evidence meet.
+        home: The working folder. Default ``$QUERYWRIGHT_HOME`` or ``.querywright``.
+        progress: Called with what, done and total as work proceeds.
+        changes: Fields of ``CompileSettings``, such as ``n_trials=10``. The objective is ``decision_useful`` where dev
+            is labelled, else ``accuracy``, unless it is given.
+
+    Returns:
+        ``verdict``, ``sentence``, ``program``, ``save(path)``, ``report(path)``, ``to_pandas()``; and asked as it is.
+
+    Raises:
+        InputError: Something cannot be used; it names what, and what may be given.
+        OutageError: The LM is out of reach; answers so far are kept, nothing is chosen.
+    """
+    given = settings or CompileSettings(objective="auto")
+    try:
+        given = replace(given, **changes)
+    except TypeError as error:
+        known = ", ".join(CompileSettings.__dataclass_fields__)
+        raise InputError(f"compile takes the settings {known}, but got {', '.join(changes)}") from error
+    return compiled(
+        technique, questions, workspace=_workspace(home, lm), retriever=retriever, reader=reader, knobs=knobs or {},
+        settings=given, sizes=sizes, embedder=embedder, engine=engine, reranker=reranker,
+        rewriter=None if rewriter is None else Path(rewriter), reader_check=reader_check, progress=progress, tell=_warn,
+    )  # fmt: skip
+
+
+def compiled(
+    technique: str,
+    questions: Any,
+    *,
+    workspace: Callable[[], Workspace],
+    retriever: Any,
+    reader: str | None,
+    knobs: Mapping[str, Any],
+    settings: CompileSettings,
+    progress: Progress | None,
+    tell: Tell,
+    sizes: tuple[int, int, int] | None = None,
+    embedder: Any = "embedded",
+    engine: str | None = None,
+    reranker: Any = None,
+    rewriter: Path | None = None,
+    reader_check: int | Sequence[Question] = 0,
+    reading: Mapping[str, Any] | None = None,
+) -> Tuned:
+    """``compile``, with a workspace that is opened once everything was checked.
+
+    Args:
+        technique: As ``compile`` has it, like all that is not told here.
+        questions: What is asked.
+        workspace: Opens working folder and LM.
+        retriever: What is searched.
+        reader: Of all arms.
+        knobs: Values, or their texts.
+        settings: How much is tried; the objective may be ``auto``.
+        sizes: Of the splits.
+        embedder: Of a collection.
+        engine: What is searched with.
+        reranker: For a technique that reranks.
+        rewriter: Folder of a rewriter.
+        reader_check: Further questions.
+        progress: Called as work proceeds.
+        tell: Says what a user should know meanwhile.
+        reading: ``columns``, ``limit`` and ``split`` of the questions.
+    """
+    if not isinstance(technique, str):
+        raise InputError(f"compile takes the name of a technique, such as hcqr, but got {technique!r:.80}")
+    needs_options = technique_class(technique).NEEDS_OPTIONS or reader == "multiple_choice"
+    values = knob_values(technique, knobs)
+    check_reader(reader)
+    searched = engine_for(technique, engine) or "dense"
+    check_reranker(technique, reranker)
+    check_rewriter(technique, rewriter)
+    tell_unlearnt(rewriter, [technique], tell)
+    if settings.objective != "auto":
+        objective_named(settings.objective)
+    asked, splits = _split(questions, sizes, settings.seed, needs_options, reading or {})
+    if settings.objective == "auto":
+        labelled = any(question.evidence for question in splits.dev)
+        settings = replace(settings, objective="decision_useful" if labelled else "accuracy")
+    read_by = reader_for(asked, reader)
+    if isinstance(reader_check, int):
+        reader_check = further_questions(reader_check, asked, splits, [read_by], settings.seed)
+    place = workspace()
+    writer = place.rewriter(rewriter, keep=True)
+    found = compile_program(
+        technique,
+        splits,
+        retriever=opened(place, retriever, embedder, searched),
+        lm=place.lm,
+        reader=read_by,
+        knobs=values,
+        settings=settings,
+        reader_check=reader_check,
+        reranker=open_reranker(reranker),
+        rewriter=writer,
+        progress=progress,
+    )
+    return Tuned(found, splits, place, writer)
+
+
+def _split(
+    questions: Any, sizes: tuple[int, int, int] | None, seed: int, needs_options: bool, reading: Mapping[str, Any]
+) -> tuple[list[Question], Splits]:
+    """All questions, and their splits: those that were given, or made here."""
+    options = True if needs_options else None
+    if isinstance(questions, Splits):
+        questions = questions._asdict()
+    if not isinstance(questions, Mapping):
+        asked = read_questions(questions, **reading, multiple_choice=options)
+        return asked, split_questions(asked, seed=seed, sizes=sizes)
+    dev = "dev" if "dev" in questions else "validation"
+    missing = [name for name in ("train", dev, "test") if name not in questions]
+    if missing:
+        raise InputError(
+            f"questions as splits need train, dev (or validation) and test, but {', '.join(missing)} is missing among "
+            f"{', '.join(map(str, questions))}; give all three, or one list of questions"
+        )
+    parts = Splits(*(read_questions(questions[name], multiple_choice=options) for name in ("train", dev, "test")))
+    return [question for part in parts for question in part], parts
+
+
+def _workspace(home: str | Path | None, lm: LM) -> Callable[[], Workspace]:
+    return lambda: Workspace.open(home, lm, tell=_warn)
+
+
+def _warn(text: str) -> None:
+    warnings.warn(text, stacklevel=4)

@@ -1,0 +1,138 @@
+"""Single names that commands and scripts are given: engines, readers, rerankers, rewriters and knobs, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from querywright.data.types import Question
+from querywright.errors import InputError
+from querywright.models.rewriters import read_rewriter
+from querywright.programs import READERS, check_takes_rewriter, takes_rewriter, technique_class
+from querywright.programs.hyperparameters import Knobs
+from querywright.retrieval.engines import check_engine
+from querywright.retrieval.rerank import CrossEncoderReranker, Reranker, resolve_reranker
+
+
+def engine_for(technique: str, named: str | None) -> str | None:
+    """The engine that a technique searches with.
+
+    Args:
+        technique: Its name.
+        named: The engine that was named for it; None when none was.
+
+    Returns:
+        The technique's own, else the named one; None when there is neither.
+
+    Raises:
+        InputError: The technique has another engine of its own.
+    """
+    own = technique_class(technique).ENGINE
+    named = None if named is None else check_engine(named)
+    if own is not None and named not in (None, own):
+        raise InputError(f"{technique} searches with the engine {own}, not with {named}; leave the engine out")
+    return own or named
+
+
+def check_reranker(technique: str, reranker: Reranker | str | None) -> None:
+    """Raise when a reranker is named that the technique would not ask, or that there cannot be."""
+    if reranker is None:
+        return
+    if not technique_class(technique).USES_RERANKER:
+        raise InputError(f"{technique} does not rerank; leave --reranker out, or use a technique that does")
+    if isinstance(reranker, str):
+        resolve_reranker(reranker)
+
+
+def open_reranker(reranker: Reranker | str | None) -> Reranker | None:
+    """Load the reranker that was named, so that a missing model is told before anything is spent."""
+    if not isinstance(reranker, str):
+        return reranker
+    found: CrossEncoderReranker = resolve_reranker(reranker)
+    found.load()
+    return found
+
+
+def check_rewriter(technique: str, rewriter: Path | None) -> None:
+    """Raise when a rewriter is named that the technique would not ask, or that is no folder of one."""
+    if rewriter is not None:
+        check_takes_rewriter(technique_class(technique))
+        read_rewriter(rewriter)
+
+
+def tell_unlearnt(rewriter: Path | None, techniques: Iterable[str], tell: Callable[[str], object]) -> None:
+    """Say, in one line, which techniques ask a rewriter that did not learn their prompts.
+
+    Args:
+        rewriter: Its folder; nothing is said without one.
+        techniques: Names of those that ask it; one that writes nothing asks nobody, and is left out.
+        tell: Says it.
+    """
+    if rewriter is None:
+        return
+    found = read_rewriter(rewriter)
+    strange = sorted({name for name in techniques if takes_rewriter(technique_class(name))} - set(found.techniques))
+    if strange:
+        tell(
+            f"the rewriter {found.name} learnt the prompts of {', '.join(found.techniques)}, and not of "
+            f"{', '.join(strange)}: measure it there before you rely on it (querywright rewriter evaluate)"
+        )
+
+
+def pairs(values: Iterable[str], option: str) -> dict[str, str]:
+    """``NAME=VALUE`` texts as a mapping.
+
+    Args:
+        values: The texts.
+        option: What they were given to.
+    """
+    found: dict[str, str] = {}
+    for value in values:
+        name, separator, rest = value.partition("=")
+        name = name.strip()
+        if not separator or not name or not rest.strip():
+            raise InputError(f"{option} takes NAME=VALUE, but got {value!r}")
+        if name in found:
+            raise InputError(f"{option} {name} is given twice: {found[name]!r} and {rest.strip()!r}")
+        found[name] = rest.strip()
+    return found
+
+
+def knob_values(technique: str, given: Mapping[str, Any], *, strict: bool = True) -> dict[str, Any]:
+    """Knobs in the types of a technique.
+
+    Args:
+        technique: Its name.
+        given: Values, or their texts, by knob.
+        strict: Refuse a knob that the technique does not have; otherwise leave it out.
+    """
+    knobs = Knobs(technique_class(technique).KNOBS)
+    return {
+        name: knobs.knob(name).parse(value) if isinstance(value, str) else value
+        for name, value in given.items()
+        if strict or name in knobs
+    }
+
+
+def check_reader(reader: str | None) -> None:
+    """Raise when there is no such reader."""
+    known = ["auto", *READERS, "none"]
+    if reader is not None and reader not in known:
+        raise InputError(f"unknown reader {reader!r}; the readers are: {', '.join(known)}")
+
+
+def reader_for(questions: Sequence[Question], reader: str | None) -> str | None:
+    """The reader of that name; ``auto`` chooses between options where every question has them."""
+    if reader == "none":
+        return None
+    if reader != "auto":
+        return reader
+    return "multiple_choice" if all(question.options for question in questions) else "short_answer"
+
+
+def of_grounded(reader: str | None) -> list[str]:
+    """What must be known of closed book where it has this reader."""
+    if reader is None or not READERS[reader].GROUNDED:
+        return []
+    return [f"the reader {reader} declines where it has no passages: closed book tells nothing of the LM"]

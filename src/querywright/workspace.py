@@ -1,0 +1,188 @@
+"""The working folder of a command or script: its store, the LMs that share a ledger, and the collections in it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from querywright.errors import InputError, OutageError, QuerywrightError
+
+if TYPE_CHECKING:
+    import dspy
+
+    from querywright.models.budget import Budget
+    from querywright.models.store import Store
+    from querywright.models.usage import Ledger
+    from querywright.retrieval.engines import CollectionRetriever
+
+SLOW_SECONDS = 2.0
+
+Tell = Callable[[str], object]
+
+
+@dataclass(slots=True)
+class Workspace:
+    """A working folder and an LM.
+
+    Args:
+        home: The folder.
+        store: Where answers, vectors and judgements are kept.
+        ledger: What all LMs cost.
+        lm: The LM.
+        budget: What its calls are paid from.
+        tell: Says what a user should know meanwhile.
+    """
+
+    home: Path
+    store: Store
+    ledger: Ledger
+    lm: dspy.LM
+    budget: Budget | None = None
+    tell: Tell = print
+
+    @classmethod
+    def open(
+        cls,
+        home: str | Path | None = None,
+        lm: str | dspy.LM = "embedded",
+        *,
+        api_base: str | None = None,
+        api_key: str | None = None,
+        max_calls: int | None = None,
+        tell: Tell = print,
+    ) -> Workspace:
+        """Open the working folder and make the LM ready.
+
+        Args:
+            home: The folder. Default ``$QUERYWRIGHT_HOME`` or ``.querywright``.
+            lm: Its name, or any ``dspy.LM``.
+            api_base: Address of its server.
+            api_key: Key of its service.
+            max_calls: Calls that it may be asked. Default any number.
+            tell: Says what a user should know meanwhile. Default ``print``.
+
+        Raises:
+            ModelError: The LM is unknown, or its file or package is missing.
+        """
+        from querywright.home import home as working_folder
+        from querywright.models.budget import Budget
+        from querywright.models.lm import engine_of
+        from querywright.models.store import open_store
+        from querywright.models.usage import Ledger
+
+        folder = working_folder(None if home is None else Path(home))
+        # The re-encoded model and everything else that a library of ours writes goes to the same folder.
+        os.environ["QUERYWRIGHT_HOME"] = str(folder.resolve())
+        store, ledger = open_store(folder), Ledger()
+        budget = None if max_calls is None else Budget(None, "the command", calls=max_calls)
+        opened = _lm(lm, store, ledger, budget, api_base, api_key)
+        return cls(folder, engine_of(opened).store or store, engine_of(opened).ledger, opened, budget, tell)
+
+    def another_lm(
+        self, lm: str, *, api_base: str | None = None, api_key: str | None = None, max_calls: int | None = None
+    ) -> dspy.LM:
+        """A second LM with the same store and ledger, and a limit of calls of its own."""
+        from querywright.models.budget import Budget
+
+        budget = None if max_calls is None else Budget(None, "another LM", calls=max_calls)
+        return _lm(lm, self.store, self.ledger, budget, api_base, api_key)
+
+    def rewriter(self, folder: str | Path | None, *, keep: bool = False) -> dspy.LM | None:
+        """The LM of a rewriter, with the same store, ledger and limit of calls; None where none is named.
+
+        Args:
+            folder: The rewriter's.
+            keep: Whether a copy is kept in the working folder, for programs that are saved; the folder that was
+                given is what runs, for its base may lie beside it. Default False.
+        """
+        if folder is None:
+            return None
+        from querywright.optimize.artifacts.rewriters import keep_rewriter, open_rewriter
+
+        folder = Path(folder)
+        if keep and keep_rewriter(folder, self.home) is None:
+            self.tell(
+                f"the rewriter {folder.name!r} is too large to be copied; give --rewriter with what is saved here"
+            )
+        return open_rewriter(folder, store=self.store, ledger=self.ledger, budget=self.budget)
+
+    def retriever(self, collection: str, embedder: Any = "embedded", engine: str = "dense") -> CollectionRetriever:
+        """Open a collection.
+
+        Args:
+            collection: Its name.
+            embedder: The embedder, or its name.
+            engine: What it is searched with. Default dense.
+        """
+        from querywright.models.embedder import resolve_embedder
+        from querywright.retrieval.engines import LEXICAL, open_retriever
+
+        if engine in LEXICAL:
+            embedder = None
+        return open_retriever(
+            collection,
+            engine=engine,
+            embedder=resolve_embedder(embedder, store=self.store) if isinstance(embedder, str) else embedder,
+            home=self.home,
+            progress=_when_slow(f"the BM25 index of {collection}", self.tell),
+        )
+
+    def cost_line(self) -> str:
+        """What all LM calls cost."""
+        total = self.ledger.total
+        dollars = f"; {total.dollars:.4f} US dollars estimated" if total.dollars else ""
+        return (
+            f"LM calls: {total.calls} made, {total.saved} saved; {total.tokens} tokens; "
+            f"{total.seconds:.0f} LM seconds{dollars}"
+        )
+
+
+def _lm(
+    lm: Any, store: Store, ledger: Ledger, budget: Budget | None, api_base: str | None, api_key: str | None
+) -> dspy.LM:
+    from querywright.models.lm import as_lm, resolve_lm
+
+    if not isinstance(lm, str):
+        return as_lm(lm, store=store, ledger=ledger, budget=budget)
+    if (api_base or api_key) and (lm == "embedded" or lm.startswith("gguf:")):
+        raise InputError(
+            f"the LM {lm!r} runs in this process and has no address and no key; with --api-base or --api-key-env "
+            "name a remote one, such as --lm openai/MODEL"
+        )
+    return resolve_lm(lm, store=store, ledger=ledger, budget=budget, api_base=api_base, api_key=api_key)
+
+
+def _when_slow(what: str, tell: Tell) -> Callable[[int, int], None]:
+    """Progress that is silent for work of less than two seconds, and then says twice at most what is going on."""
+    begin, said = time.monotonic(), False
+
+    def update(done: int, total: int) -> None:
+        nonlocal said
+        seconds = time.monotonic() - begin
+        if seconds < SLOW_SECONDS:
+            return
+        if done == total:
+            tell(f"{what}: built in {seconds:.0f} s, and kept")
+        elif not said:
+            tell(f"{what}: building, {done} of {total} passages")
+            said = True
+
+    return update
+
+
+@contextlib.contextmanager
+def lm_failures() -> Iterator[None]:
+    """Give an LM's failure that nothing caught as the end of the run, without a traceback."""
+    from dspy.utils.exceptions import LMError
+
+    try:
+        yield
+    except QuerywrightError:
+        raise
+    except LMError as error:
+        raise OutageError(f"the LM did not answer: {error}; answers received so far are kept") from error
