@@ -50,7 +50,10 @@ from querywright.workspace import Workspace
 
 DEFAULT_TECHNIQUES = ("closed_book", "plain", "hcqr")
 SHOWN_WARNINGS = 3
-LACKING = {"support": "a reader that names its support (the reader grounded)"}
+LACKING = {
+    "support": "a reader that names its support (--reader grounded)",
+    "sentences": "support by sentences, which no question and no reader here has (see joint_passage_f1)",
+}
 """What a metric needs, in words, where its name alone does not tell."""
 
 

@@ -11,8 +11,9 @@ from querywright.errors import InputError
 from querywright.models.rewriters import read_rewriter
 from querywright.programs import READERS, check_takes_rewriter, takes_rewriter, technique_class
 from querywright.programs.hyperparameters import Knobs
+from querywright.retrieval import rerank
 from querywright.retrieval.engines import check_engine
-from querywright.retrieval.rerank import CrossEncoderReranker, Reranker, resolve_reranker
+from querywright.retrieval.rerank import CrossEncoderReranker, Reranker
 
 
 def engine_for(technique: str, named: str | None) -> str | None:
@@ -42,14 +43,14 @@ def check_reranker(technique: str, reranker: Reranker | str | None) -> None:
     if not technique_class(technique).USES_RERANKER:
         raise InputError(f"{technique} does not rerank; leave --reranker out, or use a technique that does")
     if isinstance(reranker, str):
-        resolve_reranker(reranker)
+        rerank.resolve_reranker(reranker)
 
 
 def open_reranker(reranker: Reranker | str | None) -> Reranker | None:
     """Load the reranker that was named, so that a missing model is told before anything is spent."""
     if not isinstance(reranker, str):
         return reranker
-    found: CrossEncoderReranker = resolve_reranker(reranker)
+    found: CrossEncoderReranker = rerank.resolve_reranker(reranker)
     found.load()
     return found
 

@@ -160,7 +160,7 @@ def test_a_folder_with_other_files_is_left_alone(compared, server):
     Path("results/mine.txt").write_text("precious")
     done = compared("plain")
     assert done.status == 2
-    assert "'results' holds files that are no results; give another folder with --out" in done.err
+    assert "'results' exists and is no folder of results; give another folder with --out" in done.err
     assert [path.name for path in Path("results").iterdir()] == ["mine.txt"]
 
 

@@ -201,7 +201,7 @@ def test_artifacts(wrong, cli, artifact, questions, server, passages, write):
     says(told(cut), "program.json was changed", "compile again")
     cut = copied(artifact, "cut-manifest")
     (cut / "manifest.json").write_bytes((artifact / "manifest.json").read_bytes()[:200])
-    says(told(cut), "manifest.json", "cut off or edited")
+    says(told(cut), "manifest.json", "it is no JSON")
     less = copied(artifact, "less")
     (less / "golden.jsonl").unlink()
     says(told(less), "golden.jsonl is missing")
