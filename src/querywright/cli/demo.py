@@ -32,7 +32,7 @@ def demo(
     from querywright.data import load_sample, split_questions
     from querywright.data.splits import left_over
     from querywright.models.embedder import resolve_embedder
-    from querywright.optimize.study.compile import CompileSettings
+    from querywright.optimize.results import CompileSettings
     from querywright.retrieval.index import build_collection
 
     check_folder(save_to, "--out")
