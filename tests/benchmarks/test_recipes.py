@@ -53,19 +53,3 @@ def test_each_recipe_begins_with_the_rewriter_and_draws_as_many_samples(benchmar
         benchmark.main(small)
     with pytest.raises(SystemExit, match="there is no rewriter at nowhere"):
         benchmark.main([*small, "--rewriter", str(tmp_path / "nowhere")])
-
-
-def test_the_weights_are_those_of_the_rewriter_and_another_form_is_refused(benchmark, small, tmp_path):
-    from safetensors.torch import load_file, save_file
-
-    folder = tmp_path / "random"
-    policy = benchmark.started(folder, "cpu")
-    known = load_file(folder / "adapter.safetensors")
-    mine = policy.parameters()
-    assert len(mine) == len(known)
-    for name, one in mine.items():
-        assert (one == known[benchmark._filed(name)]).all()
-    first = next(iter(known))
-    save_file({name: one for name, one in known.items() if name != first}, folder / "adapter.safetensors")
-    with pytest.raises(SystemExit, match="take one of the embedded model with LoRA"):
-        benchmark.started(folder, "cpu")

@@ -42,13 +42,6 @@ def test_what_cannot_be_trained_is_said_at_once(
     assert not Path("r").exists()
 
 
-def test_a_folder_of_other_files_is_not_written_into(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "r").mkdir()
-    (tmp_path / "r" / "letter.txt").write_text("mine", encoding="utf-8")
-    assert run([*SAMPLE, "--home", str(tmp_path / "home"), "--out", str(tmp_path / "r")]) == 2
-    assert "holds files that are not of a rewriter" in capsys.readouterr().err
-
-
 def work_folder(folder: Path) -> Path:
     (folder / "reinforce").mkdir(parents=True)
     recipe = {"name": "ours", "steps": 4}

@@ -119,30 +119,6 @@ def test_what_cannot_be_collected_is_said_at_once(collect: Any, server: Any, opt
     assert Path("mine.txt").read_text() == "mine\n"
 
 
-def test_without_a_teacher_another_base_cannot_collect(cli: Any, vague: Path, collection: str) -> None:
-    refused = cli("rewriter", "collect", vague, "--collection", collection, "--base", "some/model", "--out", "a.jsonl")
-    assert refused.status == 2
-    assert "give --teacher NAME" in refused.err
-
-
-def test_pairs_of_two_collections_are_taken_by_a_training_and_leaks_are_refused(
-    cli: Any, collect: Any, vague: Path, collection: str
-) -> None:
-    assert collect("--out", "a.jsonl").status == 0
-    assert collect("--out", "b.jsonl", "--seed", "4").status == 0
-    split = split_questions(read_questions(vague), sizes=SIZES)
-    held = {one.id for one in (*split.dev, *split.test)}
-    leaking = [pair for pair in read_pairs(Path("b.jsonl")) if pair.question in held]
-    assert leaking  # the other seed has other train questions
-    refused = cli(
-        "rewriter", "train", vague, "--collection", collection, "--out", "r", "--sizes", "4,3,3", "--stages", "warmup",
-        "--base", "some/model", "--pairs", "a.jsonl", "--pairs", "b.jsonl",
-    )  # fmt: skip
-    count = len(read_pairs(Path("a.jsonl"))) + len(read_pairs(Path("b.jsonl")))
-    assert refused.status == 2
-    assert f"{len(leaking)} of the {count} pairs of --pairs are of dev or test questions" in refused.err
-
-
 def test_the_evidence_teaches_names_and_options_without_an_lm(
     cli: Any, write: Callable[..., Path], server: Any
 ) -> None:
@@ -168,15 +144,6 @@ def test_the_evidence_teaches_names_and_options_without_an_lm(
     for pair in pairs:
         queries = json.loads(pair.text)["queries"]
         assert queries[0].removesuffix(f" word{pair.question[1:]} none") == f"what is it of Thing{pair.question[1:]}?"
-
-
-def test_a_technique_that_the_evidence_cannot_teach_is_refused(cli: Any, vague: Path, collection: str) -> None:
-    done = cli(
-        "rewriter", "collect", vague, "--collection", collection, "--technique", "step_back", "--teacher", "evidence",
-        "--sizes", "4,3,3", "--out", "a.jsonl",
-    )  # fmt: skip
-    assert done.status != 0
-    assert "not step_back" in " ".join(done.err.split())
 
 
 def test_what_was_asked_of_passages_is_for_the_writer_of_questions(

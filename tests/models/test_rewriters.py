@@ -18,10 +18,10 @@ from querywright.errors import ArtifactError, ModelError
 from querywright.models import rewriters
 from querywright.models.adapter import PromptAdapter
 from querywright.models.engine_errors import LMModelError
-from querywright.models.hf import Base, encode, load_base, load_tokenizer
+from querywright.models.hf import Base, load_base
 from querywright.models.lm import engine_of, resolve_lm
 from querywright.models.rewriter_bases import RewriterBase, describe_base, find_base, save_weights
-from querywright.models.rewriters import read_rewriter, write_rewriter
+from querywright.models.rewriters import check_target, read_rewriter, write_rewriter
 from querywright.models.transformers_engine import load_rewriter, rewriter_engine
 
 HERE = Path(__file__).parent
@@ -141,21 +141,6 @@ def test_a_prompt_that_does_not_fit_is_an_error_and_a_stop_cuts(made):
     assert (cut.text, cut.finish_reason) == (whole.text[: whole.text.index(whole.text[3])], "stop")
 
 
-def test_an_answer_has_the_room_that_the_prompt_leaves(made):
-    engine = rewriter_engine(read_rewriter(made / "mine"))
-    assert "dtype=float32" in engine.answers_identity or torch.cuda.is_available()
-    base = engine._loaded()
-    prompt = len(encode(base.tokenizer, base.kind, [("user", "why?")]))
-    for left, fits in ((20, True), (15, False)):
-        base.model.config.max_position_embeddings = prompt + left
-        request = dspy.lm15.Request(model="m", messages=(dspy.lm15.Message.user("why?"),))
-        if fits:
-            assert 0 < engine.complete(request).usage.output_tokens <= left
-        else:
-            with pytest.raises(dspy.ContextWindowExceededError):
-                engine.complete(request)
-
-
 def ask(engine: Any, **config: Any) -> Any:
     messages = (dspy.lm15.Message.user("why?"),)
     return engine.complete(
@@ -178,18 +163,6 @@ def test_a_whole_model_is_a_rewriter_too(tmp_path, kind):
         torch.equal(one, other) for one, other in zip(again.model.parameters(), base.model.parameters(), strict=True)
     )
     assert resolve_lm(f"rewriter:{tmp_path / 'whole'}", max_tokens=4)("why?")
-
-
-def test_a_whole_model_made_from_the_embedded_one_brings_its_tokenizer(tmp_path):
-    tokenizer = load_tokenizer("embedded")
-    model = TINY["tiny_causal"](layers=1)[0]
-    model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
-    save_weights(Base(model, tokenizer, "causal"), tmp_path / "weights")
-    rewriter = write(tmp_path / "whole", tmp_path / "weights", describe_base("embedded"))
-    assert rewriter.form == "full"
-    again = load_rewriter(rewriter)
-    chat = [("system", "Rewrite."), ("user", "why <|im_end|> 12345 kg?")]
-    assert encode(again.tokenizer, again.kind, chat) == encode(tokenizer, "causal", chat)
 
 
 def forge(file: Path, **changes: Any) -> None:
@@ -264,6 +237,12 @@ def test_an_older_one_is_replaced_whole_or_stays(place, monkeypatch):
         write(place / "mine", place / "weights", base, recipe="paper")
     assert read_rewriter(place / "mine") == newer
     assert newer.checksum != before
+    (place / "mine" / "notes.txt").write_text("mine")
+    for check in (check_target, lambda path: write(path, place / "weights", base)):
+        with pytest.raises(ArtifactError, match=r"'notes.txt'; they would be lost"):
+            check(place / "mine")
+        with pytest.raises(ArtifactError, match="is a file or a link"):
+            check(place / "mine" / "notes.txt")
     assert sorted(path.name for path in place.iterdir()) == ["mine", "tiny", "weights"]
 
 
@@ -275,12 +254,6 @@ def test_one_that_a_killed_writer_set_aside_is_found_and_put_back(place):
     write(place / "mine", place / "weights", base, recipe="seed")
     assert read_rewriter(place / "mine").recipe == "seed"
     assert sorted(path.name for path in place.iterdir()) == ["mine", "tiny", "weights"]
-
-
-def test_other_files_are_not_replaced(place):
-    (place / "mine" / "notes.txt").write_text("mine")
-    with pytest.raises(ArtifactError, match=r"'notes.txt'; they would be lost"):
-        write(place / "mine", place / "weights", describe_base(str(place / "tiny")))
 
 
 def test_what_is_loaded_is_what_was_opened(place):
