@@ -22,7 +22,7 @@ from querywright.optimize.decisions import decision_rows
 from querywright.optimize.diagnosis import MEANING, Diagnosis, Stage
 from querywright.optimize.evaluate import Evaluation
 from querywright.optimize.figures import STAGE_COLOURS, Figure
-from querywright.optimize.tables import clean, cut, table_rows
+from querywright.optimize.tables import clean, cut, percent, table_rows
 
 POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; "
@@ -175,6 +175,7 @@ def _templates() -> jinja2.Environment:
     )
     made.filters |= {
         "cut": cut,
+        "percent": percent,
         "json": _json,
         "plain_json": functools.partial(json.dumps, ensure_ascii=False, default=str),
     }

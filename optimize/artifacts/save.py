@@ -10,8 +10,8 @@ from querywright.data.splits import Splits, data_hash
 from querywright.data.types import Question
 from querywright.optimize.artifacts.files import ArtifactManifest, Golden, write_artifact
 from querywright.optimize.evaluate import evaluate
+from querywright.optimize.report import render
 from querywright.optimize.results import Compiled, objective_metrics, today
-from querywright.optimize.tables import percent
 from querywright.programs import RAG
 from querywright.retrieval.engines import opened
 
@@ -103,37 +103,22 @@ def save_program(
 
 def card(name: str, compiled: Compiled, lm: str, created: str, data: Mapping[str, Any]) -> str:
     """The README.md of an artifact."""
-    program = compiled.program
-    knobs = "\n".join(f"| {key} | {value} |" for key, value in program.technique.knobs.items())
     sizes = ", ".join(f"{part.replace('_', ' ')} {of['n']}" for part, of in data.items())
+    arms = f"{len(compiled.arms)} arms by {compiled.settings.objective}"
     own = [metric for metric in objective_metrics(compiled.settings.objective) if metric not in CARD_METRICS]
-    metrics = [*own, *CARD_METRICS]
-    test = "\n".join(
-        f"| {row.name} | {len(row.rows)} | " + " | ".join(percent(row.mean(m)) for m in metrics) + " |"
-        for row in compiled.test
-    )
-    verdicts = "\n".join(f"- {one.sentence}" for one in compiled.comparisons)
     reader = "chosen" if compiled.reader_demos else "none"
-    return f"""# {name}
-
-{program.technique.TITLE}, compiled by querywright on {created} for the LM `{lm}`.
-
-**{compiled.sentence}.**
-
-Chosen on dev from {len(compiled.arms)} arms by {compiled.settings.objective}: **{compiled.recommended}**.
-Questions: {sizes}. Demonstrations of the reader: {reader}.
-
-| knob | value |
-| --- | --- |
-{knobs}
-
-On test, met once, every arm with the same reader unless its name says otherwise; mean and 95 % interval:
-
-| arm | n | {" | ".join(metrics)} |
-| --- | --- |{" --- |" * len(metrics)}
-{test}
-
-{verdicts}
-
-Load it with `querywright.load("path/to/{name}")`: the path of this folder, as your program sees it.
-"""
+    return render(
+        "program.md",
+        name=name,
+        program=compiled.program,
+        made=f", compiled by querywright on {created} for the LM `{lm}`.",
+        sentence=compiled.sentence,
+        said=[
+            f"Chosen on dev from {arms}: **{compiled.recommended}**.",
+            f"Questions: {sizes}. Demonstrations of the reader: {reader}.",
+        ],
+        tested=compiled.test,
+        note=", every arm with the same reader unless its name says otherwise",
+        metrics=[*own, *CARD_METRICS],
+        sentences=[one.sentence for one in compiled.comparisons],
+    )

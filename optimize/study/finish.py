@@ -12,6 +12,7 @@ from querywright.models.usage import Cost
 from querywright.optimize.artifacts.save import save_program
 from querywright.optimize.evaluate import finite
 from querywright.optimize.program_state import predictor_states
+from querywright.optimize.report import render
 from querywright.optimize.results import NO_REWRITING, today
 from querywright.optimize.study.holdout import Tested, meet_test
 from querywright.optimize.study.resources import Bench
@@ -19,7 +20,6 @@ from querywright.optimize.study.select import choose
 from querywright.optimize.study.spec import AS_WRITTEN
 from querywright.optimize.study.trial import Worker
 from querywright.optimize.study.types import TrialRecord
-from querywright.optimize.tables import percent
 from querywright.programs import RAG
 
 GOLDEN = 3
@@ -135,30 +135,17 @@ def _save(bench: Bench, tested: Tested, outcome: Mapping[str, Any], folder: Path
 
 
 def _card(called: str, name: str, bench: Bench, program: RAG, tested: Tested) -> str:
-    knobs = "\n".join(f"| {key} | {value} |" for key, value in program.technique.knobs.items())
-    rows = [*tested.rows, *tested.references]
-    metrics = list(dict.fromkeys(metric for one in rows for metric in one.metrics))
-    test = "\n".join(
-        f"| {one.name} | {len(one.rows)} | " + " | ".join(percent(one.mean(metric)) for metric in metrics) + " |"
-        for one in rows
-    )
+    tested_on = [*tested.rows, *tested.references]
     advice = "" if name == tested.recommended else f" What the study recommends is **{tested.recommended}**."
-    origin = f"from the study `{bench.spec.name}` of {today()} for the LM `{bench.lm.model}`"
-    return f"""# {called}
-
-{program.technique.TITLE} ({name}), {origin}.{advice}
-
-**{tested.sentence}.**
-
-| knob | value |
-| --- | --- |
-{knobs}
-
-On test, met once; mean and 95 % interval:
-
-| arm | n | {" | ".join(metrics)} |
-| --- | --- |{" --- |" * len(metrics)}
-{test}
-
-Load it with `querywright.load("path/to/{called}")`: the path of this folder, as your program sees it.
-"""
+    return render(
+        "program.md",
+        name=called,
+        program=program,
+        made=f" ({name}), from the study `{bench.spec.name}` of {today()} for the LM `{bench.lm.model}`.{advice}",
+        sentence=tested.sentence,
+        said=(),
+        tested=tested_on,
+        note="",
+        metrics=list(dict.fromkeys(metric for one in tested_on for metric in one.metrics)),
+        sentences=(),
+    )

@@ -15,6 +15,7 @@ from querywright.models.adapter import PromptAdapter
 from querywright.optimize.artifacts.files import ArtifactManifest
 from querywright.optimize.artifacts.loaded import LoadedProgram
 from querywright.optimize.artifacts.save import save_program
+from querywright.optimize.report import render
 from querywright.optimize.results import today
 
 if TYPE_CHECKING:
@@ -118,11 +119,13 @@ def save_module(
         shown = [{key: value for key, value in demo.items() if key in fields} for demo in predictor.demos]
         predictor.demos = [dspy.Example(**demo) for demo in shown if demo]
     origin = module.origin.manifest
-    name = Path(path).resolve().name
-    card = (
-        f"# {name}\n\n{program.technique.TITLE}, tuned inside a larger DSPy program on {today()} for the LM "
-        f"`{used.model}`. It began as the artifact {origin.id}.\n\n"
-        f'Load it with `querywright.load("path/to/{name}")`: the path of this folder, as your program sees it.\n'
+    card = render(
+        "program.md",
+        name=Path(path).resolve().name,
+        program=program,
+        made=f", tuned inside a larger DSPy program on {today()} for the LM `{used.model}`. It began as the artifact "
+        f"{origin.id}.",
+        **dict.fromkeys(("sentence", "said", "tested", "sentences"), ()),
     )
     made = {"tuned_in": "a larger DSPy program", "began_as": origin.digest}
     return save_program(path, program, lm=used, asked=asked, threads=threads, made=made, card=card)
