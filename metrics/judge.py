@@ -22,7 +22,6 @@ from querywright.data.judged import Case
 from querywright.data.types import Passage, Question
 from querywright.errors import DataError, PromptTooLongError
 from querywright.models.adapter import show_passages
-from querywright.models.memo import ask
 
 _FIELD_MARKER = re.compile(r"\[\[(?=\s*##)")
 
@@ -87,7 +86,7 @@ class Judge(dspy.Module):
         Raises:
             AdapterParseError: The LM's answer could not be read as a label.
         """
-        return ask(self.label, parts)
+        return self.label(**parts)
 
     def lacks(self, case: Case) -> str:
         """The first part that it needs and the case does not have; empty when all is there.

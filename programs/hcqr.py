@@ -17,7 +17,6 @@ from typing import Any, Literal
 
 import dspy
 
-from querywright.models.late import LateSignature
 from querywright.programs.base import FUSION, RRF_K, TOP_K, Plan, Technique
 from querywright.programs.hyperparameters import Knob
 from querywright.programs.query_cleaning import one_line
@@ -95,7 +94,7 @@ class HCQR(Technique):
         """Hypothesis, then queries; each step that cannot be read falls back to something plainer."""
         choice: Any = Literal[tuple(options)]
         tuned: Any = self.form_hypothesis.signature
-        signature = LateSignature(tuned, "best_guess", {"type_": choice})
+        signature = tuned.with_updated_fields("best_guess", type_=choice)
         made = await self.ask(self.form_hypothesis, signature=signature, question=question, options=list(options))
         if made is None:
             return Plan((Query(question),), fallbacks=("hypothesis",))

@@ -85,4 +85,6 @@ class HyDE(Technique):
         lm = own or self.asked
         if "seed" in getattr(lm, "supported_params", ()):
             config["seed"] = number
+        else:
+            config["rollout_id"] = number
         return config

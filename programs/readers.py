@@ -18,7 +18,6 @@ from querywright.data.declined import DECLINED, says_declined
 from querywright.data.types import Passage
 from querywright.errors import TechniqueError
 from querywright.models.adapter import show_passages
-from querywright.models.late import LateSignature
 from querywright.programs.base import Finding, checked_options
 from querywright.programs.steps import Use, drive, drive_async
 
@@ -157,7 +156,7 @@ class MultipleChoiceReader(Reader):
                 "give options, or use the reader short_answer"
             )
         choice: Any = Literal[tuple(options)]
-        return LateSignature(self.predict.signature, "answer", {"type_": choice})
+        return self.predict.signature.with_updated_fields("answer", type_=choice)
 
 
 class ShortAnswerReader(Reader):
@@ -201,7 +200,7 @@ class GroundedReader(Reader):
             "question": question,
             "options": texts,
         }
-        signature = LateSignature(self.predict.signature, "passage_numbers", {"highest": len(passages)})
+        signature = self.predict.signature.with_updated_fields("passage_numbers", highest=len(passages))
         fields, fallbacks = await self._ask(signature, inputs)
         answer = _answer(fields)
         if _says_no(fields.get("passages_hold_the_answer")) or (answer and says_declined(answer)):

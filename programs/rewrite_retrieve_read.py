@@ -14,7 +14,6 @@ from typing import Any
 
 import dspy
 
-from querywright.models.late import LateSignature
 from querywright.programs.base import FUSION, MAX_PASSAGES, N_WRITTEN, RRF_K, TOP_K, Plan, Technique
 from querywright.programs.hyperparameters import Knob
 from querywright.programs.query_cleaning import query_texts
@@ -74,7 +73,7 @@ class RewriteRetrieveRead(Technique):
             return Plan((Query(question),))
         return Plan(tuple(Query(text, "rewrite") for text in texts))
 
-    def _asking(self, limit: int, may_skip: bool) -> LateSignature:
+    def _asking(self, limit: int, may_skip: bool) -> Any:
         """The rewriter's signature, tuned instructions and all, and how many queries it may write.
 
         A small model takes a number that stands beside a field for the field's value, so it stands here.
@@ -82,4 +81,4 @@ class RewriteRetrieveRead(Technique):
         tuned: Any = self.rewriter.signature
         number = "one query" if limit == 1 else f"at most {limit} queries"
         none = ", or none if nothing has to be looked up" if may_skip else ""
-        return LateSignature(tuned, instructions=f"{tuned.instructions}\nWrite {number}{none}.")
+        return tuned.with_instructions(f"{tuned.instructions}\nWrite {number}{none}.")

@@ -17,7 +17,6 @@ from typing import Any, Generic, TypeVar
 import dspy
 from dspy.utils.exceptions import AdapterParseError
 
-from querywright.models.memo import ask, ask_async
 from querywright.programs.knn_demos import is_showing, shown
 
 T = TypeVar("T")
@@ -119,7 +118,7 @@ class Note(Step[None]):
 
 
 class Use(Step[Any]):
-    """Another module. What a predictor gave before is taken from the memo, where one is in use.
+    """Another module.
 
     Args:
         module: What is called.
@@ -129,30 +128,25 @@ class Use(Step[Any]):
     def __init__(self, module: dspy.Module, **inputs: Any) -> None:
         self._module: Any = module
         self._inputs = inputs
-        self._is_predictor = isinstance(module, dspy.Predict)
 
     def run(self) -> Any:
         """Call the module."""
-        inputs = {**self._inputs, **shown(self._module, self._inputs)}
-        return ask(self._module, inputs) if self._is_predictor else self._module(**inputs)
+        return self._module(**self._inputs, **shown(self._module, self._inputs))
 
     async def run_async(self) -> Any:
         """Call the module asynchronously."""
-        inputs = {**self._inputs, **await _shown_async(self._module, self._inputs)}
-        work = ask_async(self._module, inputs) if self._is_predictor else self._module.acall(**inputs)
-        return await work
+        return await self._module.acall(**self._inputs, **await _shown_async(self._module, self._inputs))
 
 
 class Ask(Step["dspy.Prediction | None"]):
     """One LM step: a prediction, or None when neither the answer nor the adapter's one repair could be read.
 
-    Only an unreadable answer is None: an outage, a budget stop or a bug goes up. What was asked before is taken from
-    the memo, where one is in use.
+    Only an unreadable answer is None: an outage, a budget stop or a bug goes up.
 
     Args:
         name: The predictor's name, for traces.
         predictor: What is asked.
-        inputs: Its inputs; ``signature`` (which may be a ``LateSignature``), ``config`` and ``lm`` are DSPy's own.
+        inputs: Its inputs; ``signature``, ``config`` and ``lm`` are DSPy's own.
     """
 
     def __init__(self, name: str, predictor: dspy.Predict, **inputs: Any) -> None:
@@ -163,7 +157,8 @@ class Ask(Step["dspy.Prediction | None"]):
     def run(self) -> dspy.Prediction | None:
         """Ask."""
         try:
-            return ask(self._predictor, {**self._inputs, **shown(self._predictor, self._inputs)})
+            made: dspy.Prediction = self._predictor(**self._inputs, **shown(self._predictor, self._inputs))
+            return made
         except AdapterParseError:
             return None
 
@@ -171,7 +166,8 @@ class Ask(Step["dspy.Prediction | None"]):
         """Ask asynchronously."""
         try:
             chosen = await _shown_async(self._predictor, self._inputs)
-            return await ask_async(self._predictor, {**self._inputs, **chosen})
+            made: dspy.Prediction = await self._predictor.acall(**self._inputs, **chosen)
+            return made
         except AdapterParseError:
             return None
 

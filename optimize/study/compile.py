@@ -14,7 +14,8 @@ from querywright.data import read_questions, split_questions
 from querywright.data.splits import Splits, marks
 from querywright.data.types import Question
 from querywright.errors import InputError
-from querywright.models.lm import engine_of
+from querywright.models.lm import as_lm, engine_of
+from querywright.models.store import Store
 from querywright.models.usage import Cost
 from querywright.optimize.artifacts.files import ArtifactManifest
 from querywright.optimize.artifacts.save import save_compiled
@@ -100,7 +101,7 @@ def compile_program(
         technique: A name in ``TECHNIQUES``.
         questions: ``Splits`` of train, dev and test questions, or all that ``read_questions`` takes, which is split.
         retriever: What is searched.
-        lm: An LM made by ``resolve_lm``; with a store, so that nothing is asked twice.
+        lm: Any DSPy LM. Answers of one without a store are kept in memory, so that nothing is asked twice.
         reader: A reader's name, or None to tune retrieval alone. Default ``auto``: ``multiple_choice`` where every
             question has options, else ``short_answer``.
         knobs: Values that are fixed and not searched; ``max_passages`` is the budget of every arm. Default 5.
@@ -138,6 +139,8 @@ def compile_program(
     fixed = {"max_passages": BUDGET, **(knobs or {})}
     _check(technique, splits, reader, fixed, settings, reader_check, reranker)
     _check_shared(technique, lm, rewriter)
+    store = Store()  # of answers that are kept nowhere else, so that no trial asks for them again
+    lm, rewriter = as_lm(lm, store=store), None if rewriter is None else as_lm(rewriter, store=store)
     spec = _study_of(technique, lm, reader, fixed, settings)
     bench = _bench_of(spec, technique, splits, as_retriever(retriever), lm, reranker)
     bench.reader_check, bench.rewriter, bench.progress = reader_check, rewriter, progress

@@ -7,13 +7,16 @@ import sys
 
 import dspy
 import pytest
+from dspy.utils.exceptions import LMServerError
 
 import querywright.models.embedded as embedded_module
-from querywright.errors import ModelError
+from querywright.errors import BudgetError, ModelError
+from querywright.models.budget import Budget
 from querywright.models.circuit_breaker import Limits
 from querywright.models.embedded import EMBEDDED_ID, EmbeddedEngine, EmbeddedSettings
 from querywright.models.engine import AsyncLMEngine, LMEngine
-from querywright.models.lm import engine_of, resolve_lm
+from querywright.models.lm import as_lm, engine_of, resolve_lm
+from querywright.models.response_parsing import text_response
 from querywright.models.store import open_store
 from querywright.models.usage import Ledger
 
@@ -161,3 +164,82 @@ def test_a_model_of_ones_own_may_write_longer_texts_than_the_embedded_one():
         resolve_lm(f"gguf:{embedded_module.packaged_file()}", settings=EmbeddedSettings(max_chars=7))
     ).inner.settings
     assert given.max_chars == 7
+
+
+class Own(dspy.BaseLM):
+    """An LM of somebody's own, with the interface of DSPy before 3.4."""
+
+    def forward(self, prompt=None, messages=None, **kwargs):
+        usage = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
+        choice = {"index": 0, "message": {"role": "assistant", "content": "tea"}, "finish_reason": "stop"}
+        return {"choices": [choice], "usage": usage, "model": self.model}
+
+
+def test_a_plain_dspy_lm_is_stored_counted_and_paid_for_like_any_other(chat_server):
+    server = chat_server("tea")
+    key = "sk-canary-0123456789abcdef"
+    mine = dspy.LM("openai/x", api_base=server.url, api_key=key, temperature=0.3, max_tokens=77, seed=4)
+    budget = Budget(None, "test", calls=1)
+    lm = as_lm(mine, store=open_store(), budget=budget)
+    assert [lm("What is drunk hot?") for _ in range(2)] == [["tea"], ["tea"]]
+    assert (server.count, engine_of(lm).ledger.total.saved, budget.spent.calls) == (1, 1, 1)
+    assert [server.bodies[0][name] for name in ("temperature", "seed")] == [0.3, 4]
+    assert lm.kwargs["max_tokens"] == 77
+    assert server.headers[0]["Authorization"] == f"Bearer {key}"
+    assert (mine.kwargs["api_key"], mine.history) == (key, [])
+    with pytest.raises(BudgetError):
+        lm("Another?")
+    named = resolve_lm("openai/x", api_base=server.url, api_key=key)
+    assert engine_of(named).identity == engine_of(lm).identity
+    assert key not in json.dumps(lm.dump_state())
+
+
+def test_its_failures_are_tried_again_and_show_no_key(chat_server):
+    key = "hunter2-hunter2"
+    server = chat_server({"status": 500, "body": {"error": {"message": f"boom {key}"}}})
+    lm = as_lm(dspy.LM("openai/x", api_base=server.url, api_key=key), limits=Limits(max_attempts=3, backoff=0))
+    with pytest.raises(LMServerError) as caught:
+        lm("What is drunk hot?")
+    assert server.count == 3
+    assert key not in f"{caught.value!r} {caught.value.__cause__} {caught.value.__context__}"
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_an_lm_of_any_making_is_made_ready_and_one_that_is_ready_stays():
+    lm = as_lm(Own("mine/model"), store=open_store())
+    assert [lm("What is drunk hot?") for _ in range(2)] == [["tea"], ["tea"]]
+    assert (engine_of(lm).ledger.total.calls, engine_of(lm).ledger.total.saved) == (1, 1)
+    assert as_lm(lm) is lm
+    with pytest.raises(ModelError, match=r"an LM must be a dspy.LM, but got str"):
+        as_lm("openai/x")
+
+
+def test_a_store_is_added_where_there_is_none():
+    bare = resolve_lm()
+    lm = as_lm(bare, store=open_store())
+    assert (engine_of(bare).store, engine_of(lm).store) == (None, open_store())
+    assert engine_of(lm).ledger is engine_of(bare).ledger
+
+
+def test_a_reasoning_model_of_ones_own_keeps_its_settings():
+    lm = as_lm(dspy.LM("openai/gpt-5", api_key="none", max_tokens=20_000, temperature=1.0))
+    assert (lm.kwargs["temperature"], lm.kwargs["max_completion_tokens"]) == (1.0, 20_000)
+
+
+def test_where_a_model_takes_no_seed_it_numbers_the_draws():
+    class Seedless:
+        supported_params = frozenset({"temperature"})
+
+        def __init__(self):
+            self.seeds = []
+
+        def complete(self, request):
+            self.seeds.append(request.config.seed)
+            return text_response(f"draw {len(self.seeds)}", "stop", request.model, 1, 1)
+
+    engine = LMEngine(Seedless(), identity="seedless", store=open_store())
+    lm = dspy.LM("m", engine=engine, cache=False)
+    assert "seed" in lm.supported_params
+    for _ in range(2):
+        assert [lm("Draw.", temperature=0.7, seed=n)[0] for n in range(3)] == ["draw 1", "draw 2", "draw 3"]
+    assert engine.inner.seeds == [None] * 3

@@ -94,35 +94,6 @@ def test_the_price_of_a_known_model_is_counted(chat_server):
     assert cost.dollars == pytest.approx((11 * 0.15 + 7 * 0.60) / 1e6)
 
 
-def test_a_price_is_looked_up_again_after_a_response_without_usage(chat_server):
-    silent = {"answer": GOOD, "usage": {}}
-    lm = resolve_lm("openai/gpt-4o-mini", api_base=chat_server(silent, GOOD).url, api_key=KEY)
-    ask(lm, "one?")
-    ask(lm, "two?")
-    engine_of(lm).close()
-
-    cost = engine_of(lm).ledger.total
-    assert (cost.calls, cost.unpriced) == (2, 1)
-    assert cost.dollars == pytest.approx((11 * 0.15 + 7 * 0.60) / 1e6)
-
-
-def test_a_model_without_a_price_is_looked_up_once(remote, monkeypatch):
-    from dspy.clients import costs
-
-    looked_up = []
-    estimate = costs.estimate_cost
-    monkeypatch.setattr(
-        costs, "estimate_cost", lambda *given, **named: looked_up.append(1) or estimate(*given, **named)
-    )
-    lm, _, _ = remote(GOOD)
-    ask(lm, "one?")
-    before = len(looked_up)
-    ask(lm, "two?")
-
-    assert engine_of(lm).ledger.total.unpriced == 2
-    assert len(looked_up) - before < before  # DSPy looks it up for itself as well
-
-
 def test_a_busy_server_is_asked_again_after_at_most_the_longest_wait(remote):
     lm, server, waits = remote(LIMITED, BROKEN, GOOD, limits=Limits(max_wait=9.0, backoff=0.5))
 

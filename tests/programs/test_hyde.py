@@ -5,6 +5,7 @@ from __future__ import annotations
 import dspy
 import numpy as np
 import pytest
+from dspy.clients.cache import Cache
 
 from querywright.data.types import Passage
 from querywright.errors import TechniqueError
@@ -85,11 +86,19 @@ def test_documents_are_sampled_with_a_seed_of_their_own(plane, scripted, asking)
     assert len({one.text for one in asked}) == 1
 
 
-def test_an_lm_without_seeds_is_given_none(plane, scripted, asking):
-    lm = scripted(*documents("first"))
-    lm.engine.supported_params = frozenset({"temperature", "max_tokens", "response_format"})
-    with asking(lm):
-        HyDE(plane, n_documents=2)(question=QUESTION)
+@pytest.mark.parametrize("named", [None, "its own"])
+def test_samples_of_an_lm_without_seeds_are_told_apart_by_their_rollout(plane, scripted, asking, named, monkeypatch):
+    """DSPy's cache would otherwise give the first one for all."""
+    monkeypatch.setattr(dspy, "cache", Cache(False, True, "", 0))
+    plain = scripted(*documents("first", "second"))
+    plain.engine.supported_params = frozenset({"temperature", "max_tokens", "response_format"})
+    lm, technique = plain.copy(cache=True), HyDE(plane, n_documents=2)
+    technique.write_document.lm = lm if named else None
+    for _ in range(2):
+        with asking(scripted("never asked") if named else lm):
+            out = technique(question=QUESTION)
+        texts = [query.text for query in out.queries if query.role == "hypothetical_document"]
+        assert sorted(texts) == ["first", "second"]
 
     assert [one.sampling for one in lm.engine.asked] == [(0.7, None)] * 2
 

@@ -12,7 +12,6 @@ import pytest
 
 from querywright.errors import TechniqueError
 from querywright.models.engine import LMEngine
-from querywright.models.memo import Memo, remembering
 from querywright.optimize.optimizer_run import DrawnLM
 from querywright.optimize.program_state import program_from, shaped, state_of
 from querywright.programs import TECHNIQUES, Ensemble, make_program, takes_rewriter, use_rewriter
@@ -100,20 +99,6 @@ def test_hyde_numbers_its_samples_where_the_rewriter_takes_seeds(
     with asking(outer):
         program(question=QUESTION)
     assert sorted(asked.sampling for asked in rewriter.engine.asked) == [(0.7, 0), (0.7, 1), (0.7, 2)]
-
-
-def test_steps_of_a_rewriter_are_remembered_apart_from_those_of_another_lm(
-    lms: tuple[Any, Any], retriever: Any, asking: Any
-) -> None:
-    outer, rewriter = (_guarded(one) for one in lms)
-    frozen, trained = make_program("rrr", retriever), make_program("rrr", retriever, rewriter=rewriter)
-    memo = Memo()
-    with remembering(memo), asking(outer), dspy.context(trace=None):
-        for program in (trained, frozen, trained, trained):
-            program(question=QUESTION)
-    assert [len(one.engine.inner.asked) for one in (outer, rewriter)] == [1, 1]
-    assert len(memo) == 2
-    assert (rewriter.engine.ledger.total.calls, rewriter.engine.ledger.total.saved) == (1, 2)
 
 
 def test_where_a_optimizer_draws_anew_the_rewriter_is_drawn_from_and_stopped_too(

@@ -67,6 +67,10 @@ class CachedEngine:
         self._deterministic = deterministic
         self._flights = SingleFlight[str, bytes]()
 
+    def with_store(self, store: Store) -> CachedEngine:
+        """The same, with another store."""
+        return CachedEngine(self._inner, self._identity, store, self._ledger, deterministic=self._deterministic)
+
     def complete(self, request: Request) -> Response:
         """The answer to a request: stored, shared with an equal request under way, or asked for.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import copy
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -68,7 +69,8 @@ class LMEngine:
         self.ledger = ledger or Ledger()
         self.limits = limits or Limits()
         self.supports_response_schema = bool(getattr(inner, "supports_response_schema", False))
-        self.supported_params = frozenset(getattr(inner, "supported_params", ()))
+        # A seed makes one draw another one than the next, by its place in the store where the model takes none.
+        self.supported_params = frozenset(getattr(inner, "supported_params", ())) | {"seed"}
         self.decides_by_likelihood = bool(getattr(inner, "decides_by_likelihood", False))
         deterministic = bool(getattr(inner, "deterministic", False))
         engine: Engine = CountedEngine(DirectEngine(inner, identity, secrets), self.ledger, price, clock)
@@ -86,6 +88,12 @@ class LMEngine:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> LMEngine:
         return self
+
+    def with_store(self, store: Store) -> LMEngine:
+        """The same engine, its answers kept in a store."""
+        other = copy.copy(self)
+        other.store, other.cached = store, self.cached.with_store(store)
+        return other
 
     def complete(self, request: Request) -> Response:
         """The answer to a request: stored, shared with an equal request under way, or asked for.

@@ -7,6 +7,7 @@ import math
 import random
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Protocol
 
 from dspy.clients.errors import error_boundary
@@ -37,6 +38,8 @@ class Engine(Protocol):
 class DirectEngine:
     """Asks the model once, in pieces where somebody listens; its errors are DSPy's, without keys.
 
+    A seed is left out where the model takes none: it is what tells one stored draw from another.
+
     Args:
         inner: The engine that asks the model; streams where it has a ``stream``.
         identity: Names the model in errors.
@@ -47,6 +50,8 @@ class DirectEngine:
         self._inner = inner
         self._identity = identity
         self._secrets = secrets
+        known = getattr(inner, "supported_params", ())
+        self._takes_seed = not known or "seed" in known
 
     def complete(self, request: Request) -> Response:
         """The answer to a request.
@@ -54,6 +59,8 @@ class DirectEngine:
         Raises:
             LMError: Whatever went wrong.
         """
+        if not self._takes_seed and request.config.seed is not None:
+            request = replace(request, config=replace(request.config, seed=None))
         ear = listening()
         try:
             with error_boundary(self._identity, unexpected=True):

@@ -71,7 +71,7 @@ class SingleFlight(Generic[K, V]):
 
 
 class Leases:
-    """Leases by key, which end with the process that has them, however it ends.
+    """Leases by key, which end with the process that has them, however it ends. These are for a process alone.
 
     Where no lease can be taken, work goes on without: it may then be done twice, which costs a call and nothing else.
     """
@@ -115,10 +115,10 @@ class Leases:
             return None
 
     def _take(self, number: int) -> bool:
-        raise NotImplementedError
+        return True
 
     def _give(self, number: int) -> bool:
-        raise NotImplementedError
+        return True
 
 
 class FileLeases(Leases):

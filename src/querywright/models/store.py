@@ -59,23 +59,24 @@ class Store:
     """Bytes by kind and key, safe for many threads and processes.
 
     Args:
-        place: A SQLite file, which is created with its folder and with access for their owner only; or the URL of a
-            database, ``postgresql://user:password@host/database``, for several hosts (the extra ``postgres``).
+        place: A SQLite file, which is created with its folder and with access for their owner only; the URL of a
+            database, ``postgresql://user:password@host/database``, for several hosts (the extra ``postgres``); or None
+            for the memory of this process. Default None.
 
     Raises:
         InputError: It is no such URL, or the driver is not installed.
         QuerywrightError: It cannot be created, read or written (no space, no permission, no server).
     """
 
-    def __init__(self, place: str | Path) -> None:
+    def __init__(self, place: str | Path | None = None) -> None:
         self.path: Path | None = None
-        self._server: dict[str, Any] = {}
-        self._turn: AbstractContextManager[Any] = nullcontext()
+        self._server: dict[str, Any] | None = None
+        # SQLite has one writer; threads take turns sooner than connections do.
+        self._turn: AbstractContextManager[Any] = threading.RLock()
         if isinstance(place, str) and "://" in place:
-            self._server = server_options(place)
-        else:
+            self._server, self._turn = server_options(place), nullcontext()
+        elif place is not None:
             self.path = Path(place)
-            self._turn = threading.RLock()  # SQLite has one writer; threads take turns sooner than connections do
         self._flights = SingleFlight[tuple[str, str], bytes]()
         self._lock = threading.RLock()
         self._held: dict[tuple[str, str], bytes] = {}
@@ -85,7 +86,7 @@ class Store:
         self.transact(lambda connection: None)
 
     def __repr__(self) -> str:
-        return f"<the store {self.path or 'in PostgreSQL'}>"
+        return f"<the store {self.path or ('in memory' if self._server is None else 'in PostgreSQL')}>"
 
     def __deepcopy__(self, memo: dict[int, object]) -> Store:
         return self
@@ -229,26 +230,29 @@ class Store:
         with self._lock:
             if self._engine is None or self._pid != os.getpid():  # a parent's connections are left to the parent
                 self._engine, self._leases, self._pid = None, None, os.getpid()
-                self._engine = self._server_engine() if self.path is None else self._file_engine(self.path)
+                self._engine = self._server_engine() if self._server is not None else self._file_engine(self.path)
             return self._engine
 
     def _leases_here(self) -> Leases:
         engine = self._opened()
         with self._lock:
             if self._leases is None:
-                self._leases = SessionLeases(engine) if self.path is None else FileLeases(_beside(self.path, ".flight"))
+                if self._server is not None:
+                    self._leases = SessionLeases(engine)
+                else:
+                    self._leases = Leases() if self.path is None else FileLeases(_beside(self.path, ".flight"))
             return self._leases
 
     def _server_engine(self) -> Engine:
         from sqlalchemy import create_engine
 
-        engine = create_engine("postgresql+psycopg://", **self._server)
+        engine = create_engine("postgresql+psycopg://", **(self._server or {}))
         with engine.begin() as connection:
             connection.execute(sql("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _SETUP_LOCK})
             _make_tables(connection, "BYTEA")
         return engine
 
-    def _file_engine(self, path: Path) -> Engine:
+    def _file_engine(self, path: Path | None) -> Engine:
         from sqlalchemy import URL, create_engine, event
         from sqlalchemy.pool import StaticPool
 
@@ -257,15 +261,15 @@ class Store:
             connection.execute("PRAGMA synchronous = NORMAL")
 
         options = {"timeout": BUSY_SECONDS, "check_same_thread": False}
-        engine = create_engine(
-            URL.create("sqlite", database=str(path)), poolclass=StaticPool, connect_args=options, hide_parameters=True
-        )
+        url = URL.create("sqlite", database=None if path is None else str(path))
+        engine = create_engine(url, poolclass=StaticPool, connect_args=options, hide_parameters=True)
         event.listen(engine, "connect", prepare)
         try:
-            with self._exclusive(path):
-                os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
-                path.chmod(0o600)
-                self._inode = path.stat().st_ino
+            with nullcontext() if path is None else self._exclusive(path):
+                if path is not None:
+                    os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+                    path.chmod(0o600)
+                    self._inode = path.stat().st_ino
                 with engine.begin() as connection:
                     _make_tables(connection, "BLOB")
         except OSError as error:
@@ -302,7 +306,7 @@ class Store:
             yield
 
     def _unusable(self, error: Exception) -> QuerywrightError:
-        if self.path is None:
+        if self._server is not None:
             return unreachable(error, "store")
         return QuerywrightError(
             f"the store {self.path} cannot be used ({error}); free some space or allow writing there, "

@@ -1,0 +1,153 @@
+"""Engines that ask models elsewhere: by the name of the model, or through a ``dspy.LM`` of the user's own."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import dspy
+from dspy.clients.costs import estimate_cost
+from dspy.clients.engines import LiteLLMEngine, LM15Engine
+from dspy.lm15 import Request, Response, RouterConfig, Timeouts, registered_providers
+from dspy.utils.exceptions import DSPyError, LMError
+
+from querywright.errors import ModelError
+from querywright.models.engine_errors import redact
+
+_KEY_NAME = re.compile(r"(?i)(_key|apikey|token|secret|password)$")
+_SHORTEST_KEY = 8
+
+
+class RemoteEngine:
+    """One attempt at a model of a service, through DSPy's own client or else through LiteLLM.
+
+    Args:
+        name: A DSPy model string.
+        api_base: Address of an OpenAI-compatible server, or None for the provider's own.
+        api_key: Key of the service; None for the one in the service's environment variable.
+        timeout: Seconds that an attempt may wait for the next bytes, more than 0.
+
+    Raises:
+        ModelError: The model cannot be asked, or the timeout is none.
+    """
+
+    def __init__(self, name: str, api_base: str | None, api_key: str | None, timeout: float) -> None:
+        if timeout <= 0:
+            raise ModelError(f"timeout must be more than 0 seconds, but got {timeout}")
+        provider, _, model = name.partition("/")
+        if not provider or not model:
+            raise ModelError(
+                f"unknown LM {name!r}: give embedded, gguf:PATH, rewriter:PATH or a DSPy model string with its "
+                f"provider, such as openai/{model or provider or 'gpt-4o-mini'}"
+            )
+        api_base = api_base or _from_environment(provider)
+        self.identity = f"{name} at {place_of(api_base)}"
+        self.secrets = secrets_of(api_base, api_key)
+        self._name = name
+        client = {key: value for key, value in {"api_base": api_base, "api_key": api_key}.items() if value}
+        try:
+            try:
+                known = dspy.LM(name, engine="lm15", timeout=timeout, **client)
+                self.supported_params = frozenset(known.supported_params)
+                self._engine: Any = _own_client(name, api_base, api_key, timeout)
+            except LMError:  # a provider that DSPy's own client does not know
+                known = dspy.LM(name, timeout=timeout, **client)
+                self.supported_params = frozenset(known.supported_params)
+                self._engine = LiteLLMEngine(timeout=timeout, **client)
+            self.supports_response_schema = bool(known.supports_response_schema)
+        except (DSPyError, ImportError, ValueError) as error:
+            raise ModelError(f"the LM {name!r} cannot be used: {redact(str(error), self.secrets)}") from None
+        if not self.supported_params:
+            raise ModelError(
+                f"unknown LM {name!r}: no provider is named {provider!r}; an OpenAI-compatible server of your own is "
+                "openai/MODEL with api_base"
+            )
+
+    def complete(self, request: Request) -> Response:
+        """Ask once."""
+        response: Response = self._engine.complete(request)
+        return response
+
+    def stream(self, request: Request) -> Iterator[Any]:
+        """Ask once for an answer in pieces."""
+        events: Iterator[Any] = self._engine.stream(request)
+        return events
+
+    def price(self, request: Request, response: Response) -> float | None:
+        """Estimated US dollars of a response, or None when the price is not known."""
+        provider, _, model = self._name.partition("/")
+        return estimate_cost(response, provider=provider, requested_model=model, request=request)[0]
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._engine.close()
+
+
+class OwnEngine:
+    """One attempt at an LM of the user's own, whatever it is; what it caches and retries by itself it does not do here.
+
+    Args:
+        lm: The LM; it is not changed.
+    """
+
+    def __init__(self, lm: dspy.BaseLM) -> None:
+        api_base = lm.kwargs.get("api_base") or lm.kwargs.get("base_url")
+        api_base = api_base or _from_environment(lm.model.partition("/")[0])
+        self.identity = f"{lm.model} at {place_of(api_base)}"
+        self.secrets = secrets_of(api_base, lm.kwargs.get("api_key"))
+        self.supports_response_schema = bool(lm.supports_response_schema)
+        self.supported_params = frozenset(lm.supported_params)
+        self._lm = lm.copy(num_retries=0)
+        engine = getattr(lm, "engine", None)
+        if callable(getattr(engine, "stream", None)):
+            self.stream = engine.stream
+
+    def complete(self, request: Request) -> Response:
+        """Ask once. What DSPy would record is recorded by the LM around this engine."""
+        with dspy.context(usage_tracker=None, disable_history=True, send_stream=None, callbacks=[]):
+            response: Response = self._lm(request, cache=False)
+            return response
+
+    def price(self, request: Request, response: Response) -> float | None:
+        """Estimated US dollars of a response, or None when the price is not known."""
+        provider, _, model = self._lm.model.partition("/")
+        return estimate_cost(response, provider=provider, requested_model=model, request=request)[0]
+
+
+def place_of(api_base: str | None) -> str:
+    """Host and path of an address, without the user, password and query that it may hold."""
+    if not api_base:
+        return "its provider"
+    parts = urlsplit(api_base)
+    return parts.netloc.rpartition("@")[2] + parts.path.rstrip("/")
+
+
+def secrets_of(api_base: str | None, api_key: Any) -> tuple[str, ...]:
+    """What must not be shown: the key, the password of the address, and every key in the environment."""
+    found = [api_key if isinstance(api_key, str) else ""]
+    if api_base:
+        password = urlsplit(api_base).password or ""
+        found += [password, unquote(password)]
+    found += [value for name, value in os.environ.items() if _KEY_NAME.search(name) and len(value) >= _SHORTEST_KEY]
+    return tuple(sorted({secret for secret in found if secret}, key=len, reverse=True))
+
+
+def _own_client(name: str, api_base: str | None, api_key: str | None, timeout: float) -> LM15Engine:
+    providers = tuple(one.definition for one in registered_providers())
+    provider = LM15Engine(RouterConfig(env={}, providers=providers)).resolve(name).provider
+    return LM15Engine(
+        RouterConfig(
+            api_keys={provider: api_key} if api_key else None,
+            base_urls={provider: api_base} if api_base else None,
+            timeouts=Timeouts(read=timeout, write=timeout, pool=timeout),
+            providers=providers,
+        )
+    )
+
+
+def _from_environment(provider: str) -> str | None:
+    names = (f"{provider.upper()}_{ending}" for ending in ("API_BASE", "BASE_URL"))
+    return next((os.environ[name] for name in names if os.environ.get(name)), None)
