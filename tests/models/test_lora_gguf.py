@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 
 from querywright.errors import InputError
 from querywright.models import lora_gguf
-from querywright.models.embedded import Adapter, EmbeddedEngine, EmbeddedSettings, packaged_file
+from querywright.models.embedded import EmbeddedEngine, EmbeddedSettings, LoraFile, packaged_file
 from querywright.models.hf import Base, encode, load_base
 from querywright.models.llama import start_llama
 from querywright.models.lora_gguf import rows_for_llama, write_lora_gguf
@@ -150,7 +150,7 @@ def test_the_embedded_model_writes_with_an_adapter_what_transformers_writes(tmp_
     save_weights(trained, tmp_path / "weights")
     expected = [greedy(trained, prompt) for prompt in prompts]
     write_lora_gguf(tmp_path / "weights", tmp_path / "adapter.gguf", packaged_file())
-    adapter = Adapter(tmp_path / "adapter.gguf", "rewriter:try")
+    adapter = LoraFile(tmp_path / "adapter.gguf", "rewriter:try")
     written, plain = (
         [answer(engine, prompt) for prompt in prompts]
         for engine in (EmbeddedEngine(None, ALONE, adapter), EmbeddedEngine(None, ALONE))

@@ -12,17 +12,12 @@ import pytest
 from dspy import lm15
 from dspy.utils.exceptions import LMAuthError, LMServerError, LMStreamAssemblyError, LMTransportError
 
-from querywright.errors import BudgetError
 from querywright.models.adapter import PromptAdapter
-from querywright.models.budget import Budget
-from querywright.models.cached import stored_only
 from querywright.models.circuit_breaker import Limits
 from querywright.models.embedded import EmbeddedEngine
-from querywright.models.engine import LMEngine
 from querywright.models.lm import engine_of, resolve_lm
-from querywright.models.pieces import heard_by, listening
+from querywright.models.pieces import heard_by
 from querywright.models.store import open_store
-from querywright.models.usage import Ledger
 
 SERVER = runpy.run_path(str(Path(__file__).parents[1] / "scripted_server.py"))
 event, ENDING = SERVER["event"], SERVER["ENDING"]
@@ -87,31 +82,6 @@ def test_an_answer_is_heard_as_it_is_written_stored_and_counted_like_any_other(r
     assert ask(lm, again) == ANSWER == ask(lm, None)
     assert again.heard == []
     assert (engine_of(lm).ledger.total.saved, server.count) == (2, 1)
-
-
-def test_nobody_listens_unless_asked_to(remote):
-    lm, server = remote({"pieces": GOOD})
-    assert listening() is None
-    assert ask(lm, None) == ANSWER
-    assert "stream" not in server.bodies[0]
-
-
-def test_a_streamed_answer_is_stored_under_the_key_of_a_whole_one(remote):
-    lm, server = remote({"pieces": GOOD}, store=open_store())
-    ask(lm, None)
-    ear = Ear()
-    assert ask(lm, ear) == ANSWER
-    assert (ear.heard, server.count) == ([], 1)
-
-
-@pytest.mark.parametrize("cut", range(1, len(event("caf\u00e9 \U0001f600")) - 1, 3))
-def test_a_stream_that_comes_in_any_pieces_of_bytes_says_the_same(remote, cut):
-    said = b"".join([event('{"answer": "'), event("caf\u00e9 \U0001f600"), event('"}'), *ENDING])
-    begins = said.index(event("caf\u00e9 \U0001f600"))
-    lm, _ = remote({"chunks": [said[: begins + cut], said[begins + cut :]]})
-    ear = Ear()
-    assert ask(lm, ear) == "caf\u00e9 \U0001f600"
-    assert ear.last == '{"answer": "caf\u00e9 \U0001f600"}'
 
 
 def test_a_stream_byte_for_byte_says_the_same(remote):
@@ -182,22 +152,6 @@ def test_a_server_that_cannot_stream_is_asked_for_the_whole(remote):
     assert (cost.calls, cost.failures) == (5, 0)
 
 
-def test_one_answer_that_is_garbage_does_not_end_streaming(remote):
-    lm, server = remote({"body": b"<html>"}, "".join(GOOD), {"pieces": GOOD})
-    assert ask(lm, Ear(), "one?") == ANSWER
-    ear = Ear()
-    assert ask(lm, ear, "two?") == ANSWER
-    assert ear.heard == ["", *GOOD]
-    assert server.count == 3
-
-
-def test_a_stream_is_paid_from_the_budget(remote):
-    lm, server = remote({"chunks": [event(GOOD[0])]}, budget=Budget(None, "test", calls=2))
-    with pytest.raises(BudgetError):
-        ask(lm, Ear())
-    assert server.count == 2
-
-
 def test_a_repair_begins_again(remote):
     lm, _ = remote({"pieces": ["no", " json"]}, {"pieces": GOOD})
     ear = Ear()
@@ -215,24 +169,6 @@ def test_answers_are_heard_from_an_event_loop(remote):
 
     assert asyncio.run(main()) == ANSWER
     assert ear.heard == ["", *GOOD]
-
-
-def test_an_engine_without_a_stream_is_asked_for_the_whole():
-    class Plain:
-        supported_params = frozenset()
-
-        def complete(self, request):
-            return lm15.Response(
-                id=None, model="m", message=lm15.Message.assistant([lm15.TextPart('{"answer": "tea"}')]),
-                finish_reason="stop", usage=lm15.Usage(),
-            )  # fmt: skip
-
-    engine = LMEngine(Plain(), identity="plain", ledger=Ledger())
-    ear = Ear()
-    assert ask(dspy.LM("plain/m", engine=engine, cache=False), ear) == "tea"
-    assert ear.heard == []
-    with stored_only(), pytest.raises(Exception, match="nothing may be asked"):
-        ask(dspy.LM("plain/m", engine=engine, cache=False), ear)
 
 
 def test_the_embedded_lm_tells_each_field_when_it_is_whole():

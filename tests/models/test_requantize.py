@@ -48,13 +48,6 @@ def test_the_copy_has_the_same_weights_in_another_encoding(source, tmp_path):
     assert not np.allclose(before["coarse"], 0, atol=0.02)
 
 
-def test_the_copy_has_the_same_metadata(source, tmp_path):
-    before, after = GGUFReader(source).fields, GGUFReader(reencoded(source, tmp_path / "models")).fields
-    names = {name for name in before if not name.startswith("GGUF.")}
-    assert names <= set(after)
-    assert all(before[name].contents() == after[name].contents() for name in names)
-
-
 def test_it_is_written_once_and_leaves_nothing_else(source, tmp_path):
     copy = reencoded(source, tmp_path / "models")
     written = copy.stat().st_mtime_ns
@@ -71,17 +64,6 @@ def test_a_failure_leaves_no_copy(tmp_path):
     assert list((tmp_path / "models").iterdir()) == []
 
 
-def test_the_header_holds_what_the_file_was_written_with(source):
-    wanted = {"general.name", "general.number", "general.flag", "general.numbers", "tokenizer.ggml.tokens", "no.such"}
-    assert read_header(source, wanted) == {
-        "general.name": b"tiny",
-        "general.number": 7,
-        "general.flag": True,
-        "general.numbers": [1.5, 2.5],
-        "tokenizer.ggml.tokens": [token.encode() for token in TOKENS],
-    }
-
-
 @pytest.mark.parametrize("length", [4, 10, 24, 40, 60, 100])
 def test_a_header_that_is_cut_off_is_refused(source, length):
     source.write_bytes(source.read_bytes()[:length])
@@ -93,16 +75,6 @@ def test_control_tokens_are_those_of_the_vocabulary(source):
     vocabulary = read_vocabulary(source)
     assert vocabulary.control == ("<|im_start|>", "<|im_end|>")
     assert vocabulary.split is None  # the file does not say how to split
-
-
-def test_a_file_without_a_vocabulary_has_no_control_tokens(tmp_path):
-    path = tmp_path / "bare.gguf"
-    writer = GGUFWriter(path, "llama")
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    assert read_vocabulary(path).control == ()
 
 
 def test_the_embedded_model_splits_texts_as_it_was_trained_to():

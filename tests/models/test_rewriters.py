@@ -12,6 +12,7 @@ from typing import Any
 import dspy
 import pytest
 import torch
+from dspy import lm15
 
 from querywright import files
 from querywright.errors import ArtifactError, ModelError
@@ -274,7 +275,7 @@ def test_what_llama_cpp_loads_is_what_was_opened(tmp_path):
     engine = rewriter_engine(small(tmp_path / "mine"))
     small(tmp_path / "mine", seed=1)
     with pytest.raises(LMModelError, match=r"adapter.gguf of rewriter:mine@.* was replaced since .* open it again"):
-        engine.likelihoods([{"role": "user", "content": "why?"}], ["a"])
+        engine.complete(lm15.Request(model="m", messages=(lm15.Message.user("why?"),)))
 
 
 def test_a_copy_in_a_working_folder_finds_its_base_there(place, tmp_path):

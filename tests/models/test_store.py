@@ -48,33 +48,11 @@ def test_the_first_writer_wins(store: Store) -> None:
     assert store.get_many("lm", ["a", "b"]) == {"a": b"first", "b": b"new"}
 
 
-def test_more_keys_than_sql_takes_in_one_statement(store: Store) -> None:
-    items = {f"key {number}": str(number).encode() for number in range(1203)}
-    store.put_many("lm", items)
-
-    assert store.get_many("lm", list(items)) == items
-
-
-def test_a_failed_write_leaves_nothing_behind(store: Store) -> None:
-    with pytest.raises(TypeError):
-        store.put_many("lm", {"good": b"1", "bad": "not bytes"})  # type: ignore[dict-item]
-
-    assert store.count("lm") == 0
-
-
 def test_only_the_owner_may_read_it(store: Store) -> None:
     store.put("lm", "a", b"1")
     for path in store.path.parent.iterdir():
         assert stat.S_IMODE(path.stat().st_mode) == 0o600, path.name
     assert stat.S_IMODE(store.path.parent.stat().st_mode) == 0o700
-
-
-def test_it_opens_again_after_close(store: Store) -> None:
-    store.put("lm", "a", b"1")
-    store.close()
-    assert store.get("lm", "a") == b"1"
-    store.close()
-    assert Store(store.path).get("lm", "a") == b"1"
 
 
 def test_threads_see_one_value_a_key(store: Store) -> None:
@@ -109,6 +87,7 @@ print(json.dumps({key: found[key].decode() for key in sorted(found)}))
     assert Store(path).count("lm") == 100
 
 
+@pytest.mark.slow
 def test_what_was_acknowledged_survives_kill_9(tmp_path: Path) -> None:
     code = """
 import sys
@@ -155,17 +134,6 @@ def test_a_damaged_file_costs_its_content_not_the_run(
         assert (tmp_path / "store.sqlite.damaged-1").exists()
         assert "store.sqlite.damaged-1" in caplog.text
     store.close()
-
-
-def test_a_second_damage_does_not_overwrite_the_first(tmp_path: Path) -> None:
-    path = tmp_path / "store.sqlite"
-    for _ in range(2):
-        path.write_bytes(b"no database at all " * 300)
-        Store(path).close()
-    assert sorted(one.name for one in tmp_path.glob("*.damaged-*")) == [
-        "store.sqlite.damaged-1",
-        "store.sqlite.damaged-2",
-    ]
 
 
 OTHERS = "(SELECT value FROM querywright_entries WHERE key = 'b')"

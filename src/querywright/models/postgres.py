@@ -90,8 +90,9 @@ def _connect_options(url: str) -> dict[str, Any]:
             'pip install "querywright[postgres]"'
         ) from error
     ours = {"connect_timeout": CONNECT_SECONDS, "tcp_user_timeout": 30_000, "application_name": "querywright", **_ALIVE}
+    settings: dict[str, Any] = ours | options
     try:
-        make_conninfo("", **(ours | options))
+        make_conninfo("", **settings)
         known = True
     except Error:
         known = False
@@ -100,4 +101,4 @@ def _connect_options(url: str) -> dict[str, Any]:
             "the URL of the PostgreSQL database has a parameter after '?' that PostgreSQL does not know; see "
             '"Parameter Key Words" in PostgreSQL\'s manual'
         )
-    return ours | options
+    return settings

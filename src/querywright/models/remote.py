@@ -79,7 +79,8 @@ class RemoteEngine:
     def price(self, request: Request, response: Response) -> float | None:
         """Estimated US dollars of a response, or None when the price is not known."""
         provider, _, model = self._name.partition("/")
-        return estimate_cost(response, provider=provider, requested_model=model, request=request)[0]
+        dollars: float | None = estimate_cost(response, provider=provider, requested_model=model, request=request)[0]
+        return dollars
 
     def close(self) -> None:
         """Close the connections."""
@@ -102,7 +103,7 @@ class OwnEngine:
         self.supported_params = frozenset(lm.supported_params)
         self._lm = lm.copy(num_retries=0)
         engine = getattr(lm, "engine", None)
-        if callable(getattr(engine, "stream", None)):
+        if engine is not None and callable(getattr(engine, "stream", None)):
             self.stream = engine.stream
 
     def complete(self, request: Request) -> Response:
@@ -114,7 +115,8 @@ class OwnEngine:
     def price(self, request: Request, response: Response) -> float | None:
         """Estimated US dollars of a response, or None when the price is not known."""
         provider, _, model = self._lm.model.partition("/")
-        return estimate_cost(response, provider=provider, requested_model=model, request=request)[0]
+        dollars: float | None = estimate_cost(response, provider=provider, requested_model=model, request=request)[0]
+        return dollars
 
 
 def place_of(api_base: str | None) -> str:

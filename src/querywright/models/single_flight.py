@@ -12,10 +12,10 @@ from collections.abc import Callable, Hashable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection, Engine
+    from sqlalchemy import Engine
 
 FIRST_WAIT, LONGEST_WAIT = 0.001, 0.05
 """Seconds between two tries for a lease that another has, doubled from the first to the longest."""
@@ -39,44 +39,46 @@ class SingleFlight(Generic[K, V]):
 
         Args:
             key: Equal for equal work.
-            work: The work.
+            work: The work; never gives None.
         """
         mine: Future[V | None] = Future()
         while True:
             with self._lock:
                 under_way = self._under_way.setdefault(key, mine)
             if under_way is mine:
-                return self._lead(key, work, mine)
+                break
             result = under_way.result()
             if result is not None:
                 return result
-
-    def _lead(self, key: K, work: Callable[[], V], mine: Future[V | None]) -> V:
+        made, error = None, None
         try:
-            result = work()
-        except BaseException as error:
-            self._end(key)
-            if isinstance(error, Exception):
-                mine.set_exception(error)
-            else:
-                mine.set_result(None)
+            made = work()
+            return made
+        except Exception as failure:
+            error = failure
             raise
-        self._end(key)
-        mine.set_result(result)
-        return result
-
-    def _end(self, key: K) -> None:
-        with self._lock:
-            self._under_way.pop(key, None)
+        finally:
+            with self._lock:
+                del self._under_way[key]
+            if error is None:
+                mine.set_result(made)
+            else:
+                mine.set_exception(error)
 
 
 class Leases:
-    """Leases by key, which end with the process that has them, however it ends. These are for a process alone.
+    """Leases by key among processes, which end with the process that has them, however it ends.
 
-    Where no lease can be taken, work goes on without: it may then be done twice, which costs a call and nothing else.
+    Where none can be had, work goes on without: it may then be done twice, which costs a call and nothing else.
+
+    Args:
+        place: A file, of which the kernel locks a byte each, for processes of a host; or a database of PostgreSQL,
+            whose advisory locks one session takes, for hosts.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, place: Path | Engine) -> None:
+        self._place: Any = place
+        self._opened: Any = None
         self._lock = threading.Lock()
         self._unusable = False
 
@@ -89,99 +91,50 @@ class Leases:
         """
         number = int.from_bytes(hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8).digest()) >> 2
         wait = FIRST_WAIT
-        while not self._ready(number):
+        while not self._locked(number, take=True):
             time.sleep(wait)
             wait = min(2 * wait, LONGEST_WAIT)
         try:
             yield
         finally:
-            self._try(self._give, number)
+            self._locked(number, take=False)
 
     def close(self) -> None:
         """End all leases."""
+        if self._opened is None:
+            return
+        if isinstance(self._place, Path):
+            os.close(self._opened)
+        else:
+            self._opened.invalidate()  # the session is not to go back among the others with locks of its own
+            self._opened.close()
+        self._opened = None
 
-    def _ready(self, number: int) -> bool:
-        return self._try(self._take, number) is not False
+    def _locked(self, number: int, *, take: bool) -> bool:
+        """Whether a lock was taken, or given back; True as well where there are none to be had."""
+        with self._lock:
+            if self._unusable:
+                return True
+            try:
+                return self._lock_file(number, take) if isinstance(self._place, Path) else self._ask(number, take)
+            except Exception as error:  # noqa: BLE001  a lease saves a call; no failure of one may stop a run
+                self._unusable = True
+                _logger.warning("LM calls are not shared between processes: no lease (%s)", type(error).__name__)
+                return True
 
-    def _try(self, act: Callable[[int], bool], number: int) -> bool | None:
-        if self._unusable:
-            return None
+    def _lock_file(self, number: int, take: bool) -> bool:
+        if self._opened is None:
+            self._opened = os.open(self._place, os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            with self._lock:
-                return act(number)
-        except Exception as error:  # noqa: BLE001  a lease saves a call; no failure of one may stop a run
-            self._unusable = True
-            _logger.warning("LM calls are not shared between processes: no lease can be had (%s)", type(error).__name__)
-            return None
-
-    def _take(self, number: int) -> bool:
-        return True
-
-    def _give(self, number: int) -> bool:
-        return True
-
-
-class FileLeases(Leases):
-    """Leases among the processes of a host: a byte each of a file that stays empty, locked by the kernel.
-
-    Args:
-        path: The file.
-    """
-
-    def __init__(self, path: Path) -> None:
-        super().__init__()
-        self._path = path
-        self._descriptor: int | None = None
-
-    def close(self) -> None:
-        """End all leases."""
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-        self._descriptor = None
-
-    def _take(self, number: int) -> bool:
-        if self._descriptor is None:
-            self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, number)
+            fcntl.lockf(self._opened, fcntl.LOCK_EX | fcntl.LOCK_NB if take else fcntl.LOCK_UN, 1, number)
         except (BlockingIOError, PermissionError):
             return False
         return True
 
-    def _give(self, number: int) -> bool:
-        if self._descriptor is not None:
-            fcntl.lockf(self._descriptor, fcntl.LOCK_UN, 1, number)
-        return True
-
-
-class SessionLeases(Leases):
-    """Leases among hosts: advisory locks of one session of PostgreSQL.
-
-    Args:
-        engine: The database.
-    """
-
-    def __init__(self, engine: Engine) -> None:
-        super().__init__()
-        self._engine = engine
-        self._session: Connection | None = None
-
-    def close(self) -> None:
-        """End all leases."""
-        if self._session is not None:
-            self._session.invalidate()  # it is not to go back among the others with locks of its own
-            self._session.close()
-        self._session = None
-
-    def _take(self, number: int) -> bool:
-        return self._ask("SELECT pg_try_advisory_lock(:number)", number)
-
-    def _give(self, number: int) -> bool:
-        return self._ask("SELECT pg_advisory_unlock(:number)", number)
-
-    def _ask(self, statement: str, number: int) -> bool:
+    def _ask(self, number: int, take: bool) -> bool:
         from sqlalchemy import text
 
-        if self._session is None:
-            self._session = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
-        return bool(self._session.execute(text(statement), {"number": number}).scalar())
+        if self._opened is None:
+            self._opened = self._place.connect().execution_options(isolation_level="AUTOCOMMIT")
+        function = "pg_try_advisory_lock" if take else "pg_advisory_unlock"
+        return bool(self._opened.execute(text(f"SELECT {function}(:number)"), {"number": number}).scalar())

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from querywright.errors import QuerywrightError
 from querywright.home import home as working_folder
 from querywright.models.postgres import server_options, unreachable
-from querywright.models.single_flight import FileLeases, Leases, SessionLeases, SingleFlight
+from querywright.models.single_flight import Leases, SingleFlight
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Engine, TextClause
@@ -136,8 +136,8 @@ class Store:
     def delete_many(self, kind: str, keys: Sequence[str]) -> None:
         """Forget the values of some keys, so that they can be written again."""
         for start in range(0, len(keys), KEYS_PER_SELECT):
-            given = {"kind": kind, "keys": keys[start : start + KEYS_PER_SELECT]}
-            self.transact(lambda connection, given=given: connection.execute(sql(_DELETE), given))
+            given = {"kind": kind, "keys": list(keys[start : start + KEYS_PER_SELECT])}
+            self.transact(functools.partial(_execute, _DELETE, given))
 
     def get(self, kind: str, key: str) -> bytes | None:
         """The value of a key, or None when it is not there."""
@@ -172,7 +172,7 @@ class Store:
             return value
 
         def lead() -> bytes:
-            with self._leases_here().lease(f"{kind}\0{key}"):
+            with self._lease(f"{kind}\0{key}"):
                 value = self.get(kind, key)  # whoever led before may have finished since this one looked
                 if value is None:
                     value = make()
@@ -193,16 +193,17 @@ class Store:
         """
         from sqlalchemy.exc import SQLAlchemyError
 
+        cause: BaseException | None = None
         with self._turn:
-            for attempt in (1, 2):
+            while True:
                 try:
                     with self._opened().begin() as connection:
                         return operation(connection)
                 except (SQLAlchemyError, sqlite3.Error) as error:
-                    cause = getattr(error, "orig", None) or error
-                if attempt == 2 or not self._set_aside(cause):
+                    failed, cause = cause is not None, getattr(error, "orig", None) or error
+                if failed or not self._set_aside(cause):
                     break
-            raise self._unusable(cause)  # outside of the handler: a driver's error may name an address
+        raise self._unusable(cause)  # outside of the handler: a driver's error may name an address
 
     def close(self) -> None:
         """Close the database; the next call opens it again."""
@@ -233,15 +234,14 @@ class Store:
                 self._engine = self._server_engine() if self._server is not None else self._file_engine(self.path)
             return self._engine
 
-    def _leases_here(self) -> Leases:
+    def _lease(self, key: str) -> AbstractContextManager[None]:
+        if self.path is None and self._server is None:
+            return nullcontext()
         engine = self._opened()
         with self._lock:
             if self._leases is None:
-                if self._server is not None:
-                    self._leases = SessionLeases(engine)
-                else:
-                    self._leases = Leases() if self.path is None else FileLeases(_beside(self.path, ".flight"))
-            return self._leases
+                self._leases = Leases(engine if self.path is None else _beside(self.path, ".flight"))
+            return self._leases.lease(key)
 
     def _server_engine(self) -> Engine:
         from sqlalchemy import create_engine
@@ -305,7 +305,7 @@ class Store:
         with FileLock(_beside(path, ".lock"), timeout=BUSY_SECONDS, mode=0o600):
             yield
 
-    def _unusable(self, error: Exception) -> QuerywrightError:
+    def _unusable(self, error: BaseException) -> QuerywrightError:
         if self._server is not None:
             return unreachable(error, "store")
         return QuerywrightError(
@@ -339,6 +339,10 @@ def sql(statement: str) -> TextClause:
 
     made = text(statement)
     return made.bindparams(bindparam("keys", expanding=True)) if ":keys" in statement else made
+
+
+def _execute(statement: str, given: Mapping[str, Any], connection: Connection) -> None:
+    connection.execute(sql(statement), given)
 
 
 def _make_tables(connection: Connection, bytes_type: str) -> None:

@@ -14,7 +14,7 @@ from dspy.clients.engines.base import validate_request
 from dspy.lm15 import Request, Response
 
 from querywright.errors import ArtifactError, InputError, ModelError
-from querywright.models.embedded import Adapter, EmbeddedEngine, EmbeddedSettings, messages_of
+from querywright.models.embedded import EmbeddedEngine, EmbeddedSettings, LoraFile, messages_of
 from querywright.models.engine_errors import LMModelError, LMPromptTooLongError
 from querywright.models.hf import Base, context_of, encode, end_tokens, load_base, quietly_adapting
 from querywright.models.openmp import limit_spinning
@@ -40,7 +40,7 @@ def rewriter_engine(rewriter: Rewriter, settings: EmbeddedSettings | None = None
     """
     if rewriter.adapter_gguf is not None and rewriter.base.kind == "embedded":
         find_base(rewriter.base, rewriter.path)
-        adapter = Adapter(rewriter.adapter_gguf, rewriter.identity, rewriter.files[ADAPTER_GGUF])
+        adapter = LoraFile(rewriter.adapter_gguf, rewriter.identity, rewriter.files[ADAPTER_GGUF])
         return EmbeddedEngine(None, settings or rewriter.settings, adapter)
     if settings is not None:
         raise ModelError(f"the rewriter {rewriter.name!r} runs through transformers, which takes no EmbeddedSettings")

@@ -59,16 +59,6 @@ class Cost:
         """Input and output tokens of the calls made."""
         return self.input_tokens + self.output_tokens
 
-    @property
-    def when_repeated(self) -> Cost:
-        """What the same work costs when every answer of it is kept: its calls saved instead of made."""
-        return Cost(
-            saved=self.asked,
-            repairs=self.repairs,
-            saved_tokens=self.tokens + self.saved_tokens,
-            saved_seconds=self.seconds + self.saved_seconds,
-        )
-
     def to_json(self) -> dict[str, Any]:
         """The totals as a JSON object; seconds and dollars rounded."""
         data: dict[str, Any] = dict(zip(_NAMES, _values(self), strict=True))  # asdict() copies, ten times as slowly
