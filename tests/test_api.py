@@ -1,0 +1,142 @@
+"""The main job with ``import querywright as qw`` alone, on what people have."""
+
+from __future__ import annotations
+
+import json
+import runpy
+import threading
+from pathlib import Path
+
+import datasets
+import dspy
+import pandas
+import pytest
+
+import querywright as qw
+from querywright.errors import InputError, QuerywrightError
+
+TINY = runpy.run_path(str(Path(__file__).parent / "cli" / "conftest.py"))
+PASSAGES = [{"id": f"p-{topic}", "title": topic, "text": text} for topic, text in TINY["TOPICS"].items()]
+QUESTIONS = TINY["question_rows"](4)
+
+
+@pytest.fixture
+def server():
+    scripted = TINY["ScriptedServer"]()
+    threading.Thread(target=scripted.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+    yield scripted
+    scripted.shutdown()
+    scripted.server_close()
+
+
+@pytest.fixture(autouse=True)
+def _small_embedder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("querywright.models.embedder._loader", lambda *_: TINY["WordModel"])
+
+
+@pytest.fixture
+def lm(server):
+    """Any LM of DSPy's own, not one of ours."""
+    return dspy.LM("openai/scripted", api_base=server.address, api_key="sk-never-to-be-printed", max_tokens=77)
+
+
+def as_path(name, rows):
+    path = Path(f"{name}.jsonl")
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def as_table(name, rows):
+    return pandas.DataFrame([{**row, "evidence": list(row["evidence"])} if "evidence" in row else row for row in rows])
+
+
+def as_dataset(name, rows):
+    return datasets.Dataset.from_pandas(as_table(name, rows))
+
+
+@pytest.mark.parametrize("kind", [lambda name, rows: rows, as_table, as_dataset, as_path])
+def test_the_whole_way(kind, lm, server):
+    index = qw.ChromaRetriever.build("shop", kind("passages", PASSAGES))
+    questions = kind("questions", QUESTIONS)
+    program = qw.HCQR(index, max_passages=2)
+
+    table = qw.compare(["plain", "rag_fusion", program], questions, retriever=index, lm=lm)
+    assert [one.name for one in table.arms] == ["plain", "rag_fusion", "hcqr"]
+    assert {one.name for one in table.references} == {"closed book", "oracle evidence"}
+    assert set(table.to_pandas()["arm"]) == {"plain", "rag_fusion", "hcqr", "closed book", "oracle evidence"}
+    assert "rag_fusion" in table._repr_html_()
+    assert "hcqr" in table.report("compare.html").read_text(encoding="utf-8")
+
+    calls = len(server.requests)
+    again = qw.compare(["plain", "rag_fusion", program], questions, retriever=index, lm=lm)
+    assert again.to_json()["comparisons"] == table.to_json()["comparisons"]
+    assert len(server.requests) == calls
+    assert {body.get("max_completion_tokens", body.get("max_tokens")) for body in server.requests} == {77}
+
+    tuned = qw.compile("hcqr", questions, retriever=index, lm=lm, n_trials=2, demo_sizes=(1,), reader_demo_sizes=())
+    assert tuned.verdict in {"gain", "no difference shown", "no rewriting", "loss"}
+    assert tuned.sentence
+    assert "<table" in tuned._repr_html_()
+    tuned.save("artifacts/shop")
+    loaded = qw.load("artifacts/shop", lm=lm)
+    row = QUESTIONS[0]
+    answer = loaded(row["question"], options=row["options"])
+    assert answer.answer == tuned(row["question"], options=row["options"]).answer
+    assert answer.answer in row["options"]
+    assert "sk-never" not in "".join(path.read_text("utf-8") for path in Path("artifacts/shop").iterdir())
+
+
+def test_one_program_is_evaluated_by_name_as_a_technique_and_as_saved(lm, server, monkeypatch):
+    index = qw.ChromaRetriever.build("shop", PASSAGES)
+    plain = qw.evaluate("plain", QUESTIONS[:6], retriever="shop", lm=lm)
+    given = qw.evaluate(qw.PlainRetrieval(index), QUESTIONS[:6], lm=lm, name="mine")
+    assert (plain.name, given.name) == ("plain", "mine")
+    assert [row.passages for row in plain.rows] == [row.passages for row in given.rows]
+    monkeypatch.setenv("OPENAI_API_BASE", server.address)
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-never-to-be-printed")
+    named = qw.evaluate(
+        "plain@bm25", [qw.Question("q", "juice?", answer="juice")], retriever=index, lm="openai/scripted"
+    )
+    assert named.rows[0].passages[0] == "p-juice"
+    assert named.mean("accuracy").n == 1
+
+
+def test_splits_that_are_given_are_kept(lm):
+    index = qw.ChromaRetriever.build("shop", PASSAGES)
+    parts = {"train": QUESTIONS[:4], "validation": QUESTIONS[4:10], "test": QUESTIONS[10:16]}
+    given = datasets.DatasetDict({name: as_dataset(name, rows) for name, rows in parts.items()})
+    tuned = qw.compile("rag_fusion", given, retriever=index, lm=lm, n_trials=1, demo_sizes=(1,), reader_demo_sizes=())
+    assert [len(part) for part in tuned.splits] == [4, 6, 6]
+    assert qw.read_questions(given, split="test")[0].id == QUESTIONS[10]["id"]
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: qw.compare([3], QUESTIONS), "an arm is the name of a technique, the folder of an artifact.* got 3"),
+        (lambda: qw.compare(["plan"], QUESTIONS), "unknown technique 'plan'; the techniques are: closed_book, plain"),
+        (lambda: qw.compare(["plain"], QUESTIONS), "plain searches; name a collection .*retriever="),
+        (lambda: qw.compare(["plain"], 3, retriever="shop"), "found int; expected a list of dicts, .* a DataFrame"),
+        (lambda: qw.compare(["plain"], [3], retriever="shop"), "row 1: found int; expected a row of a list of dicts"),
+        (lambda: qw.compare(["closed_book"], QUESTIONS, lm=3), "lm must be a dspy.LM or the name of one.* got 3"),
+        (lambda: qw.compare(["plain"], QUESTIONS, retriever="shop", reader="x"), "unknown reader 'x'; the readers are"),
+        (lambda: qw.compare(["plain:top_k=3"], QUESTIONS, retriever="shop"), "top_k"),
+        (lambda: qw.compare(["plain"], QUESTIONS, retriever="shop", metrics=["x"]), "unknown metric 'x'"),
+        (lambda: qw.compile(qw.HCQR, QUESTIONS, retriever="shop"), "compile takes the name of a technique.* got"),
+        (
+            lambda: qw.compile("hcqr", QUESTIONS, retriever="shop", trials=3),
+            "takes the settings objective.* trials",
+        ),
+        (lambda: qw.compile("hcqr", {"train": QUESTIONS}, retriever="shop"), "validation, test is missing among train"),
+        (lambda: qw.read_questions({"a": [], "b": []}), "has the keys a, b; name one of its splits"),
+    ],
+)
+def test_an_error_names_what_was_got_and_what_may_be_given(call, said):
+    with pytest.raises(QuerywrightError, match=f"(?s){said}"):
+        call()
+
+
+def test_an_error_is_an_input_error():
+    with pytest.raises(InputError):
+        qw.compare([3], QUESTIONS)
