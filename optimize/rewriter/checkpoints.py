@@ -11,6 +11,7 @@ from pydantic_core import to_json
 
 from querywright.errors import InputError
 from querywright.files import write_file
+from querywright.optimize.rewriter.policy import HFPolicy
 
 
 class Checkpoints:
@@ -33,28 +34,28 @@ class Checkpoints:
         self.lines: list[dict[str, Any]] = []
         """The log: a mapping a step, and one a look at dev."""
 
-    def save(self, parameters: Mapping[str, Any], optimizer: Any, state: Mapping[str, Any]) -> None:
+    def save(self, policy: HFPolicy, optimizer: Any, state: Mapping[str, Any]) -> None:
         """Keep the weights, the optimizer, the log and some state.
 
         Args:
-            parameters: The tensors in training, by name.
-            optimizer: Of these.
+            policy: In training.
+            optimizer: Of its parameters.
             state: As JSON has it.
         """
         import torch
 
-        tensors = {f"weights/{name}": one for name, one in parameters.items()}
+        tensors = {f"weights/{name}": one for name, one in policy.parameters().items()}
         for number, kept in optimizer.state_dict()["state"].items():
             tensors |= {f"optimizer/{number}/{key}": torch.as_tensor(one) for key, one in kept.items()}
         self._write("checkpoint.safetensors", tensors, {"state": state, "log": self.lines})
         write_lines(self._log, self.lines)
 
-    def load(self, parameters: Mapping[str, Any], optimizer: Any) -> dict[str, Any] | None:
+    def load(self, policy: HFPolicy, optimizer: Any) -> dict[str, Any] | None:
         """Put weights, optimizer and log where the checkpoint has them.
 
         Args:
-            parameters: The tensors in training, by name.
-            optimizer: A fresh one of these.
+            policy: In training.
+            optimizer: A fresh one of its parameters.
 
         Returns:
             The state; None where there is no checkpoint yet.
@@ -62,24 +63,27 @@ class Checkpoints:
         found = self._read("checkpoint.safetensors")
         if found is None:
             return None
-        tensors, told = found
-        _set(parameters, {name: tensors.pop(f"weights/{name}", None) for name in parameters}, self._folder)
+        parts: dict[str, dict[str, Any]] = {"weights": {}, "optimizer": {}}
+        for name, one in found[0].items():
+            part, _, key = name.partition("/")
+            parts[part][key] = one
+        policy.set_parameters(parts["weights"])
         kept: dict[int, dict[str, Any]] = {}
-        for place, one in tensors.items():
-            _, number, key = place.split("/")
+        for name, one in parts["optimizer"].items():
+            number, _, key = name.partition("/")
             kept.setdefault(int(number), {})[key] = one
         optimizer.load_state_dict({**optimizer.state_dict(), "state": kept})
-        self.lines = told["log"]
-        return dict(told["state"])
+        self.lines = found[1]["log"]
+        return dict(found[1]["state"])
 
-    def save_best(self, parameters: Mapping[str, Any]) -> None:
+    def save_best(self, policy: HFPolicy) -> None:
         """Keep the weights as the best so far."""
-        self._write("best.safetensors", parameters, {})
+        self._write("best.safetensors", policy.parameters(), {})
 
-    def load_best(self, parameters: Mapping[str, Any]) -> None:
+    def load_best(self, policy: HFPolicy) -> None:
         """Take the best weights."""
         found = self._read("best.safetensors")
-        _set(parameters, {} if found is None else found[0], self._folder)
+        policy.set_parameters({} if found is None else found[0])
 
     def _write(self, name: str, tensors: Mapping[str, Any], told: Mapping[str, Any]) -> None:
         from safetensors.torch import save
@@ -105,16 +109,6 @@ class Checkpoints:
             raise InputError(
                 f"{name} in {self._folder.name!r} is damaged ({error}); delete that folder to start the stage anew"
             ) from error
-
-
-def _set(parameters: Mapping[str, Any], tensors: Mapping[str, Any], folder: Path) -> None:
-    import torch
-
-    if any(tensors.get(name) is None or tensors[name].shape != one.shape for name, one in parameters.items()):
-        raise InputError(f"{folder.name!r} has the weights of another training, or none; delete it to start anew")
-    with torch.no_grad():
-        for name, one in parameters.items():
-            one.copy_(tensors[name])
 
 
 def plain_json(data: Any, *, indent: int | None = None) -> bytes:

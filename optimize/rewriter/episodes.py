@@ -31,7 +31,6 @@ from querywright.optimize.rewriter.policy import HFPolicy
 from querywright.optimize.rewriter.recipes import Recipe
 from querywright.optimize.rewriter.types import Completion, Episode, Messages, Turn
 from querywright.programs.base import Technique
-from querywright.programs.ensemble import Ensemble
 from querywright.programs.rag import RAG
 from querywright.programs.steps import Record, Step, Together, drive
 
@@ -71,13 +70,11 @@ def run_episodes(
         An episode a question, in their order. One that failed has no prediction and says how.
 
     Raises:
-        InputError: The program is an ensemble, its technique asks no LM or asks twice within a step, it has a reader
-            and no LM is given, or the policy gave another number of texts than it was asked for.
+        InputError: The technique asks for several things within a step.
         QuerywrightError: The reader's LM is out of reach, or its calls are used up.
     """
     policy, played = _policy_lm(), copy.deepcopy(program)
     technique = played.technique
-    _check(program, lm)
     for predictor in technique.predictors():
         predictor.lm = policy
     walks = [_Walk(place, question, technique, settings) for place, question in enumerate(questions)]
@@ -301,26 +298,13 @@ def _each(work: Callable[[_Walk], None], walks: Sequence[_Walk], threads: int) -
 
 
 def _tell(walks: Sequence[_Walk], turns: Sequence[Turn], texts: Sequence[str | Exception]) -> None:
-    given = list(texts)
-    if len(given) != len(turns):
-        raise InputError(f"the policy gave {len(given)} texts for {len(turns)} turns; it must give one a turn")
     for walk in walks:
-        mine = [text for turn, text in zip(turns, given, strict=True) if turn.place == walk.place]
+        mine = [text for turn, text in zip(turns, texts, strict=True) if turn.place == walk.place]
         errors = [text for text in mine if isinstance(text, Exception)]
         if errors:
             walk.fail(errors[0])
         elif mine:
             walk.tell([text for text in mine if isinstance(text, str)])
-
-
-def _check(program: RAG, lm: dspy.LM | None) -> None:
-    if isinstance(program, Ensemble):
-        raise InputError("an ensemble cannot be trained: its members ask separately; train one of its members")
-    technique = program.technique
-    if not technique.predictors():
-        raise InputError(f"{technique.NAME} asks no LM, so there is nothing to train; use rrr, hcqr or multi_query")
-    if program.reader is not None and lm is None:
-        raise InputError("the program has a reader, but no LM is given for it; give lm=resolve_lm(...)")
 
 
 def _messages(request: Request) -> Messages:

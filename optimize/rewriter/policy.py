@@ -148,22 +148,18 @@ class HFPolicy:
         """A completion a prompt, in order.
 
         Args:
-            prompts: What is asked.
+            prompts: What is asked; none that is ``refused``.
             room: Tokens of a completion at most.
             seed: Of the draws. None writes the likeliest token each time.
             temperature: More than 0.
             top_k: The likeliest tokens that are drawn from; 0 for all.
 
         Raises:
-            PromptTooLongError: A prompt and the room after it do not fit the model's context.
             TrainingError: The model gives numbers that are none.
         """
         import torch
 
         made = [self.prompt(messages) for messages in prompts]
-        for prompt in made:
-            if error := self._too_long(len(prompt), room):
-                raise error
         choose: Callable[[Any], Any] = partial(torch.argmax, dim=-1)
         if seed is not None:
             generator = torch.Generator(self.device).manual_seed(seed)

@@ -114,9 +114,8 @@ def reinforce(
             checkpoint is whole.
     """
     policy.set_reference()
-    parameters = policy.parameters()
-    optimizer, files = make_optimizer(recipe, list(parameters.values())), Checkpoints(folder, LOG)
-    known = files.load(parameters, optimizer)
+    optimizer, files = make_optimizer(recipe, list(policy.parameters().values())), Checkpoints(folder, LOG)
+    known = files.load(policy, optimizer)
     done = Reinforced(beta=recipe.kl.beta) if known is None else Reinforced(**known)
     loop = _Loop(policy, run, reward, recipe, patience, optimizer, files, done, seed)
     if known is None:
@@ -131,7 +130,7 @@ def reinforce(
             loop.keep()
         if progress is not None:
             progress("reinforce", recipe.steps if loop.is_over() else done.steps, recipe.steps)
-    files.load_best(parameters)
+    files.load_best(policy)
     return done
 
 
@@ -151,7 +150,7 @@ class _Loop:
         return self.done.early or self.done.steps >= self.recipe.steps
 
     def keep(self) -> None:
-        self.files.save(self.policy.parameters(), self.optimizer, asdict(self.done))
+        self.files.save(self.policy, self.optimizer, asdict(self.done))
 
     def look(self, dev: Sequence[Question]) -> None:
         """Answer the dev questions greedily; the best weights so far are kept."""
@@ -168,7 +167,7 @@ class _Loop:
             done.first, done.plain = value, _mean([one.plain for one in scored])
         if done.best is None or value > done.best:
             done.best, done.best_step, done.worse = value, done.steps, 0
-            self.files.save_best(self.policy.parameters())
+            self.files.save_best(self.policy)
         else:
             done.worse += 1
             done.early = done.early or done.worse >= self.patience

@@ -12,7 +12,7 @@ import dspy
 
 from querywright.data.types import Question
 from querywright.errors import InputError
-from querywright.metrics.dspy_metrics import METRICS, metric_named, needs
+from querywright.metrics.dspy_metrics import METRICS, metric_named
 from querywright.metrics.tokens import normalize_answer
 from querywright.optimize.dspy_context import asking
 from querywright.optimize.failures import failure_kind
@@ -69,11 +69,6 @@ class Reward:
                 f"the reward {self.name} reads answers, but there is no reader, or no LM for it; give --reader, --lm"
             )
         self._measured = metric_named(metric)
-        if not self.needs_reader and "reader" in needs(metric):
-            raise InputError(
-                f"{metric} reads an answer; a reward by what is found takes one such as ndcg@10, recall@5, hit or "
-                "decision_useful"
-            )
         if recipe.length_penalty and target is None:
             raise InputError("a length penalty needs the length aimed at; give target, or length_penalty=0")
         knobs: dict[str, Any] = {}

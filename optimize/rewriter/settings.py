@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -174,7 +174,7 @@ def check_training(settings: TrainSettings, given: Given) -> None:
             raise InputError(f"there is no {name} question: 1 more is needed; give more questions or other --sizes")
     check_dtype(settings.dtype)
     device_of(settings.device)
-    _check_measured(settings.metric, "dev", splits.dev)
+    _check_labels(settings.metric, needs(settings.metric), "dev", splits.dev)
     if collects and given.teacher is None and given.study is None:
         raise InputError(
             f"there is nothing to collect rewrites from for the base {settings.base!r}: give --teacher NAME or "
@@ -249,30 +249,24 @@ def _check_rewarded(settings: TrainSettings, part: str, questions: Sequence[Ques
     """Raise where the recipe could reward nothing of the questions of a part."""
     recipe = settings.recipe
     if not recipe.needs_reader:
-        _check_measured(settings.metric, part, questions)
-        return
-    if given.reader is None or given.reader_lm is None:
+        _check_labels(settings.metric, needs(settings.metric), part, questions)
+    elif given.reader is None or given.reader_lm is None:
         raise InputError(f"the recipe {recipe.name} rewards answers and needs a reader; give --reader and --lm")
-    if not any(one.answers for one in questions):
-        raise InputError(
-            f"the recipe {recipe.name} rewards answers, but none of the {len(questions)} {part} questions has a right "
-            "one to hold them against; give them, or take --recipe ours"
-        )
+    else:
+        _check_labels(f"the recipe {recipe.name}", {"answer"}, part, questions)
 
 
-def _check_measured(metric: str, part: str, questions: Sequence[Question]) -> None:
-    """Raise where the metric could be worked out for none of the questions of a part."""
-    wanted = needs(metric)
-    if "evidence" in wanted and not any(one.evidence for one in questions):
-        raise InputError(
-            f"{metric} needs labelled evidence, but none of the {len(questions)} {part} questions has any; label "
-            "them, or take --metric hit"
-        )
-    if "answer" in wanted and not any(one.answers for one in questions):
-        raise InputError(
-            f"{metric} needs right answers, but none of the {len(questions)} {part} questions has one; give them, or "
-            "label evidence and take --metric ndcg@10"
-        )
+def _check_labels(what: str, wanted: Collection[str], part: str, questions: Sequence[Question]) -> None:
+    """Raise where none of the questions of a part has what something is worked out from."""
+    for name, told, here in (
+        ("evidence", "labelled evidence", any(one.evidence for one in questions)),
+        ("answer", "right answers", any(one.answers for one in questions)),
+    ):
+        if name in wanted and not here:
+            raise InputError(
+                f"{what} needs {told}, but none of the {len(questions)} {part} questions has any; label them, or take "
+                "another --metric (ndcg@10 needs evidence, hit answers) or --recipe"
+            )
 
 
 def _leaking(pairs: Sequence[Pair], splits: Splits, collection: str) -> list[Pair]:

@@ -86,21 +86,20 @@ def warm_up(
     learnt, looked_at = (_fitting(policy, pairs) for pairs in (train, dev))
     left_out = len(train) + len(dev) - len(learnt) - len(looked_at)
     _check_enough(learnt, looked_at, left_out, least)
-    parameters = policy.parameters()
-    optimizer = torch.optim.AdamW(parameters.values(), lr=lr, weight_decay=0.0)
+    optimizer = torch.optim.AdamW(policy.parameters().values(), lr=lr, weight_decay=0.0)
     each = math.ceil(len(learnt) / batch)
     steps = each * epochs
     files = Checkpoints(folder, LOG)
-    state = files.load(parameters, optimizer) or {"step": 0, "losses": []}
+    state = files.load(policy, optimizer) or {"step": 0, "losses": []}
     step, losses = state["step"], list(state["losses"])
 
     def look() -> None:
         loss = _dev_loss(policy, looked_at, step)
         losses.append(loss)
         if loss == min(losses):
-            files.save_best(parameters)
+            files.save_best(policy)
         files.lines.append({"kind": "dev", "step": step, "epoch": len(losses) - 1, "loss": loss})
-        files.save(parameters, optimizer, {"step": step, "losses": losses})
+        files.save(policy, optimizer, {"step": step, "losses": losses})
 
     if not losses:
         look()
@@ -114,10 +113,10 @@ def warm_up(
         if step % each == 0:
             look()
         elif step % _KEEP_EACH == 0:
-            files.save(parameters, optimizer, {"step": step, "losses": losses})
+            files.save(policy, optimizer, {"step": step, "losses": losses})
         if progress is not None:
             progress("warm-up", step, steps)
-    files.load_best(parameters)
+    files.load_best(policy)
     best = losses.index(min(losses))
     notes = () if best else ("no epoch was better on dev than the start, so the weights are those of the start",)
     return WarmupReport(step, len(learnt), left_out, losses[0], tuple(losses[1:]), best, notes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from querywright.errors import InputError
 from querywright.optimize.rewriter.types import Completion, Episode, Messages, Scored, Turn
 
 WORDS = ("end", "good", "bad", "plain", "other")
@@ -60,6 +61,8 @@ class Bandit:
     def set_parameters(self, tensors: Mapping[str, Any]) -> None:
         import torch
 
+        if tensors["logits"].shape != self.logits.shape:
+            raise InputError("the tensors are of another base model")
         with torch.no_grad():
             self.logits.copy_(tensors["logits"])
 

@@ -180,19 +180,6 @@ def test_a_question_that_fails_has_no_prediction(world: Any) -> None:
     assert two.texts
 
 
-@pytest.mark.parametrize("texts", [[], ["{}", "{}", "{}"]])
-def test_another_number_of_texts_is_refused(world: Any, texts: list[str]) -> None:
-    with pytest.raises(InputError, match=f"gave {len(texts)} texts for 2 turns"):
-        run_episodes(world.program("rrr", None), world.questions[:2], lambda turns: texts)
-
-
-def test_what_cannot_be_trained_is_said(world: Any) -> None:
-    with pytest.raises(InputError, match="asks no LM"):
-        run_episodes(world.program("plain", None), world.questions[:1], Script(rewrite))
-    with pytest.raises(InputError, match="no LM is given for it"):
-        run_episodes(world.program("rrr"), world.questions[:1], Script(rewrite))
-
-
 def test_two_things_in_one_step_are_refused(world: Any) -> None:
     from querywright.programs.base import MAX_PASSAGES, Plan, Technique
     from querywright.programs.rag import RAG

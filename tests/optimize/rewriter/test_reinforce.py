@@ -233,7 +233,7 @@ def test_damaged_files_and_those_of_another_model_are_named(tmp_path: Path) -> N
     run(BANDIT["Bandit"](1.0), tmp_path)
     other = BANDIT["Bandit"]()
     other.logits = torch.nn.Parameter(torch.zeros(3))
-    with pytest.raises(InputError, match="has the weights of another training"):
+    with pytest.raises(InputError, match="of another base model"):
         run(other, tmp_path)
     for name in ("best", "checkpoint"):
         file = tmp_path / f"{name}.safetensors"
