@@ -37,8 +37,7 @@ from querywright.optimize.program_state import predictor_states
 from querywright.programs.question_rules import REPEATED
 from querywright.programs.question_writer import QuestionWriter
 from querywright.programs.steps import Call, Together
-from querywright.retrieval.chroma import check_embedder
-from querywright.retrieval.collection import building, collection_folder, published_passages
+from querywright.retrieval.collection import building, check_embedder, collection_folder, published_passages
 from querywright.retrieval.generated_questions import (
     IMPORTED,
     LOCK,

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from querywright import workspace
 from querywright.optimize.artifacts.load import load
 
 load_module = sys.modules[load.__module__]  # the package gives its name to the function
@@ -88,19 +87,6 @@ def test_compile_on_an_engine_and_ask_what_was_compiled(cli, collection, questio
     assert [arm["arm"] for arm in done.data["arms"]] == ["plain", "hybrid"]
 
 
-def test_unknown_engines_are_answered_with_the_known_ones(cli, collection, questions, server):
-    fixed = ("--collection", collection, "--engine", "elastic", *server.lm)
-    for command in (
-        ["ask", QUESTION, "--technique", "plain"],
-        ["evaluate", questions],
-        ["compile", "plain", questions, "--out", "new"],
-    ):
-        done = cli(*command, *fixed)
-        assert done.status == 2
-        assert "unknown engine 'elastic'; the engines are: dense, bm25, hybrid, questions" in " ".join(done.err.split())
-    assert server.requests == []
-
-
 def test_an_artifact_brings_its_own_engine(cli, artifact, server):
     done = cli("ask", QUESTION, "--artifact", artifact, "--engine", "bm25", *OPTIONS, *server.lm)
     assert done.status == 2
@@ -158,21 +144,3 @@ def test_a_reranker_that_there_is_not_is_told_before_anything_is_asked(cli, coll
         assert done.status == 2
         assert "no folder of a cross-encoder at './none'; give the path" in " ".join(done.err.split())
     assert server.requests == []
-
-
-def test_a_slow_index_is_told_of(monkeypatch):
-    now, told = [100.0], []
-    monkeypatch.setattr(workspace.time, "monotonic", lambda: now[0])
-    quick = workspace._when_slow("the BM25 index of tiny", told.append)
-    quick(0, 9000)
-    now[0] += 1.9
-    quick(9000, 9000)
-    assert told == []
-    slow = workspace._when_slow("the BM25 index of tiny", told.append)
-    for done, seconds in ((0, 0.0), (1000, 1.5), (2000, 1.5), (3000, 1.5), (9000, 1.5)):
-        now[0] += seconds
-        slow(done, 9000)
-    assert told == [
-        "the BM25 index of tiny: building, 2000 of 9000 passages",
-        "the BM25 index of tiny: built in 6 s, and kept",
-    ]

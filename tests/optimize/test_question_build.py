@@ -7,7 +7,7 @@ import re
 import shutil
 import threading
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import dspy
@@ -20,7 +20,6 @@ from querywright.data.types import Passage
 from querywright.errors import CollectionError, OutageError
 from querywright.metrics.judges import AnswerabilityJudge
 from querywright.models.engine_errors import LMOutageError, LMPromptTooLongError
-from querywright.models.lm import resolve_lm
 from querywright.optimize.failures import TooManyFailuresError
 from querywright.optimize.question_build import MADE, build_questions, read_made, settings_digest, write_record
 from querywright.programs.question_writer import QuestionWriter
@@ -29,11 +28,9 @@ from querywright.retrieval.generated_questions import (
     IMPORTED,
     LOCK,
     RECORDS,
-    WrittenQuestion,
     questions_folder,
     questions_name,
     read_records,
-    write_records,
 )
 from querywright.retrieval.index import build_collection
 from querywright.retrieval.question_files import export_questions, import_questions
@@ -153,27 +150,6 @@ def test_so_many_calls_are_under_way_as_were_asked_for_and_never_more(build, mak
     assert most["calls"] == 4
 
 
-def test_a_record_depends_on_the_answers_alone(lm):
-    made = write_record(
-        Passage("p", "bread is good."), settings="s", writer=QuestionWriter(3, 3), judge=AnswerabilityJudge(),
-        lm=lm, judge_lm=lm,
-    )  # fmt: skip
-    assert (made.passage, made.settings, len(made.questions), made.repeated) == ("p", "s", 3, 0)
-    assert made.digest == Passage("p", "bread is good.").digest()
-
-
-def test_the_embedded_lm_fills_in_every_field():
-    lm = resolve_lm("embedded")
-    made = write_record(
-        Passage("tea", "Tea hinders the uptake of iron.", "Tea"), settings="s", writer=QuestionWriter(2, 2),
-        judge=AnswerabilityJudge(), lm=lm, judge_lm=lm,
-    )  # fmt: skip
-    assert 1 <= len(made.questions) <= 2
-    assert all(question.label in AnswerabilityJudge.SCALE for question in made.questions)
-    assert all(0 < len(question.reason) <= 160 for question in made.questions)
-    assert all(question.text.endswith("?") and len(question.text) <= 120 for question in made.questions)
-
-
 def test_what_is_dropped_is_counted_in_the_record(make_lm):
     written = ["What is bread?", "what is bread?", "Bread.", "What does the text say?", "?"]
     lm = make_lm(Engine(lambda text: None if judging(text) else json.dumps({"questions": written})))
@@ -218,12 +194,6 @@ def test_a_passage_that_fails_is_counted_and_tried_again(build, home, make_lm, s
     report = build(make_lm(engine, store=store))
     assert (report.written, report.current, report.failed) == (1, 3, {})
     assert len(engine.asked) == (4 if broken == "write" else 3)
-
-
-def test_a_list_that_cannot_be_read_is_a_failure_of_its_passage(build, home, make_lm):
-    report = build(make_lm(Engine(lambda text: "?" if "bread" in text else None)))
-    assert report.failed == {"parse": 1}
-    assert "bread" not in read_records(folder(home))
 
 
 def test_more_failures_than_allowed_stop_the_build_and_what_was_answered_is_not_asked_again(
@@ -311,28 +281,6 @@ def test_questions_that_people_edited_stay_until_their_passage_changes(build, ho
     assert [question.text for question in bread.questions] == [f"What is bread {n} good for?" for n in NUMBERS[:2]]
 
 
-def test_imported_questions_of_a_passage_that_changed_are_replaced_and_counted(build, home, lm, make_lm, store):
-    build(lm)
-    mine = (WrittenQuestion("What is mine?", "complete"),)
-    records = read_records(folder(home))
-    records |= {one: replace(records[one], settings=IMPORTED, questions=mine) for one in ("bread", "cheese")}
-    write_records(folder(home), records.values())
-    assert (build(lm).written, build(lm).replaced) == (0, 0)
-    index(home, bread="bread is good. For ever.")
-
-    def before(text):
-        raise dspy.LMError("no")
-
-    report = build(make_lm(Engine(before), store=store), max_failures=1.0)
-    assert (report.written, report.replaced, report.failed) == (0, 0, {"lm": 1})
-    assert read_records(folder(home))["bread"].questions == mine
-    report = build(lm)
-    assert (report.written, report.replaced) == (1, 1)
-    assert report.to_json()["replaced"] == 1
-    assert len(read_records(folder(home))["bread"].questions) == 3
-    assert read_records(folder(home))["cheese"].questions == mine
-
-
 def test_passages_that_went_stay_until_they_are_pruned(build, home, lm):
     build(lm)
     index(home, "apple", "bread")
@@ -353,30 +301,12 @@ def test_only_one_process_writes(build, home, lm):
     assert lm.engine.inner.asked == []
 
 
-def test_a_collection_of_ones_own_is_not_replaced(build, home, lm):
-    build_collection("foods-questions", [Passage("own", "What is mine?")], embedder=Words(), home=home)
-    with pytest.raises(CollectionError, match="'foods-questions' is in the way"):
-        build(lm)
-    assert lm.engine.inner.asked == []
-    assert list(published_passages(folder(home))[1]) == ["own"]
-
-
 def test_an_embedder_that_the_collection_was_not_built_with_is_refused_before_anything_is_asked(home, lm):
     other = Words()
     other.id = "others"
     with pytest.raises(CollectionError, match="'foods' was built with the embedder 'letters', but the one given"):
         build_questions("foods", lm=lm, embedder=other, home=home)
     assert lm.engine.inner.asked == []
-
-
-def test_damaged_notes_of_what_it_cost_do_not_stop_a_build(build, home, lm):
-    build(lm)
-    (folder(home) / MADE).write_text("{}")
-    with pytest.raises(CollectionError, match=r"questions\.json in 'foods-questions' is damaged"):
-        read_made(folder(home))
-    index(home, bread="bread is good. For ever.")
-    assert build(lm).made.cost["calls"] == 4
-    assert read_made(folder(home)) is not None
 
 
 def test_the_digest_of_settings_is_of_all_that_a_record_depends_on(lm, make_lm):

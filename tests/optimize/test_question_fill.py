@@ -16,7 +16,6 @@ from querywright.errors import BudgetError, CollectionError, InputError
 from querywright.models.embedder import Embedder
 from querywright.models.store import open_store
 from querywright.optimize.failures import TooManyFailuresError
-from querywright.optimize.question_build import build_questions
 from querywright.optimize.question_fill import fill
 from querywright.retrieval.generated_questions import (
     ANSWERS,
@@ -194,57 +193,6 @@ def test_the_same_fill_again_asks_nothing_and_writes_the_same(home, embedder, lm
     assert len(asked_of(wider)) <= 125 - 80  # of the 125 most similar pairs 80 were judged
 
 
-def test_nobody_changes_the_questions_during_a_fill(changing, lm_that):
-    """Nor publishes them, which would sweep away what is being written."""
-    refused = []
-
-    def write(asked):
-        if not refused:
-            for change in (fill_again, build_again):
-                with pytest.raises(CollectionError) as told:
-                    change()
-                refused.append(str(told.value))
-        return answered(asked)
-
-    lm, other = lm_that(write), lm_that()
-
-    def fill_again():
-        fill("facts", lm=other, embedder=embedder_in(changing), home=changing, most=5)
-
-    def build_again():
-        build_questions("facts", lm=other, embedder=embedder_in(changing), home=changing)
-
-    report = fill("facts", lm=lm, embedder=embedder_in(changing), home=changing, most=5, complete=False, threads=1)
-    assert len(refused) == 2
-    assert all("'facts-questions' is being built by another process" in told for told in refused)
-    assert asked_of(other) == []
-    assert report.failed == 0
-    assert fill("facts", lm=other, embedder=embedder_in(changing), home=changing, most=5).near == 4
-
-
-def test_how_many_pairs_were_stored_before_and_are_now(changing, lm_that):
-    wide, narrow = (
-        fill("facts", lm=lm_that(), embedder=embedder_in(changing), home=changing, most=n, complete=False)
-        for n in (40, 10)
-    )
-    assert (wide.before, wide.stored) == (0, 40)
-    assert (narrow.before, narrow.stored) == (40, 10)
-    assert len(read_pairs(folder(changing))) == 10
-    (folder(changing) / ANSWERS).write_text("{}")
-    lm = lm_that()
-    with pytest.raises(CollectionError, match="remove it and fill it again"):
-        fill("facts", lm=lm, embedder=embedder_in(changing), home=changing, most=10)
-    assert asked_of(lm) == []
-
-
-def test_a_collection_without_questions_is_left_as_it_is(tmp_path, lm_that):
-    build_collection("facts", [passage(0)], embedder=embedder_in(tmp_path), home=tmp_path)
-    with pytest.raises(CollectionError, match="querywright questions build facts"):
-        fill("facts", lm=lm_that(), embedder=embedder_in(tmp_path), home=tmp_path)
-    assert not questions_folder("facts", tmp_path).exists()
-    open_store(tmp_path).close()
-
-
 def test_a_fill_that_was_stopped_keeps_its_answers_and_what_was_stored(home, embedder, lm_that, store):
     fill("facts", lm=lm_that(store=store), embedder=embedder, home=home, most=20, complete=False)
     content = (folder(home) / ANSWERS).read_bytes()
@@ -358,12 +306,3 @@ def test_the_command_says_what_was_judged_and_what_the_completion_is_worth(run):
     told = run("--most", "40", "--no-complete")
     assert f"stored 40 pairs in place of {now}" in " ".join(told.out.split())
     assert "fewer pairs are stored than before" in " ".join(told.err.split())
-
-
-def test_the_command_gives_json_and_refuses_without_a_figure(run):
-    told = run("--most", "40", "--json")
-    found = json.loads(told.out)
-    assert (found["near"], found["far"], found["completed"]) == (32, 8, 0)
-    assert found["validation"]["rmse"] is None
-    text = " ".join(run("--most", "40").out.split())
-    assert "completion refused: 40 judged pairs are too few" in text

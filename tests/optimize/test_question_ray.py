@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import re
-import shutil
 import socket
-import subprocess
 import sys
-import tempfile
 from collections import Counter
 from contextlib import closing
 from dataclasses import asdict
 from functools import partial
-from pathlib import Path
 
 import pytest
 
@@ -128,62 +123,6 @@ def maker(tmp_path, monkeypatch):
 
     yield partial(maker, str(tmp_path))
     sys.modules.pop("ray_maker", None)
-
-
-DRIVER = """
-import json, sys
-from contextlib import closing
-from functools import partial
-
-import ray
-from ray_maker import maker
-
-from querywright.data.types import Passage
-from querywright.optimize.question_ray import records_by_ray
-
-passages = [Passage(f"p{n:02}", f"Fact {n}.") for n in range(6)]
-with closing(records_by_ray(partial(maker, sys.argv[1]), passages, workers=1, threads=2)) as done:
-    found = [next(done)]
-    address = ray.get_runtime_context().gcs_address
-    found += done
-print(json.dumps([sorted(record.passage for _, record in found), address, ray.is_initialized()]))
-"""
-
-
-@pytest.fixture
-def cluster(maker, monkeypatch):
-    """A cluster of one node that others have started, named by ``RAY_ADDRESS``; gives its process."""
-    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")  # nobody's token is read or written
-    folder = Path(tempfile.mkdtemp(prefix="qw", dir="/tmp"))  # Ray's sockets take short paths only
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-    options = ["--head", "--block", f"--port={port}", "--num-cpus=2", "--include-dashboard=false"]
-    options += ["--disable-usage-stats", f"--temp-dir={folder}"]
-    node = subprocess.Popen(
-        [sys.executable, "-m", "ray.scripts.scripts", "start", *options],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    try:
-        found = (re.search(r"--address='([^']+)'", line) for line in node.stdout)
-        monkeypatch.setenv("RAY_ADDRESS", next(match[1] for match in found if match))
-        yield node
-    finally:
-        node.terminate()
-        node.communicate(timeout=60)
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-@pytest.mark.slow
-def test_a_cluster_that_is_named_makes_the_records_and_stays(cluster, tmp_path):
-    command = [sys.executable, "-c", DRIVER, str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    expected = [[f"p{n:02}" for n in range(6)], os.environ["RAY_ADDRESS"], False]
-    assert json.loads(done.stdout.splitlines()[-1]) == expected
-    assert len(list(tmp_path.glob("process-*"))) == 1
-    assert cluster.poll() is None
 
 
 @of_ray

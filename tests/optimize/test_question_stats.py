@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import zlib
 
 import numpy as np
 import pytest
@@ -34,17 +33,6 @@ class Circle:
 
     def encode(self, texts, /):
         angles = np.radians([DEGREES[text] for text in texts])
-        return np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
-
-
-class Turning:
-    """Texts as points of a circle, wherever they fall."""
-
-    id = "turning"
-    dimension = 2
-
-    def encode(self, texts, /):
-        angles = np.array([zlib.crc32(text.encode()) % 3600 for text in texts]) / 3600
         return np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
 
 
@@ -101,31 +89,6 @@ def test_similarities(home):
     assert near.not_own_passage == pytest.approx((0 + root + 0) / 3)
 
 
-def test_the_similarities_of_a_large_sample_are_those_of_all_its_pairs(tmp_path):
-    passages = [Passage(f"p{n}", f"{n}.") for n in range(10)]
-    build_collection("letters", passages, embedder=Turning(), home=tmp_path)
-    folder = questions_folder("letters", tmp_path)
-    write_records(folder, [record(one, *((f"{one.text} {n}?", "complete") for n in range(30))) for one in passages])
-    near = question_stats("letters", embedder=Turning(), home=tmp_path, size=300).similarities
-    assert near.questions == 300
-    rows = Turning().encode([f"{one.text} {n}?" for one in passages for n in range(30)]).astype(np.float64)
-    places = Turning().encode([one.text for one in passages]).astype(np.float64)
-    cosines, same = rows @ rows.T, np.kron(np.eye(10, dtype=bool), np.ones((30, 30), dtype=bool))
-    apart, own = ~np.eye(300, dtype=bool), np.repeat(np.eye(10, dtype=bool), 30, axis=0)
-    assert near.same_passage == pytest.approx(cosines[same & apart].mean())
-    assert near.other_passage == pytest.approx(cosines[~same].mean())
-    assert near.own_passage == pytest.approx((rows @ places.T)[own].mean())
-    assert near.not_own_passage == pytest.approx((rows @ places.T)[~own].mean())
-
-
-def test_a_draw_takes_passages_whole_and_is_the_same_for_a_seed(home):
-    draws = [question_stats("letters", embedder=Circle(), home=home, size=1, seed=n).similarities for n in range(8)]
-    again = [question_stats("letters", embedder=Circle(), home=home, size=1, seed=n).similarities for n in range(8)]
-    assert repr(draws) == repr(again)
-    assert {one.questions for one in draws} == {1, 2}
-    assert all(math.isnan(one.other_passage) and math.isnan(one.not_own_passage) for one in draws)
-
-
 def test_without_a_complete_question_nothing_is_near(tmp_path):
     build_collection("letters", PASSAGES, embedder=Circle(), home=tmp_path)
     folder = questions_folder("letters", tmp_path)
@@ -134,14 +97,6 @@ def test_without_a_complete_question_nothing_is_near(tmp_path):
     assert math.isnan(found.kept_share)
     assert math.isnan(found.similarities.own_passage)
     assert (found.coverage, found.bare) == (0.0, ("pa",))
-
-
-def test_how_they_were_made_is_told(home):
-    MADE.write(questions_folder("letters", home) / NAME)
-    found = question_stats("letters", embedder=Circle(), home=home)
-    assert found.made == MADE
-    assert found.other_settings == 1
-    assert found.to_json()["made"]["judge_lm"] == "judges"
 
 
 def test_imported_questions_are_no_other_settings(home):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -19,8 +18,6 @@ from querywright.optimize.failures import TooManyFailuresError
 from querywright.optimize.question_build import QuestionsMade
 from querywright.optimize.testsets import (
     cautions,
-    compared,
-    index_models,
     make_testset,
     write_question_set,
 )
@@ -32,7 +29,6 @@ from querywright.retrieval.generated_questions import (
     WrittenQuestion,
     publish_questions,
     question_id,
-    questions_folder,
 )
 from querywright.retrieval.index import build_collection
 
@@ -158,14 +154,6 @@ def test_the_same_seed_gives_the_same_set_with_any_threads_and_a_smaller_set_is_
     assert len(others) > 1
 
 
-def test_a_wording_that_two_questions_are_given_stands_once(publish, answering):
-    made = make_testset(
-        "rephrase", "facts", lm=answering(lambda asked: '{"rephrased_question": "Which fact is it?"}'), home=publish()
-    )
-    assert len(made.questions) == 1
-    assert made.dropped == {"repeated": 7}
-
-
 @pytest.mark.parametrize(
     ("text", "why"),
     [
@@ -247,20 +235,6 @@ def test_a_stored_question_is_not_asked_again_and_not_judged(publish, answering)
     assert len(judge.engine.inner.asked) == 2
 
 
-def test_a_judgement_that_cannot_be_read_keeps_nothing(publish, answering):
-    judge = answering(lambda asked: "hm")
-    made = make_testset("out-of-distribution", "facts", lm=answering(about), judge_lm=judge, number=2, home=publish())
-    assert made.questions == ()
-    assert made.dropped == {"unjudged": 6}
-
-
-def test_passages_without_written_questions_are_skipped(publish, answering):
-    home = publish(given=records()[:2])
-    made = make_testset("out-of-distribution", "facts", lm=answering(about), home=home)
-    assert made.skipped == {"unwritten": 4}
-    assert len(made.questions) == 2
-
-
 def test_without_an_index_of_questions_the_command_that_makes_one_is_named(tmp_path, publish, answering):
     lm = answering(reworded)
     with pytest.raises(CollectionError, match="there is no collection 'facts'"):
@@ -300,34 +274,6 @@ def test_the_file_is_read_as_questions_and_the_card_says_how_it_came(publish, an
     assert not (tmp_path / "b.jsonl").exists()
 
 
-@pytest.mark.parametrize(
-    ("settings", "index"),
-    [
-        (MADE.to_bytes().decode(), {"writer": "a/b", "judge": "c/d"}),
-        (MADE.model_dump_json(), {}),
-        ('{"lm": "a/b", "judge_lm": 3}', {}),
-        ("[]", {}),
-        ("{", {}),
-        (None, {}),
-    ],
-)
-def test_the_models_of_the_index_are_read_where_they_are_told(tmp_path, settings, index):
-    folder = questions_folder("facts", tmp_path)
-    folder.mkdir(parents=True)
-    if settings is not None:
-        (folder / "questions.json").write_text(settings)
-    assert index_models("facts", tmp_path) == index
-
-
-def test_a_collection_of_another_kind_in_the_place_of_the_questions_is_named(tmp_path, answering):
-    embedder, lm = Embedder("hash:8", HashModel, dimension=8), answering(reworded)
-    for name in ("facts", "facts-questions"):
-        build_collection(name, PASSAGES, embedder=embedder, home=tmp_path)
-    with pytest.raises(CollectionError, match="'facts-questions' holds no questions about passages"):
-        make_testset("rephrase", "facts", lm=lm, home=tmp_path)
-    assert lm.engine.inner.asked == []
-
-
 def test_equal_models_are_called_circular(publish, answering):
     made = make_testset("out-of-distribution", "facts", lm=answering(about), home=publish())
     assert [line.partition(":")[0] for line in cautions(made, {"writer": made.lm, "judge": made.lm})] == [
@@ -338,13 +284,3 @@ def test_equal_models_are_called_circular(publish, answering):
     assert cautions(apart, {}) == [
         "the index does not tell which LM wrote it; if it is the one of this set, the set is circular"
     ]
-
-
-def test_questions_are_compared_without_capitals_spaces_and_punctuation():
-    alike = [
-        "What\u2019s vitamin B-12?",
-        "what's  Vitamin B 12",
-        "WHAT 'S VITAMIN B/12 ?!",
-        "\u00bfWhat's vitamin B12?",
-    ]
-    assert Counter(map(compared, alike)).most_common() == [("what s vitamin b 12", 3), ("what s vitamin b12", 1)]

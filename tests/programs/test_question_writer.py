@@ -82,29 +82,6 @@ def test_a_question_that_is_copied_from_the_example_is_dropped(scripted, asking)
         assert untaught(passage=TEA).questions == copied
 
 
-def test_an_lm_that_brings_one_new_question_a_batch_is_not_asked_for_ever(scripted, asking):
-    names = iter(f"What is number {n}?" for n in range(1000))
-    lm = scripted(lambda asked: json.dumps({"questions": [next(names), *["Who drinks tea?"] * 4]}))
-    with asking(lm):
-        out = QuestionWriter(20, 5)(passage=TEA)
-    assert len(lm.engine.asked) == 2 * 4
-    assert len(out.questions) == 8 + 1
-
-
-def test_more_than_was_asked_for_is_taken_up_to_the_limit(scripted, asking):
-    lm = scripted(*lists(about(*THINGS)))
-    with asking(lm):
-        assert QuestionWriter(8, 5)(passage=TEA).questions == about(*THINGS[:8])
-    assert len(lm.engine.asked) == 1
-
-
-def test_no_questions_are_no_questions(scripted, asking):
-    lm = scripted(*lists([]))
-    with asking(lm):
-        assert QuestionWriter()(passage=TEA).questions == []
-    assert len(lm.engine.asked) == 1
-
-
 def test_a_first_batch_that_cannot_be_read_is_a_failure_and_a_later_one_the_end(scripted, asking):
     with asking(scripted("?")), pytest.raises(AdapterParseError):
         QuestionWriter()(passage=TEA)
@@ -149,13 +126,6 @@ def test_a_passage_cannot_open_a_field_of_its_own(scripted, asking):
 )
 def test_what_cannot_be_asked_of_anybody_is_dropped(text, why):
     assert unfit(text, TEA) == why
-
-
-def test_a_script_that_the_passage_has_is_not_another():
-    both = Passage("p", "железо (ferrum) и чай", "Чай")
-    assert unfit("Что такое ferrum?", both) == unfit("What is ferrum?", both) == ""
-    assert unfit("お茶は何を妨げますか", Passage("p", "お茶は鉄の吸収を妨げる")) == ""
-    assert unfit("What is added?", Passage("p", "12 + 4 = 16")) == ""
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import tracemalloc
 
 import numpy as np
 import pytest
@@ -92,21 +91,6 @@ def test_numbers_out_of_range_are_refused(settings, message):
         near_pairs(QUESTIONS, PASSAGES, WITHOUT, **settings)
 
 
-def test_no_questions_have_no_pairs():
-    near, eligible = near_pairs(QUESTIONS[:0], PASSAGES, WITHOUT[:0], percentile=0, most=5)
-    assert (eligible, len(near)) == (0, 0)
-
-
-def test_choosing_holds_a_block_and_not_the_matrix(monkeypatch):
-    monkeypatch.setattr(answer_matrix, "BLOCK_CELLS", 100_000)
-    questions, passages = directions(2_000, 4), directions(2_000, 5)
-    tracemalloc.start()
-    near_pairs(questions, passages, np.arange(2_000) * 2_001, percentile=99, most=1_000)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < 2_000 * 2_000 * 4
-
-
 def test_far_pairs_are_distinct_untaken_and_evenly_spread():
     taken = np.arange(0, 100_000, 2)
     drawn = far_pairs((1_000, 100), taken, 5_000, seed=1)
@@ -169,18 +153,6 @@ def test_a_real_matrix_of_rank_three_is_recovered_from_a_tenth_and_a_fifth(share
     assert error < worst * whole.std()
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-def test_a_twentieth_is_fewer_numbers_than_the_matrix_has_and_gives_little_back(seed):
-    whole = matrix(seed)
-    known, hidden = seen(whole, 0.05, seed)
-    assert len(known) == 800 < FREE == 831
-    made, found = tried(known, whole, seed)
-    predicted = np.full(whole.size, known.values.mean()) if made is None else everything(made)
-    error = root_mean_squared_error(whole.ravel()[hidden], predicted[hidden])
-    assert 0.5 * whole.std() < error < 1.1 * whole.std()
-    assert found.rmse > 0.5 * whole.std()
-
-
 @pytest.mark.parametrize(("share", "least"), [(0.1, 0.78), (0.2, 0.87)])
 def test_a_binary_matrix_is_mostly_right_where_enough_is_known(share, least):
     whole = matrix(3, binary=True)
@@ -220,13 +192,6 @@ def test_noise_is_refused(seed):
     assert found.rank > 0
 
 
-def test_pairs_that_are_all_alike_are_refused_and_have_no_auc():
-    nought = np.zeros((ROWS, COLUMNS))
-    made, found = tried(seen(nought, 0.1, 0)[0], nought)
-    assert (made, found.used, found.base_rmse, found.accuracy) == (None, False, 0.0, 1.0)
-    assert math.isnan(found.auc)
-
-
 def test_few_judgements_are_refused_without_a_figure():
     made, found = tried(seen(matrix(0), 49 / 16_000, 0)[0], matrix(0))
     assert (made, found.judged, found.held, found.used) == (None, 49, 0, False)
@@ -244,21 +209,6 @@ def test_a_completion_that_errs_among_pairs_drawn_at_random_is_refused():
     assert (made, found.used) == (None, False)
     assert "drawn at random" in found.reason
     assert found.gain_low > 0
-
-
-def test_what_is_given_without_a_judge_is_learnt_from_and_never_held_out():
-    whole = matrix(6)
-    known, hidden = seen(whole, 0.2, 6)
-    given, judged = known[np.arange(2_900)], known[np.arange(2_900, 3_200)]
-    made, found = tried(judged, whole, 6, given)
-    assert (found.judged, found.held, found.used) == (300, 60, True)
-    assert root_mean_squared_error(whole.ravel()[hidden], everything(made)[hidden]) < 0.1 * whole.std()
-
-
-def test_completion_is_the_same_for_the_same_seed():
-    known, _ = seen(matrix(0), 0.2, 0)
-    one, same = (everything(complete(known, (ROWS, COLUMNS), rank=3, ridge=0.1, seed=1)) for _ in range(2))
-    assert np.array_equal(one, same)
 
 
 def test_a_ridge_shrinks_singular_values_as_theory_says():

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import copy
 from types import SimpleNamespace
 from typing import Any
 
@@ -38,23 +37,12 @@ def test_scores_are_kept_in_the_order_given() -> None:
     assert [hit.rank for hit in hits] == [1, 2, 3]
 
 
-def test_where_one_score_is_missing_all_are_made_from_the_rank() -> None:
-    retriever = CallableRetriever(lambda query, k: [("x", 0.9), "y"])
-    assert [hit.score for hit in retriever.search(["q"], 5)[0]] == [1.0, 0.5]
-
-
 def test_texts_get_ids_and_count_once() -> None:
     retriever = CallableRetriever(lambda query, k: ["x", "y", "x"])
     hits = retriever.search(["q"], 5)[0]
     assert [hit.passage.text for hit in hits] == ["x", "y"]
     assert _ids(hits) == _ids(retriever.search(["other"], 5)[0])
     assert len(set(_ids(hits))) == 2
-
-
-def test_mappings() -> None:
-    row = {"id": 7, "text": "body", "title": "Head", "score": 0.5, "metadata": {"n": 1, "list": [1]}}
-    (hit,) = CallableRetriever(lambda query, k: [row]).search(["q"], 5)[0]
-    assert hit == Hit(Passage("7", "body", "Head", {"n": 1}), 0.5, 1)
 
 
 class LangChainRetriever:
@@ -124,25 +112,6 @@ def test_dspy_retrieve() -> None:
     assert [hit.passage.text for hit in hits] == ["q 0", "q 1", "q 2", "q 3"]
 
 
-def test_a_function_of_the_query_alone() -> None:
-    retriever = CallableRetriever(lambda query: [query + " one", query + " two"])
-    assert [hit.passage.text for hit in retriever.search(["q"], 1)[0]] == ["q one"]
-
-
-def test_a_retriever_stays_as_it_is() -> None:
-    class Own:
-        fingerprint = "f"
-
-        def search(self, queries: list[str], k: int) -> list[list[Hit]]:
-            return [[] for _ in queries]
-
-    own = Own()
-    assert as_retriever(own) is own
-    wrapped = CallableRetriever(len)
-    assert as_retriever(wrapped) is wrapped
-    assert copy.deepcopy(wrapped) is wrapped
-
-
 def test_fingerprints() -> None:
     def search(query: str, k: int) -> list[str]:
         return []
@@ -185,20 +154,3 @@ def test_answers_that_cannot_be_read(answer: object, message: str) -> None:
 def test_things_that_are_no_retriever(thing: object) -> None:
     with pytest.raises(InputError, match=r"is no retriever: give a function|is a class; give an instance"):
         as_retriever(thing)
-
-
-def test_k_and_queries_are_checked() -> None:
-    retriever = CallableRetriever(lambda query, k: ["x"])
-    assert retriever.search([], 3) == []
-    with pytest.raises(InputError, match="k must be 1 or more, but got 0"):
-        retriever.search(["q"], 0)
-    with pytest.raises(InputError, match="list of queries"):
-        retriever.search("q", 3)
-
-
-def test_an_error_of_the_function_is_not_hidden() -> None:
-    def broken(query: str, k: int) -> list[str]:
-        raise ConnectionError("server down")
-
-    with pytest.raises(ConnectionError, match="server down"):
-        CallableRetriever(broken).search(["q"], 1)

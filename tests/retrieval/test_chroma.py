@@ -7,10 +7,7 @@ import json
 import os
 import shutil
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +15,7 @@ import pytest
 
 from querywright.data.types import Passage
 from querywright.errors import CollectionError, InputError
-from querywright.models.embedder import Embedder, Vectors, resolve_embedder
+from querywright.models.embedder import Embedder, Vectors
 from querywright.models.store import open_store
 from querywright.retrieval.chroma import ChromaRetriever
 from querywright.retrieval.index import build_collection
@@ -109,12 +106,6 @@ def test_hits_carry_the_whole_passage(retriever: ChromaRetriever) -> None:
     assert hit.score <= 1
 
 
-def test_a_smaller_k_is_a_prefix(retriever: ChromaRetriever) -> None:
-    (deep,) = retriever.search(["query"], 50)
-    for k in (1, 5, 49):
-        assert retriever.search(["query"], k)[0] == deep[:k]
-
-
 def test_one_batch_and_one_call_for_all_queries(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = HashModel()
     retriever = ChromaRetriever("books", embedder=Embedder("hash:32", lambda: model, dimension=DIMENSION), home=home)
@@ -132,16 +123,6 @@ def test_one_batch_and_one_call_for_all_queries(home: Path, monkeypatch: pytest.
     assert calls == [4]
 
 
-def test_more_than_there_is(retriever: ChromaRetriever) -> None:
-    (hits,) = retriever.search(["query"], COUNT + 100)
-    assert sorted(_ids(hits)) == [passage.id for passage in PASSAGES]
-
-
-def test_no_queries(retriever: ChromaRetriever) -> None:
-    assert retriever.search([], 3) == []
-    assert retriever.search_vectors(np.empty((0, DIMENSION)), 3) == []
-
-
 @pytest.mark.parametrize(
     ("search", "message"),
     [
@@ -157,12 +138,6 @@ def test_no_queries(retriever: ChromaRetriever) -> None:
 def test_bad_requests(retriever: ChromaRetriever, search: Callable[[ChromaRetriever], object], message: str) -> None:
     with pytest.raises(InputError, match=message):
         search(retriever)
-
-
-def test_vectors_of_any_length(retriever: ChromaRetriever) -> None:
-    vector = HashModel.vector("query")[None]
-    short, long = retriever.search_vectors(vector, 5)[0], retriever.search_vectors(vector * 7, 5)[0]
-    assert _ids(short) == _ids(long) == _exact("query", 5)[0]
 
 
 @pytest.mark.parametrize(
@@ -186,12 +161,6 @@ def test_a_filter_over_metadata_is_exact(home: Path, where: dict[str, object], k
         assert _ids(hits) == _exact(query, 12, kept)[0]
 
 
-def test_a_filter_that_chroma_does_not_know(home: Path) -> None:
-    retriever = ChromaRetriever("books", embedder=_embedder(home), home=home, where={"n": {"$near": 3}})
-    with pytest.raises(InputError, match=r"Chroma refused the search \(where="):
-        retriever.search(["query"], 3)
-
-
 def test_equal_passages_come_in_the_order_of_their_ids(tmp_path: Path) -> None:
     twins = [Passage(f"twin-{letter}", "the same words") for letter in "dbeac"]
     passages = [*twins, *PASSAGES[:50]]
@@ -201,13 +170,6 @@ def test_equal_passages_come_in_the_order_of_their_ids(tmp_path: Path) -> None:
     for k in range(1, 6):
         assert _ids(retriever.search(["the same words"], k)[0]) == [f"twin-{letter}" for letter in "abcde"[:k]]
     open_store(tmp_path).close()
-
-
-def test_threads_get_the_same_answers(retriever: ChromaRetriever) -> None:
-    queries = [f"query {number}" for number in range(40)]
-    alone = [retriever.search([query], 5)[0] for query in queries]
-    with ThreadPoolExecutor(16) as pool:
-        assert list(pool.map(lambda query: retriever.search([query], 5)[0], queries)) == alone
 
 
 def test_what_a_retriever_tells_about_itself(home: Path, retriever: ChromaRetriever) -> None:
@@ -230,10 +192,6 @@ def test_the_fingerprint_changes_with_what_is_searched(home: Path, retriever: Ch
     other = ChromaRetriever("other", embedder=_embedder(home), home=home)
     assert again.fingerprint == retriever.fingerprint
     assert len({one.fingerprint for one in (retriever, filtered, fewer, other)}) == 4
-
-
-def test_one_client_a_process(home: Path, retriever: ChromaRetriever) -> None:
-    assert ChromaRetriever("books", embedder=_embedder(home), home=home)._index is retriever._index
 
 
 def test_a_missing_collection_names_the_known(home: Path) -> None:
@@ -330,19 +288,6 @@ def test_damage_is_refused_and_named(own_home: Path, name: str) -> None:
     assert "querywright index" in str(caught.value)
 
 
-def test_an_index_of_other_vectors_is_refused(own_home: Path) -> None:
-    """The files are whole, but do not hold what the embedder makes of the passages."""
-
-    class Other(HashModel):
-        def encode(self, texts: Sequence[str], **options: object) -> Vectors:
-            return super().encode([text[::-1] for text in texts])
-
-    open_store(own_home).close()
-    (own_home / "store.sqlite").unlink()
-    with pytest.raises(CollectionError, match="does not find all of its passages by their own vector"):
-        ChromaRetriever("books", embedder=_embedder(own_home, Other()), home=own_home)
-
-
 def test_readers_keep_their_generation_while_a_new_one_is_published(own_home: Path) -> None:
     embedder = _embedder(own_home)
     folder = own_home / "collections" / "books"
@@ -359,39 +304,6 @@ def test_readers_keep_their_generation_while_a_new_one_is_published(own_home: Pa
     build_collection("books", [Passage("p000", "changed")], embedder=embedder, home=own_home)
     assert [path.name for path in folder.glob("*-*")] == ["generation-2"]
     assert new.search(["changed"], 1)[0][0].score == pytest.approx(1, abs=1e-5)
-
-
-READER = """
-import hashlib, sys
-from pathlib import Path
-import numpy as np
-from querywright.models.embedder import Embedder
-from querywright.models.store import open_store
-from querywright.retrieval.chroma import ChromaRetriever
-
-def load():
-    raise AssertionError("everything is in the store")
-
-home = Path(sys.argv[1])
-embedder = Embedder("hash:32", load, dimension=32, store=open_store(home))
-for _ in range(10):
-    retriever = ChromaRetriever("books", embedder=embedder, home=home)
-    for hits in retriever.search([passage.content for passage in retriever.get(["p010", "p020", "p300"])], 1):
-        assert hits[0].score > 0.9999, hits
-    del retriever
-print("fine")
-"""
-
-
-def test_several_processes_read_while_one_builds(own_home: Path) -> None:
-    readers = [
-        subprocess.Popen([sys.executable, "-c", READER, str(own_home)], stdout=subprocess.PIPE, text=True)
-        for _ in range(3)
-    ]
-    embedder = _embedder(own_home)
-    for number in range(4):
-        build_collection("books", [Passage("new", f"version {number}")], embedder=embedder, home=own_home)
-    assert [reader.communicate(timeout=60)[0] for reader in readers] == ["fine\n"] * 3
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
@@ -411,20 +323,3 @@ def test_a_forked_process_is_refused_at_once(retriever: ChromaRetriever, home: P
         os._exit(refused)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 2
     assert retriever.search(["query"], 1)
-
-
-def test_with_the_real_model(tmp_path_factory: pytest.TempPathFactory) -> None:
-    home = tmp_path_factory.mktemp("real")
-    embedder = resolve_embedder(store=open_store(home))
-    passages = [
-        Passage("aspirin", "Aspirin thins the blood and lowers the risk of a heart attack."),
-        Passage("insulin", "Insulin lowers the sugar in the blood of people with diabetes."),
-        Passage("knee", "Physiotherapy strengthens the knee after a torn ligament."),
-    ]
-    report = build_collection("medicine", passages, embedder=embedder, home=home)
-    retriever = ChromaRetriever("medicine", embedder=embedder, home=home)
-    found = retriever.search(["What helps against high glucose?", "my knee hurts after an injury"], 1)
-    assert (report.embedded, report.count) == (3, 3)
-    assert [hits[0].passage.id for hits in found] == ["insulin", "knee"]
-    assert 0.3 < found[0][0].score < 1
-    open_store(home).close()

@@ -11,12 +11,10 @@ import numpy as np
 import pytest
 
 from querywright.data.types import Passage
-from querywright.errors import CollectionError
 from querywright.models.embedder import Embedder, Vectors
 from querywright.models.store import open_store
 from querywright.retrieval.bm25 import BM25Retriever
-from querywright.retrieval.collection import MANIFEST
-from querywright.retrieval.doc2query import FOLDER, ExpandedRetriever
+from querywright.retrieval.doc2query import ExpandedRetriever
 from querywright.retrieval.generated_questions import (
     COMPLETE,
     NONE,
@@ -104,11 +102,6 @@ def test_questions_that_are_not_published_are_not_searched(home: Path) -> None:
     assert found(home, "cuppa") == ["tea"]
 
 
-def test_a_passage_without_questions_stays_findable(home: Path) -> None:
-    assert found(home, "calcium") == ["milk"]
-    assert found(home, "sodium") == ["salt"]
-
-
 def test_scores_are_those_of_bm25_over_the_texts_with_their_questions(home: Path) -> None:
     """Lucene's formula by hand, over passages and questions put together here."""
     texts = [TEA.content + "\nWhy avoid a cuppa with dinner?", SALT.content, MILK.content]
@@ -150,36 +143,3 @@ def test_questions_of_a_passage_that_changed_are_left_out_with_a_warning(
     assert one.appended == 0
     assert one.search(["cuppa"], 5) == [[]]
     assert one.search(["zinc"], 5)[0][0].passage == changed
-
-
-def test_questions_of_a_passage_that_is_gone_are_nobodys(home: Path) -> None:
-    publish(home, *RECORDS, PassageRecord("gone", "d", "s", (WrittenQuestion("Where is the yak?", COMPLETE),)))
-    assert found(home, "yak") == []
-
-
-def test_plain_search_and_this_one_keep_an_index_each(home: Path) -> None:
-    folder = questions_folder("foods", home) / FOLDER / "bm25"
-    ExpandedRetriever("foods", home=home)
-    (index,) = [path.name for path in folder.iterdir() if path.is_dir()]
-    BM25Retriever("foods", home=home)
-    assert (folder / index).is_dir()
-    touched = (folder / index / "index.json").stat().st_mtime_ns
-    assert found(home, "cuppa") == ["tea"]
-    assert (folder / index / "index.json").stat().st_mtime_ns == touched
-
-
-def test_a_filter_holds(home: Path) -> None:
-    one = ExpandedRetriever("foods", home=home, where={"source": "nih"})
-    assert [hit.passage.id for hit in one.search(["iron cuppa"], 5)[0]] == ["tea"]
-
-
-def test_where_no_questions_were_published_the_remedy_is_named(home: Path) -> None:
-    manifest = questions_folder("foods", home) / MANIFEST
-    manifest.write_text(manifest.read_text()[:-20])
-    with pytest.raises(CollectionError, match=r"'foods-questions' is damaged.*: querywright questions build foods"):
-        ExpandedRetriever("foods", home=home)
-    manifest.unlink()  # the records are still there
-    with pytest.raises(CollectionError, match=r"no questions.*'foods'; write some: querywright questions build foods"):
-        ExpandedRetriever("foods", home=home)
-    with pytest.raises(CollectionError, match="there is no collection 'other'"):
-        ExpandedRetriever("other", home=home)

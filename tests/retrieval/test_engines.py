@@ -74,17 +74,6 @@ def test_each_engine_opens_its_retriever(home: Path) -> None:
     assert isinstance(open_retriever("weather", embedder=embedder, home=home), ChromaRetriever)
 
 
-def test_hybrid_is_dense_then_bm25_over_the_same_passages(home: Path) -> None:
-    hybrid = open_retriever("weather", engine="hybrid", embedder=_embedder(home), home=home)
-    assert isinstance(hybrid, HybridRetriever)
-    dense, lexical = hybrid.retrievers
-    assert (kind_of(dense), kind_of(lexical)) == ("dense", "lexical")
-    assert lexical.fingerprint == open_retriever("weather", engine="bm25", home=home).fingerprint
-    assert hybrid.get(["sun"])[0] is next(one for one in dense.passages() if one.id == "sun")
-    # "wind" is unknown to the vectors: they find sun third, words do not find it.
-    assert {hit.passage.id for hit in hybrid.search(["wind"], 3)[0][:2]} == {"north", "south"}
-
-
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_filter_holds_in_every_engine(home: Path, engine: str) -> None:
     retriever = open_retriever("weather", engine=engine, embedder=_embedder(home), home=home, where={"warm": True})
@@ -146,29 +135,6 @@ def test_kinds_and_vectors(home: Path) -> None:
         "dense", "lexical", "hybrid", "dense", "lexical", "foreign", "foreign",
     ]  # fmt: skip
     assert [isinstance(one, VectorRetriever) for one in (*found, own)] == [True, False, False, True, False, False]
-
-
-def test_searching_is_embedding_and_searching_by_vector(home: Path) -> None:
-    dense = ChromaRetriever("weather", embedder=_embedder(home), home=home)
-    vectors = dense.embed(["north", "sun"])
-    assert vectors.shape == (2, 4)
-    assert vectors == pytest.approx(CompassModel().encode(["north", "sun"]))
-    assert dense.search_vectors(vectors, 2) == dense.search(["north", "sun"], 2)
-    assert dense.embed([]).shape == (0, 4)
-    with pytest.raises(InputError, match="embed takes a list of texts"):
-        dense.embed("north")
-
-
-def test_progress_is_passed_on(tmp_path: Path) -> None:
-    embedder = _embedder(tmp_path)
-    build_collection("weather", PASSAGES, embedder=embedder, home=tmp_path)
-    seen: list[tuple[int, int]] = []
-    for engine in ("hybrid", "bm25"):
-        open_retriever(
-            "weather", engine=engine, embedder=embedder, home=tmp_path, progress=lambda n, all: seen.append((n, all))
-        )
-    assert seen == [(0, 3), (3, 3)]
-    open_store(tmp_path).close()
 
 
 def test_bm25_loads_neither_chroma_nor_a_model(home: Path) -> None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from querywright.data.types import Passage
 from querywright.errors import CollectionError, InputError
-from querywright.models.embedder import TextEmbedder, resolve_embedder
+from querywright.models.embedder import TextEmbedder, Vectors
 from querywright.retrieval.chroma import ChromaRetriever
 from querywright.retrieval.collection import MANIFEST, published_passages
 from querywright.retrieval.generated_questions import (
@@ -34,9 +35,19 @@ from querywright.retrieval.generated_questions import (
 from querywright.retrieval.index import build_collection
 
 
-@pytest.fixture(scope="module")
+class Letters:
+    """Texts as bags of letters."""
+
+    id, dimension = "letters", 27
+
+    def encode(self, texts: Sequence[str], /) -> Vectors:
+        rows = np.array([[1.0, *(text.lower().count(chr(97 + n)) for n in range(26))] for text in texts])
+        return np.asarray(rows / np.linalg.norm(rows, axis=1, keepdims=True), dtype=np.float32)
+
+
+@pytest.fixture
 def embedded() -> TextEmbedder:
-    return resolve_embedder("embedded")
+    return Letters()
 
 
 def record(passage: str, *questions: tuple[str, str]) -> PassageRecord:

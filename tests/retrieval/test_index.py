@@ -5,7 +5,6 @@ import json
 import logging
 import os
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -100,14 +99,6 @@ def test_a_new_collection(builder: Builder) -> None:
     assert str(builder.home) not in (builder.folder / "manifest.json").read_text()
 
 
-@pytest.mark.parametrize("count", [1, 2, 3])
-def test_small_collections(builder: Builder, count: int) -> None:
-    builder.build(_passages(count))
-    for _ in range(2):
-        builder.check(_passages(count))
-    assert builder.build(_passages(count)).rebuilt is False
-
-
 def test_building_again_does_nothing(builder: Builder) -> None:
     builder.build(_passages(30))
     before = (builder.folder / "manifest.json").read_bytes()
@@ -122,30 +113,6 @@ def test_building_again_does_nothing(builder: Builder) -> None:
         0,
     )
     assert (builder.folder / "manifest.json").read_bytes() == before
-
-
-def test_a_fresh_process_embeds_nothing(builder: Builder) -> None:
-    builder.build(_passages(30))
-    code = """
-import sys
-from pathlib import Path
-from typing import Any
-from querywright.data.types import Passage
-from querywright.models.embedder import Embedder
-from querywright.models.store import open_store
-from querywright.retrieval.index import build_collection
-
-def load():
-    raise AssertionError("the model was loaded")
-
-home = Path(sys.argv[1])
-passages = [Passage(f"p{number:04}", f"text {number}", metadata={"n": number}) for number in range(30)]
-embedder = Embedder("hash:16", load, dimension=16, store=open_store(home))
-for collection, rebuilt in (("books", False), ("copy", True)):
-    report = build_collection(collection, passages, embedder=embedder, home=home)
-    assert (report.embedded, report.rebuilt) == (0, rebuilt), report
-"""
-    subprocess.run([sys.executable, "-c", code, str(builder.home)], check=True, timeout=60)
 
 
 def test_what_is_not_named_stays_and_what_changed_is_replaced(builder: Builder) -> None:
@@ -172,22 +139,6 @@ def test_prune_removes_what_is_not_named(builder: Builder) -> None:
     assert (report.count, report.removed, report.embedded, report.rebuilt) == (10, 20, 0, True)
     builder.check(old[:10])
     assert builder.build(old[:10], prune=True).rebuilt is False
-
-
-def test_another_embedder_embeds_all_again(builder: Builder) -> None:
-    builder.build(_passages(30))
-    other = Builder(builder.home, "other:16")
-
-    report = other.build(_passages(1))
-
-    assert (report.count, report.embedded, report.rebuilt) == (30, 30, True)
-    other.check(_passages(30))
-    with pytest.raises(CollectionError, match="built with the embedder 'other:16'"):
-        builder.open()
-
-
-def test_the_same_passage_twice_is_one(builder: Builder) -> None:
-    assert builder.build([*_passages(5), *_passages(5)]).count == 5
 
 
 def test_equal_texts_under_many_ids(builder: Builder) -> None:
@@ -230,29 +181,13 @@ def test_bad_passages_are_named_all_at_once_and_nothing_is_embedded(builder: Bui
     assert list_collections(builder.home) == []
 
 
-def test_no_passages(builder: Builder) -> None:
-    with pytest.raises(DataError, match="no passages to index"):
-        builder.build([])
-
-
 @pytest.mark.parametrize("name", ["", "Books", "-books", "a/b", "..", "a" * 64, "bücher", "a\n"])
 def test_bad_names(builder: Builder, name: str) -> None:
     with pytest.raises(InputError, match="a collection's name is 1 to 63"):
         build_collection(name, _passages(1), embedder=builder.embedder, home=builder.home)
 
 
-def test_progress_is_told(builder: Builder) -> None:
-    seen: list[tuple[int, int]] = []
-    build_collection(
-        "books",
-        _passages(1500),
-        embedder=builder.embedder,
-        home=builder.home,
-        progress=lambda done, total: seen.append((done, total)),
-    )
-    assert seen == [(1024, 1500), (1500, 1500)]
-
-
+@pytest.mark.slow
 def test_more_than_one_batch_of_chroma(builder: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
     passages = _passages(5600)
     encode, sizes = builder.embedder.encode, list[int]()
@@ -332,19 +267,6 @@ def test_kill_9_at_any_point_then_building_again_completes(builder: Builder, sto
     builder.check(_passages(2500))
 
 
-@pytest.mark.slow
-def test_ctrl_c_cleans_up_and_can_go_on(builder: Builder) -> None:
-    worker = _stopped(builder.home, "ChromaIndex")
-    worker.send_signal(signal.SIGINT)
-    _, errors = worker.communicate(timeout=30)
-
-    assert worker.returncode != 0
-    assert "KeyboardInterrupt" in errors
-    assert builder.left() == []
-    assert builder.build(_passages(2500)).embedded == 0
-    builder.check(_passages(2500))
-
-
 def test_a_second_builder_is_refused_at_once_and_told_so(builder: Builder) -> None:
     worker = _stopped(builder.home, "ChromaIndex")
     with pytest.raises(CollectionError, match="'books' is being built by another process; wait"):
@@ -372,26 +294,6 @@ def test_a_damaged_index_is_built_again_without_embedding(builder: Builder, capl
         assert (report.rebuilt, report.embedded, report.added, report.count) == (True, 0, 0, 30)
         assert "is built again" in caplog.text
         builder.check(_passages(30))
-
-
-def test_damage_under_an_open_reader_is_noticed_by_the_builder(builder: Builder) -> None:
-    builder.build(_passages(30))
-    reader = builder.open()
-    segment = next(builder.folder.glob("generation-1/chroma/*/data_level0.bin"))
-    os.truncate(segment, 1000)
-
-    assert builder.build(_passages(30)).generation == 2
-    assert reader.count == 30
-    builder.check(_passages(30))
-
-
-def test_a_lost_store_costs_embedding_only(builder: Builder) -> None:
-    builder.build(_passages(30))
-    open_store(builder.home).close()
-    for path in builder.home.glob("store.sqlite*"):
-        path.unlink()
-    assert builder.build(_passages(31)).embedded == 31
-    builder.check(_passages(31))
 
 
 def test_damaged_passages_are_not_dropped_in_silence(builder: Builder) -> None:
@@ -443,13 +345,6 @@ def test_an_index_that_loses_passages_is_never_published(builder: Builder, monke
         builder.build(_passages(31))
     builder.check(_passages(30))
     assert builder.left() == _generation(2)
-
-
-def test_collections_do_not_touch_each_other(builder: Builder) -> None:
-    builder.build(_passages(10))
-    build_collection("books-2", _passages(10, "other"), embedder=builder.embedder, home=builder.home)
-    builder.check(_passages(10))
-    assert list_collections(builder.home) == ["books", "books-2"]
 
 
 def test_a_user_embedder_without_a_store_is_stored(builder: Builder) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import numpy as np
 import pytest
 from sklearn.cluster import KMeans
@@ -66,23 +64,6 @@ def test_a_query_goes_to_the_cell_of_largest_similarity_and_ranks_it_by_similari
         assert [value for _, value in found] == pytest.approx([similarity[id] for id, _ in found], abs=1e-6)
 
 
-def test_the_next_cells_follow_in_order_of_nearness():
-    fitted = Prototypes(IDS, VECTORS, 6)
-    found = ranked(fitted, QUERIES[0])
-    assert sorted(id for id, _ in found) == sorted(IDS)
-    cells = [cells_of(fitted)[id] for id, _ in found]
-    order = [cells[place] for place in range(0, len(IDS), 40)]
-    assert cells == [cell for cell in order for _ in range(40)]
-    nearness = fitted.prototypes[order] @ QUERIES[0]
-    assert all(one >= other for one, other in pairwise(nearness))
-
-
-def test_one_cell_is_a_plain_search():
-    fitted = Prototypes(IDS, VECTORS, 1)
-    for query, row in zip(QUERIES, QUERIES @ VECTORS.T, strict=True):
-        assert [id for id, _ in ranked(fitted, query)] == [IDS[place] for place in np.argsort(-row)]
-
-
 def test_equal_questions_are_in_order_of_ids_and_share_one_cell():
     same = np.repeat(VECTORS[:1], 5, axis=0)
     fitted = Prototypes(["e", "b", "d", "a", "c"], same, 3)
@@ -120,9 +101,3 @@ def test_every_question_is_in_the_cell_of_its_nearest_prototype():
 def test_what_cannot_be_fitted_is_refused(ids, vectors, count):
     with pytest.raises(InputError, match="prototypes"):
         Prototypes(ids, vectors, count)
-
-
-def test_a_vector_of_another_shape_is_refused():
-    fitted = Prototypes(IDS, VECTORS, 6)
-    with pytest.raises(InputError, match=r"shape \(16,\)"):
-        fitted.cells(QUERIES[0, :3])

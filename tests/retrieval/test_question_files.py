@@ -169,23 +169,6 @@ def test_a_cleared_label_is_vouched_for(edit: Callable[..., Any], home: Path) ->
     ]
 
 
-def test_an_edited_passage_can_be_exported_and_edited_again(edit: Callable[..., Any], home: Path) -> None:
-    edit(lambda table: pd.concat([table, row("salt", "What brings salt?")]))
-    before = on_disk(home)
-    edit(lambda table: table)
-    assert on_disk(home) == before
-    assert edit(lambda table: table[table["passage"] != "salt"], prune=True).removed == 1
-
-
-def test_questions_can_be_written_by_people_alone(tmp_path: Path) -> None:
-    build_collection("foods", [IRON, TEA], embedder=EMBEDDER, home=tmp_path)
-    file = tmp_path / "q.parquet"
-    pd.concat([row("tea", "When is tea drunk?"), row("iron", "What hinders iron?")]).to_parquet(file)
-    report = import_questions("foods", file, embedder=EMBEDDER, home=tmp_path)
-    assert (report.added, report.kept) == (2, 2)
-    assert {one.settings for one in read_records(questions_folder("foods", tmp_path)).values()} == {IMPORTED}
-
-
 def test_everything_that_is_wrong_is_told_at_once_and_nothing_is_changed(edit: Callable[..., Any], home: Path) -> None:
     before = on_disk(home)
     wrong = [
@@ -212,23 +195,6 @@ def test_everything_that_is_wrong_is_told_at_once_and_nothing_is_changed(edit: C
     assert on_disk(home) == before
 
 
-def test_cells_that_are_no_texts_and_missing_columns_are_told(home: Path, tmp_path: Path) -> None:
-    file = tmp_path / "q.parquet"
-    pd.DataFrame({"passage": [1], "question": ["What?"]}).to_parquet(file)
-    with pytest.raises(DataError, match=r"row 1, column passage: found 1; expected a text"):
-        import_questions("foods", file, embedder=EMBEDDER, home=home)
-    pd.DataFrame({"passage": ["tea"], "text": ["What?"]}).to_parquet(file)
-    with pytest.raises(DataError, match=r"has no column question; its columns are: \['passage', 'text'\]"):
-        import_questions("foods", file, embedder=EMBEDDER, home=home)
-    file.write_bytes(b"no parquet")
-    with pytest.raises(DataError, match="is no readable Parquet file"):
-        import_questions("foods", file, embedder=EMBEDDER, home=home)
-
-
-def test_columns_of_ones_own_are_named_and_left(edit: Callable[..., Any]) -> None:
-    assert edit(lambda table: table[table["label"] != "none"].assign(note="x")).ignored == ("note",)
-
-
 def test_stale_questions_stay_until_they_are_vouched_for(edit: Callable[..., Any], home: Path) -> None:
     changed = replace(TEA, text="Tea is drunk at five.")
     build_collection("foods", [IRON, changed], embedder=EMBEDDER, home=home, prune=True)
@@ -242,33 +208,6 @@ def test_stale_questions_stay_until_they_are_vouched_for(edit: Callable[..., Any
     report = edit(lambda table: table.assign(passage_digest=""))
     assert (report.passages, report.changed) == (1, 0)
     assert read_records(questions_folder("foods", home))["tea"].digest == changed.digest()
-
-
-def test_questions_of_a_passage_that_is_gone_can_be_removed(edit: Callable[..., Any], home: Path) -> None:
-    build_collection("foods", [IRON, SALT], embedder=EMBEDDER, home=home, prune=True)
-    assert edit(lambda table: table[table["passage"] != "tea"]).removed == 0
-    assert edit(lambda table: table[table["passage"] != "tea"], prune=True).removed == 1
-    assert sorted(read_records(questions_folder("foods", home))) == ["iron", "salt"]
-
-
-def test_a_collection_of_ones_own_is_not_replaced(tmp_path: Path) -> None:
-    build_collection("foods", [IRON], embedder=EMBEDDER, home=tmp_path)
-    build_collection("foods-questions", [TEA], embedder=EMBEDDER, home=tmp_path)
-    row("iron", "What hinders iron?").to_parquet(tmp_path / "q.parquet")
-    with pytest.raises(CollectionError, match="'foods-questions' is in the way"):
-        import_questions("foods", tmp_path / "q.parquet", embedder=EMBEDDER, home=tmp_path)
-    assert published_passages(questions_folder("foods", tmp_path), tmp_path)[1] == {"tea": TEA}
-
-
-def test_the_embedder_is_that_of_the_collection(home: Path, tmp_path: Path) -> None:
-    """Not that of the questions there are, which the collection may have left behind."""
-    other = Embedder("other", HashModel, dimension=8)
-    build_collection("foods", [IRON, SALT, TEA], embedder=other, home=home)
-    export_questions("foods", tmp_path / "q.parquet", home)
-    with pytest.raises(CollectionError, match="'foods' was built with the embedder 'other'"):
-        import_questions("foods", tmp_path / "q.parquet", embedder=EMBEDDER, home=home)
-    assert import_questions("foods", tmp_path / "q.parquet", embedder=other, home=home).kept == 2
-    assert published_passages(questions_folder("foods", home), home)[0].embedder == "other"
 
 
 def test_mistakes(home: Path, tmp_path: Path) -> None:

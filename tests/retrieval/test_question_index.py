@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,14 +21,12 @@ from querywright.retrieval.generated_questions import (
     COMPLETE,
     NONE,
     PARTIAL,
-    AnswerPair,
     PassageRecord,
     WrittenQuestion,
     publish_questions,
     question_id,
     questions_folder,
     questions_name,
-    write_pairs,
 )
 from querywright.retrieval.index import build_collection
 from querywright.retrieval.question_index import QuestionIndex
@@ -120,11 +117,6 @@ def test_a_passage_without_a_question_is_not_reached_however_many_are_asked_for(
     assert found(index, 50) == ["salt", "feet", "tea", "cuff"]
 
 
-def test_partial_questions_take_part_when_told_to(index: QuestionIndex) -> None:
-    assert found(index, keep_partial=True) == ["cuff", "salt", "feet", "tea"]
-    assert index.match(["ask 0"], 1, Matching(keep_partial=True))[0][0].question == "arm? 2"
-
-
 def test_a_hybrid_weighs_questions_and_passages(index: QuestionIndex) -> None:
     # Half the cosine of the question, half that of the passage, the least question (cuff's, 45) for rest:
     # tea 30 and 5: .931; rest 45 and 40: .737; feet 20 and 60: .720; salt 10 and 80: .579; cuff 45 and 90: .354.
@@ -153,24 +145,6 @@ def test_filled_matching_needs_answers(index: QuestionIndex) -> None:
         found(index, match="filled")
 
 
-def test_stored_answers_are_followed_but_for_those_of_changed_passages(tmp_path: Path) -> None:
-    publish(tmp_path, "body", WRITTEN)
-    question, digests = question_id("salt", "bread 12"), {passage.id: passage.text_digest() for passage in PASSAGES}
-    before = QuestionIndex("body", embedder=embedder(tmp_path), home=tmp_path)
-    pairs = [
-        AnswerPair(question, "rest", digests["rest"], 1.0, judged=True),
-        AnswerPair(question, "tea", "another digest", 1.0, judged=True),
-        AnswerPair(question, "feet", digests["feet"], 0.4, judged=False),
-        AnswerPair("a question that is gone", "cuff", digests["cuff"], 1.0, judged=True),
-    ]
-    write_pairs(questions_folder("body", tmp_path), pairs)
-    index = QuestionIndex("body", embedder=embedder(tmp_path), home=tmp_path)
-    assert found(index, match="filled") == ["salt", "rest", "feet", "tea", "cuff"]
-    assert found(index) == ["salt", "feet", "tea", "cuff"]
-    assert index.fingerprint != before.fingerprint
-    open_store(tmp_path).close()
-
-
 def test_prototypes_are_of_all_questions_and_give_what_their_cells_hold(index: QuestionIndex) -> None:
     # Nine questions in three cells, of which the query's own holds the angles up to 20 and so salt and feet.
     (near,) = index.match(["ask 0"], 2, Matching("prototypes"))
@@ -184,28 +158,6 @@ def test_prototypes_are_of_all_questions_and_give_what_their_cells_hold(index: Q
         whole[:2],
         whole[:3],
     ]
-
-
-def test_stored_answers_of_which_none_holds_are_no_answers(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    publish(tmp_path, "body", WRITTEN)
-    write_pairs(
-        questions_folder("body", tmp_path), [AnswerPair("gone", "rest", PASSAGES[4].text_digest(), 1.0, judged=True)]
-    )
-    with caplog.at_level(logging.WARNING):
-        index = QuestionIndex("body", embedder=embedder(tmp_path), home=tmp_path)
-    assert "1 of 1 stored answers" in caplog.text
-    assert "filled" not in index.matches
-    with pytest.raises(InputError, match="none was found that still holds; run querywright questions fill body"):
-        found(index, match="filled")
-    open_store(tmp_path).close()
-
-
-def test_a_collection_of_ones_own_is_not_taken_for_questions(tmp_path: Path) -> None:
-    for name in ("body", questions_name("body")):
-        build_collection(name, PASSAGES, embedder=embedder(tmp_path), home=tmp_path)
-    with pytest.raises(CollectionError, match="'body-questions' holds no questions about passages"):
-        QuestionIndex("body", embedder=embedder(tmp_path), home=tmp_path)
-    open_store(tmp_path).close()
 
 
 def test_equal_scores_are_in_the_order_of_date_number_and_id(tmp_path: Path) -> None:
@@ -245,25 +197,6 @@ def test_the_walk_goes_deeper_until_there_are_k_passages(tmp_path: Path, monkeyp
     assert [[hit.passage.id for hit in hits] for hits in lists] == [["near", "feet"], ["tea", "feet"]]
     assert depths == [(2, 16), (1, 32)]
     open_store(tmp_path).close()
-
-
-def test_queries_are_embedded_in_one_batch(home: Path) -> None:
-    model = AngleModel()
-    index = QuestionIndex("body", embedder=embedder(home, model=model), home=home)
-    model.batches.clear()
-    index.match(["one", "two", "three"], 2, Matching("hybrid"))
-    assert model.batches == [["one", "two", "three"]]
-
-
-def test_fewer_questions_a_passage_are_a_part_of_more(home: Path) -> None:
-    index = QuestionIndex("body", embedder=embedder(home), home=home)
-    every = set(found(index))
-    drawn = [{one.question for one in index.match(["ask 0"], 9, Matching(coverage=m))[0]} for m in (0.2, 0.4, 0.8, 2)]
-    assert [len(questions) for questions in drawn[:1]] == [1]  # .2 * 5 passages
-    assert set(found(index, coverage=0.4)) <= set(found(index, coverage=0.8)) <= every
-    assert found(index, coverage=2) == found(index)  # there are eight
-    seeds = {tuple(found(index, coverage=0.2, seed=seed)) for seed in range(20)}
-    assert len(seeds) > 1
 
 
 def test_stale_questions_lead_nowhere_and_are_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -348,10 +281,3 @@ def test_the_fingerprint_is_of_passages_questions_and_answers(home: Path, index:
     made.append(ChromaRetriever(questions_name("body"), embedder=embedder(home), home=home).fingerprint)
     assert len({index.fingerprint, index.plain.fingerprint, *made}) == 7
     open_store(tmp_path).close()
-
-
-def test_threads_find_the_same(index: QuestionIndex) -> None:
-    kinds = [Matching(coverage=m, keep_partial=partial) for m in (0, 0.2, 0.4, 0.6, 0.8) for partial in (False, True)]
-    serial = [index.match(["ask 0"], 3, one) for one in kinds]
-    with ThreadPoolExecutor(8) as pool:
-        assert list(pool.map(lambda one: index.match(["ask 0"], 3, one), kinds * 3)) == serial * 3

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import copy
-import json
 import random
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -14,7 +12,6 @@ from querywright.data.types import Passage
 from querywright.errors import InputError
 from querywright.models.store import Store
 from querywright.programs import TECHNIQUES
-from querywright.retrieval.bm25 import BM25Retriever
 from querywright.retrieval.callable import CallableRetriever, as_retriever
 from querywright.retrieval.chroma import ChromaRetriever
 from querywright.retrieval.engines import Opened, open_retriever, opened
@@ -186,13 +183,6 @@ def test_another_process_finds_rankings_in_the_store(store):
     assert hit.passage is again.held[hit.passage.id]
 
 
-def test_another_fingerprint_has_other_rankings(store):
-    ReplayRetriever(Listed(), store=store, deepest=10).search(["a"], 4)
-    other = Listed(fingerprint="newer")
-    ReplayRetriever(other, store=store, deepest=10).search(["a"], 4)
-    assert len(other.asked) == 1
-
-
 @pytest.mark.parametrize(
     "value",
     [b"{", b"{}x", b'[["p1"]]', b'[["gone", 1.0]]', b"[3]", b'[["p1", "high"]]', b"\xff"],
@@ -257,13 +247,6 @@ def test_a_hybrid_beyond_its_own_depth_is_searched_for_each_k():
     replay = ReplayRetriever(inner, store=None, deepest=30)
     for k in (2, 10, 11, 30, 11, 5):
         assert found(replay.search(["a", "b"], k)) == found(inner.search(["a", "b"], k))
-
-
-def test_hits_are_handed_out_in_lists_of_ones_own():
-    replay = ReplayRetriever(Listed(), store=None, deepest=10)
-    one, other = replay.search(["a", "a"], 4)
-    one.clear()
-    assert len(other) == len(replay.search(["a"], 4)[0]) == 4
 
 
 def test_wrong_input_is_refused_as_it_is_without(home):
@@ -333,25 +316,3 @@ def test_it_passes_for_what_it_wraps(home, store):
     assert isinstance(index.plain, ReplayRetriever)
     assert index.plain is index.plain
     assert isinstance(index.plain.inner, ChromaRetriever)
-
-
-def test_many_threads(store):
-    inner = Listed()
-    replay = ReplayRetriever(inner, store=store, deepest=10)
-    expected = {n: found(inner.search([f"q{n % 7}", f"q{n % 5}"], 1 + n % 9)) for n in range(200)}
-    with ThreadPoolExecutor(16) as pool:
-        results = list(pool.map(lambda n: found(replay.search([f"q{n % 7}", f"q{n % 5}"], 1 + n % 9)), range(200)))
-    assert results == [expected[n] for n in range(200)]
-
-
-def test_bm25_scores_come_back_exactly(home, store):
-    inner = BM25Retriever("c", home=home)
-    ReplayRetriever(inner, store=store, deepest=10).search(QUERIES, 3)
-    again = ReplayRetriever(inner, store=store, deepest=10)
-    assert found(again.search(QUERIES, 9)) == found(inner.search(QUERIES, 9))
-    (value,) = store.transact(
-        lambda c: c.exec_driver_sql(
-            "SELECT value FROM querywright_entries WHERE kind = ? LIMIT 1", (f"ranking:{inner.fingerprint}",)
-        ).fetchone()
-    )
-    assert {len(row) for row in json.loads(value)} == {2}

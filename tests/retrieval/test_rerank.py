@@ -1,9 +1,6 @@
 from __future__ import annotations
 
 import copy
-import subprocess
-import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -109,56 +106,6 @@ def test_one_finite_number_a_passage_and_the_same_again(folder: Path, reranker: 
     assert reranker.score("the foot", PASSAGES) != scores
 
 
-def test_the_title_is_read(reranker: CrossEncoderReranker) -> None:
-    with_title, without = reranker.score(QUERY, [Passage("a", "sugar", "Juice"), Passage("b", "sugar")])
-    assert with_title != without
-
-
-def test_the_order_of_passages_is_of_no_consequence(reranker: CrossEncoderReranker) -> None:
-    scores = reranker.score(QUERY, PASSAGES)
-    assert reranker.score(QUERY, PASSAGES[::-1]) == scores[::-1]
-
-
-def test_a_batch_is_as_its_single_passages(folder: Path, reranker: CrossEncoderReranker) -> None:
-    together = reranker.score(QUERY, PASSAGES)
-    assert [reranker.score(QUERY, [passage])[0] for passage in PASSAGES] == pytest.approx(together, abs=1e-5)
-    small = CrossEncoderReranker(str(folder), batch_size=3)
-    assert small.score(QUERY, PASSAGES) == pytest.approx(together, abs=1e-5)
-
-
-def test_no_passages_load_no_model(folder: Path) -> None:
-    fresh = CrossEncoderReranker(str(folder))
-    assert fresh.score(QUERY, []) == []
-    assert fresh._model is None
-
-
-def test_a_long_or_empty_query(reranker: CrossEncoderReranker) -> None:
-    for query in ("", "sugar " * 10_000, "\ud800\x00", "당뇨병"):
-        assert len(reranker.score(query, PASSAGES[:3])) == 3
-
-
-def test_a_shorter_maximum_cuts(folder: Path, reranker: CrossEncoderReranker) -> None:
-    short = CrossEncoderReranker(str(folder), max_length=16)
-    ends_apart = [Passage("a", "bread " * 30 + "salt"), Passage("b", "bread " * 30 + "blood")]
-    first, second = short.score(QUERY, ends_apart)
-    assert first == pytest.approx(second, abs=1e-6)  # rows of one batch may differ in the last bit
-    first, second = reranker.score(QUERY, ends_apart)
-    assert first != pytest.approx(second, abs=1e-6)
-    assert short.id == f"{reranker.id}#16"
-
-
-def test_it_is_loaded_once_by_many_threads(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    loaded: list[str] = []
-    load = rerank._load
-    monkeypatch.setattr(rerank, "_load", lambda *given: (loaded.append(given[1]), load(*given))[1])
-    fresh = CrossEncoderReranker(str(folder))
-    parts = [PASSAGES[start : start + 7] for start in range(0, 42, 3)] * 2
-    with ThreadPoolExecutor(16) as pool:
-        found = list(pool.map(lambda part: fresh.score(QUERY, part), parts))
-    assert loaded == [str(folder)]
-    assert found == [fresh.score(QUERY, part) for part in parts]
-
-
 def test_what_a_reranker_tells_about_itself(folder: Path, reranker: CrossEncoderReranker, tmp_path: Path) -> None:
     assert isinstance(reranker, Reranker)
     assert reranker.id.startswith("path:tiny@")
@@ -178,13 +125,6 @@ def test_what_a_reranker_tells_about_itself(folder: Path, reranker: CrossEncoder
 def test_a_folder_that_there_is_not(name: str) -> None:
     with pytest.raises(ModelError, match=r"no folder of a cross-encoder at .*give the path of one"):
         resolve_reranker(name)
-
-
-def test_a_hub_model_that_cannot_be_had(reranker: CrossEncoderReranker) -> None:
-    missing = resolve_reranker("nobody/none-such")
-    for call in (missing.load, lambda: missing.score(QUERY, PASSAGES[:1])):
-        with pytest.raises(ModelError, match=r"'nobody/none-such' cannot be loaded \(.*no network is needed"):
-            call()
 
 
 def test_a_folder_that_is_no_model(tmp_path: Path) -> None:
@@ -214,12 +154,3 @@ def test_scores_that_are_no_numbers_are_refused(folder: Path, monkeypatch: pytes
 def test_settings_out_of_range(folder: Path, settings: dict[str, int]) -> None:
     with pytest.raises(InputError, match="batch_size of 1 or more and max_length of 8"):
         CrossEncoderReranker(str(folder), **settings)
-
-
-def test_nothing_heavy_is_imported_before_it_is_used() -> None:
-    code = (
-        "import sys; from querywright.retrieval.rerank import resolve_reranker; resolve_reranker('a/b'); "
-        "print(sorted({'torch', 'transformers', 'sentence_transformers'} & set(sys.modules)))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout.strip() == "[]"

@@ -250,7 +250,7 @@ def _validated(predicted: Floats, true: Floats, base: float, far: NDArray[np.boo
     from scipy.stats import mannwhitneyu
 
     answers = true >= ANSWERED
-    right, base_right = (predicted >= ANSWERED) == answers, (base >= ANSWERED) == answers
+    right, base_right = (predicted >= ANSWERED) == answers, np.full(len(true), base >= ANSWERED) == answers
     errors, base_errors = (predicted - true) ** 2, (base - true) ** 2
     saved = base_errors - errors
     gain_low = float(saved.mean() - 1.96 * saved.std(ddof=1) / math.sqrt(len(saved)))

@@ -115,12 +115,12 @@ class ChromaRetriever(HeldPassages):
             DataError: What is wrong with the passages, all of it at once.
             CollectionError: Another process builds it, or it could not be built.
         """
-        if hasattr(passages, "to_dict") and hasattr(passages, "columns"):  # a DataFrame
-            passages = passages.to_dict("records")
-        if not isinstance(passages, (str, os.PathLike)):
-            passages = list(passages)
-        is_made = isinstance(passages, list) and all(isinstance(one, Passage) for one in passages)
-        given: Any = passages if is_made else read_source(passages)
+        given: Any = passages
+        if hasattr(given, "to_dict") and hasattr(given, "columns"):  # a DataFrame
+            given = given.to_dict("records")
+        given = given if isinstance(given, str | os.PathLike) else list(given)
+        if isinstance(given, str | os.PathLike) or not all(isinstance(one, Passage) for one in given):
+            given = read_source(given)
         used = embedder or resolve_embedder(store=open_store(home))
         build_collection(name, given, embedder=used, home=home, prune=prune, progress=progress)
         return cls(name, embedder=used, home=home)

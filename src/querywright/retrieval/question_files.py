@@ -20,8 +20,7 @@ from querywright.data.types import Passage
 from querywright.errors import CollectionError, DataError, InputError
 from querywright.files import write_file
 from querywright.models.embedder import Progress, TextEmbedder
-from querywright.retrieval.chroma import check_embedder
-from querywright.retrieval.collection import building, collection_folder, published_passages
+from querywright.retrieval.collection import building, check_embedder, collection_folder, published_passages
 from querywright.retrieval.generated_questions import (
     COMPLETE,
     IMPORTED,
