@@ -213,17 +213,10 @@ def build_questions(
 def in_threads(
     writer: QuestionWriter, judge: AnswerabilityJudge, lm: dspy.LM, judge_lm: dspy.LM, threads: int
 ) -> Runner:
-    """Makes records in threads of this process.
+    """Makes records in threads of this process, so that ``threads`` LM calls are under way at a time.
 
     There are as many passages under way as calls may be, and each has one to make at any time, so that the number
     of calls under way falls only when there is no passage left to begin.
-
-    Args:
-        writer: Writes the questions.
-        judge: Judges them.
-        lm: The writer's LM.
-        judge_lm: The judge's LM.
-        threads: LM calls under way at a time, 1 or more.
     """
 
     def run(passages: Sequence[Passage], settings: str) -> Done:
@@ -247,15 +240,7 @@ def write_record(
     """Writes and judges the questions of one passage; the same answers of the LMs give the same record.
 
     A judgement that cannot be read, or that has no room in the LM's context, leaves its question without a label.
-
-    Args:
-        passage: What the questions are about.
-        settings: Digest of how they are written and judged.
-        writer: Writes them.
-        judge: Judges each.
-        lm: The writer's LM.
-        judge_lm: The judge's LM.
-        turn: Held during each call of an LM; a semaphore bounds the calls of many passages. Default: no bound.
+    ``turn`` is held during each call of an LM: a semaphore bounds the calls of many passages.
 
     Raises:
         AdapterParseError: The first batch of questions could not be read.

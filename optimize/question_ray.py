@@ -122,13 +122,7 @@ class RayBuild:
 
 
 def in_ray(build: RayBuild, *, workers: int, ledger: Ledger | None = None) -> Runner:
-    """Makes records in processes of Ray, the same as ``in_threads`` makes.
-
-    Args:
-        build: What is made by name in each process.
-        workers: Processes, 1 or more.
-        ledger: Takes what the processes spent. Default none; meters that are open take it anyway.
-    """
+    """Makes records in processes of Ray, the same as ``in_threads`` makes; ``ledger`` takes what they spent."""
     located = replace(
         build,
         home=str(Path(build.home).resolve()),
@@ -157,21 +151,11 @@ def records_by_ray(
     threads: int = 4,
     ledger: Ledger | None = None,
 ) -> Done:
-    """Make the record of each passage in processes of Ray.
+    """Make the record of each passage in processes of Ray; gives position and record, or failure, as each is done.
 
-    Close the generator (``contextlib.closing``), so that Ray ends when what is done with a record fails.
-
-    Args:
-        make: Called once in each process; gives what makes a record. It is sent there as code, so it holds names of
-            LMs and of variables with keys, and neither LMs nor keys.
-        passages: What records are made of.
-        workers: Processes, 1 or more.
-        threads: Passages under way at a time in each of them, 1 or more. Default 4.
-        ledger: Takes what the processes spent. Default none; meters that are open here take it anyway. What a process
-            that died spent on passages that it had not done is known to neither.
-
-    Yields:
-        Position and record, or failure, of each passage as it is done.
+    Close the generator (``contextlib.closing``), so that Ray ends when what is done with a record fails. ``make`` is
+    called once in each process and is sent there as code, so it holds names of LMs and of variables with keys, and
+    neither LMs nor keys. What a process that died spent on passages that it had not done is known to nobody.
 
     Raises:
         InputError: Ray is not installed, cannot be reached, or a number is out of range.

@@ -275,11 +275,7 @@ def card_file(path: Path) -> Path:
 
 
 def check_set_file(path: Path) -> None:
-    """Raise when a set cannot have this name.
-
-    Raises:
-        InputError: It does not end in .jsonl.
-    """
+    """Raise ``InputError`` when a set cannot have this name: it does not end in .jsonl."""
     if not path.name.endswith(SUFFIX) or path.name == SUFFIX:
         raise InputError(
             f"a question set is a file of JSON lines; give a name that ends in {SUFFIX}, not {path.name!r}"
@@ -287,12 +283,7 @@ def check_set_file(path: Path) -> None:
 
 
 def index_models(collection: str, home: Path | None = None) -> dict[str, str]:
-    """The LMs that made the index of a collection's questions: ``writer`` and ``judge``; none where it does not tell.
-
-    Args:
-        collection: Name of the collection.
-        home: The working folder. Default: ``querywright.home.home()``.
-    """
+    """The LMs that made the index of questions: ``writer`` and ``judge``; none where it does not tell."""
     try:
         made = read_made(questions_folder(collection, home))
     except CollectionError:  # only who made them is not known
@@ -301,12 +292,7 @@ def index_models(collection: str, home: Path | None = None) -> dict[str, str]:
 
 
 def cautions(made: QuestionSet, index: Mapping[str, str]) -> list[str]:
-    """What a reader of results on this set must know about its LMs, a sentence each.
-
-    Args:
-        made: The set.
-        index: From ``index_models``.
-    """
+    """What a reader of results on this set must know about its LMs and those of the index, a sentence each."""
     lines = []
     if "writer" not in index:
         lines.append("the index does not tell which LM wrote it; if it is the one of this set, the set is circular")
@@ -320,15 +306,12 @@ def cautions(made: QuestionSet, index: Mapping[str, str]) -> list[str]:
 
 
 def write_question_set(path: Path, made: QuestionSet, index: Mapping[str, str]) -> dict[str, Any]:
-    """Write a set and its card; older ones at the same place are replaced.
+    """Write a set and its card, whole or not at all; gives the card.
 
     Args:
         path: A file that ends in .jsonl; its folder is made when it is missing.
         made: The set, with at least one question.
         index: From ``index_models``.
-
-    Returns:
-        The card.
 
     Raises:
         InputError: The set is empty, or its file cannot have this name.

@@ -216,9 +216,6 @@ class RephraseQuestion(dspy.Module):
     def forward(self, question: str) -> dspy.Prediction:
         """The other wording in ``question``, on one line; empty when the LM wrote none.
 
-        Args:
-            question: What is reworded.
-
         Raises:
             AdapterParseError: The LM's answer could not be read.
         """
@@ -238,11 +235,7 @@ class AskAnother(dspy.Module):
         return example_questions(self.ask, "stored_questions", "new_question")
 
     def forward(self, passage: Passage, stored: Sequence[str]) -> dspy.Prediction:
-        """The new question in ``question``, on one line; empty when the LM wrote none.
-
-        Args:
-            passage: What the question is about.
-            stored: Questions about it that are there already.
+        """A question that none of the stored ones asks in ``question``, on one line; empty when the LM wrote none.
 
         Raises:
             AdapterParseError: The LM's answer could not be read.

@@ -208,7 +208,7 @@ def test_beside_a_dense_retriever_is_the_same(shared_home: Path) -> None:
     for given in (None, where):
         dense = ChromaRetriever("three", embedder=_embedder(shared_home), home=shared_home, where=given)
         beside, alone = (
-            BM25Retriever.beside(dense, home=shared_home),
+            BM25Retriever("three", home=shared_home, where=given, beside=dense),
             BM25Retriever("three", home=shared_home, where=given),
         )
         assert beside.fingerprint == alone.fingerprint

@@ -124,19 +124,18 @@ def near_pairs(
     percentile: float | None = None,
     most: int,
 ) -> tuple[Known, int]:
-    """The cells of the most similar question and passage.
+    """The cells of at most ``most`` pairs of similar question and passage, from rows of length 1.
 
     Args:
-        questions: A row of length 1 a question.
-        passages: A row of length 1 a passage.
+        questions: A row a question.
+        passages: A row a passage.
         without: Cells that are left out, such as that of a question and the passage it was written for.
         threshold: The least similarity, -1 to 1. Default None.
         percentile: Only the pairs above this percentile of all, 0 to 100 (excluded). Default None.
-        most: At most so many, 1 or more.
+        most: 1 or more.
 
     Returns:
-        Cells and cosine similarities, highest first, equal ones in their order; and how many the threshold or the
-        percentile admits, which is more where they were too many.
+        Cells and cosine similarities, highest first, and how many the threshold or percentile admits.
 
     Raises:
         InputError: When not just one of threshold and percentile is given, or a number is out of range.
@@ -161,14 +160,7 @@ def near_pairs(
 
 
 def far_pairs(shape: Shape, without: Integers, count: int, seed: int) -> Integers:
-    """Cells drawn at random, each as likely as any other, in the order in which they were drawn.
-
-    Args:
-        shape: Questions and passages.
-        without: Cells that are not drawn. What is drawn of the others does not depend on them.
-        count: How many; fewer where fewer are left.
-        seed: Of the drawing.
-    """
+    """At most ``count`` cells drawn at random, each as likely as any other, whatever others are left out."""
     total = math.prod(shape)
     count, size = min(count, total - len(np.unique(without))), 2 * count
     while True:
@@ -182,14 +174,9 @@ def far_pairs(shape: Shape, without: Integers, count: int, seed: int) -> Integer
 
 
 def complete(known: Known, shape: Shape, *, rank: int, ridge: float, seed: int = 0) -> LowRank:
-    """The matrix of a rank that comes nearest to the known cells, with a ridge.
+    """The matrix of a rank (1 or more) that comes nearest to the known cells, with a ridge (above 0).
 
-    Args:
-        known: At least one cell.
-        shape: Questions and passages.
-        rank: 1 or more.
-        ridge: Weight of the squares of both factors, above 0, for cells scaled to a variance of 1.
-        seed: Of the first factors. Default 0.
+    The ridge weighs the squares of both factors, for cells scaled to a variance of 1.
 
     Raises:
         InputError: When no cell is known, or rank or ridge is out of range.
@@ -209,22 +196,12 @@ def complete(known: Known, shape: Shape, *, rank: int, ridge: float, seed: int =
 def completed(
     given: Known, judged: Known, shape: Shape, *, far: NDArray[np.bool_], seed: int = 0
 ) -> tuple[LowRank | None, Validation]:
-    """A completion whose rank and ridge were chosen, and whose worth was seen, on judged pairs it was not made from.
+    """A completion, None where it is refused, and what it is worth on judged pairs it was not made from.
 
-    A fifth of the judged pairs is held out for the figures and another fifth for the choice; what is used in the end
-    is made from all. It is refused where the mean of squared errors that it saves on the held-out pairs is not clearly
-    above 0, or where it is more often wrong than the base rate among the far ones, which stand for the pairs that
-    nobody judged.
-
-    Args:
-        given: Cells that are known without a judge, such as questions with their own passage; none is held out.
-        judged: Cells that were judged; none of them in ``given``.
-        shape: Questions and passages.
-        far: Which of the judged were drawn at random from the whole matrix.
-        seed: Of the split and the first factors. Default 0.
-
-    Returns:
-        The completion, None where it is refused, and what it was worth.
+    A fifth of the judged pairs is held out for the figures and another fifth chooses rank and ridge; what is used in
+    the end is made from all. ``given`` cells are known without a judge and never held out. It is refused where the mean
+    of squared errors that it saves on the held-out pairs is not clearly above 0, or where it is more often wrong than
+    the base rate among the ``far`` ones, which were drawn at random and stand for the pairs that nobody judged.
     """
     if len(judged) < FEWEST_JUDGED:
         few = f"{len(judged)} judged pairs are too few to choose and to validate a completion; {FEWEST_JUDGED} are"

@@ -62,6 +62,7 @@ class BM25Retriever(HeldPassages):
             the whole collection. Default: every passage.
         k1: Saturation of a word that is repeated in a passage, 0 or more. Default 1.5.
         b: Share of a passage's length that is made up for, 0 to 1. Default 0.75.
+        beside: A retriever that has the collection open, whose passages are shared in memory. Default None.
         progress: Called with (passages read, passages in all) while the index is built. Default None.
 
     Raises:
@@ -83,53 +84,22 @@ class BM25Retriever(HeldPassages):
         where: Mapping[str, Any] | None = None,
         k1: float = K1,
         b: float = B,
+        beside: ChromaRetriever | None = None,
         progress: Progress | None = None,
     ) -> None:
         if not (math.isfinite(k1) and k1 >= 0 and 0 <= b <= 1):
             raise InputError(f"BM25 needs k1 of 0 or more and b from 0 to 1, but got {k1} and {b}")
-        matcher(where)
+        passes = matcher(where)
         folder = collection_folder(name, home)
-        manifest, passages = published_passages(folder, home)
-        self._fill(folder, manifest, passages, where, k1, b, progress)
-
-    @classmethod
-    def beside(
-        cls, other: ChromaRetriever, *, home: Path | None = None, progress: Progress | None = None
-    ) -> BM25Retriever:
-        """Searches the same passages as a retriever that is open, and shares them in memory.
-
-        Args:
-            other: The retriever; its ``where`` holds here too.
-            home: The working folder it was opened in. Default: ``querywright.home.home()``.
-            progress: Called with (passages read, passages in all) while the index is built. Default None.
-
-        Raises:
-            InputError: When the filter of ``other`` is none that can be had without Chroma.
-        """
-        made = cls.__new__(cls)
-        passages = {passage.id: passage for passage in other.passages()}
-        folder = collection_folder(other.name, home)
-        made._fill(folder, other.manifest, passages, other.where, K1, B, progress)
-        return made
-
-    def _fill(
-        self,
-        folder: Path,
-        manifest: Generation,
-        passages: dict[str, Passage],
-        where: Mapping[str, Any] | None,
-        k1: float,
-        b: float,
-        progress: Progress | None,
-    ) -> None:
-        self.name = folder.name
-        self.manifest = manifest
+        if beside is None:
+            self.manifest, self._passages = published_passages(folder, home)
+        else:
+            self.manifest, self._passages = beside.manifest, {passage.id: passage for passage in beside.passages()}
+        self.name = name
         self.where = dict(where) if where else None
         self.k1, self.b = float(k1), float(b)
-        self._passages = passages
-        self._rows = [passages[id] for id in sorted(passages)]
-        self._model = _opened(*self._indexed(folder, manifest), self.k1, self.b, progress)
-        passes = matcher(where)
+        self._rows = [self._passages[id] for id in sorted(self._passages)]
+        self._model = _opened(*self._indexed(folder, self.manifest), self.k1, self.b, progress)
         self._mask = None if passes is None else np.array([passes(one.metadata) for one in self._rows], dtype=bool)
 
     def _indexed(self, folder: Path, manifest: Generation) -> tuple[Path, Generation, Sequence[Passage]]:

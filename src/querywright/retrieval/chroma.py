@@ -201,15 +201,7 @@ class ChromaRetriever(HeldPassages):
 
 
 def checked_vectors(vectors: ArrayLike, dimension: int | None = None) -> Vectors:
-    """Vectors to search for, as rows.
-
-    Args:
-        vectors: Shape (n, dimension) of any length, finite, none of them zero.
-        dimension: Numbers in a vector. Default: any.
-
-    Raises:
-        InputError: When they are something else.
-    """
+    """Vectors of shape (n, dimension) as rows; ``InputError`` where they are none, not finite, or zero."""
     rows = np.asarray(vectors, dtype=np.float32)
     if rows.size == 0:
         return np.empty((0, dimension or 0), dtype=np.float32)

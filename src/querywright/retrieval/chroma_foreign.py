@@ -78,14 +78,7 @@ class ForeignChromaRetriever:
         return json_digest(["chroma", *told, self.embedder and self.embedder.id, self.where])
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
-        """The nearest passages of each query: one batch to the embedder, one call to Chroma.
-
-        Args:
-            queries: Any number of texts.
-            k: At most so many hits a query, 1 or more; fewer when the collection holds fewer.
-
-        Returns:
-            One list a query in their order, best first, equal scores in the order of their ids.
+        """The nearest passages of each query, best first, equal scores by id; see ``ChromaRetriever``.
 
         Raises:
             InputError: When ``queries`` is a single text, ``k`` is below 1, or Chroma refuses the search.
@@ -100,9 +93,6 @@ class ForeignChromaRetriever:
     def embed(self, texts: Sequence[str]) -> Vectors:
         """The vectors by which ``search`` looks for some texts: float32, one row a text.
 
-        Args:
-            texts: Any number of texts.
-
         Raises:
             InputError: When ``texts`` is a single text, or nothing embeds here.
         """
@@ -116,11 +106,7 @@ class ForeignChromaRetriever:
             return np.asarray(self._collection._embed(list(texts), is_query=True), dtype=np.float32)
 
     def search_vectors(self, vectors: ArrayLike, k: int) -> list[list[Hit]]:
-        """The nearest passages of each vector.
-
-        Args:
-            vectors: Shape (n, dimension), finite, none of them zero.
-            k: At most so many hits a vector, 1 or more.
+        """The nearest passages of each vector; see ``ChromaRetriever``.
 
         Raises:
             InputError: When the vectors have another shape or ``k`` is below 1.

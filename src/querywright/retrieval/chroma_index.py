@@ -50,12 +50,7 @@ def _client(path: Path) -> Any:
 def write_index(
     path: Path, passages: Sequence[Passage], vectors_of: Callable[[Sequence[Passage]], Vectors]
 ) -> dict[str, str]:
-    """Builds an index in a new directory and closes it.
-
-    Args:
-        path: The directory, not there yet.
-        passages: Distinct, sorted by id: equal scores are then found in the order of ids.
-        vectors_of: Gives one normalised row a passage; a batch of Chroma's is asked for at a time.
+    """Builds an index of sorted passages in a new directory and closes it.
 
     Returns:
         SHA-256 of each file of the index that reading leaves alone, by its path beside the directory.
@@ -163,14 +158,9 @@ class ChromaIndex:
             )
 
     def check(self, passages: Mapping[str, Passage], embedder: TextEmbedder, most: int) -> None:
-        """Looks at count and settings, and searches for passages by their own vectors.
+        """Looks at count and settings, and searches for at most ``most`` passages by their own vectors.
 
         Passages with the same vector may stand for each other.
-
-        Args:
-            passages: All that must be in it, by id.
-            embedder: Gives their vectors.
-            most: At most so many are searched for, evenly spread.
 
         Raises:
             CollectionError: When something does not fit.

@@ -75,7 +75,7 @@ def open_retriever(
     dense = ChromaRetriever(name, embedder=embedder, home=home, where=where)
     if engine == "dense":
         return dense
-    return HybridRetriever([dense, BM25Retriever.beside(dense, home=home, progress=progress)])
+    return HybridRetriever([dense, BM25Retriever(name, home=home, where=where, beside=dense, progress=progress)])
 
 
 @dataclass(frozen=True, slots=True)

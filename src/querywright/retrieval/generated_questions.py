@@ -171,11 +171,7 @@ def fill_command(name: str) -> str:
 
 
 def questions_folder(collection: str, home: Path | None = None) -> Path:
-    """The folder of a collection's questions, whether it exists or not.
-
-    Args:
-        collection: Name of the collection whose passages the questions are about.
-        home: The working folder. Default: ``querywright.home.home()``.
+    """The folder of the questions about a collection, whether it exists or not.
 
     Raises:
         InputError: When the name has a form that no collection may have, or is too long for that of the questions.
@@ -191,14 +187,7 @@ def questions_folder(collection: str, home: Path | None = None) -> Path:
 
 
 def check_indexed_name(name: str) -> None:
-    """Raise when passages of one's own cannot be indexed under a name, since it is that of questions.
-
-    Args:
-        name: Of the collection to be.
-
-    Raises:
-        InputError: It ends in -questions.
-    """
+    """Raise ``InputError`` when passages of one's own cannot be indexed under a name, since it is that of questions."""
     if name.endswith(QUESTIONS_SUFFIX):
         raise InputError(
             f"a name that ends in {QUESTIONS_SUFFIX} is that of the questions written for a collection, but got "
@@ -207,14 +196,7 @@ def check_indexed_name(name: str) -> None:
 
 
 def check_unclaimed(folder: Path) -> None:
-    """Raise when a collection that is not of questions lies where the questions would be published.
-
-    Args:
-        folder: From ``questions_folder``.
-
-    Raises:
-        CollectionError: A collection is published there, and there are no records of questions.
-    """
+    """Raise ``CollectionError`` when a collection that is not of questions lies where these would be published."""
     if (folder / MANIFEST).exists() and not (folder / RECORDS).exists():
         raise CollectionError(
             f"the collection {folder.name!r} is in the way: it has no {RECORDS}, so it was not made of written "
@@ -225,9 +207,6 @@ def check_unclaimed(folder: Path) -> None:
 
 def read_records(folder: Path) -> dict[str, PassageRecord]:
     """The records of a folder by the passage's id; empty when there are none.
-
-    Args:
-        folder: From ``questions_folder``.
 
     Raises:
         CollectionError: When a line is damaged.
@@ -262,14 +241,7 @@ def publish_questions(
     home: Path | None = None,
     progress: Progress | None = None,
 ) -> IndexReport:
-    """Makes records the questions of a collection: the file, and the index that is searched.
-
-    Args:
-        collection: Name of the collection whose passages they are about.
-        records: All of them; any that are not among them are gone.
-        embedder: Embeds the kept questions.
-        home: The working folder. Default: ``querywright.home.home()``.
-        progress: Called with (texts embedded, texts in all). Default None.
+    """Makes records the questions of a collection, the file and the index that is searched, and no others.
 
     Raises:
         CollectionError: When not one question is kept, another process builds the index, or a collection that is not
@@ -292,20 +264,12 @@ def publish_questions(
 
 
 def write_pairs(folder: Path, pairs: Iterable[AnswerPair]) -> None:
-    """Replaces what is known of further answers; from one moment to the next it is the new one.
-
-    Args:
-        folder: From ``questions_folder``; there already.
-        pairs: Each question and passage once.
-    """
+    """Replaces what is known of further answers in a folder that is there, from one moment to the next."""
     _AnswerFile(pairs=tuple(sorted(pairs, key=lambda pair: (pair.question, pair.passage)))).write(folder / ANSWERS)
 
 
 def read_pairs(folder: Path) -> Sequence[AnswerPair]:
     """The pairs of a folder in order of question and passage; none where there is no file.
-
-    Args:
-        folder: From ``questions_folder``.
 
     Raises:
         CollectionError: When the file is damaged or edited.
@@ -323,17 +287,9 @@ def read_pairs(folder: Path) -> Sequence[AnswerPair]:
 def stored_answers(
     name: str, questions: Container[str], passages: Mapping[str, Passage], home: Path | None
 ) -> dict[str, tuple[str, ...]] | None:
-    """The further passages that are known to answer questions, beside the one that each was written for.
+    """By question the further passages that are known to answer it, best first; None where nobody has looked.
 
-    Args:
-        name: The collection of the passages.
-        questions: Ids of the questions there are.
-        passages: The passages there are, by id; what is known of one that has changed since does not count.
-        home: The working folder.
-
-    Returns:
-        Ids of passages by id of question, those of highest value first, equal ones in order of ids; None where nobody
-        has looked.
+    What is known of questions or passages that are not given, or of passages that have changed since, does not count.
 
     Raises:
         CollectionError: What is stored is damaged.
@@ -382,24 +338,13 @@ def published_questions(name: str, home: Path | None) -> list[Passage]:
 
 
 def fresh(questions: Iterable[Passage], passages: Mapping[str, Passage]) -> list[Passage]:
-    """The questions whose passage is there and reads as it did when they were written, in their order.
-
-    Args:
-        questions: Published questions.
-        passages: The passages there are, by id.
-    """
+    """The questions whose passage is there and reads as it did when they were written, in their order."""
     digests = {id: passage.text_digest() for id, passage in passages.items()}
     return [one for one in questions if digests.get(str(one.metadata["passage"])) == one.metadata["digest"]]
 
 
 def live_questions(name: str, questions: Collection[Passage], passages: Mapping[str, Passage]) -> list[Passage]:
-    """The fresh ones of a collection's questions; a warning says how many are not.
-
-    Args:
-        name: The collection of the passages.
-        questions: Its published questions.
-        passages: The passages there are, by id.
-    """
+    """The fresh ones of a collection's published questions; a warning says how many are not."""
     live = fresh(questions, passages)
     if len(live) < len(questions):
         _logger.warning(

@@ -174,11 +174,7 @@ def import_questions(
 
 
 def check_parquet_name(path: Path) -> None:
-    """Raise when a file of questions cannot have this name.
-
-    Raises:
-        InputError: It does not end in .parquet.
-    """
+    """Raise ``InputError`` when a file of questions cannot have this name: it does not end in .parquet."""
     if path.suffix != SUFFIX:
         raise InputError(f"questions are kept as Parquet; give a name that ends in {SUFFIX}, not {path.name!r}")
 

@@ -80,10 +80,6 @@ class ReplayRetriever:
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
         """What the retriever finds; it is asked once for all queries that are new.
 
-        Args:
-            queries: Any number of texts.
-            k: At most so many hits a query, 1 or more.
-
         Raises:
             InputError: When ``queries`` is a single text or ``k`` is below 1.
         """
@@ -189,23 +185,12 @@ class _ReplayVectors(ReplayRetriever):
     """One whose retriever takes vectors."""
 
     def embed(self, texts: Sequence[str]) -> Vectors:
-        """The retriever's vectors.
-
-        Args:
-            texts: Any number of texts.
-
-        Raises:
-            InputError: When ``texts`` is a single text.
-        """
+        """The retriever's vectors."""
         vectors: Vectors = self.inner.embed(texts)
         return vectors
 
     def search_vectors(self, vectors: ArrayLike, k: int) -> list[list[Hit]]:
         """What the retriever finds for vectors; it is asked once for all that are new.
-
-        Args:
-            vectors: Shape (n, dimension).
-            k: At most so many hits a vector, 1 or more.
 
         Raises:
             InputError: When the vectors have another shape or ``k`` is below 1.
@@ -233,11 +218,6 @@ class _ReplayQuestions(_ReplayVectors):
 
     def match(self, queries: Sequence[str], k: int, matching: Matching | None = None) -> list[list[Matched]]:
         """What the index matches; it is asked once for all queries that are new.
-
-        Args:
-            queries: Any number of texts.
-            k: At most so many passages a query, 1 or more.
-            matching: How. Default: as ``search`` does.
 
         Raises:
             InputError: When ``queries`` is a single text, ``k`` is below 1, or the matching cannot be had.
