@@ -175,14 +175,23 @@ def build_questions(
     manifest, passages = published_passages(collection_folder(collection, home), home)
     check_embedder(manifest, embedder)
     writer, judge, judge_lm = writer or QuestionWriter(), judge or AnswerabilityJudge(), judge_lm or lm
-    settings = settings_digest(writer, judge, lm, judge_lm)
+    made = QuestionsMade(
+        settings=settings_digest(writer, judge, lm, judge_lm),
+        lm=lm.model,
+        engine=lm_digest(lm),
+        judge=judge.NAME,
+        judge_lm=judge_lm.model,
+        judge_engine=lm_digest(judge_lm),
+        num_questions=writer.num_questions,
+        batch_size=writer.batch_size,
+    )
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     with building(folder, questions_name(collection), LOCK), metered() as meter:
         looked_at = list(passages.values())[:limit]
         before = read_records(folder)
-        wanted = [one for one in looked_at if not _is_current(before.get(one.id), one, settings)]
+        wanted = [one for one in looked_at if not _is_current(before.get(one.id), one, made.settings)]
         runner = runner or in_threads(writer, judge, lm, judge_lm, threads)
-        new, failed = _records(wanted, runner(wanted, settings), max_failures, progress)
+        new, failed = _records(wanted, runner(wanted, made.settings), max_failures, progress)
         removed = before.keys() - passages.keys()
         kept = {id: record for id, record in before.items() if not (prune and id in removed)}
         index = publish_questions(
@@ -193,7 +202,7 @@ def build_questions(
             progress=None if progress is None else partial(progress, "embedding"),
         )
         seconds, cost = time.monotonic() - began, meter.total
-        made = _noted(folder, writer, judge, lm, judge_lm, settings, seconds, cost)
+        made = _noted(folder, made, seconds, cost)
     return QuestionsReport(
         collection=collection,
         passages=len(looked_at),
@@ -322,38 +331,15 @@ def _records(
     return records, kinds
 
 
-def _noted(
-    folder: Path,
-    writer: QuestionWriter,
-    judge: Judge,
-    lm: dspy.LM,
-    judge_lm: dspy.LM,
-    settings: str,
-    seconds: float,
-    cost: Cost,
-) -> QuestionsMade:
+def _noted(folder: Path, made: QuestionsMade, seconds: float, cost: Cost) -> QuestionsMade:
     """Writes down how questions were made, the cost of earlier builds with these settings added; gives what stands."""
-    try:
+    known = None
+    with suppress(CollectionError):  # only what earlier builds cost is lost
         known = read_made(folder)
-    except CollectionError:  # only what earlier builds cost is lost
-        known = None
-    if known is not None and known.settings == settings:
-        if not cost.asked:
-            return known
+    if known is not None and not cost.asked:
+        return known
+    if known is not None and known.settings == made.settings:
         seconds, cost = known.seconds + seconds, Cost.from_json(known.cost) + cost
-    made = QuestionsMade(
-        settings=settings,
-        lm=lm.model,
-        engine=lm_digest(lm),
-        judge=judge.NAME,
-        judge_lm=judge_lm.model,
-        judge_engine=lm_digest(judge_lm),
-        num_questions=writer.num_questions,
-        batch_size=writer.batch_size,
-        seconds=round(seconds, 3),
-        cost=cost.to_json(),
-    )
-    if known is None or cost.asked:
-        made.write(folder / MADE)
-        return made
-    return known
+    made = made.model_copy(update={"seconds": round(seconds, 3), "cost": cost.to_json()})
+    made.write(folder / MADE)
+    return made

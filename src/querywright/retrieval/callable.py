@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from querywright.data.types import Passage, Scalar
 from querywright.errors import InputError
-from querywright.retrieval.types import Hit, Kind, Retriever, check_queries
+from querywright.retrieval.types import Hit, Kind, Retriever, Shared, check_queries
 
 TEXT_KEYS = ("text", "page_content", "content", "long_text")
 ID_KEYS = ("id", "id_", "node_id", "doc_id")
@@ -23,7 +23,7 @@ FORMS = (
 )
 
 
-class CallableRetriever:
+class CallableRetriever(Shared):
     """Wraps a function or a foreign retriever.
 
     What it returns is taken in its order. Where a score is missing, it is 1 / rank. A text without an id gets
@@ -70,12 +70,6 @@ class CallableRetriever:
         """
         check_queries(queries, k)
         return [self._hits(self._call(query, k), k) for query in queries]
-
-    def __copy__(self) -> CallableRetriever:
-        return self
-
-    def __deepcopy__(self, memo: dict[int, object]) -> CallableRetriever:
-        return self
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _again, (self._fn, self._fingerprint)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -14,7 +14,7 @@ from querywright.files import json_digest
 from querywright.models.embedder import TextEmbedder, Vectors
 from querywright.retrieval.chroma import all_of, checked_vectors
 from querywright.retrieval.chroma_index import chroma_errors
-from querywright.retrieval.types import Hit, Kind, check_queries
+from querywright.retrieval.types import Hit, Kind, Shared, check_queries
 
 PAGE = 1000
 """Passages that are read at a time."""
@@ -22,7 +22,7 @@ PAGE = 1000
 _READ = ("ids", "documents", "metadatas")
 
 
-class ForeignChromaRetriever:
+class ForeignChromaRetriever(Shared):
     """Searches a collection that ``chromadb`` opened.
 
     A document is a passage's text, and ``title`` in its metadata its title. Queries are embedded by the collection's
@@ -140,12 +140,6 @@ class ForeignChromaRetriever:
 
     def __contains__(self, id: object) -> bool:
         return isinstance(id, str) and bool(self._collection.get(ids=[id], include=[])["ids"])
-
-    def __copy__(self) -> Self:
-        return self
-
-    def __deepcopy__(self, memo: dict[int, object]) -> Self:
-        return self
 
     def __repr__(self) -> str:
         return f"ChromaRetriever(<chromadb collection {self.name!r}>)"

@@ -7,9 +7,10 @@ from typing import Any, Self
 
 from querywright.data.types import Passage
 from querywright.errors import InputError
+from querywright.retrieval.types import Shared
 
 
-class HeldPassages:
+class HeldPassages(Shared):
     """The passages of a collection, held in memory.
 
     A subclass sets ``name`` and ``_passages``, which has them by id in the order of their ids.
@@ -46,12 +47,6 @@ class HeldPassages:
 
     def __contains__(self, id: object) -> bool:
         return id in self._passages
-
-    def __copy__(self) -> Self:
-        return self
-
-    def __deepcopy__(self, memo: dict[int, object]) -> Self:
-        return self
 
 
 def _opened(kind: type[HeldPassages], args: Sequence[Any], options: Mapping[str, Any]) -> HeldPassages:

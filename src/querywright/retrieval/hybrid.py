@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 from querywright.data.types import Passage
 from querywright.errors import InputError
+from querywright.files import json_digest
 from querywright.retrieval.callable import as_retriever
 from querywright.retrieval.fusion import rrf
-from querywright.retrieval.types import Hit, Kind, check_queries
+from querywright.retrieval.types import Hit, Kind, Shared, check_queries
 
 RRF_K = 60
 DEPTH = 100
 
 
-class HybridRetriever:
+class HybridRetriever(Shared):
     """Fuses the lists of several retrievers by weighted reciprocal ranks.
 
     Each retriever is asked once for all queries. Scores are reciprocal-rank sums, so the scales of the parts do
@@ -66,7 +65,7 @@ class HybridRetriever:
     def fingerprint(self) -> str:
         """SHA-256 over the parts' fingerprints, in their order, and the settings."""
         parts = [[one.fingerprint for one in self.retrievers], self.weights, float(self.rrf_k), self.depth]
-        return hashlib.sha256(json.dumps(["hybrid", *parts]).encode()).hexdigest()
+        return json_digest(["hybrid", *parts])
 
     @property
     def is_known(self) -> bool:
@@ -123,12 +122,6 @@ class HybridRetriever:
 
     def __contains__(self, id: object) -> bool:
         return id in self._first("__contains__")
-
-    def __copy__(self) -> HybridRetriever:
-        return self
-
-    def __deepcopy__(self, memo: dict[int, object]) -> HybridRetriever:
-        return self
 
     def __repr__(self) -> str:
         return f"HybridRetriever({list(self.retrievers)!r}, weights={list(self.weights)!r})"

@@ -17,7 +17,7 @@ from querywright.models.store import Store
 from querywright.retrieval.hybrid import HybridRetriever
 from querywright.retrieval.question_index import Matched, QuestionIndex
 from querywright.retrieval.question_match import HYBRID, Matching
-from querywright.retrieval.types import Hit, Kind, VectorRetriever, check_queries, kind_of
+from querywright.retrieval.types import Hit, Kind, Shared, VectorRetriever, check_queries, kind_of
 
 KIND = "ranking"
 LEAST_DEPTH = 25
@@ -28,7 +28,7 @@ MOST_RANKINGS = 20_000
 T = TypeVar("T", Hit, Matched)
 
 
-class ReplayRetriever:
+class ReplayRetriever(Shared):
     """Finds what another retriever finds, and asks it for nothing twice.
 
     A query is searched once, at the greatest depth, also by other processes where there is a store; a smaller ``k`` is
@@ -170,12 +170,6 @@ class ReplayRetriever:
 
     def __contains__(self, id: object) -> bool:
         return id in self.inner
-
-    def __copy__(self) -> Self:
-        return self
-
-    def __deepcopy__(self, memo: dict[int, object]) -> Self:
-        return self
 
     def __repr__(self) -> str:
         return f"ReplayRetriever({self.inner!r}, deepest={self._deepest})"

@@ -17,6 +17,7 @@ from querywright.data.types import Passage
 from querywright.errors import InputError, ModelError
 from querywright.models.embedder import folder_id, no_progress_bar
 from querywright.models.openmp import limit_spinning
+from querywright.retrieval.types import Shared
 
 BATCH_SIZE = 32
 MAX_LENGTH = 512
@@ -39,7 +40,7 @@ class Reranker(Protocol):
         ...
 
 
-class CrossEncoderReranker:
+class CrossEncoderReranker(Shared):
     """A cross-encoder through sentence-transformers.
 
     Loaded at the first score, or by ``load``. The same query and passages have the same scores in whatever order
@@ -112,12 +113,6 @@ class CrossEncoderReranker:
         if not all(map(math.isfinite, scores.values())):
             raise ModelError(f"the cross-encoder {self.name!r} gave scores that are no numbers; name another model")
         return [scores[text] for text in texts]
-
-    def __copy__(self) -> CrossEncoderReranker:
-        return self
-
-    def __deepcopy__(self, memo: dict[int, object]) -> CrossEncoderReranker:
-        return self
 
     def __repr__(self) -> str:
         return f"CrossEncoderReranker({self.name!r})"
