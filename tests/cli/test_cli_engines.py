@@ -36,16 +36,6 @@ def longest(monkeypatch):
     return found
 
 
-@pytest.fixture
-def no_embedder(monkeypatch):
-    """From when it is called, no embedder can be made."""
-
-    def refuse(*_, **__):
-        raise AssertionError("an embedder was made")
-
-    return lambda: monkeypatch.setattr("querywright.models.embedder.Embedder.__init__", refuse)
-
-
 @pytest.mark.parametrize("engine", ["dense", "bm25", "hybrid"])
 def test_ask_on_each_engine(cli, collection, server, engine):
     asked = cli(
@@ -56,15 +46,6 @@ def test_ask_on_each_engine(cli, collection, server, engine):
     assert asked.err.count("\n") <= (engine != "dense")  # a slow machine says how long the BM25 index took
     assert asked.data["answer"] == "salt"
     assert asked.data["passages"][0]["id"] == "p-salt"
-
-
-def test_bm25_needs_no_embedder(cli, collection, questions, server, no_embedder):
-    no_embedder()
-    fixed = ("--collection", collection, "--engine", "bm25", *server.lm)
-    assert cli("ask", QUESTION, "--technique", "plain", *fixed).status == 0
-    done = cli("evaluate", questions, "--technique", "plain", "--limit", "6", "--json", *fixed)
-    assert done.status == 0, done.err
-    assert done.data["arms"][0]["metrics"]["recall"]["value"] == 1.0
 
 
 def test_compile_on_an_engine_and_ask_what_was_compiled(cli, collection, questions, server):
@@ -115,32 +96,3 @@ def test_a_reranker_is_compiled_and_saved(cli, collection, questions, server, lo
     assert manifest["reranker"] == (longest.id if manifest["technique"] == "rerank" else None)
     asked = cli("ask", QUESTION, "--artifact", "artifacts/r", *OPTIONS, *server.lm)
     assert asked.status == 0, asked.err
-
-
-def test_a_reranker_that_nothing_would_ask_is_refused(cli, collection, questions, artifact, server, longest):
-    fixed = ("--reranker", "some/longest", *server.lm)
-    before = len(server.requests)
-    for command in (
-        ["ask", QUESTION, "--technique", "plain", "--collection", collection],
-        ["evaluate", questions, "--technique", "plain", "--collection", collection],
-        ["compile", "plain", questions, "--out", "new", "--collection", collection],
-        ["ask", QUESTION, "--artifact", artifact, *OPTIONS],
-    ):
-        done = cli(*command, *fixed)
-        assert done.status == 2, done
-        assert "rerank" in done.err
-        assert "leave" in done.err
-    assert (longest.loaded, len(server.requests)) == (0, before)
-
-
-def test_a_reranker_that_there_is_not_is_told_before_anything_is_asked(cli, collection, questions, server):
-    fixed = ("--collection", collection, "--reranker", "./none", *server.lm)
-    for command in (
-        ["ask", QUESTION, "--technique", "rerank"],
-        ["evaluate", questions, "--technique", "rerank"],
-        ["compile", "rerank", questions, "--out", "new"],
-    ):
-        done = cli(*command, *fixed)
-        assert done.status == 2
-        assert "no folder of a cross-encoder at './none'; give the path" in " ".join(done.err.split())
-    assert server.requests == []

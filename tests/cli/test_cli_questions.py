@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pickle
 import random
 import re
 import shutil
@@ -19,15 +18,13 @@ import pytest
 
 from querywright.errors import BudgetError, InputError
 from querywright.optimize.pool import bounded_map
-from querywright.optimize.question_ray import LMName, RayBuild, in_ray
+from querywright.optimize.question_ray import LMName, RayBuild
 from querywright.retrieval.collection import collection_folder, published_passages
 from querywright.retrieval.generated_questions import (
-    IMPORTED,
     RECORDS,
     questions_folder,
     questions_name,
     read_records,
-    write_records,
 )
 
 WORDS = ("juice", "feet", "cuff", "salt", "walk", "lenses")
@@ -85,17 +82,6 @@ def test_questions_are_written_judged_and_published(build, server, home):
     assert questions_name("tiny") == "tiny-questions"
 
 
-def test_the_same_build_again_asks_nothing_and_changes_nothing(build, server, home):
-    assert build().status == 0
-    calls, before = len(server.requests), records(home).read_bytes()
-    done = build(width=200)
-    assert done.status == 0
-    assert len(server.requests) == calls
-    assert records(home).read_bytes() == before
-    assert "6 passages, 0 written now, 6 there already, 0 failed; 54 questions kept" in done.out
-    assert "judged by openai/scripted, which was not measured against people here" in done.out
-
-
 def test_a_passage_that_changed_is_written_anew_and_one_that_went_stays_until_pruned(build, cli, server, passages):
     assert build().status == 0
     calls = len(server.requests)
@@ -110,21 +96,6 @@ def test_a_passage_that_changed_is_written_anew_and_one_that_went_stays_until_pr
     done = build("--json", "--prune")
     assert (done.data["written"], done.data["index"]["count"]) == (0, 5 * 9)
     assert len(server.requests) == calls + 2 + 10
-
-
-def test_imported_questions_that_a_build_replaces_are_told(build, cli, passages, home):
-    assert build().status == 0
-    lines = [json.loads(line) for line in passages.read_text().splitlines()]
-    folder = questions_folder("tiny", home)
-    records = read_records(folder)
-    records[lines[0]["id"]] = replace(records[lines[0]["id"]], settings=IMPORTED)
-    write_records(folder, records.values())
-    assert "imported" not in build().err
-    lines[0]["text"] += " Then eat."
-    passages.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert cli("index", "tiny", passages).status == 0
-    told = "the text of 1 passages changed: the questions that were imported for them are replaced"
-    assert told in " ".join(build().err.split())
 
 
 def test_a_spent_budget_stops_and_nothing_is_paid_for_twice(build, server, home):
@@ -150,15 +121,6 @@ def test_a_mistake_is_said_before_anything_is_asked(cli, collection, server, arg
     assert done.status == 2
     assert message in done.err
     assert server.requests == []
-
-
-def test_questions_of_which_none_is_kept_are_not_published(build, server, home):
-    usual = server.reply
-    server.reply = lambda body: usual(body).replace('"complete"', '"none"').replace('"partial"', '"none"')
-    done = build()
-    assert done.status == 2
-    assert "of 60 questions written for 6 passages of 'tiny' none is kept" in done.err
-    assert read_records(questions_folder("tiny", home)) == {}
 
 
 def test_stats_tell_what_there_is_and_what_it_cost(build, cli):
@@ -262,27 +224,6 @@ def test_the_limit_of_calls_is_that_of_all_processes_together(build, names, serv
     stopped = [one for one in made if isinstance(one, BudgetError)]
     assert stopped
     assert str(stopped[0]).startswith("the limit of 30 LM calls is reached")
-
-
-def test_names_hold_no_key_and_say_where_calls_are_counted(names, tmp_path, monkeypatch):
-    sent = {}
-
-    def caught(make, passages, **options):
-        sent.update(options, names=make.__self__)
-        yield from ()
-
-    monkeypatch.setattr("querywright.optimize.question_ray.records_by_ray", caught)
-    monkeypatch.chdir(tmp_path)
-    given = replace(names, home="home", lm=replace(names.lm, name="gguf:a.gguf"), max_calls=7)
-    assert list(in_ray(given, workers=3, ledger=None)([], "digest")) == []
-    assert (sent["workers"], sent["threads"]) == (3, 2)
-    made = sent["names"]
-    assert (made.max_calls, made.settings) == (7, "digest")
-    assert made.budget
-    assert list(in_ray(replace(given, max_calls=None), workers=3, ledger=None)([], "digest")) == []
-    assert sent["names"].max_calls is None
-    assert (made.home, made.lm.name) == (str(tmp_path / "home"), f"gguf:{tmp_path / 'a.gguf'}")
-    assert b"sk-never" not in pickle.dumps(made)
 
 
 @pytest.fixture

@@ -17,11 +17,10 @@ import pytest
 from dspy import lm15
 
 from querywright.data.types import Passage
-from querywright.errors import CollectionError, OutageError
+from querywright.errors import CollectionError
 from querywright.metrics.judges import AnswerabilityJudge
-from querywright.models.engine_errors import LMOutageError, LMPromptTooLongError
 from querywright.optimize.failures import TooManyFailuresError
-from querywright.optimize.question_build import MADE, build_questions, read_made, settings_digest, write_record
+from querywright.optimize.question_build import MADE, build_questions, settings_digest, write_record
 from querywright.programs.question_writer import QuestionWriter
 from querywright.retrieval.collection import building, published_passages
 from querywright.retrieval.generated_questions import (
@@ -172,15 +171,6 @@ def test_a_question_whose_judgement_cannot_be_read_has_no_label_and_is_not_publi
     assert not any("bread one" in passage.text for passage in kept.values())
 
 
-def test_a_judgement_without_room_leaves_its_question_without_a_label(build, home, make_lm):
-    def before(text):
-        if judging(text) and "bread one" in text:
-            raise LMPromptTooLongError(5000, 4096, 512)
-
-    build(make_lm(Engine(before)))
-    assert read_records(folder(home))["bread"].questions[0].label == ""
-
-
 @pytest.mark.parametrize("broken", ["write", "judge"])
 def test_a_passage_that_fails_is_counted_and_tried_again(build, home, make_lm, store, broken):
     def before(text):
@@ -211,16 +201,6 @@ def test_more_failures_than_allowed_stop_the_build_and_what_was_answered_is_not_
     assert not any("apple" in asked for asked in engine.asked)
 
 
-def test_an_outage_stops_the_build(build, home, make_lm):
-    def before(text):
-        if "apple" not in text:
-            raise LMOutageError("down")
-
-    with pytest.raises(OutageError):
-        build(make_lm(Engine(before)), threads=1, max_failures=1.0)
-    assert read_made(folder(home)) is None
-
-
 def test_another_judge_is_asked_about_the_same_questions(build, lm, make_lm, store):
     build(lm)
     judge = make_lm(Engine())
@@ -240,19 +220,6 @@ def test_the_same_settings_ask_nothing_and_other_ones_write_anew(build, home, lm
     assert (folder(home) / MADE).read_bytes() == made
     assert build(lm, writer=QuestionWriter(2, 2)).written == 4
     assert {len(record.questions) for record in read_records(folder(home)).values()} == {2}
-
-
-def test_a_passage_that_changed_under_its_questions_is_written_anew(build, home, lm):
-    build(lm)
-    before = read_records(folder(home))
-    index(home, bread="bread is good. For ever.")
-    report = build(lm)
-    assert (report.written, report.current) == (1, 3)
-    after = read_records(folder(home))
-    assert {name for name in NAMES if after[name] != before[name]} == {"bread"}
-    changed = Passage("bread", "bread is good. For ever.").digest()
-    _, kept = published_passages(folder(home))
-    assert {one.metadata["digest"] for one in kept.values() if one.metadata["passage"] == "bread"} == {changed}
 
 
 def test_questions_that_people_edited_stay_until_their_passage_changes(build, home, lm, tmp_path):
@@ -281,16 +248,6 @@ def test_questions_that_people_edited_stay_until_their_passage_changes(build, ho
     assert [question.text for question in bread.questions] == [f"What is bread {n} good for?" for n in NUMBERS[:2]]
 
 
-def test_passages_that_went_stay_until_they_are_pruned(build, home, lm):
-    build(lm)
-    index(home, "apple", "bread")
-    report = build(lm)
-    assert (report.removed, report.pruned, report.index.count) == (2, False, 12)
-    report = build(lm, prune=True)
-    assert (report.removed, report.pruned, report.index.count) == (2, True, 6)
-    assert build(lm, prune=True).removed == 0
-
-
 def test_only_one_process_writes(build, home, lm):
     folder(home).mkdir(parents=True)
     with (
@@ -298,14 +255,6 @@ def test_only_one_process_writes(build, home, lm):
         pytest.raises(CollectionError, match="'foods-questions' is being built by another process"),
     ):
         build(lm)
-    assert lm.engine.inner.asked == []
-
-
-def test_an_embedder_that_the_collection_was_not_built_with_is_refused_before_anything_is_asked(home, lm):
-    other = Words()
-    other.id = "others"
-    with pytest.raises(CollectionError, match="'foods' was built with the embedder 'letters', but the one given"):
-        build_questions("foods", lm=lm, embedder=other, home=home)
     assert lm.engine.inner.asked == []
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from querywright.cli.main import run as run_command
 from querywright.data.types import Passage
-from querywright.errors import BudgetError, CollectionError, InputError
+from querywright.errors import CollectionError, InputError
 from querywright.models.embedder import Embedder
 from querywright.models.store import open_store
 from querywright.optimize.failures import TooManyFailuresError
@@ -191,25 +191,6 @@ def test_the_same_fill_again_asks_nothing_and_writes_the_same(home, embedder, lm
     assert (len(asked_of(one)), asked_of(again)) == (100, [])
     fill("facts", lm=wider, embedder=embedder, home=home, most=125, complete=False)
     assert len(asked_of(wider)) <= 125 - 80  # of the 125 most similar pairs 80 were judged
-
-
-def test_a_fill_that_was_stopped_keeps_its_answers_and_what_was_stored(home, embedder, lm_that, store):
-    fill("facts", lm=lm_that(store=store), embedder=embedder, home=home, most=20, complete=False)
-    content = (folder(home) / ANSWERS).read_bytes()
-    with pytest.raises(BudgetError):
-        fill(
-            "facts",
-            lm=lm_that(store=store, max_calls=30),
-            embedder=embedder,
-            home=home,
-            most=100,
-            complete=False,
-            threads=1,
-        )
-    assert (folder(home) / ANSWERS).read_bytes() == content
-    rest = lm_that(store=store)
-    fill("facts", lm=rest, embedder=embedder, home=home, most=100, complete=False)
-    assert len(asked_of(rest)) == 100 - 20 - 30
 
 
 def test_unreadable_and_failed_judgements_are_counted_and_not_stored(home, embedder, make_engine, make_lm):

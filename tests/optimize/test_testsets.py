@@ -15,9 +15,7 @@ from querywright.data.types import Label, Passage
 from querywright.errors import CollectionError, InputError
 from querywright.models.embedder import Embedder
 from querywright.optimize.failures import TooManyFailuresError
-from querywright.optimize.question_build import QuestionsMade
 from querywright.optimize.testsets import (
-    cautions,
     make_testset,
     write_question_set,
 )
@@ -32,10 +30,6 @@ from querywright.retrieval.generated_questions import (
 )
 from querywright.retrieval.index import build_collection
 
-MADE = QuestionsMade(
-    settings="s", lm="a/b", engine="e", judge="answerability", judge_lm="c/d", judge_engine="f",
-    num_questions=3, batch_size=3,
-)  # fmt: skip
 PASSAGES = [Passage(f"p{n}", f"Fact of {n}.") for n in range(6)]
 
 
@@ -109,18 +103,6 @@ def test_every_whole_question_is_reworded_with_its_passage_as_evidence(publish, 
         (passage,) = question.evidence
         parent = question.question.removeprefix("Tell me, w")
         assert made.parents[question.id] == question_id(passage, f"W{parent}")
-
-
-def test_wordings_that_are_in_the_index_are_dropped_however_they_are_written(publish, answering):
-    def same(asked):
-        text = asked.prompt.rpartition("question: ")[2]
-        if text == "What is said of 0?":
-            return json.dumps({"rephrased_question": "part, OF  5"})  # a question of another passage
-        return json.dumps({"rephrased_question": text.upper().replace("?", " !")})
-
-    made = make_testset("rephrase", "facts", lm=answering(same), home=publish())
-    assert made.questions == ()
-    assert made.dropped == {"indexed": 8}
 
 
 def test_what_is_dropped_is_made_up_for_until_the_number_is_reached(publish, answering):
@@ -272,15 +254,3 @@ def test_the_file_is_read_as_questions_and_the_card_says_how_it_came(publish, an
     with pytest.raises(InputError, match="not one of 3 questions asked for is left"):
         write_question_set(tmp_path / "b.jsonl", replace(made, questions=()), {})
     assert not (tmp_path / "b.jsonl").exists()
-
-
-def test_equal_models_are_called_circular(publish, answering):
-    made = make_testset("out-of-distribution", "facts", lm=answering(about), home=publish())
-    assert [line.partition(":")[0] for line in cautions(made, {"writer": made.lm, "judge": made.lm})] == [
-        "circular"
-    ] * 3
-    apart = replace(made, judge="other/judge")
-    assert cautions(apart, {"writer": "other/writer", "judge": "third/judge"}) == []
-    assert cautions(apart, {}) == [
-        "the index does not tell which LM wrote it; if it is the one of this set, the set is circular"
-    ]

@@ -136,20 +136,7 @@ def test_random_lists_equal_the_formula(shared_home: Path, k1: float, b: float) 
             assert retriever.search([query], k)[0] == hits[:k]
 
 
-def test_equal_passages_come_by_id(tmp_path: Path) -> None:
-    _build(tmp_path, [Passage(f"twin-{letter}", "the same words") for letter in "edcba"])
-    retriever = BM25Retriever("books", home=tmp_path)
-    for k in range(1, 7):
-        assert _ids(retriever.search(["words"], k)[0]) == [f"twin-{letter}" for letter in "abcde"[:k]]
-    open_store(tmp_path).close()
-
-
 # What is asked.
-
-
-@pytest.mark.parametrize("query", ["", " ", "?!", "\x00\x07", "nowhere", "\ud800", "x" * 10_000])
-def test_a_query_that_shares_no_word_finds_nothing(shared_home: Path, query: str) -> None:
-    assert BM25Retriever("three", home=shared_home).search([query, "salt"], 2)[0] == []
 
 
 def test_bad_requests(shared_home: Path) -> None:
@@ -159,12 +146,6 @@ def test_bad_requests(shared_home: Path) -> None:
         retriever.search("salt", 3)
     with pytest.raises(InputError, match="k must be 1 or more, but got 0"):
         retriever.search(["salt"], 0)
-
-
-@pytest.mark.parametrize("settings", [{"k1": -1}, {"k1": math.nan}, {"k1": math.inf}, {"b": 1.1}, {"b": -0.1}])
-def test_settings_out_of_range(shared_home: Path, settings: dict[str, float]) -> None:
-    with pytest.raises(InputError, match=r"k1 of 0 or more and b from 0 to 1"):
-        BM25Retriever("three", home=shared_home, **settings)
 
 
 def test_a_collection_without_any_word(tmp_path: Path) -> None:
@@ -280,16 +261,6 @@ def test_a_damaged_index_is_built_again(home: Path, builds: list[int], name: str
     assert builds == [3, 3]
     _check(home)
     assert builds == [3, 3]
-
-
-def test_an_index_of_another_version_is_built_again(
-    home: Path, builds: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _check(home)
-    for name, value in (("TOKENISER", "words-0"), ("version", lambda package: "9")):
-        monkeypatch.setattr(bm25, name, value)
-        _check(home)
-    assert builds == [3, 3, 3]
 
 
 class Payload:

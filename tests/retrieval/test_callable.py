@@ -30,13 +30,6 @@ def test_a_function_of_query_and_k() -> None:
     assert [(hit.score, hit.rank) for hit in second] == [(1.0, 1), (0.5, 2)]
 
 
-def test_scores_are_kept_in_the_order_given() -> None:
-    retriever = CallableRetriever(lambda query, k: [(Passage("a", "x"), 0.25), ("some text", 3), ({"text": "y"}, 1.5)])
-    hits = retriever.search(["q"], 9)[0]
-    assert [hit.score for hit in hits] == [0.25, 3.0, 1.5]
-    assert [hit.rank for hit in hits] == [1, 2, 3]
-
-
 def test_texts_get_ids_and_count_once() -> None:
     retriever = CallableRetriever(lambda query, k: ["x", "y", "x"])
     hits = retriever.search(["q"], 5)[0]

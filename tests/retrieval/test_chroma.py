@@ -99,13 +99,6 @@ def test_search_equals_exact_search(retriever: ChromaRetriever) -> None:
         assert [hit.rank for hit in hits] == list(range(1, 11))
 
 
-def test_hits_carry_the_whole_passage(retriever: ChromaRetriever) -> None:
-    ((hit,),) = retriever.search([PASSAGES[7].content], 1)
-    assert hit.passage == PASSAGES[7]
-    assert hit.score == pytest.approx(1, abs=1e-5)
-    assert hit.score <= 1
-
-
 def test_one_batch_and_one_call_for_all_queries(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = HashModel()
     retriever = ChromaRetriever("books", embedder=Embedder("hash:32", lambda: model, dimension=DIMENSION), home=home)

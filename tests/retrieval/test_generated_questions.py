@@ -13,7 +13,7 @@ from querywright.data.types import Passage
 from querywright.errors import CollectionError, InputError
 from querywright.models.embedder import TextEmbedder, Vectors
 from querywright.retrieval.chroma import ChromaRetriever
-from querywright.retrieval.collection import MANIFEST, published_passages
+from querywright.retrieval.collection import published_passages
 from querywright.retrieval.generated_questions import (
     ANSWERS,
     COMPLETE,
@@ -123,13 +123,6 @@ def test_a_collection_of_ones_own_is_not_replaced(tmp_path: Path, embedded: Text
     folder = questions_folder("foods", tmp_path)
     assert published_passages(folder, tmp_path)[1] == {"own": own}
     assert read_records(folder) == {}
-
-
-def test_a_damaged_index_of_questions_names_the_command_that_mends_it(tmp_path: Path, embedded: TextEmbedder) -> None:
-    publish_questions("foods", [IRON], embedder=embedded, home=tmp_path)
-    (questions_folder("foods", tmp_path) / MANIFEST).write_text("{}")
-    with pytest.raises(CollectionError, match=r"from all its passages: querywright questions build foods$"):
-        published_passages(questions_folder("foods", tmp_path), tmp_path)
 
 
 ONE = AnswerPair("q1", "tea", "digest of tea", 1.0, True)

@@ -130,24 +130,6 @@ def test_what_is_not_named_stays_and_what_changed_is_replaced(builder: Builder) 
     builder.check([*old[:3], changed, retitled, *old[5:], new])
 
 
-def test_prune_removes_what_is_not_named(builder: Builder) -> None:
-    old = _passages(30)
-    builder.build(old)
-
-    report = builder.build(old[:10], prune=True)
-
-    assert (report.count, report.removed, report.embedded, report.rebuilt) == (10, 20, 0, True)
-    builder.check(old[:10])
-    assert builder.build(old[:10], prune=True).rebuilt is False
-
-
-def test_equal_texts_under_many_ids(builder: Builder) -> None:
-    passages = [Passage(f"p{number}", f"text {number % 3}") for number in range(30)]
-    report = builder.build(passages)
-    assert (report.count, report.embedded) == (30, 3)
-    builder.check(passages)
-
-
 def test_bad_passages_are_named_all_at_once_and_nothing_is_embedded(builder: Builder) -> None:
     bad = [
         Passage("twice", "one"),
@@ -345,24 +327,6 @@ def test_an_index_that_loses_passages_is_never_published(builder: Builder, monke
         builder.build(_passages(31))
     builder.check(_passages(30))
     assert builder.left() == _generation(2)
-
-
-def test_a_user_embedder_without_a_store_is_stored(builder: Builder) -> None:
-    class Own:
-        id = "own"
-        dimension = DIMENSION
-        texts = 0
-
-        def encode(self, texts: Sequence[str], /) -> Vectors:
-            self.texts += len(texts)
-            return HashModel().encode(texts)
-
-    own = Own()
-    build_collection("own", _passages(20), embedder=own, home=builder.home)
-    build_collection("own", _passages(22), embedder=own, home=builder.home)
-    assert own.texts == 22
-    retriever = ChromaRetriever("own", embedder=own, home=builder.home)
-    assert retriever.search(["text 7"], 1)[0][0].passage.id == "p0007"
 
 
 def test_a_disk_without_room_is_a_clear_error_and_keeps_what_was_published(tmp_path, monkeypatch):

@@ -15,7 +15,6 @@ from querywright.data.types import Passage
 from querywright.errors import CollectionError, InputError
 from querywright.models.embedder import Embedder, Vectors
 from querywright.models.store import open_store
-from querywright.retrieval.chroma import ChromaRetriever
 from querywright.retrieval.chroma_index import ChromaIndex
 from querywright.retrieval.generated_questions import (
     COMPLETE,
@@ -26,7 +25,6 @@ from querywright.retrieval.generated_questions import (
     publish_questions,
     question_id,
     questions_folder,
-    questions_name,
 )
 from querywright.retrieval.index import build_collection
 from querywright.retrieval.question_index import QuestionIndex
@@ -137,12 +135,6 @@ def test_filled_matching_follows_every_known_answer(home: Path) -> None:
     assert found(index, match="filled") == ["salt", "rest", "feet", "tea", "cuff"]
     assert found(index, match="filled", keep_partial=True) == ["feet", "cuff", "salt", "rest", "tea"]
     assert found(index) == ["salt", "feet", "tea", "cuff"]
-
-
-def test_filled_matching_needs_answers(index: QuestionIndex) -> None:
-    assert index.matches == ("nearest", "hybrid", "prototypes")
-    with pytest.raises(InputError, match="run querywright questions fill body, or use one of: nearest, hybrid"):
-        found(index, match="filled")
 
 
 def test_prototypes_are_of_all_questions_and_give_what_their_cells_hold(index: QuestionIndex) -> None:
@@ -265,19 +257,3 @@ def test_it_is_a_dense_retriever_of_passages(index: QuestionIndex) -> None:
         index.search("ask 0", 1)
     with pytest.raises(InputError, match="shape"):
         index.search_vectors([[1.0, 2.0, 3.0]], 1)
-
-
-def test_the_fingerprint_is_of_passages_questions_and_answers(home: Path, index: QuestionIndex, tmp_path: Path) -> None:
-    again = QuestionIndex("body", embedder=embedder(home), home=home)
-    assert again.fingerprint == index.fingerprint
-    question = question_id("salt", "bread 10")
-    made = [
-        QuestionIndex("body", embedder=embedder(home), home=home, answers=answers).fingerprint
-        for answers in ({question: ["tea"]}, {question: ["rest"]})
-    ]
-    made.append(QuestionIndex("body", embedder=embedder(home), home=home, where={"warm": True}).fingerprint)
-    publish(tmp_path, "body", {**WRITTEN, "tea": [("green 30", PARTIAL)]})
-    made.append(QuestionIndex("body", embedder=embedder(tmp_path), home=tmp_path).fingerprint)
-    made.append(ChromaRetriever(questions_name("body"), embedder=embedder(home), home=home).fingerprint)
-    assert len({index.fingerprint, index.plain.fingerprint, *made}) == 7
-    open_store(tmp_path).close()

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import math
-from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from querywright.errors import InputError
 from querywright.retrieval.question_match import (
@@ -26,16 +23,6 @@ from querywright.retrieval.question_match import (
 OWN = {"q1": ["salt"], "q2": ["salt"], "q3": ["feet"], "q4": ["tea"], "q5": ["cuff"]}
 ANSWERS = Answers(OWN, {"tea": time_of("2024-05-01")})
 RANKED = [("q1", 0.9), ("q2", 0.8), ("q3", 0.7), ("q4", 0.6), ("q5", 0.5)]
-
-
-def test_the_walk_goes_on_until_there_are_k_passages() -> None:
-    assert walk(RANKED, ANSWERS, 2) == [Match("salt", 0.9, "q1"), Match("feet", 0.7, "q3")]
-    assert [match.passage for match in walk(RANKED, ANSWERS)] == ["salt", "feet", "tea", "cuff"]
-
-
-def test_questions_that_take_no_part_are_passed_over() -> None:
-    some = Answers({"q2": ["salt"], "q4": ["tea"]}, {})
-    assert walk(RANKED, some, 2) == [Match("salt", 0.8, "q2"), Match("tea", 0.6, "q4")]
 
 
 def test_equal_scores_go_to_the_newer_then_to_that_of_more_questions_then_by_id() -> None:
@@ -105,16 +92,6 @@ def test_a_draw_has_the_mean_number_of_questions_per_passage() -> None:
     assert drawn(questions, 10, 2) != drawn(questions, 10, 2, seed=1)
 
 
-def test_a_draw_takes_every_question_alike() -> None:
-    questions = [f"q{number}" for number in range(20)]
-    taken = dict.fromkeys(questions, 0)
-    for seed in range(400):
-        for question in drawn(questions, 10, 1, seed):
-            taken[question] += 1
-    # Half of 400 draws each; five standard deviations of a fair coin are 50.
-    assert all(150 < times < 250 for times in taken.values())
-
-
 def test_a_blend_by_hand() -> None:
     through = [Match("salt", 0.9, "q1"), Match("feet", 0.6, "q3")]
     own = [("tea", 0.8), ("feet", 0.7), ("cuff", 0.2)]
@@ -140,48 +117,3 @@ def test_a_blend_by_hand() -> None:
 def test_a_matching_that_is_none_is_refused(values: dict[str, object], message: str) -> None:
     with pytest.raises(InputError, match=message):
         Matching(**values)  # type: ignore[arg-type]
-
-
-PASSAGES = [f"p{number}" for number in range(6)]
-SCORES = st.sampled_from([0.1, 0.25, 0.5, 0.5, 0.75, 1.0])
-
-
-@st.composite
-def cases(draw: st.DrawFn) -> tuple[list[tuple[str, float]], Answers]:
-    """Ranked questions, many of them tied, and where they lead."""
-    leads = draw(st.lists(st.lists(st.sampled_from(PASSAGES), max_size=3, unique=True), max_size=12))
-    times = draw(st.dictionaries(st.sampled_from(PASSAGES), st.sampled_from([1.0, 2.0])))
-    names = [f"q{number:02}" for number in range(len(leads))]
-    scores = draw(st.lists(SCORES, min_size=len(leads), max_size=len(leads)))
-    ranked = sorted(zip(names, scores, strict=True), key=lambda pair: -pair[1])
-    return ranked, Answers({name: tuple(found) for name, found in zip(names, leads, strict=True) if found}, times)
-
-
-few = settings(max_examples=150, deadline=None)
-
-
-@few
-@given(cases(), st.integers(1, 8))
-def test_passages_are_distinct_in_order_and_fewer_are_the_first_of_more(
-    case: tuple[list[tuple[str, float]], Answers], k: int
-) -> None:
-    ranked, answers = case
-    found = walk(ranked, answers)
-    passages = [match.passage for match in found]
-    assert len(set(passages)) == len(passages) == answers.reachable
-    assert all(one.score >= other.score for one, other in pairwise(found))
-    assert walk(ranked, answers, k) == found[:k]
-    similarity = dict(ranked)
-    for match in found:
-        own = [similarity[question] for question, leads in answers.passages.items() if match.passage in leads]
-        assert match.score == max(own) == similarity[match.question]
-
-
-@few
-@given(cases(), st.integers(1, 8), st.integers(1, 12))
-def test_what_is_settled_stays(case: tuple[list[tuple[str, float]], Answers], k: int, seen: int) -> None:
-    ranked, answers = case
-    near = ranked[:seen]
-    found = walk(near, answers)
-    if near and is_settled(near, found, answers, k):
-        assert found[:k] == walk(ranked, answers, k)
