@@ -199,11 +199,11 @@ def test_building_again_replaces_unless_told_to_add(tmp_path):
         build()
 
 
-def test_the_embedder_is_the_one_that_the_collection_names(tmp_path):
-    made = ChromaRetriever.build("shop", ROWS, home=tmp_path)
+def test_the_embedder_is_the_one_that_the_collection_names(tmp_path, monkeypatch):
+    made = ChromaRetriever.build("shop", ROWS, embedder=Own(), home=tmp_path)
+    with pytest.raises(CollectionError, match="embedder 'own', which cannot be had by its name alone; give it"):
+        ChromaRetriever("shop", home=tmp_path)
+    monkeypatch.setattr("querywright.retrieval.chroma.embedder_of", lambda id, store: Own() if id == "own" else None)
     found = ChromaRetriever("shop", home=tmp_path)
     assert found.fingerprint == made.fingerprint
-    assert found.search(["a hot drink"], 1)[0][0].passage.id == "a"
-    ChromaRetriever.build("own", ROWS, embedder=Own(), home=tmp_path)
-    with pytest.raises(CollectionError, match="embedder 'own', which cannot be had by its name alone; give it"):
-        ChromaRetriever("own", home=tmp_path)
+    assert found.search(["Tea is drunk hot."], 1)[0][0].passage.id == "a"

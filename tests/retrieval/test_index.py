@@ -232,7 +232,11 @@ def _stopped(home: Path, stop_at: str, word: str = "text") -> subprocess.Popen[s
 
 @pytest.mark.parametrize(
     ("stop_at", "embedded"),
-    [pytest.param("embedding", 2048, marks=pytest.mark.slow), ("ChromaIndex", 2500), ("sync", 2500)],
+    [
+        pytest.param("embedding", 2048, marks=pytest.mark.slow),
+        pytest.param("ChromaIndex", 2500, marks=pytest.mark.slow),
+        ("sync", 2500),
+    ],
 )
 def test_kill_9_at_any_point_then_building_again_completes(builder: Builder, stop_at: str, embedded: int) -> None:
     builder.build(_passages(20, "old"))
