@@ -195,7 +195,7 @@ def test_building_again_replaces_unless_told_to_add(tmp_path):
     assert build("a", "b").count == 2
     assert build("c").count == 1
     assert build("d", prune=False).count == 2
-    with pytest.raises(DataError, match="no passages"):
+    with pytest.raises(DataError, match="found no rows"):
         build()
 
 

@@ -92,7 +92,7 @@ class ChromaRetriever(HeldPassages):
     def build(
         cls,
         name: str,
-        passages: Source | Sequence[Passage],
+        passages: Source,
         *,
         embedder: TextEmbedder | None = None,
         home: Path | None = None,
@@ -115,14 +115,8 @@ class ChromaRetriever(HeldPassages):
             DataError: What is wrong with the passages, all of it at once.
             CollectionError: Another process builds it, or it could not be built.
         """
-        given: Any = passages
-        if hasattr(given, "to_dict") and hasattr(given, "columns"):  # a DataFrame
-            given = given.to_dict("records")
-        given = given if isinstance(given, str | os.PathLike) else list(given)
-        if isinstance(given, str | os.PathLike) or not all(isinstance(one, Passage) for one in given):
-            given = read_source(given)
         used = embedder or resolve_embedder(store=open_store(home))
-        build_collection(name, given, embedder=used, home=home, prune=prune, progress=progress)
+        build_collection(name, read_source(passages), embedder=used, home=home, prune=prune, progress=progress)
         return cls(name, embedder=used, home=home)
 
     @property
