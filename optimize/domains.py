@@ -68,23 +68,26 @@ class Domain:
         """The largest number, or the last of choices that are no numbers."""
         if not self.choices:
             return self._typed(self.high)
-        numbers = [value for value in self.choices if not isinstance(value, (str, bool))]
-        return max(numbers) if len(numbers) == len(self.choices) else self.choices[-1]
+        return max(self.choices, key=float) if self._counts else self.choices[-1]
 
     @property
     def lowest(self) -> Value:
         """The smallest number, or the first of choices that are no numbers."""
         if not self.choices:
             return self._typed(self.low)
-        numbers = [value for value in self.choices if not isinstance(value, (str, bool))]
-        return min(numbers) if len(numbers) == len(self.choices) else self.choices[0]
+        return min(self.choices, key=float) if self._counts else self.choices[0]
+
+    @property
+    def _counts(self) -> bool:
+        """Whether all choices are numbers."""
+        return not any(isinstance(value, (str, bool)) for value in self.choices)
 
     def nearest(self, value: Value) -> Value:
         """The value itself where it is among them, else the number nearest to it, else the first."""
         if self.choices:
             if any(value == one and isinstance(value, bool) == isinstance(one, bool) for one in self.choices):
                 return value
-            if all(isinstance(one, (int, float)) and not isinstance(one, bool) for one in (value, *self.choices)):
+            if self._counts and not isinstance(value, (str, bool)):
                 return min(self.choices, key=lambda one: abs(float(one) - float(value)))
             return self.choices[0]
         number = min(max(float(value), self.low), self.high)
@@ -95,11 +98,10 @@ class Domain:
 
     def suggest(self, trial: Any, name: str) -> Value:
         """A value in a trial; a value that is the only one is no parameter of it."""
-        value: Value
         if self.single:
             return self.lowest
         if self.choices:
-            value = trial.suggest_categorical(name, list(self.choices))
+            value: Value = trial.suggest_categorical(name, list(self.choices))
         elif self.whole:
             value = trial.suggest_int(name, int(self.low), int(self.high), step=int(self.step or 1), log=self.log)
         else:

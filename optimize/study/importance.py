@@ -56,17 +56,18 @@ def importances(trials: Sequence[TrialRecord], aim: Aim, techniques: Sequence[st
 
 def _importance(technique: str | None, trials: Sequence[TrialRecord], aim: Aim) -> Importance:
     scored = [one for one in ended(trials, "complete") if not math.isnan(one.values.get(aim.name, math.nan))]
-    n = len(scored)
+    n, values = len(scored), [one.values[aim.name] for one in scored]
     if n < FEWEST:
         return Importance(technique, n, {}, f"complete trials: {n}, and it takes {FEWEST}")
     params = [dict(one.params) if technique is None else _own(one.params, technique) for one in scored]
-    spaces = {name: _distribution([one[name] for one in params if name in one]) for name in _names(params)}
+    names = dict.fromkeys(name for one in params for name in one)
+    spaces = {name: _distribution([one[name] for one in params if name in one]) for name in names}
     searched = {name: space for name, space in spaces.items() if not space.single()}
     if not searched:
         return Importance(technique, n, {}, "no parameter has two values")
     share = min(0.5, max(0.1, TOP / n))
-    values = [one.values[aim.name] for one in scored]
-    if _all_alike(values, share, aim):
+    ordered = sorted(values, reverse=aim.direction == "maximize")
+    if ordered[math.ceil(share * n) - 1] == ordered[-1]:  # the best share holds all trials
         return Importance(technique, n, {}, "the best trials cannot be told from the others")
     return Importance(technique, n, _shares(params, values, searched, share, aim))
 
@@ -77,27 +78,17 @@ def _shares(
     import optuna
     from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 
-    with quiet_optuna():
-        study = optuna.create_study(
-            storage=optuna.storages.InMemoryStorage(), direction=aim.direction, study_name="what mattered"
-        )
+    with quiet_optuna(), warnings.catch_warnings():
+        # That values with a single trial are not told well is said in the report, of all of it.
+        warnings.filterwarnings("ignore", message="Some regimes for parameter", category=UserWarning)
+        study = optuna.create_study(direction=aim.direction)
         for mine, value in zip(params, values, strict=True):
             kept = {name: one for name, one in mine.items() if name in searched}
-            study.add_trial(
-                optuna.trial.create_trial(
-                    value=value, params=kept, distributions={name: searched[name] for name in kept}
-                )
-            )
+            spaces = {name: searched[name] for name in kept}
+            study.add_trial(optuna.trial.create_trial(value=value, params=kept, distributions=spaces))
         evaluator = PedAnovaImportanceEvaluator(target_quantile=share)
-        with warnings.catch_warnings():
-            # That values with a single trial are not told well is said in the report, of all of it.
-            warnings.filterwarnings("ignore", message="Some regimes for parameter", category=UserWarning)
-            found = get_param_importances(study, evaluator=evaluator, params=list(searched))
+        found = get_param_importances(study, evaluator=evaluator, params=list(searched))
     return {name: round(float(value), 6) for name, value in sorted(found.items(), key=lambda one: (-one[1], one[0]))}
-
-
-def _names(params: Sequence[Mapping[str, Any]]) -> list[str]:
-    return list(dict.fromkeys(name for one in params for name in one))
 
 
 def _own(params: Mapping[str, Any], technique: str) -> dict[str, Any]:
@@ -110,14 +101,6 @@ def _distribution(values: Sequence[Any]) -> Any:
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
     kinds = {type(value) for value in values}
-    if kinds == {int}:
-        return IntDistribution(min(values), max(values))
     if kinds <= {int, float}:
-        return FloatDistribution(min(values), max(values))
+        return (IntDistribution if kinds == {int} else FloatDistribution)(min(values), max(values))
     return CategoricalDistribution(sorted(dict.fromkeys(values), key=lambda value: (str(type(value)), str(value))))
-
-
-def _all_alike(values: Sequence[float], share: float, aim: Aim) -> bool:
-    """Whether the best share holds all trials, as where most have the same value."""
-    ordered = sorted(values, reverse=aim.direction == "maximize")
-    return ordered[math.ceil(share * len(ordered)) - 1] == ordered[-1]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import dspy
@@ -55,11 +55,8 @@ def make_variant(
     *,
     metric: Metric,
     lm: dspy.LM,
-    feedback: Callable[..., Any] | None = None,
     seed: int = 0,
-    threads: int = 1,
-    max_failures: float = 0.05,
-    progress: Callable[[int, int], None] | None = None,
+    **settings: Any,
 ) -> dict[str, Any]:
     """Make a prompt variant.
 
@@ -70,42 +67,25 @@ def make_variant(
         train: Training questions, never those of dev or test.
         metric: A measure from 0 to 1.
         lm: An LM made by ``resolve_lm``.
-        feedback: As ``feedback_metric`` makes it. Default: from ``metric``.
         seed: The study's.
-        threads: Questions under way at a time.
-        max_failures: Share of the training questions that may fail.
-        progress: Called with how much is done and how much there is at most.
+        settings: ``feedback``, ``threads``, ``max_failures`` and ``progress`` of ``run_optimizer``.
 
     Returns:
         A JSON object for ``with_variant``.
 
     Raises:
-        OutageError: The LM is out of reach.
-        BudgetError: The limit of calls is reached.
-        TooManyFailuresError: More questions failed than allowed.
-        OptimizerError: The optimizer came to nothing.
         InputError: A name or value is wrong, or there is nothing to tune.
         ArtifactError: A demonstration holds something that JSON cannot.
+
+    It raises what ``run_optimizer`` raises as well.
     """
     changed = with_instructions(program, spec.instructions)
     made: dict[str, Any] = {"variant": variant_name, "instructions": sorted(spec.instructions)}
     if spec.optimizer is not None:
         own = int.from_bytes(hashlib.sha256(f"{seed}:{variant_name}".encode()).digest()[:4], "big") >> 1
         optimizer = optimizer_named(spec.optimizer)
-        changed = run_optimizer(
-            spec.optimizer,
-            changed,
-            train,
-            metric=metric,
-            feedback=feedback,
-            lm=lm,
-            arguments=spec.arguments,
-            part=spec.part,
-            seed=own,
-            threads=threads,
-            max_failures=max_failures,
-            progress=progress,
-        )
+        asked: dict[str, Any] = {"arguments": spec.arguments, "part": spec.part, "seed": own, **settings}
+        changed = run_optimizer(spec.optimizer, changed, train, metric=metric, lm=lm, **asked)
         learn, choose = optimizer.parts(train, spec.arguments, own)
         made |= {"optimizer": spec.optimizer, "arguments": optimizer.check(spec.arguments), "part": spec.part}
         made |= {"learnt_from": learn, "chosen_on": choose}
