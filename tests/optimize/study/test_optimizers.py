@@ -8,8 +8,6 @@ import dspy
 import pytest
 from dspy.utils.exceptions import LMServerError
 
-from querywright.data.splits import split_questions
-from querywright.data.types import Question
 from querywright.errors import BudgetError, InputError, OutageError
 from querywright.metrics.dspy_metrics import METRICS, scorable
 from querywright.models.adapter import PromptAdapter
@@ -116,11 +114,6 @@ def test_all_parts_can_be_tuned_at_once(name, world, run):
     assert state_of(tuned) != state_of(world.program())
 
 
-def test_simba_writes_rules(run):
-    tuned = run("simba", arguments={"max_demos": 0, "max_steps": 2})
-    assert state_of(tuned).predictors["technique.write_queries"].instructions.endswith("Name the key.")
-
-
 def test_gepa_is_told_in_words_what_was_missing(run, make_lm, writing, asked_of):
     lm = make_lm(writing())
     run("gepa", lm=lm)
@@ -211,12 +204,6 @@ def test_a_prompt_that_is_too_long_only_loses(name, run, writing):
     assert run(name, engine=writing(before=before))
 
 
-def test_a_users_mistake_goes_up(run):
-    for name in ("random_search", "simba", "gepa"):
-        with pytest.raises(InputError, match="options"):
-            run(name, train=[Question(f"b{n}", "What?") for n in range(4)])
-
-
 def test_an_interrupt_goes_up(run, writing):
     def before(n, asked):
         if n == 5:
@@ -230,14 +217,6 @@ def test_an_interrupt_goes_up(run, writing):
 @pytest.mark.parametrize("name", ["random_search", "mipro", "gepa"])
 def test_questions_are_asked_side_by_side_with_the_same_result(name, run):
     assert state_of(run(name, threads=4)) == state_of(run(name, threads=1))
-
-
-def test_questions_to_choose_on_come_from_the_training_questions_by_the_stable_hash(train):
-    optimizer = OPTIMIZERS["random_search"]
-    assert optimizer.parts(train, {"validation": 0.34}, 0) == (4, 2)
-    assert optimizer.parts(train[:2], {"validation": 0.9}, 0) == (1, 1)
-    assert OPTIMIZERS["copro"].parts(train, {}, 0) == (6, 0)
-    assert [q.id for q in split_questions(train, train=1.0, dev=0.0, seed=1).train] != [q.id for q in train]
 
 
 def test_arguments_are_passed_through(run):

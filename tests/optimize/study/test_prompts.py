@@ -51,11 +51,6 @@ def test_a_optimizer_comes_after_the_instructions(make):
     assert (state["made"]["learnt_from"], state["made"]["chosen_on"]) == (6, 0)
 
 
-def test_it_says_what_it_chose_on(make):
-    spec = PromptSpec(optimizer="random_search", arguments={"num_candidate_programs": 1})
-    assert (lambda made: (made["learnt_from"], made["chosen_on"]))(make(spec)["made"]) == (3, 3)
-
-
 @pytest.mark.parametrize(
     ("optimizer", "arguments"),
     [("knn_few_shot", {"k": 1}), ("ensemble", {"size": 2}), ("bootstrap_few_shot", {})],
@@ -72,12 +67,6 @@ def test_it_goes_into_another_program_and_through_an_artifact(
     one, other = (messages(each, world, make_lm(writing()), asked_of) for each in (changed, loaded))
     assert one == other
     assert any("key of" in text for asked in one for _, text in asked)
-
-
-def test_a_variant_of_the_technique_goes_with_any_reader_or_none(make, world):
-    state = make(PromptSpec(optimizer="bootstrap_few_shot"))
-    for reader in (None, "short_answer", "grounded"):
-        assert state_of(with_variant(world.program(reader=reader), state)).predictors[QUERIES].demos
 
 
 def test_a_variant_of_a_reader_goes_with_that_reader_only(make, world):
