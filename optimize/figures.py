@@ -30,7 +30,7 @@ STAGE_COLOURS: Mapping[Stage, str] = {
     Stage.UNKNOWN: "#a0a4aa",
 }
 
-LEGEND: Mapping[str, Any] = {"showlegend": True, "margin": {"t": 44}}
+LEGEND: dict[str, Any] = {"showlegend": True, "margin": {"t": 44}}
 """What a layout has with a legend above the figure."""
 
 LINE_HEIGHT = 46

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from querywright.optimize.evaluate import Row
-from querywright.optimize.study.status import Known, aims, interval
-from querywright.optimize.study.types import TrialRecord
+from querywright.optimize.study.status import aims, interval
+from querywright.optimize.study.types import Snapshot, TrialRecord
 from querywright.optimize.tables import write_table
 
 _COST = ("calls", "saved", "retries", "failures", "repairs", "input_tokens", "output_tokens", "dollars")
 
 
-def export(snapshot: Known, path: str | Path, *, questions: bool = False) -> int:
+def export(snapshot: Snapshot, path: str | Path, *, questions: bool = False) -> int:
     """Write a row a trial, whole or not at all.
 
     A trial has ``number``, ``state``, ``technique``, ``engine``, ``prompt``, ``reader``, ``late``, ``same_as``,
@@ -41,7 +41,7 @@ def export(snapshot: Known, path: str | Path, *, questions: bool = False) -> int
     return len(rows)
 
 
-def trial_rows(snapshot: Known) -> list[dict[str, Any]]:
+def trial_rows(snapshot: Snapshot) -> list[dict[str, Any]]:
     """A row a trial."""
     objectives = aims(snapshot.spec)
     rows = []
@@ -63,7 +63,7 @@ def trial_rows(snapshot: Known) -> list[dict[str, Any]]:
     return rows
 
 
-def question_rows(snapshot: Known) -> list[dict[str, Any]]:
+def question_rows(snapshot: Snapshot) -> list[dict[str, Any]]:
     """A row a trial and question that it met."""
     return [
         {**_of_trial(trial), **_of_question(row)}

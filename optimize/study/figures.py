@@ -21,7 +21,8 @@ from querywright.optimize.figures import (
     plane,
 )
 from querywright.optimize.study.importance import Importance
-from querywright.optimize.study.status import Aim, arm_name, best, changed_knobs, ended, front, interval, of_technique
+from querywright.optimize.study.objectives import Objective
+from querywright.optimize.study.status import arm_name, best, changed_knobs, ended, front, interval, of_technique
 from querywright.optimize.study.tables import shown, value_text
 from querywright.optimize.study.types import TrialRecord
 
@@ -31,7 +32,7 @@ MANY = 12
 """Parameters that are drawn, the greatest first."""
 
 
-def course(trials: Sequence[TrialRecord], aim: Aim, techniques: Sequence[str]) -> list[Figure]:
+def course(trials: Sequence[TrialRecord], aim: Objective, techniques: Sequence[str]) -> list[Figure]:
     """Value by the number of the trial, the best so far as a line; late trials stand on grey, crosses were pruned."""
     told = [one for one in ended(trials, "complete", "pruned") if not math.isnan(interval(one, aim).value)]
     if not told:
@@ -69,7 +70,7 @@ def course(trials: Sequence[TrialRecord], aim: Aim, techniques: Sequence[str]) -
     return [Figure(f"figure-course-{_slug(aim)}", f"{aim.name} by trial", data, layout, alt)]
 
 
-def spread(trials: Sequence[TrialRecord], aim: Aim, techniques: Sequence[str]) -> list[Figure]:
+def spread(trials: Sequence[TrialRecord], aim: Objective, techniques: Sequence[str]) -> list[Figure]:
     """The values of each technique's complete trials: every one as a dot, and their quartiles as a box."""
     values = {}
     for name in techniques:
@@ -106,13 +107,13 @@ def spread(trials: Sequence[TrialRecord], aim: Aim, techniques: Sequence[str]) -
     return [Figure(f"figure-spread-{_slug(aim)}", aim.name, data, lined(labels, _unit(aim)), alt)]
 
 
-def fronts(trials: Sequence[TrialRecord], aims: Sequence[Aim]) -> list[Figure]:
+def fronts(trials: Sequence[TrialRecord], aims: Sequence[Objective]) -> list[Figure]:
     """Each further objective against the first: every complete trial, those of the front named and joined."""
     kept = set(front(trials, aims))
     return [_front(trials, aims[0], other, kept) for other in aims[1:] if kept]
 
 
-def _front(trials: Sequence[TrialRecord], aim: Aim, other: Aim, kept: set[int]) -> Figure:
+def _front(trials: Sequence[TrialRecord], aim: Objective, other: Objective, kept: set[int]) -> Figure:
     told = [
         one
         for one in ended(trials, "complete")
@@ -147,12 +148,12 @@ def _front(trials: Sequence[TrialRecord], aim: Aim, other: Aim, kept: set[int]) 
     return Figure(f"figure-front-{_slug(other)}", f"{aim.name} against {other.name}", data, layout, alt)
 
 
-def mattered(found: Sequence[Importance], aim: Aim) -> list[Figure]:
+def mattered(found: Sequence[Importance], aim: Objective) -> list[Figure]:
     """The shares of the parameters as bars, a figure for the study and one a technique."""
     return [_mattered(place, one, aim) for place, one in enumerate(found) if one.shares]
 
 
-def _mattered(place: int, found: Importance, aim: Aim) -> Figure:
+def _mattered(place: int, found: Importance, aim: Objective) -> Figure:
     shares = dict(list(found.shares.items())[:MANY])
     percents = [100 * share for share in shares.values()]
     said = [f"{name}: {100 * share:.1f} %" for name, share in shares.items()]
@@ -182,7 +183,7 @@ def spending(place: str, title: str, costs: Mapping[str, Cost]) -> list[Figure]:
     return [Figure(f"figure-spending-{place}", title, data, layout)]
 
 
-def _said(record: TrialRecord, aim: Aim) -> str:
+def _said(record: TrialRecord, aim: Objective) -> str:
     found = f"trial {record.number}, {arm_name(record.arm)}: {shown(interval(record, aim), aim)}"
     if record.state == "pruned":
         found += f", pruned after {0 if record.dev is None else len(record.dev.rows)} questions"
@@ -190,7 +191,7 @@ def _said(record: TrialRecord, aim: Aim) -> str:
     return found if knobs == "-" else f"{found}; {knobs}"
 
 
-def _running_best(trials: Sequence[TrialRecord], aim: Aim) -> list[tuple[int, float]]:
+def _running_best(trials: Sequence[TrialRecord], aim: Objective) -> list[tuple[int, float]]:
     """The best value so far at the number of each complete trial."""
     steps = []
     numbered = sorted(ended(trials, "complete"), key=lambda one: one.number)
@@ -207,18 +208,18 @@ def _behind(left: float, right: float) -> dict[str, Any]:
     return {**area, "layer": "below", "line": {"width": 0}, "fillcolor": "rgba(138,143,152,0.18)"}
 
 
-def _scaled(value: float, aim: Aim) -> float:
+def _scaled(value: float, aim: Objective) -> float:
     return 100 * value if aim.metrics else value
 
 
-def _unit(aim: Aim) -> str:
+def _unit(aim: Objective) -> str:
     return "mean, %" if aim.metrics else aim.name
 
 
-def _titled(aim: Aim) -> str:
+def _titled(aim: Objective) -> str:
     return f"{aim.name}{', %' if aim.metrics else ''} ({'more' if aim.direction == 'maximize' else 'less'} is better)"
 
 
-def _slug(aim: Aim) -> str:
+def _slug(aim: Objective) -> str:
     """The objective as a part of an element's id."""
     return "".join(letter if letter.isascii() and (letter.isalnum() or letter == "_") else "-" for letter in aim.name)

@@ -21,10 +21,9 @@ from querywright.optimize.evaluate import finite
 from querywright.optimize.report import page, score_rows
 from querywright.optimize.study import figures
 from querywright.optimize.study.importance import importances
+from querywright.optimize.study.objectives import Objective
 from querywright.optimize.study.spec import StudySpec
 from querywright.optimize.study.status import (
-    Aim,
-    Known,
     aims,
     arm_name,
     asked_on_test,
@@ -38,10 +37,10 @@ from querywright.optimize.study.status import (
     techniques,
 )
 from querywright.optimize.study.tables import best_rows, hidden, ranked, shown, technique_rows, value_text
-from querywright.optimize.study.types import TrialRecord
+from querywright.optimize.study.types import Snapshot, TrialRecord
 
 
-def write_report(snapshot: Known, path: str | Path) -> None:
+def write_report(snapshot: Snapshot, path: str | Path) -> None:
     """Write the page of a study, whole or not at all.
 
     Args:
@@ -51,7 +50,7 @@ def write_report(snapshot: Known, path: str | Path) -> None:
     write_file(Path(path), study_html(snapshot).encode("utf-8", "replace"))
 
 
-def study_html(snapshot: Known) -> str:
+def study_html(snapshot: Snapshot) -> str:
     """The page of a study; the same input gives the same text.
 
     Args:
@@ -116,7 +115,7 @@ def study_html(snapshot: Known) -> str:
     )
 
 
-def _how_far(snapshot: Known) -> str:
+def _how_far(snapshot: Snapshot) -> str:
     """One sentence on a study that has no outcome yet."""
     done, planned = len(ended(snapshot.trials)), snapshot.spec.trials
     if done >= planned:
@@ -127,7 +126,7 @@ def _how_far(snapshot: Known) -> str:
     )
 
 
-def _costs(trials: Sequence[TrialRecord], aim: Aim, costs: Mapping[str, Cost]) -> list[dict[str, Any]]:
+def _costs(trials: Sequence[TrialRecord], aim: Objective, costs: Mapping[str, Cost]) -> list[dict[str, Any]]:
     """What the trials of each technique cost, and what its best one gained over no rewriting; None where unknown."""
     plain = next((one for one in ended(trials, "complete") if one.arm and one.arm.is_plain), None)
     base = math.nan if plain is None else plain.values.get(aim.name, math.nan)
@@ -140,7 +139,7 @@ def _costs(trials: Sequence[TrialRecord], aim: Aim, costs: Mapping[str, Cost]) -
     return rows
 
 
-def _in_use(compared: Compared | None, aim: Aim) -> list[dict[str, Any]]:
+def _in_use(compared: Compared | None, aim: Objective) -> list[dict[str, Any]]:
     """What a point gained on test costs each time that an arm is asked; nothing where that cannot be told."""
     if compared is None or not aim.metrics:
         return []
@@ -160,7 +159,7 @@ def _in_use(compared: Compared | None, aim: Aim) -> list[dict[str, Any]]:
     ]
 
 
-def _stages(snapshot: Known, outcome: Mapping[str, Any]) -> dict[str, Cost]:
+def _stages(snapshot: Snapshot, outcome: Mapping[str, Any]) -> dict[str, Cost]:
     """What each stage cost: as the outcome has it, else what the trials took so far."""
     if outcome.get("costs"):
         return {str(name): Cost.from_json(cost) for name, cost in outcome["costs"].items()}
@@ -169,7 +168,7 @@ def _stages(snapshot: Known, outcome: Mapping[str, Any]) -> dict[str, Cost]:
 
 
 def _questions(
-    outcome: Mapping[str, Any], compared: Compared | None, objectives: Sequence[Aim]
+    outcome: Mapping[str, Any], compared: Compared | None, objectives: Sequence[Objective]
 ) -> tuple[str, Mapping[str, Any]]:
     """The metric that the test questions are marked by, and what stands behind each of them."""
     if compared is None:
@@ -202,7 +201,7 @@ def _asked(spec: StudySpec) -> str:
     return json.dumps(asked, ensure_ascii=False, indent=2)
 
 
-def _facts(snapshot: Known) -> dict[str, str]:
+def _facts(snapshot: Snapshot) -> dict[str, str]:
     spec = snapshot.spec
     states = {state: len(ended(snapshot.trials, state)) for state in ("complete", "pruned", "failed", "running")}
     counts = ", ".join(f"{count} {state}" for state, count in states.items() if count)
@@ -218,7 +217,7 @@ def _facts(snapshot: Known) -> dict[str, str]:
     }
 
 
-def _notes(snapshot: Known) -> list[str]:
+def _notes(snapshot: Snapshot) -> list[str]:
     if snapshot.finished:
         return ["Everything but the test was measured on dev, on which programs were chosen."]
     return [f"This study has not ended: {_how_far(snapshot)}."]

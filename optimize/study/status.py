@@ -26,7 +26,8 @@ FEWEST_FOR_PACE = 3
 STATES = ("complete", "pruned", "failed", "running")
 
 
-Aim, Known = Objective, Snapshot
+Aim = Objective
+Known = Snapshot
 
 
 def aims(spec: Any) -> tuple[Objective, ...]:

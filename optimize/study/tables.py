@@ -7,18 +7,9 @@ import re
 from collections.abc import Sequence
 
 from querywright.metrics.statistics import Mean
-from querywright.optimize.study.status import (
-    Aim,
-    Known,
-    arm_name,
-    best,
-    changed_knobs,
-    ended,
-    interval,
-    of_technique,
-    techniques,
-)
-from querywright.optimize.study.types import TrialRecord
+from querywright.optimize.study.objectives import Objective
+from querywright.optimize.study.status import arm_name, best, changed_knobs, ended, interval, of_technique, techniques
+from querywright.optimize.study.types import Snapshot, TrialRecord
 from querywright.optimize.tables import percent
 
 BEST_SHOWN = 8
@@ -36,26 +27,28 @@ def hidden(value: str) -> str:
     return value
 
 
-def shown(mean: Mean, aim: Aim) -> str:
+def shown(mean: Mean, aim: Objective) -> str:
     """A value for people: per cent with its interval, or a cost as it is."""
     return percent(mean) if aim.metrics else value_text(mean.value, aim)
 
 
-def value_text(value: float, aim: Aim) -> str:
+def value_text(value: float, aim: Objective) -> str:
     """A value of an objective without an interval; ``-`` where there is none."""
     if math.isnan(value):
         return "-"
     return f"{100 * value:.1f} %" if aim.metrics else f"{value:.4g}"
 
 
-def ranked(trials: Sequence[TrialRecord], aim: Aim) -> list[TrialRecord]:
+def ranked(trials: Sequence[TrialRecord], aim: Objective) -> list[TrialRecord]:
     """The complete trials with a value, the best first."""
     sign = 1 if aim.direction == "maximize" else -1
     scored = [one for one in ended(trials, "complete") if not math.isnan(one.values.get(aim.name, math.nan))]
     return sorted(scored, key=lambda one: (-sign * one.values[aim.name], one.number))
 
 
-def best_rows(trials: Sequence[TrialRecord], aims: Sequence[Aim], limit: int = BEST_SHOWN) -> list[dict[str, str]]:
+def best_rows(
+    trials: Sequence[TrialRecord], aims: Sequence[Objective], limit: int = BEST_SHOWN
+) -> list[dict[str, str]]:
     """A row a trial, equal arms once.
 
     Args:
@@ -77,7 +70,7 @@ def best_rows(trials: Sequence[TrialRecord], aims: Sequence[Aim], limit: int = B
     ]
 
 
-def technique_rows(snapshot: Known, aim: Aim) -> list[dict[str, str]]:
+def technique_rows(snapshot: Snapshot, aim: Objective) -> list[dict[str, str]]:
     """A row a technique: its trials by state, and its best one."""
     rows = []
     for name in techniques(snapshot):
