@@ -240,6 +240,7 @@ def test_dspy_sees_the_knobs_beside_the_prompts(retriever):
         "technique.form_hypothesis",
         "technique.write_queries",
         "reader.predict",
+        "showing",
     ]
     assert len(program.predictors()) == 3
     assert program.dump_state()["technique.knobs"]["top_k"] == 7

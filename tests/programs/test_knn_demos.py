@@ -98,7 +98,7 @@ def test_a_reader_is_shown_the_nearest_too(retriever, scripted, asking):
 
 def test_each_of_many_threads_gets_its_own(paraphrasing, scripted, asking):
     paraphrasing._nearest, lm = NearestDemos(), scripted()
-    paraphrasing.nearest = 1
+    paraphrasing.showing.update({"nearest": 1})
 
     def ask(text):
         with asking(lm):
@@ -116,7 +116,8 @@ def test_each_of_many_threads_gets_its_own(paraphrasing, scripted, asking):
 
 
 def test_a_program_shows_all_by_default_also_inside_one_that_does_not(paraphrasing, scripted, asking):
-    paraphrasing.nearest, lm = 0, scripted()
+    lm = scripted()
+    paraphrasing.showing.update({"nearest": 0})
     with asking(lm):
         paraphrasing(question="red")
     assert len(shown(lm)) == 4

@@ -62,7 +62,7 @@ class ChromaRetriever(HeldPassages):
             from querywright.retrieval.chroma_foreign import ForeignChromaRetriever
 
             return ForeignChromaRetriever(name, **options)
-        return object.__new__(cls)
+        return super().__new__(cls, name, **options)
 
     def __init__(
         self,
