@@ -60,11 +60,7 @@ def state_of(program: RAG) -> ProgramState:
 
 
 def predictor_states(program: dspy.Module) -> dict[str, PredictorState]:
-    """Prompt and demonstrations of each predictor, by its name.
-
-    Raises:
-        ArtifactError: A demonstration holds something that JSON cannot.
-    """
+    """Prompt and demonstrations of each predictor, by its name."""
     predictors = {}
     for name, predictor in program.named_predictors():
         signature: Any = predictor.signature
@@ -99,33 +95,14 @@ def program_from(state: ProgramState, retriever: Any = None, reranker: Reranker 
 
 
 def shaped(program: RAG, *, nearest: int, members: int) -> RAG:
-    """A copy of a program that shows the nearest demonstrations, or is an ensemble of copies.
-
-    Args:
-        program: A program that is no ensemble; it is not changed.
-        nearest: Demonstrations that a call is shown; 0 for all.
-        members: Programs of the ensemble; 0 for none.
-
-    Raises:
-        TechniqueError: A number is out of range.
-    """
+    """A copy of a program that shows the nearest demonstrations, or is an ensemble of copies."""
     other = copy.deepcopy(program)
     one = RAG(other.technique, other.reader, nearest=nearest)
     return Ensemble([one, *(copy.deepcopy(one) for _ in range(members - 1))]) if members else one
 
 
 def apply_states(program: dspy.Module, states: Mapping[str, PredictorState], *, whose: str, file: str) -> None:
-    """Give each predictor of a new program its saved prompt and demonstrations.
-
-    Args:
-        program: Changed in place.
-        states: By the predictor's name.
-        whose: Name of the program, for messages.
-        file: Name of the file that the states were read from, for messages.
-
-    Raises:
-        ArtifactError: The states name a predictor or field that there is not, or lack one.
-    """
+    """Give each predictor of a new program its saved prompt and demonstrations."""
     predictors = dict(program.named_predictors())
     if set(predictors) != set(states):
         raise ArtifactError(

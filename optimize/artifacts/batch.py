@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import dspy
 
@@ -77,9 +78,8 @@ def answer_all(
 def _read(place: int, question: Asked) -> tuple[str, tuple[str, ...]]:
     if isinstance(question, Question):
         return question.question, tuple(question.options)
-    text, options = (question, ()) if isinstance(question, str) else (None, None)
-    if isinstance(question, tuple | list) and len(question) == 2:
-        text, options = question
+    given: Any = (question, None) if isinstance(question, str) else question
+    text, options = given if isinstance(given, tuple | list) and len(given) == 2 else (None, None)
     if not isinstance(text, str) or isinstance(options, str):
         raise InputError(
             f"question {place} is {question!r:.80}; give a text, a pair of a text and its options, or a Question"

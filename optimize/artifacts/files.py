@@ -157,15 +157,7 @@ def write_artifact(
 
 
 def write_files(path: Path, files: Mapping[str, bytes]) -> None:
-    """Put the files of an artifact in place, whole or not at all.
-
-    Args:
-        path: The artifact's folder.
-        files: Bytes by name.
-
-    Raises:
-        ArtifactError: The folder holds other files, or it cannot be written; what stood there stays.
-    """
+    """Put the files of an artifact in place, whole or not at all."""
     target = path.resolve()
 
     def fill(folder: Path) -> None:
@@ -185,12 +177,7 @@ def write_files(path: Path, files: Mapping[str, bytes]) -> None:
 
 
 def check_replaceable(target: Path) -> None:
-    """Raise when something else than an artifact or an empty folder would be replaced.
-
-    Raises:
-        ArtifactError: The folder holds other files.
-        NotADirectoryError: It is a file.
-    """
+    """Raise when something else than an artifact or an empty folder would be replaced."""
     others = sorted({entry.name for entry in target.iterdir()} - set(LIMITS)) if target.exists() else []
     if others:
         raise ArtifactError(
@@ -215,11 +202,7 @@ def read_artifact(path: str | Path, *, digest: str | None = None) -> Artifact:
 
 
 def artifact_files(path: str | Path) -> dict[str, bytes]:
-    """The bytes of an artifact that is whole, by the name of the file; they are those of one and the same artifact.
-
-    Raises:
-        ArtifactError: As ``read_artifact`` has it.
-    """
+    """The bytes of an artifact that is whole, by the name of the file; they are those of one and the same artifact."""
     target = Path(path).absolute()
     for _ in range(_READS):
         before = _identity(target)
@@ -234,16 +217,7 @@ def artifact_files(path: str | Path) -> dict[str, bytes]:
 
 
 def checked_artifact(data: Mapping[str, bytes], *, digest: str | None = None) -> Artifact:
-    """The artifact that these bytes are, every one of them checked.
-
-    Args:
-        data: By the name of the file.
-        digest: The digest that it must have. Default: any.
-
-    Raises:
-        ArtifactError: As ``read_artifact`` has it.
-        InputError: ``digest`` is none.
-    """
+    """The artifact that these bytes are, every one of them checked."""
     found = f"sha256:{hashlib.sha256(data['manifest.json']).hexdigest()}"
     if digest is not None and not re.fullmatch(r"sha256:[0-9a-f]{64}", digest):
         raise InputError(f"a digest is sha256: and 64 hexadecimal digits, as artifact show prints it, not {digest!r}")

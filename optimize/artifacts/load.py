@@ -112,17 +112,7 @@ def loaded_from(
 
 
 def lm_of(manifest: ArtifactManifest, given: dspy.BaseLM | str | None, home: Path | None) -> dspy.BaseLM:
-    """The LM that was given, or the one that an artifact names. A name can hold an address; an artifact's may not.
-
-    Args:
-        manifest: The artifact's.
-        given: An LM, or its name.
-        home: The working folder.
-
-    Raises:
-        ArtifactError: The artifact names one that cannot be had by its name.
-        ModelError: It cannot be used.
-    """
+    """The LM that was given, or the one that an artifact names. A name can hold an address; an artifact's may not."""
     if isinstance(given, dspy.BaseLM):
         return given
     if given is not None and not isinstance(given, str):
@@ -144,15 +134,7 @@ def lm_of(manifest: ArtifactManifest, given: dspy.BaseLM | str | None, home: Pat
 
 
 def check_rewriter_for(manifest: ArtifactManifest, given: dspy.BaseLM | str | Path | None) -> None:
-    """Refuse a rewriter beside an artifact that has no place for one: it can only replace the artifact's own.
-
-    Args:
-        manifest: The artifact's.
-        given: A rewriter's folder, or an LM; None for the artifact's own.
-
-    Raises:
-        ArtifactError: The technique takes none, or was compiled without one.
-    """
+    """Refuse a rewriter beside an artifact that has no place for one: it can only replace the artifact's own."""
     if (given or manifest.rewriter) is not None and not takes_rewriter(technique_class(manifest.technique)):
         raise ArtifactError(f"the artifact's technique {manifest.technique} takes no rewriter; leave the rewriter out")
     if given is not None and manifest.rewriter is None:
@@ -165,17 +147,7 @@ def check_rewriter_for(manifest: ArtifactManifest, given: dspy.BaseLM | str | Pa
 def rewriter_of(
     manifest: ArtifactManifest, given: dspy.BaseLM | str | Path | None, home: Path | None
 ) -> dspy.BaseLM | None:
-    """The LM of the rewriter that was given, or of the one that an artifact names; None where there is none.
-
-    Args:
-        manifest: The artifact's.
-        given: A rewriter's folder, or an LM.
-        home: The working folder.
-
-    Raises:
-        ArtifactError: There is no place for one, or the working folder does not have the one that the artifact names.
-        InputError: It cannot be used.
-    """
+    """The LM of the rewriter that was given, or of the one that an artifact names; None where there is none."""
     check_rewriter_for(manifest, given)
     if given is None:
         if manifest.rewriter is None:
@@ -189,16 +161,7 @@ def rewriter_of(
 
 
 def reranker_of(manifest: ArtifactManifest, given: Reranker | str | None = None) -> Reranker | None:
-    """The reranker that was given, or the one that the artifact names; its model is loaded.
-
-    Args:
-        manifest: The artifact's.
-        given: A reranker, or the name or folder of a cross-encoder. Default: the artifact's own.
-
-    Raises:
-        ArtifactError: The artifact names one that cannot be had by its name.
-        ModelError: It cannot be loaded.
-    """
+    """The reranker that was given, or the one that the artifact names; its model is loaded."""
     if isinstance(given, str):
         given = _ready(given)
     if given is not None or manifest.reranker is None:
@@ -220,16 +183,7 @@ def _ready(name: str) -> Reranker:
 
 
 def collection_of(manifest: ArtifactManifest, home: Path | None) -> CollectionRetriever | None:
-    """The collection that an artifact names, opened as it was when the program was compiled; None where it has none.
-
-    Args:
-        manifest: The artifact's.
-        home: The working folder that holds the collection.
-
-    Raises:
-        ArtifactError: It is another collection, or one that cannot be opened by name.
-        CollectionError: It is missing, damaged, or was built with another embedder.
-    """
+    """The collection that an artifact names, opened as it was when the program was compiled; None where it has none."""
     check_named(manifest)
     if manifest.collection is None or manifest.engine is None:
         if technique_class(manifest.technique).SEARCHES == "0":
@@ -263,11 +217,7 @@ def collection_of(manifest: ArtifactManifest, home: Path | None) -> CollectionRe
 
 
 def check_named(manifest: ArtifactManifest) -> None:
-    """Raise when the collection of an artifact has no name that it could have, or no engine.
-
-    Raises:
-        ArtifactError: It has not.
-    """
+    """Raise when the collection of an artifact has no name that it could have, or no engine."""
     if (manifest.collection is None) != (manifest.engine is None):
         raise ArtifactError(
             f"manifest.json: the collection {manifest.collection!r} and the engine {manifest.engine!r} do not go "
@@ -278,17 +228,7 @@ def check_named(manifest: ArtifactManifest) -> None:
 
 
 def open_compiled_on(manifest: ArtifactManifest, embedder: Embedder | None, home: Path | None) -> CollectionRetriever:
-    """Open the collection in a working folder, which has to be the one that an artifact was compiled on.
-
-    Args:
-        manifest: The artifact's; it names a collection and an engine.
-        embedder: The one that the collection was built with; not asked for by an engine that needs none.
-        home: The working folder.
-
-    Raises:
-        ArtifactError: It is another.
-        CollectionError: It is missing or damaged.
-    """
+    """Open the collection in a working folder, which has to be the one that an artifact was compiled on."""
     assert manifest.engine is not None
     needed = None if manifest.engine in LEXICAL else embedder
     found = open_retriever(str(manifest.collection), engine=manifest.engine, embedder=needed, home=home)

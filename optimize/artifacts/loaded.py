@@ -258,17 +258,7 @@ class LoadedProgram:
 
 
 def golden_difference(loaded: LoadedProgram, golden: Golden) -> str:
-    """How a program's answer to a golden question differs from the saved one, and what to do; empty where it does not.
-
-    Args:
-        loaded: The program.
-        golden: The question and what came of it then.
-
-    Raises:
-        QuerywrightError: The question cannot be asked.
-        LMError: The LM failed.
-        AdapterParseError: Its answer could not be read.
-    """
+    """How the answer to a golden question differs from the saved one, and what to do; empty where it does not."""
     prediction = loaded(golden.question, golden.options or None)
     passages = [passage.id for passage in prediction.passages]
     differing = []
@@ -285,11 +275,7 @@ def golden_difference(loaded: LoadedProgram, golden: Golden) -> str:
 
 
 def with_async_face(lm: dspy.BaseLM) -> dspy.BaseLM:
-    """The LM, able to be asked in an event loop where its engine is ours and it was made without.
-
-    Args:
-        lm: The LM; it is not changed.
-    """
+    """The LM, able to be asked in an event loop where its engine is ours and it was made without."""
     engine: Any = getattr(lm, "engine", None)
     if isinstance(lm, dspy.LM) and isinstance(engine, LMEngine) and getattr(lm, "_async_engine_spec", None) is None:
         return lm.copy(async_engine=AsyncLMEngine(engine))

@@ -11,17 +11,12 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import hashlib
-import os
 import shutil
-import stat
-import tarfile
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Iterable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 import numpy as np
 
@@ -42,6 +37,7 @@ from querywright.optimize.artifacts.files import (
 )
 from querywright.optimize.artifacts.load import check_named, open_compiled_on
 from querywright.optimize.artifacts.rewriters import LARGEST_KEPT, kept_files, put_rewriter
+from querywright.optimize.artifacts.sealed_tar import SEALED, extract, opened_tar, write_tar
 from querywright.optimize.program_state import program_from
 from querywright.retrieval.collection import (
     MANIFEST,
@@ -66,11 +62,6 @@ MEMBERS = {
     **{f"rewriter/{name}": LARGEST_KEPT for name in REWRITER_FILES},
 }
 """Every member that there can be, and bytes of each that are read at most."""
-
-_BLOCK = 512
-_PIECE = 2**20
-_SEAL = b"sha256:"
-_SEALED = len(_SEAL) + 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,22 +124,15 @@ def pack(artifact: Path, out: Path, *, home: Path | None = None, rewriter: Path 
             counts = {
                 where: _stage(staged / where, name, manifest, home) for where, name in _searched(manifest).items()
             }
-            _write_tar(staged, staged / "packed")
+            write_tar(staged, staged / "packed", MEMBERS)
             (staged / "packed").replace(out)
         sync(out.absolute().parent)
     except OSError as error:
         raise ArtifactError(
             f"{out.name!r} could not be written: {error.strerror}; give another --out, or make room"
         ) from error
-    return PackReport(
-        artifact=artifact.resolve().name,
-        size=out.stat().st_size,
-        digest=f"sha256:{file_digest(out)}",
-        collection=manifest.collection,
-        passages=counts.get("collection", 0),
-        questions=counts.get("questions", 0),
-        rewriter=None if rewriting is None else str(manifest.rewriter),
-    )
+    digest = f"sha256:{file_digest(out)}"
+    return _report(artifact.resolve().name, out.stat().st_size, digest, manifest, counts, rewriting is not None)
 
 
 def unpack(file: Path, out: Path, *, home: Path | None = None, digest: str | None = None) -> PackReport:
@@ -171,8 +155,8 @@ def unpack(file: Path, out: Path, *, home: Path | None = None, digest: str | Non
     try:
         with tempfile.TemporaryDirectory(prefix=".unpacking-") as folder:
             staged = Path(folder)
-            with _opened(file, digest) as (opened, size, found):
-                _extract(opened, size, staged)
+            with opened_tar(file, digest) as (opened, size, found):
+                extract(opened, size, staged, MEMBERS)
             files = artifact_files(staged / "artifact")
             artifact = checked_artifact(files)
             program_from(artifact.state)
@@ -194,16 +178,16 @@ def unpack(file: Path, out: Path, *, home: Path | None = None, digest: str | Non
             f"{out.name!r} could not be written: {error.strerror}; give another --out, or make room"
         ) from error
     counts = {where: len(one.passages) for where, one in collections.items()}
-    return PackReport(
-        artifact=target.name,
-        size=size + _SEALED,
-        digest=found,
-        collection=manifest.collection,
-        passages=counts.get("collection", 0),
-        questions=counts.get("questions", 0),
-        rewriter=str(manifest.rewriter) if rewriting else None,
-        built=built,
-    )
+    return _report(target.name, size + SEALED, found, manifest, counts, bool(rewriting), built)
+
+
+def _report(
+    artifact: str, size: int, digest: str, manifest: ArtifactManifest, counts: Mapping[str, int], with_rewriter: bool,
+    built: tuple[str, ...] = (),
+) -> PackReport:  # fmt: skip
+    passages, questions = (counts.get(where, 0) for where in ("collection", "questions"))
+    rewriter = str(manifest.rewriter) if with_rewriter else None
+    return PackReport(artifact, size, digest, manifest.collection, passages, questions, rewriter, built)
 
 
 def _searched(manifest: ArtifactManifest) -> dict[str, str]:
@@ -231,10 +215,15 @@ def _stage(staged: Path, name: str, manifest: ArtifactManifest, home: Path | Non
     with (staged / VECTORS).open("wb") as file:
         for start in range(0, len(texts), CHUNK):
             file.write(embedder.encode(texts[start : start + CHUNK]).astype("<f4").tobytes())
+    _copy_records(source, staged)
+    return len(passages)
+
+
+def _copy_records(source: Path, target: Path) -> None:
+    """Put what was written of a collection beside it."""
     for records in (RECORDS, ANSWERS):
         if (source / records).exists():
-            shutil.copyfile(source / records, staged / records)
-    return len(passages)
+            shutil.copyfile(source / records, target / records)
 
 
 def _stored(facts: Generation, store: Store) -> Embedder:
@@ -254,82 +243,6 @@ def _distinct_texts(passages: Iterable[Passage]) -> list[str]:
     return list(dict.fromkeys(passage.content for passage in passages))
 
 
-def _write_tar(staged: Path, made: Path) -> None:
-    """The tar of all members that are staged, and the SHA-256 of it."""
-
-    def plain(info: tarfile.TarInfo) -> tarfile.TarInfo:
-        return info.replace(mtime=0, mode=0o600, uid=0, gid=0, uname="", gname="", deep=False)
-
-    with tarfile.open(made, "w", format=tarfile.USTAR_FORMAT) as archive:
-        for name, limit in MEMBERS.items():
-            if (staged / name).exists():
-                if (staged / name).stat().st_size > limit:
-                    raise ArtifactError(f"{name} would have more than the {limit} bytes that are read; pack less")
-                archive.add(staged / name, name, filter=plain)
-    seal = _SEAL + file_digest(made).encode()
-    with made.open("ab") as file:
-        file.write(seal)
-    sync(made)
-
-
-@contextmanager
-def _opened(path: Path, digest: str | None) -> Iterator[tuple[IO[bytes], int, str]]:
-    """A packed file of which every byte is as it was written, the size of its tar, and its digest."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    except OSError as error:
-        raise ArtifactError(
-            f"the packed file {path.name!r} cannot be read: {error.strerror}; give what artifact pack wrote with --out"
-        ) from error
-    status = os.fstat(descriptor)
-    if not stat.S_ISREG(status.st_mode):
-        os.close(descriptor)
-        raise ArtifactError(f"{path.name!r} is no file; give what artifact pack wrote with --out")
-    with open(descriptor, "rb") as file:
-        size, hashed = status.st_size - _SEALED, hashlib.sha256()
-        for piece in _pieces(file, size):
-            hashed.update(piece)
-        seal = file.read(_SEALED)
-        if seal != _SEAL + hashed.hexdigest().encode():
-            raise ArtifactError(
-                f"{path.name!r} is no packed file, was cut off or changed (its SHA-256 does not fit); get it again"
-            )
-        hashed.update(seal)
-        found = f"sha256:{hashed.hexdigest()}"
-        if digest not in (None, found):
-            raise ArtifactError(
-                f"the digest of {path.name!r} is {found}, but {digest} is asked for; get the file again from its maker"
-            )
-        file.seek(0)
-        yield file, size, found
-
-
-def _pieces(file: IO[bytes], size: int) -> Iterator[bytes]:
-    """So many bytes of a file, or those that there are."""
-    while size > 0 and (piece := file.read(min(_PIECE, size))):
-        size -= len(piece)
-        yield piece
-
-
-def _extract(file: IO[bytes], size: int, staged: Path) -> None:
-    """Write the members of a tar, each a plain file of ``MEMBERS``, into a folder."""
-    while (header := file.read(_BLOCK)) != bytes(_BLOCK):
-        try:
-            info = tarfile.TarInfo.frombuf(header, "utf-8", "strict")
-        except (tarfile.TarError, ValueError) as error:
-            raise ArtifactError(f"the packed file is damaged ({error}); get it again") from error
-        if info.name not in MEMBERS or info.type != tarfile.REGTYPE:
-            raise ArtifactError(f"the packed file holds {info.name[:100]!r}, which is no part of one; do not use it")
-        if info.size > MEMBERS[info.name]:
-            raise ArtifactError(f"{info.name} has more than the {MEMBERS[info.name]} bytes that are read")
-        if info.size > size - file.tell() or (staged / info.name).exists():
-            raise ArtifactError(f"the packed file is damaged, or holds {info.name} twice; do not use it")
-        (staged / info.name).parent.mkdir(exist_ok=True)
-        with (staged / info.name).open("xb") as member:
-            member.writelines(_pieces(file, info.size))
-        file.seek(-info.size % _BLOCK, os.SEEK_CUR)
-
-
 @dataclass(frozen=True, slots=True)
 class _Collection:
     """A collection that was taken out of a packed file: its folder there, what is said of it, and its passages."""
@@ -337,13 +250,6 @@ class _Collection:
     staged: Path
     facts: Generation
     passages: Mapping[str, Passage]
-
-    def copy_records(self, folder: Path) -> None:
-        """Put beside it what was written of it."""
-        folder.mkdir(mode=0o700, parents=True)
-        for records in (RECORDS, ANSWERS):
-            if (self.staged / records).exists():
-                shutil.copyfile(self.staged / records, folder / records)
 
     def embedder(self, store: Store) -> Embedder:
         """What its embedder has made, put into a store of its own."""
@@ -364,10 +270,11 @@ def _read(staged: Path, name: str) -> _Collection:
         if staged.name == "questions":
             read_records(staged)
             read_pairs(staged)
-    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError, OSError) as error:
+    except (
+        ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError, OSError, DataError,
+        CollectionError,
+    ) as error:  # fmt: skip
         raise ArtifactError(f"the {staged.name} of the packed file is damaged ({error}); do not use it") from error
-    except (DataError, CollectionError) as error:
-        raise ArtifactError(f"the {staged.name} of the packed file is damaged: {error}") from error
     texts = len(_distinct_texts(passages.values()))
     if facts.name != name or facts.content_hash != content_hash(passages.values()) or odd or rows != texts:
         raise ArtifactError(
@@ -385,10 +292,13 @@ def _build(collections: Mapping[str, _Collection], manifest: ArtifactManifest, h
     workshop = Path(tempfile.mkdtemp(prefix=".unpacking-", dir=home))
     try:
         with closing(Store(workshop / FILE_NAME)) as store:
-            for one in collections.values():
+            embedder = None
+            for one in collections.values():  # the collection itself is the last one
                 embedder = one.embedder(store)
                 if missing:
-                    one.copy_records(collection_folder(one.facts.name, workshop))
+                    folder = collection_folder(one.facts.name, workshop)
+                    folder.mkdir(mode=0o700, parents=True)
+                    _copy_records(one.staged, folder)
                     build_collection(one.facts.name, one.passages.values(), embedder=embedder, home=workshop)
             open_compiled_on(manifest, embedder, workshop if missing else home)
             gc.collect()  # the index that was opened is closed before its folder moves

@@ -54,14 +54,7 @@ def rewriter_ref(program: RAG) -> RewriterRef | None:
 
 
 def ref_of(lm: Any) -> RewriterRef:
-    """Names an LM that is used as a rewriter.
-
-    Args:
-        lm: The LM.
-
-    Raises:
-        ArtifactError: The rewriter was changed or taken away since it was opened.
-    """
+    """Names an LM that is used as a rewriter."""
     model = str(getattr(lm, "model", type(lm).__name__))
     folder = _folder_of(lm)
     if folder is not None:
@@ -78,15 +71,7 @@ def ref_of(lm: Any) -> RewriterRef:
 
 
 def open_rewriter(path: Path, **options: Any) -> dspy.LM:
-    """The LM of a rewriter's folder, every byte of which is checked.
-
-    Args:
-        path: The folder.
-        options: Store, ledger, limits and budget, as ``resolve_lm`` takes them.
-
-    Raises:
-        InputError: It is no rewriter, is damaged, or what it runs on is not installed.
-    """
+    """The LM of a rewriter's folder, every byte of which is checked."""
     return resolve_lm(f"{PREFIX}{path}", **options)
 
 
@@ -129,16 +114,7 @@ def find_rewriter(ref: RewriterRef, home: Path | None = None) -> Path:
 
 
 def put_rewriter(ref: RewriterRef, files: Mapping[str, bytes], home: Path | None = None) -> Path:
-    """Write a rewriter into the working folder, whole or not at all; the very same one that is there stays.
-
-    Args:
-        ref: What it must be.
-        files: By name.
-        home: The working folder. Default: ``querywright.home.home()``.
-
-    Raises:
-        ArtifactError: The files are no rewriter, or another one, or they cannot be written.
-    """
+    """Write a rewriter into the working folder, whole or not at all; the very same one that is there stays."""
     folder = _kept(ref, home)
 
     def fill(made: Path) -> None:
@@ -159,25 +135,12 @@ def put_rewriter(ref: RewriterRef, files: Mapping[str, bytes], home: Path | None
 
 
 def kept_files(ref: RewriterRef, given: Path | None = None, home: Path | None = None) -> dict[str, bytes] | None:
-    """The files of a rewriter by name, for a packed artifact; None where they are more than are copied.
-
-    Args:
-        ref: Names it.
-        given: Its folder. Default: the copy in the working folder.
-        home: The working folder. Default: ``querywright.home.home()``.
-
-    Raises:
-        ArtifactError: It is not there, damaged, or another one.
-    """
+    """The files of a rewriter by name, for a packed artifact; None where they are more than are copied."""
     return rewriter_files(checked_rewriter(find_rewriter(ref, home) if given is None else given, ref))
 
 
 def rewriter_files(rewriter: Rewriter) -> dict[str, bytes] | None:
-    """The files of a rewriter by name; None where they are more than are copied.
-
-    Args:
-        rewriter: As ``read_rewriter`` gives it.
-    """
+    """The files of a rewriter by name; None where they are more than are copied."""
     paths = [rewriter.path / name for name in sorted({MANIFEST, *rewriter.files})]
     if sum(path.stat().st_size for path in paths) > LARGEST_KEPT:
         return None
@@ -185,15 +148,7 @@ def rewriter_files(rewriter: Rewriter) -> dict[str, bytes] | None:
 
 
 def checked_rewriter(folder: Path, ref: RewriterRef) -> Rewriter:
-    """The rewriter in a folder, every byte of it checked.
-
-    Args:
-        folder: Its folder.
-        ref: What it must be.
-
-    Raises:
-        ArtifactError: It is none, damaged, or another one.
-    """
+    """The rewriter in a folder, every byte of it checked."""
     found = read_rewriter(folder)
     if found.checksum != ref.checksum:
         raise ArtifactError(f"the rewriter in {folder.name!r} is {_ref(found)}, but {ref} was named; give that one")

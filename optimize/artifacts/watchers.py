@@ -105,20 +105,7 @@ def exchange_of(
     error: BaseException | None = None,
     metadata: dict[str, str] | None = None,
 ) -> Exchange:
-    """The exchange of a question: the arguments are fields of ``Exchange``.
-
-    Args:
-        prediction: What the program gave; None when the question failed.
-        at: When it was asked.
-        artifact: Id of the artifact.
-        question: The question.
-        options: Its options, or None.
-        seconds: How long it took.
-        lm_calls: LM calls made.
-        lm_saved: LM calls saved.
-        error: Why it failed, or None.
-        metadata: What the caller gave.
-    """
+    """The exchange of a question: the arguments are fields of ``Exchange``."""
     found = {} if prediction is None else dict(prediction.toDict())
     answer, support = found.get("answer"), found.get("support")
     passages = tuple(passage.id for passage in found.get("passages") or ())
@@ -157,12 +144,7 @@ def has_declined(answer: str | None, options: Sequence[str] | None) -> bool:
 
 
 def tell(watchers: Sequence[Watcher], exchange: Exchange) -> None:
-    """Tell every watcher. An error of one is logged by its name, for its text may hold a question, and goes no further.
-
-    Args:
-        watchers: Who is told.
-        exchange: Of what.
-    """
+    """Tell every watcher. An error of one is logged by its name alone, for its text may hold a question."""
     for watcher in watchers:
         try:
             watcher(exchange)
@@ -171,12 +153,7 @@ def tell(watchers: Sequence[Watcher], exchange: Exchange) -> None:
 
 
 def tell_later(watchers: Sequence[Watcher], exchange: Exchange) -> None:
-    """Have them told by a thread of their own, in the caller's context, and never wait for it.
-
-    Args:
-        watchers: Who is told.
-        exchange: Of what.
-    """
+    """Have them told by a thread of their own, in the caller's context, and never wait for it."""
     context = contextvars.copy_context()
     _teller.put(lambda: context.run(tell, watchers, exchange))
 
@@ -253,6 +230,6 @@ def _begin() -> None:
     _teller = Teller()
 
 
-_begin()
+_teller = Teller()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_begin)

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 
 import dspy
 import pytest
@@ -9,8 +8,6 @@ from dspy.utils import DummyLM
 
 from querywright.adapters.dspy import as_module, save_module
 from querywright.data.types import Question
-from querywright.errors import InputError
-from querywright.models.lm import resolve_lm
 from querywright.optimize.artifacts.load import load
 from querywright.programs import Knobs
 
@@ -80,20 +77,6 @@ def test_it_asks_its_own_lm_beside_that_of_the_larger_program(program, server, o
     assert server.count == 3, "the second time its answers were stored"
 
 
-def test_it_asks_the_lm_around_it_on_request(program, server):
-    replies = [
-        {"discriminating_features": ["f"], "reasoning": "r", "confirming_evidence": ["c"], "best_guess": OPTIONS[0]},
-        {"support": "home reading", "distinguish": "highest", "verify": "walk"},
-        {"answer": OPTIONS[2]},
-    ]
-    module = as_module(program, outer_lm=True)
-    with dspy.context(lm=DummyLM(replies, adapter=dspy.JSONAdapter())):
-        made = module(question=QUESTION, options=OPTIONS)
-    assert made.answer == OPTIONS[2]
-    assert [query.text for query in made.queries] == ["home reading", "highest", "walk"]
-    assert server.count == 0
-
-
 def test_an_outer_optimizer_tunes_what_is_inside_and_an_artifact_keeps_it(program, outer, place, tmp_path):
     larger = Explain(as_module(program))
     tuner = dspy.BootstrapFewShot(metric=right, max_bootstrapped_demos=2, max_labeled_demos=0)
@@ -113,37 +96,6 @@ def test_an_outer_optimizer_tunes_what_is_inside_and_an_artifact_keeps_it(progra
     assert dict(again.program.technique.knobs) == dict(program.program.technique.knobs)
 
 
-def test_whole_training_examples_are_cut_to_the_fields_of_a_predictor(program, place, tmp_path):
-    labelled = dspy.LabeledFewShot(k=2).compile(Explain(as_module(program)), trainset=TRAIN)
-    save_module(tmp_path / "labelled", labelled.rag)
-    again = load(tmp_path / "labelled", home=place / ".querywright")
-    assert set(again.program.reader.predict.demos[0].keys()) == {"question", "answer"}
-
-
-def test_knobs_and_instructions_changed_inside_are_kept(program, place, tmp_path):
-    module = as_module(program)
-    module.program.technique.knobs.update({"n_queries": 1})
-    hypothesis = module.program.technique.form_hypothesis
-    hypothesis.signature = hypothesis.signature.with_instructions("Guess boldly.")
-    save_module(tmp_path / "changed", copy.deepcopy(module))
-    again = load(tmp_path / "changed", home=place / ".querywright")
-    assert again.program.technique.knobs["n_queries"] == 1
-    assert again.program.technique.form_hypothesis.signature.instructions == "Guess boldly."
-    assert program.program.technique.knobs["n_queries"] == 3
-    assert len(again(QUESTION, OPTIONS).queries) == 1
-
-
-def test_what_asks_the_lm_around_it_is_saved_for_that_one(program, server, tmp_path):
-    module = as_module(program, outer_lm=True)
-    bigger = resolve_lm("openai/bigger", api_base=server.url, api_key="none")
-    with dspy.context(lm=bigger):
-        assert save_module(tmp_path / "bigger", module).lm == "openai/bigger"
-        assert save_module(tmp_path / "named", module, lm=program.lm).lm == "openai/scripted"
-    assert "`openai/bigger`" in (tmp_path / "bigger" / "README.md").read_text()
-    with dspy.context(lm=None), pytest.raises(InputError, match="give lm="):
-        save_module(tmp_path / "none", module)
-
-
 def test_a_frozen_one_is_left_as_it_is(program, outer):
     larger = Explain(as_module(program, frozen=True))
     assert [name for name, _ in larger.named_predictors()] == ["comment"]
@@ -151,15 +103,6 @@ def test_a_frozen_one_is_left_as_it_is(program, outer):
         tuned = dspy.BootstrapFewShot(metric=right, max_labeled_demos=0).compile(larger, trainset=TRAIN)
         assert tuned(question=QUESTION, options=OPTIONS).answer == OPTIONS[1]
     assert demos(tuned.rag.program)["reader.predict"] == 0
-
-
-def test_a_path_is_loaded_and_copies_share_what_is_open(at_place):
-    module = as_module("artifacts/hcqr-sample")
-    other = module.deepcopy()
-    assert other.origin is module.origin
-    assert other.program is not module.program
-    assert other.program.technique.retriever is module.program.technique.retriever
-    assert other(question=QUESTION, options=OPTIONS).answer == OPTIONS[1]
 
 
 def test_the_example(example, at_place):

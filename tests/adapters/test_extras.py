@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from querywright.adapters.common import asked, found, lm_by_name, opened
+from querywright.adapters.common import asked, found, lm_by_name
 from querywright.data.types import Passage
 from querywright.errors import InputError
 from querywright.programs import Record
@@ -51,6 +51,7 @@ def test_without_its_framework_an_adapter_names_the_extra(name, monkeypatch):
         importlib.import_module(f"querywright.adapters.{name}")
 
 
+@pytest.mark.slow
 def test_importing_the_adapters_switches_nothing_on_that_sends(tmp_path):
     kept = {name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ}
     done = subprocess.run(
@@ -78,28 +79,10 @@ def test_a_passage_knows_how_it_was_found():
     assert found(passages)[1].queries == ()
 
 
-def test_the_best_score_is_given_where_scores_are_kept():
-    class Scored:
-        kind, name, stage = "search", "passages", 1
-        made = {"one": ["b", "a"], "two": ["a"]}  # noqa: RUF012
-        scores = {"one": (0.9, 0.2), "two": (0.5,)}  # noqa: RUF012
-
-    a, b = found([Passage("a", "t"), Passage("b", "t")], [Scored()])
-    assert (a.score, b.score) == (0.5, 0.9)
-    assert a.metadata["score"] == 0.5
-
-
 @pytest.mark.parametrize("given", [None, 3, ["a"], {"options": ["a", "b"]}, {"question": 3}])
 def test_what_is_no_question_is_refused(given):
     with pytest.raises(InputError, match="give a question, or"):
         asked(given)
-
-
-def test_what_is_no_program_is_refused(tmp_path):
-    with pytest.raises(InputError, match="give the path of an artifact"):
-        opened({"a": "dict"})
-    with pytest.raises(InputError, match="there is no artifact"):
-        opened(tmp_path / "none")
 
 
 def test_a_name_that_is_saved_holds_no_address():

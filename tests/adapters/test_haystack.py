@@ -4,11 +4,10 @@ import asyncio
 
 import pytest
 from haystack import Document, Pipeline
-from haystack.components.builders import AnswerBuilder, PromptBuilder
+from haystack.components.builders import PromptBuilder
 from haystack.core.errors import DeserializationError
 
 from querywright.adapters.haystack import QuerywrightProgram, QuerywrightRetriever
-from querywright.errors import ArtifactError, InputError
 
 QUESTION = "Which home blood pressure reading should be written down?"
 OPTIONS = ["Only the highest one", "The average of several, seated and rested", "One after a walk"]
@@ -42,19 +41,6 @@ def test_a_component_only_retrieves(open_program, server):
     assert server.count == 0
 
 
-def test_a_program_stands_in_a_pipeline(program):
-    pipeline = Pipeline()
-    pipeline.add_component("program", QuerywrightProgram(program))
-    pipeline.add_component("answers", AnswerBuilder())
-    pipeline.connect("program.answer", "answers.replies")
-    pipeline.connect("program.documents", "answers.documents")
-    result = pipeline.run({"program": {"query": QUESTION, "options": OPTIONS}, "answers": {"query": QUESTION}})
-    (answer,) = result["answers"]["answers"]
-    assert answer.data == OPTIONS[1]
-    assert ids(answer.documents)[0] == "home"
-    assert len(result["program"]["queries"]) == 3
-
-
 def test_a_pipeline_is_saved_by_the_path_and_loaded_again(at_place):
     pipeline = Pipeline()
     pipeline.add_component("retriever", QuerywrightRetriever("artifacts/plain"))
@@ -72,44 +58,12 @@ def test_a_pipeline_is_saved_by_the_path_and_loaded_again(at_place):
     assert asyncio.run(again.run_async({"retriever": {"query": QUESTION}, "prompt": {"query": QUESTION}})) == said
 
 
-def test_a_program_is_saved_with_its_names(at_place):
-    component = QuerywrightProgram("artifacts/plain", lm="openai/other", home=".querywright", verify=True)
-    data = component.to_dict()
-    assert data["type"] == "querywright.adapters.haystack.QuerywrightProgram"
-    wanted = {"program": "artifacts/plain", "lm": "openai/other", "home": ".querywright", "verify": True}
-    assert data["init_parameters"] == wanted
-    pipeline = Pipeline()
-    pipeline.add_component("program", component)
-    again = Pipeline.from_dict(pipeline.to_dict(), allowed_modules=OURS).get_component("program")
-    assert again.to_dict() == data
-
-
-def test_haystack_asks_before_it_loads_a_class_of_ours(at_place):
-    pipeline = Pipeline()
-    pipeline.add_component("program", QuerywrightProgram("artifacts/plain"))
-    with pytest.raises(DeserializationError):
-        Pipeline.loads(pipeline.dumps())
-
-
 def test_a_pipeline_from_elsewhere_cannot_send_a_key_away(at_place):
     pipeline = Pipeline()
     pipeline.add_component("program", QuerywrightProgram("artifacts/plain", lm="openai/other"))
     text = pipeline.dumps().replace("openai/other", "openai/http://elsewhere.example/x")
     with pytest.raises(DeserializationError, match="holds an address"):
         Pipeline.loads(text, allowed_modules=OURS)
-
-
-def test_a_loaded_program_cannot_be_saved(program):
-    with pytest.raises(InputError, match="give the path of the artifact"):
-        QuerywrightProgram(program).to_dict()
-
-
-def test_an_artifact_is_loaded_when_the_pipeline_is_warmed_up(at_place):
-    component = QuerywrightProgram("artifacts/none")
-    pipeline = Pipeline()
-    pipeline.add_component("program", component)
-    with pytest.raises(ArtifactError, match="there is no artifact at 'none'"):
-        pipeline.warm_up()
 
 
 def test_the_example(example):

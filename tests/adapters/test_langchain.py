@@ -4,15 +4,10 @@ import asyncio
 import json
 
 import pytest
-from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.documents import Document
-from langchain_core.output_parsers import StrOutputParser
-from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.retrievers import BaseRetriever
-from langchain_core.runnables import RunnableLambda, RunnablePassthrough
 
 from querywright.adapters.langchain import QuerywrightRetriever, TakenBack, as_runnable
-from querywright.errors import InputError, TechniqueError
 
 QUESTION = "Which home blood pressure reading should be written down?"
 OPTIONS = ["Only the highest one", "The average of several, seated and rested", "One after a walk"]
@@ -44,50 +39,6 @@ def test_a_retriever_gives_documents_of_what_was_found(retriever, server):
     assert server.count == 0, "the reader is not asked"
 
 
-def test_a_retriever_answers_alike_in_every_way(retriever):
-    asked = [QUESTION, "When is the retina looked at?"]
-    found = [ids(retriever.invoke(one)) for one in asked]
-    assert found[0] != found[1]
-    assert [ids(documents) for documents in retriever.batch(asked)] == found
-
-    async def ways():
-        return [await retriever.ainvoke(asked[0]), *await retriever.abatch(asked)]
-
-    assert [ids(documents) for documents in asyncio.run(ways())] == [found[0], *found]
-
-
-def test_a_retriever_takes_options_and_tells_the_queries_that_found_a_document(program, server):
-    documents = QuerywrightRetriever(program=program).invoke(QUESTION, options=OPTIONS)
-    assert ids(documents)[0] == "home"
-    assert server.count == 2, "hypothesis and queries, and no reader"
-    assert documents[0].metadata["queries"]
-    assert QUESTION not in documents[0].metadata["queries"]
-
-
-def test_what_goes_wrong_is_querywrights_own_error(program):
-    with pytest.raises(TechniqueError, match="has none"):
-        QuerywrightRetriever(program=program).invoke(QUESTION)
-    with pytest.raises(InputError, match="give the path of an artifact"):
-        QuerywrightRetriever(program=3)
-    with pytest.raises(InputError, match="give a question, or"):
-        as_runnable(program).invoke(["a", "list"])
-
-
-def test_a_retriever_stands_in_an_lcel_chain(retriever):
-    prompt = ChatPromptTemplate.from_template("{context}\n\nQuestion: {question}")
-    last_line = RunnableLambda(lambda value: value.to_messages()[0].content)
-    joined = retriever | (lambda documents: "\n".join(one.page_content for one in documents))
-    chain = {"context": joined, "question": RunnablePassthrough()} | prompt | last_line | StrOutputParser()
-    text = chain.invoke(QUESTION)
-    assert text.startswith("A home blood pressure reading")
-    assert text.endswith(f"Question: {QUESTION}")
-
-
-def test_a_path_is_loaded(at_place):
-    assert ids(QuerywrightRetriever(program="artifacts/plain").invoke(QUESTION))[0] == "home"
-    assert as_runnable("artifacts/plain").invoke(QUESTION)["documents"][0].id == "home"
-
-
 def test_a_runnable_answers(runnable):
     result = runnable.invoke(GIVEN)
     assert result["question"] == QUESTION
@@ -97,13 +48,6 @@ def test_a_runnable_answers(runnable):
     assert result["support"] is None
     assert result["fallbacks"] == []
     assert asyncio.run(runnable.ainvoke(GIVEN)) == result
-
-
-def test_a_batch_keeps_its_order_and_each_failure_is_its_own(runnable):
-    other = {"question": "What comes first when blood sugar is very low?", "options": ["juice", "bread"]}
-    results = runnable.batch([GIVEN, "no options", other], return_exceptions=True)
-    assert [results[0]["answer"], results[2]["answer"]] == [OPTIONS[1], "juice"]
-    assert isinstance(results[1], TechniqueError)
 
 
 def test_parts_of_a_stream_add_up_to_the_answer(runnable):
@@ -152,38 +96,6 @@ def test_text_that_is_taken_back_is_not_in_the_sum(open_program, chat_server, mo
     for part in parts[1:]:
         total = total + part
     assert total["answer"] == "the average"
-
-
-def test_a_runnable_stands_in_a_chain_that_streams(runnable):
-    chain = RunnableLambda(lambda question: {"question": question, "options": OPTIONS}) | runnable
-    assert chain.invoke(QUESTION)["answer"] == OPTIONS[1]
-    assert chain.with_config(run_name="asked").invoke(QUESTION)["answer"] == OPTIONS[1]
-    said = "".join(part.get("answer", "") for part in chain.stream(QUESTION))
-    assert said == OPTIONS[1]
-    picked = runnable | RunnableLambda(lambda result: result["answer"])
-    assert picked.invoke(GIVEN) == OPTIONS[1]
-
-
-def test_callbacks_hear_of_it(runnable, retriever):
-    class Heard(BaseCallbackHandler):
-        def __init__(self):
-            self.kinds = []
-
-        def on_chain_end(self, outputs, **_):
-            self.kinds.append(outputs["answer"])
-
-        def on_retriever_end(self, documents, **_):
-            self.kinds.append(len(documents))
-
-        def on_chain_error(self, error, **_):
-            self.kinds.append(type(error).__name__)
-
-    heard = Heard()
-    runnable.invoke(GIVEN, {"callbacks": [heard]})
-    retriever.invoke(QUESTION, {"callbacks": [heard]})
-    with pytest.raises(TechniqueError):
-        runnable.invoke(QUESTION, {"callbacks": [heard]})
-    assert heard.kinds == [OPTIONS[1], 2, "TechniqueError"]
 
 
 def test_the_example(example):

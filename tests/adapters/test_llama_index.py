@@ -4,11 +4,7 @@ import asyncio
 
 import pytest
 from llama_index.core.base.base_retriever import BaseRetriever
-from llama_index.core.llms import MockLLM
-from llama_index.core.query_engine import RetrieverQueryEngine
-from llama_index.core.response_synthesizers import CompactAndRefine
-from llama_index.core.schema import MetadataMode, QueryBundle
-from llama_index.core.tools import QueryEngineTool
+from llama_index.core.schema import QueryBundle
 
 from querywright.adapters.llama_index import ChoiceQuery, QuerywrightQueryEngine, QuerywrightRetriever
 from querywright.errors import TechniqueError
@@ -43,20 +39,6 @@ def test_a_retriever_gives_nodes_of_what_was_found(retriever, server):
     assert ids(asyncio.run(retriever.aretrieve(QueryBundle(QUESTION)))) == ids(nodes)
 
 
-def test_a_prompt_shows_a_nodes_title_and_text_alone(retriever):
-    shown = retriever.retrieve(QUESTION)[0].node.get_content(MetadataMode.LLM)
-    assert "title: Home" in shown
-    assert "queries" not in shown
-    assert "source" not in shown
-
-
-def test_a_retriever_stands_in_an_engine_of_llama_index(retriever):
-    engine = RetrieverQueryEngine(retriever, response_synthesizer=CompactAndRefine(llm=MockLLM()))
-    response = engine.query(QUESTION)
-    assert ids(response.source_nodes)[0] == "home"
-    assert "A home blood pressure reading" in str(response)
-
-
 def test_an_engine_answers_with_its_sources(open_program):
     response = QuerywrightQueryEngine(open_program("plain")).query(QUESTION)
     assert str(response) == "which home blood pressure reading should be written"
@@ -74,16 +56,6 @@ def test_an_engine_takes_options(engine):
     assert ids(engine.retrieve(asked)) == ids(response.source_nodes)
     with pytest.raises(TechniqueError, match="has none"):
         engine.query(QUESTION)
-
-
-def test_an_engine_is_a_tool_of_an_agent(open_program):
-    tool = QueryEngineTool.from_defaults(QuerywrightQueryEngine(open_program("plain")), name="cards")
-    assert tool(QUESTION).content == "which home blood pressure reading should be written"
-
-
-def test_a_path_is_loaded(at_place):
-    assert ids(QuerywrightRetriever("artifacts/plain").retrieve(QUESTION))[0] == "home"
-    assert QuerywrightQueryEngine("artifacts/hcqr-sample").query(ChoiceQuery(QUESTION, options=OPTIONS)).response
 
 
 def test_the_example(example):

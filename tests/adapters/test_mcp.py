@@ -9,7 +9,6 @@ import pytest
 from mcp import Client
 
 from querywright.adapters.mcp import server as serve
-from querywright.cli.main import run
 
 QUESTION = "Which home blood pressure reading should be written down?"
 OPTIONS = ["Only the highest one", "The average of several, seated and rested", "One after a walk"]
@@ -65,21 +64,6 @@ def test_retrieve_asks_no_reader(open_program, server):
     assert server.count == 0
 
 
-def test_calls_side_by_side(program):
-    async def both(client):
-        results = []
-
-        async def one(question, options):
-            results.append(await client.call_tool("ask", {"question": question, "options": options}))
-
-        async with anyio.create_task_group() as group:
-            for number in range(4):
-                group.start_soon(one, f"{QUESTION} ({number})", OPTIONS)
-        return [result.structured_content["answer"] for result in results]
-
-    assert with_client(serve(program), both) == [OPTIONS[1]] * 4
-
-
 def test_what_a_client_can_mend_is_told_and_nothing_else(program, monkeypatch):
     served = serve(program)
     told = call(served, "ask", {"question": QUESTION})
@@ -113,6 +97,7 @@ def test_the_example_asks_over_stdio(example):
     assert passages.startswith("['home', ")
 
 
+@pytest.mark.slow
 def test_stdout_holds_messages_alone_and_the_server_ends_with_its_input(at_place):
     hello = {
         "protocolVersion": "2025-06-18",
@@ -141,10 +126,3 @@ def test_stdout_holds_messages_alone_and_the_server_ends_with_its_input(at_place
     assert lines[0]["result"]["serverInfo"]["name"] == "querywright"
     assert rest == ""
     assert server.returncode == 0, complaints
-
-
-def test_the_command_says_what_is_wrong(at_place, capsys):
-    assert run(["mcp", "artifacts/none"]) == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert "there is no artifact at 'none'" in " ".join(said.err.split())

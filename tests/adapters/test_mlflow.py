@@ -5,9 +5,7 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 
-from querywright import __version__
 from querywright.errors import ArtifactError, InputError
-from querywright.optimize.artifacts.files import read_artifact
 
 QUESTION = "Which home blood pressure reading should be written down?"
 OPTIONS = ["Only the highest one", "The average of several, seated and rested", "One after a walk"]
@@ -79,46 +77,6 @@ def test_nothing_is_pickled_and_no_secret_is_kept(tools, logged, folder, place):
     flavor = tools.mlflow.models.Model.load(logged.model_uri).flavors["python_function"]
     assert flavor["loader_module"] == "querywright.adapters.mlflow"
     assert "python_model" not in flavor
-
-
-def test_signature_example_and_requirements(tools, logged, place):
-    assert logged.signature.inputs.input_names() == ["question", "options"]
-    assert logged.signature.inputs.required_input_names() == ["question"]
-    model = tools.mlflow.pyfunc.load_model(logged.model_uri)
-    assert model.input_example == {"question": QUESTION, "options": OPTIONS}
-    assert model.predict(model.input_example)["answer"][0] == OPTIONS[1]
-    with open(tools.mlflow.pyfunc.get_model_dependencies(logged.model_uri), encoding="utf-8") as file:
-        assert f"querywright[mlflow]=={__version__}" in file.read().split()
-    manifest = read_artifact(place / "artifacts" / "hcqr-sample").manifest
-    told = {"technique": manifest.technique, "lm": manifest.lm, "digest": manifest.digest}
-    assert logged.metadata == told
-
-
-def test_a_logged_artifact_is_a_program_again(tools, logged, program):
-    again = tools.ours.load_logged(logged.model_uri)
-    assert again.manifest == program.manifest
-    assert again(QUESTION, OPTIONS).answer == OPTIONS[1]
-
-
-def test_a_registered_version_is_loaded_by_its_name(tools, at_place):
-    with tools.mlflow.start_run():
-        tools.ours.log_artifact_folder("artifacts/plain", registered_model_name="cards")
-    assert tools.ours.load_logged("models:/cards/1", verify=True).manifest.technique == "plain"
-
-
-def test_what_is_set_when_a_model_is_loaded(tools, at_place, monkeypatch, tmp_path):
-    with tools.mlflow.start_run():
-        uri = tools.ours.log_artifact_folder("artifacts/plain").model_uri
-    monkeypatch.delenv("QUERYWRIGHT_HOME")
-    monkeypatch.chdir(tmp_path)
-    load = tools.mlflow.pyfunc.load_model
-    with pytest.raises(InputError, match="needs the collection 'sample'"):
-        load(uri)
-    home = str(at_place / ".querywright")
-    model = load(uri, model_config={"home": home, "verify": True})
-    assert model.predict({"question": QUESTION})["passages"][0][0] == "home"
-    with pytest.raises(InputError, match="holds an address"):
-        load(uri, model_config={"home": home, "lm": "openai/http://elsewhere.example/x"})
 
 
 def test_what_is_no_artifact_is_refused(tools, at_place, tmp_path):

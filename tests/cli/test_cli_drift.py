@@ -87,18 +87,6 @@ def test_traffic_like_the_questions_shows_nothing_and_other_traffic_does(ask, dr
     assert len(server.requests) == calls
 
 
-def test_retrieval_alone_asks_no_reader(ask, drift, server, rows_of_questions):
-    ask("traffic.jsonl", rows_of_questions(14)[-36:])
-    asked = len(server.requests)
-    done = drift("traffic.jsonl", "--retrieval-only", "--json")
-    assert (done.status, done.data["verdict"]) == (0, "none"), done.out
-    names = {one["name"] for one in done.data["measures"]}
-    assert names == {"best score", "far questions", "passages", "fell back", "failed"}
-    alone = len(server.requests) - asked
-    assert drift("traffic.jsonl").status == 0
-    assert len(server.requests) - asked - alone >= 30  # the reader, for what compile did not ask it
-
-
 def test_too_few_questions_cost_nothing(ask, drift, server, rows):
     ask("traffic.jsonl", [*rows[:2], *rows[:2]])
     asked = len(server.requests)
@@ -108,16 +96,6 @@ def test_too_few_questions_cost_nothing(ask, drift, server, rows):
     assert done.data == {"verdict": "too_few", "sentence": told}
     assert told in " ".join(drift("traffic.jsonl").out.split())
     assert len(server.requests) == asked
-
-
-def test_hashed_traffic_is_compared_but_for_its_words(ask, drift, rows_of_questions):
-    ask("traffic.jsonl", rows_of_questions(6), questions=False)
-    assert "blood sugar" not in Path("traffic.jsonl").read_text()
-    done = drift("traffic.jsonl", "--json")
-    assert done.status == 0, done.out
-    notes = {one["name"]: one["note"] for one in done.data["measures"]}
-    assert notes["far questions"] == "the texts of the questions were not kept"
-    assert notes["best score"] == ""
 
 
 def test_wrong_input_is_status_2(ask, drift, cli, artifact, rows, write):
@@ -162,15 +140,3 @@ def test_labelled_traffic_is_compiled_and_evaluated_as_it_is(ask, cli, collectio
     assert Path("artifacts/again/manifest.json").is_file()
     made = cli("evaluate", "new.jsonl", "--collection", collection, "--technique", "plain", "--json", *server.lm)
     assert made.status == 0, made.err
-
-
-def test_labels_that_make_no_question_write_nothing(ask, cli, rows, write):
-    found = ask("traffic.jsonl", rows[:1])
-    labels = write("labels.jsonl", [{"id": found[0].id, "feedback": "down"}])
-    done = cli("traffic", "questions", "traffic.jsonl", "--labels", labels, "--out", "new.jsonl")
-    assert done.status == 2
-    assert "nothing but a wrong answer is known" in done.err
-    assert not Path("new.jsonl").exists()
-    done = cli("traffic", "questions", "traffic.jsonl", "--labels", labels, "--out", "new.csv")
-    assert done.status == 2
-    assert ".jsonl" in done.err

@@ -40,11 +40,6 @@ def test_pages_of_other_sites_cannot_ask(run: Any, make: Any, scripted: Any) -> 
     assert not any("access-control" in name for name in server.ask().headers)
 
 
-def test_with_a_token_any_name_of_the_server_will_do(run: Any, make: Any, scripted: Any, token: str) -> None:
-    server = run(make(scripted), token=token)
-    assert server.client.get("/health", headers={"Host": "qa.example"}).status_code == 200
-
-
 def test_an_id_is_taken_when_it_is_a_plain_word(run: Any, make: Any, scripted: Any) -> None:
     server = run(make(scripted))
     for given, taken in {"a-1.b_2": True, "x" * 65: False, "a b": False, '"': False, "": False}.items():
@@ -93,21 +88,6 @@ def test_no_page_may_load_anything_from_elsewhere(run: Any, make: Any, scripted:
 def test_settings_that_cannot_be_are_refused(changes: dict[str, Any], named: str) -> None:
     with pytest.raises(InputError, match=named):
         ServeSettings(**changes)
-
-
-@pytest.mark.parametrize("changes", [{"token": "x" * 16}, {"insecure_no_token": True}])
-def test_other_machines_may_ask_with_a_token_or_when_that_is_wanted(changes: dict[str, Any]) -> None:
-    assert ServeSettings(host="0.0.0.0", **changes).host == "0.0.0.0"
-
-
-@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.9", "localhost", "::1"])
-def test_this_machine_may_ask_without(host: str) -> None:
-    assert ServeSettings(host=host).token is None
-
-
-def test_artifacts_are_asked_by_the_names_of_their_folders(tmp_path: Any) -> None:
-    paths = (tmp_path / "a" / "one", tmp_path / "b" / "one", tmp_path / "c" / ".." / "two")
-    assert list(ServeSettings(artifacts=paths).names()) == ["one", "one-2", "two"]
 
 
 def test_nothing_cannot_be_served() -> None:

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from querywright.data.types import Passage
-from querywright.optimize.artifacts.watchers import flush
 
 
 def events(text: str) -> list[tuple[str, Any]]:
@@ -31,16 +30,6 @@ def test_a_question_is_answered_with_what_it_came_from(run: Any, make: Any, scri
         "fallbacks": [], "declined": False, "artifact": "sample", "version": "a" * 12,
     }  # fmt: skip
     assert passages[0] == {"id": "p7-1", "title": "Title 1", "text": "Text 1 on 7.", "metadata": {}}
-
-
-def test_a_grounded_reader_says_what_it_rests_on_or_declines(run: Any, make: Any, scripted: Any) -> None:
-    server = run(make(scripted, reader="grounded"))
-    assert server.ask(7).json()["support"] == ["p7-1"]
-    scripted.answer = lambda number: "I do not know."
-    told = server.ask(8).json()
-    assert told["declined"]
-    assert told["support"] == []
-    assert server.metric("declined_total") == 1
 
 
 def test_options_are_chosen_from(run: Any, make: Any, scripted: Any) -> None:
@@ -116,22 +105,3 @@ def test_what_is_counted(run: Any, make: Any, scripted: Any) -> None:
     assert server.metric("lm_calls_total", how="made") == 2
     assert server.metric("request_seconds_count", route="/ask") == 2
     assert server.metric("in_flight") == 1  # the one that asks for it
-
-
-def test_watchers_are_told_the_id_of_the_request(run: Any, make: Any, scripted: Any) -> None:
-    seen: list[Any] = []
-    program = make(scripted)
-    program.watchers = (seen.append,)
-    server = run(program)
-    answer = server.client.post("/ask", json={"question": "What of 7?"}, headers={"X-Request-Id": "mine-1"})
-    assert answer.json()["id"] == "mine-1"
-    assert flush()
-    assert seen[0].metadata == {"request_id": "mine-1"}
-
-
-def test_an_option_that_says_i_do_not_know_is_an_answer_whatever_space_is_around_it(
-    run: Any, make: Any, scripted: Any
-) -> None:
-    server = run(make(scripted, reader="multiple_choice"))
-    told = server.ask(7, options=[" I don't know ", "B"]).json()
-    assert (told["answer"], told["declined"]) == ("I don't know", False)

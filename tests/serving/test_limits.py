@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from querywright.serving import ServeSettings, make_app, work
+from querywright.serving import work
 from querywright.serving.failures import ClientGoneError, RequestError
 from querywright.serving.middleware import MOST_CLIENTS, Rates
 
@@ -71,26 +71,6 @@ def test_other_places_methods_and_forms(run: Any, make: Any, scripted: Any) -> N
     assert (wrong.status_code, wrong.headers["allow"]) == (405, "POST")
     assert server.client.post("/ask", content=b"question=q").status_code == 415
     assert server.client.post("/ask/", json={}).status_code == 404
-
-
-def test_a_large_body_is_refused_also_when_its_length_is_not_told(run: Any, make: Any, scripted: Any) -> None:
-    server = run(make(scripted), max_body=1000)
-    answer = server.client.post("/ask", content=(b"x" * 100 for _ in range(50)), headers=JSON)
-    assert answer.status_code == 413
-    assert server.ask().status_code == 200
-
-
-@pytest.mark.parametrize("length", [b"9" * 5000, b"-1", b"x", b""])
-def test_a_length_that_is_none_is_refused_under_any_server(make: Any, scripted: Any, length: bytes) -> None:
-    """uvicorn refuses some itself; other ASGI servers pass them on."""
-
-    async def ask() -> httpx.Response:
-        app = make_app({"sample": make(scripted)}, ServeSettings())
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1") as client:
-            return await client.post("/ask", content=b"{}", headers={**JSON, "Content-Length": length.decode()})
-
-    answer = asyncio.run(ask())
-    assert (answer.status_code, answer.json()["error"]["kind"]) == (400, "length")
 
 
 def test_a_body_that_does_not_come_is_not_waited_for(run: Any, make: Any, scripted: Any) -> None:
@@ -194,20 +174,6 @@ def test_nothing_further_is_done_for_a_client_that_went_away(
     assert server.lines()[0]["status"] == 499
     assert server.ask(8).json()["answer"] == "answer 8"
     assert server.metric("requests_total", route="/ask", status="499") == 1
-
-
-def test_a_stream_that_nobody_reads_any_more_ends(run: Any, make: Any, scripted: Any) -> None:
-    go = threading.Event()
-    scripted.before = lambda number: go.wait(10)
-    server = run(make(scripted))
-    with server.client.stream("POST", "/ask", json={"question": "What of 7?", "stream": True}) as answer:
-        assert next(answer.iter_lines()) == "event: queries"
-    server.wait_for(lambda: server.server._service.work.running == 0)
-    go.set()
-    server.wait_for(lambda: bool(server.lines()))
-    assert server.lines()[0]["status"] == 499
-    assert server.metric("requests_total", route="/ask", status="499") == 1
-    assert server.metric("requests_total", route="/ask", status="200") == 0
 
 
 def test_further_connections_than_may_be_are_refused(run: Any, make: Any, scripted: Any) -> None:

@@ -10,10 +10,8 @@ import numpy as np
 import pytest
 
 from querywright.data.types import Passage
-from querywright.errors import ArtifactError
 from querywright.models.embedder import Embedder
 from querywright.models.store import open_store
-from querywright.optimize.artifacts import files
 from querywright.optimize.artifacts.files import write_artifact
 from querywright.programs import make_program
 from querywright.retrieval.engines import Engine, open_retriever
@@ -96,54 +94,3 @@ def test_an_lm_is_shared_by_artifacts_that_name_it_and_by_no_other(home: Path) -
     write(home, lm="openai/two")
     third = load("a", second)
     assert (third.lm.model, third.manifest.lm) == ("openai/two", "openai/two")
-
-
-def test_a_rewriter_is_refused_by_an_artifact_without_one(home: Path) -> None:
-    found = open_retriever("rivers", engine="bm25", home=home)
-    write_artifact(
-        home / "a", make_program("rrr", found, reader="short_answer"), lm="openai/one", embedder=None,
-        collection="rivers", engine="bm25", reranker=None, fingerprint=found.fingerprint, created="2026-01-02", made={},
-        golden=[], card="# card\n",
-    )  # fmt: skip
-    before = loader(ServeSettings(artifacts=(home / "a",), home=home))("a", None)
-    named = loader(ServeSettings(artifacts=(home / "a",), home=home, rewriter=home / "mine"))
-    with pytest.raises(ArtifactError, match=r"was compiled without a rewriter.*leave the rewriter out"):
-        named("a", None)
-    assert named("a", before).program.technique.own_lm is None
-
-
-def test_an_artifact_that_is_replaced_meanwhile_is_asked_through_its_own_lm(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settings = ServeSettings(artifacts=(home / "a",), home=home)
-    write(home)
-    before, real = loader(settings)("a", None), files.read_artifact
-
-    def then_replaced(path: Any, **given: Any) -> Any:
-        found = real(path, **given)
-        write(home, lm="openai/two")
-        return found
-
-    monkeypatch.setattr(files, "read_artifact", then_replaced)
-    after = loader(settings)("a", before)
-    assert after.lm.model == after.manifest.lm
-    monkeypatch.setattr(files, "read_artifact", real)
-    assert loader(settings)("a", after).lm.model == "openai/two"
-
-
-@pytest.mark.parametrize("engine", ["dense", "hybrid"])
-def test_loading_makes_the_models_ready(home: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    models: list[Numbers] = []
-
-    def model() -> Numbers:
-        models.append(Numbers())
-        return models[-1]
-
-    made = lambda name, store: Embedder(EMBEDDER, model, dimension=3, store=store)  # noqa: E731
-    write(home, engine=engine)
-    monkeypatch.setattr("querywright.optimize.artifacts.load.embedder_of", made)
-    load = loader(ServeSettings(artifacts=(home / "a",), home=home))
-    program = load("a", None)
-    assert len(models) == 1
-    load("a", program)  # its own model is ready too, whatever is stored
-    assert [len(one.texts) for one in models] == [1, 1]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from querywright.serving.logging import JsonLines, log_failure, write_logs
+from querywright.serving.logging import write_logs
 
 QUESTION = "What of 7, Mrs Planted?"
 
@@ -29,12 +29,6 @@ def test_a_request_is_one_line_without_what_was_asked(run: Any, make: Any, scrip
     assert line["fallbacks"] == []
     assert line["seconds"] > 0
     assert [one["status"] for one in server.lines()] == [200, 200, 422, 404]
-
-
-def test_questions_are_logged_where_that_is_wanted(run: Any, make: Any, scripted: Any) -> None:
-    server = run(make(scripted), log_questions=True)
-    server.client.post("/ask", json={"question": QUESTION})
-    assert server.lines()[0]["question"] == QUESTION
 
 
 @pytest.fixture
@@ -61,32 +55,3 @@ def test_what_other_libraries_say_is_told_by_its_place(told: Any, questions: boo
     assert foreign["where"].startswith("test_logs:")
     assert ("message" in foreign) == questions
     assert own["message"] == "Invalid HTTP request received."
-
-
-def test_a_failure_is_told_with_its_causes_but_not_its_words(told: Any) -> None:
-    write_logs(told)
-
-    def inner() -> None:
-        raise KeyError(QUESTION)
-
-    def outer() -> None:
-        try:
-            inner()
-        except KeyError as error:
-            raise RuntimeError(QUESTION) from error
-
-    try:
-        outer()
-    except RuntimeError as error:
-        log_failure(error, questions=False, id="1")
-        log_failure(error, questions=True, id="2")
-    short, long = [json.loads(line) for line in told.getvalue().splitlines()]
-    assert [one["error"] for one in short["traceback"]] == ["RuntimeError", "KeyError"]
-    assert short["traceback"][1]["at"][-1].endswith("inner")
-    assert "Planted" not in json.dumps(short)
-    assert "Planted" in long["traceback"][0]["error"]
-
-
-def test_one_record_is_one_line() -> None:
-    record = logging.LogRecord("querywright", logging.WARNING, "x.py", 1, "two\nlines \u2028 of %s", ("it",), None)
-    assert len(JsonLines().format(record).splitlines()) == 1

@@ -137,31 +137,6 @@ def test_it_serves_reloads_and_stops_when_what_is_under_way_is_answered(
 
 
 @pytest.mark.slow
-def test_an_address_alone_is_of_the_lm_that_each_artifact_names(
-    tmp_path: Path, lm: Any, start: Callable[..., Served]
-) -> None:
-    folders = [tmp_path / "one", tmp_path / "two"]
-    for folder in folders:
-        write(folder, lm=f"openai/{folder.name}")
-    served = start(lm.url, *map(str, folders), lm=None)
-    questions = iter(range(10))
-
-    def asked(artifact: str) -> str:
-        told = served.client.post("/ask", json={"question": f"Which {next(questions)}?", "artifact": artifact})
-        assert told.json()["answer"] == "blue", told.text
-        return str(lm.bodies[-1]["model"])
-
-    assert [asked("one"), asked("two")] == ["one", "two"]
-    write(folders[0], lm="openai/three")
-    assert served.client.post("/reload").status_code == 200
-    assert [asked("one"), asked("two")] == ["three", "two"]
-    write(folders[1], lm="embedded:SmolLM2-135M-Instruct")
-    failed = served.client.post("/reload")
-    assert failed.status_code == 409
-    assert "runs in this process and has no address" in failed.json()["error"]["message"]
-
-
-@pytest.mark.slow
 def test_grace_ends_and_a_second_signal_ends_at_once(tmp_path: Path, lm: Any, start: Callable[..., Served]) -> None:
     go = threading.Event()
     lm._steps = (lambda body: go.wait(20) and '{"answer": "green"}',)
@@ -210,24 +185,6 @@ def test_what_cannot_be_served_is_told(
 
 
 @pytest.mark.slow
-def test_traffic_is_recorded_and_its_texts_only_as_hashes_when_told(
-    tmp_path: Path, lm: Any, start: Callable[..., Served]
-) -> None:
-    from querywright.watching import read_traffic
-
-    file = tmp_path / "traffic.jsonl"
-    write(tmp_path / "colour")
-    served = start(lm.url, str(tmp_path / "colour"), "--record", str(file), "--record-hashes")
-    assert served.client.post("/ask", json={"question": "Which colour has the sky?"}).json()["answer"] == "blue"
-    served.tell(signal.SIGINT)
-    assert served.end()[0] == 0
-    assert [line for line in served.lines if line.get("logger") == "uvicorn.access"] == []
-    (recorded,) = read_traffic(file)
-    assert recorded.question.startswith("sha256:")
-    assert "colour" not in file.read_text()
-
-
-@pytest.mark.slow
 def test_a_locked_file_of_traffic_holds_up_nobody_and_loses_no_line(
     tmp_path: Path, lm: Any, start: Callable[..., Served]
 ) -> None:
@@ -244,30 +201,3 @@ def test_a_locked_file_of_traffic_holds_up_nobody_and_loses_no_line(
         assert file.read_bytes() == b""
         assert served.end()[0] == 0
     assert [one.question for one in read_traffic(file)] == ["Which colour?"]
-
-
-EARLY = """
-import os, signal, sys
-
-class Told:
-    def find_spec(self, name, path=None, target=None):
-        if name == "querywright.serving.server":
-            os.write(2, b"importing\\n")
-            os.kill(os.getpid(), signal.SIGHUP)
-
-sys.meta_path.insert(0, Told())
-from querywright.cli.main import main
-main()
-"""
-
-
-@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="there is no such signal")
-def test_sighup_during_the_imports_does_not_end_it(tmp_path: Path) -> None:
-    nothing = str(tmp_path / "no-artifact")
-    done = subprocess.run(
-        [sys.executable, "-c", EARLY, "serve", nothing, "--home", str(tmp_path), "--port", "0"],
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
-    assert "importing" in done.stderr
-    assert "no-artifact" in done.stderr, "it goes on, to what is wrong"
-    assert done.returncode == 2

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -8,10 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from querywright.errors import ArtifactError, CollectionError
-from querywright.serving import ServeSettings, make_app
-from querywright.serving.metrics import ServerMetrics
-from querywright.serving.programs import Programs
+from querywright.errors import ArtifactError
 
 MARKS = "bcdef"
 
@@ -48,47 +44,6 @@ def test_where_one_cannot_be_loaded_all_go_on_as_they_were(run: Any, make: Any, 
     assert server.ask().json()["version"] == "a" * 12
 
 
-def test_why_a_reload_failed_is_told_to_who_runs_the_server_alone(make: Any, scripted: Any, token: str) -> None:
-    def load(name: str, before: Any) -> Any:
-        raise CollectionError("/srv/secret/folder is damaged")
-
-    async def reload(address: str, **changes: Any) -> str:
-        app = make_app({"sample": make(scripted)}, ServeSettings(**changes), load=load)
-        headers = {"Authorization": f"Bearer {token}"}
-        far = httpx.ASGITransport(app, client=(address, 1))
-        async with httpx.AsyncClient(transport=far, base_url="http://127.0.0.1", headers=headers) as client:
-            told = await client.post("/reload")
-        assert (told.status_code, told.json()["error"]["kind"]) == (409, "reload")
-        return str(told.json()["error"]["message"])
-
-    for address, changes, told in (
-        ("10.0.0.7", {"host": "0.0.0.0", "insecure_no_token": True}, False),
-        ("10.0.0.7", {"host": "0.0.0.0", "token": token}, True),
-        ("127.0.0.1", {"host": "0.0.0.0", "insecure_no_token": True}, True),
-        ("::1", {}, True),
-    ):
-        message = asyncio.run(reload(address, **changes))
-        assert ("/srv/secret/folder" in message) == told
-        assert message.startswith("nothing was replaced")
-
-
-def test_a_bug_in_loading_is_no_end_of_the_server(run: Any, make: Any, scripted: Any) -> None:
-    def load(name: str, before: Any) -> Any:
-        raise RuntimeError("secret")
-
-    server = run(make(scripted), load=load)
-    told = server.client.post("/reload")
-    assert told.status_code == 409
-    assert "secret" not in told.text
-    assert len(server.unexpected()) == 1
-    server.expected = server.unexpected()
-
-
-def test_programs_that_were_given_cannot_be_loaded_again(run: Any, make: Any, scripted: Any) -> None:
-    server = run(make(scripted))
-    assert server.client.post("/reload").status_code == 409
-
-
 def test_who_asks_for_a_reload_meanwhile_shares_the_next_one(run: Any, make: Any, scripted: Any) -> None:
     loads, go, marks = [0], threading.Event(), iter(MARKS)
 
@@ -111,27 +66,6 @@ def test_who_asks_for_a_reload_meanwhile_shares_the_next_one(run: Any, make: Any
     assert loads == [2]
     assert server.metric("reloads_total", result="done") == 2
     assert server.client.post("/reload").json()["artifacts"][0]["after"] == "d" * 12
-
-
-def test_a_reload_goes_on_when_nobody_waits_for_it(make: Any, scripted: Any) -> None:
-    go, loads = threading.Event(), [0]
-
-    def load(name: str, before: Any) -> Any:
-        loads[0] += 1
-        go.wait(10)
-        return make(scripted, mark="b")
-
-    async def work() -> str:
-        programs = Programs({"sample": make(scripted)}, load, ServerMetrics(()))
-        for _ in range(2):
-            with pytest.raises(TimeoutError):
-                await asyncio.wait_for(programs.reload(), 0.05)
-        go.set()
-        await programs.reload()
-        return programs.named(None).version
-
-    assert asyncio.run(work()) == "b" * 12
-    assert loads == [2]
 
 
 def test_no_request_is_lost_while_programs_are_replaced(run: Any, make: Any, scripted: Any) -> None:

@@ -13,7 +13,7 @@ from scipy import stats
 from querywright.errors import OutageError
 from querywright.watching import find_drift
 from querywright.watching.drift import ALPHA, BEST, DECLINED, FAILED, FAR, FELL_BACK, PASSAGES, distinct, recorded_now
-from querywright.watching.measures import LEAST, detectable, far, newcombe, options, scores, shares
+from querywright.watching.measures import LEAST, detectable, far, newcombe, scores, shares
 
 OPTIONS = ("a", "b", "c", "d")
 
@@ -122,14 +122,6 @@ def test_the_shift_that_is_told_is_found_four_times_in_five(exchange):
     assert "compile again" in seen.sentence
 
 
-def test_what_was_compared_is_plain_data(exchange):
-    data = compared(exchange, 3, far=False).to_json()
-    assert (data["verdict"], data["questions"], data["reference_questions"]) == ("none", 120, 90)
-    assert {"name", "n", "n_reference", "value", "difference", "low", "high", "p_holm", "effect"} <= set(
-        data["measures"][0]
-    )
-
-
 @pytest.mark.parametrize(("n", "m"), [(LEAST - 1, 90), (90, LEAST - 1), (0, 90)])
 def test_few_questions_tell_nothing(exchange, n, m):
     found = compared(exchange, 5, n=n, m=m, score=0.1, new=1.0)
@@ -151,35 +143,6 @@ def test_a_question_asked_again_counts_once_as_it_went_last(exchange):
     assert (found.verdict, found.requests, found.questions) == ("too_few", 500, 1)
 
 
-def test_a_question_that_was_searched_for_later_counts_as_it_was_answered(exchange):
-    asked, searched, failed = (
-        exchange(n, question="Q?", **changes)
-        for n, changes in enumerate([{}, {"answer": None}, {"answer": None, "error": "OutageError"}])
-    )
-    assert distinct([asked, searched]) == distinct([searched, asked]) == [asked]
-    assert distinct([asked, failed]) == [failed]
-    assert distinct([failed, searched]) == [searched]
-
-
-def test_what_users_did_wrong_is_no_drift_and_what_a_retriever_did_is(exchange):
-    usual = [exchange(n) for n in range(60)]
-
-    def failing(error):
-        wrong = {"error": error, "answer": None, "top_scores": (), "passages": ()}
-        return usual + [exchange(100 + n, options=("a",), **wrong) for n in range(40)]
-
-    found = find_drift(failing("TechniqueError"), usual)
-    assert (found.verdict, found.questions) == ("none", 60)
-    assert shown(find_drift(failing("InputError"), usual)) == {FAILED}
-
-
-def test_a_hash_has_no_place_among_the_questions(exchange):
-    hashed = [exchange(n, question=f"sha256:{n:064x}") for n in range(40)]
-    found = find_drift(hashed, Source(exchange).draw(40, 1, {}), embed=lambda texts: np.eye(len(texts)))
-    (one,) = (one for one in found.measures if one.name == FAR)
-    assert one.note == "the texts of the questions were not kept"
-
-
 def test_without_answers_of_the_reference_the_reader_is_left_out(exchange):
     traffic = [exchange(n, fallbacks=("reader",), declined=True) for n in range(40)]
     reference = [exchange(n, answer=None) for n in range(40)]
@@ -189,28 +152,6 @@ def test_without_answers_of_the_reference_the_reader_is_left_out(exchange):
     both = {one.name: one for one in find_drift(traffic, [exchange(n) for n in range(40)]).measures}
     assert both[FELL_BACK].value == both[DECLINED].value == 1
     assert both[FELL_BACK].p_holm < 0.001
-
-
-def test_what_is_equal_everywhere_is_no_test(exchange):
-    traffic = [exchange(n, top_scores=(n / 40,)) for n in range(40)]
-    found = find_drift(traffic, traffic)
-    tested = {one.name: one.note for one in found.measures if not math.isnan(one.p)}
-    assert set(tested) == {BEST}
-    assert {one.note for one in found.measures if one.name != BEST} == {
-        "all of them are equal", "it is no question of both",
-    }  # fmt: skip
-    (best,) = (one for one in found.measures if one.name == BEST)
-    assert best.p_holm == best.p > 0.5
-
-
-def test_shares_of_places_agree_with_fisher(exchange):
-    def answers(first, second):
-        return [exchange(n, answer="Heparin" if n < first else "Aspirin") for n in range(first + second)]
-
-    one = options(answers(20, 20), answers(8, 32))
-    assert one is not None
-    assert one.p == pytest.approx(stats.fisher_exact([[20, 20], [8, 32]]).pvalue, rel=0.5)
-    assert (one.value, one.reference) in {(0.5, 0.2), (0.5, 0.8)}  # the shares of both options differ as much
 
 
 def test_far_is_what_is_farther_than_the_reference_from_itself():

@@ -81,18 +81,6 @@ def test_a_file_that_is_there_is_replaced_whole_or_stays(tmp_path):
         write_questions(tmp_path / "missing" / "q.jsonl", [good])
 
 
-def test_what_is_no_file_is_written_to_and_never_replaced(tmp_path):
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    reading = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
-    try:
-        write_questions(pipe, [Question("1", "Good?", answer="yes")])
-        assert json.loads(os.read(reading, 1_000))["question"] == "Good?"
-    finally:
-        os.close(reading)
-    assert pipe.is_fifo()
-
-
 def test_labels_of_one_question_are_one(labelled):
     same = {"question": "How long?", "options": ()}
     found = labelled(
@@ -129,29 +117,6 @@ def test_what_contradicts_itself_is_named_and_left_out(labelled, labels, told):
     (line,) = found.left_out
     assert line.startswith("'Q?': ")
     assert told in line
-
-
-def test_what_teaches_nothing_is_named(labelled):
-    found = labelled(
-        [{"id": f"e{n}", "feedback": "up"} for n in (1, 2, 3, 4, 5, 6)],
-        (1, {"declined": True, "options": (), "answer": "The passages do not say."}),
-        (2, {"answer": None, "error": "OutageError"}),
-        (3, {"answer": "neither"}),
-        (4, {"question": "sha256:" + "0" * 64}),
-        (6, {}),
-    )  # fmt: skip
-    assert len(found.questions) == 1
-    assert [line.partition(":")[0] for line in found.left_out] == [f"labels.jsonl line {n}" for n in (1, 2, 3, 4, 5)]
-    assert "was not kept" in found.left_out[3]
-    assert "no exchange 'e5'" in found.left_out[4]
-
-
-def test_a_csv_is_read_too(tmp_path, exchange):
-    path = tmp_path / "labels.csv"
-    path.write_text('id,answer,evidence,thumb\ne1,,"[""p1""]",👍\ne2,Aspirin,p7,\n', "utf-8")
-    traffic = [exchange(n, id=f"e{n}") for n in (1, 2)]
-    found = labelled_questions(traffic, path)
-    assert [(one.answer, set(one.evidence)) for one in found.questions] == [("Heparin", {"p1"}), ("Aspirin", {"p7"})]
 
 
 def test_wrong_labels_are_all_named(labelled, tmp_path):

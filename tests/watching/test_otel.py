@@ -97,19 +97,6 @@ def test_no_text_unless_asked_for(telemetry, exchange):
     assert json.loads(span.attributes["gen_ai.retrieval.documents"]) == [{"id": "p1"}, {"id": "p2"}]
 
 
-def test_a_failure_is_an_error(telemetry, exchange):
-    telemetry.watcher()(exchange(error="OutageError", answer=None, passages=(), top_scores=()))
-    (span,) = telemetry.spans
-    assert span.status.status_code == StatusCode.ERROR
-    assert span.attributes["error.type"] == "OutageError"
-    assert "querywright.top_score" not in span.attributes
-    points = telemetry.points
-    assert points["querywright.question.duration"] == [
-        ({"querywright.outcome": "failed", "error.type": "OutageError"}, 0.5)
-    ]
-    assert "querywright.question.passages" not in points
-
-
 def test_metrics_add_up(telemetry, exchange):
     watch = telemetry.watcher()
     watch(exchange(0))

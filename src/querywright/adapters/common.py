@@ -17,7 +17,7 @@ GivenProgram = str | Path | LoadedProgram
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundPassage:
     """A passage as a program gave it.
 
     Args:
@@ -41,11 +41,7 @@ class Found:
 
 
 def opened(program: GivenProgram, **options: Any) -> LoadedProgram:
-    """The program itself, or the one at a path.
-
-    Args:
-        program: The path of an artifact, or a loaded program.
-        options: Given to ``querywright.load`` with a path.
+    """The program itself, or the one at a path, loaded with these options.
 
     Raises:
         InputError: It is neither, or cannot be loaded.
@@ -81,13 +77,8 @@ def missing(extra: str, error: ImportError) -> InputError:
     )
 
 
-def found(passages: Sequence[Passage], steps: Iterable[Any] = ()) -> list[Found]:
-    """Passages with what is known of how they were found.
-
-    Args:
-        passages: Best first.
-        steps: The records of the searches; none when they are not known yet.
-    """
+def found(passages: Sequence[Passage], steps: Iterable[Any] = ()) -> list[FoundPassage]:
+    """Passages, best first, with what the records of the searches tell of how they were found."""
     scores: dict[str, list[float]] = {}
     queries: dict[str, dict[str, None]] = {}
     for step in steps:
@@ -100,12 +91,12 @@ def found(passages: Sequence[Passage], steps: Iterable[Any] = ()) -> list[Found]
             for key, score in zip(ids, scored.get(text, ()), strict=False):
                 scores.setdefault(key, []).append(float(score))
     return [
-        Found(passage, rank, max(scores.get(passage.id, ()), default=None), tuple(queries.get(passage.id, ())))
+        FoundPassage(passage, rank, max(scores.get(passage.id, ()), default=None), tuple(queries.get(passage.id, ())))
         for rank, passage in enumerate(passages, 1)
     ]
 
 
-def found_by(prediction: Any) -> list[Found]:
+def found_by(prediction: Any) -> list[FoundPassage]:
     """The passages of a prediction with how they were found."""
     return found(prediction.passages, prediction.steps)
 

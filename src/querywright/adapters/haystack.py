@@ -7,10 +7,9 @@ or the application has imported Haystack before.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 from typing import Any
 
-from querywright.adapters.common import Found, GivenProgram, found_by, lm_by_name, missing, opened
+from querywright.adapters.common import GivenProgram, found_by, lm_by_name, missing, opened
 from querywright.errors import InputError
 from querywright.optimize.artifacts.loaded import LoadedProgram
 
@@ -130,13 +129,8 @@ def _result(prediction: Any) -> dict[str, Any]:
 
 
 def _found(prediction: Any) -> dict[str, Any]:
-    texts = [query.text for query in prediction.queries]
-    return {"documents": _documents(found_by(prediction)), "queries": texts}
-
-
-def _documents(passages: Iterable[Found]) -> list[Document]:
     documents = []
-    for one in passages:
+    for one in found_by(prediction):
         meta = {key: value for key, value in one.metadata.items() if key != "score"}
         documents.append(Document(id=one.passage.id, content=one.passage.text, meta=meta, score=one.score))
-    return documents
+    return {"documents": documents, "queries": [query.text for query in prediction.queries]}

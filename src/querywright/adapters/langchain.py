@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import field_validator
 
 from querywright.adapters.common import (
-    Found,
+    FoundPassage,
     GivenProgram,
     asked,
     found,
@@ -83,7 +83,7 @@ class QuerywrightRunnable(Runnable[Any, dict[str, Any]]):
         A part whose ``answer`` is a ``TakenBack`` takes back what was written before it. Documents have no ``queries``
         and no ``score`` yet.
         """
-        yield from self.transform(iter([input]), config, **kwargs)
+        yield from self._transform_stream_with_config(iter([input]), self._parts, config, **kwargs)
 
     async def astream(
         self, input: Any, config: RunnableConfig | None = None, **kwargs: Any
@@ -93,20 +93,7 @@ class QuerywrightRunnable(Runnable[Any, dict[str, Any]]):
         async def one() -> AsyncIterator[Any]:
             yield input
 
-        async for part in self.atransform(one(), config, **kwargs):
-            yield part
-
-    def transform(
-        self, input: Iterator[Any], config: RunnableConfig | None = None, **kwargs: Any
-    ) -> Iterator[dict[str, Any]]:
-        """``stream`` of what an earlier step gives in parts."""
-        yield from self._transform_stream_with_config(input, self._parts, config, **kwargs)
-
-    async def atransform(
-        self, input: AsyncIterator[Any], config: RunnableConfig | None = None, **kwargs: Any
-    ) -> AsyncIterator[dict[str, Any]]:
-        """``transform`` in an event loop."""
-        async for part in self._atransform_stream_with_config(input, self._aparts, config, **kwargs):
+        async for part in self._atransform_stream_with_config(one(), self._aparts, config, **kwargs):
             yield part
 
     def _answer(self, given: Any) -> dict[str, Any]:
@@ -118,13 +105,13 @@ class QuerywrightRunnable(Runnable[Any, dict[str, Any]]):
         return _result(question, await self.program.acall(question, options))
 
     def _parts(self, inputs: Iterator[Any]) -> Iterator[dict[str, Any]]:
-        question, options = asked(_added(list(inputs)))
+        question, options = asked(next(inputs))
         yield AddableDict(question=question)
         for event in self.program.stream(question, options):
             yield _part(event)
 
     async def _aparts(self, inputs: AsyncIterator[Any]) -> AsyncIterator[dict[str, Any]]:
-        question, options = asked(_added([part async for part in inputs]))
+        question, options = asked(await anext(inputs))
         yield AddableDict(question=question)
         async for event in self.program.astream(question, options):
             yield _part(event)
@@ -155,7 +142,7 @@ def as_runnable(program: GivenProgram) -> QuerywrightRunnable:
     return QuerywrightRunnable(program)
 
 
-def _documents(passages: Iterable[Found]) -> list[Document]:
+def _documents(passages: Iterable[FoundPassage]) -> list[Document]:
     return [Document(one.passage.text, id=one.passage.id, metadata=one.metadata) for one in passages]
 
 
@@ -183,11 +170,3 @@ def _part(event: Event) -> dict[str, Any]:
     ended = event.data
     unsaid = {} if ended.answer else {"answer": ended.answer}
     return AddableDict(support=ended.support, fallbacks=list(ended.fallbacks), **unsaid)
-
-
-def _added(parts: list[Any]) -> Any:
-    """The input of a step whose predecessor gave it in parts."""
-    whole = parts[0] if parts else None
-    for part in parts[1:]:
-        whole = whole + part
-    return whole

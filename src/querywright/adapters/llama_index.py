@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from querywright.adapters.common import Found, GivenProgram, found_by, missing, opened, query_data
+from querywright.adapters.common import FoundPassage, GivenProgram, found_by, missing, opened, query_data
 
 try:
     from llama_index.core.base.base_query_engine import BaseQueryEngine
@@ -91,7 +91,7 @@ def _asked(query: QueryBundle | str) -> tuple[str, list[str] | None]:
     return query.query_str, (list(query.options) or None) if isinstance(query, ChoiceQuery) else None
 
 
-def _nodes(passages: Iterable[Found]) -> list[NodeWithScore]:
+def _nodes(passages: Iterable[FoundPassage]) -> list[NodeWithScore]:
     nodes = []
     for one in passages:
         metadata = {key: value for key, value in one.metadata.items() if key != "score"}

@@ -110,13 +110,7 @@ def _told() -> Iterator[None]:
 def _found(prediction: Any) -> dict[str, Any]:
     return {
         "passages": [
-            {
-                "id": one.passage.id,
-                "title": one.passage.title,
-                "text": one.passage.text,
-                "rank": one.rank,
-                "queries": list(one.queries),
-            }
+            {"text": one.passage.text} | {key: one.metadata[key] for key in ("id", "title", "rank", "queries")}
             for one in found_by(prediction)
         ],
         "queries": query_data(prediction.queries),

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from querywright.cli.options import Count, DataOptions, Flag, Folder, Helpers, Output, OwnLM, Threads
+from querywright.cli.options import DataOptions, Flag, Folder, Helpers, Output, OwnLimitedLM, Threads
 from querywright.cli.show import note, print_json, progress, say, show_table
 from querywright.cli.traffic import recorded
 from querywright.errors import InputError
@@ -23,17 +22,6 @@ if TYPE_CHECKING:
     from querywright.watching.measures import Measure
 
 SHOWN = 1
-
-
-@dataclass(frozen=True, slots=True)
-class OwnLimitedLM(OwnLM):
-    """The LM of an artifact, with a limit.
-
-    Args:
-        max_calls: Stop after N LM calls.
-    """
-
-    max_calls: Count | None = None
 
 
 def drift_command(

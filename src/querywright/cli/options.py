@@ -156,6 +156,18 @@ class OwnLM:
         return self.instead_of("" if isinstance(artifact, Path) else artifact.lm).open(home).lm
 
 
+@Parameter(name="*", group="LM")
+@dataclass(frozen=True, slots=True)
+class OwnLimitedLM(OwnLM):
+    """The LM of an artifact, with a limit.
+
+    Args:
+        max_calls: Stop after N LM calls.
+    """
+
+    max_calls: Count | None = None
+
+
 @Parameter(name="*", group="Judge")
 @dataclass(frozen=True, slots=True)
 class JudgeLM:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import sys
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -106,21 +104,7 @@ def serve(
         home=place.home, verify=verify, digests=digest, trusted_proxy=trusted_proxy,
         log_questions=log_questions, watchers=_recorder(record, hashes=record_hashes), **asdict(limits),
     )  # fmt: skip
-    with _deaf_to_hangups():
-        _run(settings, lm)
-
-
-@contextlib.contextmanager
-def _deaf_to_hangups() -> Iterator[None]:
-    """SIGHUP ends no process that has nothing to load again yet; the server hears it from when it loads."""
-    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "SIGHUP"):
-        yield
-        return
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGHUP, before)
+    _run(settings, lm)
 
 
 def _run(settings: ServeSettings, lm: OwnLM) -> None:

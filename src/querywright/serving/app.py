@@ -161,7 +161,7 @@ def make_app(
     )  # fmt: skip
     app.state.service = service
     for path, file in PAGES.items():
-        app.add_route(path, lambda request, file=file: FileResponse(_STATIC / file))
+        app.add_route(path, _sender(_STATIC / file))
     _add_routes(app, service)
     app.add_exception_handler(HTTPException, _raised)  # the front answers whatever goes wrong
     app.add_exception_handler(RequestValidationError, _invalid)
@@ -173,7 +173,7 @@ def _add_routes(app: FastAPI, service: Service) -> None:
     Asked, AskedToStream = request_shapes(service.settings, [one.name for one in service.programs])  # noqa: N806
     bearer = HTTPBearer(scheme_name="token", auto_error=False)  # for the document: the front looks at it
     closed = [] if service.settings.token is None else [Depends(bearer)]
-    streamed = {200: {"content": {EVENT_STREAM: {"schema": _EVENT}}, "description": "Done."}}
+    streamed: dict[int | str, Any] = {200: {"content": {EVENT_STREAM: {"schema": _EVENT}}, "description": "Done."}}
 
     @app.post("/ask", summary="Ask a question", response_model=AnswerOut, responses=streamed, dependencies=closed)
     async def ask(request: Request, asked: AskedToStream) -> Response:  # type: ignore[valid-type]
@@ -215,7 +215,9 @@ def _add_routes(app: FastAPI, service: Service) -> None:
         told = {"live": True, "ready": ready, "token": service.settings.token is not None, "artifacts": artifacts}
         return _json(told, 200 if ready else 503)
 
-    text = {200: {"content": {"text/plain": {"schema": {"type": "string"}}}, "description": "Counters."}}
+    text: dict[int | str, Any] = {
+        200: {"content": {"text/plain": {"schema": {"type": "string"}}}, "description": "Counters."}
+    }
 
     @app.get("/metrics", summary="For Prometheus", response_class=Response, responses=text, dependencies=closed)
     async def counted() -> Response:
@@ -224,6 +226,10 @@ def _add_routes(app: FastAPI, service: Service) -> None:
 
 def _json(data: Any, status: int = 200) -> Response:
     return Response(as_json(data), status, media_type="application/json")
+
+
+def _sender(file: Path) -> Callable[[Request], Response]:
+    return lambda request: FileResponse(file)
 
 
 async def _raised(request: Request, error: Exception) -> Response:

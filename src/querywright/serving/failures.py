@@ -104,8 +104,8 @@ def failure_of(error: BaseException) -> RequestError | None:
     if isinstance(error, RequestError):
         return error
     if isinstance(error, HTTPException):  # of the framework
-        kind = _KINDS.get(error.status_code, "request")
-        return RequestError(error.status_code, kind, STATUSES.get(error.status_code, "refused"), headers=error.headers)
+        word = _KINDS.get(error.status_code, "request")
+        return RequestError(error.status_code, word, STATUSES.get(error.status_code, "refused"), headers=error.headers)
     for kind, status, name, text in _RULES:
         if isinstance(error, kind):
             said = text.format(name=type(error).__name__) if text else str(error)

@@ -17,25 +17,13 @@ logger = logging.getLogger(LOGGER)
 
 
 def log_event(event: str, level: int = logging.INFO, **fields: Any) -> None:
-    """Write one line.
-
-    Args:
-        event: What happened, in a word.
-        level: As ``logging`` has it.
-        fields: Plain data.
-    """
+    """Write one line."""
     if logger.isEnabledFor(level):
         logger.log(level, event, extra={"fields": fields})
 
 
 def log_failure(error: BaseException, *, questions: bool, **fields: Any) -> None:
-    """Write down an exception that nobody expected: where it came from, and its message only where that is wanted.
-
-    Args:
-        error: The exception.
-        questions: Whether its message, which may hold a question, is written.
-        fields: Plain data.
-    """
+    """Write down an exception that nobody expected: where it came from, and its message only where that is wanted."""
     found = traceback.TracebackException.from_exception(error)
     chain, told = found, []
     while chain is not None:

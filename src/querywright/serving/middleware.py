@@ -54,12 +54,7 @@ class Note:
     fields: dict[str, Any] = field(default_factory=dict)
 
     def failed(self, error: Exception, *, questions: bool) -> RequestError:
-        """Remember what went wrong, and tell what is answered.
-
-        Args:
-            error: The failure.
-            questions: Whether messages of unexpected ones, which may hold a question, are logged.
-        """
+        """Remember what went wrong, and tell what is answered."""
         failure = failure_of(error)
         if failure is None:
             log_failure(error, questions=questions, id=self.id)

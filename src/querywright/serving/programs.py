@@ -85,11 +85,7 @@ class Programs:
         return iter(self._served.values())
 
     def named(self, name: str | None) -> Served:
-        """The program of that name, or the first one.
-
-        Raises:
-            RequestError: There is none.
-        """
+        """The program of that name, or the first one."""
         found = next(iter(self._served.values())) if name is None else self._served.get(name)
         if found is None:
             raise RequestError(404, "artifact", f"there is no such artifact; there are: {', '.join(self._served)}")
@@ -147,11 +143,7 @@ def _heard(task: asyncio.Task[Any]) -> None:
 
 
 def loader(settings: ServeSettings) -> Load:
-    """Loads the artifacts of these settings; an LM that is asked for again is shared.
-
-    Args:
-        settings: Name the folders, the LM and the working folder.
-    """
+    """Loads the artifacts of these settings; an LM that is asked for again is shared."""
     import dspy
 
     from querywright.optimize.artifacts.files import read_artifact

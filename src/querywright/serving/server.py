@@ -107,12 +107,7 @@ class Server(uvicorn.Server):
         self._on_start: Callable[[str], None] | None = None
 
     def run_on(self, listening: socket.socket, on_start: Callable[[str], None] | None = None) -> None:
-        """Serve until told to stop.
-
-        Args:
-            listening: A bound socket.
-            on_start: Called with the address once it listens.
-        """
+        """Serve until told to stop."""
         self._on_start = on_start
         make_loop = self.config.get_loop_factory() or asyncio.new_event_loop
         loop = make_loop()

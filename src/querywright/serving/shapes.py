@@ -147,13 +147,7 @@ def passages_out(passages: Any) -> list[dict[str, Any]]:
 
 
 def answer_out(prediction: Any, options: Sequence[str], **served: Any) -> dict[str, Any]:
-    """A prediction as ``AnswerOut`` has it.
-
-    Args:
-        prediction: What a program gave.
-        options: Those of the question.
-        served: ``artifact``, ``version``, ``seconds`` and ``id``.
-    """
+    """A prediction as ``AnswerOut`` has it."""
     answer, support = prediction.answer, prediction.get("support")
     return {
         "answer": answer,

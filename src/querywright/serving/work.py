@@ -45,11 +45,7 @@ class Work:
 
     @contextlib.asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
-        """Wait for a turn and hold it inside the ``async with`` block.
-
-        Raises:
-            RequestError: Too many wait already.
-        """
+        """Wait for a turn and hold it inside the ``async with`` block."""
         if self._semaphore.locked() and self.waiting >= self._most_waiting:
             raise RequestError(503, "busy", "the server has too many questions under way; try again", retry_after=1)
         self.waiting += 1
@@ -65,16 +61,7 @@ class Work:
             self._semaphore.release()
 
     async def attended(self, receive: Receive, work: Coroutine[Any, Any, T]) -> T:
-        """The result of some work, which is cancelled when there is no use for it any more.
-
-        Args:
-            receive: Gives ASGI's messages; the request's body was read.
-            work: What is done.
-
-        Raises:
-            RequestError: The deadline passed, or the server stopped.
-            ClientGoneError: The client went away.
-        """
+        """The result of some work, which is cancelled when there is no use for it any more."""
         working = asyncio.ensure_future(work)
         gone = asyncio.ensure_future(_disconnected(receive))
         stopped = asyncio.ensure_future(self._given_up.wait())

@@ -110,12 +110,7 @@ def distinct(traffic: Sequence[Exchange]) -> list[Exchange]:
 
 
 def too_few(questions: int, reference: int) -> str:
-    """Why so many distinct questions tell nothing; empty where they can.
-
-    Args:
-        questions: Of the traffic.
-        reference: Of the reference.
-    """
+    """Why so many distinct questions tell nothing; empty where they can."""
     sides = {"the traffic has": questions, "the reference has": reference}
     lacking = " and ".join(f"{side} {count}" for side, count in sides.items() if count < LEAST)
     return f"too few distinct questions to tell: {lacking}, and {LEAST} are needed" if lacking else ""

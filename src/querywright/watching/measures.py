@@ -71,14 +71,7 @@ class Measure:
 
 
 def scores(name: str, traffic: Sequence[float], reference: Sequence[float], *, seed: int = 0) -> Measure:
-    """Two samples of numbers: means, Welch's interval, the Anderson-Darling test by permutation.
-
-    Args:
-        name: What was measured.
-        traffic: One number a question.
-        reference: The same.
-        seed: Of the test.
-    """
+    """Two samples of numbers: means, Welch's interval, the Anderson-Darling test by permutation."""
     n, m = len(traffic), len(reference)
     if not n or not m:
         return Measure(name, "score", n, m, note="one side has none")
@@ -101,13 +94,7 @@ def scores(name: str, traffic: Sequence[float], reference: Sequence[float], *, s
 
 
 def shares(name: str, traffic: Sequence[bool], reference: Sequence[bool]) -> Measure:
-    """Two samples of yes and no: shares, Newcombe's interval, Fisher's exact test.
-
-    Args:
-        name: What was measured.
-        traffic: One value a question.
-        reference: The same.
-    """
+    """Two samples of yes and no: shares, Newcombe's interval, Fisher's exact test."""
     n, m, hits, others = len(traffic), len(reference), sum(traffic), sum(reference)
     if not n or not m:
         return Measure(name, "share", n, m, note="one side has none")
@@ -130,11 +117,6 @@ def options(traffic: Sequence[Exchange], reference: Sequence[Exchange], *, seed:
 
     What is shown is the place whose share differs most, with an interval that is wide enough for all of them. None
     where no question has options.
-
-    Args:
-        traffic: What was recorded.
-        reference: What it is compared with.
-        seed: Of the test.
     """
     ours, theirs = _places(traffic), _places(reference)
     n, m, name = len(ours), len(theirs), "answer's place"
@@ -161,12 +143,6 @@ def far(traffic: Sequence[str], reference: Sequence[str], embed: Embed, *, seed:
     """Questions that are farther from every question of the reference than 95 % of these are from one another.
 
     The test draws anew which of all the vectors are the reference, one-sided.
-
-    Args:
-        traffic: Distinct questions.
-        reference: Distinct questions.
-        embed: Makes their vectors.
-        seed: Of the sample that is embedded, and of the test.
     """
     name, n, m = "far questions", len(traffic), len(reference)
     if min(n, m) < LEAST:
@@ -213,14 +189,7 @@ def newcombe(a: float, n: int, b: float, m: int, *, confidence: float = CONFIDEN
 
 
 def detectable(n: int, m: int, *, alpha: float, power: float = 0.8) -> float:
-    """The shift of a mean, in standard deviations, that is found with this power.
-
-    Args:
-        n: Values of one sample.
-        m: Values of the other.
-        alpha: Level of the two-sided test.
-        power: Between 0 and 1. Default 0.8.
-    """
+    """The shift of a mean, in standard deviations, that is found with this power."""
     normal = NormalDist()
     return (normal.inv_cdf(1 - alpha / 2) + normal.inv_cdf(power)) * math.sqrt(1 / n + 1 / m)
 

@@ -12,11 +12,12 @@ import hmac
 import itertools
 import json
 import logging
+import math
 import os
 import secrets
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -91,9 +92,13 @@ class JsonLines:
     def __call__(self, exchange: Exchange) -> None:
         """Append what came of one question."""
         try:
-            line = self._line(exchange)
-            with self._locked():
-                self._append(line)
+            line, alone = self._line(exchange), True
+            with ExitStack() as held:
+                try:
+                    held.enter_context(self._locked())
+                except TimeoutError:  # somebody holds it for good: a line is one write all the same
+                    alone = False
+                self._append(line, alone)
         except Exception as error:  # noqa: BLE001 - whoever asked a question has nothing to do with its record
             self._count(error)
         else:
@@ -131,10 +136,10 @@ class JsonLines:
     def _open(path: Path) -> int:
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
-    def _append(self, line: bytes) -> None:
+    def _append(self, line: bytes, alone: bool) -> None:
         """Append a line in one write; what is left of one that did not fit is taken back."""
         with suppress(OSError):  # where it cannot be put aside it goes on growing
-            self._rotate(len(line))
+            self._rotate(len(line) if alone else -math.inf)
         # The file is opened for each line: one that another process has put aside is never written to.
         descriptor = self._open(self.path)
         try:
@@ -146,13 +151,14 @@ class JsonLines:
                 if written < len(whole):
                     raise OSError(f"only {written} of {len(whole)} bytes were written")
             except OSError:
-                with suppress(OSError):  # what is no file has no size
-                    os.ftruncate(descriptor, size)
+                if alone:
+                    with suppress(OSError):  # what is no file has no size
+                        os.ftruncate(descriptor, size)
                 raise
         finally:
             os.close(descriptor)
 
-    def _rotate(self, more: int) -> None:
+    def _rotate(self, more: float) -> None:
         size = self.path.stat().st_size
         if self._max_bytes is None or size == 0 or size + more <= self._max_bytes:
             return

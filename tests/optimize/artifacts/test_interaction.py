@@ -3,7 +3,6 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import dspy
-import numpy as np
 import pytest
 
 from querywright.data.declined import DECLINED
@@ -41,11 +40,6 @@ def test_an_exchange_holds_what_was_asked_found_and_said():
     assert one.id != exchange_of(made(), **GIVEN).id
 
 
-def test_a_failed_question_says_how_and_nothing_else():
-    one = exchange_of(None, **GIVEN, error=TimeoutError("slow"))
-    assert (one.error, one.answer, one.queries, one.passages, one.support) == ("TimeoutError", None, (), (), None)
-
-
 @pytest.mark.parametrize(
     ("answer", "options", "declined"),
     [
@@ -61,13 +55,6 @@ def test_a_failed_question_says_how_and_nothing_else():
 )
 def test_a_reader_that_says_that_the_passages_do_not_answer_declined(answer, options, declined):
     assert exchange_of(made(answer=answer), **GIVEN, options=options).declined is declined
-
-
-@pytest.mark.parametrize("options", [[" A one ", "B"], np.array(["A one", " B"])], ids=["list", "numpy"])
-def test_options_are_kept_as_readers_answer_with_them(options):
-    one = exchange_of(made(answer="A one"), **GIVEN, options=options)
-    assert one.options == ("A one", "B")
-    assert all(type(option) is str for option in one.options)
 
 
 def test_the_best_score_of_each_query_is_kept():

@@ -20,16 +20,14 @@ import pytest
 
 from querywright.data.types import Passage
 from querywright.errors import ArtifactError, CollectionError, InputError
-from querywright.models.embedder import Embedder, resolve_embedder
+from querywright.models.embedder import resolve_embedder
 from querywright.models.store import open_store
 from querywright.optimize.artifacts import pack as module
 from querywright.optimize.artifacts.files import artifact_files
 from querywright.optimize.artifacts.load import load
 from querywright.optimize.artifacts.pack import MEMBERS, pack, unpack
-from querywright.optimize.artifacts.save import save_program
 from querywright.programs import make_program
 from querywright.retrieval.collection import Generation, content_hash, list_collections
-from querywright.retrieval.engines import open_retriever
 from querywright.retrieval.index import build_collection
 
 
@@ -119,22 +117,6 @@ def test_a_collection_that_changed_is_not_packed(saved, tmp_path, word_model):
     open_store(home).close()
 
 
-def test_an_embedder_that_cannot_be_had_by_name_is_packed_from_the_store(tmp_path, make_lm, make_world, word_model):
-    home, world = tmp_path / "home", make_world()
-    embedder = Embedder("mine@1", word_model, store=open_store(home))
-    build_collection("cards", [*world.deciding.values(), *world.others], embedder=embedder, home=home)
-    program = make_program("plain", open_retriever("cards", engine="bm25", home=home), reader="multiple_choice")
-    save_program(tmp_path / "a", program, lm=make_lm(), asked=[], threads=1, made={}, card="")
-    assert pack(tmp_path / "a", tmp_path / "x.qw", home=home).passages == 48
-    open_store(home).close()
-    for left in home.glob("store.sqlite*"):
-        left.unlink()
-    with pytest.raises(CollectionError, match="lacks vectors of 'mine@1' for the collection 'cards'"):
-        pack(tmp_path / "a", tmp_path / "y.qw", home=home)
-    assert not (tmp_path / "y.qw").exists()
-    open_store(home).close()
-
-
 # What a stranger may do to a packed file.
 
 
@@ -217,26 +199,6 @@ def test_every_changed_byte_is_refused(file, tmp_path, refused):
         refused(target, "is no packed file, was cut off or changed")
 
 
-@pytest.mark.slow
-def test_a_changed_byte_with_the_digest_put_right_changes_nothing_or_is_refused(file, tmp_path, other, word_model):
-    whole, chance, read = file.read_bytes()[:-71], random.Random(5), 0
-    right = artifact_files(unpack_to(file, tmp_path / "right", other))
-    for turn in range(200):
-        place = chance.randrange(len(whole))
-        seal(tmp_path / "x.qw", whole[:place] + bytes([whole[place] ^ 1 << turn % 8]) + whole[place + 1 :])
-        try:  # a vector, or what fills a block, for instance
-            assert artifact_files(unpack_to(tmp_path / "x.qw", tmp_path / f"a{turn}", other)) == right
-            read += 1
-        except (ArtifactError, CollectionError):
-            assert not (tmp_path / f"a{turn}").exists()
-    assert 0 < read < 200
-
-
-def unpack_to(file, out, home):
-    unpack(file, out, home=home)
-    return out
-
-
 def info_of(name, **changes):
     info = tarfile.TarInfo(name)
     for key, value in changes.items():
@@ -299,31 +261,6 @@ def test_other_passages_are_refused_also_with_every_digest_right(file, tmp_path,
     refused(tmp_path / "x.qw", "'cards' is not the one the program was compiled on")
     forge(tmp_path / "x.qw", {name: data for name, data in members.items() if "vectors" not in name})
     refused(tmp_path / "x.qw", "is damaged")
-
-
-def test_a_collection_whose_vectors_are_not_its_embedders_is_not_searched(file, tmp_path, other, word_model, make_lm):
-    members = members_of(file)
-    rows = np.frombuffer(members["collection/vectors.f32"], dtype="<f4").reshape(-1, 256)
-    forge(tmp_path / "x.qw", {**members, "collection/vectors.f32": rows[::-1].tobytes()})
-    unpack(tmp_path / "x.qw", tmp_path / "a", home=other)
-    with pytest.raises(CollectionError, match="by their own vector"):
-        load(tmp_path / "a", lm=make_lm(), home=other)
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        b"[1]\n", b"{}\n", b"\xff\n", b"[" * 50_000, b'{"id": "x", "title": 1, "text": "t", "metadata": {}}\n',
-        b'{"id": "x", "title": "", "text": "t", "metadata": {"a": [1]}}\n',
-        b'{"id": "x", "title": "", "text": "t", "metadata": 7}\n',
-    ],
-)  # fmt: skip
-def test_passages_of_another_form_are_refused(line, file, tmp_path, refused):
-    members = members_of(file)
-    lines = members["collection/passages.jsonl"] + line
-    members["collection/passages.jsonl"] = lines
-    forge(tmp_path / "x.qw", generation(members, passages_sha256=hashlib.sha256(lines).hexdigest()))
-    refused(tmp_path / "x.qw", "collection of the packed file is")
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 0.0, 1e38])

@@ -13,10 +13,9 @@ from querywright.errors import ArtifactError, InputError
 from querywright.models import rewriters as stored
 from querywright.models.embedder import resolve_embedder
 from querywright.models.store import open_store
-from querywright.optimize.artifacts import rewriters
 from querywright.optimize.artifacts.files import read_artifact
 from querywright.optimize.artifacts.load import load
-from querywright.optimize.artifacts.pack import MEMBERS, pack, unpack
+from querywright.optimize.artifacts.pack import pack, unpack
 from querywright.optimize.artifacts.rewriters import (
     RewriterRef,
     find_rewriter,
@@ -47,11 +46,6 @@ def rewritten(saved: tuple[Path, Path], tmp_path: Path, trained: Any, world: Any
     open_store(home).close()
 
 
-def test_every_file_that_a_rewriter_may_have_is_packed() -> None:
-    members = {name.removeprefix("rewriter/") for name in MEMBERS if name.startswith("rewriter/")}
-    assert members == {stored.MANIFEST, *stored._LIMITS}
-
-
 def test_a_rewriter_that_is_kept_is_found_by_its_checksum(trained: Any, tmp_path: Path) -> None:
     home = tmp_path / "home"
     kept = keep_rewriter(trained.path, home)
@@ -74,22 +68,6 @@ def test_a_copy_that_was_damaged_is_refused_and_put_right(trained: Any, tmp_path
         find_rewriter(ref, tmp_path)
     keep_rewriter(trained.path, tmp_path)
     assert find_rewriter(ref, tmp_path) == kept
-
-
-def test_one_that_is_too_large_is_not_copied(trained: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rewriters, "LARGEST_KEPT", 1000)
-    assert keep_rewriter(trained.path, tmp_path / "home") is None
-    assert not (tmp_path / "home" / "rewriters").exists()
-
-
-def test_a_full_disk_leaves_nothing_half_written(trained: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(descriptor: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("os.fsync", full)
-    with pytest.raises(ArtifactError, match=r"could not be written into the working folder: No space left.*make room"):
-        keep_rewriter(trained.path, tmp_path / "home")
-    assert not list((tmp_path / "home" / "rewriters").rglob("*.json"))
 
 
 def test_one_that_is_replaced_while_it_is_in_use_is_not_taken_for_the_first(
@@ -144,26 +122,3 @@ def test_another_rewriter_than_the_artifacts_is_not_packed(
     with pytest.raises(ArtifactError, match=r"is other@.*, but mine@.* was named"):
         pack(rewritten[1], tmp_path / "own.qw", home=rewritten[0], rewriter=other.path)
     assert not (tmp_path / "own.qw").exists()
-
-
-def test_one_that_is_too_large_stays_out_of_the_pack(
-    rewritten: tuple[Path, Path], trained: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(rewriters, "LARGEST_KEPT", 1000)
-    assert pack(rewritten[1], tmp_path / "own.qw", home=rewritten[0], rewriter=trained.path).rewriter is None
-    report = unpack(tmp_path / "own.qw", tmp_path / "there", home=tmp_path / "elsewhere")
-    assert report.rewriter is None
-    open_store(tmp_path / "elsewhere").close()
-
-
-def test_a_rewriter_in_a_pack_that_is_not_the_artifacts_is_not_put_in_place(
-    rewritten: tuple[Path, Path], trained: Any, small_rewriter: Callable[..., Any], tmp_path: Path, monkeypatch: Any
-) -> None:
-    other = small_rewriter(tmp_path / "other", seed=1)
-    with monkeypatch.context() as patch:
-        patch.setattr("querywright.optimize.artifacts.rewriters.checked_rewriter", lambda *_: other)
-        pack(rewritten[1], tmp_path / "own.qw", home=rewritten[0], rewriter=trained.path)
-    with pytest.raises(ArtifactError, match=r"but mine@.* was named"):
-        unpack(tmp_path / "own.qw", tmp_path / "there", home=tmp_path / "elsewhere")
-    assert not (tmp_path / "there").exists()
-    assert not list((tmp_path / "elsewhere" / "rewriters").rglob("*.json"))

@@ -10,8 +10,6 @@ import pytest
 
 from querywright.errors import ArtifactError, InputError
 from querywright.optimize.artifacts.card import card
-from querywright.optimize.artifacts.diff import diff
-from querywright.optimize.artifacts.files import read_artifact
 from querywright.optimize.artifacts.load import load
 from querywright.optimize.artifacts.rewriters import RewriterRef, find_rewriter, ref_of
 from querywright.optimize.artifacts.save import save_program
@@ -46,21 +44,6 @@ def test_the_manifest_names_the_rewriter_and_nothing_more_of_it(rewritten: tuple
     assert card(folder)["rewriter"] == "mine@0123456789ab"
 
 
-def test_a_program_without_a_rewriter_says_so(rewritten: tuple[Path, Any], artifact: Path) -> None:
-    assert json.loads((artifact / "manifest.json").read_text())["rewriter"] is None
-    assert card(artifact)["rewriter"] is None
-    rows = {row["name"]: row for row in diff(read_artifact(artifact), read_artifact(rewritten[0]))["facts"]}
-    assert rows["rewriter"] == {"name": "rewriter", "a": None, "b": "mine@0123456789ab"}
-
-
-def test_it_is_loaded_with_the_rewriter_that_is_given(rewritten: tuple[Path, Any], world: Any, make_lm: Any) -> None:
-    folder, rewriter = rewritten
-    lm = make_lm()
-    program = load(folder, lm=lm, retriever=world, rewriter=rewriter, verify=True)
-    steps = program("What of number 1?", ["wrong 1", "right 1"]).steps
-    assert {step.lm for step in steps if step.kind == "lm"} == {MARK}
-
-
 def test_a_rewriter_that_is_nowhere_is_named_with_the_way_out(
     rewritten: tuple[Path, Any], world: Any, make_lm: Any, tmp_path: Path
 ) -> None:
@@ -68,13 +51,6 @@ def test_a_rewriter_that_is_nowhere_is_named_with_the_way_out(
         load(rewritten[0], lm=make_lm(), retriever=world, home=tmp_path / "home")
     with pytest.raises(InputError, match="must be a rewriter's folder or an LM, but got 7"):
         load(rewritten[0], lm=make_lm(), retriever=world, rewriter=7)  # type: ignore[arg-type]
-
-
-def test_a_technique_that_writes_nothing_is_loaded_with_none(tmp_path: Path, world: Any, make_lm: Any) -> None:
-    program = make_program("plain", world, reader="multiple_choice")
-    save_program(tmp_path / "own", program, lm=make_lm(), asked=[], threads=1, made={}, card="")
-    with pytest.raises(ArtifactError, match="plain takes no rewriter"):
-        load(tmp_path / "own", lm=make_lm(), retriever=world, rewriter=rewriter_of(make_lm))
 
 
 def test_an_artifact_that_was_compiled_without_takes_none(artifact: Path, make_lm: Any, tmp_path: Path) -> None:
@@ -103,9 +79,3 @@ def test_another_lm_as_a_rewriter_is_named_by_its_model_and_cannot_be_found(make
     assert ref == RewriterRef(name="openai/small@0123456789ab", checksum="")
     with pytest.raises(ArtifactError, match="which the working folder does not have"):
         find_rewriter(ref, tmp_path)
-
-
-@pytest.mark.parametrize("name", ["../up", "a/b", "", ".hidden", "x" * 101])
-def test_a_name_is_no_path(name: str, tmp_path: Path) -> None:
-    with pytest.raises(ValueError if not name else ArtifactError, match=r"cannot be a rewriter's name|at least 1"):
-        find_rewriter(RewriterRef(name=name, checksum="0123456789ab"), tmp_path)

@@ -5,14 +5,11 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
-import threading
 import time
 
-import dspy
 import pytest
 from dspy.utils.exceptions import LMServerError
 
-from querywright.data.declined import DECLINED
 from querywright.data.types import Passage
 from querywright.errors import TechniqueError
 from querywright.models.circuit_breaker import Limits
@@ -21,7 +18,7 @@ from querywright.models.store import open_store
 from querywright.optimize.artifacts.files import ArtifactManifest
 from querywright.optimize.artifacts.loaded import LoadedProgram
 from querywright.optimize.artifacts.watchers import flush
-from querywright.programs import Ensemble, make_program
+from querywright.programs import make_program
 
 PASSAGES = [Passage("p1", "Tea is drunk hot."), Passage("p2", "Beer is drunk cold.")]
 ANSWER = "Caf\u00e9 \U0001f600 \u201cna\u00efve\u201d tea"
@@ -95,34 +92,6 @@ def test_the_pieces_of_the_answer_make_the_answer(streaming, reader, how):
     assert server.count == 1
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("reader", ["short_answer", "grounded"])
-def test_the_answer_is_the_same_wherever_the_lm_pauses(streaming, reader):
-    text = ANSWERS[reader]
-    cuts = iter(range(1, len(text), 3))
-
-    def step(body):
-        cut = next(cuts)
-        return {"pieces": [text[:cut], text[cut:]]}
-
-    program, _ = streaming(step, reader=reader)
-    for number in range(1, len(text), 3):
-        events = list(program.stream(f"What is {number}?"))
-        assert said(events) == events[-1].data.answer == ANSWER
-        assert "restart" not in [event.kind for event in events]
-
-
-def test_pieces_come_while_the_lm_writes(streaming):
-    go_on = threading.Event()
-    step = {"pieces": ['{"answer": "tea', " is ", "hot", '"}'], "before": lambda number: number < 2 or go_on.wait(10)}
-    program, _ = streaming(step)
-    events = program.stream("What is hot?")
-    early = [next(events) for _ in range(3)]
-    assert early[-1].data == "tea"
-    go_on.set()
-    assert said([*early, *events]) == "tea is hot"
-
-
 def test_a_stored_answer_is_one_piece(streaming):
     program, server = streaming(in_pieces(SHORT, 5), store=open_store())
     first = list(program.stream("What is hot?"))
@@ -152,43 +121,6 @@ def test_a_stream_that_breaks_is_taken_back(streaming):
     assert server.count == 2
 
 
-def test_an_answer_that_had_to_be_repaired_is_taken_back(streaming):
-    unreadable = in_pieces('{"answer": "one"} {"answer": "two"}', 4)
-    program, _ = streaming(unreadable, in_pieces(SHORT, 9))
-    events = list(program.stream("What is hot?"))
-    assert [event.kind for event in events].count("restart") == 1
-    assert said(events) == ANSWER
-
-
-@pytest.mark.parametrize("how", ["stream", "astream"])
-@pytest.mark.parametrize("cut", ["Paris is the capital of Fra", "Paris is  ", "Paris\\nis \\u00e", "Paris \\"])
-def test_of_an_answer_that_breaks_off_twice_its_text_is_said(streaming, cut, how):
-    broken = in_pieces('{"answer": "' + cut, 4)
-    program, server = streaming(broken, broken)
-    events = list(program.stream("What is hot?")) if how == "stream" else collected(program, "What is hot?")
-    prediction = events[-1].data
-    assert said(events) == prediction.answer
-    assert "{" not in prediction.answer
-    assert prediction.answer.startswith("Paris")
-    assert (prediction.fallbacks, server.count) == (["reader"], 2)
-
-
-def test_what_a_reader_declines_is_taken_back(streaming):
-    no = json.dumps({"answer": "Tea, I guess.", "passage_numbers": [], "passages_hold_the_answer": "no"})
-    program, _ = streaming(in_pieces(no, 6), reader="grounded")
-    events = list(program.stream("What is hot?"))
-    assert "restart" in [event.kind for event in events]
-    assert said(events) == events[-1].data.answer == DECLINED
-
-
-def test_an_lm_that_cannot_stream_says_it_in_one_piece(streaming):
-    program, server = streaming(SHORT)
-    events = list(program.stream("What is hot?"))
-    assert [event.kind for event in events] == ["queries", "passages", "text", "prediction"]
-    assert said(events) == ANSWER
-    assert server.count == 2
-
-
 def test_only_the_reader_is_heard(streaming):
     """A technique that asks the LM for a field of that very name says nothing."""
     written = json.dumps({"sub_question": "Is tea hot?", "sub_answer": "s", "answer": "Not this", "queries": ["tea"]})
@@ -201,15 +133,6 @@ def test_only_the_reader_is_heard(streaming):
     assert "restart" not in [event.kind for event in events]
     assert [body.get("stream") for body in server.bodies] == [None, True]
     assert any(query["text"] == "tea" for query in events[0].data)
-
-
-def test_an_ensemble_says_what_came_of_it(streaming):
-    member = make_program("plain", lambda query, k: PASSAGES, reader="short_answer")
-    program, _ = streaming(in_pieces(SHORT, 5), program=Ensemble([member, member.deepcopy()]))
-    events = list(program.stream("What is hot?"))
-    assert [event.kind for event in events] == ["queries", "passages", "text", "prediction"]
-    assert len(events[0].data) == 2
-    assert said(events) == ANSWER
 
 
 @pytest.mark.parametrize("how", ["stream", "astream"])
@@ -253,28 +176,3 @@ def test_who_stops_listening_loses_no_answer(streaming):
     count = server.count
     assert program("What is hot?").answer == ANSWER
     assert server.count == count
-
-
-def test_streams_side_by_side_do_not_mix(streaming):
-    def step(body):
-        number = str(body["messages"]).rsplit("number ", 1)[-1].split("?")[0]
-        return in_pieces(json.dumps({"answer": f"say {number} " * 5}), 3)
-
-    program, _ = streaming(step)
-
-    async def main():
-        async def one(number):
-            return [event async for event in program.astream(f"What of number {number}?")]
-
-        return await asyncio.gather(*(one(number) for number in range(12)))
-
-    for number, events in enumerate(asyncio.run(main())):
-        assert said(events) == events[-1].data.answer == (f"say {number} " * 5).strip()
-
-
-def test_an_lm_of_the_users_own_says_it_in_one_piece():
-    lm = dspy.utils.DummyLM([{"answer": "tea"}] * 4, adapter=dspy.JSONAdapter())
-    program = LoadedProgram(make_program("plain", lambda query, k: PASSAGES, reader="short_answer"), lm, manifest())
-    for events in (list(program.stream("What is hot?")), collected(program, "What is cold?")):
-        assert [event.kind for event in events] == ["queries", "passages", "text", "prediction"]
-        assert said(events) == "tea"

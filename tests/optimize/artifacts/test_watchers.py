@@ -28,28 +28,6 @@ def test_what_is_too_much_is_counted_and_told_once_until_it_has_caught_up(caplog
     assert [message.rpartition("; ")[2] for message in caplog.messages] == ["1 lost so far", "5 lost so far"]
 
 
-def test_flushing_ends_though_a_watcher_hangs(caplog):
-    teller, go = Teller(), threading.Event()
-    assert teller.flush(0)
-    teller.put(lambda: go.wait(10))
-    assert not teller.flush(0.05)
-    assert "still behind after 0.05 s" in caplog.text
-    go.set()
-    assert teller.flush(10)
-
-
-def test_whatever_a_watcher_raises_the_next_one_is_told():
-    teller, done = Teller(), []
-
-    def leaves():
-        raise SystemExit
-
-    teller.put(leaves)
-    teller.put(lambda: done.append(1))
-    assert teller.flush(10)
-    assert done == [1]
-
-
 AT_EXIT = """
 import sys, time
 from querywright.optimize.artifacts.watchers import tell_later

@@ -30,13 +30,6 @@ def test_an_artifact_is_four_files_and_says_how_it_was_made(artifact):
     assert (artifact / "README.md").read_text() == "# card\n"
 
 
-def test_the_same_program_gives_the_same_bytes(place, write):
-    write(place / "a")
-    write(place / "b")
-    for name in FILES:
-        assert (place / "a" / name).read_bytes() == (place / "b" / name).read_bytes()
-
-
 @pytest.mark.parametrize(
     ("demo", "message"),
     [
@@ -84,13 +77,6 @@ def test_a_folder_with_other_files_is_never_replaced(with_manifest, place, write
         write(place / "a")
     assert (place / "a" / "thesis.txt").read_text() == "years of work"
     assert [entry.name for entry in place.iterdir()] == ["a"]
-
-
-def test_a_file_at_the_place_is_not_replaced(place, write):
-    (place / "a").write_text("mine")
-    with pytest.raises(ArtifactError, match="could not be written"):
-        write(place / "a")
-    assert (place / "a").read_text() == "mine"
 
 
 @pytest.mark.parametrize(
