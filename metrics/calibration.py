@@ -5,13 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, ValidationError, model_validator
 
 from querywright.checksummed import first_problem
+from querywright.data.judged import Judged, judged_hash
 from querywright.errors import ArtifactError
 from querywright.metrics.agreement import FIGURES, Figure, agreement_figures, shown, tables_of
+
+if TYPE_CHECKING:
+    from querywright.metrics.judge import Judge
 
 Table = tuple[tuple[int, ...], ...]
 """Judgements by the label of people (rows) and of the judge (columns), in the order of the scale."""
@@ -103,48 +107,41 @@ class Calibration(BaseModel):
 
 
 def calibration(
-    people: Sequence[str],
-    judge: Sequence[str | None],
-    questions: Sequence[str],
+    judge: Judge,
+    judged: Sequence[Judged],
+    labels: Sequence[str | None],
     *,
-    name: str,
     lm: str,
     engine: str,
-    prompt: str,
-    data: str,
-    labels: Sequence[str],
     failed: int = 0,
     seed: int = 0,
 ) -> Calibration:
     """Holds a judge's labels against those of people.
 
     Args:
-        people: Label of each case by people.
-        judge: Label of each case by the judge, in the same order; None where there is none.
-        questions: Id of the question of each case.
-        name: Name of the judge.
+        judge: The judge.
+        judged: Cases with labels of people.
+        labels: The judge's label of each case, in the same order; None where there is none.
         lm: Name of its LM.
         engine: SHA-256 of its LM and where it was asked.
-        prompt: SHA-256 of its prompts.
-        data: SHA-256 of the cases.
-        labels: All labels, worst first.
         failed: How many of the missing labels are failures; the others were unreadable. Default 0.
         seed: Of the resampling. Default 0.
     """
-    read = [(p, j, q) for p, j, q in zip(people, judge, questions, strict=True) if j is not None]
-    tables = tables_of(read, labels)
+    pairs = zip(judged, labels, strict=True)
+    read = [(one.label, label, one.case.question.id) for one, label in pairs if label is not None]
+    tables = tables_of(read, tuple(judge.SCALE))
     total = tables.sum(axis=0).astype(int)
     return Calibration(
-        judge=name,
+        judge=judge.NAME,
         lm=lm,
         engine=engine,
-        prompt=prompt,
-        data=data,
-        labels=tuple(labels),
+        prompt=judge.digest(),
+        data=judged_hash(judged),
+        labels=tuple(judge.SCALE),
         table=tuple(tuple(int(count) for count in row) for row in total),
         n=len(read),
         questions=len(tables),
-        unreadable=len(people) - len(read) - failed,
+        unreadable=len(judged) - len(read) - failed,
         failed=failed,
         figures=agreement_figures(tables, seed=seed),
     )

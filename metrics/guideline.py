@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -116,24 +116,8 @@ def basis(question: Question, sources: Sequence[Passage]) -> str:
     return hashlib.sha256(json.dumps(data, ensure_ascii=False).encode()).hexdigest()
 
 
-class Guidelines(Mapping[str, Guideline]):
-    """Guidelines by question id. They are frozen: one that is there is never written again.
-
-    Args:
-        given: Those that there are.
-    """
-
-    def __init__(self, given: Mapping[str, Guideline] | None = None) -> None:
-        self._given = dict(given or {})
-
-    def __getitem__(self, question_id: str) -> Guideline:
-        return self._given[question_id]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._given)
-
-    def __len__(self) -> int:
-        return len(self._given)
+class Guidelines(dict[str, Guideline]):
+    """Guidelines by question id. They are frozen: one that is there is never written again."""
 
     def holds(self, question: Question, sources: Sequence[Passage]) -> bool:
         """Whether the question has a guideline.
@@ -141,7 +125,7 @@ class Guidelines(Mapping[str, Guideline]):
         Raises:
             DataError: It has one that was frozen for another question or other sources.
         """
-        frozen = self._given.get(question.id)
+        frozen = self.get(question.id)
         if frozen is not None and frozen.basis != basis(question, sources):
             raise DataError(
                 f"the guideline of {question.id!r} was frozen for another question or other sources; use another file, "
@@ -151,15 +135,15 @@ class Guidelines(Mapping[str, Guideline]):
 
     def with_new(self, new: Mapping[str, Guideline]) -> Guidelines:
         """These and new ones; a question keeps the one it has."""
-        return Guidelines({**new, **self._given})
+        return Guidelines({**new, **self})
 
     def digest(self) -> str:
         """SHA-256, as hex, of everything in them."""
-        return hashlib.sha256(_dumped(self._given).encode()).hexdigest()
+        return hashlib.sha256(_dumped(self).encode()).hexdigest()
 
     def save(self, path: Path) -> None:
         """Write them as one JSON file, whole or not at all."""
-        write_file(path, _dumped(self._given).encode())
+        write_file(path, _dumped(self).encode())
 
     @classmethod
     def load(cls, path: Path) -> Guidelines:

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import dspy
 
-from querywright.data.judged import Case, Judged, judged_hash
+from querywright.data.judged import Case, Judged
 from querywright.data.types import Passage, Question
 from querywright.metrics.calibration import Calibration, calibration
 from querywright.metrics.guideline import Guideline, Guidelines, GuidelineWriter, write_guideline
@@ -171,16 +171,5 @@ def _each(
 
 def calibration_of(judge: Judge, judged: Sequence[Judged], found: Judgements, lm: dspy.LM, seed: int) -> Calibration:
     """The calibration that judgements of these cases make."""
-    return calibration(
-        [one.label for one in judged],
-        found.labels,
-        [one.case.question.id for one in judged],
-        name=judge.NAME,
-        lm=lm.model,
-        engine=lm_digest(lm),
-        prompt=judge.digest(),
-        data=judged_hash(judged),
-        labels=tuple(judge.SCALE),
-        failed=found.failed,
-        seed=seed,
-    )
+    known = {"lm": lm.model, "engine": lm_digest(lm)}
+    return calibration(judge, judged, found.labels, failed=found.failed, seed=seed, **known)

@@ -3,11 +3,14 @@ from __future__ import annotations
 import json
 import math
 import random
+from types import SimpleNamespace
 
 import pytest
 from scipy.stats import spearmanr
 from sklearn.metrics import cohen_kappa_score
 
+from querywright.data.judged import Case, Judged
+from querywright.data.types import Passage, Question
 from querywright.errors import ArtifactError
 from querywright.metrics.agreement import FIGURES, Figure, paired_difference, shown
 from querywright.metrics.calibration import Calibration, calibration
@@ -15,10 +18,12 @@ from querywright.metrics.calibration import Calibration, calibration
 LABELS = ("NOT_USEFUL", "USEFUL", "ENTAILED")
 
 
-def held(people, judge, questions=None, labels=LABELS, **changes):
-    given = {"name": "usefulness", "lm": "some/model", "engine": "e" * 64, "prompt": "p" * 64, "data": "d" * 64}
+def held(people, judge, questions=None, labels=LABELS, name="usefulness", **changes):
     questions = questions or [str(place) for place in range(len(people))]
-    return calibration(people, judge, questions, labels=labels, **{**given, **changes})
+    pairs = zip(people, questions, strict=True)
+    judged = [Judged(Case(Question(id, "What?"), (Passage("p", "Text."),)), label) for label, id in pairs]
+    known = SimpleNamespace(NAME=name, SCALE=dict.fromkeys(labels), digest=lambda: "p" * 64)
+    return calibration(known, judged, judge, lm="some/model", engine="e" * 64, **changes)
 
 
 def drawn(n, seed, agree, labels=LABELS, weights=None):
