@@ -26,14 +26,12 @@ class StudyArms:
     Args:
         name: The study's.
         programs: One an arm, without a reader.
-        keys: A hash of each arm.
         questions: The study's train and dev questions.
         lm: The study's LM.
     """
 
     name: str
     programs: Sequence[RAG]
-    keys: list[str]
     questions: Sequence[Question]
     lm: dspy.LM
 
@@ -57,19 +55,18 @@ class StudyArms:
 
 
 @contextmanager
-def study_arms(folder: Path, technique: str, *, home: Path | None, storage: str | None = None) -> Iterator[StudyArms]:
+def study_arms(folder: Path, technique: str, *, home: Path | None) -> Iterator[StudyArms]:
     """The arms of a technique that a study completed, each once.
 
     Args:
         folder: The study's.
         technique: Its name.
         home: The working folder, which has the collection and the answers.
-        storage: The study's, where it is not the one in its file.
 
     Raises:
         InputError: There is no such study, or it completed no arm of the technique.
     """
-    found = snapshot(folder, storage)
+    found = snapshot(folder)
     name = found.spec.name
     tried = {one.arm.key: one.arm for one in found.trials if one.state == "complete" and one.arm is not None}
     arms = [arm for arm in tried.values() if arm.technique == technique]
@@ -78,14 +75,14 @@ def study_arms(folder: Path, technique: str, *, home: Path | None, storage: str 
         raise InputError(
             f"the study {name!r} completed no arm of {technique}; it has: {names}. Give another technique or study"
         )
-    where = storage_of(found.spec, storage)
+    where = storage_of(found.spec, None)
     bench = open_bench(found.spec, home, where if storage_kind(where) == "postgresql" else None)
     assert bench.store is not None
     try:
         with stored_only():  # its prompts were compiled when it ran
             programs = [bench.program(arm, reads=False) for arm in arms]
         met = [*bench.splits.train, *bench.splits.dev]
-        yield StudyArms(name, programs, [arm.key for arm in arms], met, bench.lm)
+        yield StudyArms(name, programs, met, bench.lm)
     finally:
         bench.store.close()
 
