@@ -39,11 +39,6 @@ def stored_only() -> Iterator[None]:
         _only_stored.reset(token)
 
 
-def is_stored_only() -> bool:
-    """Whether only stored answers may be used here."""
-    return _only_stored.get()
-
-
 class CachedEngine:
     """Stores answers and uses them again for the same request to the same model; equal requests make one call.
 
@@ -79,7 +74,7 @@ class CachedEngine:
             LMStoreError: The store cannot be used.
         """
         if not self._repeatable(request):
-            if is_stored_only():
+            if _only_stored.get():
                 raise self._not_stored()
             return self._inner.complete(request)
         made: list[Response] = []
@@ -118,7 +113,7 @@ class CachedEngine:
         return bool(temperature) and seed is None and not self._deterministic
 
     def _record(self, key: str, make: Callable[[], bytes], keep: Callable[[bytes], bool]) -> bytes:
-        if is_stored_only():
+        if _only_stored.get():
             record = None if self._store is None else self._store.get(KIND, key)
             if record is None:
                 raise self._not_stored()

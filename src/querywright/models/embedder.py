@@ -147,10 +147,11 @@ class Embedder:
 
     def _encode_chunk(self, texts: list[str]) -> dict[str, Vectors]:
         rows = self._read(texts)
-        if len(rows) < len(texts):
+        self.n_cached += len(rows)
+        missing = [text for text in texts if text not in rows]
+        if missing:
             with self._lock:
-                rows |= self._embedded([text for text in texts if text not in rows])
-        self.n_cached += len(texts)
+                rows |= self._embedded(missing)
         return rows
 
     def _read(self, texts: Sequence[str]) -> dict[str, Vectors]:
@@ -174,7 +175,6 @@ class Embedder:
             items = {_key(text): row.astype("<f4").tobytes() for text, row in zip(missing, vectors, strict=True)}
             self.store.put_many(f"vector:{self.id}", items)
         self.n_embedded += len(missing)
-        self.n_cached -= len(missing)
         rows.update(zip(missing, vectors, strict=True))
         # The first writer's bytes are everybody's, also when two processes embed one text at the same moment.
         return rows | self._read(missing)
