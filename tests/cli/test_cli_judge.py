@@ -157,24 +157,6 @@ def test_compile_keeps_what_helps_and_says_what_it_is_worth(cli, write, server):
     assert as_json.data["differences"]["kappa"]["low"] > 0
 
 
-def test_judges_of_answers_in_an_evaluation(cli, collection, questions, server):
-    def reply(body):
-        system = sent(body)
-        if "decline" in system or "understood by itself" in system:
-            return '{"label": "no"}'
-        return '{"label": "yes"}' if "support the response" in system else '{"answer": "juice"}'
-
-    server.reply = reply
-    done = cli(
-        "evaluate", questions, "--collection", collection, "--technique", "plain", "--reader", "short_answer",
-        "--judge", "faithfulness", "--judge", "relevancy", "--judge", "declined", "--limit", "3", "--json", *server.lm,
-    )  # fmt: skip
-    assert done.status == 0, done.err
-    found = {name: one["value"] for name, one in done.data["arms"][0]["metrics"].items() if "judged" in name}
-    assert found == {"judged_faithful": 1, "judged_relevant": 0, "judged_declined": 0}
-    assert sum("not calibrated against people" in line for line in done.data["notes"]) == 3
-
-
 def test_guidelines_are_frozen_for_every_arm_and_run(cli, collection, questions, server, tmp_path):
     def reply(body):
         text = sent(body)

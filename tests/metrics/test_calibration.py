@@ -65,16 +65,9 @@ def test_a_judge_that_always_says_the_same_agrees_often_and_has_kappa_zero():
     assert values(made)["kappa"] == 0.0 == cohen_kappa_score(people, ["NOT_USEFUL"] * 100)
     assert math.isnan(values(made)["spearman"])
     assert made.figures["spearman"].reason == "the judge gave one label only"
-
-
-def test_one_label_of_people_leaves_nothing_to_tell_apart():
-    made = held(["USEFUL"] * 9, ["USEFUL"] * 8 + ["ENTAILED"])
-    assert made.figures["agreement"].value == pytest.approx(8 / 9)
-    for name in list(FIGURES)[1:]:
-        figure = made.figures[name]
-        assert math.isnan(figure.value) and math.isnan(figure.low)  # noqa: PT018
-        assert figure.reason == "people gave one label only"
-    assert "kappa undefined" in made.sentence()
+    same = held(["USEFUL"] * 9, ["USEFUL"] * 8 + ["ENTAILED"])
+    assert {same.figures[name].reason for name in list(FIGURES)[1:]} == {"people gave one label only"}
+    assert "kappa undefined" in same.sentence()
 
 
 def test_unreadable_and_failed_are_counted_and_left_out():

@@ -190,16 +190,6 @@ def test_metric_of_an_answer(judge, not_declined, scripted, asking):
     assert (metric.judgements, metric.unreadable) == (6, 2)
 
 
-def test_faithfulness_sees_every_passage_and_relevancy_none(not_declined, asking):
-    other = Passage("p2", "Glucose is a sugar.")
-    for judge, seen in ((FaithfulnessJudge(), True), (RelevancyJudge(), False)):
-        lm = not_declined("yes")
-        with asking(lm):
-            judge.label_of(Case(QUESTION, (PASSAGE, other), "Insulin does."))
-        text = lm.engine.asked[-1].text
-        assert ("Glucose is a sugar." in text) is ("[2] Glucose" in text) is seen
-
-
 def test_a_question_is_answerable_if_any_passage_answers_it(scripted, asking):
     metric = judged_metric(AnswerabilityJudge())
     labels = iter(["none", "complete", "none", "partial", "none", "?", "?"])
