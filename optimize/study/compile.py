@@ -21,18 +21,18 @@ from querywright.optimize.artifacts.files import ArtifactManifest
 from querywright.optimize.artifacts.save import save_compiled
 from querywright.optimize.evaluate import Progress
 from querywright.optimize.optimizer_run import OptimizerError
-from querywright.optimize.optimizers import optimizer_named
 from querywright.optimize.results import AS_WRITTEN, NO_REWRITING, Arm, Compiled, CompileSettings
 from querywright.optimize.study.building import build_space
 from querywright.optimize.study.holdout import meet_test
-from querywright.optimize.study.objectives import check_objectives, objective_named, objectives_of
+from querywright.optimize.study.objectives import check_objectives, objectives_of
+from querywright.optimize.study.reading import read_spec
 from querywright.optimize.study.resources import Bench
 from querywright.optimize.study.select import choose
-from querywright.optimize.study.spec import BUDGET, PromptSpec, StudySpec, TechniqueSpec
+from querywright.optimize.study.spec import BUDGET, StudySpec
 from querywright.optimize.study.storage import memory_storage
 from querywright.optimize.study.trial import Worker
 from querywright.optimize.study.types import TrialRecord
-from querywright.programs import check_takes_rewriter, make_program, make_reader, technique_class
+from querywright.programs import check_takes_rewriter, make_program, technique_class
 from querywright.retrieval.callable import as_retriever
 from querywright.retrieval.replay import ReplayRetriever
 from querywright.retrieval.rerank import Reranker
@@ -137,13 +137,12 @@ def compile_program(
         labelled = any(question.evidence for question in splits.dev)
         settings = replace(settings, objective="decision_useful" if labelled else "accuracy")
     fixed = {"max_passages": BUDGET, **(knobs or {})}
-    _check(technique, splits, reader, fixed, settings, reader_check, reranker)
-    _check_shared(technique, lm, rewriter)
     store = Store()  # of answers that are kept nowhere else, so that no trial asks for them again
     lm, rewriter = as_lm(lm, store=store), None if rewriter is None else as_lm(rewriter, store=store)
     spec = _study_of(technique, lm, reader, fixed, settings)
     bench = _bench_of(spec, technique, splits, as_retriever(retriever), lm, reranker)
     bench.reader_check, bench.rewriter, bench.progress = reader_check, rewriter, progress
+    _check_given(bench, technique, fixed)
     costs: dict[str, Cost] = {}
     with memory_storage(spec.name) as storage:
         with _stage(bench, costs, "prompts"):
@@ -158,8 +157,11 @@ def compile_program(
         tested = meet_test(bench, chosen, out)
 
     names = _names(bench, technique, trials)
-    complete = [one for one in trials if one.state == "complete" and one.same_as is None]
-    arms = {one.number: _arm(one, names[one.number]) for one in complete}
+    arms = {
+        one.number: Arm(names[one.number], dict(one.arm.knobs), one.arm.prompt, one.dev)
+        for one in trials
+        if one.state == "complete" and one.same_as is None and one.arm is not None and one.dev is not None
+    }
     failed = {names[one.number]: one.message for one in trials if one.state == "failed"}
     for name, said in tested.reader_prompts.failed.items():
         failed[f"reader {name}" if name == AS_WRITTEN else f"reader with {name}"] = said
@@ -187,48 +189,19 @@ def compile_program(
     )
 
 
-def _check(
-    name: str,
-    splits: Splits,
-    reader: str | None,
-    knobs: Mapping[str, Any],
-    settings: CompileSettings,
-    reader_check: Sequence[Question],
-    reranker: Reranker | None,
-) -> None:
-    """Refuse what cannot be compiled, before anything is asked.
+def _check_given(bench: Bench, technique: str, knobs: Mapping[str, Any]) -> None:
+    """Refuse what is no part of a study's file: questions, reranker, and a rewriter whose calls are not the LM's.
 
     Raises:
-        InputError: The data cannot carry the objective, or a name or value is wrong.
+        InputError: They cannot be compiled.
     """
-    if not objective_named(settings.objective).metrics:
-        raise InputError(
-            f"the objective of a compilation is one of quality, but got {settings.objective!r}; a study takes it as a "
-            "further one"
-        )
-    for what in ("n_trials", "threads"):
-        if getattr(settings, what) < 1:
-            raise InputError(f"{what} must be 1 or more, but got {getattr(settings, what)}")
-    for what in ("demo_sizes", "reader_demo_sizes"):
-        for size in getattr(settings, what):
-            try:
-                optimizer_named(OPTIMIZER).check({"max_bootstrapped_demos": size})
-            except InputError as error:
-                raise InputError(f"{what}: {error}") from error
-    if not 0 <= settings.max_failures <= 1:
-        raise InputError(f"max_failures is a share from 0 to 1, but got {settings.max_failures}")
-    technique = technique_class(name)
-    if "max_passages" not in {knob.name for knob in technique.KNOBS}:
-        raise InputError(f"{name} finds no passages, so there is nothing to compile; choose a technique")
-    technique(None, reranker=reranker, **knobs)
-    if reader is not None:
-        make_reader(reader)
-    check_objectives([settings.objective], splits, reader)
-    if reader_check and reader is None:
+    technique_class(technique)(None, reranker=bench.reranker, **knobs)
+    check_objectives([bench.objectives[0].name], bench.splits, bench.space.readers[0])
+    if bench.reader_check and bench.space.readers[0] is None:
         raise InputError("reader_check needs a reader; give one, or no reader_check")
-    seen = {mark for part in splits for question in part for mark in marks(question)}
+    seen = {mark for part in bench.splits for question in part for mark in marks(question)}
     shared = []
-    for question in reader_check:
+    for question in bench.reader_check:
         shared += [question.id] if seen & marks(question) else []
         seen |= marks(question)
     if shared:
@@ -236,21 +209,13 @@ def _check(
             "a question of reader_check must not stand in train, dev or test, nor twice, by id or text, but these do: "
             f"{', '.join(sorted(shared))}; leave them out"
         )
-
-
-def _check_shared(technique: str, lm: dspy.LM, rewriter: dspy.LM | None) -> None:
-    """Refuse a rewriter that the technique has no use for, or whose calls would not be counted, or kept with the LM's.
-
-    Raises:
-        InputError: It is one of these.
-    """
-    if rewriter is None:
+    if bench.rewriter is None:
         return
     check_takes_rewriter(technique_class(technique))
     for what, lost in (("ledger", "its calls would not be counted"), ("store", "a second run would ask again")):
-        if getattr(engine_of(rewriter), what) is not getattr(engine_of(lm), what):
+        if getattr(engine_of(bench.rewriter), what) is not getattr(engine_of(bench.lm), what):
             raise InputError(
-                f"the rewriter {rewriter.model!r} has another {what} than the LM, so {lost}; make it with "
+                f"the rewriter {bench.rewriter.model!r} has another {what} than the LM, so {lost}; make it with "
                 "resolve_lm(..., store=store, ledger=ledger), the store and the ledger of the LM"
             )
 
@@ -258,37 +223,46 @@ def _check_shared(technique: str, lm: dspy.LM, rewriter: dspy.LM | None) -> None
 def _study_of(
     technique: str, lm: dspy.LM, reader: str | None, knobs: Mapping[str, Any], settings: CompileSettings
 ) -> StudySpec:
-    """The study of a compilation."""
+    """The study of a compilation, checked as any other.
 
-    def prompts(name: str, sizes: Sequence[int], **more: Any) -> dict[str, PromptSpec]:
-        """One for each set of demonstrations; a size that repeats is a further set of its own."""
-        found = {}
-        for place, size in enumerate(sizes):
-            again = sizes[:place].count(size)
-            called = f"{name}_{size}_{again + 1}" if again else f"{name}_{size}"
-            found[called] = PromptSpec(optimizer=OPTIMIZER, arguments={"max_bootstrapped_demos": size}, **more)
-        return found
-
-    last = {} if reader is None else {"part": "reader", "metric": "accuracy", "last": True}
-    read = () if reader is None else settings.reader_demo_sizes
+    Raises:
+        InputError: A name or value is wrong.
+    """
+    if settings.n_trials < 1:
+        raise InputError(f"n_trials must be 1 or more, but got {settings.n_trials}")
+    bare = technique_class(technique).LM_STAGES == 0
+    last = {"part": "reader", "metric": "accuracy", "last": True}
+    prompts = {
+        **_sets("demos", () if bare else settings.demo_sizes, {}),
+        **_sets("reader_demos", () if reader is None else settings.reader_demo_sizes, last),
+    }
     own = {name: value for name, value in knobs.items() if name != "max_passages"}
-    return StudySpec(
-        name="compile",
-        questions=GIVEN,
-        collection=GIVEN,
-        lm=lm.model,
-        embedder=GIVEN,
-        reader=reader or "none",
-        objectives=[settings.objective],
-        techniques={technique: TechniqueSpec(knobs=own)},
-        prompts={**prompts("demos", settings.demo_sizes), **prompts("reader_demos", read, **last)},
-        fixed={"max_passages": knobs["max_passages"]},
-        each_prompt=True,
-        pruner="none",
-        seed=settings.seed,
-        threads=settings.threads,
-        max_failures=settings.max_failures,
+    given = {"questions": GIVEN, "collection": GIVEN, "embedder": GIVEN, "lm": lm.model, "reader": reader or "none"}
+    tried = {"seed": settings.seed, "threads": settings.threads, "max_failures": settings.max_failures}
+    return read_spec(
+        {
+            "name": "compile",
+            **given,
+            **tried,
+            "objectives": [settings.objective],
+            "techniques": {technique: {"knobs": own}},
+            "prompts": prompts,
+            "fixed": {"max_passages": knobs["max_passages"]},
+            "each_prompt": True,
+            "pruner": "none",
+            "trials": 2 + len(prompts) + settings.n_trials,
+        }
     )
+
+
+def _sets(name: str, sizes: Sequence[int], more: Mapping[str, Any]) -> dict[str, Any]:
+    """A prompt for each set of demonstrations; a size that repeats is a further set of its own."""
+    found = {}
+    for place, size in enumerate(sizes):
+        again = sizes[:place].count(size)
+        called = f"{name}_{size}_{again + 1}" if again else f"{name}_{size}"
+        found[called] = {"optimizer": OPTIMIZER, "arguments": {"max_bootstrapped_demos": size}, **more}
+    return found
 
 
 def _bench_of(
@@ -351,12 +325,6 @@ def _names(bench: Bench, technique: str, trials: Sequence[TrialRecord]) -> dict[
         is_written = one.arm is not None and one.arm.key == written
         names[one.number] = NO_REWRITING if one.number == 0 else AS_WRITTEN if is_written else one.name
     return names
-
-
-def _arm(record: TrialRecord, name: str) -> Arm:
-    assert record.arm is not None
-    assert record.dev is not None
-    return Arm(name, dict(record.arm.knobs), record.arm.prompt, record.dev)
 
 
 def _in_order(rows: Sequence[Any], technique: str) -> tuple[Any, ...]:

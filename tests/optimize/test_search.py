@@ -648,8 +648,8 @@ def test_progress_names_what_is_done(world, compiled_in):
         ({"settings": replace(QUICK, objective="speed")}, "unknown objective 'speed'"),
         ({"settings": replace(QUICK, objective="lm_calls")}, "one of quality, but got 'lm_calls'"),
         ({"settings": replace(QUICK, objective="accuracy"), "reader": None}, "accuracy needs a reader"),
-        ({"settings": replace(QUICK, demo_sizes=(0,))}, "demo_sizes: .*from 1 to 32, but got 0"),
-        ({"settings": replace(QUICK, reader_demo_sizes=(33,))}, "reader_demo_sizes: .*from 1 to 32, but got 33"),
+        ({"settings": replace(QUICK, demo_sizes=(0,))}, "prompts.demos_0: .*from 1 to 32, but got 0"),
+        ({"settings": replace(QUICK, reader_demo_sizes=(33,))}, "prompts.reader_demos_33: .*from 1 to 32, but got 33"),
         ({"settings": replace(QUICK, threads=0)}, "threads"),
         ({"settings": replace(QUICK, max_failures=2.0)}, "max_failures"),
         ({"knobs": {"no_such": 1}}, "no_such"),
@@ -680,7 +680,7 @@ def test_data_that_cannot_carry_the_objective_are_refused(objective, lacks, worl
 
 
 @pytest.mark.parametrize(
-    ("technique", "message"), [("closed_book", "nothing to compile"), ("magic", "unknown technique")]
+    ("technique", "message"), [("closed_book", "finds no passages"), ("magic", "unknown technique")]
 )
 def test_a_technique_that_cannot_be_compiled_is_refused(technique, message, world, make_lm):
     with pytest.raises(InputError, match=message):
