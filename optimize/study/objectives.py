@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from querywright.data.splits import Splits
-from querywright.errors import InputError
+from querywright.errors import InputError, unknown
 from querywright.metrics.dspy_metrics import METRICS, RANKED, metric_named, needs
 from querywright.models.usage import Cost
 from querywright.optimize.evaluate import Evaluation
@@ -83,11 +82,8 @@ def objective_named(name: str) -> Objective:
         if name not in OBJECTIVE_METRICS:
             metric_named(name)
     except InputError:
-        known = [*dict.fromkeys([*METRICS, *OBJECTIVE_METRICS]), *COSTS]
-        near = difflib.get_close_matches(name, [*known, *RANKED], 1)
-        hint = f" (did you mean {near[0]}?)" if near else ""
-        listed = ", ".join([*known, *(f"{measure}@K" for measure in RANKED)])
-        raise InputError(f"unknown objective {name!r}{hint}; the objectives are: {listed} (K from 1 to 1000)") from None
+        known = dict.fromkeys([*METRICS, *OBJECTIVE_METRICS, *COSTS, *(f"{measure}@K" for measure in RANKED)])
+        raise InputError(f"{unknown('objective', name, known)} (K from 1 to 1000)") from None
     return Objective(name, tuple(OBJECTIVE_METRICS.get(name, (name,))))
 
 

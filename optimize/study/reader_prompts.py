@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from querywright.optimize.evaluate import Evaluation, finite
+from querywright.optimize.evaluate import finite
 from querywright.optimize.failures import TooManyFailuresError
 from querywright.optimize.optimizer_run import OptimizerError
+from querywright.optimize.results import Arm
 from querywright.optimize.study.building import last_variants, prompt_of
 from querywright.optimize.study.objectives import objective_named
 from querywright.optimize.study.prompts import with_reader_prompts
@@ -51,15 +52,6 @@ class ReaderPrompts:
         return {**kept, "tried": {name: finite(value) for name, value in self.tried.items()}}
 
 
-@dataclass(frozen=True, slots=True)
-class _Read:
-    """A variant that read dev."""
-
-    name: str
-    dev: Evaluation
-    variant: Variant | None = None
-
-
 def choose_reader_prompts(bench: Bench, arm: ArmConfig) -> ReaderPrompts:
     """Choose the reader's prompts by whether dev is read more accurately with them.
 
@@ -78,7 +70,8 @@ def choose_reader_prompts(bench: Bench, arm: ArmConfig) -> ReaderPrompts:
         return ReaderPrompts()
     program = bench.program(arm, reads=True)
     single = bench.program(replace(arm, prompt=AS_WRITTEN), reads=True) if isinstance(program, Ensemble) else program
-    read: list[_Read] = []
+    read: list[Arm] = []
+    variants: dict[str, Variant | None] = {}
     failed: dict[str, str] = {}
     nothing: dict[str, str] = {}
     seen: list[Any] = []
@@ -92,7 +85,8 @@ def choose_reader_prompts(bench: Bench, arm: ArmConfig) -> ReaderPrompts:
                     continue
                 seen.append(variant["predictors"])
                 tried, called = with_reader_prompts(program, variant), f"the reader with {name}"
-            read.append(_Read(name, bench.evaluated(tried, bench.splits.dev, called), variant))
+            read.append(Arm(name, {}, name, bench.evaluated(tried, bench.splits.dev, called)))
+            variants[name] = variant
         except OptimizerError as error:
             nothing[name] = str(error)[:500]
         except TooManyFailuresError as error:
@@ -104,4 +98,4 @@ def choose_reader_prompts(bench: Bench, arm: ArmConfig) -> ReaderPrompts:
     best, first = best_of(read, accuracy), read[0]
     chosen = first if first.name == AS_WRITTEN and not beats(best.dev, first.dev, accuracy) else best
     values = {one.name: accuracy.value(one.dev) for one in read}
-    return ReaderPrompts(chosen.name, chosen.variant, values, failed, nothing)
+    return ReaderPrompts(chosen.name, variants[chosen.name], values, failed, nothing)

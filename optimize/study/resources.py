@@ -6,7 +6,7 @@ import copy
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -169,9 +169,14 @@ class Bench:
             TooManyFailuresError: Too many questions failed.
         """
         key = self._key(prompt, called, program)
+
+        def make() -> bytes:
+            return json.dumps(self._make(prompt, called, program)).encode()
+
         if key not in self._made:
             try:
-                self._made[key] = self._stored(key, lambda: self._make(prompt, called, program))
+                kept = make() if self.store is None else self.store.get_or_compute(PROMPTS, key, make)
+                self._made[key] = json.loads(kept)
             except (OptimizerError, TooManyFailuresError) as error:
                 self._made[key] = error
         made = self._made[key]
@@ -187,13 +192,6 @@ class Bench:
     def spent_since(self, before: Cost) -> Cost:
         """What was spent since the ledger stood at ``before``."""
         return self.ledger.total - before
-
-    def _stored(self, key: str, make: Callable[[], dict[str, Any]]) -> Variant:
-        if self.store is None:
-            return make()
-        kept = self.store.get_or_compute(PROMPTS, key, lambda: json.dumps(make()).encode())
-        variant: Variant = json.loads(kept)
-        return variant
 
     def _key(self, prompt: PromptSpec, called: str, program: RAG) -> str:
         """Names all that compiled prompts rest on."""

@@ -8,7 +8,6 @@ the parameters that it would have got.
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import importlib.util
 import inspect
@@ -21,7 +20,7 @@ import optuna
 from optuna.distributions import BaseDistribution
 from optuna.samplers import BaseSampler, QMCSampler, RandomSampler
 
-from querywright.errors import InputError
+from querywright.errors import InputError, unknown
 from querywright.optimize.quiet import quiet_optuna
 from querywright.optimize.study.spec import SamplerSpec
 
@@ -144,7 +143,7 @@ def make_sampler(
     """
     name = spec.name
     if name not in SAMPLERS:
-        raise InputError(f"unknown sampler {name!r}{_hint(name, SAMPLERS)}; the samplers are: {', '.join(SAMPLERS)}")
+        raise InputError(unknown("sampler", name, SAMPLERS))
     if name == "grid":
         if spec.arguments:
             raise InputError(f"the sampler grid takes no arguments, but got {', '.join(spec.arguments)}")
@@ -158,8 +157,7 @@ def make_sampler(
         if given == "seed":
             raise InputError("the sampler's seed is the study's; give seed beside sampler, not among its arguments")
         if given not in known:
-            listed = ", ".join(known) or "none"
-            raise InputError(f"the sampler {name} has no argument {given!r}{_hint(given, known)}; it has: {listed}")
+            raise InputError(unknown(f"argument of the sampler {name}", given, known))
     options: dict[str, Any] = {**defaults, **spec.arguments}
 
     def make(seed_of_trial: int, number: int) -> BaseSampler:
@@ -175,8 +173,3 @@ def make_sampler(
     except (ValueError, TypeError) as error:
         raise InputError(f"the sampler {name} refuses its arguments: {error}") from error
     return SeededSampler(make, seed, (union or {}) if name == "qmc" else None)
-
-
-def _hint(name: str, known: Sequence[str]) -> str:
-    near = difflib.get_close_matches(name, known, 1)
-    return f" (did you mean {near[0]}?)" if near else ""

@@ -67,7 +67,7 @@ class StudyStorage:
             An ``optuna.Study``.
 
         Raises:
-            InputError: It is not there and not to be made, or was made for other directions.
+            InputError: It is not there and not to be made.
         """
         import optuna
 
@@ -75,16 +75,9 @@ class StudyStorage:
         if not create:
             self._id()
         with quiet_optuna():
-            study = optuna.create_study(
+            return optuna.create_study(
                 storage=self.trials, study_name=self.name, directions=begun, sampler=sampler, load_if_exists=True
             )
-        there = [direction.name.lower() for direction in study.directions]
-        if there != begun:
-            raise InputError(
-                f"the study {self.name!r} in this storage was begun for {', '.join(there)} (one an objective), not for "
-                f"{', '.join(directions)}; go on with its objectives, or give the new study another name"
-            )
-        return study
 
     def attribute(self, name: str, default: Any = None) -> Any:
         """A value that was kept with the study, or the default.

@@ -53,14 +53,9 @@ def workers_beside(count: int, folder: Path, storage: str, home: Path | None) ->
         patience = ANSWERS_SECONDS
         raise
     finally:
-        for one in started:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                if patience:
-                    one.wait(patience)
-        said = [_ended(one) for one in started]
-        for number, text in enumerate(said if patience == GRACE_SECONDS else (), start=2):
-            if text:
-                logger.warning("worker %d ended early: %s", number, text)
+        said = [_ended(one, patience) for one in started]
+        for text in filter(None, said if patience == GRACE_SECONDS else ()):
+            logger.warning("a worker ended early: %s", text)
 
 
 def _start(order: dict[str, Any]) -> subprocess.Popen[bytes]:
@@ -79,8 +74,10 @@ def _start(order: dict[str, Any]) -> subprocess.Popen[bytes]:
     return process
 
 
-def _ended(process: subprocess.Popen[bytes]) -> str:
+def _ended(process: subprocess.Popen[bytes], patience: float) -> str:
     """Stop a worker by the end of its standard input; gives the last line that it said if it failed by itself."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(patience)
     ended = process.poll()
     try:
         _, said = process.communicate(timeout=GRACE_SECONDS)
