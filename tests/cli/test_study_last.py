@@ -99,6 +99,7 @@ def two_readers(server, study_file, rows_of_questions):
     return write
 
 
+@pytest.mark.slow
 def test_a_front_of_several_readers_is_tested_as_each_of_them_reads(cli, two_readers, tmp_path):
     out = tmp_path / "out"
     done = cli("study", "run", two_readers(prompts=LAST, trials=4), "--out", out)
@@ -116,6 +117,7 @@ def test_a_front_of_several_readers_is_tested_as_each_of_them_reads(cli, two_rea
     assert demos == {"recommended": 1, "runner-up": 1, "front-2": 0}
 
 
+@pytest.mark.slow
 def test_no_rewriting_of_another_reader_is_no_measure_of_a_gain(cli, two_readers, monkeypatch, tmp_path):
     """As where no rewriting with the reader of the best arm has no result."""
     monkeypatch.setattr(finish, "choose", lambda trials, *more: choose(trials[1:], *more))
@@ -131,6 +133,7 @@ def test_no_rewriting_of_another_reader_is_no_measure_of_a_gain(cli, two_readers
     assert "nothing is said of a gain with short_answer" in outcome["sentence"]
 
 
+@pytest.mark.slow
 def test_reader_prompts_that_read_no_better_are_not_kept(cli, study_file, tmp_path):
     out = tmp_path / "out"
     assert cli("study", "run", study_file(prompts=LAST), "--out", out).status == 0
@@ -140,6 +143,7 @@ def test_reader_prompts_that_read_no_better_are_not_kept(cli, study_file, tmp_pa
     assert not [one["arm"] for one in outcome["test"] if "reader as written" in one["arm"]]
 
 
+@pytest.mark.slow
 def test_choosing_the_reader_is_accounted_for_and_costs_nothing_again(cli, study_file, server, tmp_path):
     whole = tmp_path / "whole"
     cli("study", "run", study_file(name="whole", prompts=LAST), "--out", whole)
@@ -174,6 +178,7 @@ def test_more_further_questions_than_are_left_are_refused(cli, study_file, serve
     assert server.requests == []
 
 
+@pytest.mark.slow
 def test_compile_checks_its_reader_on_further_questions_too(cli, collection, more_questions, server):
     command = ("compile", "hcqr", more_questions, "--collection", collection, "--sizes", "3,4,4", "--trials", "1",
                "--threads", "2", "--json", *server.lm, "--out")  # fmt: skip
@@ -192,6 +197,7 @@ def test_compile_checks_its_reader_on_further_questions_too(cli, collection, mor
     assert "reader_check needs a reader" in done.err
 
 
+@pytest.mark.slow
 def test_a_study_goes_on_without_a_reader_that_is_out_as_written(cli, study_file, server, tmp_path):
     file, train = trained_on(study_file, {"prompts": LAST, "reader": "short_answer"})
     usual = server.reply

@@ -6,12 +6,15 @@ import json
 from pathlib import Path
 
 import querywright
+from querywright.models.lm import resolve_lm
 from querywright.optimize.study.engine import snapshot
 
 
-def test_a_study_tries_all_techniques_chooses_tests_once_and_saves_programs(cli, study_file, server, tmp_path):
-    out = tmp_path / "out"
-    done = cli("study", "run", study_file(), "--out", out, "--json")
+def test_a_study_tries_all_techniques_chooses_tests_once_and_saves_what_it_recommends(
+    cli, study_file, server, tmp_path
+):
+    out, file = tmp_path / "out", study_file()
+    done = cli("study", "run", file, "--out", out, "--json")
     assert done.status == 0, done.err
     found = snapshot(out)
     assert {one.state for one in found.trials} <= {"complete", "pruned"}
@@ -21,10 +24,30 @@ def test_a_study_tries_all_techniques_chooses_tests_once_and_saves_programs(cli,
     assert found.outcome["recommended"] in {"no rewriting", "rag_fusion compiled", "step_back compiled"}
     names = [one["arm"] for one in found.outcome["test"]]
     assert names[0] == "no rewriting"
-    assert "closed book" in names
-    assert "oracle evidence" in names
-    assert {path.name for path in (out / "artifacts").iterdir()} == {"recommended", "runner-up"}
+    assert {"closed book", "oracle evidence"} < set(names)
     assert json.loads(done.out)["recommended"] == found.outcome["recommended"]
+
+    saved = {path.parent.name: json.loads(path.read_text()) for path in (out / "artifacts").glob("*/manifest.json")}
+    assert {name: one["made"]["name"] for name, one in saved.items()} == {
+        "recommended": found.outcome["recommended"],
+        "runner-up": "no rewriting"
+        if found.outcome["recommended"] != "no rewriting"
+        else found.outcome["best"]["name"],
+    }
+    lm = resolve_lm("openai/scripted", api_base=server.address, api_key="sk-never-to-be-printed-1234567890")
+    program = querywright.load(out / "artifacts" / "recommended", lm=lm, verify=True)
+    assert program("What about feet?", ["juice", "feet"]).answer in {"juice", "feet"}
+    for path in out.rglob("*"):
+        assert not path.is_file() or b"sk-never" not in path.read_bytes(), path
+
+    asked = len(server.requests)
+    again = cli("study", "run", file, "--out", out, "--json")
+    assert again.status == 0
+    assert len(server.requests) == asked
+    assert json.loads(again.out)["recommended"] == found.outcome["recommended"]
+    changed = cli("study", "run", study_file(fixed={"max_passages": 3}), "--out", out)
+    assert changed.status == 2
+    assert "fixed.max_passages: 2 became 3" in " ".join(changed.err.split())
 
 
 def test_queries_are_written_once_a_question_however_many_trials(cli, study_file, server, tmp_path):
@@ -35,27 +58,6 @@ def test_queries_are_written_once_a_question_however_many_trials(cli, study_file
     assert len(asked) <= dev + test  # one call a question for the largest number of queries
     spent = snapshot(tmp_path / "out").spent
     assert spent.calls == len(server.requests)
-
-
-def test_the_winning_artifact_answers(cli, study_file, server, tmp_path, home):
-    out = tmp_path / "out"
-    assert cli("study", "run", study_file(), "--out", out).status == 0
-    told = cli(
-        "ask", "--artifact", out / "artifacts" / "recommended", "What about juice?",
-        "--option", "juice", "--option", "feet", *server.lm, "--json",
-    )  # fmt: skip
-    assert told.status == 0, told.err
-    assert told.data["answer"] in {"juice", "feet"}
-
-
-def test_the_same_command_again_asks_nothing_and_changes_nothing(cli, study_file, server, tmp_path):
-    out, file = tmp_path / "out", study_file()
-    first = cli("study", "run", file, "--out", out, "--json")
-    asked = len(server.requests)
-    second = cli("study", "run", file, "--out", out, "--json")
-    assert second.status == 0
-    assert len(server.requests) == asked
-    assert json.loads(second.out)["recommended"] == json.loads(first.out)["recommended"]
 
 
 def test_a_budget_stops_a_study_and_more_of_it_ends_it_like_an_undisturbed_one(cli, study_file, server, tmp_path):
@@ -86,16 +88,6 @@ def other_questions(tmp_path: Path) -> Path:
     return path
 
 
-def test_another_study_in_the_same_folder_is_refused_with_the_difference(cli, study_file, tmp_path):
-    out = tmp_path / "out"
-    cli("study", "run", study_file(), "--out", out)
-    changed = cli("study", "run", study_file(fixed={"max_passages": 3}), "--out", out)
-    assert changed.status == 2
-    assert "max_passages" in changed.err
-    assert "2" in changed.err
-    assert "3" in changed.err
-
-
 def test_an_outage_stops_a_study_and_saves_nothing(cli, study_file, server, tmp_path):
     server.status = 401
     out = tmp_path / "out"
@@ -106,21 +98,3 @@ def test_an_outage_stops_a_study_and_saves_nothing(cli, study_file, server, tmp_
     assert snapshot(out).outcome is None
     server.status = 200
     assert cli("study", "resume", out).status == 0
-
-
-def test_nothing_of_a_key_is_kept(cli, study_file, tmp_path):
-    out = tmp_path / "out"
-    cli("study", "run", study_file(), "--out", out)
-    for path in out.rglob("*"):
-        if path.is_file():
-            assert b"sk-never" not in path.read_bytes(), path
-
-
-def test_the_best_program_can_be_loaded_in_a_line(cli, study_file, server, tmp_path, home, monkeypatch):
-    out = tmp_path / "out"
-    cli("study", "run", study_file(), "--out", out)
-    from querywright.models.lm import resolve_lm
-
-    lm = resolve_lm("openai/scripted", api_base=server.address, api_key="sk-never-to-be-printed-1234567890")
-    program = querywright.load(out / "artifacts" / "recommended", lm=lm, verify=True)
-    assert program("What about feet?", ["juice", "feet"]).answer in {"juice", "feet"}

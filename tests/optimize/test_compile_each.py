@@ -18,6 +18,9 @@ COMPILED = [
     name for name, technique in TECHNIQUES.items() if name not in {"closed_book", "plain"} and technique.ENGINE is None
 ]
 
+QUICK = {"hyde", "ircot"}
+"""One that writes what is searched for at once, and one that reads what it found; the others are slow."""
+
 
 @pytest.fixture
 def dense_world(make_world):
@@ -55,7 +58,9 @@ def written(make_answer):
     return write
 
 
-@pytest.mark.parametrize("name", COMPILED)
+@pytest.mark.parametrize(
+    "name", [one if one in QUICK else pytest.param(one, marks=pytest.mark.slow) for one in COMPILED]
+)
 def test_it_is_tuned_saved_and_loaded(name, dense_world, make_engine, make_lm, scripted, tmp_path):
     lm = make_lm(make_engine(write=written(scripted)))
     compiled = compile_program(
