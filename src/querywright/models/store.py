@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from querywright.errors import QuerywrightError
+from querywright.files import locked
 from querywright.home import home as working_folder
 from querywright.models.postgres import server_options, unreachable
 from querywright.models.single_flight import Leases, SingleFlight
@@ -299,10 +300,8 @@ class Store:
     @contextmanager
     def _exclusive(self, path: Path) -> Iterator[None]:
         """Hold the lock under which processes create, open and replace the file."""
-        from filelock import FileLock
-
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with FileLock(_beside(path, ".lock"), timeout=BUSY_SECONDS, mode=0o600):
+        with locked(_beside(path, ".lock"), seconds=BUSY_SECONDS):
             yield
 
     def _unusable(self, error: BaseException) -> QuerywrightError:
