@@ -7,6 +7,7 @@ import re
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
+import dspy
 import pytest
 import yaml
 
@@ -116,7 +117,15 @@ def _shown(blocks):
     ]
 
 
-def test_the_page_of_dspy_alone_runs(page, workshop, play, scripted_lm):
+@pytest.fixture
+def own_settings():
+    """DSPy's settings, which the page changes for the whole process, are put back."""
+    before = {name: dspy.settings[name] for name in ("lm", "adapter")}
+    yield
+    dspy.configure(**before)
+
+
+def test_the_page_of_dspy_alone_runs(page, workshop, play, scripted_lm, own_settings):
     play(page["blocks"]("```sh\nquerywright index workshop passages.jsonl\n```\n"))
     printed = play(page["blocks"]((DOCS / "how-to/plain-dspy.md").read_text(encoding="utf-8")))
     (scores,) = re.findall(r"^([\d.]+) ([\d.]+)$", printed, re.MULTILINE)  # DSPy prints between them
