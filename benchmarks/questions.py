@@ -120,32 +120,22 @@ def compare(bench: Bench, rounds: int) -> dict[str, float]:
     }
 
 
-class Made(Mapping[str, PassageRecord]):
-    """Records that are made when they are asked for, as those of a file are read.
+def made(size: int, each: int) -> Iterator[PassageRecord]:
+    """Records as a build gives them.
 
     Args:
         size: Questions.
         each: Questions of a passage, 1 or more.
     """
-
-    def __init__(self, size: int, each: int) -> None:
-        self._size, self._each = size, each
-
-    def __getitem__(self, key: str) -> PassageRecord:
-        number = int(key)
-        questions = range(min(self._each, self._size - number * self._each))
-        return PassageRecord(
+    for number in range(math.ceil(size / each)):
+        key = f"{number:07}"
+        questions = range(min(each, size - number * each))
+        yield PassageRecord(
             key,
             Passage(key, f"{number}").text_digest(),
             "benchmark",
             tuple(WrittenQuestion(f"{number}.{one} {FILLING}", COMPLETE, 4 * FILLING) for one in questions),
         )
-
-    def __iter__(self) -> Iterator[str]:
-        return (f"{number:07}" for number in range(len(self)))
-
-    def __len__(self) -> int:
-        return math.ceil(self._size / self._each)
 
 
 class Part(StrEnum):
@@ -173,7 +163,7 @@ def do(part: Part, size: int, each: int, home: Path) -> int:
     if part is Part.CHROMA:
         _insert(size, home)
     elif part is Part.PUBLISH:
-        publish_questions("asked", Made(size, each), embedder=Numbered(), home=home)
+        publish_questions("asked", made(size, each), embedder=Numbered(), home=home)
     return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
