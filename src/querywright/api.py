@@ -16,7 +16,6 @@ from typing import Any, TypeAlias
 
 import dspy
 
-from querywright.arms import opened, prepare
 from querywright.data import Question, Splits, read_questions, split_questions
 from querywright.errors import InputError
 from querywright.metrics.dspy_metrics import Metric
@@ -40,6 +39,7 @@ from querywright.optimize.results import Compiled, CompileSettings
 from querywright.optimize.study.compile import compile_program
 from querywright.optimize.study.data import further_questions
 from querywright.optimize.study.objectives import objective_named
+from querywright.prepared import opened, prepare
 from querywright.programs import technique_class
 from querywright.workspace import Tell, Workspace
 

@@ -133,6 +133,7 @@ def test_calibrate_for_the_evaluation(cli, folder, server, collection, rows, wri
                for line in other.data["notes"])  # fmt: skip
 
 
+@pytest.mark.slow
 def test_compile_keeps_what_helps_and_says_what_it_is_worth(cli, write, server):
     server.reply = lambda body: perfect(body) if sent(body).count("Code ") > 1 else at_random(body)
     data = write("many.jsonl", cases(32, 5))

@@ -210,6 +210,7 @@ def test_no_question_is_solved_by_overlap_with_its_options(sample):
     assert names(sample.questions, is_given_away) == []
 
 
+@pytest.mark.slow
 def test_searching_with_each_option_does_not_solve_it(sample):
     assert option_solver_accuracy(sample) < MAX_OPTION_SOLVER_ACCURACY
 

@@ -17,6 +17,7 @@ def read():
     return nbformat.read(NOTEBOOK, as_version=4)
 
 
+@pytest.mark.slow
 def test_it_runs_and_gives_what_it_shows(docs, workshop):
     (workshop / "tutorial").mkdir()
     for path in (docs / "tutorial").glob("*.jsonl"):

@@ -20,6 +20,7 @@ from querywright.metrics.dspy_metrics import METRICS
 from querywright.metrics.judges import JUDGES
 from querywright.programs import TECHNIQUES
 
+pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 NO_NETWORK = """
 import socket, sys

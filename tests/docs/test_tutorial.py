@@ -9,6 +9,7 @@ from querywright.data import read_passages, read_questions
 from querywright.data.reading import check_evidence
 
 
+@pytest.mark.slow
 def test_the_tutorial_runs(docs, page, workshop, play, scripted_lm):
     blocks = page["blocks"]((docs / "tutorial.md").read_text(encoding="utf-8"))
     printed = play(blocks, lm="--lm openai/scripted")

@@ -15,12 +15,12 @@ from querywright.errors import InputError
 if TYPE_CHECKING:
     import dspy
 
-    from querywright.arms import Prepared
     from querywright.data.types import Question
     from querywright.metrics.guideline import Guidelines
     from querywright.metrics.judge import JudgedMetric
     from querywright.optimize.evaluate import Evaluation, Progress
     from querywright.optimize.judge_files import SavedJudge
+    from querywright.prepared import Prepared
 
 DEFAULT_JUDGE = "usefulness"
 
@@ -62,7 +62,7 @@ class Bench:
         Raises:
             InputError: Something cannot be used.
         """
-        from querywright.arms import prepare
+        from querywright.prepared import prepare
 
         judging.check()
         judges = _judges(judging)

@@ -18,8 +18,8 @@ from querywright.errors import InputError
 from querywright.workspace import lm_failures
 
 if TYPE_CHECKING:
-    from querywright.arms import Prepared
     from querywright.optimize.comparison import Compared
+    from querywright.prepared import Prepared
 
 NEEDS = ("any", "all")
 ROWS, SUMMARY, REPORT = "results.parquet", "comparison.json", "report.html"
