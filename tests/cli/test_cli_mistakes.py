@@ -213,7 +213,7 @@ def test_artifacts(wrong, cli, artifact, questions, server, passages, write):
     says(told(edited), "program.json was changed")
     manifest = copied(artifact, "edited-manifest") / "manifest.json"
     manifest.write_text(manifest.read_text().replace("openai/scripted", "openai/other"))
-    says(told(manifest.parent), "manifest.json was changed")
+    says(told(manifest.parent), "manifest.json", "it was changed")
 
     for option, value in (("--technique", "plain"), ("--collection", "tiny"), ("--reader", "short_answer"),
                           ("--knob", "max_passages=1"), ("--embedder", "embedded")):  # fmt: skip

@@ -357,7 +357,7 @@ def test_what_was_found_is_shown_when_it_cannot_be_saved(cli, collection, questi
 
     from querywright.optimize.artifacts import files
 
-    def full(target, files):
+    def full(*_, **__):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(files, "replace_folder", full)
