@@ -222,7 +222,7 @@ def test_artifacts(wrong, cli, artifact, questions, server, passages, write):
 
     source = write("more.jsonl", [{"id": "new", "text": "A passage more."}])
     assert cli("index", "tiny", source).status == 0
-    says(told(artifact), "'tiny'", "fingerprint", "index the original passages")
+    says(told(artifact), "'tiny'", "fingerprint", "index the original")
     assert cli("index", "tiny", passages, "--prune").status == 0
     assert cli("ask", QUESTION, "--artifact", artifact, *options, *server.lm).status == 0
     shutil.rmtree("home/collections/tiny")
