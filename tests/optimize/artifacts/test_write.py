@@ -111,6 +111,9 @@ for kill in range(40):
         while True:
             last += 1
             write(last)
+    if kill % 8 == 0:  # some writes end before their writer is killed, on a busy machine too
+        while read_artifact(sys.argv[1]).manifest.made["n"] == last:
+            time.sleep(0.001)
     time.sleep(0.001 + 0.00137 * kill)
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
@@ -126,7 +129,6 @@ def test_killed_while_writing_the_old_or_the_new_one_is_there_whole(place, write
     seen = [tuple(map(int, line.split())) for line in done.stdout.splitlines()]
     assert len(seen) == 40
     assert all(before <= after for before, after in seen)
-    assert seen[-1][1] >= 5  # some writes ended before their writer was killed, on a busy machine too
     assert read_artifact(place / "a").manifest.made == {"n": seen[-1][1]}
     write(place / "a")
     assert [entry.name for entry in place.iterdir()] == ["a"]
