@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import socket
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -211,29 +207,3 @@ def test_the_embedder_is_the_one_that_the_collection_names(tmp_path, monkeypatch
     found = ChromaRetriever("shop", home=tmp_path)
     assert found.fingerprint == made.fingerprint
     assert found.search(["Tea is drunk hot."], 1)[0][0].passage.id == "a"
-
-
-@pytest.mark.slow
-def test_a_collection_on_a_server_is_searched_as_one_in_this_process(tmp_path):
-    import chromadb
-    from chromadb.config import Settings
-
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-    command = [str(Path(sys.executable).with_name("chroma")), "run", "--path", str(tmp_path), "--port", str(port)]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
-        try:
-            for attempt in range(100):
-                try:
-                    remote = chromadb.HttpClient(port=port, settings=Settings(anonymized_telemetry=False))
-                    break
-                except ValueError:  # not up yet
-                    assert attempt < 99
-                    time.sleep(0.2)
-            retriever = ChromaRetriever(made(remote, "cosine", function=False), embedder=Own())
-            (hits,) = retriever.search(["query"], 5)
-            assert [hit.passage.id for hit in hits] == [id for id, _ in exact("query", 5)]
-            assert (retriever.count, [one.id for one in retriever.passages()]) == (40, list(TEXTS))
-            remote.close()
-        finally:
-            server.terminate()
