@@ -368,7 +368,7 @@ def _tuned(program: RAG, part: str) -> int:
     if part == "reader" and program.reader is None:
         raise InputError("the program has no reader to tune; give it one, or take part=technique")
     prefix = "" if part == "all" else f"{part}."
-    tuned = sum(name.startswith(prefix) for name, _ in program.named_predictors())
+    tuned = len([name for name, _ in program.named_predictors() if name.startswith(prefix)])
     if not tuned:
         raise InputError(f"{program.technique.NAME} asks no LM, so it has no prompt to tune; leave prompts out for it")
     return tuned

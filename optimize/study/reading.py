@@ -47,12 +47,13 @@ def read_spec(source: Path | str | Mapping[str, Any]) -> StudySpec:
             only be told of a study whose parts are sound is told when they are.
     """
     name, data = ("the study", source) if isinstance(source, Mapping) else _loaded(Path(source))
+    spec = None
     try:
         spec = StudySpec.model_validate(dict(data))
         problems = problems_of(spec)
     except ValidationError as error:
         problems = _problems(error, data)
-    if problems:
+    if problems or spec is None:
         count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
         raise InputError(f"{name} has {count}; nothing was begun:\n" + "\n".join(f"- {one}" for one in problems))
     return spec
