@@ -44,18 +44,14 @@ class CheckedStudy:
     Args:
         spec: What was asked for.
         splits: Its questions.
-        readers: Readers to choose from; None alone where none reads.
         space: Its arms.
         passages: Some passages of its collection, chosen by the seed.
-        reader_check: Further questions, for closed book and oracle evidence.
     """
 
     spec: StudySpec
     splits: Splits
-    readers: tuple[str | None, ...]
     space: Space
     passages: tuple[Passage, ...]
-    reader_check: tuple[Question, ...] = ()
 
 
 def checked_study(source: Path | str | Mapping[str, Any], home: Path | None = None) -> CheckedStudy:
@@ -69,12 +65,12 @@ def checked_study(source: Path | str | Mapping[str, Any], home: Path | None = No
         InputError: Something is wrong with the study, its questions or its collection.
     """
     spec = read_spec(source)
-    splits, readers, further = data_of(spec)
+    splits, readers, _ = data_of(spec)
     _, held = published_passages(collection_folder(spec.collection, home), home)
     ids = sorted(held)
     chosen = sorted(random.Random(spec.seed).sample(ids, min(SAMPLE, len(ids))))
     passages = tuple(held[one] for one in chosen)
-    return CheckedStudy(spec, splits, tuple(readers), build_space(spec, readers), passages, tuple(further))
+    return CheckedStudy(spec, splits, build_space(spec, readers), passages)
 
 
 def data_of(spec: StudySpec) -> StudyData:

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from querywright.optimize.quiet import quiet_optuna
-from querywright.optimize.study.status import Aim, ended, of_technique
+from querywright.optimize.study.objectives import Objective
+from querywright.optimize.study.status import ended, of_technique
 from querywright.optimize.study.types import TrialRecord
 
 FEWEST = 8
@@ -36,7 +37,7 @@ class Importance:
     why: str = ""
 
 
-def importances(trials: Sequence[TrialRecord], aim: Aim, techniques: Sequence[str]) -> list[Importance]:
+def importances(trials: Sequence[TrialRecord], aim: Objective, techniques: Sequence[str]) -> list[Importance]:
     """What mattered overall, then within each technique that has parameters, by PED-ANOVA.
 
     Args:
@@ -54,7 +55,7 @@ def importances(trials: Sequence[TrialRecord], aim: Aim, techniques: Sequence[st
     return found
 
 
-def _importance(technique: str | None, trials: Sequence[TrialRecord], aim: Aim) -> Importance:
+def _importance(technique: str | None, trials: Sequence[TrialRecord], aim: Objective) -> Importance:
     scored = [one for one in ended(trials, "complete") if not math.isnan(one.values.get(aim.name, math.nan))]
     n, values = len(scored), [one.values[aim.name] for one in scored]
     if n < FEWEST:
@@ -73,7 +74,11 @@ def _importance(technique: str | None, trials: Sequence[TrialRecord], aim: Aim) 
 
 
 def _shares(
-    params: Sequence[Mapping[str, Any]], values: Sequence[float], searched: Mapping[str, Any], share: float, aim: Aim
+    params: Sequence[Mapping[str, Any]],
+    values: Sequence[float],
+    searched: Mapping[str, Any],
+    share: float,
+    aim: Objective,
 ) -> dict[str, float]:
     import optuna
     from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances

@@ -26,10 +26,6 @@ FEWEST_FOR_PACE = 3
 STATES = ("complete", "pruned", "failed", "running")
 
 
-Aim = Objective
-Known = Snapshot
-
-
 def aims(spec: Any) -> tuple[Objective, ...]:
     """The objectives of a study, the one that decides first."""
     return objectives_of(spec.objectives)

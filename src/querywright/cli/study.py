@@ -311,5 +311,5 @@ def _measured(checked: CheckedStudy, workspace: Workspace, rewriter: Any) -> flo
     name = next((one for one in checked.spec.techniques if one != "plain"), "plain")
     retriever = workspace.retriever(checked.spec.collection, checked.spec.embedder, checked.space[name].engine)
     rewriter = rewriter if takes_rewriter(technique_class(name)) else None
-    program = make_program(name, retriever, reader=checked.readers[0], rewriter=rewriter)
+    program = make_program(name, retriever, reader=checked.space.readers[0], rewriter=rewriter)
     return measure(workspace.lm, program, checked.splits.dev[0])

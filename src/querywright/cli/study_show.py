@@ -13,7 +13,7 @@ from rich.console import Console
 from querywright.cli.show import clean, err, note, print_json, say, show_table
 
 if TYPE_CHECKING:
-    from querywright.optimize.study.status import Known
+    from querywright.optimize.study.types import Snapshot
 
 QUIET_SECONDS = 5.0
 """Between two lines where standard error is no terminal."""
@@ -25,7 +25,7 @@ DETAILS = (
 
 
 @contextlib.contextmanager
-def study_progress(console: Console = err, *, every: float = QUIET_SECONDS) -> Iterator[Callable[[Known], None]]:
+def study_progress(console: Console = err, *, every: float = QUIET_SECONDS) -> Iterator[Callable[[Snapshot], None]]:
     """Says how far a study is: a bar on a terminal, else a line a trial at most every few seconds.
 
     Args:
@@ -46,17 +46,17 @@ def study_progress(console: Console = err, *, every: float = QUIET_SECONDS) -> I
     with Progress(*columns, console=console, transient=True) as bars:
         task = bars.add_task("trials", total=None, said="")
 
-        def update(snapshot: Known) -> None:
+        def update(snapshot: Snapshot) -> None:
             done, planned, said = _told(snapshot)
             bars.update(task, completed=done, total=planned, said=clean(said))
 
         yield update
 
 
-def _lines(every: float) -> Callable[[Known], None]:
+def _lines(every: float) -> Callable[[Snapshot], None]:
     last = (-1, 0.0)
 
-    def update(snapshot: Known) -> None:
+    def update(snapshot: Snapshot) -> None:
         nonlocal last
         done, planned, said = _told(snapshot)
         now = time.monotonic()
@@ -70,7 +70,7 @@ def _lines(every: float) -> Callable[[Known], None]:
     return update
 
 
-def _told(snapshot: Known) -> tuple[int, int, str]:
+def _told(snapshot: Snapshot) -> tuple[int, int, str]:
     """Trials that ended, trials planned, and how it stands."""
     from querywright.optimize.study.status import status
 
@@ -106,7 +106,7 @@ def left_line(found: Mapping[str, Any]) -> str:
     return f"about {minutes / 60:.1f} h left" if minutes >= 90 else f"about {max(1, round(minutes))} min left"
 
 
-def study_json(snapshot: Known, files: Mapping[str, str]) -> dict[str, Any]:
+def study_json(snapshot: Snapshot, files: Mapping[str, str]) -> dict[str, Any]:
     """A study and its outcome, without single questions, as a JSON object."""
     from querywright.optimize.study.status import status
 
@@ -120,7 +120,7 @@ def study_json(snapshot: Known, files: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-def show_study(snapshot: Known, folder: Path, *, as_json: bool) -> None:
+def show_study(snapshot: Snapshot, folder: Path, *, as_json: bool) -> None:
     """Print the end of a study: dev, test, verdicts and cost; or one JSON object."""
     from querywright.optimize.study.status import aims, evaluations
     from querywright.optimize.study.tables import best_rows, ranked
@@ -158,7 +158,7 @@ def show_study(snapshot: Known, folder: Path, *, as_json: bool) -> None:
     note(f"report: {files['report']}; programs: {files['artifacts']}")
 
 
-def cost_line(snapshot: Known) -> str:
+def cost_line(snapshot: Snapshot) -> str:
     """What the study cost over all its workers and runs."""
     spent = snapshot.spent
     dollars = f"; {spent.dollars:.4f} US dollars estimated" if spent.dollars else ""
@@ -166,7 +166,7 @@ def cost_line(snapshot: Known) -> str:
     return f"{calls}; {spent.tokens} tokens; {spent.minutes:.1f} minutes{dollars}"
 
 
-def show_status(snapshot: Known) -> None:
+def show_status(snapshot: Snapshot) -> None:
     """Print how far a study is."""
     from querywright.optimize.study.status import aims, status
     from querywright.optimize.study.tables import best_rows, technique_rows
