@@ -68,7 +68,7 @@ class Stage:
 
     def row(self) -> dict[str, str]:
         """A row of a table."""
-        shown = {"LM calls": (self.calls, ",d"), "tokens": (self.tokens, ",d")}
+        shown: dict[str, tuple[float | None, str]] = {"LM calls": (self.calls, ",d"), "tokens": (self.tokens, ",d")}
         shown |= {"dollars": (self.dollars, ".2f"), "minutes": (self.minutes, ".1f")}
         texts = {name: "unknown" if value is None else f"{value:{form}}" for name, (value, form) in shown.items()}
         return {"stage": self.name, **texts}
@@ -164,12 +164,12 @@ def _counted(
         found = prompt_of(spec, variant)
         prompt = None if found is None else spec.prompts[found[0]]
         if prompt is None or prompt.optimizer is None:
-            return 0
+            return 0.0
         parts = {"technique", "reader"} if prompt.part == "all" else {prompt.part}
         tuned = [key for key in predictors_of(spec, technique) if key.partition(".")[0] in parts]
         runs = asks[technique][0] + (1 if reads or reads_for(prompt) else 0)
-        calls = OPTIMIZERS[prompt.optimizer].most_calls(n_train, len(tuned), prompt.arguments, calls_per_run=runs)
-        return math.inf if calls is None else calls
+        bound = OPTIMIZERS[prompt.optimizer].most_calls(n_train, len(tuned), prompt.arguments, calls_per_run=runs)
+        return math.inf if bound is None else bound
 
     made = [most(name, one.name, reads) for one in space.techniques for name in one.early]
     made += [most(name, dear, True) for name in last]

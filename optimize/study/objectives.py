@@ -20,7 +20,6 @@ _LACKING = {
     "evidence": "labelled evidence, but no dev question has any",
     "options": "questions with options, but no dev question has any",
     "support": "a reader that names its support, such as grounded",
-    "sentences": "support by sentences, which no question and no reader here has; take joint_passage_f1",
 }
 COSTS: Mapping[str, Callable[[Cost], float]] = {
     "lm_calls": lambda cost: float(cost.asked),
