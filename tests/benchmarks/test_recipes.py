@@ -29,6 +29,7 @@ def small(tiny_models: None, tmp_path: Path) -> Iterator[list[str]]:
     sys.modules.pop("rewriter", None)
 
 
+@pytest.mark.slow
 def test_each_recipe_begins_with_the_rewriter_and_draws_as_many_samples(benchmark, small, capsys, tmp_path):
     found = benchmark.main([*small, "--json"])
     out, err = capsys.readouterr()

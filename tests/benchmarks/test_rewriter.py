@@ -83,6 +83,7 @@ def site(home: Path, store: Store | None = None) -> Site:
     return Site(ChromaRetriever("sample", embedder=embedder, home=home), embedder, sample.questions)
 
 
+@pytest.mark.slow
 def test_every_way_is_measured_beside_the_search_and_the_frozen_lm(benchmark, capsys):
     made = benchmark.main(["--questions", "2", "--rounds", "2", "--room", "16", "--json"])
     out, err = capsys.readouterr()
