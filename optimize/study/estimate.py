@@ -53,7 +53,7 @@ class Stage:
     Args:
         name: What it is.
         how: How its calls were counted, in words.
-        calls: LM calls at most; None where nothing bounds them.
+        calls: LM calls at most.
         tokens: Input and output tokens of these calls, at most.
         dollars: Estimated US dollars; None where the price is not known.
         minutes: None where nobody measured a call.
@@ -61,8 +61,8 @@ class Stage:
 
     name: str
     how: str
-    calls: int | None
-    tokens: int | None
+    calls: int
+    tokens: int
     dollars: float | None
     minutes: float | None
 
@@ -79,7 +79,7 @@ class Estimate:
     """What a study takes at most, if nothing of it is stored yet.
 
     Args:
-        stages: In their order; the last is all of them, as far as they are bounded.
+        stages: In their order; the last is all of them.
         assumptions: What the figures rest on, in sentences.
     """
 
@@ -89,8 +89,7 @@ class Estimate:
     def to_json(self) -> dict[str, Any]:
         """The estimate as a JSON object."""
         *stages, total = [asdict(stage) for stage in self.stages]
-        whole = all(stage["calls"] is not None for stage in stages)
-        return {**total, "stages": stages, "whole": whole, "assumptions": list(self.assumptions)}
+        return {**total, "stages": stages, "assumptions": list(self.assumptions)}
 
 
 def estimate(
@@ -118,15 +117,13 @@ def estimate(
     each = math.ceil(looked.longest / CHARACTERS_A_TOKEN) + cap
     price = _price(lm, each, cap)
 
-    def stage(name: str, calls: int | None, how: str) -> Stage:
-        if calls is None:
-            return Stage(name, "nothing bounds some optimizer; give the study a budget", None, None, None, None)
+    def stage(name: str, calls: int, how: str) -> Stage:
         dollars = 0.0 if not calls else None if price is None else calls * price
         minutes = None if seconds_per_call is None else calls * seconds_per_call / 60
         return Stage(name, how, calls, calls * each, dollars, minutes)
 
     stages = [stage(*one) for one in _counted(spec, space, splits, asks)]
-    total = stage("in all, at most", sum(one.calls or 0 for one in stages), "")
+    total = stage("in all, at most", sum(one.calls for one in stages), "")
     shown = "passages of the collection" if passages else "made-up passages of about 600 characters"
     assumed = (
         "nothing is stored yet, and an LM step with the same prompt is asked once in a study, whatever trial asks it; "
@@ -143,7 +140,7 @@ def estimate(
 
 def _counted(
     spec: StudySpec, space: Space, splits: Splits, asks: dict[str, tuple[int, int]]
-) -> Iterator[tuple[str, int | None, str]]:
+) -> Iterator[tuple[str, int, str]]:
     """Name, calls and how they were counted of each stage, from a technique's calls a question and its ways to ask."""
     n_train, n_dev, n_test = map(len, splits)
     reads, last = any(one.reads for one in objectives_of(spec.objectives)), last_variants(spec)
@@ -159,24 +156,22 @@ def _counted(
     how += f"; {len(last)} ways to read and the reader as written x {n_dev} questions" if last else ""
     yield "reader, on dev", ((space.trials if reads else 0) + (1 + len(last) if last else 0)) * n_dev, how
 
-    def most(variant: str, technique: str, reads: bool) -> float:
-        """Calls that making a prompt takes; infinite where nothing bounds them."""
+    def most(variant: str, technique: str, reads: bool) -> int:
+        """Calls that making a prompt takes."""
         found = prompt_of(spec, variant)
         prompt = None if found is None else spec.prompts[found[0]]
         if prompt is None or prompt.optimizer is None:
-            return 0.0
+            return 0
         parts = {"technique", "reader"} if prompt.part == "all" else {prompt.part}
         tuned = [key for key in predictors_of(spec, technique) if key.partition(".")[0] in parts]
         runs = asks[technique][0] + (1 if reads or reads_for(prompt) else 0)
-        bound = OPTIMIZERS[prompt.optimizer].most_calls(n_train, len(tuned), prompt.arguments, calls_per_run=runs)
-        return math.inf if bound is None else bound
+        return OPTIMIZERS[prompt.optimizer].most_calls(n_train, len(tuned), prompt.arguments, calls_per_run=runs)
 
     made = [most(name, one.name, reads) for one in space.techniques for name in one.early]
     made += [most(name, dear, True) for name in last]
     late = sorted((sum(most(name, one.name, reads) for name in one.late) for one in space.techniques), reverse=True)
-    prompts = sum(made) + sum(late[: spec.survivors])
     how = "each once; late ones for as many techniques as survive" if spec.prompts else "none"
-    yield "prompts", None if math.isinf(prompts) else int(prompts), how
+    yield "prompts", sum(made) + sum(late[: spec.survivors]), how
     front, reader = FRONT if len(spec.objectives) > 1 else 0, space.readers[0] is not None
     further = (2 * spec.reader_check + (2 + front) * min(GOLDEN, n_dev)) * reader
     how = f"{TEST_ARMS + front} programs x {n_test} questions, each as costly as {dear}"
