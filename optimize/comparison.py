@@ -106,7 +106,8 @@ class Compared:
         from querywright.optimize.report import comparison_page
 
         title = title or f"{len(self.arms)} arms on {len(self.arms[0].rows)} questions"
-        html = comparison_page(self, title=title, facts=facts or {}, notes=notes, outcome=outcome)
+        this: Any = self
+        html = comparison_page(this, title=title, facts=facts or {}, notes=notes, outcome=outcome)
         write_file(Path(path), html.encode("utf-8", "replace"))
         return Path(path)
 

@@ -219,12 +219,14 @@ class Evaluation:
 
         from querywright.optimize.tables import question_rows
 
-        return pandas.DataFrame(question_rows([self]))
+        this: Any = self
+        return pandas.DataFrame(question_rows([this]))
 
     def _repr_html_(self) -> str:
         from querywright.optimize.report import results_html
 
-        return results_html([self])
+        this: Any = self
+        return results_html([this])
 
 
 def mean_json(mean: Mean) -> dict[str, Any]:

@@ -236,7 +236,7 @@ def _differences(id: str, metric: str, comparisons: Sequence[Comparison], compar
         for one, fact in zip(comparisons, facts, strict=True)
     ]
     most = 1.25 * max(1, *wins, *losses)
-    layout = lined(labels, "losses ◂   ▸ wins") | {"barmode": "relative"}
+    layout: dict[str, Any] = {**lined(labels, "losses ◂   ▸ wins"), "barmode": "relative"}
     layout["xaxis"] |= {"range": [-most, most], "showticklabels": False, "showgrid": False}
     summary = "; ".join(
         f"{one.arm}: wins {one.test.wins}, losses {one.test.losses}, {fact}"

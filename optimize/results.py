@@ -168,7 +168,7 @@ class Compiled:
 
         known = {one.name: one for one in self.test}
         arms = tuple(one for one in known.values() if one.name not in (CLOSED_BOOK, ORACLE))
-        held = tuple(one for one in self.comparisons if one.other == NO_REWRITING and known[one.arm] in arms)
+        held: Any = tuple(one for one in self.comparisons if one.other == NO_REWRITING and known[one.arm] in arms)
         return Compared(arms, NO_REWRITING, held, tuple(one for one in known.values() if one not in arms))
 
     def to_json(self) -> dict[str, Any]:

@@ -156,7 +156,8 @@ class MultipleChoiceReader(Reader):
                 "give options, or use the reader short_answer"
             )
         choice: Any = Literal[tuple(options)]
-        return self.predict.signature.with_updated_fields("answer", type_=choice)
+        tuned: Any = self.predict.signature
+        return tuned.with_updated_fields("answer", type_=choice)
 
 
 class ShortAnswerReader(Reader):
@@ -200,7 +201,8 @@ class GroundedReader(Reader):
             "question": question,
             "options": texts,
         }
-        signature = self.predict.signature.with_updated_fields("passage_numbers", highest=len(passages))
+        tuned: Any = self.predict.signature
+        signature = tuned.with_updated_fields("passage_numbers", highest=len(passages))
         fields, fallbacks = await self._ask(signature, inputs)
         answer = _answer(fields)
         if _says_no(fields.get("passages_hold_the_answer")) or (answer and says_declined(answer)):

@@ -120,7 +120,8 @@ def changed_knobs(artifact: Artifact) -> Mapping[str, tuple[Value, Value | None]
 
 def _listed(kind: Any, value: JsonValue) -> list[Any]:
     try:
-        return list(TypeAdapter(list[kind]).validate_python(value))
+        many: Any = list
+        return list(TypeAdapter(many[kind]).validate_python(value))
     except ValidationError:
         return []
 

@@ -76,13 +76,16 @@ def word_changes(before: str, after: str) -> list[tuple[Kind, str]]:
     if max(len(old), len(new)) > WORDS:
         old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)
     matcher = difflib.SequenceMatcher(None, old, new, autojunk=False)
+    changes: list[tuple[Kind, str]] = []
     if before != after and matcher.ratio() < ALIKE:
-        changes: list[tuple[Kind, str]] = [("del", before), ("ins", after)]
+        changes = [("del", before), ("ins", after)]
     else:
-        changes = []
         for tag, a, b, c, d in matcher.get_opcodes():
             taken, given = "".join(old[a:b]), "".join(new[c:d])
-            changes += [("equal", given)] if tag == "equal" else [("del", taken), ("ins", given)]
+            if tag == "equal":
+                changes.append(("equal", given))
+            else:
+                changes += [("del", taken), ("ins", given)]
     return [change for change in changes if change[1]]
 
 

@@ -137,9 +137,10 @@ def _versions(manifest: ArtifactManifest) -> list[Check]:
 
 def _searched(manifest: ArtifactManifest, retriever: Any) -> tuple[str, str]:
     if retriever is None:
-        return ("the program searches nothing",) * 2
+        return "the program searches nothing", "the program searches nothing"
     embedder = "" if manifest.embedder is None else f", embedder {manifest.embedder}"
-    return (f"{manifest.collection}{embedder}, fingerprint {str(manifest.fingerprint)[:12]}",) * 2
+    named = f"{manifest.collection}{embedder}, fingerprint {str(manifest.fingerprint)[:12]}"
+    return named, named
 
 
 def _golden(artifact: Artifact, parts: dict[str, Any], home: Path | None, progress: Progress | None) -> list[Check]:

@@ -116,7 +116,8 @@ class HFPolicy:
 
     def prompt(self, messages: Messages) -> tuple[int, ...]:
         """Tokens of a prompt."""
-        return tuple(encode(self.tokenizer, self.kind, messages))
+        kind: Any = self.kind
+        return tuple(encode(self.tokenizer, kind, messages))
 
     def taught(self, messages: Messages, text: str) -> Completion:
         """A text of someone else as a completion, with the end token."""
@@ -197,7 +198,8 @@ class HFPolicy:
         tokens, _ = padded([one.tokens for one in completions], self.pad)
         tokens = tokens.to(self.device)
         with torch.set_grad_enabled(torch.is_grad_enabled() and not reference), self._autocast():
-            batch = Batch(self, call, [one.prompt for one in completions])
+            this: Any = self
+            batch = Batch(this, call, [one.prompt for one in completions])
             logits = batch.logits[:, None]
             if tokens.shape[1] > 1:
                 logits = torch.cat([logits, batch.feed(tokens[:, :-1])], dim=1)
@@ -217,7 +219,8 @@ class HFPolicy:
     def _written(self, prompts: Sequence[tuple[int, ...]], choose: Callable[[Any], Any], room: int) -> list[Completion]:
         import torch
 
-        batch = Batch(self, self.model, prompts)
+        this: Any = self
+        batch = Batch(this, self.model, prompts)
         tokens: list[list[int]] = [[] for _ in prompts]
         rows = list(range(len(prompts)))
         for step in range(room):

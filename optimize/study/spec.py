@@ -186,7 +186,8 @@ class SamplerSpec(_Strict):
         from querywright.optimize.study.sampling import make_sampler
 
         try:
-            make_sampler(self, 0)
+            this: Any = self
+            make_sampler(this, 0)
         except InputError as error:
             raise ValueError(str(error)) from None
         return self

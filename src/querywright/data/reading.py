@@ -160,7 +160,8 @@ def read_passages(
         DataError: Everything that is wrong, with file, line, column, what was found and what was expected.
     """
     if isinstance(source, list | tuple) and source and all(isinstance(one, Passage) for one in source):
-        return list(source[: check_limit(limit)])
+        given: Any = source
+        return list(given[: check_limit(limit)])
     table = Table(PASSAGE_COLUMNS, columns, PASSAGE_NAMES)
     found: dict[str, tuple[str, Passage]] = {}
     n_rows = 0

@@ -117,12 +117,13 @@ def as_lm(
     """
     if not isinstance(lm, dspy.BaseLM):
         raise ModelError(f"lm must be a dspy.LM or the name of one, such as openai/gpt-4o-mini, but got {lm!r:.80}")
-    engine = getattr(lm, "engine", None)
+    ready: Any = lm
+    engine = getattr(ready, "engine", None)
     if isinstance(engine, LMEngine):
         if store is None or engine.store is not None:
-            return lm
+            return ready
         engine = engine.with_store(store)
-        return lm.copy(engine=engine, async_engine=AsyncLMEngine(engine))
+        return ready.copy(engine=engine, async_engine=AsyncLMEngine(engine))
     inner = OwnEngine(lm)
     engine = LMEngine(
         inner, identity=inner.identity, store=store, ledger=ledger, limits=limits, budget=budget, price=inner.price,

@@ -47,7 +47,9 @@ class RemoteEngine:
         self.identity = f"{name} at {place_of(api_base)}"
         self.secrets = secrets_of(api_base, api_key)
         self._name = name
-        client = {key: value for key, value in {"api_base": api_base, "api_key": api_key}.items() if value}
+        client: dict[str, Any] = {
+            key: value for key, value in {"api_base": api_base, "api_key": api_key}.items() if value
+        }
         try:
             try:
                 known = dspy.LM(name, engine="lm15", timeout=timeout, **client)

@@ -194,7 +194,7 @@ class Store:
         """
         from sqlalchemy.exc import SQLAlchemyError
 
-        cause: BaseException | None = None
+        cause: Any = None
         with self._turn:
             while True:
                 try:

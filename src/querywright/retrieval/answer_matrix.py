@@ -310,5 +310,5 @@ def _solved(cells: csr_array, known: csr_array, other: Floats, ridge: float) -> 
     rank = other.shape[1]
     products = (other[:, :, None] * other[:, None, :]).reshape(len(other), -1)
     grams = (known @ products).reshape(-1, rank, rank) + ridge * np.eye(rank)
-    solved: Floats = np.linalg.solve(grams, (cells @ other)[..., None])[..., 0]
-    return solved
+    solved = np.linalg.solve(grams, (cells @ other)[..., None])[..., 0]
+    return np.asarray(solved, dtype=np.float64)
