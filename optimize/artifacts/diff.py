@@ -85,7 +85,7 @@ def word_changes(before: str, after: str) -> list[tuple[Kind, str]]:
             if tag == "equal":
                 changes.append(("equal", given))
             else:
-                changes += [("del", taken), ("ins", given)]
+                changes.extend((("del", taken), ("ins", given)))
     return [change for change in changes if change[1]]
 
 

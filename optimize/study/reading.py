@@ -164,9 +164,10 @@ def _problems(error: ValidationError, data: Mapping[str, Any]) -> list[str]:
 def _steps(loc: tuple[str | int, ...], data: Any) -> Iterator[str]:
     """The path of an error without the names of the types that were tried."""
     for step in loc:
+        inner: Any = data
         inside = isinstance(data, list) and isinstance(step, int) and step < len(data)
         if inside or (isinstance(data, Mapping) and step in data):
-            data = data[step]
+            data = inner[step]
             yield str(step)
 
 

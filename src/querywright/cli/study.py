@@ -21,8 +21,8 @@ from querywright.workspace import Workspace, lm_failures
 
 if TYPE_CHECKING:
     from querywright.optimize.study.data import CheckedStudy
-    from querywright.optimize.study.engine import Snapshot
     from querywright.optimize.study.spec import StudySpec
+    from querywright.optimize.study.types import Snapshot
 
 REPORT = "report.html"
 
