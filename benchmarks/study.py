@@ -183,7 +183,7 @@ def overhead(site: Site, options: argparse.Namespace, show: Callable[[str], None
     found = {}
     show("\noverhead: share of a trial beside its LM calls, one question at a time (aim: 5 %)")
     for name, techniques, sampler in (("plain", plain, "grid"), ("rag_fusion", fusion, "tpe")):
-        changes = {**READING, "techniques": techniques, "trials": count, "sampler": {"name": sampler}}
+        changes = {**READING, "techniques": techniques, "fixed": {}, "trials": count, "sampler": {"name": sampler}}
         with searching() as searched:
             ran = run(site, f"overhead-{name}", site.asked[: options.worker_questions], changes)
         asking = [one for one in ran.walls[2:] if one.calls]  # the first ones open what is opened once

@@ -17,7 +17,7 @@ from querywright.optimize.study.building import (
     variants_of,
 )
 from querywright.optimize.study.objectives import objective_named
-from querywright.optimize.study.spec import PLAIN, KnobRange, StudySpec
+from querywright.optimize.study.spec import BUDGET, PLAIN, KnobRange, StudySpec
 from querywright.programs import takes_rewriter, technique_class
 from querywright.programs.hyperparameters import Knob
 
@@ -41,7 +41,8 @@ def _knobs(spec: StudySpec, name: str, declared: Mapping[str, Knob]) -> list[str
         if key not in declared:
             found.append(f"{where}: {unknown(f'knob of {name}', key, declared)}")
             continue
-        if key in spec.fixed:
+        freed = "fixed" in spec.model_fields_set and spec.fixed.get(key) == BUDGET  # by ``fixed: {}``, filled in since
+        if key in spec.fixed and not (key == "max_passages" and freed):
             more = "; for another budget write fixed: {}" if key == "max_passages" else ""
             found.append(f"{where}: stands under fixed as well ({spec.fixed[key]!r}); give it in one place{more}")
         default = declared[key].default
