@@ -44,12 +44,12 @@ class WordModel:
         return rows
 
 
-@pytest.fixture
-def word_model(monkeypatch: pytest.MonkeyPatch) -> type[WordModel]:
+@pytest.fixture(scope="module")
+def word_model() -> Iterator[type[WordModel]]:
     """Stands behind every embedder; ``loaded`` tells whether one was needed."""
-    monkeypatch.setattr("querywright.models.embedder._loader", lambda *_: WordModel)
-    WordModel.loaded.clear()
-    return WordModel
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("querywright.models.embedder._loader", lambda *_: WordModel)
+        yield WordModel
 
 
 @pytest.fixture(scope="session")

@@ -8,8 +8,12 @@ import io
 import json
 import os
 import random
+import signal
 import sqlite3
+import subprocess
+import sys
 import tarfile
+import time
 
 import numpy as np
 import pytest
@@ -28,7 +32,7 @@ from querywright.retrieval.index import build_collection
 
 
 @pytest.fixture(scope="module")
-def file(built, tmp_path_factory):
+def file(built, word_model, tmp_path_factory):
     home, artifact = built()
     out = tmp_path_factory.mktemp("packed") / "x.qw"
     pack(artifact, out, home=home)
@@ -319,3 +323,25 @@ sys.stdin.readline()
 for turn in range(1000):
     unpack(Path(sys.argv[1]), Path(sys.argv[2]), home=Path(f"{sys.argv[3]}{turn}"))
 """
+
+
+@pytest.mark.slow
+def test_killed_while_it_unpacks_nothing_is_half_there(file, tmp_path, word_model, make_lm):
+    child = subprocess.Popen(
+        [sys.executable, "-c", KILLED, str(file), str(tmp_path / "a"), str(tmp_path / "home")],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    with child:
+        assert child.stdout.readline() == "ready\n"
+        child.stdin.write("\n")
+        child.stdin.flush()
+        time.sleep(1.0)
+        child.send_signal(signal.SIGKILL)
+    homes = sorted(tmp_path.glob("home*"))
+    assert homes
+    for home in homes:
+        assert set(list_collections(home)) <= {"cards"}  # what is there is whole
+        unpack(file, tmp_path / "a", home=home)
+        assert not list(home.glob(".unpacking-*"))
+        load(tmp_path / "a", lm=make_lm(), home=home, verify=True)
+        open_store(home).close()
