@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 from dspy.utils.exceptions import AdapterParseError, LMError
 
 from querywright.errors import InputError, PromptTooLongError, QuerywrightError
-from querywright.optimize.pool import DeadlineError
+from querywright.optimize.pool import DeadlineError, bounded_map
+
+if TYPE_CHECKING:
+    from querywright.optimize.evaluate import Progress
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 class FailedElsewhereError(Exception):
-    """A failure in another process.
+    """A failure in another process: its kind, as ``failure_kind`` gave it there, and what it said."""
 
-    Args:
-        kind: As ``failure_kind`` gave it there.
-        message: What the failure said.
-    """
-
-    def __init__(self, kind: str, message: str) -> None:
-        super().__init__(message)
-        self.kind = kind
+    def __str__(self) -> str:
+        return str(self.args[1])
 
 
 class TooManyFailuresError(QuerywrightError):
@@ -53,11 +55,9 @@ class Failures:
     def __init__(self, name: str, total: int, share: float, what: str = "questions") -> None:
         if not 0 <= share <= 1:
             raise InputError(f"max_failures is a share from 0 to 1, but got {share}")
-        self._name = name
-        self._total = total
-        self._what = what
+        self._name, self._total, self._what = name, total, what
         self.allowed = max(1, math.floor(share * total)) if share else 0
-        self._kinds: Counter[str] = Counter()
+        self.kinds: Counter[str] = Counter()
         self._messages: list[str] = []
 
     def add(self, question_id: str, error: Exception) -> str:
@@ -70,28 +70,48 @@ class Failures:
         kind = failure_kind(error)
         if kind is None:
             raise error
-        self._kinds[kind] += 1
+        self.kinds[kind] += 1
         self._messages.append(f"{question_id}: {kind}: {error}")
         failed = len(self._messages)
         if failed > self.allowed:
             raise TooManyFailuresError(
                 f"{failed} of {self._total} {self._what} failed in {self._name!r}, more than the {self.allowed} "
                 "allowed; the last ones:\n" + "\n".join(self._messages[-3:]),
-                self._kinds,
+                self.kinds,
             ) from error
         return kind
+
+    def map(
+        self,
+        work: Callable[[T], R],
+        items: Sequence[T],
+        *,
+        id_of: Callable[[T], str],
+        threads: int,
+        deadline: float | None = None,
+        progress: Progress | None = None,
+    ) -> list[R | Exception]:
+        """Apply ``work`` to every item as ``bounded_map`` does, each failure counted; it raises what ``add`` raises."""
+        done = 0
+
+        def on_done(position: int, result: R | Exception) -> None:
+            nonlocal done
+            done += 1
+            if isinstance(result, Exception):
+                self.add(id_of(items[position]), result)
+            if progress is not None:
+                progress(self._name, done, len(items))
+
+        return bounded_map(work, items, threads=threads, deadline=deadline, on_done=on_done)
 
 
 def failure_kind(error: Exception) -> str | None:
     """The kind of a question's failure; None when the whole run must stop for it."""
     if isinstance(error, FailedElsewhereError):
-        return error.kind
+        return str(error.args[0])
     if isinstance(error, PromptTooLongError):
         return "prompt_too_long"
     if isinstance(error, QuerywrightError):
         return None
-    if isinstance(error, DeadlineError):
-        return "deadline"
-    if isinstance(error, AdapterParseError):
-        return "parse"
-    return "lm" if isinstance(error, LMError) else "bug"
+    kinds = ((DeadlineError, "deadline"), (AdapterParseError, "parse"), (LMError, "lm"))
+    return next((kind for of, kind in kinds if isinstance(error, of)), "bug")

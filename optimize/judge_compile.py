@@ -6,6 +6,7 @@ import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import dspy
 
@@ -102,20 +103,16 @@ def compile_judge(
         cases = [one.case for one in part]
         return judge_cases(arm, cases, lm=lm, threads=threads, max_failures=max_failures, name=name, progress=progress)
 
-    scores: dict[str, float] = {}
-    least = 0
-    for name, arm in arms.items():
+    as_it_is = judged_by(judge, dev, f"dev, {AS_IT_IS}")
+    scores = {AS_IT_IS: calibration_of(judge, dev, as_it_is, lm, seed).figures["kappa"].value}
+    for name, arm in list(arms.items())[1:]:
         try:
             found = judged_by(arm, dev, f"dev, {name}")
         except TooManyFailuresError:
-            if name == AS_IT_IS:
-                raise
-            scores[name] = math.nan
-            continue
-        read = sum(label is not None for label in found.labels)
-        least = max(least, read) if name == AS_IT_IS else least
+            found = Judgements((), len(dev))
         # An arm that reads fewer cases than the judge as it is would be scored on easier ones.
-        scores[name] = calibration_of(arm, dev, found, lm, seed).figures["kappa"].value if read >= least else math.nan
+        fewer = _read(found) < _read(as_it_is)
+        scores[name] = math.nan if fewer else calibration_of(arm, dev, found, lm, seed).figures["kappa"].value
     chosen = max(scores, key=lambda name: -math.inf if math.isnan(scores[name]) else scores[name])
     ends = {name: judged_by(arms[name], test, f"test, {name}") for name in dict.fromkeys((AS_IT_IS, chosen))}
     people = [one.label for one in test]
@@ -157,10 +154,10 @@ def _split(
 
 def _with_demonstrations(judge: Judge, train: Sequence[Judged], seed: int) -> dict[str, Judge]:
     """Copies of the judge with sets of demonstrations, each set taken in an order of its own."""
-    short = [one for one in train if _size(judge, one) <= DEMO_CHARS]
+    short = [one for one in train if sum(len(str(part)) for part in judge.shown(one.case).values()) <= DEMO_CHARS]
     arms: dict[str, Judge] = {}
     for position, per_label in enumerate(PER_LABEL):
-        shuffled = sorted(short, key=lambda one, at=position: _hashed(f"{seed}:{at}:{one.digest()}"))  # type: ignore[misc]
+        shuffled = sorted(short, key=partial(_place, f"{seed}:{position}"))
         by_label = {label: [one for one in shuffled if one.label == label][:per_label] for label in judge.SCALE}
         if min(map(len, by_label.values())) < per_label:
             continue
@@ -168,16 +165,16 @@ def _with_demonstrations(judge: Judge, train: Sequence[Judged], seed: int) -> di
         examples = [
             dspy.Example(**judge.shown(one.case), label=one.label).with_inputs(*judge.inputs()) for one in turns
         ]
-        optimizer = dspy.LabeledFewShot(k=len(examples))
         arm = judge.deepcopy()
+        optimizer = dspy.LabeledFewShot(k=len(examples))
         arm.label = optimizer.compile(judge.label.deepcopy(), trainset=examples, sample=False)
         arms[f"{len(examples)} demonstrations ({position + 1})"] = arm
     return arms
 
 
-def _size(judge: Judge, one: Judged) -> int:
-    return sum(len(str(part)) for part in judge.shown(one.case).values())
+def _place(draw: str, one: Judged) -> str:
+    return hashlib.sha256(f"{draw}:{one.digest()}".encode()).hexdigest()
 
 
-def _hashed(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
+def _read(found: Judgements) -> int:
+    return sum(label is not None for label in found.labels)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 
@@ -19,7 +20,6 @@ from querywright.metrics.judges import JUDGES
 from querywright.optimize.program_state import PredictorState, apply_states, predictor_states
 
 NAME = "judge.json"
-FORMAT = 1
 MOST_BYTES = 16 * 2**20
 
 
@@ -28,7 +28,7 @@ class JudgeState(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    format: int
+    format: Literal[1]
     judge: str
     predictors: dict[str, PredictorState]
     calibration: dict[str, JsonValue] | None
@@ -48,16 +48,18 @@ class SavedJudge:
             lm: Name of the LM.
             engine: Its ``lm_digest``.
         """
-        none = f"judge {self.judge.NAME} by {lm}: not calibrated against people"
-        if self.calibration is None:
-            return none
-        if self.calibration.lm != lm:
-            return f"{none} (its calibration is of the LM {self.calibration.lm})"
-        if self.calibration.engine != engine:
-            return f"{none} (its calibration is of {lm} somewhere else, or in another version)"
-        if self.calibration.prompt != self.judge.digest():
-            return f"{none} (its calibration is of another prompt)"
-        return self.calibration.sentence()
+        known = self.calibration
+        if known is None:
+            why = ""
+        elif known.lm != lm:
+            why = f" (its calibration is of the LM {known.lm})"
+        elif known.engine != engine:
+            why = f" (its calibration is of {lm} somewhere else, or in another version)"
+        elif known.prompt != self.judge.digest():
+            why = " (its calibration is of another prompt)"
+        else:
+            return known.sentence()
+        return f"judge {self.judge.NAME} by {lm}: not calibrated against people{why}"
 
 
 def judge_file(path: Path) -> Path:
@@ -81,14 +83,14 @@ def save_judge(path: Path, judge: Judge, calibration: Calibration | None) -> Pat
     """
     file = judge_file(path)
     state = JudgeState(
-        format=FORMAT,
+        format=1,
         judge=judge.NAME,
         predictors=predictor_states(judge),
         calibration=None if calibration is None else calibration.to_json(),
     )
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        write_file(file, (state.model_dump_json(indent=2) + "\n").encode())
+        write_file(file, state.model_dump_json(indent=2) + "\n")
     except OSError as error:
         raise ArtifactError(
             f"the judge {file.name!r} could not be written: {error.strerror}; give another --out"
@@ -119,8 +121,6 @@ def load_judge(path: Path) -> SavedJudge:
         state = JudgeState.model_validate_json(data)
     except ValidationError as error:
         raise ArtifactError(f"{file.name}: {first_problem(error)}; save the judge again") from error
-    if state.format != FORMAT:
-        raise ArtifactError(f"{file.name}: format {state.format}, but this version of querywright reads {FORMAT}")
     if state.judge not in JUDGES:
         raise ArtifactError(f"{file.name}: {unknown('judge', state.judge, JUDGES)}")
     judge = JUDGES[state.judge]()

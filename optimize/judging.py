@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 import dspy
 
@@ -14,12 +13,9 @@ from querywright.metrics.calibration import Calibration, calibration
 from querywright.metrics.guideline import Guideline, Guidelines, GuidelineWriter, write_guideline
 from querywright.metrics.judge import Judge
 from querywright.models.lm import lm_digest
-from querywright.optimize.evaluate import Progress, asking
+from querywright.optimize.dspy_context import asking
+from querywright.optimize.evaluate import Progress
 from querywright.optimize.failures import Failures
-from querywright.optimize.pool import bounded_map
-
-T = TypeVar("T")
-R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +60,15 @@ def judge_cases(
         TooManyFailuresError: More cases failed than allowed.
         DataError: A case lacks what the judge needs.
     """
-    called = name or judge.NAME
-    failures = Failures(called, len(cases), max_failures, what="judgements")
 
     def ask(case: Case) -> str | None:
         with asking(lm):
             return judge.label_of(case)
 
-    found = _each(ask, cases, called, failures, lambda case: case.question.id, threads, deadline, progress)
+    failures = Failures(name or judge.NAME, len(cases), max_failures, what="judgements")
+    found = failures.map(
+        ask, cases, id_of=lambda case: case.question.id, threads=threads, deadline=deadline, progress=progress
+    )
     labels = tuple(None if isinstance(one, Exception) else one for one in found)
     return Judgements(labels, sum(isinstance(one, Exception) for one in found))
 
@@ -99,8 +96,9 @@ def calibrate(
 
     It raises what ``judge_cases`` raises.
     """
-    cases = [one.case for one in judged]
-    found = judge_cases(judge, cases, lm=lm, threads=threads, max_failures=max_failures, progress=progress)
+    found = judge_cases(
+        judge, [one.case for one in judged], lm=lm, threads=threads, max_failures=max_failures, progress=progress
+    )
     return calibration_of(judge, judged, found, lm, seed)
 
 
@@ -134,42 +132,19 @@ def freeze_guidelines(
     """
     missing = [(question, sources) for question, sources in questions if not frozen.holds(question, sources)]
     writer = GuidelineWriter()
-    failures = Failures("guidelines", len(missing), max_failures)
 
     def write(one: tuple[Question, Sequence[Passage]]) -> Guideline | None:
         with asking(lm):
             return write_guideline(writer, *one, lm=lm.model)
 
-    found = _each(write, missing, "guidelines", failures, lambda one: one[0].id, threads, 300.0, progress)
+    failures = Failures("guidelines", len(missing), max_failures)
+    found = failures.map(
+        write, missing, id_of=lambda one: one[0].id, threads=threads, deadline=300.0, progress=progress
+    )
     new = {q.id: made for (q, _), made in zip(missing, found, strict=True) if isinstance(made, Guideline)}
     return frozen.with_new(new)
 
 
-def _each(
-    work: Callable[[T], R],
-    items: Sequence[T],
-    name: str,
-    failures: Failures,
-    id_of: Callable[[T], str],
-    threads: int,
-    deadline: float | None,
-    progress: Progress | None,
-) -> list[R | Exception]:
-    """The results in order; failures are counted, and stop the run as they do everywhere."""
-    done = 0
-
-    def on_done(position: int, result: R | Exception) -> None:
-        nonlocal done
-        done += 1
-        if isinstance(result, Exception):
-            failures.add(id_of(items[position]), result)
-        if progress is not None:
-            progress(name, done, len(items))
-
-    return bounded_map(work, items, threads=threads, deadline=deadline, on_done=on_done)
-
-
 def calibration_of(judge: Judge, judged: Sequence[Judged], found: Judgements, lm: dspy.LM, seed: int) -> Calibration:
     """The calibration that judgements of these cases make."""
-    known = {"lm": lm.model, "engine": lm_digest(lm)}
-    return calibration(judge, judged, found.labels, failed=found.failed, seed=seed, **known)
+    return calibration(judge, judged, found.labels, failed=found.failed, seed=seed, lm=lm.model, engine=lm_digest(lm))

@@ -25,6 +25,7 @@ from querywright.errors import InputError, OutageError, PromptTooLongError, Quer
 from querywright.metrics.dspy_metrics import Metric
 from querywright.optimize.dspy_context import asking
 from querywright.optimize.failures import Failures, failure_kind
+from querywright.optimize.quiet import quiet_optuna
 from querywright.programs import RAG
 from querywright.programs.hyperparameters import Value
 
@@ -60,16 +61,12 @@ class Work:
     seed: int
     threads: int
     max_failures: float
-    runs: int
+    runs: int = 0
     progress: Callable[[int, int], None] | None = None
 
     def number(self, *names: str) -> int:
         """A seed for something, other than that for anything else; never 0, which DSPy takes for none."""
         return 1 + _hashed(":".join([str(self.seed), self.name, *names])) % (2**31 - 2)
-
-    def given(self, *names: str) -> dict[str, Any]:
-        """Some of the arguments."""
-        return {name: self.arguments[name] for name in names}
 
     @property
     def prefix(self) -> str:
@@ -130,13 +127,10 @@ class Work:
         """
         watch = _Watch(self, metric)
         lm = DrawnLM(self.lm, self.number("draws"), watch.stop)
-        settings = {
-            "callbacks": [*dspy.settings.callbacks, watch],
-            "max_errors": _NO_LIMIT,
-            "num_threads": self.threads,
-        }
+        callbacks = [*dspy.settings.callbacks, watch]
+        settings = dspy.context(callbacks=callbacks, max_errors=_NO_LIMIT, num_threads=self.threads)
         try:
-            with asking(lm), dspy.context(**settings), _quiet():
+            with asking(lm), settings, _quiet():
                 yield watch.scored
         except _StopError:
             pass
@@ -199,7 +193,16 @@ class DrawnLM(dspy.LM):
             try:
                 outputs += super().__call__(prompt, messages=messages, **own)
             except LMError as error:
-                self._stop(_outage(error) if is_retryable_lm_error(error) and not _is_in_program() else error)
+                in_program = any(isinstance(module, RAG) for module in dspy.settings.caller_modules or ())
+                if in_program or not is_retryable_lm_error(error):
+                    self._stop(error)  # failures of the program are counted by question
+                    raise
+                self._stop(
+                    OutageError(
+                        f"the LM failed while instructions were written, after all attempts: {error}. Check the "
+                        "model's service and run again: answers received so far are kept"
+                    )
+                )
                 raise
         return outputs
 
@@ -308,30 +311,20 @@ def _examples(questions: Sequence[Question], seed: int | str) -> list[Any]:
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Keep an optimizer's progress bars, prints and warnings, and its logging of examples, off the terminal."""
-    loggers = [logging.getLogger(name) for name in ("dspy", "optuna")]
-    before = [logger.level for logger in loggers]
-    output = io.StringIO()
+    logger = logging.getLogger("dspy")
+    before, output = logger.level, io.StringIO()
     try:
-        for logger in loggers:
-            logger.setLevel(logging.CRITICAL + 1)
-        with contextlib.redirect_stderr(output), contextlib.redirect_stdout(output), warnings.catch_warnings():
+        logger.setLevel(logging.CRITICAL + 1)
+        with (
+            quiet_optuna(),
+            contextlib.redirect_stderr(output),
+            contextlib.redirect_stdout(output),
+            warnings.catch_warnings(),
+        ):
             warnings.simplefilter("ignore")
             yield
     finally:
-        for logger, level in zip(loggers, before, strict=True):
-            logger.setLevel(level)
-
-
-def _is_in_program() -> bool:
-    """Whether a request belongs to a run of the program, whose failures are counted by question."""
-    return any(isinstance(module, RAG) for module in dspy.settings.caller_modules or ())
-
-
-def _outage(error: LMError) -> OutageError:
-    return OutageError(
-        f"the LM failed while instructions were written, after all attempts: {error}. Check the model's service and "
-        "run again: answers received so far are kept"
-    )
+        logger.setLevel(before)
 
 
 def _hashed(text: str) -> int:

@@ -1,27 +1,23 @@
-"""The optimizers of a study by name, each with its own arguments, passed through to DSPy's class."""
+"""The optimizers of a study by name: DSPy's teleprompters, each with its own arguments, passed through to its class."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import dspy
+from dspy.teleprompt import BootstrapFewShotWithOptuna
+from dspy.utils.exceptions import AdapterParseError, LMError
 
 from querywright.data.types import Question
 from querywright.errors import InputError, TechniqueError, unknown
 from querywright.metrics.dspy_metrics import Metric
 from querywright.metrics.feedback import feedback_metric
-from querywright.optimize.optimizer_run import Work, halves
-from querywright.optimize.optimizers_demos import (
-    bootstrap_few_shot,
-    bootstrap_optuna,
-    ensemble,
-    knn_few_shot,
-    labelled_few_shot,
-    random_search,
-)
-from querywright.optimize.optimizers_instructions import copro, gepa, mipro, simba
+from querywright.models.adapter import PromptAdapter
+from querywright.optimize.optimizer_run import OptimizerError, Work, demonstrations, halves
+from querywright.optimize.program_state import shaped
 from querywright.programs import RAG, Ensemble
 from querywright.programs.ensemble import MOST_MEMBERS
 from querywright.programs.hyperparameters import Knob, Value
@@ -36,15 +32,12 @@ _DEMOS = Knob("max_bootstrapped_demos", 2, "demonstrations of each predictor", l
 _CANDIDATES = Knob("num_candidate_programs", 4, "sets of demonstrations that are tried", low=1, high=64)
 _TEMPERATURE = Knob("init_temperature", 1.0, "temperature at which instructions are written", low=0.0, high=2.0)
 
+_OURS = {_THRESHOLD.name, _VALIDATION.name}
+"""Arguments that are looked at here, not by DSPy's class."""
 
-@dataclass(frozen=True, slots=True)
-class Bound:
-    """What an optimizer takes, at most.
 
-    Args:
-        runs: Runs of the program over one question.
-        proposals: LM calls beside those of the program, which write instructions and what they rest on.
-    """
+class Bound(NamedTuple):
+    """What an optimizer takes at most: runs over one question, and further LM calls, which write instructions."""
 
     runs: int
     proposals: int = 0
@@ -63,7 +56,7 @@ class Optimizer:
     """
 
     compile: Callable[[Work], RAG]
-    bound: Callable[[int, int, Mapping[str, Any]], Bound]
+    bound: Callable[[int, int, Arguments], Bound]
     options: tuple[Knob, ...]
     late: bool = True
 
@@ -119,31 +112,139 @@ class Optimizer:
         return len(learn), len(choose)
 
 
-def _choosing(n_train: int, given: Mapping[str, Any]) -> tuple[int, int]:
+OPTIMIZERS: dict[str, Optimizer] = {}
+"""By name. Those that choose between prompts keep a part of the training questions for it; dev and test are never seen.
+Demonstrations come from runs that reach ``metric_threshold``."""
+
+
+def _optimizer(
+    bound: Callable[[int, int, Arguments], Bound], *options: Knob, late: bool = True
+) -> Callable[[Callable[[Work], RAG]], Callable[[Work], RAG]]:
+    """Enters an optimizer under its name."""
+
+    def enter(way: Callable[[Work], RAG]) -> Callable[[Work], RAG]:
+        OPTIMIZERS[way.__name__] = Optimizer(way, bound, options, late)
+        return way
+
+    return enter
+
+
+def _once(n: int, predictors: int, given: Arguments) -> Bound:
+    return Bound(n * given["max_rounds"] * given.get("size", 1))
+
+
+def _choosing(n_train: int, given: Arguments) -> tuple[int, int]:
     """Questions to learn from and to choose on."""
     kept = min(max(1, round(n_train * (1 - given["validation"]))), max(1, n_train - 1))
     return kept, n_train - kept
 
 
-def _random_bound(n: int, predictors: int, given: Mapping[str, Any]) -> Bound:
+@_optimizer(lambda n, predictors, given: Bound(0), Knob("k", 4, "labelled questions shown", low=1, high=64), late=False)
+def labelled_few_shot(work: Work) -> RAG:
+    """DSPy's ``LabeledFewShot``: training questions as they are labelled. No LM call."""
+    optimizer = dspy.LabeledFewShot(k=int(work.arguments["k"]))
+    program = work.with_prompts_of(optimizer.compile(work.student(), trainset=work.examples()))
+    if not _shown(work, program):
+        raise OptimizerError(
+            f"labelled_few_shot found nothing to show: no predictor of {work.program.technique.NAME} (part "
+            f"{work.part}) writes what a question is labelled with; use bootstrap_few_shot"
+        )
+    return program
+
+
+@_optimizer(_once, _DEMOS, _LABELLED, _ROUNDS, _THRESHOLD, late=False)
+def bootstrap_few_shot(work: Work) -> RAG:
+    """DSPy's ``BootstrapFewShot``."""
+    return _bootstrapped(work, int(work.arguments["max_bootstrapped_demos"]))
+
+
+@_optimizer(
+    _once,
+    Knob("k", 2, "demonstrations shown with each question", low=1, high=32),
+    Knob("pool", 64, "demonstrations kept at most", low=1, high=512),
+    _ROUNDS,
+    _THRESHOLD,
+    late=False,
+)
+def knn_few_shot(work: Work) -> RAG:
+    """What DSPy's ``KNNFewShot`` does, as a program that can be saved: all traces are kept, the nearest are shown."""
+    found = _bootstrapped(work, min(len(work.train), int(work.arguments["pool"])))
+    return shaped(found, nearest=int(work.arguments["k"]), members=0)
+
+
+def _random_bound(n: int, predictors: int, given: Arguments) -> Bound:
     learn, choose = _choosing(n, given)
     tried = given["num_candidate_programs"]
     return Bound((tried + 1) * learn * given["max_rounds"] + (tried + 3) * choose)
 
 
-def _optuna_bound(n: int, predictors: int, given: Mapping[str, Any]) -> Bound:
+@_optimizer(_random_bound, _CANDIDATES, _DEMOS, _LABELLED, _ROUNDS, _THRESHOLD, _VALIDATION)
+def random_search(work: Work) -> RAG:
+    """DSPy's ``BootstrapFewShotWithRandomSearch``."""
+    return _compiled(work, dspy.BootstrapFewShotWithRandomSearch, work.scores_or_accepts, num_threads=work.threads)
+
+
+def _optuna_bound(n: int, predictors: int, given: Arguments) -> Bound:
     learn, choose = _choosing(n, given)
     return Bound(learn * given["max_rounds"] + given["num_candidate_programs"] * choose)
 
 
-def _copro_bound(n: int, predictors: int, given: Mapping[str, Any]) -> Bound:
+@_optimizer(
+    _optuna_bound,
+    _CANDIDATES,
+    Knob("max_demos", 4, "demonstrations of each predictor, one of which is chosen", low=1, high=32),
+    _LABELLED,
+    _ROUNDS,
+    _THRESHOLD,
+    _VALIDATION,
+)
+def bootstrap_optuna(work: Work) -> RAG:
+    """DSPy's ``BootstrapFewShotWithOptuna``, with a seed, in memory."""
+    return _compiled(work, _SeededOptuna, work.scores_or_accepts, num_threads=work.threads, seed=work.number("optuna"))
+
+
+class _SeededOptuna(BootstrapFewShotWithOptuna):
+    """DSPy's optimizer with a seeded sampler; a predictor that no run asked has nothing to choose from."""
+
+    def compile(self, student: Any, *, max_demos: int, trainset: list[Any], valset: list[Any], seed: int) -> Any:
+        import optuna
+
+        self.trainset, self.valset, self.student = trainset, valset, student.reset_copy()
+        bootstrap = dspy.BootstrapFewShot(
+            metric=self.metric,
+            max_bootstrapped_demos=max_demos,
+            max_labeled_demos=self.max_labeled_demos,
+            max_rounds=self.max_rounds,
+        )
+        self.compiled_teleprompter = bootstrap.compile(self.student, trainset=trainset)
+        for predictor in self.compiled_teleprompter.predictors():
+            # An empty one is shown nowhere, but can be chosen.
+            predictor.demos = demonstrations(predictor, predictor.demos) or [{}]
+        study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=seed))
+        study.optimize(self.objective, n_trials=self.num_candidate_sets)
+        return study.best_trial.user_attrs["program"]
+
+
+def _copro_bound(n: int, predictors: int, given: Arguments) -> Bound:
     """At depth d each predictor's candidates of all depths so far are scored on all questions."""
     breadth, depth = given["breadth"], given["depth"]
     scored = predictors * breadth * depth * (depth + 1) // 2
     return Bound(scored * n, predictors * (breadth * depth - 1))
 
 
-def _mipro_bound(n: int, predictors: int, given: Mapping[str, Any]) -> Bound:
+@_optimizer(
+    _copro_bound,
+    Knob("breadth", 3, "instructions of each predictor at each depth", low=2, high=20),
+    Knob("depth", 2, "times that instructions are proposed", low=1, high=10),
+    _TEMPERATURE,
+)
+def copro(work: Work) -> RAG:
+    """DSPy's ``COPRO``: instructions proposed by the LM and scored on all training questions."""
+    quietly = {"num_threads": work.threads, "display_progress": False, "display_table": 0}
+    return _compiled(work, dspy.COPRO, work.score, eval_kwargs=quietly)
+
+
+def _mipro_bound(n: int, predictors: int, given: Arguments) -> Bound:
     learn, choose = _choosing(n, given)
     sets = max(1, given["num_candidates"] - 1)
     full = given["num_trials"] // given["minibatch_full_eval_steps"] + 2 if given["minibatch"] else 0
@@ -153,127 +254,193 @@ def _mipro_bound(n: int, predictors: int, given: Mapping[str, Any]) -> Bound:
     return Bound(runs, summary + each * max(3, given["num_candidates"]) * predictors)
 
 
-def _simba_bound(n: int, predictors: int, given: Mapping[str, Any]) -> Bound:
+@_optimizer(
+    _mipro_bound,
+    Knob("num_candidates", 3, "instructions, and demonstration sets, of each predictor", low=2, high=20),
+    Knob("num_trials", 6, "combinations that are tried", low=1, high=200),
+    _DEMOS,
+    _LABELLED,
+    Knob("minibatch", False, "whether a combination is tried on some questions only, at first"),
+    Knob("minibatch_size", 35, "how many these are", low=1, high=1000),
+    Knob("minibatch_full_eval_steps", 5, "combinations between two runs over all", low=1, high=100),
+    Knob("program_aware_proposer", False, "whether the source code of the program is shown"),
+    Knob("data_aware_proposer", True, "whether the training questions are summed up"),
+    Knob("tip_aware_proposer", True, "whether a tip is given on how to write"),
+    Knob("fewshot_aware_proposer", True, "whether demonstrations are shown"),
+    Knob("view_data_batch_size", 5, "questions summed up at a time", low=1, high=50),
+    _TEMPERATURE,
+    _THRESHOLD,
+    _VALIDATION,
+)
+def mipro(work: Work) -> RAG:
+    """DSPy's ``MIPROv2``: instructions and demonstrations chosen together; nothing is written to a disk."""
+    _, choose = _choosing(len(work.train), work.arguments)
+    batch = min(int(work.arguments["minibatch_size"]), choose)
+    minibatch = bool(work.arguments["minibatch"]) and batch < choose
+    return _compiled(
+        work,
+        dspy.MIPROv2,
+        work.scores_or_accepts,
+        auto=None,
+        seed=work.number("mipro"),
+        num_threads=work.threads,
+        track_stats=False,
+        log_dir=None,
+        minibatch=minibatch,
+        minibatch_size=batch,
+    )
+
+
+def _simba_bound(n: int, predictors: int, given: Arguments) -> Bound:
     batch, tried, steps = min(given["bsize"], n), given["num_candidates"], given["max_steps"]
     each = batch * tried + batch * (tried + 1)
     return Bound(steps * each + (min(steps, tried) + 1) * n, steps * min(batch, tried + 1))
 
 
-def _gepa_bound(n: int, predictors: int, given: Mapping[str, Any]) -> Bound:
+@_optimizer(
+    _simba_bound,
+    Knob("bsize", 4, "questions of a step", low=1, high=256),
+    Knob("num_candidates", 3, "programs that are tried in a step", low=2, high=20),
+    Knob("max_steps", 2, "steps", low=1, high=50),
+    Knob("max_demos", 2, "demonstrations of each predictor", low=0, high=32),
+    Knob("demo_input_field_maxlen", 20_000, "characters of a demonstration's input", low=1, high=100_000),
+    Knob("temperature_for_sampling", 0.2, "how often worse programs are run", low=0.01, high=10.0),
+    Knob("temperature_for_candidates", 0.2, "how often worse programs are built on", low=0.01, high=10.0),
+)
+def simba(work: Work) -> RAG:
+    """DSPy's ``SIMBA``: rules and demonstrations from runs of the same question that went better and worse."""
+    batch = min(int(work.arguments["bsize"]), len(work.train))
+    return _compiled(work, dspy.SIMBA, work.score, bsize=batch, num_threads=work.threads, seed=work.number("simba"))
+
+
+def _gepa_bound(n: int, predictors: int, given: Arguments) -> Bound:
     """The round that is under way when the limit is met is ended: two small batches and all that is chosen on."""
     _, choose = _choosing(n, given)
     runs = max(given["max_metric_calls"], choose) + 2 * given["reflection_minibatch_size"] + choose
     return Bound(runs, 2 * (runs // max(1, given["reflection_minibatch_size"]) + 1))
 
 
-OPTIMIZERS: Mapping[str, Optimizer] = {
-    one.name: one
-    for one in (
-        Optimizer(
-            labelled_few_shot,
-            lambda n, predictors, given: Bound(0),
-            (Knob("k", 4, "labelled questions shown", low=1, high=64),),
-            late=False,
-        ),
-        Optimizer(
-            bootstrap_few_shot,
-            lambda n, predictors, given: Bound(n * given["max_rounds"]),
-            (_DEMOS, _LABELLED, _ROUNDS, _THRESHOLD),
-            late=False,
-        ),
-        Optimizer(
-            knn_few_shot,
-            lambda n, predictors, given: Bound(n * given["max_rounds"]),
-            (
-                Knob("k", 2, "demonstrations shown with each question", low=1, high=32),
-                Knob("pool", 64, "demonstrations kept at most", low=1, high=512),
-                _ROUNDS,
-                _THRESHOLD,
-            ),
-            late=False,
-        ),
-        Optimizer(random_search, _random_bound, (_CANDIDATES, _DEMOS, _LABELLED, _ROUNDS, _THRESHOLD, _VALIDATION)),
-        Optimizer(
-            bootstrap_optuna,
-            _optuna_bound,
-            (
-                _CANDIDATES,
-                Knob("max_demos", 4, "demonstrations of each predictor, one of which is chosen", low=1, high=32),
-                _LABELLED,
-                _ROUNDS,
-                _THRESHOLD,
-                _VALIDATION,
-            ),
-        ),
-        Optimizer(
-            copro,
-            _copro_bound,
-            (
-                Knob("breadth", 3, "instructions of each predictor at each depth", low=2, high=20),
-                Knob("depth", 2, "times that instructions are proposed", low=1, high=10),
-                _TEMPERATURE,
-            ),
-        ),
-        Optimizer(
-            mipro,
-            _mipro_bound,
-            (
-                Knob("num_candidates", 3, "instructions, and demonstration sets, of each predictor", low=2, high=20),
-                Knob("num_trials", 6, "combinations that are tried", low=1, high=200),
-                _DEMOS,
-                _LABELLED,
-                Knob("minibatch", False, "whether a combination is tried on some questions only, at first"),
-                Knob("minibatch_size", 35, "how many these are", low=1, high=1000),
-                Knob("minibatch_full_eval_steps", 5, "combinations between two runs over all", low=1, high=100),
-                Knob("program_aware_proposer", False, "whether the source code of the program is shown"),
-                Knob("data_aware_proposer", True, "whether the training questions are summed up"),
-                Knob("tip_aware_proposer", True, "whether a tip is given on how to write"),
-                Knob("fewshot_aware_proposer", True, "whether demonstrations are shown"),
-                Knob("view_data_batch_size", 5, "questions summed up at a time", low=1, high=50),
-                _TEMPERATURE,
-                _THRESHOLD,
-                _VALIDATION,
-            ),
-        ),
-        Optimizer(
-            simba,
-            _simba_bound,
-            (
-                Knob("bsize", 4, "questions of a step", low=1, high=256),
-                Knob("num_candidates", 3, "programs that are tried in a step", low=2, high=20),
-                Knob("max_steps", 2, "steps", low=1, high=50),
-                Knob("max_demos", 2, "demonstrations of each predictor", low=0, high=32),
-                Knob("demo_input_field_maxlen", 20_000, "characters of a demonstration's input", low=1, high=100_000),
-                Knob("temperature_for_sampling", 0.2, "how often worse programs are run", low=0.01, high=10.0),
-                Knob("temperature_for_candidates", 0.2, "how often worse programs are built on", low=0.01, high=10.0),
-            ),
-        ),
-        Optimizer(
-            gepa,
-            _gepa_bound,
-            (
-                Knob("max_metric_calls", 60, "runs of the program over a question", low=1, high=100_000),
-                Knob("reflection_minibatch_size", 3, "questions that an instruction is written from", low=1, high=50),
-                Knob("candidate_selection_strategy", "pareto", "what is built on", choices=("pareto", "current_best")),
-                Knob("component_selector", "round_robin", "which predictors change", choices=("round_robin", "all")),
-                Knob("use_merge", False, "whether two good programs are put together"),
-                Knob("max_merge_invocations", 5, "how often", low=0, high=100),
-                Knob("skip_perfect_score", True, "whether questions that went well are passed over"),
-                Knob("add_format_failure_as_feedback", False, "whether unreadable answers are shown as well"),
-                Knob("temperature", 1.0, "temperature at which instructions are written", low=0.0, high=2.0),
-                Knob("max_chars", 2000, "characters of an instruction", low=50, high=50_000),
-                _VALIDATION,
-            ),
-        ),
-        Optimizer(
-            ensemble,
-            lambda n, predictors, given: Bound(n * given["size"] * given["max_rounds"]),
-            (Knob("size", 3, "programs in it", low=2, high=MOST_MEMBERS), _DEMOS, _ROUNDS, _THRESHOLD),
-        ),
-    )
-}
-"""By name. Those that choose between prompts keep a part of the training questions for it; dev and test are never seen.
-Demonstrations come from runs that reach ``metric_threshold``."""
+@_optimizer(
+    _gepa_bound,
+    Knob("max_metric_calls", 60, "runs of the program over a question", low=1, high=100_000),
+    Knob("reflection_minibatch_size", 3, "questions that an instruction is written from", low=1, high=50),
+    Knob("candidate_selection_strategy", "pareto", "what is built on", choices=("pareto", "current_best")),
+    Knob("component_selector", "round_robin", "which predictors change", choices=("round_robin", "all")),
+    Knob("use_merge", False, "whether two good programs are put together"),
+    Knob("max_merge_invocations", 5, "how often", low=0, high=100),
+    Knob("skip_perfect_score", True, "whether questions that went well are passed over"),
+    Knob("add_format_failure_as_feedback", False, "whether unreadable answers are shown as well"),
+    Knob("temperature", 1.0, "temperature at which instructions are written", low=0.0, high=2.0),
+    Knob("max_chars", 2000, "characters of an instruction", low=50, high=50_000),
+    _VALIDATION,
+)
+def gepa(work: Work) -> RAG:
+    """DSPy's ``GEPA``: instructions written from feedback in words; nothing is written to a disk."""
+    learn, _ = _choosing(len(work.train), work.arguments)
+    batch = min(int(work.arguments["reflection_minibatch_size"]), learn)
+    quietly = {"log_dir": None, "track_stats": False, "warn_on_score_mismatch": False}
+    settings = {"num_threads": work.threads, "seed": work.number("gepa"), "reflection_minibatch_size": batch}
+    return _compiled(work, _AskingGEPA, work.feedback, **settings, **quietly)
+
+
+class _AskingGEPA(dspy.GEPA):
+    """DSPy's optimizer, whose proposals are asked for as all else is; where one fails, a round goes without."""
+
+    def __init__(self, metric: Any, temperature: float, max_chars: int, **options: Any) -> None:
+        from dspy.teleprompt.gepa.instruction_proposal import InstructionProposer
+
+        base: Any = InstructionProposer
+
+        class Proposer(base):
+            def __call__(self, *given: Any, **named: Any) -> dict[str, str]:
+                try:
+                    return dict(super().__call__(*given, **named))
+                except (AdapterParseError, LMError, ValueError):  # unreadable; too long a prompt or an instruction
+                    return {}
+
+        def with_feedback(
+            gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None
+        ) -> Any:
+            return metric(gold, pred, trace, pred_name, pred_trace)
+
+        super().__init__(
+            metric=with_feedback,
+            reflection_lm=dspy.settings.lm.copy(temperature=temperature),
+            instruction_proposer=Proposer(adapter=PromptAdapter(), max_chars=max_chars),
+            **options,
+        )
+
+
+@_optimizer(
+    _once,
+    Knob("size", 3, "programs in it", low=2, high=MOST_MEMBERS),
+    _DEMOS,
+    _ROUNDS,
+    _THRESHOLD,
+)
+def ensemble(work: Work) -> RAG:
+    """What DSPy's ``Ensemble`` does, as a program that can be saved, over programs with different demonstrations."""
+    members: dict[str, RAG] = {}
+    for place in range(int(work.arguments["size"])):
+        found = _traced(work, int(work.arguments["max_bootstrapped_demos"]), place)
+        if shown := _shown(work, found):
+            members.setdefault(repr(shown), found)
+    if len(members) < 2:
+        raise OptimizerError(
+            f"ensemble needs 2 different sets of demonstrations, but {len(work.train)} training questions gave "
+            f"{len(members)}; give more training questions, or another way to prompts"
+        )
+    return Ensemble(list(members.values()))
+
+
+def _compiled(work: Work, optimizer: Callable[..., Any], metric: Callable[..., Any], **more: Any) -> RAG:
+    """The program as one of DSPy's optimizers leaves it.
+
+    Args:
+        work: What it is given; its arguments go to ``compile`` where that has them, the others to the class.
+        optimizer: DSPy's class.
+        metric: What it maximises.
+        more: Further arguments, and some in place of the given ones.
+    """
+    learn, choose = work.learn_and_choose() if _VALIDATION.name in work.arguments else (work.examples(), None)
+    given = {name: value for name, value in work.arguments.items() if name not in _OURS} | more
+    given |= {"trainset": learn} | ({} if choose is None else {"valset": choose})
+    called = inspect.signature(optimizer.compile).parameters  # type: ignore[attr-defined]
+    with work.watched(metric) as watched:
+        made = optimizer(metric=watched, **{name: value for name, value in given.items() if name not in called})
+        tuned = made.compile(work.student(), **{name: value for name, value in given.items() if name in called})
+    return work.with_prompts_of(tuned)
+
+
+def _bootstrapped(work: Work, size: int) -> RAG:
+    """The program with so many demonstrations that it wrote itself where it succeeded, and one at least."""
+    found = _traced(work, size)
+    if not _shown(work, found):
+        raise OptimizerError(
+            f"{work.name} found nothing to show: on none of the {len(work.train)} training questions did the program "
+            f"reach {work.arguments['metric_threshold']}; give more training questions, a lower metric_threshold, or "
+            "another way to prompts"
+        )
+    return found
+
+
+def _traced(work: Work, size: int, place: int = 0) -> RAG:
+    """The program as ``BootstrapFewShot`` leaves it, over the training questions in the order of a place."""
+    with work.watched(work.accepts) as metric:
+        optimizer = dspy.BootstrapFewShot(
+            metric=metric,
+            max_bootstrapped_demos=size,
+            max_labeled_demos=int(work.arguments.get("max_labeled_demos", 0)),
+            max_rounds=int(work.arguments["max_rounds"]),
+        )
+        tuned = optimizer.compile(work.student(), trainset=work.examples(place))
+    return work.with_prompts_of(tuned)
+
+
+def _shown(work: Work, program: RAG) -> list[Any]:
+    """The demonstrations of the part that may change, predictor by predictor; empty where there is none at all."""
+    found = [predictor.demos for name, predictor in program.named_predictors() if name.startswith(work.prefix)]
+    return found if any(found) else []
 
 
 def optimizer_named(name: str) -> Optimizer:
@@ -336,39 +503,29 @@ def run_optimizer(
     """
     optimizer = optimizer_named(name)
     given = optimizer.check(arguments)
-    tuned = _tuned(program, part)
-    if not train:
-        least = 2 if _VALIDATION in optimizer.options else 1
-        raise InputError(f"{name} has no training questions; give at least {least}")
-    return optimizer.compile(
-        Work(
-            name=name,
-            program=program,
-            train=train,
-            metric=metric,
-            feedback=feedback_metric(metric) if feedback is None else feedback,
-            lm=lm,
-            arguments=given,
-            part=part,
-            seed=seed,
-            threads=threads,
-            max_failures=max_failures,
-            runs=optimizer.bound(len(train), tuned, given).runs,
-            progress=progress,
-        )
-    )
-
-
-def _tuned(program: RAG, part: str) -> int:
-    """How many predictors may change; a program in which there is nothing to tune is refused."""
     if isinstance(program, Ensemble):
         raise InputError("an ensemble is not tuned further; tune its members")
     if part not in {"technique", "reader", "all"}:
         raise InputError(f"part must be technique, reader or all, but got {part!r}")
     if part == "reader" and program.reader is None:
         raise InputError("the program has no reader to tune; give it one, or take part=technique")
-    prefix = "" if part == "all" else f"{part}."
-    tuned = len([name for name, _ in program.named_predictors() if name.startswith(prefix)])
+    if not train:
+        raise InputError(f"{name} has no training questions; give at least {1 + (_VALIDATION in optimizer.options)}")
+    work = Work(
+        name=name,
+        program=program,
+        train=train,
+        metric=metric,
+        feedback=feedback or feedback_metric(metric),
+        lm=lm,
+        arguments=given,
+        part=part,
+        seed=seed,
+        threads=threads,
+        max_failures=max_failures,
+        progress=progress,
+    )
+    tuned = sum(name.startswith(work.prefix) for name, _ in program.named_predictors())
     if not tuned:
         raise InputError(f"{program.technique.NAME} asks no LM, so it has no prompt to tune; leave prompts out for it")
-    return tuned
+    return optimizer.compile(replace(work, runs=optimizer.bound(len(train), tuned, given).runs))

@@ -33,7 +33,7 @@ def bounded_map(
     deadline: float | None = None,
     on_done: Callable[[int, R | Exception], None] | None = None,
 ) -> list[R | Exception]:
-    """Apply ``work`` to every item as ``bounded_each`` does, and keep all results.
+    """Apply ``work`` to every item as ``bounded_each`` does; one result or exception an item, in their order.
 
     Args:
         work: Called once an item.
@@ -41,9 +41,6 @@ def bounded_map(
         threads: 1 or more.
         deadline: Seconds one item may take. Default none.
         on_done: Called with position and result as each item ends; when it raises, nothing further is started.
-
-    Returns:
-        One result or exception an item, in their order.
 
     Raises:
         InputError: ``threads`` or ``deadline`` is out of range.
@@ -60,7 +57,7 @@ def bounded_map(
 def bounded_each(
     work: Callable[[T], R], items: Sequence[T], *, threads: int, deadline: float | None = None
 ) -> Generator[tuple[int, R | Exception], None, None]:
-    """Apply ``work`` to every item in at most ``threads`` threads at a time, and give each result as it ends.
+    """Apply ``work`` to every item in at most ``threads`` threads at a time; position and result of each as it ends.
 
     An exception is a result like any other; an interrupt goes up. Close the generator (``contextlib.closing``), so
     that nothing further is started when what is done with a result fails. Threads are daemons, so work that hangs
@@ -73,9 +70,6 @@ def bounded_each(
         deadline: Seconds one item may take, more than 0; then its result is a ``DeadlineError``, whatever comes of
             it later, and another thread takes over. Default none.
 
-    Yields:
-        Position and result, none of which is kept here.
-
     Raises:
         InputError: ``threads`` or ``deadline`` is out of range.
     """
@@ -83,16 +77,16 @@ def bounded_each(
         raise InputError(f"threads must be 1 or more, but got {threads}")
     if deadline is not None and not deadline > 0:
         raise InputError(f"deadline must be more than 0 seconds, or None for no deadline, but got {deadline}")
-    waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
+    waiting = iter(range(len(items)))
     done: queue.SimpleQueue[tuple[int, R | BaseException]] = queue.SimpleQueue()
     running: dict[int, float] = {}  # an item has one result: that of whoever pops it, which is atomic
-    stop = threading.Event()
+    lock, stop = threading.Lock(), threading.Event()
 
     def run() -> None:
         while not stop.is_set():
-            try:
-                position = waiting.get_nowait()
-            except queue.Empty:
+            with lock:
+                position = next(waiting, -1)
+            if position < 0:
                 return
             running[position] = time.monotonic()
             try:
@@ -104,14 +98,11 @@ def bounded_each(
             if running.pop(position, None) is None:
                 return  # too late; a thread that took this one's place is at work already
             done.put((position, result))
-            del result  # it is the caller's alone
 
     def start() -> None:
         context = contextvars.copy_context()
         threading.Thread(target=context.run, args=(run,), daemon=True, name=_NAME).start()
 
-    for position in range(len(items)):
-        waiting.put(position)
     left = len(items)
     try:
         for _ in range(min(threads, left)):
@@ -126,7 +117,6 @@ def bounded_each(
                     raise result
                 left -= 1
                 yield position, result
-                del result
             now = time.monotonic()
             for position, began in running.copy().items():
                 if deadline is not None and now - began > deadline and running.pop(position, None) is not None:
@@ -138,13 +128,7 @@ def bounded_each(
 
 
 def let_work_end(seconds: float) -> None:
-    """Wait for work of any pool that is under way, though nobody waits for its result.
-
-    What an LM answers there is paid for, and kept for the next run.
-
-    Args:
-        seconds: How long at most.
-    """
+    """Wait at most so long for work of any pool that is under way: what an LM answers there is paid for, and kept."""
     deadline = time.monotonic() + seconds
     for thread in threading.enumerate():
         if thread.name == _NAME:

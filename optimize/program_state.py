@@ -60,14 +60,22 @@ def state_of(program: RAG) -> ProgramState:
 
 
 def predictor_states(program: dspy.Module) -> dict[str, PredictorState]:
-    """Prompt and demonstrations of each predictor, by its name."""
+    """Prompt and demonstrations of each predictor, by its name.
+
+    Raises:
+        ArtifactError: A demonstration holds something that JSON cannot.
+    """
     predictors = {}
     for name, predictor in program.named_predictors():
+        demos = [{key: value for key, value in dict(demo).items() if key != "augmented"} for demo in predictor.demos]
+        try:
+            text = json.dumps(demos, ensure_ascii=False, allow_nan=False)
+            text.encode()
+        except (TypeError, ValueError) as error:
+            raise ArtifactError(f"a demonstration of {name} cannot be saved as JSON: {error}") from error
         signature: Any = predictor.signature
         predictors[name] = PredictorState(
-            instructions=signature.instructions,
-            fields={field: _description(signature, field) for field in signature.fields},
-            demos=[_plain(name, dict(demo)) for demo in predictor.demos],
+            instructions=signature.instructions, fields=_descriptions(signature), demos=json.loads(text)
         )
     return predictors
 
@@ -102,42 +110,31 @@ def shaped(program: RAG, *, nearest: int, members: int) -> RAG:
 
 
 def apply_states(program: dspy.Module, states: Mapping[str, PredictorState], *, whose: str, file: str) -> None:
-    """Give each predictor of a new program its saved prompt and demonstrations."""
+    """Give each predictor of a new program its saved prompt and demonstrations.
+
+    Raises:
+        ArtifactError: Predictors or fields are others than those of the file.
+    """
     predictors = dict(program.named_predictors())
     if set(predictors) != set(states):
         raise ArtifactError(
             f"{file}: {whose} has the predictors {sorted(predictors)}, but the file has {sorted(states)}"
         )
     for name, predictor in predictors.items():
-        _apply(name, predictor, states[name], file)
-
-
-def _apply(name: str, predictor: Any, state: PredictorState, file: str) -> None:
-    signature = predictor.signature
-    if list(signature.fields) != list(state.fields):
-        raise ArtifactError(
-            f"{file}: {name} has the fields {list(signature.fields)}, but the file has {list(state.fields)}"
-        )
-    for field, description in state.fields.items():
-        if description != _description(signature, field):
-            signature = signature.with_updated_fields(field, desc=description)
-    for demo in state.demos:
-        unknown = sorted(set(demo) - set(signature.fields))
-        if unknown:
+        state, signature = states[name], predictor.signature
+        if list(signature.fields) != list(state.fields):
+            raise ArtifactError(
+                f"{file}: {name} has the fields {list(signature.fields)}, but the file has {list(state.fields)}"
+            )
+        if unknown := sorted({key for demo in state.demos for key in demo} - set(signature.fields)):
             raise ArtifactError(f"{file}: a demonstration of {name} has the unknown field {unknown[0]!r}")
-    predictor.signature = signature.with_instructions(state.instructions)
-    predictor.demos = [dspy.Example(**demo) for demo in state.demos]
+        described = _descriptions(signature)
+        for field, description in state.fields.items():
+            if description != described[field]:
+                signature = signature.with_updated_fields(field, desc=description)
+        predictor.signature = signature.with_instructions(state.instructions)
+        predictor.demos = [dspy.Example(**demo) for demo in state.demos]
 
 
-def _description(signature: Any, field: str) -> str:
-    return str((signature.fields[field].json_schema_extra or {}).get("desc", ""))
-
-
-def _plain(name: str, demo: dict[str, Any]) -> dict[str, JsonValue]:
-    data = {key: value for key, value in demo.items() if key != "augmented"}
-    try:
-        text = json.dumps(data, ensure_ascii=False, allow_nan=False)
-        text.encode()
-    except (TypeError, ValueError) as error:
-        raise ArtifactError(f"a demonstration of {name} cannot be saved as JSON: {error}") from error
-    return dict(json.loads(text))
+def _descriptions(signature: Any) -> dict[str, str]:
+    return {name: str((field.json_schema_extra or {}).get("desc", "")) for name, field in signature.fields.items()}

@@ -28,9 +28,10 @@ from querywright.home import home as working_folder
 from querywright.metrics.judge import Judge
 from querywright.metrics.judges import AnswerabilityJudge
 from querywright.models.embedder import TextEmbedder
-from querywright.models.lm import engine_of, lm_digest
+from querywright.models.lm import engine_of
 from querywright.models.usage import Cost, metered
-from querywright.optimize.evaluate import Progress, asking
+from querywright.optimize.dspy_context import asking
+from querywright.optimize.evaluate import Progress
 from querywright.optimize.failures import Failures
 from querywright.optimize.pool import bounded_each
 from querywright.optimize.program_state import predictor_states
@@ -68,10 +69,7 @@ class QuestionsMade(Checksummed):
     Args:
         settings: SHA-256 of how they were written and judged, as the records have it.
         lm: Name of the LM that wrote them.
-        engine: SHA-256 of that LM and where it was asked.
-        judge: Name of the judge.
-        judge_lm: Name of the judge's LM.
-        judge_engine: SHA-256 of that LM and where it was asked.
+        judge_lm: Name of the LM that judged them.
         num_questions: Questions asked for a passage.
         batch_size: Questions asked for in one call.
         seconds: How long it took, all finished builds with these settings together.
@@ -80,10 +78,7 @@ class QuestionsMade(Checksummed):
 
     settings: str
     lm: str
-    engine: str
-    judge: str
     judge_lm: str
-    judge_engine: str
     num_questions: int
     batch_size: int
     seconds: float = 0.0
@@ -124,8 +119,7 @@ class QuestionsReport:
 
     def to_json(self) -> dict[str, Any]:
         """The report as a JSON object."""
-        fields = {name: getattr(self, name) for name in self.__slots__}
-        return {**fields, "failed": dict(self.failed), "made": self.made.model_dump(), "index": asdict(self.index)}
+        return {**asdict(self), "made": self.made.model_dump()}
 
 
 def build_questions(
@@ -175,23 +169,31 @@ def build_questions(
     manifest, passages = published_passages(collection_folder(collection, home), home)
     check_embedder(manifest, embedder)
     writer, judge, judge_lm = writer or QuestionWriter(), judge or AnswerabilityJudge(), judge_lm or lm
-    made = QuestionsMade(
-        settings=settings_digest(writer, judge, lm, judge_lm),
-        lm=lm.model,
-        engine=lm_digest(lm),
-        judge=judge.NAME,
-        judge_lm=judge_lm.model,
-        judge_engine=lm_digest(judge_lm),
-        num_questions=writer.num_questions,
-        batch_size=writer.batch_size,
-    )
+    settings = settings_digest(writer, judge, lm, judge_lm)
+    runner = runner or in_threads(writer, judge, lm, judge_lm, threads)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     with building(folder, questions_name(collection), LOCK), metered() as meter:
         looked_at = list(passages.values())[:limit]
         before = read_records(folder)
-        wanted = [one for one in looked_at if not _is_current(before.get(one.id), one, made.settings)]
-        runner = runner or in_threads(writer, judge, lm, judge_lm, threads)
-        new, failed = _records(wanted, runner(wanted, made.settings), max_failures, progress)
+        # Questions that people edited stay as they are until their passage changes.
+        current = {
+            one.id
+            for one in looked_at
+            if one.id in before
+            and before[one.id].settings in {settings, IMPORTED}
+            and before[one.id].digest == one.text_digest()
+        }
+        wanted = [one for one in looked_at if one.id not in current]
+        failures = Failures("questions", len(wanted), max_failures, what="passages")
+        new: dict[str, PassageRecord] = {}
+        with closing(runner(wanted, settings)) as done:
+            for count, (position, result) in enumerate(done, start=1):
+                if isinstance(result, Exception):
+                    failures.add(wanted[position].id, result)
+                else:
+                    new[result.passage] = result
+                if progress is not None:
+                    progress("questions", count, len(wanted))
         removed = before.keys() - passages.keys()
         kept = {id: record for id, record in before.items() if not (prune and id in removed)}
         index = publish_questions(
@@ -202,14 +204,21 @@ def build_questions(
             progress=None if progress is None else partial(progress, "embedding"),
         )
         seconds, cost = time.monotonic() - began, meter.total
+        made = QuestionsMade(
+            settings=settings,
+            lm=lm.model,
+            judge_lm=judge_lm.model,
+            num_questions=writer.num_questions,
+            batch_size=writer.batch_size,
+        )
         made = _noted(folder, made, seconds, cost)
     return QuestionsReport(
         collection=collection,
         passages=len(looked_at),
         written=len(new),
-        current=len(looked_at) - len(wanted),
+        current=len(current),
         replaced=sum(id in before and before[id].settings == IMPORTED for id in new),
-        failed=dict(failed),
+        failed=dict(failures.kinds),
         removed=len(removed),
         pruned=prune,
         made=made,
@@ -282,15 +291,15 @@ def settings_digest(writer: QuestionWriter, judge: Judge, lm: dspy.LM, judge_lm:
     Raises:
         ModelError: An LM was not made by ``resolve_lm``.
     """
+    lms = [
+        [engine_of(one).identity, one.kwargs.get("temperature"), one.kwargs.get("max_tokens")] for one in (lm, judge_lm)
+    ]
     return json_digest({
         "rules": RULES,
         "writer": {name: state.model_dump() for name, state in predictor_states(writer).items()},
         "asked": [writer.num_questions, writer.batch_size, writer.temperature],
         "judge": judge.digest(),
-        "lms": [
-            [engine_of(one).identity, *(one.kwargs.get(name) for name in ("temperature", "max_tokens"))]
-            for one in (lm, judge_lm)
-        ],
+        "lms": lms,
     })  # fmt: skip
 
 
@@ -306,29 +315,6 @@ def read_made(folder: Path) -> QuestionsMade | None:
         raise CollectionError(
             f"{MADE} in {folder.name!r} is damaged ({error}); remove it, and only what the questions cost is forgotten"
         ) from error
-
-
-def _is_current(record: PassageRecord | None, passage: Passage, settings: str) -> bool:
-    """Whether a record is of the passage as it is, and of the settings or of people, whose edits stay."""
-    return record is not None and record.settings in {settings, IMPORTED} and record.digest == passage.text_digest()
-
-
-def _records(
-    passages: Sequence[Passage], done: Done, max_failures: float, progress: Progress | None
-) -> tuple[dict[str, PassageRecord], Counter[str]]:
-    """The records by the passage's id, and the failures by kind."""
-    failures = Failures("questions", len(passages), max_failures, what="passages")
-    records: dict[str, PassageRecord] = {}
-    kinds: Counter[str] = Counter()
-    with closing(done):
-        for count, (position, result) in enumerate(done, start=1):
-            if isinstance(result, Exception):
-                kinds[failures.add(passages[position].id, result)] += 1
-            else:
-                records[result.passage] = result
-            if progress is not None:
-                progress("questions", count, len(passages))
-    return records, kinds
 
 
 def _noted(folder: Path, made: QuestionsMade, seconds: float, cost: Cost) -> QuestionsMade:

@@ -8,7 +8,7 @@ are stored, so a run that was stopped goes on, and a wider one pays for what is 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -21,13 +21,11 @@ from querywright.data.types import Passage, Question
 from querywright.errors import CollectionError, InputError
 from querywright.metrics.judge import Judge
 from querywright.metrics.judges import AnswerabilityJudge
-from querywright.models.embedder import CHUNK, TextEmbedder, Vectors, with_store
+from querywright.models.embedder import TextEmbedder, with_store
 from querywright.optimize.evaluate import Progress
 from querywright.optimize.judging import judge_cases
 from querywright.retrieval.answer_matrix import (
     ANSWERED,
-    Floats,
-    Integers,
     Known,
     Validation,
     completed,
@@ -97,34 +95,6 @@ class FillReport:
         return asdict(self)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _World:
-    """Questions and passages in order of their ids, and the cell of each question with the passage it was written for.
-
-    A cell is numbered as ``answer_matrix`` has it.
-    """
-
-    questions: Sequence[Question]
-    passages: Sequence[Passage]
-    own: Integers
-    stale: int
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        return len(self.questions), len(self.passages)
-
-    def case(self, cell: int) -> Case:
-        row, column = divmod(cell, len(self.passages))
-        return Case(self.questions[row], (self.passages[column],))
-
-    def pairs(self, known: Known, *, judged: bool) -> list[AnswerPair]:
-        cases = map(self.case, known.cells.tolist())
-        return [
-            AnswerPair(case.question.id, case.passages[0].id, case.passages[0].text_digest(), value, judged)
-            for case, value in zip(cases, known.values.tolist(), strict=True)
-        ]
-
-
 def fill(
     collection: str,
     *,
@@ -186,28 +156,54 @@ def fill(
         percentile = 0.0
     judge = judge or AnswerabilityJudge()
     folder = questions_folder(collection, home)
-    retriever = ChromaRetriever(collection, embedder=embedder, home=home)
-    if not folder.exists():
-        raise _nothing_to_fill(collection)
-    with building(folder, questions_name(collection), LOCK):
-        world = _world(collection, folder, list(retriever.passages()))
+    passages = list(ChromaRetriever(collection, embedder=embedder, home=home).passages())
+    with building(folder, questions_name(collection), LOCK) if folder.exists() else nullcontext():
+        written = [(q, record) for record in read_records(folder).values() for q in record.questions]
+        complete_ones = [(q.text, record) for q, record in written if q.label == COMPLETE]
+        digests = {passage.id: passage.text_digest() for passage in passages}
+        known = sorted(
+            (question_id(record.passage, text), text, record.passage)
+            for text, record in complete_ones
+            if digests.get(record.passage) == record.digest
+        )
+        if not known:
+            raise CollectionError(
+                f"the collection {collection!r} has no question that its own passage, as it is now, answers "
+                f"completely; write questions: {build_command(collection)}"
+            )
+        questions = [Question(id, text) for id, text, _ in known]
+        shape = (len(questions), len(passages))
+        rows = {passage.id: row for row, passage in enumerate(passages)}
+        # Of each question the cell with the passage that it was written for, numbered as ``answer_matrix`` has it.
+        own = np.arange(len(known)) * len(passages) + np.array([rows[passage] for *_, passage in known])
+
+        def at(cell: int) -> tuple[Question, Passage]:
+            row, column = divmod(cell, len(passages))
+            return questions[row], passages[column]
+
+        def pairs(known: Known, *, judged: bool) -> list[AnswerPair]:
+            return [
+                AnswerPair(question.id, passage.id, digests[passage.id], value, judged)
+                for (question, passage), value in zip(map(at, known.cells.tolist()), known.values.tolist(), strict=True)
+            ]
+
         before = len(read_pairs(folder))
         stored = with_store(embedder, home)
         near, eligible = near_pairs(
-            _vectors(stored, [question.question for question in world.questions]),
-            _vectors(stored, [passage.content for passage in world.passages]),
-            world.own,
+            stored.encode([question.question for question in questions]),
+            stored.encode([passage.content for passage in passages]),
+            own,
             threshold=threshold,
             percentile=percentile,
             most=max(1, most - round(most * FAR_SHARE)) if complete else most,
         )
         share = FAR_SHARE / (1 - FAR_SHARE) if complete else 0.0
-        taken = np.concatenate([near.cells, world.own])
-        far = far_pairs(world.shape, taken, min(round(len(near) * share), most - len(near)), seed)
+        taken = np.concatenate([near.cells, own])
+        far = far_pairs(shape, taken, min(round(len(near) * share), most - len(near)), seed)
         asked = np.concatenate([near.cells, far])
         found = judge_cases(
             judge,
-            [world.case(cell) for cell in asked.tolist()],
+            [Case(question, (passage,)) for question, passage in map(at, asked.tolist())],
             lm=lm,
             threads=threads,
             deadline=deadline,
@@ -220,61 +216,28 @@ def fill(
         validation, more = None, Known(asked[:0], values[:0])
         if complete:
             # As many pairs as there are questions are assumed to be no answers: there are hardly any others.
-            given = Known(world.own, np.ones(len(world.own)))
-            assumed = far_pairs(world.shape, np.concatenate([taken, far]), len(given), seed + 1)
-            given += Known(assumed, np.zeros(len(assumed)))
-            made, validation = completed(given, judged, world.shape, far=distant[read], seed=seed)
+            assumed = far_pairs(shape, np.concatenate([taken, far]), len(own), seed + 1)
+            given = Known(own, np.ones(len(own))) + Known(assumed, np.zeros(len(assumed)))
+            made, validation = completed(given, judged, shape, far=distant[read], seed=seed)
             more = more if made is None else made.above(cut, most, np.concatenate([taken, far]))
-        write_pairs(folder, [*world.pairs(judged, judged=True), *world.pairs(more, judged=False)])
+        write_pairs(folder, [*pairs(judged, judged=True), *pairs(more, judged=False)])
+    near_answered, far_answered = (
+        float(of.mean()) if len(of) else math.nan for of in (values[read & ~distant], values[read & distant])
+    )
     return FillReport(
         collection,
-        questions=world.shape[0],
-        passages=world.shape[1],
-        stale=world.stale,
+        questions=shape[0],
+        passages=shape[1],
+        stale=len(complete_ones) - len(known),
         eligible=eligible,
         near=len(near),
         far=len(far),
         unreadable=int((~read).sum()) - found.failed,
         failed=found.failed,
-        near_answered=_share(values[read & ~distant]),
-        far_answered=_share(values[read & distant]),
+        near_answered=near_answered,
+        far_answered=far_answered,
         completed=len(more),
         before=before,
         stored=len(judged) + len(more),
         validation=validation,
     )
-
-
-def _nothing_to_fill(collection: str) -> CollectionError:
-    return CollectionError(
-        f"the collection {collection!r} has no question that its own passage, as it is now, answers completely; "
-        f"write questions: {build_command(collection)}"
-    )
-
-
-def _world(collection: str, folder: Path, passages: Sequence[Passage]) -> _World:
-    rows = {passage.id: row for row, passage in enumerate(passages)}
-    digests = {passage.id: passage.text_digest() for passage in passages}
-    complete = [
-        (question_id(record.passage, question.text), question.text, record.passage, record.digest)
-        for record in read_records(folder).values()
-        for question in record.questions
-        if question.label == COMPLETE
-    ]
-    kept = sorted((id, text, rows[own]) for id, text, own, digest in complete if digests.get(own) == digest)
-    if not kept:
-        raise _nothing_to_fill(collection)
-    own = np.arange(len(kept)) * len(passages) + np.array([row for *_, row in kept])
-    return _World([Question(id, text) for id, text, _ in kept], passages, own, len(complete) - len(kept))
-
-
-def _vectors(embedder: TextEmbedder, texts: Sequence[str]) -> Vectors:
-    """The vectors of texts, made a part at a time so that they lie in memory once."""
-    found = np.empty((len(texts), embedder.dimension), dtype=np.float32)
-    for start in range(0, len(texts), CHUNK):
-        found[start : start + CHUNK] = embedder.encode(texts[start : start + CHUNK])
-    return found
-
-
-def _share(values: Floats) -> float:
-    return float(values.mean()) if len(values) else math.nan

@@ -2,31 +2,28 @@
 
 The processes are on this machine, unless ``RAY_ADDRESS`` names a cluster. Each makes its LMs by name once and opens the
 store of the working folder, the one that threads would use; on other machines that is the folder of the same path. What
-is sent to a process is names, of LMs, addresses and variables with keys, and passages as JSON text; what comes back is
-a record, or a failure's kind and message, as soon as a passage is done. Ray's dashboard and usage reports are off.
+is sent to a process is names, of LMs, addresses and variables with keys, and passages; what comes back is a record, or
+a failure's kind and message, as soon as a passage is done. Ray's dashboard and usage reports are off.
 """
 
 from __future__ import annotations
 
 import importlib
-import json
 import logging
 import os
 import secrets
-import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import dspy
 
-from querywright import errors
 from querywright.data.types import Passage
-from querywright.errors import InputError, OutageError, QuerywrightError
+from querywright.errors import InputError, OutageError
 from querywright.metrics.judges import AnswerabilityJudge
 from querywright.models.budget import Budget
 from querywright.models.keys import api_key
@@ -41,23 +38,14 @@ from querywright.retrieval.generated_questions import PassageRecord
 RecordOf = Callable[[Passage], PassageRecord]
 
 ADDRESS = "RAY_ADDRESS"
-REACHED_SECONDS = 10.0
-"""Seconds in which a cluster that is named must answer."""
 TRIES = 3
 """Times that a passage is made again after its process died; once more, and the run is given up."""
 GGUF = "gguf:"
-WHOSE = ("writer", "judge")
 
 
 @dataclass(frozen=True, slots=True)
 class LMName:
-    """What a process makes an LM of.
-
-    Args:
-        name: As ``resolve_lm`` takes it.
-        api_base: Address of its server. Default none.
-        key_variable: Name of the environment variable with its key. Default none.
-    """
+    """What a process makes an LM of: name, address, and the environment variable with its key."""
 
     name: str
     api_base: str | None = None
@@ -113,7 +101,7 @@ class RayBuild:
         return partial(write_record, settings=settings, writer=writer, judge=judge, lm=lm, judge_lm=judge_lm, turn=turn)
 
     def calls(self, whose: str, store: Store) -> Budget | None:
-        """The budget of one of the LMs, for all processes together; None without a limit."""
+        """The budget of ``writer`` or ``judge``, for all processes together; None without a limit."""
         return None if self.max_calls is None else Budget(store, f"{self.budget} {whose}", calls=self.max_calls)
 
     def _lm(self, lm: LMName, store: Store, whose: str) -> dspy.LM:
@@ -123,12 +111,9 @@ class RayBuild:
 
 def in_ray(build: RayBuild, *, workers: int, ledger: Ledger | None = None) -> Runner:
     """Makes records in processes of Ray, the same as ``in_threads`` makes; ``ledger`` takes what they spent."""
-    located = replace(
-        build,
-        home=str(Path(build.home).resolve()),
-        lm=_located(build.lm),
-        judge_lm=build.judge_lm and _located(build.judge_lm),
-    )
+    home = Path(build.home).resolve()
+    judge_lm = build.judge_lm and _located(build.judge_lm)
+    located = replace(build, home=str(home), lm=_located(build.lm), judge_lm=judge_lm)
 
     def run(passages: Sequence[Passage], settings: str) -> Done:
         named = replace(located, settings=settings, budget=f"questions {secrets.token_hex(8)}")
@@ -137,8 +122,9 @@ def in_ray(build: RayBuild, *, workers: int, ledger: Ledger | None = None) -> Ru
                 named.record_maker, passages, workers=workers, threads=named.threads, ledger=ledger
             )
         finally:
-            for budget in filter(None, (named.calls(whose, open_store(Path(named.home))) for whose in WHOSE)):
-                budget.forget()
+            for whose in ("writer", "judge"):
+                if (budget := named.calls(whose, open_store(home))) is not None:
+                    budget.forget()
 
     return run
 
@@ -160,7 +146,6 @@ def records_by_ray(
     Raises:
         InputError: Ray is not installed, cannot be reached, or a number is out of range.
         OutageError: Processes died again and again.
-        QuerywrightError: What stops the whole run, such as an outage or the limit of calls, as a process met it.
     """
     if workers < 1 or threads < 1:
         raise InputError(f"workers and threads must be 1 or more, but got {workers} and {threads}")
@@ -171,12 +156,12 @@ def records_by_ray(
         worker = ray.remote(_Worker).options(max_restarts=-1, max_task_retries=TRIES, max_concurrency=threads)
         actors = [worker.remote(make) for _ in range(workers)]
         pool = ray.util.ActorPool([actor for _ in range(threads) for actor in actors])
-        given = ((position, json.dumps(asdict(one))) for position, one in enumerate(passages))
         try:
-            for text in pool.map_unordered(lambda actor, one: actor.outcome.remote(*one), given):
-                outcome = json.loads(text)
-                book.add(Cost.from_json(outcome["cost"]))
-                yield outcome["position"], _result(outcome)
+            for position, made, cost in pool.map_unordered(
+                lambda actor, one: actor.outcome.remote(*one), enumerate(passages)
+            ):
+                book.add(cost)
+                yield position, made
         except ray.exceptions.RayError as error:
             raise OutageError(
                 f"processes of Ray ended before their passages were done ({type(error).__name__}: "
@@ -196,27 +181,19 @@ class _Worker:
         except Exception as error:  # noqa: BLE001 - told with a passage; Ray would tell that the process ended
             self._record_of = partial(_refuse, error)
 
-    def outcome(self, position: int, passage: str) -> str:
-        """What became of a passage, as JSON text."""
+    def outcome(self, position: int, passage: Passage) -> tuple[int, PassageRecord | Exception, Cost]:
+        """What became of a passage: an error by its kind and message, or as what stops the whole run."""
         with metered() as meter:
             try:
-                made: dict[str, Any] = {"record": self._record_of(Passage(**json.loads(passage))).to_json()}
+                made: PassageRecord | Exception = self._record_of(passage)
             except Exception as error:  # noqa: BLE001 - the caller decides, as with threads
-                made = {"kind": failure_kind(error), "error": type(error).__name__, "message": str(error)}
-        return json.dumps({**made, "position": position, "cost": asdict(meter.total)})
+                kind = failure_kind(error)
+                made = FailedElsewhereError(kind, str(error)) if kind else type(error)(str(error))
+        return position, made, meter.total
 
 
 def _refuse(error: Exception, _: Passage) -> PassageRecord:
     raise error
-
-
-def _result(outcome: dict[str, Any]) -> PassageRecord | Exception:
-    if "record" in outcome:
-        return PassageRecord.from_json(outcome["record"])
-    if outcome["kind"] is not None:
-        return FailedElsewhereError(outcome["kind"], outcome["message"])
-    stops = {one.__name__: one for one in (errors.OutageError, errors.BudgetError, errors.ModelError, InputError)}
-    return stops.get(outcome["error"], QuerywrightError)(outcome["message"])
 
 
 def _located(lm: LMName) -> LMName:
@@ -224,20 +201,6 @@ def _located(lm: LMName) -> LMName:
     if not lm.name.startswith(GGUF):
         return lm
     return replace(lm, name=f"{GGUF}{Path(lm.name.removeprefix(GGUF)).expanduser().resolve()}")
-
-
-def _knock(address: str) -> None:
-    """Looks whether anything listens at an address ``HOST:PORT`` or ``ray://HOST:PORT``; Ray itself waits for minutes.
-
-    Raises:
-        OSError: Nothing does.
-    """
-    host, _, port = address.removeprefix("ray://").rpartition(":")
-    if host and port.isdecimal():
-        try:
-            socket.create_connection((host.strip("[]"), int(port)), REACHED_SECONDS).close()
-        except OSError as error:
-            raise OSError(f"nothing answers at {address} ({error})") from error
 
 
 @contextmanager
@@ -254,12 +217,14 @@ def _ray(workers: int) -> Iterator[Any]:
         ) from error
     started = not ray.is_initialized()
     if started:
-        quiet: dict[str, Any] = {"configure_logging": False, "log_to_driver": False}
         local: dict[str, Any] = {"address": "local", "num_cpus": workers, "include_dashboard": False}
-        address = os.environ.get(ADDRESS, "")
         try:
-            _knock(address)
-            ray.init(**quiet, logging_level=logging.ERROR, **({} if address else local))
+            ray.init(
+                configure_logging=False,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                **({} if os.environ.get(ADDRESS) else local),
+            )
         except (ConnectionError, OSError, RuntimeError, ValueError) as error:
             raise InputError(
                 f"Ray could not be started or reached: {str(error).splitlines()[0]}; see {ADDRESS}, or use threads"

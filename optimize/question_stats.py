@@ -100,9 +100,7 @@ class QuestionStats:
 
     def to_json(self) -> dict[str, Any]:
         """The figures as a JSON object; a NaN stays one."""
-        fields = {name: getattr(self, name) for name in self.__slots__}
-        made = None if self.made is None else self.made.model_dump()
-        return {**fields, "similarities": asdict(self.similarities), "made": made}
+        return {**asdict(self), "made": None if self.made is None else self.made.model_dump()}
 
 
 def question_stats(
@@ -165,41 +163,28 @@ def _similarities(
     complete: Mapping[str, Sequence[str]], passages: Mapping[str, Passage], embedder: Embedder, size: int, seed: int
 ) -> Similarities:
     """Of passages drawn whole, so that there are pairs of one passage, until there are enough questions."""
-    chosen: dict[str, Sequence[str]] = {}
     ids = [id for id, texts in complete.items() if texts]
+    chosen: list[str] = []
+    questions: list[str] = []
     for place in np.random.default_rng(seed).permutation(len(ids)):
-        if sum(map(len, chosen.values())) >= size:
-            break
-        chosen[ids[place]] = complete[ids[place]]
+        if len(questions) < size:
+            chosen.append(ids[place])
+            questions += complete[ids[place]]
     if not chosen:
         return Similarities(math.nan, math.nan, math.nan, math.nan, 0)
-    vectors = embedder.encode([text for texts in chosen.values() for text in texts])
-    about = embedder.encode([passages[id].content for id in chosen])
-    return _means(vectors, about, np.array([len(texts) for texts in chosen.values()]))
-
-
-def _means(vectors: Vectors, about: Vectors, counts: NDArray[np.int64]) -> Similarities:
-    """The mean cosines, from sums of vectors: the sum over all pairs is the product of two sums.
-
-    Args:
-        vectors: Of the questions, of length one, those of a passage one after another.
-        about: Of the passages, of length one, in the same order.
-        counts: Questions of each passage, 1 or more.
-    """
-    sums = np.add.reduceat(vectors, np.cumsum(counts) - counts, axis=0, dtype=np.float64)
-    total = sums.sum(axis=0)
-    itself = float(np.einsum("ij,ij->", vectors, vectors, dtype=np.float64))
-    same, every = float((sums * sums).sum()), float(total @ total)
-    own, to_passages = float((sums * about).sum()), float(total @ about.sum(axis=0, dtype=np.float64))
-    n, within = len(vectors), int((counts * counts).sum())
+    vectors, about = embedder.encode(questions), embedder.encode([passages[id].content for id in chosen])
+    owner = np.repeat(np.arange(len(chosen)), [len(complete[id]) for id in chosen])
+    same = owner[:, None] == owner
+    own = owner[:, None] == np.arange(len(chosen))
     return Similarities(
-        same_passage=_mean(same - itself, within - n),
-        other_passage=_mean(every - same, n * n - within),
-        own_passage=_mean(own, n),
-        not_own_passage=_mean(to_passages - own, n * (len(counts) - 1)),
-        questions=n,
+        same_passage=_mean(vectors, vectors, same & ~np.eye(len(owner), dtype=bool)),
+        other_passage=_mean(vectors, vectors, ~same),
+        own_passage=_mean(vectors, about, own),
+        not_own_passage=_mean(vectors, about, ~own),
+        questions=len(questions),
     )
 
 
-def _mean(total: float, pairs: int) -> float:
-    return total / pairs if pairs else math.nan
+def _mean(rows: Vectors, columns: Vectors, pairs: NDArray[np.bool_]) -> float:
+    """The mean cosine of some pairs of unit vectors; NaN without any."""
+    return float((rows @ columns.T)[pairs].mean(dtype=np.float64)) if pairs.any() else math.nan

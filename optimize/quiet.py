@@ -8,30 +8,28 @@ import warnings
 from collections.abc import Iterator
 
 _lock = threading.Lock()
-_inside = 0
-_before = 0
+_inside: list[int] = []
+"""Optuna's verbosity as each that is inside found it."""
 
 
 @contextlib.contextmanager
 def quiet_optuna() -> Iterator[None]:
     """Keep Optuna's account of trials, of the error that ended one, and of what is experimental off the terminal.
 
-    Safe for threads: the first to come in makes Optuna quiet, the last to leave gives it its voice back. Notes on what
-    is experimental stay off, because Python's filters of warnings cannot be set back while other threads run.
+    Safe for threads: the last to leave gives Optuna its voice back. Notes on what is experimental stay off, because
+    Python's filters of warnings cannot be set back while other threads run.
     """
     import optuna
 
-    global _inside, _before
     with _lock:
-        if not _inside:
-            _before = optuna.logging.get_verbosity()
-            optuna.logging.set_verbosity(optuna.logging.CRITICAL)
-        _inside += 1
+        _inside.append(optuna.logging.get_verbosity())
+        optuna.logging.set_verbosity(optuna.logging.CRITICAL)
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
     try:
         yield
     finally:
         with _lock:
-            _inside -= 1
+            first = _inside[0]
+            _inside.pop()
             if not _inside:
-                optuna.logging.set_verbosity(_before)
+                optuna.logging.set_verbosity(first)

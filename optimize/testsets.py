@@ -18,7 +18,7 @@ import json
 import random
 import unicodedata
 from collections import Counter, defaultdict
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -32,9 +32,9 @@ from querywright.errors import CollectionError, InputError
 from querywright.files import write_file
 from querywright.metrics.judge import Judge
 from querywright.metrics.judges import AnswerabilityJudge
-from querywright.optimize.evaluate import Progress, asking
+from querywright.optimize.dspy_context import asking
+from querywright.optimize.evaluate import Progress
 from querywright.optimize.failures import Failures
-from querywright.optimize.pool import bounded_map
 from querywright.optimize.question_build import read_made
 from querywright.programs.query_cleaning import folded
 from querywright.programs.question_rules import COPIED, repeats, unfit
@@ -50,8 +50,6 @@ from querywright.retrieval.generated_questions import (
 )
 
 Kind = Literal["rephrase", "out-of-distribution"]
-Outcome = tuple[str, str]
-"""The question that was written and why it is dropped; an empty reason for one that is not."""
 
 SUFFIX = ".jsonl"
 
@@ -147,25 +145,6 @@ def make_testset(
     for question in live:
         told[str(question.metadata["passage"])].append(question.text)
     judging, rephrasing, asking_anew = judge or AnswerabilityJudge(), RephraseQuestion(), AskAnother()
-
-    def owner(one: Passage) -> Passage:
-        return passages[str(one.metadata["passage"])] if kind == "rephrase" else one
-
-    def rephrased(parent: Passage) -> Outcome:
-        with asking(lm):
-            text = rephrasing(question=parent.text).question
-        return text, _objection(text, texts, owner(parent), rephrasing.examples())
-
-    def asked_anew(passage: Passage) -> Outcome:
-        with asking(lm):
-            text = asking_anew(passage=passage, stored=told.get(passage.id, [])).question
-        reason = _objection(text, texts, passage, asking_anew.examples())
-        if not reason:
-            with asking(judge_lm or lm):
-                label = judging.label_of(Case(Question(passage.id, text), (passage,)))
-            reason = "unjudged" if label is None else "" if judging.score([label]) == 1.0 else "unanswerable"
-        return text, reason
-
     if kind == "rephrase":
         candidates = [one for one in live if one.metadata["label"] == COMPLETE]
         skipped = {"stale": len(stored) - len(live)}
@@ -180,10 +159,57 @@ def make_testset(
             f"questions {len(stored) - len(live)} are stale, and none of the others is answered wholly by its passage; "
             f"write them: {build_command(collection)}"
         )
-    wanted = len(candidates) if number is None else number
-    ask = rephrased if kind == "rephrase" else asked_anew
-    asked, kept, dropped = _first_kept(kind, candidates, ask, wanted, seed, threads, deadline, max_failures, progress)
-    rows = sorted(((_question(kind, owner(one).id, text), one.id) for one, text in kept), key=lambda row: row[0].id)
+
+    def owner(one: Passage) -> Passage:
+        return passages[str(one.metadata["passage"])] if kind == "rephrase" else one
+
+    def ask(one: Passage) -> tuple[str, str]:
+        """The question that is written and why it is dropped; an empty reason for one that is not."""
+        passage = owner(one)
+        try:
+            with asking(lm):
+                if kind == "rephrase":
+                    text, examples = rephrasing(question=one.text).question, rephrasing.examples()
+                else:
+                    text = asking_anew(passage=one, stored=told.get(one.id, [])).question
+                    examples = asking_anew.examples()
+        except AdapterParseError:
+            return "", "unreadable"
+        plain = compared(text)
+        if not plain or plain in texts:
+            return text, "indexed" if plain else "empty"
+        if reason := unfit(text, passage) or (COPIED if repeats(text, examples) else ""):
+            return text, reason
+        if kind == "rephrase":
+            return text, ""
+        with asking(judge_lm or lm):
+            label = judging.label_of(Case(Question(passage.id, text), (passage,)))
+        return text, "unjudged" if label is None else "" if judging.score([label]) == 1.0 else "unanswerable"
+
+    order = sorted(candidates, key=lambda candidate: candidate.id)
+    random.Random(seed).shuffle(order)
+    wanted = len(order) if number is None else number
+    failures = Failures(kind, min(wanted, len(order)), max_failures)
+    kept: dict[str, tuple[Passage, str]] = {}
+    dropped: Counter[str] = Counter()
+    asked = 0
+    while len(kept) < wanted and asked < len(order):  # how many threads there are changes nothing
+        wave = order[asked : asked + wanted - len(kept)]
+        asked += len(wave)
+        results = failures.map(
+            ask, wave, id_of=lambda one: one.id, threads=threads, deadline=deadline, progress=progress
+        )
+        for one, result in zip(wave, results, strict=True):
+            text, reason = ("", "failed") if isinstance(result, Exception) else result
+            if not reason and compared(text) in kept:
+                reason = "repeated"
+            if reason:
+                dropped[reason] += 1
+            else:
+                kept[compared(text)] = (one, text)
+    rows = sorted(
+        ((_question(kind, owner(one).id, text), one.id) for one, text in kept.values()), key=lambda row: row[0].id
+    )
     return QuestionSet(
         kind=kind,
         collection=collection,
@@ -204,64 +230,6 @@ def compared(text: str) -> str:
     """A question as it is compared with others: capitals, spaces and punctuation make no difference."""
     plain = unicodedata.normalize("NFKC", text)
     return folded("".join(" " if unicodedata.category(mark).startswith("P") else mark for mark in plain))
-
-
-def _first_kept(
-    kind: Kind,
-    candidates: Sequence[Passage],
-    ask: Callable[[Passage], Outcome],
-    wanted: int,
-    seed: int,
-    threads: int,
-    deadline: float | None,
-    max_failures: float,
-    progress: Progress | None,
-) -> tuple[int, list[tuple[Passage, str]], Counter[str]]:
-    """Ask of the candidates in the order of the seed until ``wanted`` are kept; how many threads changes nothing.
-
-    Returns:
-        How many were asked of, those kept with their questions, and how many were dropped, by reason.
-    """
-    order = sorted(candidates, key=lambda candidate: candidate.id)
-    random.Random(seed).shuffle(order)
-    failures = Failures(kind, min(wanted, len(order)), max_failures)
-    kept: dict[str, tuple[Passage, str]] = {}
-    dropped: Counter[str] = Counter()
-    asked = done = 0
-
-    def on_done(position: int, result: Outcome | Exception) -> None:
-        nonlocal done
-        done += 1
-        if isinstance(result, Exception) and not isinstance(result, AdapterParseError):
-            failures.add(wave[position].id, result)
-        if progress is not None:
-            progress(kind, done, asked)
-
-    while len(kept) < wanted and asked < len(order):
-        wave = order[asked : asked + wanted - len(kept)]
-        asked += len(wave)
-        results = bounded_map(ask, wave, threads=threads, deadline=deadline, on_done=on_done)
-        for candidate, result in zip(wave, results, strict=True):
-            if isinstance(result, Exception):
-                result = "", "unreadable" if isinstance(result, AdapterParseError) else "failed"
-            text, reason = result
-            if not reason and compared(text) in kept:
-                reason = "repeated"
-            if reason:
-                dropped[reason] += 1
-            else:
-                kept[compared(text)] = (candidate, text)
-    return asked, list(kept.values()), dropped
-
-
-def _objection(text: str, stored: Container[str], passage: Passage, examples: Iterable[str]) -> str:
-    """Why a question cannot stand in a set; empty when it can. The rules are those of the index."""
-    plain = compared(text)
-    if not plain:
-        return "empty"
-    if plain in stored:
-        return "indexed"
-    return unfit(text, passage) or (COPIED if repeats(text, examples) else "")
 
 
 def _question(kind: Kind, passage: str, text: str) -> Question:

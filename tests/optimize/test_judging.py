@@ -205,7 +205,7 @@ def damaged(**changes):
     ("change", "match"),
     [
         (damaged(judge="nobody"), "unknown judge 'nobody'; there are: usefulness"),
-        (damaged(format=9), "format 9, but this version of querywright reads 1"),
+        (damaged(format=9), "field format"),
         (damaged(predictors={}), r"has the predictors \['label'\], but the file has \[\]"),
         (damaged(predictors=3), "field predictors"),
         (damaged(api_key="x"), "field api_key"),

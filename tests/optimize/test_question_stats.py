@@ -36,10 +36,7 @@ class Circle:
         return np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
 
 
-MADE = QuestionsMade(
-    settings="s", lm="writes", engine="e", judge="answerability", judge_lm="judges", judge_engine="f",
-    num_questions=3, batch_size=3, seconds=2.5, cost={"calls": 7},
-)  # fmt: skip
+MADE = QuestionsMade(settings="s", lm="writes", judge_lm="judges", num_questions=3, batch_size=3)
 PASSAGES = [Passage(f"p{letter}", f"{letter}.") for letter in "abcde"]
 
 
@@ -65,7 +62,7 @@ def home(tmp_path):
     return tmp_path
 
 
-def test_counts_and_shares(home):
+def test_counts_shares_and_similarities(home):
     found = question_stats("letters", embedder=Circle(), home=home)
     assert (found.passages, found.recorded, found.stale, found.unwritten, found.removed) == (5, 3, 1, 1, 1)
     assert found.written == 7
@@ -75,13 +72,8 @@ def test_counts_and_shares(home):
     assert found.bare == ("pc",)
     assert found.coverage == 2 / 5
     assert found.dropped == {"no_words": 1, "repeated": 3}
-    assert found.made is None
-    assert found.other_settings == 0
-
-
-def test_similarities(home):
-    near = question_stats("letters", embedder=Circle(), home=home).similarities
-    half, root = math.cos(math.radians(60)), math.cos(math.radians(30))
+    assert (found.made, found.other_settings) == (None, 0)
+    near, half, root = found.similarities, math.cos(math.radians(60)), math.cos(math.radians(30))
     assert near.questions == 3
     assert near.same_passage == pytest.approx(half)  # a? and b?
     assert near.other_passage == pytest.approx((0 + root) / 2)  # a? and b? with c?
@@ -89,10 +81,11 @@ def test_similarities(home):
     assert near.not_own_passage == pytest.approx((0 + root + 0) / 3)
 
 
-def test_without_a_complete_question_nothing_is_near(tmp_path):
+def test_without_a_complete_question_nothing_is_near_and_without_any_the_command_is_named(tmp_path):
     build_collection("letters", PASSAGES, embedder=Circle(), home=tmp_path)
-    folder = questions_folder("letters", tmp_path)
-    write_records(folder, [record(PASSAGES[0], ("a?", ""))])
+    with pytest.raises(CollectionError, match="write them: querywright questions build letters"):
+        question_stats("letters", embedder=Circle(), home=tmp_path)
+    write_records(questions_folder("letters", tmp_path), [record(PASSAGES[0], ("a?", ""))])
     found = question_stats("letters", embedder=Circle(), home=tmp_path)
     assert math.isnan(found.kept_share)
     assert math.isnan(found.similarities.own_passage)
@@ -111,9 +104,3 @@ def test_imported_questions_are_no_other_settings(home):
     MADE.write(questions_folder("letters", home) / NAME)
     found = question_stats("letters", embedder=Circle(), home=home)
     assert (found.imported, found.other_settings, found.recorded) == (2, 1, 4)
-
-
-def test_without_questions_the_command_that_writes_them_is_named(tmp_path):
-    build_collection("letters", PASSAGES, embedder=Circle(), home=tmp_path)
-    with pytest.raises(CollectionError, match="write them: querywright questions build letters"):
-        question_stats("letters", embedder=Circle(), home=tmp_path)

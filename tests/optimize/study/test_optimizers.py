@@ -34,8 +34,7 @@ SMALL = {
 
 
 FAST = ("bootstrap_few_shot", "mipro", "gepa")
-FAULTS = [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in ASKING]
-"""The ways of DSPy to run a program, once each; the others as well in ``make test-all``."""
+"""The ways of DSPy to run a program, once each."""
 
 
 @pytest.fixture
@@ -108,7 +107,7 @@ def test_only_the_part_asked_for_changes(name, world, run):
         assert plain.startswith("reader") or state == before[plain]
 
 
-@pytest.mark.parametrize("name", ["labelled_few_shot", *FAULTS])
+@pytest.mark.parametrize("name", ["labelled_few_shot", *ASKING])
 def test_all_parts_can_be_tuned_at_once(name, world, run):
     tuned = run(name, part="all", metric=METRICS["accuracy"])
     assert state_of(tuned) != state_of(world.program())
@@ -140,7 +139,7 @@ def test_labelled_questions_say_nothing_of_queries(run):
         run("labelled_few_shot")
 
 
-@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.parametrize("name", ASKING)
 @pytest.mark.parametrize("after", [0, 3])
 def test_an_outage_goes_up(name, after, run, writing, make_lm):
     def before(n, asked):
@@ -168,7 +167,7 @@ def test_an_outage_while_instructions_are_written_goes_up(name, run, writing, ma
     assert len(reached) == 1
 
 
-@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.parametrize("name", ASKING)
 @pytest.mark.parametrize("calls", [1, 3])
 def test_the_limit_of_calls_goes_up(name, calls, run, writing, make_lm):
     engine = writing()
@@ -177,7 +176,7 @@ def test_the_limit_of_calls_goes_up(name, calls, run, writing, make_lm):
     assert len(engine.asked) == calls
 
 
-@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.parametrize("name", ASKING)
 def test_too_many_failed_questions_stop_it(name, run):
     def broken(example, prediction, trace=None):
         raise AttributeError("no such field")
@@ -186,7 +185,7 @@ def test_too_many_failed_questions_stop_it(name, run):
         run(name, metric=broken)
 
 
-@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.parametrize("name", ASKING)
 def test_one_question_that_fails_again_and_again_counts_once(name, run, writing):
     def before(n, asked):
         if not asked.proposes and "number 4?" in asked.messages[-1][1]:
