@@ -15,11 +15,12 @@ from querywright.errors import InputError, PromptTooLongError, QuerywrightError,
 from querywright.models.circuit_breaker import INCURABLE
 from querywright.programs.gate import GATE, GATE_DEPTH, certainty
 from querywright.programs.hyperparameters import Knob, Knobs
-from querywright.programs.query_cleaning import query_texts, with_count
-from querywright.programs.steps import Ask, Call, Note, Record, Step, Together, drive, drive_async
+from querywright.programs.query_cleaning import LONGEST_QUERY, query_texts
+from querywright.programs.signatures import tuned_signature
+from querywright.programs.steps import Ask, Call, Record, Step, Together, drive, drive_async
 from querywright.retrieval.callable import as_retriever
 from querywright.retrieval.fusion import fuse
-from querywright.retrieval.types import Hit, Query, VectorRetriever, kind_of
+from querywright.retrieval.types import Hit, Query, Shared, VectorRetriever, kind_of
 
 if TYPE_CHECKING:
     from querywright.retrieval.rerank import Reranker
@@ -40,6 +41,14 @@ N_WRITTEN = Knob(
 )
 """Lets the numbers of queries that are tried share one answer of the LM: that to the largest of them."""
 RRF_K = Knob("rrf_k", 60, "constant of reciprocal rank fusion", low=1, high=200, when={"fusion": ("rrf",)})
+QUESTION_WEIGHT = Knob(
+    "question_weight",
+    1.0,
+    "weight of the question, where it is searched, beside 1 for each query",
+    low=0.25,
+    high=4,
+    when={"search_question": (True,)},
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,17 +94,46 @@ class Found:
     findings: Sequence[Finding] = ()
 
 
+class _Held(Shared):
+    """Keeps an object out of DSPy's sight, which would tune what it finds inside, and the same in every copy."""
+
+    __slots__ = ("held",)
+
+    def __init__(self, held: Any) -> None:
+        self.held = held
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if isinstance(self.held, dspy.BaseLM):  # it may hold a key, which no file may
+            raise TechniqueError(
+                "a program with an LM of its own cannot be pickled; set its technique.own_lm to None for it"
+            )
+        return _Held, (self.held,)
+
+
+class _SharedPart:
+    """An attribute that copies share."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = f"_{name}"
+
+    def __get__(self, technique: Any, owner: type) -> Any:
+        return self if technique is None else getattr(technique, self._name).held
+
+    def __set__(self, technique: Any, value: Any) -> None:
+        setattr(technique, self._name, _Held(value))
+
+
 class Technique(dspy.Module):
     """A way from a question to passages.
 
-    A technique declares ``NAME``, ``TITLE``, ``PAPER``, ``LM_STAGES``, ``SEARCHES`` and ``KNOBS`` and writes
-    ``plan``; searching, fusing and cutting happen here. One that searches more than once writes ``find`` instead,
-    one that treats what was found in a way of its own writes ``retrieve``. All three are coroutines that await
+    A technique declares ``NAME``, ``TITLE``, ``PAPER``, ``PROMPTS``, ``LM_STAGES``, ``SEARCHES`` and ``KNOBS`` and
+    writes ``plan``; searching, fusing and cutting happen here. One that searches more than once writes ``find``
+    instead, one that treats what was found in a way of its own writes ``retrieve``. All three are coroutines that await
     ``ask``, ``search`` and ``together`` and nothing else, which makes ``forward`` and ``aforward`` the same program.
 
-    ``max_passages`` must be among the knobs of a technique that searches; ``top_k`` (else ``max_passages``),
-    ``fusion`` (else ``FUSION_RULE``) and ``rrf_k`` (else 60) are read where they are declared. A technique that asks an
-    LM has the knobs of the gate as well.
+    ``max_passages`` must be among the knobs of a technique that searches; ``pool`` (else ``top_k``, else
+    ``max_passages``), ``fusion`` (else ``FUSION_RULE``) and ``rrf_k`` (else 60) are read where they are declared. A
+    technique that asks an LM has the knobs of the gate as well.
 
     Args:
         retriever: A querywright retriever, or anything that ``as_retriever`` understands. Copies share it.
@@ -110,6 +148,8 @@ class Technique(dspy.Module):
     NAME: ClassVar[str]
     TITLE: ClassVar[str]
     PAPER: ClassVar[str]
+    PROMPTS: ClassVar[Mapping[str, type[dspy.Signature]]] = {}
+    """The signatures of its LM steps, each of which becomes a predictor in the attribute of that name."""
     LM_STAGES: ClassVar[int] = 0
     """LM calls one after another, at most, with the knobs at their defaults; calls side by side count once."""
     SEARCHES: ClassVar[str] = "1"
@@ -127,34 +167,37 @@ class Technique(dspy.Module):
     WRITES: ClassVar[bool] = True
     """Whether the LM, where it asks one, writes what is searched for; False where it only judges what was found."""
 
+    retriever = _SharedPart()
+    reranker = _SharedPart()
+    own_lm = _SharedPart()
+    """The LM that is asked in place of that of the DSPy settings, or None; ``use_rewriter`` sets it."""
+
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         own = tuple(knob for knob in cls.KNOBS if knob not in GATE)
-        _check_knobs(cls.__name__, own)
         cls.KNOBS = (*own, *GATE) if cls.LM_STAGES else own
 
     def __init__(self, retriever: Any = None, *, reranker: Reranker | None = None, **knobs: Any) -> None:
         super().__init__()
         self.retriever = None if retriever is None else as_retriever(retriever)
-        if self.retriever is not None and self.NEEDS_VECTORS and not isinstance(self.retriever, VectorRetriever):
+        if retriever is not None and self.NEEDS_VECTORS and not isinstance(self.retriever, VectorRetriever):
             raise TechniqueError(
                 f"{self.NAME} searches with vectors, which a {kind_of(self.retriever)} retriever cannot; give a dense "
                 "one, or use query2doc, which searches with text"
             )
         if reranker is not None and not self.USES_RERANKER:
             raise TechniqueError(f"{self.NAME} does not rerank; leave the reranker out, or use rerank")
-        self._reranker = None if reranker is None else _Shared(_checked_reranker(reranker))
-        self._own_lm: _Shared | None = None
+        if reranker is not None and (not str(reranker.id).strip() or reranker.id.startswith(("/", "~"))):
+            raise TechniqueError(
+                f"a reranker needs an id that names it wherever it runs, and no path, but {type(reranker).__name__} "
+                f"has {reranker.id!r}"
+            )
+        self.reranker = reranker
+        self.own_lm = None
         self.knobs = Knobs(self.KNOBS, knobs)
+        for name, signature in self.PROMPTS.items():
+            setattr(self, name, dspy.Predict(signature))
         self._check_values()
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        if self.retriever is not None:
-            memo[id(self.retriever)] = self.retriever
-        other = type(self).__new__(type(self))
-        memo[id(self)] = other
-        other.__setstate__(copy.deepcopy(self.__getstate__(), memo))
-        return other
 
     def with_knobs(self, **values: Any) -> Self:
         """A copy with other knob values; prompts are copied, the retriever is shared."""
@@ -184,26 +227,12 @@ class Technique(dspy.Module):
     @property
     def max_passages(self) -> int:
         """Passages given to the reader at most."""
-        return self.knobs.integer("max_passages")
+        return int(self.knobs["max_passages"])
 
     @property
-    def reranker(self) -> Any:
-        """What scores passages, or None."""
-        return None if self._reranker is None else self._reranker.held
-
-    @property
-    def own_lm(self) -> Any:
-        """The LM that is asked in place of that of the DSPy settings, or None; ``use_rewriter`` sets it."""
-        return None if self._own_lm is None else self._own_lm.held
-
-    @own_lm.setter
-    def own_lm(self, lm: dspy.BaseLM | None) -> None:
-        self._own_lm = None if lm is None else _Shared(lm)
-
-    @property
-    def asked(self) -> Any:
-        """The LM that its predictors ask here and now, or None where there is none."""
-        return dspy.settings.lm if self._own_lm is None else drawn_alike(self.own_lm)
+    def depth(self) -> int:
+        """Hits asked for each query: ``pool``, else ``top_k``, else ``max_passages``."""
+        return int(next(self.knobs[name] for name in ("pool", "top_k", "max_passages") if name in self.knobs))
 
     @property
     def searched(self) -> Any:
@@ -221,59 +250,56 @@ class Technique(dspy.Module):
         """The knobs that a study searches, with the values that can be had with this retriever."""
         return [knob for knob in self.KNOBS if knob.search]
 
-    @property
-    def depth(self) -> int:
-        """Hits asked for each query: ``top_k``, else ``max_passages``."""
-        return self.knobs.integer("top_k") if "top_k" in self.knobs else self.max_passages
+    def lm_of(self, name: str) -> Any:
+        """The LM that a predictor asks here and now: the rewriter, else its own, else that of the DSPy settings."""
+        if self.own_lm is None:
+            return getattr(self, name).lm or dspy.settings.lm
+        # An optimizer that draws from an LM again and again draws from the rewriter as often.
+        drawn_alike = getattr(dspy.settings.lm, "drawn_alike", None)
+        return self.own_lm if drawn_alike is None else drawn_alike(self.own_lm)
 
-    def written(self, name: str = "n_queries") -> int:
+    def written(self, knob: str = "n_queries") -> int:
         """Texts that the prompt asks for: as many as ``n_written`` says, and never fewer than are kept.
 
         Args:
-            name: The knob that says how many are kept.
+            knob: The knob that says how many are kept.
         """
-        return max(self.knobs.integer(name), self.knobs.integer("n_written"))
+        return max(int(self.knobs[knob]), int(self.knobs.get("n_written", 0)))
 
-    def ask(self, predictor: dspy.Predict, **inputs: Any) -> Step[dspy.Prediction | None]:
+    def ask(self, name: str, **inputs: Any) -> Step[dspy.Prediction | None]:
         """An LM step; awaited, it gives the prediction, or None when the answer could not be read.
 
         Args:
-            predictor: One of the technique's own.
+            name: A name in ``PROMPTS``.
             inputs: Its inputs; ``signature`` and ``config`` as DSPy takes them.
         """
-        name = next((key for key, value in vars(self).items() if value is predictor), "lm")
-        own = {} if self._own_lm is None else {"lm": self.asked}
-        return Ask(name, predictor, **inputs, **own)
+        own = {} if self.own_lm is None else {"lm": self.lm_of(name)}
+        return Ask(name, getattr(self, name), **inputs, **own)
+
+    def tuned(self, name: str, field: str = "", **changes: Any) -> Any:
+        """The signature of an LM step with what a call adds to it; see ``tuned_signature``."""
+        return tuned_signature(getattr(self, name), field, **changes)
 
     async def ask_texts(
-        self,
-        predictor: dspy.Predict,
-        field: str,
-        count: int,
-        desc: str,
-        *,
-        question: str,
-        kept: int | None = None,
-        **inputs: Any,
+        self, name: str, field: str, desc: str, *, question: str, knob: str = "n_queries", **inputs: Any
     ) -> list[str]:
-        """Ask for a list of texts to search with.
+        """Ask for a list of texts to search with, as many as ``written`` says.
 
         Args:
-            predictor: One of the technique's own.
+            name: A name in ``PROMPTS``.
             field: The list among its outputs.
-            count: Texts asked for, 1 or more.
-            desc: What the prompt says of the list.
+            desc: What the prompt says of the list; ``{}`` stands for the number of texts.
             question: The question; a text that only repeats it is dropped.
-            kept: Texts kept at most, the first ones. Default ``count``.
+            knob: The knob that says how many are kept, the first ones. Default ``n_queries``.
             inputs: Other inputs.
 
         Returns:
             Each text once, on one line; none when the answer could not be read.
         """
-        signature = with_count(predictor, field, count, desc)
-        made = await self.ask(predictor, signature=signature, question=question, **inputs)
-        limit = count if kept is None else kept
-        return [] if made is None else query_texts(getattr(made, field), limit, besides=[question])
+        count = self.written(knob)
+        signature = self.tuned(name, field, desc=desc.format(count), count=count, max_chars=LONGEST_QUERY)
+        made = await self.ask(name, signature=signature, question=question, **inputs)
+        return [] if made is None else query_texts(made[field], self.knobs[knob], besides=[question])
 
     def search(self, texts: Sequence[str], k: int) -> Step[list[list[Hit]]]:
         """A search; awaited, it gives at most ``k`` hits a text, best first, from one call of the retriever."""
@@ -288,7 +314,7 @@ class Technique(dspy.Module):
                 )
             return lists
 
-        return Call(search, lambda lists, stage: search_record(asked, lists, stage))
+        return Call(search, lambda lists, stage: search_record(asked, lists, stage, {"queries": asked}))
 
     def together(self, steps: Sequence[Step[T]]) -> Step[list[T]]:
         """Steps side by side; awaited, it gives their results in order."""
@@ -296,13 +322,9 @@ class Technique(dspy.Module):
 
     def fused(self, queries: Sequence[Query], lists: Sequence[Sequence[Hit]]) -> list[Passage]:
         """The lists as one, cut to ``max_passages``."""
-        if len(lists) == 1:
-            hits = fuse("union", lists, limit=self.max_passages)
-        else:
-            rule = self.knobs.text("fusion") if "fusion" in self.knobs else self.FUSION_RULE
-            k = self.knobs.integer("rrf_k") if "rrf_k" in self.knobs else 60
-            hits = fuse(rule, lists, weights=[query.weight for query in queries], k=k, limit=self.max_passages)
-        return [hit.passage for hit in hits]
+        rule = "union" if len(lists) == 1 else self.knobs.get("fusion", self.FUSION_RULE)
+        weights, k = [query.weight for query in queries], self.knobs.get("rrf_k", 60)
+        return [hit.passage for hit in fuse(rule, lists, weights=weights, k=k, limit=self.max_passages)]
 
     # What a caller calls.
 
@@ -338,7 +360,14 @@ class Technique(dspy.Module):
             options: Option texts of a multiple-choice question, or None.
             log: What the driver writes the record of each step to.
         """
-        return _prediction(await self._work(question, options), log)
+        found = await self._work(question, options)
+        return dspy.Prediction(
+            passages=list(found.passages),
+            queries=list(found.queries),
+            fallbacks=list(found.fallbacks),
+            findings=list(found.findings),
+            steps=log,
+        )
 
     def _work(self, question: str, options: Sequence[str] | None) -> Coroutine[Step[Any], Any, Found]:
         choices = checked_options(question, options)
@@ -352,128 +381,62 @@ class Technique(dspy.Module):
 
     async def _gated(self, question: str, options: Sequence[str]) -> Found:
         """What plain retrieval finds where it looks certain or the LM fails, else what the technique finds."""
-        query = Query(question)
+        queries, rule = [Query(question)], self.knobs["gate"]
         (hits,) = await self.search([question], max(GATE_DEPTH, self.max_passages))
-        best = fuse("union", [hits[: self.max_passages]])  # what plain retrieval would have found
-        plain = Found([hit.passage for hit in best], [query])
-        rule = self.knobs.text("gate")
-        value, least = certainty(rule, hits[:GATE_DEPTH]), self.knobs.number(f"gate_{rule}")
-        verdict = "pass the question through" if value >= least else "translate"
-        given = {rule: round(value, 4), "at least": least}
-        await Note("gate", rule, given, verdict)
-        if value >= least:
-            return plain
+        plain = self.fused(queries, [hits[: self.max_passages]])  # what plain retrieval would have found
+        value, least = certainty(rule, hits[:GATE_DEPTH]), self.knobs[f"gate_{rule}"]
+        given, certain = {rule: round(value, 4), "at least": least}, value >= least
+        await _noted(rule, given, "pass the question through" if certain else "translate")
+        if certain:
+            return Found(plain, queries)
         try:
             return await self.find(question, options)
         except LMError as error:
             ours = isinstance(error, QuerywrightError) and not isinstance(error, PromptTooLongError)
             if ours or isinstance(error, INCURABLE):  # an outage, a spent budget, a wrong key: no question goes better
                 raise
-            await Note("gate", "the LM failed", {}, f"{type(error).__name__}: {error}")
-            return Found(plain.passages, plain.queries, ("lm",))
+            await _noted("the LM failed", {}, f"{type(error).__name__}: {error}")
+            return Found(plain, queries, ("lm",))
 
     @property
     def _is_gated(self) -> bool:
-        return bool(self.LM_STAGES) and self.knobs.text("gate") != "off"
+        return bool(self.knobs.get("gate", "off") != "off")
 
     def _check_values(self) -> None:
         """Whether the values of the knobs go with the retriever."""
         if self._is_gated and self.retriever is not None and kind_of(self.retriever) != "dense":
             raise TechniqueError(
-                f"the gate={self.knobs.text('gate')} of {self.NAME} looks at cosine similarities, which a "
+                f"the gate={self.knobs['gate']} of {self.NAME} looks at cosine similarities, which a "
                 f"{kind_of(self.retriever)} retriever does not give; set gate=off, or give a dense retriever (one of "
                 'your own says so by an attribute kind = "dense")'
             )
 
 
-def _check_knobs(name: str, knobs: Sequence[Knob]) -> None:
-    """Whether the knobs of a technique, the gate's left out, can be what they say."""
-    before: set[str] = {knob.name for knob in GATE}
-    for knob in knobs:
-        if knob.name in before:
-            raise TechniqueError(f"{name} has two knobs {knob.name!r}, the gate's counted; give one another name")
-        missing = [other for other in knob.when if other not in before]
-        if missing:
-            raise TechniqueError(
-                f"the knob {knob.name!r} of {name} acts only beside {missing[0]!r}, which is not declared before it; "
-                f"declare {missing[0]!r} first, or a {knob.name!r} without when="
-            )
-        before.add(knob.name)
-
-
-def drawn_alike(lm: dspy.BaseLM) -> dspy.BaseLM:
-    """An LM that is sampled as that of the DSPy settings is, which an optimizer has drawn from again and again.
-
-    Args:
-        lm: What a technique asks of its own. It is given back as it is where the LM of the settings, by a method
-            ``drawn_alike``, has nothing to say of how others are sampled.
-    """
-    like = getattr(dspy.settings.lm, "drawn_alike", None)
-    alike: dspy.BaseLM = lm if like is None else like(lm)
-    return alike
-
-
-class _Shared:
-    """Keeps an object out of DSPy's sight, which would tune what it finds inside, and the same in every copy."""
-
-    __slots__ = ("held",)
-
-    def __init__(self, held: Any) -> None:
-        self.held = held
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> _Shared:
-        return self
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        if isinstance(self.held, dspy.BaseLM):  # it may hold a key, which no file may
-            raise TechniqueError(
-                "a program with an LM of its own cannot be pickled; set its technique.own_lm to None for it"
-            )
-        return _Shared, (self.held,)
-
-
-def _checked_reranker(reranker: Any) -> Any:
-    """The reranker, when it can be named in an artifact."""
-    name = getattr(reranker, "id", None)
-    if not isinstance(name, str) or not name.strip() or name.startswith(("/", "~")) or "\\" in name:
-        raise TechniqueError(
-            f"a reranker needs an id that names it wherever it runs, and no path, but {type(reranker).__name__} has "
-            f"{name!r}"
-        )
-    if not callable(getattr(reranker, "score", None)):
-        raise TechniqueError(f"a reranker needs score(query, passages), which {type(reranker).__name__} has not")
-    return reranker
+def _noted(name: str, given: Mapping[str, Any], made: str) -> Step[None]:
+    """A record of the gate's."""
+    return Call(lambda: None, lambda _, stage: Record("gate", name, stage, given, made))
 
 
 def search_record(
-    texts: Sequence[str], lists: Sequence[Sequence[Hit]], stage: int, given: Mapping[str, Any] | None = None
+    texts: Sequence[str],
+    lists: Sequence[Sequence[Hit]],
+    stage: int,
+    given: Mapping[str, Any],
+    *,
+    name: str = "passages",
 ) -> Record:
-    """The record of a search for passages.
+    """The record of a search.
 
     Args:
         texts: What was searched for, as a trace names it.
         lists: The hits of each.
         stage: Of the step.
-        given: What went in. Default: the texts.
+        given: What went in.
+        name: What was searched. Default: passages.
     """
-    found = {text: [hit.passage.id for hit in hits] for text, hits in zip(texts, lists, strict=True)}
-    scores = scores_of(texts, lists)
-    return Record("search", "passages", stage, {"queries": list(texts)} if given is None else given, found, scores)
-
-
-def scores_of(texts: Sequence[str], lists: Sequence[Sequence[Hit]]) -> dict[str, tuple[float, ...]]:
-    """The scores of each text's hits, best first."""
-    return {text: tuple(hit.score for hit in hits) for text, hits in zip(texts, lists, strict=True)}
-
-
-def _prediction(found: Found, log: list[Record]) -> dspy.Prediction:
-    return dspy.Prediction(
-        passages=list(found.passages),
-        queries=list(found.queries),
-        fallbacks=list(found.fallbacks),
-        findings=list(found.findings),
-        steps=log,
-    )
+    pairs = list(zip(texts, lists, strict=True))
+    found = {text: [hit.passage.id for hit in hits] for text, hits in pairs}
+    return Record("search", name, stage, given, found, {text: tuple(hit.score for hit in hits) for text, hits in pairs})
 
 
 def checked_options(question: Any, options: Any) -> list[str]:

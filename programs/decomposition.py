@@ -15,14 +15,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import ClassVar
 
 import dspy
 
 from querywright.models.adapter import show_passages
-from querywright.programs.base import FUSION, N_WRITTEN, RRF_K, Finding, Found, Technique
+from querywright.programs.base import FUSION, MAX_PASSAGES, N_WRITTEN, RRF_K, Finding, Found, Technique
 from querywright.programs.hyperparameters import Knob
-from querywright.programs.query_cleaning import folded, plain_line
+from querywright.programs.query_cleaning import folded, written_in
 from querywright.programs.steps import Step
 from querywright.retrieval.types import Hit, Query
 
@@ -60,11 +60,12 @@ class Decomposition(Technique):
     NAME = "decomposition"
     TITLE = "Decomposition (least-to-most)"
     PAPER = "arXiv 2205.10625"
+    PROMPTS: ClassVar = {"list_sub_questions": ListSubQuestions, "answer_sub_question": AnswerSubQuestion}
     LM_STAGES = 4
     SEARCHES = "n_sub_questions + 1"
     ITERATIVE = True
     KNOBS = (
-        Knob("max_passages", 15, "passages given to the reader at most", low=1, high=50, search=False),
+        replace(MAX_PASSAGES, default=15),
         Knob(
             "mode",
             "recursive",
@@ -88,35 +89,26 @@ class Decomposition(Technique):
         Knob("reader_sees_answers", True, "whether the reader is shown the sub-answers beside the passages"),
     )
 
-    def __init__(self, retriever: Any = None, **knobs: Any) -> None:
-        super().__init__(retriever, **knobs)
-        self.list_sub_questions = dspy.Predict(ListSubQuestions)
-        self.answer_sub_question = dspy.Predict(AnswerSubQuestion)
-
     async def find(self, question: str, options: Sequence[str]) -> Found:
         """Sub-questions, their searches and answers, and the question as the last query."""
         subs = await self._sub_questions(question)
         if not subs:
             query = Query(question)
             return Found(await self.retrieve(question, [query]), [query], ("sub_questions",))
-        queries, lists, answers = await (self._in_turn if self._feeds_on else self._side_by_side)(question, subs)
+        # Whether a step needs the answers of earlier ones.
+        read = self.knobs["reader_sees_answers"] or self.knobs["query_with_answer"]
+        walk = self._in_turn if read and self.knobs["mode"] == "recursive" else self._side_by_side
+        queries, lists, answers = await walk(question, subs)
         fallbacks = [f"sub_answer:{number}" for number, answer in enumerate(answers, 1) if not answer]
-        findings = _pairs(subs, answers) if self.knobs.flag("reader_sees_answers") else []
+        findings = _pairs(subs, answers) if self.knobs["reader_sees_answers"] else []
         return Found(self.fused(queries, lists), queries, fallbacks, findings)
 
-    @property
-    def _feeds_on(self) -> bool:
-        """Whether a step needs the answers of earlier ones."""
-        read = self.knobs.flag("reader_sees_answers") or self.knobs.flag("query_with_answer")
-        return read and self.knobs.text("mode") == "recursive"
-
     async def _sub_questions(self, question: str) -> list[str]:
-        count, kept = self.written("n_sub_questions"), self.knobs.integer("n_sub_questions")
-        desc = f"up to {count} simpler questions, easiest first" if count > 1 else "one simpler question"
-        texts = await self.ask_texts(
-            self.list_sub_questions, "sub_questions", count, desc, question=question, kept=kept
-        )
-        return [text for text in texts if not _repeats(text, question)]
+        """Without those that are the question again, or what it begins with: small LMs copy, and stop where told."""
+        knob = "n_sub_questions"
+        desc = "up to {} simpler questions, easiest first" if self.written(knob) > 1 else "one simpler question"
+        texts = await self.ask_texts("list_sub_questions", "sub_questions", desc, question=question, knob=knob)
+        return [text for text in texts if not folded(question).startswith(folded(text))]
 
     async def _in_turn(self, question: str, subs: Sequence[str]) -> Walk:
         queries: list[Query] = []
@@ -128,41 +120,32 @@ class Decomposition(Technique):
             found = await self.search([query.text for query in batch], self.depth)
             queries += batch
             lists += found
-            if not last or self.knobs.flag("reader_sees_answers"):
-                answers.append(_written(await self._answering(sub, found[0], known)))
+            if not last or self.knobs["reader_sees_answers"]:
+                answers.append(written_in(await self._answering(sub, found[0], known), "sub_answer"))
         return queries, lists, answers
 
     async def _side_by_side(self, question: str, subs: Sequence[str]) -> Walk:
         queries = [*(Query(sub, "sub_question") for sub in subs), Query(question)]
         lists = await self.search([query.text for query in queries], self.depth)
-        if not self.knobs.flag("reader_sees_answers"):
+        if not self.knobs["reader_sees_answers"]:
             return queries, lists, []
         made = await self.together([self._answering(sub, hits) for sub, hits in zip(subs, lists, strict=False)])
-        return queries, lists, [_written(one) for one in made]
+        return queries, lists, [written_in(one, "sub_answer") for one in made]
 
     def _query_text(self, sub_question: str, known: Sequence[Finding]) -> str:
         """The sub-question, with the last answer where it does not name it itself."""
-        answer = known[-1].answer if known and self.knobs.flag("query_with_answer") else ""
+        answer = known[-1].answer if known and self.knobs["query_with_answer"] else ""
         return sub_question if answer.casefold() in sub_question.casefold() else f"{sub_question} {answer}"
 
     def _answering(
         self, sub_question: str, hits: Sequence[Hit], known: Sequence[Finding] = ()
     ) -> Step[dspy.Prediction | None]:
         return self.ask(
-            self.answer_sub_question,
+            "answer_sub_question",
             passages=show_passages([hit.passage for hit in hits]),
             known=[f"{finding.question} {finding.answer}" for finding in known],
             sub_question=sub_question,
         )
-
-
-def _repeats(sub_question: str, question: str) -> bool:
-    """Whether it is the question again, or what it begins with: small LMs copy, and stop where they must."""
-    return folded(question).startswith(folded(sub_question))
-
-
-def _written(made: dspy.Prediction | None) -> str:
-    return "" if made is None else plain_line(made.sub_answer)
 
 
 def _pairs(subs: Sequence[str], answers: Sequence[str]) -> list[Finding]:

@@ -55,23 +55,17 @@ class Ensemble(RAG):
     async def _work(self, question: str, options: Sequence[str] | None) -> dspy.Prediction:
         with telling(None):  # what one of several members finds and reads is not yet what all of them do
             made = await Together([Use(member, question=question, options=options) for member in self.members])
-        lists = [
-            [Hit(passage, 1 / rank, rank) for rank, passage in enumerate(one.passages, start=1)] for one in made
-        ]  # fmt: skip
-        chosen = _majority([one.answer for one in made])
+        lists = [[Hit(passage, 1 / rank, rank) for rank, passage in enumerate(one.passages, 1)] for one in made]
+        chosen = made[_majority([one.answer for one in made])]
         return dspy.Prediction(
-            answer=made[chosen].answer,
-            support=made[chosen].support,
-            passages=[hit.passage for hit in rrf(lists, limit=self._most_passages())],
+            answer=chosen.answer,
+            support=chosen.support,
+            passages=[hit.passage for hit in rrf(lists, limit=self.technique.knobs.get("max_passages"))],
             queries=[query for one in made for query in one.queries],
             fallbacks=list(dict.fromkeys(name for one in made for name in one.fallbacks)),
-            findings=list(made[chosen].findings),
+            findings=list(chosen.findings),
             steps=[step for one in made for step in one.steps],
         )
-
-    def _most_passages(self) -> int | None:
-        knobs = self.technique.knobs
-        return knobs.integer("max_passages") if "max_passages" in knobs else None
 
 
 def _majority(answers: Sequence[Any]) -> int:

@@ -8,7 +8,7 @@ of the search, and the first is kept if none survives (``empty_ok`` for none).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import ClassVar, Literal
 
 import dspy
 
@@ -38,6 +38,7 @@ class Filter(Technique):
     NAME = "filter"
     TITLE = "Filter baseline"
     PAPER = "baseline"
+    PROMPTS: ClassVar = {"judge_passage": JudgePassage}
     LM_STAGES = 1
     SEARCHES = "1 (deep)"
     WRITES = False
@@ -47,23 +48,14 @@ class Filter(Technique):
         Knob("empty_ok", False, "whether nothing is found if no passage survives; else the first is", search=False),
     )
 
-    def __init__(self, retriever: Any = None, **knobs: Any) -> None:
-        super().__init__(retriever, **knobs)
-        self.judge_passage = dspy.Predict(JudgePassage)
-
-    @property
-    def depth(self) -> int:
-        """The pool."""
-        return self.knobs.integer("pool")
-
     async def find(self, question: str, options: Sequence[str]) -> Found:
         """The passages of the pool that survive."""
         pool = [hit.passage for hit in fuse("union", await self.search([question], self.depth))]
         judged = await self.together(
-            [self.ask(self.judge_passage, question=question, passage=show_passages([passage])) for passage in pool]
+            [self.ask("judge_passage", question=question, passage=show_passages([passage])) for passage in pool]
         )
         kept = [p for p, made in zip(pool, judged, strict=True) if made is None or made.passage_is == "relevant"]
-        if not kept and not self.knobs.flag("empty_ok"):
+        if not kept and not self.knobs["empty_ok"]:
             kept = pool[:1]
         fallbacks = [f"keep:{place}" for place, made in enumerate(judged, start=1) if made is None]
         return Found(kept[: self.max_passages], [Query(question)], fallbacks)

@@ -13,13 +13,14 @@ the third query (``fusion=union`` is the paper's order); the question itself may
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any, ClassVar
 
 import dspy
 
-from querywright.programs.base import FUSION, RRF_K, TOP_K, Plan, Technique
+from querywright.programs.base import FUSION, MAX_PASSAGES, QUESTION_WEIGHT, RRF_K, TOP_K, Plan, Technique
 from querywright.programs.hyperparameters import Knob
-from querywright.programs.query_cleaning import one_line
+from querywright.programs.query_cleaning import one_line, written_in
 from querywright.retrieval.types import Query
 
 ROLES = ("support", "distinguish", "verify")
@@ -64,52 +65,39 @@ class HCQR(Technique):
     NAME = "hcqr"
     TITLE = "Hypothesis-Conditioned Query Rewriting"
     PAPER = "arXiv 2603.19008"
+    PROMPTS: ClassVar = {"form_hypothesis": FormHypothesis, "write_queries": WriteQueries}
     LM_STAGES = 2
     SEARCHES = "3 (+1)"
     NEEDS_OPTIONS = True
     KNOBS = (
-        Knob("max_passages", 15, "passages given to the reader at most", low=1, high=50, search=False),
+        replace(MAX_PASSAGES, default=15),
         Knob("n_queries", 3, "queries searched, in the order support, distinguish, verify", low=1, high=3),
         TOP_K,
         FUSION,
         RRF_K,
         Knob("search_question", False, "whether the question itself is searched, before the queries"),
-        Knob(
-            "question_weight",
-            1.0,
-            "weight of the question, where it is searched, beside 1 for each query",
-            low=0.25,
-            high=4,
-            when={"fusion": ("rrf",), "search_question": (True,)},
-        ),
+        replace(QUESTION_WEIGHT, when={"fusion": ("rrf",), "search_question": (True,)}),
         Knob("rewriter_sees_options", True, "whether the query writer sees the options"),
     )
 
-    def __init__(self, retriever: Any = None, **knobs: Any) -> None:
-        super().__init__(retriever, **knobs)
-        self.form_hypothesis = dspy.Predict(FormHypothesis)
-        self.write_queries = dspy.Predict(WriteQueries)
-
     async def plan(self, question: str, options: Sequence[str]) -> Plan:
         """Hypothesis, then queries; each step that cannot be read falls back to something plainer."""
-        choice: Any = Literal[tuple(options)]
-        tuned: Any = self.form_hypothesis.signature
-        signature = tuned.with_updated_fields("best_guess", type_=choice)
-        made = await self.ask(self.form_hypothesis, signature=signature, question=question, options=list(options))
+        signature = self.tuned("form_hypothesis", "best_guess", choices=options)
+        made = await self.ask("form_hypothesis", signature=signature, question=question, options=list(options))
         if made is None:
             return Plan((Query(question),), fallbacks=("hypothesis",))
-        hypothesis = {key: made[key] for key in tuned.output_fields}
-        shown = list(options) if self.knobs.flag("rewriter_sees_options") else []
-        written = await self.ask(self.write_queries, question=question, options=shown, **hypothesis)
+        hypothesis = {key: made[key] for key in signature.output_fields}
+        shown = list(options) if self.knobs["rewriter_sees_options"] else []
+        written = await self.ask("write_queries", question=question, options=shown, **hypothesis)
         queries, fallbacks = [], []
-        for role in ROLES[: self.knobs.integer("n_queries")]:
-            text = "" if written is None else one_line(written.get(role))
+        for role in ROLES[: self.knobs["n_queries"]]:
+            text = one_line(written_in(written, role))
             if not text:
                 fallbacks.append(f"query:{role}")
                 text = _template(role, question, shown, hypothesis)
             queries.append(Query(text, role))
-        if self.knobs.flag("search_question"):
-            queries.insert(0, Query(question, weight=self.knobs.number("question_weight")))
+        if self.knobs["search_question"]:
+            queries.insert(0, Query(question, weight=self.knobs["question_weight"]))
         return Plan(tuple(queries), tuple(fallbacks))
 
 

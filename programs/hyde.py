@@ -8,7 +8,7 @@ search is by cosine (the paper's encoder was made for inner products). The docum
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import ClassVar
 
 import dspy
 import numpy as np
@@ -16,8 +16,8 @@ import numpy as np
 from querywright.data.types import Passage
 from querywright.programs.base import MAX_PASSAGES, Plan, Technique, search_record
 from querywright.programs.hyperparameters import Knob
-from querywright.programs.query_cleaning import plain_line
-from querywright.programs.steps import Call, Record
+from querywright.programs.query_cleaning import written_in
+from querywright.programs.steps import Call
 from querywright.retrieval.types import Query
 
 
@@ -38,6 +38,7 @@ class HyDE(Technique):
     NAME = "hyde"
     TITLE = "Hypothetical Document Embeddings (HyDE)"
     PAPER = "arXiv 2212.10496"
+    PROMPTS: ClassVar = {"write_document": WriteDocument}
     LM_STAGES = 1
     SEARCHES = "1 (mean vector)"
     NEEDS_VECTORS = True
@@ -48,20 +49,16 @@ class HyDE(Technique):
         Knob("temperature", 0.7, "of sampling; the first of several documents may equal another at 0", low=0, high=1.5),
     )
 
-    def __init__(self, retriever: Any = None, **knobs: Any) -> None:
-        super().__init__(retriever, **knobs)
-        self.write_document = dspy.Predict(WriteDocument)
-
     async def plan(self, question: str, options: Sequence[str]) -> Plan:
         """The documents, and the question where it is in the mean."""
-        asked = [
-            self.ask(self.write_document, question=question, config=self._sampling(number))
-            for number in range(self.knobs.integer("n_documents"))
-        ]
-        written = [None if one is None else plain_line(one.passage) for one in await self.together(asked)]
+        seeded = "seed" in getattr(self.lm_of("write_document"), "supported_params", ())
+        draw = "seed" if seeded else "rollout_id"  # each another draw than its neighbours, and the same one tomorrow
+        configs = [{"temperature": self.knobs["temperature"], draw: n} for n in range(self.knobs["n_documents"])]
+        asked = [self.ask("write_document", question=question, config=config) for config in configs]
+        written = [written_in(one, "passage") for one in await self.together(asked)]
         fallbacks = tuple(f"document:{number}" for number, text in enumerate(written, 1) if not text)
         queries = [Query(text, "hypothetical_document") for text in written if text]
-        if self.knobs.flag("search_question") or not queries:
+        if self.knobs["search_question"] or not queries:
             queries.insert(0, Query(question))
         return Plan(tuple(queries), fallbacks)
 
@@ -71,20 +68,8 @@ class HyDE(Technique):
         texts = [query.text for query in queries]
         vectors = np.asarray(await Call(lambda: retriever.embed(texts)), dtype=np.float32)
         mean = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).mean(axis=0, keepdims=True)
-
-        def record(lists: Any, stage: int) -> Record:
-            return search_record(["mean vector"], lists[:1], stage, {"vectors": len(texts)})
-
-        lists = await Call(lambda: retriever.search_vectors(mean, self.depth), record)
+        lists = await Call(
+            lambda: retriever.search_vectors(mean, self.depth),
+            lambda found, stage: search_record(["mean vector"], found[:1], stage, {"vectors": len(texts)}),
+        )
         return self.fused(queries[:1], lists)
-
-    def _sampling(self, number: int) -> dict[str, Any]:
-        """Of one document; a seed makes it another draw than its neighbours, and the same one tomorrow."""
-        config: dict[str, Any] = {"temperature": self.knobs.number("temperature")}
-        own = None if self.own_lm is not None else self.write_document.lm  # a rewriter goes before the predictor's own
-        lm = own or self.asked
-        if "seed" in getattr(lm, "supported_params", ()):
-            config["seed"] = number
-        else:
-            config["rollout_id"] = number
-        return config

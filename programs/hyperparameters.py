@@ -24,7 +24,8 @@ class Knob:
         low: Smallest value of a number.
         high: Largest value of a number.
         choices: The values of a choice. A bool needs none.
-        when: ``{other: values}``: the knob acts only while each knob ``other`` has one of ``values``.
+        when: ``{other: values}``: the knob acts only while each knob ``other``, declared before it, has one of
+            ``values``.
         search: Whether a study searches it. A budget, such as how many passages the reader sees, is given
             rather than searched: more is always at least as good to find, and costs. Default True.
     """
@@ -39,8 +40,7 @@ class Knob:
     search: bool = True
 
     def __post_init__(self) -> None:
-        number = isinstance(self.default, (int, float)) and not isinstance(self.default, bool) and not self.choices
-        if number and (self.low is None or self.high is None):
+        if self._is_number and (self.low is None or self.high is None):
             raise TechniqueError(f"{self.name} is a number and needs low= and high=")
         self.check(self.default)
 
@@ -51,11 +51,10 @@ class Knob:
     @property
     def range(self) -> str:
         """The allowed values in words."""
-        if self.choices:
-            return " | ".join(str(choice) for choice in self.choices)
-        if isinstance(self.default, bool):
-            return "true | false"
-        return "no value" if self.low is None or self.high is None else f"{self.low:g} to {self.high:g}"
+        if self._is_number:
+            return f"{self.low:g} to {self.high:g}"
+        choices = ("true", "false") if isinstance(self.default, bool) else self.choices
+        return " | ".join(str(choice) for choice in choices) or "no value"
 
     def check(self, value: Any) -> Value:
         """The value in the knob's type.
@@ -63,25 +62,17 @@ class Knob:
         Raises:
             TechniqueError: It has another type or is out of range.
         """
-        if self.choices:
-            for choice in self.choices:
+        whole = self._is_number and isinstance(self.default, int)
+        if self._is_number:
+            number = isinstance(value, (int, float)) and not isinstance(value, bool)
+            if number and self.low <= value <= self.high and (not whole or value == int(value)):
+                return int(value) if whole else float(value)
+        else:
+            for choice in (True, False) if isinstance(self.default, bool) else self.choices:
                 if value == choice and isinstance(value, bool) == isinstance(choice, bool):
                     return choice
-        elif isinstance(self.default, bool):
-            if isinstance(value, bool):
-                return value
-        elif self._is_in_range(value):
-            return int(value) if isinstance(self.default, int) else float(value)
-        whole = not self.choices and isinstance(self.default, int) and not isinstance(self.default, bool)
         rule = f"a whole number from {self.range}" if whole else self.range
         raise TechniqueError(f"{self.name} must be {rule}, but got {value!r}")
-
-    def _is_in_range(self, value: Any) -> bool:
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            return False
-        if self.low is None or self.high is None or not self.low <= value <= self.high:  # NaN is in no range
-            return False
-        return isinstance(self.default, float) or value == int(value)
 
     def parse(self, text: str) -> Value:
         """The value that a text such as ``5``, ``rrf`` or ``true`` stands for.
@@ -90,19 +81,23 @@ class Knob:
             TechniqueError: It stands for none.
         """
         text = text.strip()
-        if self.choices:
-            return self.check({str(choice): choice for choice in self.choices}.get(text, text))
+        if self._is_number:
+            try:
+                number = float(text)
+            except ValueError:
+                return self.check(text)
+            return self.check(int(number) if number.is_integer() else number)
+        known: dict[str, Value] = {str(choice): choice for choice in self.choices}
         if isinstance(self.default, bool):
             known = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
-            return self.check(known.get(text.lower(), text))
-        try:
-            number = float(text)
-        except ValueError:
-            return self.check(text)
-        return self.check(int(number) if number.is_integer() else number)
+        return self.check(known.get(text.lower(), known.get(text, text)))
+
+    @property
+    def _is_number(self) -> bool:
+        return isinstance(self.default, (int, float)) and not isinstance(self.default, bool) and not self.choices
 
 
-class Knobs(Parameter, Mapping[str, Value]):
+class Knobs(Parameter, Mapping[str, Any]):
     """The knobs of one program and their values, read as ``knobs["top_k"]``.
 
     A DSPy parameter: ``save``, ``load``, ``deepcopy`` and the optimizers carry it along with the prompts.
@@ -120,7 +115,7 @@ class Knobs(Parameter, Mapping[str, Value]):
         self._values: dict[str, Value] = {knob.name: knob.default for knob in self.declared}
         self.update(values or {})
 
-    def __getitem__(self, name: str) -> Value:
+    def __getitem__(self, name: str) -> Any:
         return self._values[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -146,8 +141,7 @@ class Knobs(Parameter, Mapping[str, Value]):
         for knob in self.declared:
             if knob.name == name:
                 return knob
-        known = ", ".join(self._values) or "none"
-        raise TechniqueError(f"unknown knob {name!r}; the knobs are: {known}")
+        raise TechniqueError(f"unknown knob {name!r}; the knobs are: {', '.join(self._values) or 'none'}")
 
     def update(self, values: Mapping[str, Any]) -> None:
         """Set values; all of them are checked before any is set.
@@ -155,24 +149,7 @@ class Knobs(Parameter, Mapping[str, Value]):
         Raises:
             TechniqueError: A name is unknown or a value is not allowed.
         """
-        checked = {name: self.knob(name).check(value) for name, value in values.items()}
-        self._values.update(checked)
-
-    def integer(self, name: str) -> int:
-        """The value of a whole-number knob."""
-        return int(self._values[name])
-
-    def number(self, name: str) -> float:
-        """The value of a number knob."""
-        return float(self._values[name])
-
-    def text(self, name: str) -> str:
-        """The value of a choice."""
-        return str(self._values[name])
-
-    def flag(self, name: str) -> bool:
-        """The value of a yes-or-no knob."""
-        return bool(self._values[name])
+        self._values.update({name: self.knob(name).check(value) for name, value in values.items()})
 
     def dump_state(self, json_mode: bool = True) -> dict[str, Value]:
         """The values, for DSPy's save."""

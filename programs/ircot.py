@@ -14,12 +14,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import dspy
 
 from querywright.models.adapter import show_passages
-from querywright.programs.base import Found, Technique
+from querywright.programs.base import MAX_PASSAGES, Found, Technique
 from querywright.programs.hyperparameters import Knob
 from querywright.programs.query_cleaning import folded, one_line
 from querywright.retrieval.fusion import fuse
@@ -64,11 +64,12 @@ class IRCoT(Technique):
     NAME = "ircot"
     TITLE = "Interleaved retrieval and chain-of-thought"
     PAPER = "arXiv 2212.10509"
+    PROMPTS: ClassVar = {"write_next_sentence": WriteNextSentence}
     LM_STAGES = 8
     SEARCHES = "1 to max_steps + 1"
     ITERATIVE = True
     KNOBS = (
-        Knob("max_passages", 15, "passages given to the reader at most", low=1, high=50, search=False),
+        replace(MAX_PASSAGES, default=15),
         Knob("collect", 15, "passages collected at most; the loop ends there", low=1, high=50),
         Knob("top_k", 4, "passages taken from each search", low=1, high=50),
         Knob("max_steps", 8, "sentences of reasoning at most", low=1, high=10),
@@ -85,19 +86,15 @@ class IRCoT(Technique):
     PARAGRAPH_WORDS: ClassVar[int] = 350
     """Words of a passage that the reasoning sees; the reader sees all of it."""
 
-    def __init__(self, retriever: Any = None, **knobs: Any) -> None:
-        super().__init__(retriever, **knobs)
-        self.write_next_sentence = dspy.Predict(WriteNextSentence)
-
     async def find(self, question: str, options: Sequence[str]) -> Found:
         """Search, reason, search with the last sentence that tells a fact, and so on."""
         queries = [Query(question)]
         lists = await self.search([question], self.depth)
         sentences: list[str] = []
         fallbacks: list[str] = []
-        for number in range(1, self.knobs.integer("max_steps") + 1):
-            collected = self._collected(lists)
-            if len(collected) >= self.knobs.integer("collect"):
+        for number in range(1, self.knobs["max_steps"] + 1):
+            collected = fuse("union", lists, limit=self.knobs["collect"])
+            if len(collected) >= self.knobs["collect"]:
                 break
             sentence = await self._next_sentence(question, collected, sentences)
             if not sentence:
@@ -105,33 +102,26 @@ class IRCoT(Technique):
             if not sentence or self.STOP.search(sentence) or folded(sentence) in map(folded, sentences):
                 break
             sentences.append(sentence)
-            text = self._query_text(question, sentences)
+            text = next(filter(self._tells, reversed(sentences)), question)
             if text not in [query.text for query in queries]:
                 queries.append(Query(text, "sentence"))
                 lists += await self.search([text], self.depth)
-        hits = self._collected(lists)
+        hits = fuse("union", lists, limit=self.knobs["collect"])
         if len(hits) > self.max_passages:  # each search has its share of a budget that is smaller than what was found
             hits = fuse("interleave", lists, limit=self.max_passages)
         return Found([hit.passage for hit in hits], queries, fallbacks)
 
     async def _next_sentence(self, question: str, collected: Sequence[Hit], sentences: Sequence[str]) -> str:
         passages = [
-            replace(hit.passage, text=_first_words(hit.passage.text, self.PARAGRAPH_WORDS)) for hit in collected
+            replace(hit.passage, text=" ".join(hit.passage.text.split()[: self.PARAGRAPH_WORDS])) for hit in collected
         ]
         made = await self.ask(
-            self.write_next_sentence,
+            "write_next_sentence",
             passages=show_passages(passages),
             question=question,
             sentences_so_far=list(sentences),
         )
         return "" if made is None else first_sentence(made.next_sentence)
-
-    def _collected(self, lists: Sequence[Sequence[Hit]]) -> list[Hit]:
-        return fuse("union", lists, limit=self.knobs.integer("collect"))
-
-    def _query_text(self, question: str, sentences: Sequence[str]) -> str:
-        """The last sentence that tells a fact, else the question."""
-        return next(filter(self._tells, reversed(sentences)), question)
 
     def _tells(self, sentence: str) -> bool:
         """Whether a sentence tells a fact: it neither concludes nor calculates, and is no bare number."""
@@ -160,8 +150,3 @@ def _ends_sentence(line: str, match: re.Match[str]) -> bool:
     last = _LAST_WORD.search(line[: match.start()])
     word = last.group() if last else ""
     return not (following[0].islower() or _INITIALS.fullmatch(word) or _TITLES.fullmatch(word))
-
-
-def _first_words(text: str, count: int) -> str:
-    words = text.split()
-    return text if len(words) <= count else " ".join(words[:count])

@@ -7,25 +7,23 @@ its demonstrations and the number that is shown, and both are saved as they are.
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from querywright.retrieval.types import Shared
 from querywright.retrieval.words import query_terms
 
 if TYPE_CHECKING:
     from querywright.models.embedder import Vectors
 
-Embed = Callable[[Sequence[str]], "Vectors"]
-
 KEPT = 4096
-"""Vectors of demonstrations that are kept at most."""
+"""Vectors of texts that are kept at most."""
 
 
-class NearestDemos:
+class NearestDemos(Shared):
     """Chooses the demonstrations of a call, and changes no predictor.
 
     The text that is compared is the predictor's ``question``, of the demonstration and of the call, or its first
@@ -36,13 +34,9 @@ class NearestDemos:
         embed: Gives one vector a text, or None.
     """
 
-    def __init__(self, embed: Embed | None = None) -> None:
+    def __init__(self, embed: Callable[[Sequence[str]], Vectors] | None = None) -> None:
         self._embed = embed
         self._kept: dict[str, Any] = {}
-        self._lock = threading.Lock()
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> NearestDemos:
-        return self
 
     def __reduce__(self) -> tuple[Any, ...]:
         return NearestDemos, (self._embed,)
@@ -60,34 +54,23 @@ class NearestDemos:
             return demos
         names = list(predictor.signature.input_fields)
         name = "question" if "question" in names else names[0]
-        scores = self._scores(str(inputs.get(name) or ""), [str(demo.get(name) or "") for demo in demos])
-        order = sorted(range(len(demos)), key=lambda place: (-scores[place], place))
-        return [demos[place] for place in order[:count]]
+        asked, *texts = [str(one.get(name) or "") for one in (inputs, *demos)]
+        scores = self._by_words(asked, texts) if self._embed is None else self._by_vectors(asked, texts)
+        return [demos[place] for place in sorted(range(len(demos)), key=lambda place: -scores[place])[:count]]
 
-    def _scores(self, asked: str, texts: Sequence[str]) -> list[float]:
-        if self._embed is None:
-            words = set(query_terms(asked))
-            others = [set(query_terms(text)) for text in texts]
-            return [len(words & other) / (len(words | other) or 1) for other in others]
-        self._remember(self._embed, texts)
-        with self._lock:
-            known = [self._kept.get(text) for text in texts]
-        (question,) = _unit(self._embed([asked]))
-        rows = [_unit(self._embed([text]))[0] if row is None else row for text, row in zip(texts, known, strict=True)]
+    def _by_words(self, asked: str, texts: Sequence[str]) -> list[float]:
+        words, others = set(query_terms(asked)), [set(query_terms(text)) for text in texts]
+        return [len(words & other) / (len(words | other) or 1) for other in others]
+
+    def _by_vectors(self, asked: str, texts: Sequence[str]) -> list[float]:
+        kept = self._kept = self._kept if len(self._kept) < KEPT else {}
+        missing = [text for text in dict.fromkeys([asked, *texts]) if text not in kept]
+        if missing:
+            rows = np.asarray(self._embed(missing), dtype=np.float64)  # type: ignore[misc]
+            lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+            kept.update(zip(missing, rows / np.where(lengths == 0, 1, lengths), strict=True))
         # Rounded, so that equal texts are equally near whatever order their products were added up in.
-        return [round(float(np.dot(row, question)), 6) for row in rows]
-
-    def _remember(self, embed: Embed, texts: Sequence[str]) -> None:
-        """Keep the vectors of demonstrations: they are compared with every question."""
-        with self._lock:
-            missing = [text for text in dict.fromkeys(texts) if text not in self._kept]
-        if not missing:
-            return
-        rows = _unit(embed(missing))
-        with self._lock:
-            if len(self._kept) + len(missing) > KEPT:
-                self._kept.clear()
-            self._kept.update(zip(missing, rows, strict=True))
+        return [round(float(kept[text] @ kept[asked]), 6) for text in texts]
 
 
 _showing: ContextVar[tuple[NearestDemos, int] | None] = ContextVar("querywright_nearest", default=None)
@@ -103,11 +86,6 @@ def showing(nearest: NearestDemos, count: int) -> Iterator[None]:
         _showing.reset(token)
 
 
-def is_showing() -> bool:
-    """Whether calls are shown a choice of their demonstrations."""
-    return _showing.get() is not None
-
-
 def shown(predictor: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """What a call of a predictor is given besides its inputs: the demonstrations that were chosen, if any were."""
     chosen = _showing.get()
@@ -115,9 +93,3 @@ def shown(predictor: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         return {}
     nearest, count = chosen
     return {"demos": nearest.choose(predictor, inputs, count)}
-
-
-def _unit(vectors: Vectors) -> Any:
-    rows = np.asarray(vectors, dtype=np.float64)
-    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
-    return rows / np.where(lengths == 0, 1, lengths)

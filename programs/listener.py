@@ -23,23 +23,15 @@ class Listener(Protocol):
         """What the technique searched for and found, before the reader is asked."""
 
 
-_listener: ContextVar[Listener | None] = ContextVar("querywright_listener", default=None)
+current: ContextVar[Listener | None] = ContextVar("querywright_listener", default=None)
+"""Who is told here."""
 
 
 @contextmanager
 def telling(listener: Listener | None) -> Iterator[None]:
-    """Inside the ``with`` block, in this thread and contexts copied from it, a listener is told.
-
-    Args:
-        listener: Who is told, or None for nobody.
-    """
-    token = _listener.set(listener)
+    """Inside the ``with`` block, in this thread and contexts copied from it, a listener is told; with None nobody."""
+    token = current.set(listener)
     try:
         yield
     finally:
-        _listener.reset(token)
-
-
-def current_listener() -> Listener | None:
-    """Who is told here."""
-    return _listener.get()
+        current.reset(token)

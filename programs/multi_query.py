@@ -9,7 +9,7 @@ are taken off, and a query that says what another says is dropped.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import ClassVar
 
 import dspy
 
@@ -36,6 +36,7 @@ class MultiQuery(Technique):
     NAME = "multi_query"
     TITLE = "Multi-Query"
     PAPER = "LangChain MultiQueryRetriever"
+    PROMPTS: ClassVar = {"paraphrase": Paraphrase}
     LM_STAGES = 1
     SEARCHES = "3 (+1)"
     KNOBS = (
@@ -48,17 +49,10 @@ class MultiQuery(Technique):
         Knob("search_question", True, "whether the question itself is searched, before the paraphrases"),
     )
 
-    def __init__(self, retriever: Any = None, **knobs: Any) -> None:
-        super().__init__(retriever, **knobs)
-        self.paraphrase = dspy.Predict(Paraphrase)
-
     async def plan(self, question: str, options: Sequence[str]) -> Plan:
         """The question, where it is searched, and its paraphrases."""
-        count, kept = self.written(), self.knobs.integer("n_queries")
-        texts = await self.ask_texts(
-            self.paraphrase, "queries", count, f"{count} different wordings", question=question, kept=kept
-        )
+        texts = await self.ask_texts("paraphrase", "queries", "{} different wordings", question=question)
         if not texts:
             return Plan((Query(question),), ("queries",))
-        own = [Query(question)] if self.knobs.flag("search_question") else []
+        own = [Query(question)] if self.knobs["search_question"] else []
         return Plan((*own, *(Query(text, "paraphrase") for text in texts)))

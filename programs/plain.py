@@ -37,5 +37,5 @@ class PlainRetrieval(Technique):
 
     async def plan(self, question: str, options: Sequence[str]) -> Plan:
         """The question, with its options when asked for."""
-        with_options = self.knobs.flag("query_with_options") and options
+        with_options = self.knobs["query_with_options"] and options
         return Plan((Query(" ".join([question, *options]) if with_options else question),))

@@ -9,16 +9,16 @@ that a smaller budget holds the best of both; a place that a passage found by bo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import replace
+from typing import ClassVar
 
 import dspy
 
-from querywright.programs.base import Found
+from querywright.programs.base import MAX_PASSAGES, Found
 from querywright.programs.hyperparameters import Knob
-from querywright.programs.query_cleaning import plain_line
-from querywright.programs.rerankers import Reranking
-from querywright.retrieval.fusion import fuse
-from querywright.retrieval.types import Hit, Query
+from querywright.programs.query_cleaning import written_in
+from querywright.programs.rerank import Reranking
+from querywright.retrieval.types import Query
 
 
 class AnswerFromMemory(dspy.Signature):
@@ -40,42 +40,30 @@ class QARAG(Reranking):
     NAME = "qa_rag"
     TITLE = "QA-RAG"
     PAPER = "arXiv 2402.01717"
+    PROMPTS: ClassVar = {**Reranking.PROMPTS, "answer_from_memory": AnswerFromMemory}
     LM_STAGES = 2
     SEARCHES = "2"
     KNOBS = (
-        Knob("max_passages", 6, "passages given to the reader at most", low=1, high=50, search=False),
+        replace(MAX_PASSAGES, default=6),
         Knob("top_k", 12, "passages taken from each track", low=1, high=50),
         Knob("track", "both", "what is searched: question and hypothetical answer, or the answer alone",
              choices=("both", "answer")),
         Knob("rerank", True, "whether the passages of each track are reranked", when={"track": ("both",)}),
     )  # fmt: skip
 
-    def __init__(self, retriever: Any = None, **knobs: Any) -> None:
-        super().__init__(retriever, **knobs)
-        self.answer_from_memory = dspy.Predict(AnswerFromMemory)
-
     async def find(self, question: str, options: Sequence[str]) -> Found:
         """The tracks, reranked and put together."""
-        both = self.knobs.text("track") == "both"
-        written = await self.ask(self.answer_from_memory, question=question)
-        answer = "" if written is None else plain_line(written.answer)
+        both = self.knobs["track"] == "both"
+        answer = written_in(await self.ask("answer_from_memory", question=question), "answer")
         queries = [Query(question)] if both or not answer else []
-        fallbacks: tuple[str, ...] = ("answer",)
         if answer:
             queries.append(Query(answer, "hypothetical_answer"))
-            fallbacks = ()
+        fallbacks = [] if answer else ["answer"]
         tracks = await self.search([query.text for query in queries], self.depth)
-        if both and self.knobs.flag("rerank"):
-            tracks, more = await self._reranked_tracks(question, tracks)
+        if both and self.knobs["rerank"]:
+            pool = list({hit.passage.id: hit for track in tracks for hit in track}.values())  # judged once, found twice
+            ranked, more = await self.reranked(question, pool)
+            scores = {hit.passage.id: hit.score for hit in ranked}
+            tracks = [sorted(track, key=lambda hit: -scores[hit.passage.id]) for track in tracks]
             fallbacks += more
-        hits = fuse("interleave", tracks, limit=self.max_passages)
-        return Found([hit.passage for hit in hits], queries, fallbacks)
-
-    async def _reranked_tracks(
-        self, question: str, tracks: Sequence[Sequence[Hit]]
-    ) -> tuple[list[list[Hit]], tuple[str, ...]]:
-        """Each track in its new order; a passage that both found is judged once."""
-        pool = list({hit.passage.id: hit for track in tracks for hit in track}.values())
-        ranked, fallbacks = await self.reranked(question, pool)
-        scores = {hit.passage.id: hit.score for hit in ranked}
-        return [sorted(track, key=lambda hit: -scores[hit.passage.id]) for track in tracks], fallbacks
+        return Found(self.fused(queries, tracks), queries, fallbacks)

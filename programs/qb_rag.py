@@ -17,14 +17,14 @@ from typing import Any
 
 from querywright.data.types import Passage
 from querywright.errors import TechniqueError
-from querywright.programs.base import MAX_PASSAGES, Plan, Technique, scores_of
+from querywright.programs.base import MAX_PASSAGES, Plan, Technique, search_record
 from querywright.programs.hyperparameters import Knob
 from querywright.programs.steps import Call, Record
 from querywright.retrieval.generated_questions import build_command
 from querywright.retrieval.question_index import Matched, QuestionIndex
 from querywright.retrieval.question_match import HYBRID, MATCHES, NEAREST, Matching
 from querywright.retrieval.replay import searched_by
-from querywright.retrieval.types import Query, kind_of
+from querywright.retrieval.types import Hit, Query, kind_of
 
 MATCH = Knob("match", NEAREST, "how stored questions lead to passages", choices=MATCHES)
 
@@ -68,13 +68,7 @@ class QBRAG(Technique):
     @property
     def matching(self) -> Matching:
         """The knobs as the index takes them."""
-        return Matching(
-            match=self.knobs.text("match"),
-            coverage=self.knobs.integer("coverage"),
-            keep_partial=self.knobs.flag("keep_partial"),
-            weight=self.knobs.number("weight"),
-            depth=self.knobs.integer("depth"),
-        )
+        return Matching(**{name: self.knobs[name] for name in ("match", "coverage", "keep_partial", "weight", "depth")})
 
     async def plan(self, question: str, options: Sequence[str]) -> Plan:
         """The question as it was asked."""
@@ -85,13 +79,13 @@ class QBRAG(Technique):
         index, texts, matching = self.searched, [query.text for query in queries], self.matching
 
         def record(lists: list[list[Matched]], stage: int) -> Record:
-            found = {text: [one.hit.passage.id for one in matched] for text, matched in zip(texts, lists, strict=True)}
             through = {one.hit.passage.id: one.question for matched in lists for one in matched if one.question}
-            scores = scores_of(texts, [[one.hit for one in matched] for matched in lists])
-            return Record("search", "questions", stage, {"queries": texts, "through": through}, found, scores)
+            return search_record(texts, hits_of(lists), stage, {"queries": texts, "through": through}, name="questions")
 
-        lists = await Call(lambda: index.match(texts, self.depth, matching), record)
-        return self.fused(queries, [[one.hit for one in matched] for matched in lists])
+        def hits_of(lists: list[list[Matched]]) -> list[list[Hit]]:
+            return [[one.hit for one in matched] for matched in lists]
+
+        return self.fused(queries, hits_of(await Call(lambda: index.match(texts, self.depth, matching), record)))
 
     def _check_values(self) -> None:
         super()._check_values()

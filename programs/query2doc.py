@@ -9,13 +9,13 @@ an optimizer chooses them. The passage is hidden from the reader.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import ClassVar
 
 import dspy
 
 from querywright.programs.base import MAX_PASSAGES, Plan, Technique
 from querywright.programs.hyperparameters import Knob
-from querywright.programs.query_cleaning import plain_line
+from querywright.programs.query_cleaning import written_in
 from querywright.retrieval.types import Query, kind_of
 
 LEXICAL_REPEATS = 5
@@ -39,6 +39,7 @@ class Query2Doc(Technique):
     NAME = "query2doc"
     TITLE = "Query2Doc"
     PAPER = "arXiv 2303.07678"
+    PROMPTS: ClassVar = {"write_passage": WritePassage}
     LM_STAGES = 1
     KNOBS = (
         MAX_PASSAGES,
@@ -46,21 +47,11 @@ class Query2Doc(Technique):
              low=0, high=10),
     )  # fmt: skip
 
-    def __init__(self, retriever: Any = None, **knobs: Any) -> None:
-        super().__init__(retriever, **knobs)
-        self.write_passage = dspy.Predict(WritePassage)
-
     async def plan(self, question: str, options: Sequence[str]) -> Plan:
         """The question, as often as the retriever needs it, and the passage."""
-        written = await self.ask(self.write_passage, question=question)
-        passage = "" if written is None else plain_line(written.passage)
+        passage = written_in(await self.ask("write_passage", question=question), "passage")
         if not passage:
             return Plan((Query(question),), ("passage",))
-        text = "\n".join([" ".join([question] * self._repeats), passage])
-        return Plan((Query(text, "pseudo_document"),))
-
-    @property
-    def _repeats(self) -> int:
-        """Times that the question stands in the query."""
         usual = LEXICAL_REPEATS if kind_of(self.retriever) == "lexical" else 1
-        return self.knobs.integer("repeats") or usual
+        asked = " ".join([question] * (self.knobs["repeats"] or usual))
+        return Plan((Query(f"{asked}\n{passage}", "pseudo_document"),))

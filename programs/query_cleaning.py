@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from functools import lru_cache
 from typing import Any
 
 import dspy
@@ -42,6 +41,11 @@ def one_line(value: Any) -> str:
     return plain_line(_MARK.sub("", plain_line(value)))
 
 
+def written_in(made: dspy.Prediction | None, field: str) -> str:
+    """``plain_line`` of a field of an answer; empty where the answer could not be read."""
+    return "" if made is None else plain_line(made.get(field))
+
+
 def query_texts(written: Any, limit: int, *, besides: Iterable[str] = ()) -> list[str]:
     """The queries of an answer, in their order.
 
@@ -67,25 +71,6 @@ def query_texts(written: Any, limit: int, *, besides: Iterable[str] = ()) -> lis
 def _cut_off(text: str) -> str:
     """A copy of a text where answers are written by a grammar."""
     return ended(" ".join(text.split())[:LONGEST_QUERY], LONGEST_QUERY)
-
-
-def with_count(predictor: dspy.Predict, field: str, count: int, desc: str) -> Any:
-    """The predictor's signature, tuned instructions and all, asking for so many items in a list field.
-
-    Args:
-        predictor: Whose signature it is.
-        field: A list of texts among its outputs.
-        count: Items, 1 or more.
-        desc: What the prompt says of the field.
-    """
-    tuned: Any = predictor.signature
-    return _with_count(tuned, tuned.instructions, field, count, desc)
-
-
-@lru_cache(maxsize=256)
-def _with_count(signature: Any, instructions: str, field: str, count: int, desc: str) -> Any:
-    # The instructions are looked at because they can be changed in place.
-    return signature.with_updated_fields(field, desc=desc, count=count, max_chars=LONGEST_QUERY)
 
 
 def folded(text: str) -> str:

@@ -20,8 +20,9 @@ from dspy.utils.exceptions import AdapterParseError
 from querywright.data.types import Passage
 from querywright.errors import InputError
 from querywright.models.adapter import show_passage
-from querywright.programs.query_cleaning import one_line, with_count
+from querywright.programs.query_cleaning import LONGEST_QUERY, one_line
 from querywright.programs.question_rules import COPIED, REPEATED, example_questions, repeats, unfit
+from querywright.programs.signatures import tuned_signature
 
 NUM_QUESTIONS = 20
 BATCH_SIZE = 5
@@ -105,56 +106,38 @@ class QuestionWriter(dspy.Module):
         """
         kept: list[str] = []
         dropped: Counter[str] = Counter()
-        shown = show_passage(passage)
         examples = example_questions(self.write_questions, "questions")
         for number in range(_PATIENCE * math.ceil(self.num_questions / self.batch_size)):
-            missing = self.num_questions - len(kept)
-            written = self._written(shown, kept, min(self.batch_size, missing), number)
-            new = self._sorted_out(written, passage, kept, examples, dropped)
-            kept += new[:missing]
-            if not new or len(kept) == self.num_questions:
+            before, missing = len(kept), self.num_questions - len(kept)
+            for text in self._written(show_passage(passage), kept, min(self.batch_size, missing), number):
+                why = unfit(text, passage)
+                if not why:
+                    why = COPIED if repeats(text, examples) else REPEATED if repeats(text, kept) else ""
+                if why:
+                    dropped[why] += 1
+                else:
+                    kept.append(text)
+            if len(kept) == before or len(kept) >= self.num_questions:
                 break
-        return dspy.Prediction(questions=kept, dropped=dict(dropped))
+        return dspy.Prediction(questions=kept[: self.num_questions], dropped=dict(dropped))
 
     def _written(self, shown: str, asked: Sequence[str], count: int, number: int) -> list[str]:
+        """One batch, whose seed makes it another draw than the others, and the same one tomorrow."""
         desc = f"{count} {'other ' if asked else ''}short questions"
-        signature = with_count(self.write_questions, "questions", count, desc)
+        signature = tuned_signature(self.write_questions, "questions", desc=desc, count=count, max_chars=LONGEST_QUERY)
+        lm = self.write_questions.lm or dspy.settings.lm
+        seeded = "seed" in getattr(lm, "supported_params", ())
+        heated = getattr(lm, "kwargs", {}).get("temperature") is not None
+        config = {"temperature": self.temperature, "seed": number} if seeded and heated else {}
         try:
             made: Any = self.write_questions(
-                signature=signature, passage=shown, already_asked=list(asked), config=self._sampling(number)
+                signature=signature, passage=shown, already_asked=list(asked), config=config
             )
         except AdapterParseError:
             if not asked:
                 raise
             return []
         return [text for line in made.questions or () if (text := one_line(line))]
-
-    def _sampling(self, number: int) -> dict[str, Any]:
-        """Of one batch; its seed makes it another draw than the others, and the same one tomorrow."""
-        lm = self.write_questions.lm or dspy.settings.lm
-        if getattr(lm, "kwargs", {}).get("temperature") is None or "seed" not in getattr(lm, "supported_params", ()):
-            return {}
-        return {"temperature": self.temperature, "seed": number}
-
-    @staticmethod
-    def _sorted_out(
-        written: Sequence[str],
-        passage: Passage,
-        asked: Sequence[str],
-        examples: Sequence[str],
-        dropped: Counter[str],
-    ) -> list[str]:
-        """Those that are new and can be asked; the others are counted."""
-        new: list[str] = []
-        for text in written:
-            why = unfit(text, passage)
-            if not why:
-                why = COPIED if repeats(text, examples) else REPEATED if repeats(text, (*asked, *new)) else ""
-            if why:
-                dropped[why] += 1
-            else:
-                new.append(text)
-        return new
 
 
 LONGEST_QUESTION = 200

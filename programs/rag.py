@@ -9,10 +9,10 @@ import dspy
 
 from querywright.errors import TechniqueError
 from querywright.models.pieces import heard_by
+from querywright.programs import listener
 from querywright.programs.base import Technique
 from querywright.programs.hyperparameters import Knob, Knobs
 from querywright.programs.knn_demos import NearestDemos, showing
-from querywright.programs.listener import current_listener
 from querywright.programs.readers import Reader
 from querywright.programs.steps import Use, drive, drive_async
 
@@ -44,7 +44,7 @@ class RAG(dspy.Module):
     @property
     def nearest(self) -> int:
         """Demonstrations that each call of a predictor is shown; 0 for all."""
-        return self.showing.integer("nearest")
+        return int(self.showing["nearest"])
 
     def forward(self, question: str, options: Sequence[str] | None = None) -> dspy.Prediction:
         """Find passages and answer.
@@ -74,11 +74,8 @@ class RAG(dspy.Module):
 
     async def _work(self, question: str, options: Sequence[str] | None) -> dspy.Prediction:
         with self.choosing():
-            return await self._found_and_read(question, options)
-
-    async def _found_and_read(self, question: str, options: Sequence[str] | None) -> dspy.Prediction:
-        found = await Use(self.technique, question=question, options=options)
-        return await self.read(question, options, found)
+            found = await Use(self.technique, question=question, options=options)
+            return await self.read(question, options, found)
 
     async def read(self, question: str, options: Sequence[str] | None, found: dspy.Prediction) -> dspy.Prediction:
         """``forward`` from where the technique has found its passages, as a coroutine of steps.
@@ -88,24 +85,21 @@ class RAG(dspy.Module):
             options: Option texts of a multiple-choice question, or None.
             found: What the technique gave.
         """
-        listener = current_listener()
-        if listener is not None:
-            listener.found(found.queries, found.passages)
-        answer, support, fallbacks = None, None, list(found.fallbacks)
+        told = listener.current.get()
+        if told is not None:
+            told.found(found.queries, found.passages)
+        read = dspy.Prediction(answer=None, support=None, fallbacks=[])
         if self.reader is not None:
             # The reader is given the passages, and sub-answers meant for it; nothing else that was written.
-            with heard_by(None if listener is None else listener.ear):
-                read = await Use(
-                    self.reader, question=question, options=options, passages=found.passages, findings=found.findings
-                )
-            answer, support = read.answer, read.get("support")
-            fallbacks += read.fallbacks
+            given = {"passages": found.passages, "findings": found.findings}
+            with heard_by(None if told is None else told.ear):
+                read = await Use(self.reader, question=question, options=options, **given)
         return dspy.Prediction(
-            answer=answer,
-            support=support,
+            answer=read.answer,
+            support=read.get("support"),
             passages=found.passages,
             queries=found.queries,
-            fallbacks=fallbacks,
+            fallbacks=[*found.fallbacks, *read.fallbacks],
             findings=found.findings,
             steps=found.steps,
         )

@@ -8,11 +8,11 @@ from different angles, because mere rewordings find the same again; the reader d
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import ClassVar
 
 import dspy
 
-from querywright.programs.base import MAX_PASSAGES, N_WRITTEN, TOP_K, Plan, Technique
+from querywright.programs.base import MAX_PASSAGES, N_WRITTEN, QUESTION_WEIGHT, TOP_K, Plan, Technique
 from querywright.programs.hyperparameters import Knob
 from querywright.retrieval.types import Query
 
@@ -35,6 +35,7 @@ class RAGFusion(Technique):
     NAME = "rag_fusion"
     TITLE = "RAG-Fusion"
     PAPER = "arXiv 2402.03367"
+    PROMPTS: ClassVar = {"write_queries": RelatedQueries}
     LM_STAGES = 1
     SEARCHES = "4 (+1)"
     FUSION_RULE = "rrf"
@@ -45,29 +46,13 @@ class RAGFusion(Technique):
         TOP_K,
         Knob("rrf_k", 60, "constant of reciprocal rank fusion", low=1, high=200),
         Knob("search_question", True, "whether the question itself is searched"),
-        Knob(
-            "question_weight",
-            1.0,
-            "weight of the question, where it is searched, beside 1 for each query",
-            low=0.25,
-            high=4,
-            when={"search_question": (True,)},
-        ),
+        QUESTION_WEIGHT,
     )
-
-    def __init__(self, retriever: Any = None, **knobs: Any) -> None:
-        super().__init__(retriever, **knobs)
-        self.write_queries = dspy.Predict(RelatedQueries)
 
     async def plan(self, question: str, options: Sequence[str]) -> Plan:
         """The question, where it is searched, and related queries."""
-        count, kept = self.written(), self.knobs.integer("n_queries")
-        texts = await self.ask_texts(
-            self.write_queries, "queries", count, f"{count} short search queries", question=question, kept=kept
-        )
+        texts = await self.ask_texts("write_queries", "queries", "{} short search queries", question=question)
         if not texts:
             return Plan((Query(question),), ("queries",))
-        own = []
-        if self.knobs.flag("search_question"):
-            own.append(Query(question, weight=self.knobs.number("question_weight")))
+        own = [Query(question, weight=self.knobs["question_weight"])] if self.knobs["search_question"] else []
         return Plan((*own, *(Query(text, "related") for text in texts)))

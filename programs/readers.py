@@ -19,7 +19,10 @@ from querywright.data.types import Passage
 from querywright.errors import TechniqueError
 from querywright.models.adapter import show_passages
 from querywright.programs.base import Finding, checked_options
+from querywright.programs.signatures import tuned_signature
 from querywright.programs.steps import Use, drive, drive_async
+
+Options = Sequence[str] | None
 
 _HEADER = re.compile(r"\[\[ ## \w+ ## \]\]")
 _NUMBER = re.compile(r"\[\s*(\d+)\s*\]")
@@ -75,16 +78,8 @@ class Reader(dspy.Module):
         super().__init__()
         self.predict = dspy.Predict(self.SIGNATURE)
 
-    def signature_for(self, question: str, options: Sequence[str]) -> Any:
-        """The predictor's signature for one question, or how it is made."""
-        return self.predict.signature
-
     def forward(
-        self,
-        question: str,
-        options: Sequence[str] | None,
-        passages: Sequence[Passage],
-        findings: Sequence[Finding] = (),
+        self, question: str, options: Options, passages: Sequence[Passage], findings: Sequence[Finding] = ()
     ) -> dspy.Prediction:
         """Answer a question.
 
@@ -106,36 +101,39 @@ class Reader(dspy.Module):
         Raises:
             TechniqueError: The question is blank, or its options are not what the reader needs.
         """
-        return drive(self._work(question, options, passages, findings), [])
+        return drive(self._work(question, checked_options(question, options), passages, findings), [])
 
     async def aforward(
-        self,
-        question: str,
-        options: Sequence[str] | None,
-        passages: Sequence[Passage],
-        findings: Sequence[Finding] = (),
+        self, question: str, options: Options, passages: Sequence[Passage], findings: Sequence[Finding] = ()
     ) -> dspy.Prediction:
         """``forward`` in an event loop."""
-        return await drive_async(self._work(question, options, passages, findings), [])
+        return await drive_async(self._work(question, checked_options(question, options), passages, findings), [])
 
     async def _work(
-        self,
-        question: str,
-        options: Sequence[str] | None,
-        passages: Sequence[Passage],
-        findings: Sequence[Finding],
+        self, question: str, options: Sequence[str], passages: Sequence[Passage], findings: Sequence[Finding]
     ) -> dspy.Prediction:
-        signature = self.signature_for(question, checked_options(question, options))
-        inputs = {"passages": show_passages(passages), "sub_answers": _sub_answers(findings), "question": question}
-        fields, fallbacks = await self._ask(signature, inputs)
+        signature = self._signature(question, options)
+        fields, fallbacks = await self._ask(signature, passages=passages, findings=findings, question=question)
         return dspy.Prediction(answer=_answer(fields), support=None, fallbacks=fallbacks)
 
-    async def _ask(self, signature: Any, inputs: Mapping[str, Any]) -> tuple[Mapping[str, Any], list[str]]:
+    def _signature(self, question: str, options: Sequence[str]) -> Any:
+        """The predictor's signature for one question."""
+        return self.predict.signature
+
+    async def _ask(
+        self, signature: Any, *, passages: Sequence[Passage], findings: Sequence[Finding], **inputs: Any
+    ) -> tuple[Mapping[str, Any], list[str]]:
         """The fields of the LM's answer, or what can be had of one not in the form asked for; and the fallbacks."""
+        sub_answers = [f"{finding.question} {finding.answer}" for finding in findings]
+        shown = {"passages": show_passages(passages), "sub_answers": sub_answers}
         try:
-            return (await Use(self.predict, signature=signature, **inputs)).toDict(), []
+            return (await Use(self.predict, signature=signature, **shown, **inputs)).toDict(), []
         except AdapterParseError as error:
-            return _as_written(error), ["reader"]
+            if str(error).startswith("The LM returned an empty"):
+                return {}, ["reader"]
+            # The fields of an object that had another form or broke off, else all of it as the answer.
+            fields: Any = error.parsed_result
+            return {"answer": _HEADER.sub("", str(error.lm_response))} if fields is None else fields, ["reader"]
 
 
 class MultipleChoiceReader(Reader):
@@ -148,16 +146,14 @@ class MultipleChoiceReader(Reader):
     NAME = "multiple_choice"
     SIGNATURE = ChooseOption
 
-    def signature_for(self, question: str, options: Sequence[str]) -> Any:
+    def _signature(self, question: str, options: Sequence[str]) -> Any:
         """The signature whose answer is one of the question's options."""
         if not options:
             raise TechniqueError(
                 f"the multiple-choice reader needs options, but the question has none: {question[:80]!r}; "
                 "give options, or use the reader short_answer"
             )
-        choice: Any = Literal[tuple(options)]
-        tuned: Any = self.predict.signature
-        return tuned.with_updated_fields("answer", type_=choice)
+        return tuned_signature(self.predict, "answer", choices=options)
 
 
 class ShortAnswerReader(Reader):
@@ -186,29 +182,27 @@ class GroundedReader(Reader):
     GROUNDED = True
 
     async def _work(
-        self,
-        question: str,
-        options: Sequence[str] | None,
-        passages: Sequence[Passage],
-        findings: Sequence[Finding],
+        self, question: str, options: Sequence[str], passages: Sequence[Passage], findings: Sequence[Finding]
     ) -> dspy.Prediction:
-        texts = checked_options(question, options)
         if not passages:
             return dspy.Prediction(answer=DECLINED, support=[], fallbacks=[])
-        inputs = {
-            "passages": show_passages([_unnumbered(passage) for passage in passages]),
-            "sub_answers": _sub_answers(findings),
-            "question": question,
-            "options": texts,
-        }
-        tuned: Any = self.predict.signature
-        signature = tuned.with_updated_fields("passage_numbers", highest=len(passages))
-        fields, fallbacks = await self._ask(signature, inputs)
+        signature = tuned_signature(self.predict, "passage_numbers", highest=len(passages))
+        shown = [
+            replace(passage, title=_NUMBER.sub(r"(\1)", passage.title), text=_NUMBER.sub(r"(\1)", passage.text))
+            for passage in passages
+        ]
+        fields, fallbacks = await self._ask(
+            signature, passages=shown, findings=findings, question=question, options=options
+        )
         answer = _answer(fields)
-        if _says_no(fields.get("passages_hold_the_answer")) or (answer and says_declined(answer)):
+        held = str(fields.get("passages_hold_the_answer")).strip(" .").casefold()
+        if held == "no" or (answer and says_declined(answer)):
             return dspy.Prediction(answer=DECLINED, support=[], fallbacks=fallbacks)
-        named = _named(fields.get("passage_numbers"), passages) if answer else []
-        return dspy.Prediction(answer=answer, support=named, fallbacks=fallbacks)
+        named = fields.get("passage_numbers")
+        listed = named if answer and isinstance(named, list) else []
+        numbers = [number for number in listed if type(number) is int and 1 <= number <= len(passages)]
+        support = list(dict.fromkeys(passages[number - 1].id for number in numbers))
+        return dspy.Prediction(answer=answer, support=support, fallbacks=fallbacks)
 
 
 READERS: dict[str, type[Reader]] = {
@@ -227,34 +221,5 @@ def make_reader(name: str) -> Reader:
     return READERS[name]()
 
 
-def _sub_answers(findings: Sequence[Finding]) -> list[str]:
-    return [f"{finding.question} {finding.answer}" for finding in findings]
-
-
 def _answer(fields: Mapping[str, Any]) -> str:
     return str(fields.get("answer") or "").strip()
-
-
-def _says_no(written: Any) -> bool:
-    return isinstance(written, str) and written.strip(" .").casefold() == "no"
-
-
-def _unnumbered(passage: Passage) -> Passage:
-    """The passage without anything in it that looks like the number of a passage."""
-    title, text = (_NUMBER.sub(r"(\1)", part) for part in (passage.title, passage.text))
-    return replace(passage, title=title, text=text)
-
-
-def _named(numbers: Any, passages: Sequence[Passage]) -> list[str]:
-    """Ids of the passages with these numbers, each once; none where what was written is no list."""
-    listed = numbers if isinstance(numbers, list) else []
-    shown = (number for number in listed if type(number) is int and 1 <= number <= len(passages))
-    return list(dict.fromkeys(passages[number - 1].id for number in shown))
-
-
-def _as_written(error: AdapterParseError) -> Mapping[str, Any]:
-    """What the LM wrote: the fields of an object that had another form or broke off, else all of it as the answer."""
-    if str(error).startswith("The LM returned an empty"):
-        return {}
-    fields: Any = error.parsed_result
-    return {"answer": _HEADER.sub("", str(error.lm_response))} if fields is None else fields

@@ -10,7 +10,7 @@ question.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import ClassVar
 
 import dspy
 
@@ -41,6 +41,7 @@ class RewriteRetrieveRead(Technique):
     NAME = "rrr"
     TITLE = "Rewrite-Retrieve-Read (frozen rewriter)"
     PAPER = "arXiv 2305.14283"
+    PROMPTS: ClassVar = {"rewriter": RewriteQuestion}
     LM_STAGES = 1
     SEARCHES = "0 to 3"
     KNOBS = (
@@ -54,31 +55,19 @@ class RewriteRetrieveRead(Technique):
         Knob("rewriter_sees_options", True, "whether the rewriter sees the options"),
     )
 
-    def __init__(self, retriever: Any = None, **knobs: Any) -> None:
-        super().__init__(retriever, **knobs)
-        self.rewriter = dspy.Predict(RewriteQuestion)
-
     async def plan(self, question: str, options: Sequence[str]) -> Plan:
         """The rewriter's queries; none where it wants none."""
-        kept, may_skip = self.knobs.integer("n_queries"), self.knobs.flag("may_skip")
-        shown = list(options) if self.knobs.flag("rewriter_sees_options") else []
-        written = await self.ask(
-            self.rewriter, signature=self._asking(self.written(), may_skip), question=question, options=shown
-        )
+        limit, may_skip = self.written(), self.knobs["may_skip"]
+        shown = list(options) if self.knobs["rewriter_sees_options"] else []
+        # A small model takes a number that stands beside a field for the field's value, so it stands below all.
+        number = "one query" if limit == 1 else f"at most {limit} queries"
+        none = ", or none if nothing has to be looked up" if may_skip else ""
+        signature = self.tuned("rewriter", line=f"Write {number}{none}.")
+        written = await self.ask("rewriter", signature=signature, question=question, options=shown)
         if written is None:
             return Plan((Query(question),), ("rewrite",))
         # The original separates queries by semicolons, and so do models within an item of a list.
-        texts = query_texts("\n".join(written.queries), kept)
+        texts = query_texts("\n".join(written.queries), self.knobs["n_queries"])
         if not texts and not may_skip:
             return Plan((Query(question),))
         return Plan(tuple(Query(text, "rewrite") for text in texts))
-
-    def _asking(self, limit: int, may_skip: bool) -> Any:
-        """The rewriter's signature, tuned instructions and all, and how many queries it may write.
-
-        A small model takes a number that stands beside a field for the field's value, so it stands here.
-        """
-        tuned: Any = self.rewriter.signature
-        number = "one query" if limit == 1 else f"at most {limit} queries"
-        none = ", or none if nothing has to be looked up" if may_skip else ""
-        return tuned.with_instructions(f"{tuned.instructions}\nWrite {number}{none}.")

@@ -17,19 +17,12 @@ P = TypeVar("P", bound=dspy.Module)
 
 
 def takes_rewriter(technique: type[Technique] | Technique) -> bool:
-    """Whether a technique asks an LM to write what is searched for.
-
-    Args:
-        technique: The technique, or its class.
-    """
+    """Whether a technique, or the class of one, asks an LM to write what is searched for."""
     return bool(technique.LM_STAGES) and technique.WRITES
 
 
 def check_takes_rewriter(technique: type[Technique] | Technique) -> None:
-    """Refuse a technique that has no use for a rewriter.
-
-    Args:
-        technique: The technique, or its class.
+    """Refuse a technique, or the class of one, that has no use for a rewriter.
 
     Raises:
         TechniqueError: It asks no LM to write anything.
@@ -55,8 +48,8 @@ def use_rewriter(program: P, lm: dspy.BaseLM | None) -> P:
         TechniqueError: The technique asks no LM to write anything.
     """
     techniques = [part for _, part in program.named_sub_modules() if isinstance(part, Technique)]
-    for technique in techniques if lm is not None else ():
-        check_takes_rewriter(technique)
     for technique in techniques:
+        if lm is not None:
+            check_takes_rewriter(technique)
         technique.own_lm = lm
     return program

@@ -8,13 +8,13 @@ goes to the other. Where we differ: no demonstrations by default; an optimizer c
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import ClassVar
 
 import dspy
 
 from querywright.programs.base import FUSION_CHOICES, MAX_PASSAGES, TOP_K, Plan, Technique
 from querywright.programs.hyperparameters import Knob
-from querywright.programs.query_cleaning import one_line
+from querywright.programs.query_cleaning import one_line, written_in
 from querywright.retrieval.types import Query
 
 
@@ -34,6 +34,7 @@ class StepBackRetrieval(Technique):
     NAME = "step_back"
     TITLE = "Step-Back"
     PAPER = "arXiv 2310.06117"
+    PROMPTS: ClassVar = {"step_back": StepBack}
     LM_STAGES = 1
     SEARCHES = "2"
     KNOBS = (
@@ -42,14 +43,9 @@ class StepBackRetrieval(Technique):
         Knob("fusion", "shares", "how the lists become one", choices=("shares", *FUSION_CHOICES)),
     )
 
-    def __init__(self, retriever: Any = None, **knobs: Any) -> None:
-        super().__init__(retriever, **knobs)
-        self.step_back = dspy.Predict(StepBack)
-
     async def plan(self, question: str, options: Sequence[str]) -> Plan:
         """The question and the one behind it."""
-        written = await self.ask(self.step_back, question=question)
-        text = "" if written is None else one_line(written.step_back_question)
+        text = one_line(written_in(await self.ask("step_back", question=question), "step_back_question"))
         if not text:
             return Plan((Query(question),), ("step_back",))
         return Plan((Query(question), Query(text, "step_back")))

@@ -7,9 +7,11 @@ from ``forward`` and ``drive_async`` from ``aforward``. Each step leaves a recor
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import threading
-from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Coroutine, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
@@ -17,7 +19,7 @@ from typing import Any, Generic, TypeVar
 import dspy
 from dspy.utils.exceptions import AdapterParseError
 
-from querywright.programs.knn_demos import is_showing, shown
+from querywright.programs.knn_demos import shown
 
 T = TypeVar("T")
 
@@ -68,7 +70,7 @@ class Step(Generic[T]):
 
 
 class Call(Step[T]):
-    """A function that is no LM call: a search, an embedding, a reranker.
+    """A function that is no LM call: a search, an embedding, a reranker, or nothing at all but a record.
 
     Args:
         work: What is called.
@@ -92,33 +94,8 @@ class Call(Step[T]):
         return [] if self._record is None else [self._record(result, stage)]
 
 
-class Note(Step[None]):
-    """Nothing to be done; only a record.
-
-    Args:
-        kind: What kind of step it tells of.
-        name: What was decided.
-        given: What the decision rests on.
-        made: The decision.
-    """
-
-    def __init__(self, kind: str, name: str, given: Mapping[str, Any], made: str) -> None:
-        self._fields = (kind, name, given, made)
-
-    def run(self) -> None:
-        """Do nothing."""
-
-    async def run_async(self) -> None:
-        """Do nothing."""
-
-    def records(self, result: None, stage: int) -> list[Record]:
-        """The record."""
-        kind, name, given, made = self._fields
-        return [Record(kind, name, stage, given, made)]
-
-
 class Use(Step[Any]):
-    """Another module.
+    """Another module, shown the demonstrations that are chosen for the call, where they are (``knn_demos``).
 
     Args:
         module: What is called.
@@ -135,10 +112,11 @@ class Use(Step[Any]):
 
     async def run_async(self) -> Any:
         """Call the module asynchronously."""
-        return await self._module.acall(**self._inputs, **await _shown_async(self._module, self._inputs))
+        demos = await asyncio.to_thread(shown, self._module, self._inputs)  # to choose them may take an embedding
+        return await self._module.acall(**self._inputs, **demos)
 
 
-class Ask(Step["dspy.Prediction | None"]):
+class Ask(Use):
     """One LM step: a prediction, or None when neither the answer nor the adapter's one repair could be read.
 
     Only an unreadable answer is None: an outage, a budget stop or a bug goes up.
@@ -150,31 +128,25 @@ class Ask(Step["dspy.Prediction | None"]):
     """
 
     def __init__(self, name: str, predictor: dspy.Predict, **inputs: Any) -> None:
+        super().__init__(predictor, **inputs)
         self._name = name
-        self._predictor = predictor
-        self._inputs = inputs
 
     def run(self) -> dspy.Prediction | None:
         """Ask."""
-        try:
-            made: dspy.Prediction = self._predictor(**self._inputs, **shown(self._predictor, self._inputs))
-            return made
-        except AdapterParseError:
-            return None
+        with contextlib.suppress(AdapterParseError):
+            return super().run()
+        return None
 
     async def run_async(self) -> dspy.Prediction | None:
         """Ask asynchronously."""
-        try:
-            chosen = await _shown_async(self._predictor, self._inputs)
-            made: dspy.Prediction = await self._predictor.acall(**self._inputs, **chosen)
-            return made
-        except AdapterParseError:
-            return None
+        with contextlib.suppress(AdapterParseError):
+            return await super().run_async()
+        return None
 
     def records(self, result: dspy.Prediction | None, stage: int) -> list[Record]:
         """Inputs and outputs."""
         given = {key: value for key, value in self._inputs.items() if key not in {"signature", "config", "lm"}}
-        lm = self._inputs.get("lm") or self._predictor.lm or dspy.settings.lm
+        lm = self._inputs.get("lm") or self._module.lm or dspy.settings.lm
         made = None if result is None else result.toDict()
         return [Record("lm", self._name, stage, given, made, lm=getattr(lm, "model", None))]
 
@@ -195,43 +167,48 @@ class Together(Step["list[T]"]):
         The others end with the process: a call that hangs holds up neither it nor Ctrl-C.
         """
         traces: list[list[Any]] = [[] for _ in self.steps]
-        contexts = [contextvars.copy_context() for _ in self.steps]
         futures: list[Future[T]] = [Future() for _ in self.steps]
-        todo = iter(range(len(self.steps)))
-        stopped, lock = threading.Event(), threading.Lock()
+        contexts = [contextvars.copy_context() for _ in self.steps]
+        todo = deque(zip(futures, contexts, self.steps, traces, strict=True))
+
+        def traced(step: Step[T], trace: list[Any]) -> T:
+            with _tracing(trace):
+                return step.run()
 
         def work() -> None:
-            while not stopped.is_set():
-                with lock:
-                    place = next(todo, None)
-                if place is None:
-                    return
-                try:
-                    result = contexts[place].run(_traced, self.steps[place], traces[place])
-                except BaseException as error:  # noqa: BLE001 - it is raised where the result is asked for
-                    stopped.set()
-                    futures[place].set_exception(error)
-                else:
-                    futures[place].set_result(result)
+            with contextlib.suppress(IndexError):  # of the queue: a step's own errors are kept in its future
+                while True:
+                    future, context, step, trace = todo.popleft()
+                    try:
+                        result = context.run(traced, step, trace)
+                    except BaseException as error:  # noqa: BLE001 - it is raised where the result is asked for
+                        todo.clear()
+                        future.set_exception(error)
+                    else:
+                        future.set_result(result)
 
-        for _ in range(min(len(self.steps), MOST_THREADS) - 1):
-            # The name is that of threads whose answers are waited for when a run's budget is spent.
-            threading.Thread(target=work, daemon=True, name="querywright-pool").start()
         try:
+            for _ in range(min(len(self.steps), MOST_THREADS) - 1):
+                # The name is that of threads whose answers are waited for when a run's budget is spent.
+                threading.Thread(target=work, daemon=True, name="querywright-pool").start()
             work()
             done, _ = wait(futures, return_when=FIRST_EXCEPTION)
             failed = [future for future in futures if future in done and future.exception() is not None]
             results = [future.result() for future in failed or futures]
         finally:
-            stopped.set()
+            todo.clear()
         _add_to_trace(traces)
         return results
 
     async def run_async(self) -> list[T]:
         """All in the event loop; when one fails the others are cancelled."""
         traces: list[list[Any]] = [[] for _ in self.steps]
-        runs = [_traced_async(step, trace) for step, trace in zip(self.steps, traces, strict=True)]
-        tasks = [asyncio.ensure_future(run) for run in runs]
+
+        async def traced(step: Step[T], trace: list[Any]) -> T:
+            with _tracing(trace):
+                return await step.run_async()
+
+        tasks = [asyncio.ensure_future(traced(*pair)) for pair in zip(self.steps, traces, strict=True)]
         try:
             results = list(await asyncio.gather(*tasks))
         except BaseException:
@@ -244,11 +221,8 @@ class Together(Step["list[T]"]):
 
     def records(self, result: list[T], stage: int) -> list[Record]:
         """Those of all of them."""
-        return [
-            record
-            for step, one in zip(self.steps, result, strict=True)
-            for record in step.records(one, stage)
-        ]  # fmt: skip
+        pairs = zip(self.steps, result, strict=True)
+        return [record for step, one in pairs for record in step.records(one, stage)]
 
 
 def drive(work: Coroutine[Step[Any], Any, T], log: list[Record]) -> T:
@@ -304,26 +278,11 @@ async def _driven(
         work.close()
 
 
-async def _shown_async(predictor: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The demonstrations chosen for a call; choosing them may embed texts, which takes time."""
-    return await asyncio.to_thread(shown, predictor, inputs) if is_showing() else {}
-
-
-# An optimizer reads the trace in order, so each of several calls at a time writes one of its own.
-
-
-def _traced(step: Step[T], trace: list[Any]) -> T:
-    if dspy.settings.trace is None:
-        return step.run()
-    with dspy.context(trace=trace):
-        return step.run()
-
-
-async def _traced_async(step: Step[T], trace: list[Any]) -> T:
-    if dspy.settings.trace is None:
-        return await step.run_async()
-    with dspy.context(trace=trace):
-        return await step.run_async()
+@contextlib.contextmanager
+def _tracing(trace: list[Any]) -> Iterator[None]:
+    """A trace of its own for each of several calls at a time: an optimizer reads the whole trace in order."""
+    with contextlib.nullcontext() if dspy.settings.trace is None else dspy.context(trace=trace):
+        yield
 
 
 def _add_to_trace(traces: Sequence[Sequence[Any]]) -> None:

@@ -95,7 +95,7 @@ def test_a_setting_of_the_knobs_that_wins_is_found(make_world, compiled_in):
     assert objective_value(compiled.compiled.dev, "decision_useful") == 1.0
     assert compiled.recommended == compiled.compiled.name != "as written"
     knobs = compiled.program.technique.knobs
-    assert knobs.integer("n_queries") == 1 or knobs.text("fusion") in {"union", "best_score", "rrf"}
+    assert knobs["n_queries"] == 1 or knobs["fusion"] in {"union", "best_score", "rrf"}
 
 
 @pytest.mark.parametrize(

@@ -148,10 +148,6 @@ def test_values_are_read_by_type():
 
     assert dict(knobs) == {"top_k": 9, "weight": 0.5, "keep": False, "fusion": "rrf", "size": 2}
     assert knobs["top_k"] == 9
-    assert knobs.integer("top_k") == 9
-    assert knobs.number("weight") == 0.5
-    assert knobs.text("fusion") == "rrf"
-    assert knobs.flag("keep") is False
     assert list(knobs) == [knob.name for knob in ALL]
     assert "top_k" in knobs
     assert "topk" not in knobs

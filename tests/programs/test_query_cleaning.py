@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+from typing import get_args
+
 import dspy
 import pytest
 
-from querywright.programs.query_cleaning import LONGEST_QUERY, one_line, plain_line, query_texts, with_count
+from querywright.programs.query_cleaning import LONGEST_QUERY, one_line, plain_line, query_texts
+from querywright.programs.signatures import tuned_signature
 
 
 @pytest.mark.parametrize(
@@ -89,33 +92,30 @@ def test_a_copy_of_the_question_is_dropped_with_other_quotes_and_cut_off_by_the_
     assert query_texts([part], 3, besides=[question]) == [part]  # a shorter question is one of its own
 
 
-def test_a_count_keeps_what_was_tuned():
-    class Ask(dspy.Signature):
-        """Ask."""
+class Ask(dspy.Signature):
+    """Ask."""
 
-        question: str = dspy.InputField()
-        queries: list[str] = dspy.OutputField()
+    question: str = dspy.InputField()
+    queries: list[str] = dspy.OutputField()
+    choice: str = dspy.OutputField()
 
+
+def test_a_signature_for_a_call_keeps_what_was_tuned_and_is_made_once():
     predictor = dspy.Predict(Ask)
     predictor.signature = predictor.signature.with_instructions("Tuned.")
 
-    signature = with_count(predictor, "queries", 3, "three of them")
+    signature = tuned_signature(predictor, "queries", count=3, desc="three of them", line="Write.")
 
-    assert signature.instructions == "Tuned."
+    assert signature.instructions == "Tuned.\nWrite."
     extra = signature.output_fields["queries"].json_schema_extra
     assert (extra["desc"], extra["count"]) == ("three of them", 3)
     assert "count" not in predictor.signature.output_fields["queries"].json_schema_extra
+    assert tuned_signature(predictor, "queries", count=3, desc="three of them", line="Write.") is signature
 
 
-def test_instructions_that_were_changed_in_place_are_seen():
-    class Ask(dspy.Signature):
-        """Ask."""
-
-        question: str = dspy.InputField()
-        queries: list[str] = dspy.OutputField()
-
+def test_a_signature_follows_instructions_changed_in_place_and_the_order_of_choices():
     predictor = dspy.Predict(Ask)
-    with_count(predictor, "queries", 3, "three of them")
+    orders = [tuned_signature(predictor, "choice", choices=choices) for choices in (["a", "b"], ["b", "a"])]
+    assert [get_args(one.output_fields["choice"].annotation) for one in orders] == [("a", "b"), ("b", "a")]
     predictor.signature.instructions = "Ask anew."
-
-    assert with_count(predictor, "queries", 3, "three of them").instructions == "Ask anew."
+    assert tuned_signature(predictor, "choice", choices=["a", "b"]).instructions == "Ask anew."

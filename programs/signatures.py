@@ -1,0 +1,37 @@
+"""A predictor's signature with what a call adds to it: the options of a question, the number of items of a list."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, Literal
+
+import dspy
+
+
+def tuned_signature(
+    predictor: dspy.Predict, field: str = "", *, choices: Sequence[str] = (), line: str = "", **changes: Any
+) -> Any:
+    """The predictor's signature, tuned instructions and all, for one call. Equal ones are made once.
+
+    Args:
+        predictor: Whose signature it is; it is not changed.
+        field: The output that is changed. Default: none.
+        choices: The only values that the field may have. Default: any.
+        line: What stands below the instructions. Default: nothing.
+        changes: Other properties of the field, as ``with_updated_fields`` of DSPy takes them.
+    """
+    tuned: Any = predictor.signature
+    return _made(tuned, tuned.instructions, field, tuple(choices), line, tuple(changes.items()))
+
+
+@lru_cache(maxsize=2048)
+def _made(
+    tuned: Any, instructions: str, field: str, choices: tuple[str, ...], line: str, changes: tuple[tuple[str, Any], ...]
+) -> Any:
+    # The instructions are looked at because they can be changed in place; the choices, because two Literals that
+    # differ in their order alone are equal.
+    made = tuned.with_instructions(f"{instructions}\n{line}") if line else tuned
+    if not field:
+        return made
+    return made.with_updated_fields(field, **({"type_": Literal[choices]} if choices else {}), **dict(changes))
