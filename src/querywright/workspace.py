@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from querywright.errors import InputError, OutageError, QuerywrightError
+from querywright.errors import InputError
 
 if TYPE_CHECKING:
     import dspy
@@ -173,16 +172,3 @@ def _when_slow(what: str, tell: Tell) -> Callable[[int, int], None]:
             said = True
 
     return update
-
-
-@contextlib.contextmanager
-def lm_failures() -> Iterator[None]:
-    """Give an LM's failure that nothing caught as the end of the run, without a traceback."""
-    from dspy.utils.exceptions import LMError
-
-    try:
-        yield
-    except QuerywrightError:
-        raise
-    except LMError as error:
-        raise OutageError(f"the LM did not answer: {error}; answers received so far are kept") from error

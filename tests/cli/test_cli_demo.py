@@ -6,33 +6,30 @@ from types import SimpleNamespace
 
 import pytest
 
-from querywright.cli import demo as module
+from querywright import api
+from querywright.cli import compile as module
 from querywright.cli.options import Threads
 from querywright.data import load_sample, split_questions
 from querywright.data.splits import left_over
 from querywright.data.types import Question
-from querywright.workspace import Workspace
+from querywright.errors import OutageError
 
 
-@pytest.fixture
-def given(monkeypatch, tmp_path):
-    """What ``run_compile`` is given."""
+def test_the_reader_is_checked_on_questions_that_no_other_stage_sees(monkeypatch, tmp_path):
     seen = {}
-    workspace = SimpleNamespace(store=None, home=tmp_path, retriever=lambda *names: names)
-    report = SimpleNamespace(count=200, embedded=0)
-    monkeypatch.setattr(Workspace, "open", lambda *args, **options: workspace)
-    monkeypatch.setattr("querywright.models.embedder.resolve_embedder", lambda *args, **options: None)
-    monkeypatch.setattr("querywright.retrieval.index.build_collection", lambda *args, **options: report)
-    monkeypatch.setattr(module, "run_compile", lambda *args, **options: seen.update(options, splits=args[1]))
-    module.demo(save_to=tmp_path / "artifact", run=Threads(2))
-    return seen
 
+    def compiled(technique, splits, **given):
+        seen.update(given, splits=splits)
+        raise OutageError("enough")
 
-def test_the_reader_is_checked_on_questions_that_no_other_stage_sees(given):
-    used = {question.id for part in given["splits"] for question in part}
-    check = [question.id for question in given["reader_check"]]
-    assert [len(part) for part in given["splits"]] == list(module.SIZES)
-    assert len(set(check)) == len(check) == module.READER_CHECK == 60
+    monkeypatch.setattr(api, "compiled", compiled)
+    monkeypatch.setattr(module, "build", lambda *args, **options: SimpleNamespace(count=200, embedded=0))
+    with pytest.raises(OutageError):
+        module.demo(save_to=tmp_path / "artifact", run=Threads(2))
+    used = {question.id for part in seen["splits"] for question in part}
+    check = [question.id for question in seen["reader_check"]]
+    assert [len(part) for part in seen["splits"]] == list(module.DEMO_SIZES)
+    assert len(set(check)) == len(check) == module.DEMO_READER_CHECK == 60
     assert not used & set(check)
     assert set(check) <= {question.id for question in load_sample().questions}
 

@@ -216,7 +216,7 @@ def test_artifacts(wrong, cli, artifact, questions, server, passages, write):
     says(told(manifest.parent), "manifest.json", "it was changed")
 
     for option, value in (("--technique", "plain"), ("--collection", "tiny"), ("--reader", "short_answer"),
-                          ("--knob", "max_passages=1"), ("--embedder", "embedded")):  # fmt: skip
+                          ("--knob", "max_passages=1"), ("--embedder", "other")):  # fmt: skip
         text = wrong("ask", QUESTION, "--artifact", artifact, *options, option, value, *server.lm)
         says(text, "an artifact brings its own", f"leave out {option}")
 

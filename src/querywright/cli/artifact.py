@@ -1,24 +1,36 @@
-"""``querywright artifact``: look at compiled programs, check, compare and pack them."""
+"""``querywright artifact``: look at compiled programs, check, compare and pack them.
+
+What is printed of an artifact, which anybody may have made, cannot steer the terminal or pass for a line of ours.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
-from querywright.cli.artifact_show import show_card, show_checks, show_diff
+from querywright.cli import options as opt
 from querywright.cli.checks import check_file, check_folder
-from querywright.cli.options import Digest, Folder, Json, OutFile, OutFolder, Output, OwnLM, make_app
-from querywright.cli.show import note, print_json, progress, say
-from querywright.workspace import lm_failures
+from querywright.cli.show import emit, note, one_line, progress, say, show_facts, show_table
 
 DIFFERS = 2
 """Exit status of a check that did not go well: what was given is not what it should be."""
 
-artifact_app = make_app("artifact", "Look at compiled programs, check, compare and pack them.")
+FACTS = {
+    "technique": "technique", "reader": "reader", "lm": "LM", "collection": "collection", "engine": "engine",
+    "embedder": "embedder", "reranker": "reranker", "rewriter": "rewriter", "fingerprint": "fingerprint",
+    "created": "created", "digest": "digest",
+}  # fmt: skip
+MARKS = {"equal": ("", ""), "del": ("[-", "-]"), "ins": ("{+", "+}")}
+STATE_STYLES = {"ok": "green", "warning": "yellow", "differs": "bold red", "not possible": "bold red"}
+
+artifact_app = opt.make_app("artifact", "Look at compiled programs, check, compare and pack them.")
 
 
 @artifact_app.command(name="show")
-def show_command(artifact: Path, /, *, as_json: Json = False) -> None:
+def show_command(artifact: Path, /, *, as_json: opt.Json = False) -> None:
     """Show what a compiled program is: scores, prompts, knobs, how it was made.
 
     Example: querywright artifact show artifacts/hcqr
@@ -29,10 +41,7 @@ def show_command(artifact: Path, /, *, as_json: Json = False) -> None:
     from querywright.optimize.artifacts.card import card
 
     found = card(artifact)
-    if as_json:
-        print_json(found)
-    else:
-        show_card(found)
+    emit(as_json, found, lambda: _show_card(found))
 
 
 @artifact_app.command(name="verify")
@@ -40,10 +49,10 @@ def verify_command(
     artifact: Path,
     /,
     *,
-    rewriter: Folder | None = None,
-    digest: Digest | None = None,
-    lm: OwnLM = OwnLM(),
-    output: Output = Output(),
+    rewriter: opt.Folder | None = None,
+    digest: opt.Digest | None = None,
+    lm: opt.LMOptions = opt.LMOptions(),
+    output: opt.Output = opt.Output(),
 ) -> int:
     """Check the files of a compiled program, what it needs here, and that it gives its golden answers.
 
@@ -58,19 +67,16 @@ def verify_command(
     """
     from querywright.optimize.artifacts.verify import passed, verify
 
-    given = lm.open(artifact, output.home)
-    with lm_failures(), progress() as update:
+    given = lm.for_artifact(artifact, output.home)
+    with progress() as update:
         checks = verify(artifact, lm=given, rewriter=rewriter, home=output.home, digest=digest, progress=update)
     is_well = passed(checks)
-    if output.as_json:
-        print_json({"ok": is_well, "checks": [asdict(one) for one in checks]})
-    else:
-        show_checks(checks)
+    emit(output.as_json, {"ok": is_well, "checks": [asdict(one) for one in checks]}, lambda: _show_checks(checks))
     return 0 if is_well else DIFFERS
 
 
 @artifact_app.command(name="diff")
-def diff_command(artifact: Path, other: Path, /, *, as_json: Json = False) -> None:
+def diff_command(artifact: Path, other: Path, /, *, as_json: opt.Json = False) -> None:
     """Compare two compiled programs: knobs, prompts, demonstrations, scores, versions, golden answers.
 
     Example: querywright artifact diff artifacts/hcqr artifacts/hcqr-new
@@ -83,10 +89,7 @@ def diff_command(artifact: Path, other: Path, /, *, as_json: Json = False) -> No
     from querywright.optimize.artifacts.files import read_artifact
 
     found = diff(read_artifact(artifact), read_artifact(other))
-    if as_json:
-        print_json(found)
-    else:
-        show_diff(str(artifact), str(other), found)
+    emit(as_json, found, lambda: _show_diff(str(artifact), str(other), found))
 
 
 @artifact_app.command(name="pack")
@@ -94,9 +97,9 @@ def pack_command(
     artifact: Path,
     /,
     *,
-    save_to: OutFile,
-    rewriter: Folder | None = None,
-    output: Output = Output(),
+    save_to: opt.OutFile,
+    rewriter: opt.Folder | None = None,
+    output: opt.Output = opt.Output(),
 ) -> None:
     """Put a compiled program and the collection that it searches into one file, for another machine.
 
@@ -112,24 +115,21 @@ def pack_command(
 
     check_file(save_to, "--out")
     report = pack(artifact, save_to, home=output.home, rewriter=rewriter)
-    if output.as_json:
-        print_json(asdict(report))
-        return
-    held = (
-        "no collection"
-        if report.collection is None
-        else f"the collection {report.collection} ({_counted(report.passages, report.questions)})"
-    )
-    held += f" and the rewriter {report.rewriter}" if report.rewriter else ""
-    say(f"{save_to}: {artifact.name} and {held}; {report.size} bytes, {report.digest}")
-    if report.rewriter is None and read_artifact(artifact).manifest.rewriter is not None:
-        note("its rewriter is too large to be packed; take its folder along, for --rewriter")
-    say(f"on another machine: querywright artifact unpack {save_to.name} --out {artifact.resolve().name}")
+
+    def shown() -> None:
+        held = f"the collection {report.collection} ({_counted(report)})" if report.collection else "no collection"
+        held += f" and the rewriter {report.rewriter}" if report.rewriter else ""
+        say(f"{save_to}: {artifact.name} and {held}; {report.size} bytes, {report.digest}")
+        if report.rewriter is None and read_artifact(artifact).manifest.rewriter is not None:
+            note("its rewriter is too large to be packed; take its folder along, for --rewriter")
+        say(f"on another machine: querywright artifact unpack {save_to.name} --out {artifact.resolve().name}")
+
+    emit(output.as_json, asdict(report), shown)
 
 
 @artifact_app.command(name="unpack")
 def unpack_command(
-    file: Path, /, *, save_to: OutFolder, digest: Digest | None = None, output: Output = Output()
+    file: Path, /, *, save_to: opt.OutFolder, digest: opt.Digest | None = None, output: opt.Output = opt.Output()
 ) -> None:
     """Take a compiled program out of its file, and build its collection; nothing is embedded again.
 
@@ -147,16 +147,94 @@ def unpack_command(
 
     check_folder(save_to, "--out")
     report = unpack(file, save_to, home=output.home, digest=digest)
-    if output.as_json:
-        print_json(asdict(report))
+
+    def shown() -> None:
+        say(f"{save_to}: the artifact")
+        if report.collection is not None:
+            say(f"collection {report.collection}: {_counted(report)}, {'built' if report.built else 'there already'}")
+        if report.rewriter is not None:
+            say(f"rewriter {report.rewriter}: in the working folder")
+
+    emit(output.as_json, asdict(report), shown)
+
+
+def _counted(report: Any) -> str:
+    return f"{report.passages} passages" + (f", {report.questions} questions" if report.questions else "")
+
+
+def _show_card(card: Mapping[str, Any]) -> None:
+    title = one_line(f"{card['artifact']}: {card['title'] or card['technique']}")
+    say(title + (f" ({one_line(card['source'])})" if card["source"] else ""), style="bold")
+    if card["verdict"]:
+        say(one_line(f"{card['verdict'].rstrip('.')}."))
+    show_facts({name: card[key] for key, name in FACTS.items() if card[key] is not None}, indent=2)
+    recommended = {card["recommended"]: " (recommended)"}
+    _show_scores(
+        (f"{one['arm']}{recommended.get(one['arm'], '')}", {"n": str(one["n"])}, one["metrics"])
+        for one in card["scores"]
+    )
+    for sentence in card["comparisons"]:
+        say(one_line(f"- {sentence}"))
+    changed = {name: f"{one['value']} (default {one['default']})" for name, one in card["knobs_changed"].items()}
+    prompts = {
+        name: {"instructions": one["instructions"], "fields": one["fields"], "demonstration": one["demos"]}
+        for name, one in card["prompts"].items()
+    }
+    versions = ", ".join(f"{name} {one}" for name, one in card["versions"].items())
+    show_facts({
+        "Knobs that differ from their defaults": changed or {"none": "-"},
+        "Prompts": prompts,
+        "How it was made": {**card["made"], "versions": versions, "golden answers": len(card["golden"])},
+    })  # fmt: skip
+
+
+def _show_checks(checks: Sequence[Any]) -> None:
+    for check in checks:
+        say(one_line(f"{check.state}: {check.name}: {check.said}"), style=STATE_STYLES[check.state])
+        if check.remedy and check.state != "ok":
+            say(one_line(check.remedy), indent=4)
+
+
+def _show_diff(one: str, other: str, found: Mapping[str, Any]) -> None:
+    say(f"A: {one}   B: {other}", style="bold")
+    if found["same"]:
+        say("They are the same.")
         return
-    say(f"{save_to}: the artifact")
-    if report.collection is not None:
-        state = "built" if report.built else "there already"
-        say(f"collection {report.collection}: {_counted(report.passages, report.questions)}, {state}")
-    if report.rewriter is not None:
-        say(f"rewriter {report.rewriter}: in the working folder")
+    titles = {"facts": "What they are", "knobs": "Knobs", "versions": "Versions"}
+    facts: dict[str, Any] = {
+        title: {row["name"]: f"{row['a']} -> {row['b']}" for row in found[key]} for key, title in titles.items()
+    }
+    facts["Prompts: [-only in A-] {+only in B+}"] = {
+        row["predictor"]: "".join(text.join(MARKS[kind]) for kind, text in row["changes"]) for row in found["prompts"]
+    }
+    facts["Demonstrations"] = {
+        row["predictor"]: {"in both": row["both"], "only in A": row["only_a"], "only in B": row["only_b"]}
+        for row in found["demonstrations"]
+    }
+    facts["Golden answers that differ"] = {
+        row["question"]: {side.upper(): row[side] or "not asked" for side in ("a", "b")} for row in found["golden"]
+    }
+    show_facts({title: rows for title, rows in facts.items() if rows})
+    _show_scores((f"{row['arm']}, {row['metric']}", {}, {"A": row["a"], "B": row["b"]}) for row in found["scores"])
 
 
-def _counted(passages: int, questions: int) -> str:
-    return f"{passages} passages" + (f", {questions} questions" if questions else "")
+def _show_scores(rows: Iterable[tuple[str, Mapping[str, str], Mapping[str, Any]]]) -> None:
+    """A table of means on test: of each row its name, what else is said of it, and its scores."""
+    told = list(rows)
+    metrics = list(dict.fromkeys(name for _, _, scores in told for name in scores))
+    table = [
+        {"arm": one_line(name), **more, **{one_line(one): _percent(scores.get(one)) for one in metrics}}
+        for name, more, scores in told
+    ]
+    if table:
+        show_table("On test, met once; mean and 95 % interval", table)
+
+
+def _percent(score: Mapping[str, Any] | None) -> str:
+    from querywright.metrics.statistics import Mean
+    from querywright.optimize.tables import percent
+
+    if score is None:
+        return "-"
+    value, low, high = (math.nan if score[key] is None else score[key] for key in ("value", "low", "high"))
+    return percent(Mean(value, low, high, score["n"], score["unscored"])) if math.isfinite(value) else "-"

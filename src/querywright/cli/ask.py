@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from querywright.cli.options import Flag, Folder, Helpers, LMOptions, Name, Output, OwnLM, SearchOptions
-from querywright.cli.show import note, print_json, say
-from querywright.cli.trace import show_steps, steps_data
+from querywright.cli import options as opt
+from querywright.cli.show import emit, note, say
 from querywright.errors import InputError
-from querywright.workspace import Workspace, lm_failures
+
+if TYPE_CHECKING:
+    from querywright.programs import Record
+
+SHOWN_PASSAGES = 5
+"""Of one search, in a trace."""
 
 Asked = Callable[[str, list[str] | None], Any]
-
-
-@dataclass(frozen=True, slots=True)
-class OwnSearch(SearchOptions):
-    """What a technique searches with; an artifact brings its own.
-
-    Args:
-        embedder: As the collection was built. Default: embedded.
-    """
-
-    embedder: Name = ""
 
 
 def ask(
@@ -34,16 +26,16 @@ def ask(
     /,
     *,
     option: Annotated[tuple[str, ...], Parameter(metavar="TEXT", show_default=False)] = (),
-    artifact: Folder | None = None,
-    technique: Name | None = None,
-    collection: Name | None = None,
-    reader: Name | None = None,
-    verify: Flag = False,
-    trace: Flag = False,
-    search: OwnSearch = OwnSearch(),
-    helpers: Helpers = Helpers(),
-    lm: OwnLM = OwnLM(),
-    output: Output = Output(),
+    artifact: opt.Folder | None = None,
+    technique: opt.Name | None = None,
+    collection: opt.Name | None = None,
+    reader: opt.Name | None = None,
+    verify: opt.Flag = False,
+    trace: opt.Flag = False,
+    search: opt.SearchOptions = opt.SearchOptions(),
+    helpers: opt.Helpers = opt.Helpers(),
+    lm: opt.LMOptions = opt.LMOptions(),
+    output: opt.Output = opt.Output(),
 ) -> None:
     """Ask a compiled program, or a technique over a collection.
 
@@ -59,135 +51,160 @@ def ask(
         verify: Replay the artifact's golden answers first.
         trace: Show what was asked and searched, step by step.
     """
-    from querywright.named import check_reranker, check_rewriter, tell_unlearnt
-
     options = list(option)
     _check(question, options)
     if artifact is not None:
-        clashing = {
+        given = {
             "--technique": technique, "--collection": collection, "--knob": search.knob, "--reader": reader,
-            "--embedder": search.embedder, "--engine": search.engine,
+            "--embedder": search.embedder != "embedded", "--engine": search.engine,
         }  # fmt: skip
-        given = [name for name, value in clashing.items() if value]
-        if given:
+        clashing = [name for name, value in given.items() if value]
+        if clashing:
             raise InputError(
-                f"an artifact brings its own technique, knobs, reader and collection; leave out {', '.join(given)}"
+                f"an artifact brings its own technique, knobs, reader and collection; leave out {', '.join(clashing)}"
             )
         program = _compiled(artifact, options, lm, helpers, output.home, verify)
+    elif verify:
+        raise InputError("--verify replays an artifact's golden answers; name one with --artifact")
+    elif technique is None:
+        raise InputError("name what is asked: --artifact FOLDER, or --technique NAME with --collection NAME")
     else:
-        if verify:
-            raise InputError("--verify replays an artifact's golden answers; name one with --artifact")
-        if technique is None:
-            raise InputError("name what is asked: --artifact FOLDER, or --technique NAME with --collection NAME")
-        engine = search.engine_of(technique)
-        check_reranker(technique, helpers.reranker)
-        check_rewriter(technique, helpers.rewriter)
-        tell_unlearnt(helpers.rewriter, [technique], note)
-        make = _technique(technique, collection, options, reader or "auto", search)
-        workspace = LMOptions(lm.lm or "embedded", lm.api_base, lm.api_key_env).open(output.home)
-        program = make(workspace, engine, helpers)
-    with lm_failures():
-        prediction = program(question, options or None)
-    if output.as_json:
-        print_json(_as_data(prediction))
-    else:
-        _show(prediction, trace)
+        program = _technique(technique, collection, options, reader or "auto", search, helpers, lm, output.home)
+    found = program(question, options or None)
+    emit(output.as_json, _as_data(found), lambda: _show(found, trace))
 
 
 def _check(question: str, options: list[str]) -> None:
     if not question.strip():
         raise InputError("the question is empty; write it in quotes after ask")
-    if len(options) == 1:
+    texts = [text.strip() for text in options]
+    if len(texts) == 1:
         raise InputError(
             f"only one --option is given: {options[0]!r}; give at least two, or none for a question without options"
         )
-    texts = [text.strip() for text in options]
     if not all(texts):
         raise InputError("an --option is empty; give each its text")
-    twice = [text for text in dict.fromkeys(texts) if texts.count(text) > 1]
-    if twice:
-        raise InputError(f"the --option {twice[0]!r} is given twice; options must differ")
+    for text in texts:
+        if texts.count(text) > 1:
+            raise InputError(f"the --option {text!r} is given twice; options must differ")
 
 
 def _compiled(
-    artifact: Path, options: list[str], lm: OwnLM, helpers: Helpers, home: Path | None, verify: bool
+    artifact: Path, options: list[str], lm: opt.LMOptions, helpers: opt.Helpers, home: Path | None, verify: bool
 ) -> Asked:
-    """The artifact's program; an address or a key alone is for the LM that the artifact names."""
     from querywright.optimize.artifacts.files import read_artifact
     from querywright.optimize.artifacts.load import load
 
     manifest = read_artifact(artifact).manifest
     if manifest.reader == "multiple_choice" and not options:
         raise InputError("this artifact chooses between options; give at least two with --option")
-    given = lm.open(manifest, home)
-    with lm_failures():
-        return load(
-            artifact, lm=given, reranker=helpers.reranker, rewriter=helpers.rewriter, home=home, verify=verify
-        )  # fmt: skip
+    given = lm.for_artifact(manifest, home)
+    return load(artifact, lm=given, reranker=helpers.reranker, rewriter=helpers.rewriter, home=home, verify=verify)
 
 
 def _technique(
-    technique: str, collection: str | None, options: list[str], reader: str, search: SearchOptions
-) -> Callable[[Workspace, str, Helpers], Asked]:
-    """What makes the program once the working folder is open; everything given is checked before."""
-    import dspy
-
-    from querywright.models.adapter import PromptAdapter
-    from querywright.named import check_reader, knob_values, open_reranker
+    technique: str,
+    collection: str | None,
+    options: list[str],
+    reader: str,
+    search: opt.SearchOptions,
+    helpers: opt.Helpers,
+    lm: opt.LMOptions,
+    home: Path | None,
+) -> Asked:
+    """The program, open; everything given is checked before."""
+    from querywright.named import (
+        check_reader,
+        check_reranker,
+        check_rewriter,
+        knob_values,
+        open_reranker,
+        tell_unlearnt,
+    )
+    from querywright.optimize.dspy_context import asking
     from querywright.programs import make_program, technique_class
 
+    engine = search.engine_of(technique)
+    check_reranker(technique, helpers.reranker)
+    check_rewriter(technique, helpers.rewriter)
+    tell_unlearnt(helpers.rewriter, [technique], note)
     check_reader(reader)
     kind = technique_class(technique)
     knobs = knob_values(technique, search.knobs)
-    if kind.SEARCHES != "0" and collection is None:
+    searches = kind.SEARCHES != "0"
+    if searches and collection is None:
         raise InputError(f"{technique} searches; name a collection with --collection")
     if not options and (kind.NEEDS_OPTIONS or reader == "multiple_choice"):
         what = technique if kind.NEEDS_OPTIONS else "the reader multiple_choice"
         raise InputError(f"{what} compares options; give at least two with --option")
-    chosen = reader if reader != "auto" else ("multiple_choice" if options else "short_answer")
+    if reader == "auto":
+        reader = "multiple_choice" if options else "short_answer"
+    workspace = lm.open(home)
+    program = make_program(
+        technique,
+        workspace.retriever(str(collection), search.embedder, engine) if searches else None,
+        reader=None if reader == "none" else reader,
+        reranker=open_reranker(helpers.reranker),
+        rewriter=workspace.rewriter(helpers.rewriter),
+        **knobs,
+    )
 
-    def make(workspace: Workspace, engine: str, helpers: Helpers) -> Asked:
-        searches = kind.SEARCHES != "0" and collection is not None
-        retriever = workspace.retriever(str(collection), search.embedder or "embedded", engine) if searches else None
-        program = make_program(
-            technique,
-            retriever,
-            reader=None if chosen == "none" else chosen,
-            reranker=open_reranker(helpers.reranker),
-            rewriter=workspace.rewriter(helpers.rewriter),
-            **knobs,
-        )
+    def call(question: str, given: list[str] | None) -> Any:
+        with asking(workspace.lm):
+            return program(question=question, options=given)
 
-        def call(question: str, given: list[str] | None) -> Any:
-            with dspy.context(lm=workspace.lm, adapter=PromptAdapter()):
-                return program(question=question, options=given)
-
-        return call
-
-    return make
+    return call
 
 
-def _as_data(prediction: Any) -> dict[str, Any]:
+def _as_data(found: Any) -> dict[str, Any]:
     return {
-        "answer": prediction.answer,
-        "support": prediction.support,
-        "passages": [{"id": p.id, "title": p.title, "text": p.text} for p in prediction.passages],
-        "queries": [{"role": q.role, "text": q.text} for q in prediction.queries],
-        "fallbacks": list(prediction.fallbacks),
-        "findings": [{"question": f.question, "answer": f.answer} for f in prediction.findings],
-        "steps": steps_data(prediction.steps),
+        "answer": found.answer,
+        "support": found.support,
+        "passages": [{"id": p.id, "title": p.title, "text": p.text} for p in found.passages],
+        "queries": [{"role": q.role, "text": q.text} for q in found.queries],
+        "fallbacks": list(found.fallbacks),
+        "findings": [{"question": f.question, "answer": f.answer} for f in found.findings],
+        "steps": [
+            {"kind": s.kind, "name": s.name, "stage": s.stage, "given": dict(s.given), "made": s.made, "lm": s.lm}
+            for s in found.steps
+        ],
     }
 
 
-def _show(prediction: Any, trace: bool) -> None:
-    if prediction.answer is not None:
-        say(f"answer: {prediction.answer or '(none)'}", style="bold")
-    if prediction.support is not None:
-        say(f"rests on: {', '.join(prediction.support) or '(nothing)'}")
+def _show(found: Any, trace: bool) -> None:
+    if found.answer is not None:
+        say(f"answer: {found.answer or '(none)'}", style="bold")
+    if found.support is not None:
+        say(f"rests on: {', '.join(found.support) or '(nothing)'}")
     if trace:
-        show_steps(prediction.steps)
-    for number, passage in enumerate(prediction.passages, 1):
+        _show_steps(found.steps)
+    for number, passage in enumerate(found.passages, 1):
         say(f"[{number}] {passage.id}  {passage.title}".rstrip(), style="cyan")
         say(passage.text, indent=4)
-    if prediction.fallbacks:
-        say(f"fell back: {', '.join(prediction.fallbacks)}", style="yellow")
+    if found.fallbacks:
+        say(f"fell back: {', '.join(found.fallbacks)}", style="yellow")
+
+
+def _show_steps(steps: Iterable[Record]) -> None:
+    """What was asked and searched, one number a stage; steps side by side share it."""
+    for step in steps:
+        say(f"{step.stage}. {step.kind}: {step.name}" + (f" ({step.lm})" if step.lm else ""), style="dim")
+        for line in _told(step):
+            say(line, indent=3)
+
+
+def _told(step: Record) -> Iterator[str]:
+    if step.kind == "search":
+        for text, ids in step.made.items():
+            more = len(ids) - SHOWN_PASSAGES
+            yield f"{text} -> {', '.join(ids[:SHOWN_PASSAGES]) or 'nothing'}" + (f" and {more} more" * (more > 0))
+        for id, question in list(step.given.get("through", {}).items())[:SHOWN_PASSAGES]:
+            yield f"{id} through: {question}"
+        return
+    told = step.made if isinstance(step.made, Mapping) else {}
+    if step.kind == "gate":
+        told = {**step.given, "verdict": step.made}
+    for name, value in told.items():
+        yield f"{name}: {'; '.join(map(str, value)) if isinstance(value, list) else value}"
+    if not told:
+        yield "the answer could not be read" if step.made is None else str(step.made)

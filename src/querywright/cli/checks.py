@@ -25,7 +25,7 @@ def check_folder(target: Path, option: str, mark: str = "manifest.json", what: s
             raise InputError(f"{target.name!r} exists and is no {what}; give another folder with {option}")
     elif target.exists() or target.is_symlink():
         raise InputError(f"{target.name!r} is a file, but {what} needs a folder; give another {option}")
-    check_place(target.absolute().parent, target.name, option)
+    check_place(target, option)
 
 
 def check_file(target: Path, option: str, *, parents: bool = False) -> None:
@@ -43,26 +43,22 @@ def check_file(target: Path, option: str, *, parents: bool = False) -> None:
     if target.exists() and not os.access(target, os.W_OK):
         raise InputError(f"{target.name!r} cannot be written; give another file with {option}")
     if target.is_file() or not target.exists():  # a device or a pipe has no room of its own
-        check_place(target.absolute().parent, target.name, option)
+        check_place(target, option)
 
 
-def check_place(folder: Path, name: str, option: str) -> None:
-    """Raise when a megabyte cannot be written into the folder, or into the nearest one above it that is there.
+def check_place(target: Path, option: str) -> None:
+    """Raise when a megabyte cannot be written beside a file or folder, or in the nearest folder above that is there.
 
     Args:
-        folder: The folder.
-        name: What is to be written into it.
+        target: The file or folder; it need not be there.
         option: The option that named it.
     """
-    while not folder.exists() and folder != folder.parent:
-        folder = folder.parent
+    folder = next(one for one in target.absolute().parents if one.exists())
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
             file.write(bytes(PROBE_BYTES))
-            file.flush()
-            os.fsync(file.fileno())
     except OSError as error:
         raise InputError(
-            f"{name!r} cannot be written into {folder.name or os.fspath(folder)!r}: {error.strerror}; "
+            f"{target.name!r} cannot be written into {folder.name or os.fspath(folder)!r}: {error.strerror}; "
             f"give another place with {option}, or make it writable or make room. Nothing was asked yet"
         ) from error

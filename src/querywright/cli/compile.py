@@ -1,4 +1,4 @@
-"""``querywright compile``: tune a technique on labelled questions and save what won."""
+"""``querywright compile``: tune a technique on labelled questions and save what won; ``demo`` does so on the sample."""
 
 from __future__ import annotations
 
@@ -8,24 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
+from querywright.cli import options as opt
 from querywright.cli.checks import check_folder
-from querywright.cli.options import (
-    Count,
-    DataOptions,
-    Helpers,
-    Integer,
-    LimitedLM,
-    Name,
-    OutFolder,
-    Output,
-    Questions,
-    SearchOptions,
-    Threads,
-    Whole,
-)
-from querywright.cli.show import note, print_json, progress, say, show_table
+from querywright.cli.index import build
+from querywright.cli.show import emit, note, progress, say, show_table
 from querywright.errors import InputError, QuerywrightError
-from querywright.workspace import Workspace, lm_failures
+from querywright.workspace import Workspace
 
 if TYPE_CHECKING:
     from querywright.data.splits import Splits
@@ -34,26 +22,32 @@ if TYPE_CHECKING:
 SHOWN_ARMS = 8
 Sizes = Annotated[str, Parameter(metavar="N,N,N")]
 
+DEMO_SIZES = (10, 18, 40)
+DEMO_TRIALS = 24
+DEMO_BUDGET = 3
+DEMO_READER_CHECK = 60
+"""Further questions for closed book and oracle evidence."""
+
 
 def compile_command(
     technique: str,
-    questions: Questions,
+    questions: opt.Questions,
     /,
     *,
-    collection: Name,
-    save_to: OutFolder,
+    collection: opt.Name,
+    save_to: opt.OutFolder,
     sizes: Sizes | None = None,
-    objective: Name = "auto",
-    trials: Count = 30,
-    seed: Integer = 0,
-    reader: Name = "auto",
-    reader_check: Whole = 0,
-    search: SearchOptions = SearchOptions(),
-    helpers: Helpers = Helpers(),
-    data: DataOptions = DataOptions(),
-    lm: LimitedLM = LimitedLM(),
-    run: Threads = Threads(),
-    output: Output = Output(),
+    objective: opt.Name = "auto",
+    trials: opt.Count = 30,
+    seed: opt.Integer = 0,
+    reader: opt.Name = "auto",
+    reader_check: opt.Whole = 0,
+    search: opt.SearchOptions = opt.SearchOptions(),
+    helpers: opt.Helpers = opt.Helpers(),
+    data: opt.DataOptions = opt.DataOptions(),
+    lm: opt.LMOptions = opt.LMOptions(),
+    run: opt.Threads = opt.Threads(),
+    output: opt.Output = opt.Output(),
 ) -> None:
     """Tune prompts and knobs together on dev, hold the winner against no rewriting on test, save it.
 
@@ -77,51 +71,62 @@ def compile_command(
 
     counts = split_sizes(sizes)
     check_folder(save_to, "--out")
-    run_compile(
-        technique,
-        questions,
-        save_to=save_to,
-        output=output,
-        workspace=lambda: lm.open(output.home),
-        retriever=collection,
-        reader=reader,
-        knobs=search.knobs,
+    _run(
+        technique, questions, save_to, output, workspace=lambda: lm.open(output.home), retriever=collection,
+        reader=reader, knobs=search.knobs, sizes=counts, embedder=search.embedder, engine=search.engine,
+        reranker=helpers.reranker, rewriter=helpers.rewriter, reader_check=reader_check, reading=data.given,
         settings=CompileSettings(objective=objective, n_trials=trials, seed=seed, threads=run.threads),
-        sizes=counts,
-        embedder=search.embedder,
-        engine=search.engine,
-        reranker=helpers.reranker,
-        rewriter=helpers.rewriter,
-        reader_check=reader_check,
-        reading=data.given,
-    )
+    )  # fmt: skip
 
 
-def run_compile(technique: str, questions: Any, *, save_to: Path, output: Output, **given: Any) -> None:
-    """Compile, save and show; what was found is also shown when it could not be saved.
+def demo(
+    *,
+    save_to: opt.OutFolder = Path("artifacts/hcqr-sample"),
+    run: opt.Threads = opt.Threads(),
+    output: opt.Output = opt.Output(),
+) -> None:
+    """Index the packaged sample, compile HCQR on it with the embedded models, and save the result.
+
+    Example: querywright demo
 
     Args:
-        technique: The technique.
-        questions: What is asked.
         save_to: Where the artifact is written.
-        output: What is printed.
-        given: As ``querywright.api.compiled`` takes it.
     """
+    from querywright.data import load_sample, split_questions
+    from querywright.data.splits import left_over
+    from querywright.optimize.results import CompileSettings
+
+    check_folder(save_to, "--out")
+    sample = load_sample()
+    report = build("sample", sample.passages, output, prune=True)
+    note(f"sample: {report.count} passages, {report.embedded} embedded")
+    splits = split_questions(sample.questions, sizes=DEMO_SIZES)
+    _run(
+        "hcqr", splits, save_to, output, workspace=lambda: opt.LMOptions().open(output.home), retriever="sample",
+        reader="multiple_choice", knobs={"max_passages": DEMO_BUDGET},
+        settings=CompileSettings(n_trials=DEMO_TRIALS, reader_demo_sizes=(), threads=run.threads),
+        reader_check=left_over(sample.questions, splits)[:DEMO_READER_CHECK],
+    )  # fmt: skip
+
+
+def _run(technique: str, questions: Any, save_to: Path, output: opt.Output, **given: Any) -> None:
+    """Compile, save and show; what was found is also shown when it could not be saved."""
     from querywright.api import compiled
 
     failed: QuerywrightError | None = None
-    with progress() as update, lm_failures():
+    with progress() as update:
         tuned = compiled(technique, questions, progress=update, tell=note, **given)
         try:
             tuned.save(save_to)
         except QuerywrightError as error:
             failed = error
-    if output.as_json:
-        print_json({**tuned.to_json(), "artifact": None if failed else save_to.name})
-    else:
+
+    def shown() -> None:
         show_compiled(tuned.compiled, tuned.splits, tuned.workspace, tuned.rewriter)
         if failed is None:
             say(f"artifact: {save_to}")
+
+    emit(output.as_json, {**tuned.to_json(), "artifact": None if failed else save_to.name}, shown)
     if failed is not None:
         raise failed
 
@@ -145,58 +150,47 @@ def show_compiled(compiled: Compiled, splits: Splits, workspace: Workspace, rewr
         }
         for arm in best
     ]
-    said = {
-        "out, for too many questions failed": compiled.failed,
-        "no difference on any dev question": compiled.dead_knobs,
-    }
+    notes = []
+    if compiled.corrected is not None:  # how much of the best arm's value is owed to its having been chosen
+        dev, corrected = map(_per_cent, compiled.corrected)
+        notes.append(
+            f"the best of {len(compiled.arms)} arms has {dev} where it was chosen, and is worth about {corrected} on "
+            "other questions"
+        )
+    if compiled.failed:
+        notes.append(f"out, for too many questions failed: {', '.join(compiled.failed)}")
+    if compiled.dead_knobs:
+        notes.append(f"no difference on any dev question: {', '.join(compiled.dead_knobs)}")
+    notes += [f"no prompts of {name}: {why}" for name, why in compiled.nothing.items()]
     show_table(
         f"dev, {len(splits.dev)} questions, per cent: best {len(arms)} of {len(compiled.arms)} arms, with the knobs "
         "that differ from their defaults",
         arms,
-        notes=[
-            *_luck(compiled),
-            *(f"{what}: {', '.join(named)}" for what, named in said.items() if named),
-            *(f"no prompts of {name}: {why}" for name, why in compiled.nothing.items()),
-        ],
+        notes=notes,
     )
     budget = compiled.program.technique.knobs["max_passages"]
-    demonstrated = "none" if compiled.compiled.prompt == AS_WRITTEN else "yes"
     notes = [
         f"met once; mean in per cent with its 95 % interval; every arm shows at most {budget} passages and has the "
         f"same reader, unless its name says otherwise; LM {workspace.lm.model}; usefulness from labelled evidence; "
-        "p-values Holm-corrected, the reader check's by itself",
+        "p-values Holm-corrected, the reader check's by itself"
+    ]
+    if compiled.reader_check:
+        notes.append(f"closed book and oracle evidence met {len(compiled.reader_check)} further questions")
+    notes += [
         *(one.sentence for one in compiled.comparisons),
-        f"recommended: {compiled.recommended} (chosen on dev); demonstrations: technique {demonstrated}, "
-        f"reader {'yes' if compiled.reader_demos else 'none'}",
+        f"recommended: {compiled.recommended} (chosen on dev); demonstrations: technique "
+        f"{'none' if compiled.compiled.prompt == AS_WRITTEN else 'yes'}, reader "
+        f"{'yes' if compiled.reader_demos else 'none'}",
         *of_grounded(None if compiled.program.reader is None else compiled.program.reader.NAME),
-        compiled.sentence
-        if compiled.verdict == "gain"
-        else f"{compiled.sentence}; a stronger LM may change that: --lm openai/...",
+        compiled.sentence + ("" if compiled.verdict == "gain" else "; a stronger LM may change that: --lm openai/..."),
     ]
     if rewriter is not None:
         notes.append(f"what {compiled.technique} searched was written by {rewriter.model}")
-    if compiled.reader_check:
-        notes.insert(1, f"closed book and oracle evidence met {len(compiled.reader_check)} further questions")
-    show_table(
-        f"test, {len(splits.test)} questions",
-        table_rows(compiled.test),
-        notes=notes,
-        breaks=("LM calls / question",),
-    )
+    rows = table_rows(compiled.test)
+    show_table(f"test, {len(splits.test)} questions", rows, notes=notes, breaks=("LM calls / question",))
     stages = "; ".join(f"{stage} {cost.calls} made, {cost.saved} saved" for stage, cost in compiled.costs.items())
     say(f"LM calls by stage: {stages}")
     say(workspace.cost_line())
-
-
-def _luck(compiled: Compiled) -> list[str]:
-    """How much of the best arm's value is owed to its having been chosen."""
-    if compiled.corrected is None:
-        return []
-    dev, corrected = compiled.corrected
-    return [
-        f"the best of {len(compiled.arms)} arms has {_per_cent(dev)} where it was chosen, and is worth about "
-        f"{_per_cent(corrected)} on other questions"
-    ]
 
 
 def _per_cent(value: float) -> str:
@@ -209,8 +203,8 @@ def _changed_knobs(technique: str, arm: Arm) -> str:
 
     name = "plain" if arm.name == "no rewriting" else technique
     defaults = {knob.name: knob.default for knob in technique_class(name).KNOBS}
-    changed = [f"{key}={value}" for key, value in arm.knobs.items() if value != defaults[key]]
-    return " ".join(one for one in changed if not one.startswith("max_passages=")) or "-"
+    changed = (name for name, value in arm.knobs.items() if value != defaults[name] and name != "max_passages")
+    return " ".join(f"{name}={arm.knobs[name]}" for name in changed) or "-"
 
 
 def split_sizes(text: str | None) -> tuple[int, int, int] | None:

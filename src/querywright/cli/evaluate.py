@@ -1,52 +1,59 @@
-"""``querywright evaluate``: techniques and artifacts on labelled questions, side by side."""
+"""``querywright evaluate`` and ``querywright compare``: arms side by side on the same labelled questions."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from querywright.cli.bench import Bench
-from querywright.cli.checks import check_file
-from querywright.cli.options import (
-    ArmOptions,
-    DataOptions,
-    File,
-    Helpers,
-    Judging,
-    LimitedLM,
-    Names,
-    Output,
-    Questions,
-    RunOptions,
-)
-from querywright.cli.show import note, print_json, progress, say, show_table
+from querywright.cli import options as opt
+from querywright.cli.checks import check_file, check_folder
+from querywright.cli.judge import resolve_judge
+from querywright.cli.show import emit, note, progress, say, show_table
 from querywright.errors import InputError
-from querywright.workspace import lm_failures
 
 if TYPE_CHECKING:
-    from querywright.optimize.evaluate import Evaluation
+    import dspy
 
-BASELINE = "plain"
+    from querywright.data.types import Question
+    from querywright.metrics.guideline import Guidelines
+    from querywright.metrics.judge import JudgedMetric
+    from querywright.optimize.comparison import Compared
+    from querywright.optimize.evaluate import Progress
+    from querywright.optimize.judge_files import SavedJudge
+    from querywright.prepared import Prepared
+
+DEFAULT_JUDGE = "usefulness"
+NEEDS = ("any", "all")
+ROWS, SUMMARY, REPORT = "results.parquet", "comparison.json", "report.html"
+MANY_ROWS = 2000  # that take more than two seconds to compare and write
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Given:
+    """How arms search and read, the models beside the LM, the judges, and how the questions are read."""
+
+    work: opt.Work = field(default_factory=opt.Work)
+    arms: opt.ArmOptions = field(default_factory=opt.ArmOptions)
+    helpers: opt.Helpers = field(default_factory=opt.Helpers)
+    judging: opt.Judging = field(default_factory=opt.Judging)
+    data: opt.DataOptions = field(default_factory=opt.DataOptions)
 
 
 def evaluate_command(
-    questions: Questions,
+    questions: opt.Questions,
     /,
     *,
-    technique: Names = (),
+    technique: opt.Names = (),
     artifact: Annotated[tuple[Path, ...], Parameter(metavar="FOLDER", show_default=False)] = (),
-    rows: File | None = None,
-    arms: ArmOptions = ArmOptions(),
-    helpers: Helpers = Helpers(),
-    judging: Judging = Judging(),
-    data: DataOptions = DataOptions(),
-    lm: LimitedLM = LimitedLM(),
-    run: RunOptions = RunOptions(),
-    output: Output = Output(),
+    rows: opt.File | None = None,
+    given: Given = Given(),
 ) -> None:
     """Evaluate techniques and artifacts on the same questions, each held against plain (else the first).
 
@@ -58,53 +65,267 @@ def evaluate_command(
         artifact: A compiled program. Repeatable.
         rows: Write every question's result here, JSON lines.
     """
-    from querywright.optimize.evaluate import evaluate
-
     if rows is not None:
         check_file(rows, "--rows")
-    bench = Bench.open(
-        questions, [*technique, *artifact], arms=arms, helpers=helpers, judging=judging, data=data, lm=lm,
-        home=output.home,
-    )  # fmt: skip
-    ready = bench.ready
-    with progress() as update, lm_failures():
-        metrics = bench.metrics(run, update)
-        found = [
-            evaluate(
-                program, ready.questions, lm=ready.workspace.lm, name=name, metrics=metrics, **run.given,
-                progress=update,
-            )
-            for name, program in ready.programs.items()
-        ]  # fmt: skip
-    _report(questions, bench, found, [*metrics], output.as_json)
+    bench = Bench.open(questions, [*technique, *artifact], given)
+    compared = bench.compare(references=False)
+    notes = bench.notes(compared)
+    found = {**compared.to_json(), "notes": notes}
+    kept = {name: found[name] for name in ("arms", "comparisons", "notes")}
+    emit(given.work.output.as_json, kept, lambda: bench.show(questions, compared, notes))
     if rows is not None:
-        _write_rows(rows, found)
+        _write_rows(rows, compared)
         note(f"every question's result: {rows}")
 
 
-def _report(source: str, bench: Bench, found: Sequence[Evaluation], metrics: Sequence[str], as_json: bool) -> None:
-    from querywright.optimize.significance import against
-    from querywright.optimize.tables import table_rows
+def compare_command(
+    arm: Annotated[tuple[str, ...], Parameter(metavar="ARM...")],
+    /,
+    *,
+    questions: Annotated[str, Parameter(name="--data", metavar="QUESTIONS")],
+    save_to: opt.OutFolder,
+    baseline: Annotated[str, Parameter(metavar="ARM")] = "plain",
+    evidence: Annotated[str | None, Parameter(metavar="any|all")] = None,
+    given: Given = Given(),
+) -> None:
+    """Compare arms on the same questions and write every question's result and a report.
 
-    notes = bench.lines(found, metrics)
-    comparisons = against(found, BASELINE if any(one.name == BASELINE for one in found) else found[0].name)
-    if as_json:
-        compared = [one.to_json() for one in comparisons]
-        print_json({"arms": [one.to_json() for one in found], "comparisons": compared, "notes": notes})
-        return
-    show_table(
-        f"{source}: {len(bench.ready.questions)} questions",
-        table_rows(found),
-        notes=["; ".join(notes), *(one.sentence for one in comparisons)],
-        breaks=("LM calls / question",),
-    )
-    say(bench.ready.workspace.cost_line())
+    Closed book and oracle evidence stand beside them where they can, to tell where answers are lost. A run that was
+    ended goes on with the same command: its answers are in the store.
+
+    Example: querywright compare plain@bm25 hyde artifacts/mine --data questions.jsonl --collection mine --out results
+
+    Args:
+        arm: Techniques (NAME, NAME@ENGINE, NAME:KNOB=VALUE,...) and folders of artifacts.
+        questions: A file of labelled questions, hf:NAME, or sample.
+        save_to: Where results and report are written.
+        baseline: What every arm is held against; added if it is not named.
+        evidence: Whether one helpful passage is enough, or it takes all of them. Default: as the data says, else any.
+    """
+    if evidence not in (None, *NEEDS):
+        raise InputError(f"--evidence is any or all, but got {evidence!r}")
+    check_folder(save_to, "--out", SUMMARY, "folder of results")
+    baseline, *named = (_arm(name) for name in (baseline, *arm))
+    named = list(dict.fromkeys(named if baseline in named else [baseline, *named]))
+    bench = Bench.open(questions, named, given, jointly=None if evidence is None else evidence == "all")
+    names = dict(zip(named, bench.ready.programs, strict=True))
+    compared = bench.compare(baseline=names[baseline])
+    if len(compared.arms) * len(compared.questions) >= MANY_ROWS:
+        note("comparing, and writing the report")
+    notes = bench.notes(compared)
+    title = f"{Path(questions).name}: {len(compared.questions)} questions"
+    files = _write(save_to, compared, title, bench.facts(questions), notes)
+
+    def shown() -> None:
+        bench.show(questions, compared, notes, f", held against {compared.baseline}")
+        note(f"report: {files[REPORT]}; every question: {files[ROWS]}")
+
+    emit(given.work.output.as_json, {**compared.to_json(), "notes": notes, "files": files}, shown)
 
 
-def _write_rows(path: Path, found: Sequence[Evaluation]) -> None:
+@dataclass(slots=True)
+class Bench:
+    """Arms and judges of one command, checked and open.
+
+    Args:
+        given: What the command was given.
+        ready: The arms, questions and metrics.
+        judges: By the name of their metric.
+        judge_lm: Their LM.
+        judged: The judges at work.
+    """
+
+    given: Given
+    ready: Prepared
+    judges: Mapping[str, SavedJudge]
+    judge_lm: dspy.LM
+    judged: Mapping[str, JudgedMetric] = field(default_factory=dict)
+
+    @classmethod
+    def open(cls, source: str, named: Iterable[Any], given: Given, *, jointly: bool | None = None) -> Bench:
+        """Check, read and open all that a command was given.
+
+        Raises:
+            InputError: Something cannot be used.
+        """
+        from querywright.prepared import prepare
+
+        arms, helpers = given.arms, given.helpers
+        given.judging.beside(given.work.lm)
+        judges = _judges(given.judging)
+        ready = prepare(
+            named, source, workspace=given.work.open, retriever=arms.collection, embedder=arms.embedder,
+            engine=arms.engine, reader=arms.reader, knobs=arms.knobs, metrics=arms.metric, reranker=helpers.reranker,
+            rewriter=helpers.rewriter, reading=given.data.given, jointly=jointly, judged=bool(judges), tell=note,
+        )  # fmt: skip
+        return cls(given, ready, judges, given.judging.open(ready.workspace, given.work.lm))
+
+    def compare(self, *, baseline: str | None = None, references: bool = True) -> Compared:
+        """Run the arms; guidelines that a judge needs are written first.
+
+        Args:
+            baseline: What every arm is held against. Default: plain, else the first.
+            references: Whether closed book and oracle evidence stand beside them.
+        """
+        from querywright.metrics.guideline import GuidelineMetric
+        from querywright.metrics.judge import judged_metric
+        from querywright.metrics.judges import CoverageJudge
+        from querywright.optimize.comparison import compare
+
+        ready = self.ready
+        with progress() as update:
+            self.judged = {
+                name: GuidelineMetric(one.judge, self._frozen(update))
+                if isinstance(one.judge, CoverageJudge)
+                else judged_metric(one.judge)
+                for name, one in self.judges.items()
+            }
+            asked = {name: _asked_of(self.judge_lm, metric) for name, metric in self.judged.items()}
+            return compare(
+                ready.programs, ready.questions, lm=ready.workspace.lm, baseline=baseline, references=references,
+                metrics={**ready.metrics, **asked}, **self.given.work.run.given, progress=update,
+            )  # fmt: skip
+
+    def notes(self, compared: Compared) -> list[str]:
+        """What is said below a table of results."""
+        from querywright.models.lm import lm_digest
+        from querywright.optimize.comparison import RIGHT
+
+        ready, lm, found = self.ready, self.ready.workspace.lm, compared.arms
+        lines = [f"LM {lm.model}; mean in per cent with its 95 % interval"]
+        for name, arms in ready.rewriters.items():
+            lines.append(f"{', '.join(arms)}: what is searched was written by {name}")
+        lines += ready.notes
+        read = any(metric in one.metrics for one in found for metric in RIGHT)
+        if compared.references and not read:
+            lines.append(f"no diagnosis, which needs {' or '.join(RIGHT)} among the metrics")
+        for name, saved in self.judges.items():
+            metric = self.judged[name]
+            line = f"{name}: {saved.standing(self.judge_lm.model, lm_digest(self.judge_lm))}"
+            line += f"; in this run {metric.judgements} judgements, {metric.unreadable} unreadable"
+            lines.append(f"{line}; judge and arms have the same LM" if self.judge_lm.model == lm.model else line)
+        lines += [f"{name} is not scored: it needs {lacking}" for name, lacking in ready.lacks.items()]
+        tried = dict.fromkeys(name for one in found for row in one.rows for name in row.scores)
+        unscored = [name for name in tried if not any(name in one.metrics for one in found)]
+        return [*lines, *(f"{name}: no question could be scored" for name in unscored if name not in ready.lacks)]
+
+    def facts(self, data: str) -> dict[str, str]:
+        """What was compared and how, for the report."""
+        from querywright import __version__
+
+        ready, collection = self.ready, self.given.arms.collection
+        facts = {
+            "Questions": f"{len(ready.questions)} of {Path(data).name}",
+            "LM": str(ready.workspace.lm.model),
+            "Reader": ready.reader or "none",
+        }
+        if ready.rewriters:
+            facts["Rewriter"] = ", ".join(ready.rewriters)
+        if collection is not None and ready.retrievers:
+            facts["Collection"] = f"{collection}, {ready.retriever.count} passages"
+            facts["Engines"] = ", ".join(ready.retrievers)
+        return {**facts, "querywright": __version__}
+
+    def show(self, source: str, compared: Compared, notes: Sequence[str], held: str = "") -> None:
+        """Print tables and verdicts; where answers are lost, if closed book and oracle evidence tell it."""
+        from querywright.optimize.decisions import decision_rows
+        from querywright.optimize.diagnosis import MEANING, lost_rows
+        from querywright.optimize.tables import table_rows
+
+        show_table(
+            f"{source}: {len(compared.questions)} questions{held}",
+            table_rows([*compared.arms, *compared.references]),
+            notes=["; ".join(notes), *(one.sentence for one in compared.comparisons)],
+            breaks=("LM calls / question",),
+        )
+        if compared.references and compared.diagnosis is not None:
+            rows = lost_rows(compared.diagnosis)
+            meanings = [f"{stage}: {meaning}" for stage, meaning in MEANING.items() if stage in rows[0]]
+            show_table("Where answers are lost", rows, notes=meanings)
+        if compared.references and compared.decisions:
+            show_table("What the passages did to the decisions", decision_rows(compared.decisions))
+        say(self.ready.workspace.cost_line())
+
+    def _frozen(self, progress: Progress) -> Guidelines:
+        from querywright.data.types import Label
+        from querywright.metrics.guideline import Guidelines
+        from querywright.optimize.judging import freeze_guidelines
+
+        file = self.given.judging.guidelines
+        assert file is not None
+        frozen = Guidelines.load(file) if file.exists() else Guidelines()
+        retriever = self.ready.retriever
+        known: Mapping[str, Any] = {} if retriever is None else {one.id: one for one in retriever.passages()}
+        sourced: list[tuple[Question, Sequence[Any]]] = []
+        for question in self.ready.questions:
+            found = [known[key] for key, label in question.evidence.items() if label is Label.ENTAILED and key in known]
+            sourced += [(question, found)] if found else []
+        if not sourced:
+            raise InputError(
+                "a guideline is written from the passages that are labelled ENTAILED, but no question has one in the "
+                "collection; give such questions and --collection, or leave the judge coverage out"
+            )
+        frozen = freeze_guidelines(frozen, sourced, lm=self.judge_lm, **self.given.work.run.given, progress=progress)
+        frozen.save(file)
+        return Guidelines({question.id: frozen[question.id] for question, _ in sourced if question.id in frozen})
+
+
+def _judges(judging: opt.Judging) -> dict[str, SavedJudge]:
+    """The judges that were named, or the one of usefulness where only its LM was."""
+    from querywright.metrics.judges import CoverageJudge
+
+    judges: dict[str, SavedJudge] = {}
+    for name in judging.judge or ([DEFAULT_JUDGE] if judging.judge_lm is not None else []):
+        saved = resolve_judge(name)
+        if saved.judge.METRIC in judges:
+            raise InputError(f"--judge {name}: the judge {saved.judge.NAME} is given twice; give one of them")
+        judges[saved.judge.METRIC] = saved
+    if (CoverageJudge.METRIC in judges) != (judging.guidelines is not None):
+        raise InputError(
+            "the judge coverage holds answers against guidelines, and only it does: give both --judge coverage and "
+            "--guidelines FILE, which is written where it is missing, or neither"
+        )
+    if judging.guidelines is not None:
+        check_file(judging.guidelines, "--guidelines")
+    return judges
+
+
+def _asked_of(lm: dspy.LM, metric: JudgedMetric) -> Callable[..., float]:
+    from querywright.optimize.dspy_context import asking
+
+    def judged(example: Any, prediction: Any, trace: Any = None) -> float:
+        with asking(lm):
+            return metric(example, prediction, trace)
+
+    return judged
+
+
+def _arm(name: str) -> str:
+    """An arm as it is named; the folder of an artifact in one spelling only."""
+    from querywright.arms import is_folder
+
+    return os.path.normpath(name) if is_folder(name) else name
+
+
+def _write(
+    folder: Path, compared: Compared, title: str, facts: Mapping[str, str], notes: Sequence[str]
+) -> dict[str, str]:
+    """Write results question by question, the summary and the report; gives the paths."""
+    from querywright.files import write_file
+    from querywright.optimize.tables import question_rows, write_table
+
+    folder.mkdir(parents=True, exist_ok=True)
+    summary = json.dumps({**compared.to_json(), "notes": notes}, ensure_ascii=False, indent=2, allow_nan=False)
+    write_file(folder / SUMMARY, f"{summary}\n")
+    write_table(folder / ROWS, question_rows([*compared.arms, *compared.references], compared.questions))
+    compared.report(folder / REPORT, title=title, facts=facts, notes=notes)
+    return {name: str(folder / name) for name in (ROWS, SUMMARY, REPORT)}
+
+
+def _write_rows(path: Path, compared: Compared) -> None:
     try:
         with path.open("w", encoding="utf-8", errors="replace") as file:
-            for one in found:
+            for one in compared.arms:
                 for row in one.rows:
                     file.write(json.dumps({"arm": one.name, **row.to_json()}, ensure_ascii=False) + "\n")
     except OSError as error:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from querywright.cli.options import DataOptions, Flag, Name, Output
-from querywright.cli.show import note, print_json, progress, say
+from querywright.cli import options as opt
+from querywright.cli.show import emit, note, progress, say
 from querywright.data.hub import names_of
+
+if TYPE_CHECKING:
+    from querywright.data.types import Passage
 
 Passages = Annotated[
     str,
@@ -25,10 +29,10 @@ def index(
     passages: Passages,
     /,
     *,
-    prune: Flag = False,
-    embedder: Name = "embedded",
-    data: DataOptions = DataOptions(),
-    output: Output = Output(),
+    prune: opt.Flag = False,
+    embedder: opt.Name = "embedded",
+    data: opt.DataOptions = opt.DataOptions(),
+    output: opt.Output = opt.Output(),
 ) -> None:
     """Put passages into a collection; the same passages again cost nothing.
 
@@ -40,35 +44,43 @@ def index(
         embedder: embedded, or a sentence-transformers name or path.
     """
     from querywright.data import read_passages
-    from querywright.home import home as working_folder
-    from querywright.models.embedder import resolve_embedder
-    from querywright.models.store import open_store
     from querywright.retrieval.collection import collection_folder
     from querywright.retrieval.generated_questions import check_indexed_name
-    from querywright.retrieval.index import build_collection
 
-    folder = working_folder(output.home)
-    collection_folder(collection, folder)
+    collection_folder(collection, output.folder)
     check_indexed_name(collection)
     found = read_passages(passages, **data.given)
-    with progress() as update:
-        report = build_collection(
-            collection,
-            found,
-            embedder=resolve_embedder(embedder, store=open_store(folder)),
-            home=folder,
-            prune=prune,
-            progress=lambda done, total: update("embedding", done, total),
-        )
-    if output.as_json:
-        print_json(asdict(report))
-    else:
-        state = "built" if report.rebuilt else "unchanged"
-        say(
-            f"{report.name}: {report.count} passages, {state}; {report.added} added, {report.changed} changed, "
-            f"{report.removed} removed; {report.embedded} embedded, {report.cached} taken from the store; "
-            f"{report.seconds:.1f} s"
-        )
+    report = build(collection, found, output, embedder, prune=prune)
+    state = "built" if report.rebuilt else "unchanged"
+    emit(output.as_json, asdict(report), lambda: say(
+        f"{report.name}: {report.count} passages, {state}; {report.added} added, {report.changed} changed, "
+        f"{report.removed} removed; {report.embedded} embedded, {report.cached} taken from the store; "
+        f"{report.seconds:.1f} s"
+    ))  # fmt: skip
     others = report.count - len(found)
     if others > 0 and not prune:
         note(f"{others} passages of earlier sources stay; --prune removes them")
+
+
+def build(
+    collection: str, passages: Sequence[Passage], output: opt.Home, embedder: str = "embedded", *, prune: bool
+) -> Any:
+    """Build a collection, with progress.
+
+    Args:
+        collection: Its name.
+        passages: What is put into it.
+        output: The working folder.
+        embedder: The embedder's name.
+        prune: Remove other passages.
+
+    Returns:
+        What ``build_collection`` reports.
+    """
+    from querywright.retrieval.index import build_collection
+
+    with progress() as update:
+        return build_collection(
+            collection, passages, embedder=output.embedder(embedder), home=output.folder, prune=prune,
+            progress=lambda done, total: update("embedding", done, total),
+        )  # fmt: skip

@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
+from querywright.cli import options as opt
 from querywright.cli.checks import check_file
-from querywright.cli.options import (
-    Count,
-    Integer,
-    Json,
-    LimitedLM,
-    Name,
-    Output,
-    RunOptions,
-    make_app,
-)
-from querywright.cli.show import note, print_json, progress, say, show_table
-from querywright.workspace import lm_failures
+from querywright.cli.show import emit, note, progress, say, show_facts, show_table
+from querywright.errors import DataError, InputError
+from querywright.workspace import Workspace
 
 if TYPE_CHECKING:
     from querywright.data.judged import Judged
@@ -33,9 +25,11 @@ if TYPE_CHECKING:
 
 OutPath = Annotated[Path, Parameter(name="--out", metavar="PATH")]
 
+judge_app = opt.make_app("judge", "Hold a judge against people, and improve it.")
+
 
 @Parameter(name="*", group="Data")
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class CaseOptions:
     """The judge, and the cases that people labelled.
 
@@ -47,25 +41,44 @@ class CaseOptions:
         seed: Of the split and the resampling.
     """
 
-    judge: Name = "usefulness"
-    limit: Count | None = None
-    per_question: Annotated[Count, Parameter(metavar="K")] | None = None
-    column: Annotated[tuple[str, ...], Parameter(metavar="OURS=THEIRS", show_default=False)] = ()
-    seed: Integer = 0
+    judge: opt.Name = "usefulness"
+    limit: opt.Count | None = None
+    per_question: Annotated[opt.Count, Parameter(metavar="K")] | None = None
+    column: opt.Columns = ()
+    seed: opt.Integer = 0
 
+    def read(self, data: str, per_question: int | None = None) -> tuple[Judge, list[Judged]]:
+        """The judge and the cases; the judge that does without the right answer where it is not known."""
+        from querywright.data.judged import read_judged
+        from querywright.metrics.judges import make_judge
+        from querywright.named import pairs
 
-judge_app = make_app("judge", "Hold a judge against people, and improve it.")
+        judge = resolve_judge(self.judge).judge
+        columns = pairs(self.column, "--column")
+        judged = read_judged(
+            data, judge.spellings(), needs=judge.needs(), columns=columns, limit=self.limit, per_question=per_question
+        )
+        bare = sum(one.case.question.answer is None for one in judged) if "right_answer" in judge.needs() else 0
+        if bare and bare == len(judged) and self.judge == judge.NAME and judge.OTHER:
+            note(f"no right answers in {data}: judged by {judge.OTHER}")
+            return make_judge(judge.OTHER), judged
+        if bare:
+            raise DataError(
+                f"{data}: {bare} of {len(judged)} cases have no right answer to show to the judge {self.judge}; give "
+                f"them, or use --judge {judge.OTHER}"
+            )
+        return judge, judged
 
 
 @judge_app.command(name="list")
-def list_judges(*, as_json: Json = False) -> None:
+def list_judges(*, as_json: opt.Json = False) -> None:
     """List the judges with what they read and the labels they give.
 
     Example: querywright judge list
     """
     from querywright.metrics.judges import JUDGES
 
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "judge": name,
             "metric": judge.METRIC,
@@ -76,13 +89,8 @@ def list_judges(*, as_json: Json = False) -> None:
         }
         for name, judge in JUDGES.items()
     ]
-    if as_json:
-        print_json(rows)
-        return
-    for row in rows:
-        say(str(row["judge"]), style="bold")
-        say(str(row["about"]), indent=2)
-        say(f"reads {', '.join(row['reads'])}; labels {', '.join(row['labels'])}; metric {row['metric']}", indent=2)
+    about = ("about", "reads", "labels", "metric")
+    emit(as_json, rows, lambda: show_facts({row["judge"]: {key: row[key] for key in about} for row in rows}))
 
 
 @judge_app.command(name="calibrate")
@@ -92,9 +100,7 @@ def calibrate_command(
     *,
     save_to: OutPath | None = None,
     cases: CaseOptions = CaseOptions(),
-    lm: LimitedLM = LimitedLM(),
-    run: RunOptions = RunOptions(),
-    output: Output = Output(),
+    work: opt.Work = opt.Work(),
 ) -> None:
     """Say how far a judge agrees with people.
 
@@ -114,20 +120,12 @@ def calibrate_command(
 
     if save_to is not None:
         check_file(judge_file(save_to), "--out", parents=True)
-    chosen, judged = _prepared(data, cases, cases.per_question)
-    workspace = lm.open(output.home)
-    with progress() as update, lm_failures():
-        found = calibrate(chosen, judged, lm=workspace.lm, **run.given, seed=cases.seed, progress=update)
-    file = None if save_to is None else save_judge(save_to, chosen, found)
-    if output.as_json:
-        print_json(found.to_json())
-        return
-    _show_counts(data, found)
-    _show_figures("agreement with people, 95 % interval", found.figures)
-    say(found.sentence())
-    say(workspace.cost_line())
-    if file is not None:
-        say(f"judge: {file}")
+    judge, judged = cases.read(data, cases.per_question)
+    workspace = work.open()
+    with progress() as update:
+        found = calibrate(judge, judged, lm=workspace.lm, **work.run.given, seed=cases.seed, progress=update)
+    file = None if save_to is None else save_judge(save_to, judge, found)
+    emit(work.output.as_json, found.to_json(), lambda: _show_calibration(data, found, workspace, file))
 
 
 @judge_app.command(name="compile")
@@ -137,9 +135,7 @@ def compile_judge_command(
     *,
     save_to: OutPath,
     cases: CaseOptions = CaseOptions(),
-    lm: LimitedLM = LimitedLM(),
-    run: RunOptions = RunOptions(),
-    output: Output = Output(),
+    work: opt.Work = opt.Work(),
 ) -> None:
     """Give a judge demonstrations labelled by people, if they bring it nearer to people.
 
@@ -157,30 +153,27 @@ def compile_judge_command(
     from querywright.optimize.judge_files import judge_file, save_judge
 
     check_file(judge_file(save_to), "--out", parents=True)
-    chosen, judged = _prepared(data, cases, None)
-    workspace = lm.open(output.home)
-    with progress() as update, lm_failures():
+    judge, judged = cases.read(data)
+    workspace = work.open()
+    with progress() as update:
         made = compile_judge(
-            chosen,
-            judged,
-            lm=workspace.lm,
-            per_question=cases.per_question,
-            **run.given,
-            seed=cases.seed,
+            judge, judged, lm=workspace.lm, per_question=cases.per_question, **work.run.given, seed=cases.seed,
             progress=update,
-        )
+        )  # fmt: skip
     file = save_judge(save_to, made.judge, made.after)
-    if output.as_json:
-        print_json(_compiled_json(made))
-        return
-    _show_compiled(made)
-    say(workspace.cost_line())
-    say(f"judge: {file}")
+    found = {
+        "chosen": made.chosen,
+        "dev": dict(made.dev),
+        "before": made.before.to_json(),
+        "after": made.after.to_json(),
+        "differences": {name: asdict(figure) for name, figure in made.differences.items()},
+        "n": made.n,
+    }
+    emit(work.output.as_json, found, lambda: _show_compiled(made, workspace, file))
 
 
 def resolve_judge(name: str) -> SavedJudge:
     """The judge of a name, or one that was saved at a path."""
-    from querywright.errors import InputError
     from querywright.metrics.judges import JUDGES, make_judge
     from querywright.optimize.judge_files import SavedJudge, judge_file, load_judge
 
@@ -191,87 +184,49 @@ def resolve_judge(name: str) -> SavedJudge:
     return load_judge(Path(name))
 
 
-def _prepared(data: str, cases: CaseOptions, per_question: int | None) -> tuple[Judge, list[Judged]]:
-    """The judge and the cases; the judge that does without the right answer where it is not known."""
-    from querywright.data.judged import read_judged
-    from querywright.errors import DataError
-    from querywright.metrics.judges import make_judge
-    from querywright.named import pairs
-
-    name = cases.judge
-    judge = resolve_judge(name).judge
-    judged = read_judged(
-        data,
-        judge.spellings(),
-        needs=judge.needs(),
-        columns=pairs(cases.column, "--column"),
-        limit=cases.limit,
-        per_question=per_question,
-    )
-    bare = sum(one.case.question.answer is None for one in judged) if "right_answer" in judge.needs() else 0
-    if bare and bare == len(judged) and name == judge.NAME and judge.OTHER:
-        note(f"no right answers in {data}: judged by {judge.OTHER}")
-        return make_judge(judge.OTHER), judged
-    if bare:
-        raise DataError(
-            f"{data}: {bare} of {len(judged)} cases have no right answer to show to the judge {name}; give them, or "
-            f"use --judge {judge.OTHER}"
-        )
-    return judge, judged
-
-
-def _show_counts(data: str, found: Calibration) -> None:
+def _show_calibration(data: str, found: Calibration, workspace: Workspace, file: Path | None) -> None:
     rows = [
         {"people": label, **{f"judge: {other}": str(count) for other, count in zip(found.labels, row, strict=True)}}
         for label, row in zip(found.labels, found.table, strict=True)
     ]
     left = f"{found.unreadable} unreadable, {found.failed} failed" if found.unreadable or found.failed else "all read"
     show_table(f"{Path(data).name}: {found.n} judgements of {found.questions} questions, {left}", rows)
+    _show_figures("agreement with people, 95 % interval", {"value": found.figures})
+    _show_end(found, workspace, file)
 
 
-def _show_figures(title: str, *sets: Mapping[str, Figure], heads: Sequence[str] = ("value",)) -> None:
-    from querywright.metrics.agreement import FIGURES, shown
-
-    reasons: dict[str, None] = {}
-    rows = []
-    for name, called in FIGURES.items():
-        rows.append({"figure": called, **{head: shown(one[name]) for head, one in zip(heads, sets, strict=True)}})
-        reasons |= {f"{called}: {one[name].reason}": None for one in sets if one[name].reason}
-    show_table(title, rows, notes=list(reasons))
-
-
-def _show_compiled(made: CompiledJudge) -> None:
+def _show_compiled(made: CompiledJudge, workspace: Workspace, file: Path) -> None:
     from querywright.metrics.agreement import shown
 
     for name, kappa in made.dev.items():
         say(f"dev, {name}: kappa {'undefined' if kappa != kappa else f'{kappa:.2f}'}")
     say(f"chosen on dev: {made.chosen}")
-    _show_figures(
-        f"the other half, {made.n} cases judged both times",
-        made.before.figures,
-        made.after.figures,
-        made.differences,
-        heads=("before", "after", "difference"),
-    )
+    figures = {"before": made.before.figures, "after": made.after.figures, "difference": made.differences}
+    _show_figures(f"the other half, {made.n} cases judged both times", figures)
     gain = made.differences["kappa"]
+    said = "no difference shown between the judge before and after"
     if gain.low > 0:
         said = "the demonstrations bring the judge nearer to people"
     elif gain.high < 0:
         said = "the demonstrations take the judge away from people; use it as it was"
-    else:
-        said = "no difference shown between the judge before and after"
     say(f"{said}: difference in kappa {shown(gain)}")
-    say(made.after.sentence())
+    _show_end(made.after, workspace, file)
 
 
-def _compiled_json(made: CompiledJudge) -> dict[str, Any]:
-    from dataclasses import asdict
+def _show_figures(title: str, sets: Mapping[str, Mapping[str, Figure]]) -> None:
+    from querywright.metrics.agreement import FIGURES, shown
 
-    return {
-        "chosen": made.chosen,
-        "dev": dict(made.dev),
-        "before": made.before.to_json(),
-        "after": made.after.to_json(),
-        "differences": {name: asdict(figure) for name, figure in made.differences.items()},
-        "n": made.n,
-    }
+    rows = [
+        {"figure": called, **{head: shown(one[name]) for head, one in sets.items()}} for name, called in FIGURES.items()
+    ]
+    reasons: Sequence[str] = [
+        f"{called}: {one[name].reason}" for name, called in FIGURES.items() for one in sets.values() if one[name].reason
+    ]
+    show_table(title, rows, notes=list(dict.fromkeys(reasons)))
+
+
+def _show_end(found: Calibration, workspace: Workspace, file: Path | None) -> None:
+    say(found.sentence())
+    say(workspace.cost_line())
+    if file is not None:
+        say(f"judge: {file}")

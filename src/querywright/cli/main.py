@@ -17,24 +17,19 @@ from cyclopts import App, CycloptsError
 from querywright import __version__
 from querywright.cli.artifact import artifact_app
 from querywright.cli.ask import ask
-from querywright.cli.compare import compare_command
-from querywright.cli.compile import compile_command
-from querywright.cli.demo import demo
-from querywright.cli.drift import drift_command
-from querywright.cli.evaluate import evaluate_command
+from querywright.cli.compile import compile_command, demo
+from querywright.cli.evaluate import compare_command, evaluate_command
 from querywright.cli.index import index
 from querywright.cli.judge import judge_app
-from querywright.cli.mcp import mcp
 from querywright.cli.options import make_app
-from querywright.cli.questions import questions_app
+from querywright.cli.questions import questions_app, testset_app
 from querywright.cli.rewriter import rewriter_app
-from querywright.cli.serve import serve
+from querywright.cli.serve import mcp, serve
 from querywright.cli.show import err, note
 from querywright.cli.study import study_app
 from querywright.cli.techniques import techniques
-from querywright.cli.testset import testset_app
-from querywright.cli.traffic import traffic_app
-from querywright.errors import BudgetError, InputError, OutageError, QuerywrightError
+from querywright.cli.traffic import drift_command, traffic_app
+from querywright.errors import BudgetError, InputError, QuerywrightError
 
 WRONG_INPUT, STOPPED, INTERRUPTED = 2, 3, 130
 INTERRUPTED_LINE = "stopped; what was answered so far is kept: the same command goes on from there"
@@ -112,35 +107,41 @@ def run(arguments: Sequence[str] | None = None) -> int:
         note(f"error: {error}", style="bold red")
         note(f"{command} --help says more")
         return WRONG_INPUT
-    except KeyboardInterrupt:
-        ended = INTERRUPTED
-    except InputError as error:
-        return _fail(f"error: {error}", WRONG_INPUT)
-    except BudgetError as error:
-        from querywright.optimize.pool import let_work_end
-
-        let_work_end(LAST_ANSWERS_SECONDS)
-        return _fail(f"stopped: {error}", STOPPED)
-    except OutageError as error:
-        return _fail(f"failed: {' '.join(str(error).split())}", STOPPED)
-    except QuerywrightError as error:
-        return _fail(f"failed: {error}", STOPPED)
-    except OSError as error:
-        if error.errno not in _NO_ROOM_OR_RIGHT:
+    except (KeyboardInterrupt, Exception) as error:
+        end = _end_of(error)
+        if end is None:
             raise
-        return _fail(
-            f"failed: {error.strerror}: {error.filename or 'a file of the working folder'}; make room or make it "
-            "writable; what was answered so far is kept",
-            STOPPED,
-        )
+        note(end[1], style="bold red")
+        return end[0]
     if ended == INTERRUPTED:
         note(INTERRUPTED_LINE, style="bold red")
     return ended if isinstance(ended, int) else 0
 
 
-def _fail(text: str, status: int) -> int:
-    note(text, style="bold red")
-    return status
+def _end_of(error: BaseException) -> tuple[int, str] | None:
+    """Exit status and message of what ended a command; None for a bug."""
+    if isinstance(error, KeyboardInterrupt):
+        return INTERRUPTED, INTERRUPTED_LINE
+    if isinstance(error, InputError):
+        return WRONG_INPUT, f"error: {error}"
+    if isinstance(error, BudgetError):
+        from querywright.optimize.pool import let_work_end
+
+        let_work_end(LAST_ANSWERS_SECONDS)
+        return STOPPED, f"stopped: {error}"
+    if isinstance(error, QuerywrightError):
+        return STOPPED, f"failed: {' '.join(str(error).split())}"
+    if isinstance(error, OSError) and error.errno in _NO_ROOM_OR_RIGHT:
+        return STOPPED, (
+            f"failed: {error.strerror}: {error.filename or 'a file of the working folder'}; make room or make it "
+            "writable; what was answered so far is kept"
+        )
+    from dspy.utils.exceptions import LMError
+
+    if isinstance(error, LMError):
+        answered = "answers received so far are kept"
+        return STOPPED, f"failed: the LM did not answer: {' '.join(str(error).split())}; {answered}"
+    return None
 
 
 def _watch_for_interrupt() -> None:

@@ -6,7 +6,7 @@ The docstring of a group, or of a command, is the help of its options.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -36,20 +36,21 @@ OutFolder = Annotated[Path, Parameter(name="--out", metavar="FOLDER")]
 OutFile = Annotated[Path, Parameter(name="--out", metavar="FILE")]
 Integer = Annotated[int, Parameter(metavar="N")]
 Whole = Annotated[int, Parameter(metavar="N", validator=Number(gte=0))]
-Digest = Annotated[str, Parameter(metavar="SHA256")]
 Count = Annotated[int, Parameter(metavar="N", validator=Number(gte=1))]
 Share = Annotated[float, Parameter(metavar="SHARE", validator=Number(gte=0, lte=1))]
+Digest = Annotated[str, Parameter(metavar="SHA256")]
+Columns = Annotated[tuple[str, ...], Parameter(metavar="OURS=THEIRS", show_default=False)]
+Json = Annotated[
+    bool,
+    Parameter(
+        name="--json", show_default=False, group="Output", help="Print JSON, and nothing else, on standard output."
+    ),
+]
 Questions = Annotated[
     str,
     Parameter(
         help="A file or folder of labelled questions (BEIR, AutoRAG, FlashRAG and Ragas too), sample, or hf:NAME: a "
         f"dataset of the hub, or {names_of('questions')}."
-    ),
-]
-Json = Annotated[
-    bool,
-    Parameter(
-        name="--json", show_default=False, group="Output", help="Print JSON, and nothing else, on standard output."
     ),
 ]
 
@@ -63,113 +64,63 @@ def make_app(name: str, help: str, **settings: Any) -> App:
 
 
 @Parameter(name="*", group="LM")
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class LMOptions:
     """The LM.
 
     Args:
-        lm: embedded, gguf:PATH, or a DSPy model string (openai/...).
+        lm: embedded, gguf:PATH, or a DSPy model string (openai/...). Default: embedded, or an artifact's own.
         api_base: Address of an OpenAI-compatible server.
         api_key_env: Environment variable that holds the key.
-    """
-
-    lm: Name = "embedded"
-    api_base: Url | None = None
-    api_key_env: Name | None = None
-
-    @property
-    def limit(self) -> int | None:
-        """Calls at most."""
-        return None
-
-    def open(self, home: Path | None) -> Workspace:
-        """Open the working folder with this LM."""
-        return Workspace.open(
-            home, self.lm, api_base=self.api_base, api_key=api_key(self.api_key_env), max_calls=self.limit, tell=note
-        )
-
-    def beside(self, workspace: Workspace, max_calls: int | None = None) -> Any:
-        """This LM as a second one of a workspace, with a limit of its own."""
-        key = api_key(self.api_key_env)
-        return workspace.another_lm(self.lm, api_base=self.api_base, api_key=key, max_calls=max_calls)
-
-
-@dataclass(frozen=True, slots=True)
-class LimitedLM(LMOptions):
-    """The LM, with a limit.
-
-    Args:
         max_calls: Stop after N LM calls.
-    """
-
-    max_calls: Count | None = None
-
-    @property
-    def limit(self) -> int | None:
-        """Calls at most."""
-        return self.max_calls
-
-
-@Parameter(name="*", group="LM")
-@dataclass(frozen=True, slots=True)
-class OwnLM:
-    """The LM of an artifact, or another in its place.
-
-    Args:
-        lm: LM. Default: the artifact's own.
-        api_base: Address of an OpenAI-compatible server.
-        api_key_env: Environment variable that holds the key.
     """
 
     lm: Name | None = None
     api_base: Url | None = None
     api_key_env: Name | None = None
+    max_calls: Count | None = None
 
     @property
-    def is_given(self) -> bool:
-        """Whether anything was said."""
-        return any(one is not None for one in (self.lm, self.api_base, self.api_key_env))
+    def given(self) -> dict[str, Any]:
+        """As a workspace takes it."""
+        key = api_key(self.api_key_env)
+        return {"lm": self.lm or "embedded", "api_base": self.api_base, "api_key": key, "max_calls": self.max_calls}
 
-    def instead_of(self, own: str, max_calls: int | None = None) -> LimitedLM:
+    def open(self, home: Path | None) -> Workspace:
+        """Open the working folder with this LM."""
+        return Workspace.open(home, **self.given, tell=note)
+
+    def beside(self, workspace: Workspace) -> Any:
+        """This LM as a second one of a workspace, with a limit of its own."""
+        return workspace.another_lm(**self.given)
+
+    def instead_of(self, own: str) -> LMOptions:
         """The LM that was named; an address, a key or a limit alone is for the artifact's own.
 
         Args:
             own: The id of the artifact's LM.
-            max_calls: Limit of its calls.
         """
-        name = self.lm or ("embedded" if own.startswith("embedded:") else own)
-        return LimitedLM(name, self.api_base, self.api_key_env, max_calls)
+        return replace(self, lm=self.lm or ("embedded" if own.startswith("embedded:") else own))
 
-    def open(self, artifact: Path | ArtifactManifest, home: Path | None) -> Any:
-        """The LM that was named; None for the artifact's own. An address or a key alone is for that one.
+    def for_artifact(self, artifact: Path | ArtifactManifest, home: Path | None) -> Any:
+        """The LM that an artifact is asked with; None for its own, where nothing was said.
 
         Args:
-            artifact: The artifact's folder, which is read where its LM must be known, or its manifest.
+            artifact: Its folder, which is read where its LM must be known, or its manifest.
             home: The working folder.
         """
-        if not self.is_given:
+        from querywright.optimize.artifacts.files import read_artifact
+
+        if self == LMOptions():
             return None
-        if self.lm is None and isinstance(artifact, Path):
-            from querywright.optimize.artifacts.files import read_artifact
-
-            artifact = read_artifact(artifact).manifest
-        return self.instead_of("" if isinstance(artifact, Path) else artifact.lm).open(home).lm
-
-
-@Parameter(name="*", group="LM")
-@dataclass(frozen=True, slots=True)
-class OwnLimitedLM(OwnLM):
-    """The LM of an artifact, with a limit.
-
-    Args:
-        max_calls: Stop after N LM calls.
-    """
-
-    max_calls: Count | None = None
+        if self.lm is not None:
+            return self.open(home).lm
+        manifest = read_artifact(artifact).manifest if isinstance(artifact, Path) else artifact
+        return self.instead_of(manifest.lm).open(home).lm
 
 
 @Parameter(name="*", group="Judge")
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class JudgeLM:
     """The LM that judges.
 
@@ -183,25 +134,26 @@ class JudgeLM:
     judge_api_base: Url | None = None
     judge_api_key_env: Name | None = None
 
-    def check(self) -> None:
-        """Raise when there is an address or a key, but no name."""
-        if self.judge_lm is None and (self.judge_api_base or self.judge_api_key_env):
-            raise InputError("--judge-api-base and --judge-api-key-env are of the judge's LM; name it with --judge-lm")
+    def beside(self, lm: LMOptions) -> LMOptions | None:
+        """The LM of the judges; None where it is that of the rest.
 
-    def other(self, lm: LMOptions) -> LMOptions | None:
-        """The LM of the judges; None where it is that of the rest."""
-        self.check()
-        if self.judge_lm is None or (self.judge_lm == lm.lm and not (self.judge_api_base or self.judge_api_key_env)):
+        Raises:
+            InputError: There is an address or a key, but no name.
+        """
+        elsewhere = bool(self.judge_api_base or self.judge_api_key_env)
+        if self.judge_lm is None and elsewhere:
+            raise InputError("--judge-api-base and --judge-api-key-env are of the judge's LM; name it with --judge-lm")
+        if not elsewhere and self.judge_lm in (None, lm.lm or "embedded"):
             return None
-        return LMOptions(self.judge_lm, self.judge_api_base, self.judge_api_key_env)
+        return LMOptions(self.judge_lm, self.judge_api_base, self.judge_api_key_env, lm.max_calls)
 
     def open(self, workspace: Workspace, lm: LMOptions) -> Any:
-        """The LM of the judges: the first one, unless another is named or it is somewhere else."""
-        other = self.other(lm)
-        return workspace.lm if other is None else other.beside(workspace, lm.limit)
+        """The LM of the judges: that of the workspace, unless another one is named or it is somewhere else."""
+        other = self.beside(lm)
+        return workspace.lm if other is None else other.beside(workspace)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Judging(JudgeLM):
     """Judges and their LM.
 
@@ -216,7 +168,7 @@ class Judging(JudgeLM):
 
 
 @Parameter(name="*", group="Data")
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class DataOptions:
     """How a file, folder or dataset is read.
 
@@ -226,21 +178,16 @@ class DataOptions:
         split: Split of a dataset or folder.
     """
 
-    column: Annotated[tuple[str, ...], Parameter(metavar="OURS=THEIRS", show_default=False)] = ()
+    column: Columns = ()
     limit: Count | None = None
     split: Name | None = None
 
     @property
-    def columns(self) -> Mapping[str, str]:
-        """Our names of columns and the data's."""
-        from querywright.named import pairs
-
-        return pairs(self.column, "--column")
-
-    @property
     def given(self) -> dict[str, Any]:
         """As the readers take it."""
-        return {"columns": self.columns, "limit": self.limit, "split": self.split}
+        from querywright.named import pairs
+
+        return {"columns": pairs(self.column, "--column"), "limit": self.limit, "split": self.split}
 
     def questions(self, source: str, *, options: bool = False) -> list[Question]:
         """Read questions.
@@ -255,7 +202,7 @@ class DataOptions:
 
 
 @Parameter(name="*", group="Search")
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Helpers:
     """Models that a technique asks beside the LM.
 
@@ -271,7 +218,7 @@ class Helpers:
 
 
 @Parameter(name="*", group="Search")
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SearchOptions:
     """What a technique searches with.
 
@@ -286,7 +233,7 @@ class SearchOptions:
     knob: Annotated[tuple[str, ...], Parameter(metavar="NAME=VALUE", show_default=False)] = ()
 
     @property
-    def knobs(self) -> dict[str, str]:
+    def knobs(self) -> Mapping[str, str]:
         """Values of knobs, as they were written."""
         from querywright.named import pairs
 
@@ -299,7 +246,7 @@ class SearchOptions:
         return engine_for(technique, self.engine) or "dense"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ArmOptions(SearchOptions):
     """What all arms share that do not say otherwise.
 
@@ -317,7 +264,7 @@ class ArmOptions(SearchOptions):
 
 
 @Parameter(name="*", group="Run")
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Threads:
     """How much is done at a time.
 
@@ -328,7 +275,7 @@ class Threads:
     threads: Count = 4
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RunOptions(Threads):
     """How much is done at a time, and what may fail.
 
@@ -345,7 +292,7 @@ class RunOptions(Threads):
 
 
 @Parameter(name="*", group="Output")
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Home:
     """Where the command works.
 
@@ -355,9 +302,37 @@ class Home:
 
     home: Folder | None = None
 
+    @property
+    def folder(self) -> Path:
+        """The working folder."""
+        from querywright.home import home
 
-@dataclass(frozen=True, slots=True)
+        return home(self.home)
+
+    def embedder(self, name: str) -> Any:
+        """An embedder whose vectors are kept in the working folder."""
+        from querywright.models.embedder import resolve_embedder
+        from querywright.models.store import open_store
+
+        return resolve_embedder(name, store=open_store(self.folder))
+
+
+@dataclass(frozen=True)
 class Output(Home):
     """Where the command works, and what it prints."""
 
     as_json: Json = False
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Work:
+    """The LM, how much is done at a time and what may fail, and where."""
+
+    lm: LMOptions = LMOptions()
+    run: RunOptions = RunOptions()
+    output: Output = Output()
+
+    def open(self) -> Workspace:
+        """Open the working folder with the LM."""
+        return self.lm.open(self.output.home)

@@ -1,31 +1,30 @@
-"""``querywright questions``: questions written for the passages of a collection, which a search goes through."""
+"""``querywright questions``: questions written for the passages of a collection, which a search goes through.
+
+``querywright testset`` writes questions to test such an index with.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import sys
-from typing import TYPE_CHECKING
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
-from querywright.cli.options import (
-    Count,
-    Flag,
-    Integer,
-    JudgeLM,
-    LimitedLM,
-    Name,
-    Output,
-    RunOptions,
-    make_app,
-)
-from querywright.cli.questions_files import export, import_
-from querywright.cli.questions_fill import fill
-from querywright.cli.show import note, print_json, progress, say, show_table
+from cyclopts import Parameter
+from cyclopts.validators import Number
+
+from querywright.cli import options as opt
+from querywright.cli.checks import check_file
+from querywright.cli.show import emit, note, progress, say, show_facts
 from querywright.errors import InputError
-from querywright.workspace import lm_failures
+from querywright.workspace import Workspace
 
 if TYPE_CHECKING:
-    from querywright.optimize.question_build import QuestionsMade, QuestionsReport
-    from querywright.optimize.question_stats import QuestionStats
+    from querywright.optimize.question_build import QuestionsReport
+    from querywright.optimize.question_fill import FillReport
+    from querywright.optimize.testsets import Kind
+    from querywright.retrieval.answer_matrix import Validation
 
 SHOWN = 10
 """Ids that are named at most."""
@@ -33,10 +32,8 @@ THREADS, RAY = "threads", "ray"
 """What a build runs on."""
 WORKERS = 2
 
-questions_app = make_app("questions", "Write questions for the passages of a collection, and look at them.")
-questions_app.command(fill, name="fill")
-questions_app.command(export, name="export")
-questions_app.command(import_, name="import")
+questions_app = opt.make_app("questions", "Write questions for the passages of a collection, and look at them.")
+testset_app = opt.make_app("testset", "Write questions to test an index of questions with.")
 
 
 @questions_app.command(name="build")
@@ -44,17 +41,15 @@ def build(
     collection: str,
     /,
     *,
-    num_questions: Count = 20,
-    batch_size: Count = 5,
-    limit: Count | None = None,
-    prune: Flag = False,
-    engine: Name = THREADS,
-    workers: Count | None = None,
-    embedder: Name = "embedded",
-    lm: LimitedLM = LimitedLM(),
-    judge: JudgeLM = JudgeLM(),
-    run: RunOptions = RunOptions(),
-    output: Output = Output(),
+    num_questions: opt.Count = 20,
+    batch_size: opt.Count = 5,
+    limit: opt.Count | None = None,
+    prune: opt.Flag = False,
+    engine: opt.Name = THREADS,
+    workers: opt.Count | None = None,
+    embedder: opt.Name = "embedded",
+    judge: opt.JudgeLM = opt.JudgeLM(),
+    work: opt.Work = opt.Work(),
 ) -> None:
     """Write questions for every passage, judge whether it answers them, and publish those it does.
 
@@ -72,53 +67,38 @@ def build(
         workers: Processes of ray. Default: 2.
         embedder: embedded, or a sentence-transformers name or path.
     """
-    from querywright.models.embedder import resolve_embedder
     from querywright.optimize.question_build import build_questions
     from querywright.programs.question_writer import QuestionWriter
 
-    judge.check()
+    other = judge.beside(work.lm)
     if engine not in (THREADS, RAY):
         raise InputError(f"unknown engine {engine!r}; questions are written on {THREADS} or {RAY}")
     if workers is not None and engine != RAY:
         raise InputError(f"--workers is of --engine {RAY}; {THREADS} are told by --threads")
     writer = QuestionWriter(num_questions, batch_size)
-    workspace = lm.open(output.home)
-    judging = judge.open(workspace, lm)
+    workspace = work.open()
+    judging = judge.open(workspace, work.lm)
     runner = None
     if engine == RAY:
         from querywright.optimize.question_ray import LMName, RayBuild, in_ray
 
-        other = judge.other(lm)
-        names = RayBuild(
-            home=str(workspace.home),
-            lm=LMName(lm.lm, lm.api_base, lm.api_key_env),
-            judge_lm=None if other is None else LMName(other.lm, other.api_base, other.api_key_env),
-            num_questions=num_questions,
-            batch_size=batch_size,
-            threads=run.threads,
-            max_calls=lm.max_calls,
+        writes, judges = (
+            None if one is None else LMName(one.lm or "embedded", one.api_base, one.api_key_env)
+            for one in (work.lm, other)
         )
+        assert writes is not None
+        names = RayBuild(
+            str(workspace.home), writes, judges, num_questions=num_questions, batch_size=batch_size,
+            threads=work.run.threads, max_calls=work.lm.max_calls,
+        )  # fmt: skip
         runner = in_ray(names, workers=workers or WORKERS, ledger=workspace.ledger)
     # Ray tells on standard output that a process died.
-    with progress() as update, lm_failures(), contextlib.redirect_stdout(sys.stderr):
+    with progress() as update, contextlib.redirect_stdout(sys.stderr):
         report = build_questions(
-            collection,
-            lm=workspace.lm,
-            judge_lm=judging,
-            embedder=resolve_embedder(embedder, store=workspace.store),
-            writer=writer,
-            runner=runner,
-            **run.given,
-            limit=limit,
-            prune=prune,
-            home=workspace.home,
-            progress=update,
-        )
-    if output.as_json:
-        print_json(report.to_json())
-        return
-    _show_build(report)
-    say(workspace.cost_line())
+            collection, lm=workspace.lm, judge_lm=judging, embedder=work.output.embedder(embedder), writer=writer,
+            runner=runner, **work.run.given, limit=limit, prune=prune, home=workspace.home, progress=update,
+        )  # fmt: skip
+    emit(work.output.as_json, report.to_json(), lambda: _show_build(report, workspace))
 
 
 @questions_app.command(name="stats")
@@ -126,10 +106,10 @@ def stats(
     collection: str,
     /,
     *,
-    embedder: Name = "embedded",
-    sample: Count = 1000,
-    seed: Integer = 0,
-    output: Output = Output(),
+    embedder: opt.Name = "embedded",
+    sample: opt.Count = 1000,
+    seed: opt.Integer = 0,
+    output: opt.Output = opt.Output(),
 ) -> None:
     """Say how many questions are kept, which passages have none, how near they lie, and what they cost.
 
@@ -141,72 +121,218 @@ def stats(
         sample: Questions whose similarities are looked at, about.
         seed: Of the choice of these questions.
     """
-    from querywright.home import home as working_folder
-    from querywright.models.embedder import resolve_embedder
-    from querywright.models.store import open_store
     from querywright.optimize.question_stats import question_stats
 
-    folder = working_folder(output.home)
-    embeds = resolve_embedder(embedder, store=open_store(folder))
-    found = question_stats(collection, embedder=embeds, home=folder, size=sample, seed=seed)
-    if output.as_json:
-        print_json(found.to_json())
-    else:
-        _show_stats(found)
+    embeds = output.embedder(embedder)
+    found = question_stats(collection, embedder=embeds, home=output.folder, size=sample, seed=seed).to_json()
+    bare = found["bare"]
+    emit(output.as_json, found, lambda: show_facts({**found, "bare": f"{len(bare)}: {', '.join(bare[:SHOWN])}"}))
 
 
-def _show_stats(found: QuestionStats) -> None:
-    mean, least, most = found.per_passage
-    near, judged = found.similarities, found.labels
-    figures = {
-        "passages": str(found.passages),
-        "passages with questions as they are now": str(found.recorded),
-        "stale: changed since": str(found.stale),
-        "not written yet": str(found.unwritten),
-        "gone from the collection": str(found.removed),
-        "imported": str(found.imported),
-        "written with other settings": str(found.other_settings),
-        "questions written": str(found.written),
-        **{f"  {label}": str(count) for label, count in judged.items()},
-        "kept share: complete of those judged": _number(found.kept_share),
-        "complete questions a passage": f"{_number(mean)} ({least} to {most})",
-        "passages without a complete question": str(len(found.bare)),
-        "coverage: passages of all that have one": _number(found.coverage),
-        **{f"dropped unjudged: {why}": str(count) for why, count in found.dropped.items()},
-        "cosine, questions of one passage": _number(near.same_passage),
-        "cosine, questions of different passages": _number(near.other_passage),
-        "cosine, question and its passage": _number(near.own_passage),
-        "cosine, question and another passage": _number(near.not_own_passage),
-    }
-    rows = [{"figure": name, "value": value} for name, value in figures.items()]
-    notes = [f"similarities of {near.questions} complete questions"]
-    if found.made is not None:
-        notes += [_standing(found.made), _cost(found.made)]
-    show_table(f"questions of {found.collection}", rows, notes=notes)
-    if found.bare:
-        say(f"without a complete question: {', '.join(found.bare[:SHOWN])}{' ...' if len(found.bare) > SHOWN else ''}")
+@questions_app.command(name="fill")
+def fill(
+    collection: str,
+    /,
+    *,
+    threshold: Annotated[float, Parameter(metavar="S", validator=Number(gte=-1, lte=1))] | None = None,
+    percentile: Annotated[float, Parameter(metavar="P", validator=Number(gte=0, lte=100))] | None = None,
+    most: opt.Count = 10_000,
+    complete: Annotated[bool, Parameter(negative="--no-complete")] = True,
+    cut: Annotated[float, Parameter(metavar="V", validator=Number(gte=0, lte=1))] = 0.5,
+    seed: opt.Integer = 0,
+    embedder: opt.Name = "embedded",
+    work: opt.Work = opt.Work(),
+) -> None:
+    """Find the passages that answer a question beside the one it was written for: judge similar pairs, complete others.
+
+    What is found replaces what an earlier fill stored, also where that was more.
+    A completion that does not predict held-out judgements better than their mean does is refused, and only what was
+    judged is stored. The same fill again costs nothing.
+
+    Example: querywright questions fill textbooks --percentile 99.5 --most 5000
+
+    Args:
+        collection: The collection whose questions were written.
+        threshold: Judge pairs of at least this cosine similarity.
+        percentile: Judge pairs above this percentile of similarity, such as 99.5.
+        most: At most N judgements, the most similar pairs first.
+        complete: Complete the pairs that are not judged, at low rank.
+        cut: Store completed pairs of this value or more.
+        seed: Of what is drawn, and of the completion.
+        embedder: embedded, or a sentence-transformers name or path.
+    """
+    from querywright.optimize.question_fill import fill as fill_in
+
+    workspace = work.open()
+    with progress() as update:
+        report = fill_in(
+            collection, lm=workspace.lm, embedder=work.output.embedder(embedder), home=workspace.home,
+            threshold=threshold, percentile=percentile, most=most, complete=complete, cut=cut, **work.run.given,
+            seed=seed, progress=update,
+        )  # fmt: skip
+    emit(work.output.as_json, report.to_json(), lambda: _show_fill(report, workspace))
 
 
-def _number(value: float) -> str:
-    return "undefined" if value != value else f"{value:.3f}"
+@questions_app.command(name="export")
+def export(collection: str, /, *, save_to: opt.OutFile, output: opt.Output = opt.Output()) -> None:
+    """Write all questions of a collection, kept or not, into a Parquet file.
+
+    Its columns: passage, question, label (complete, partial, none), reason, passage_digest.
+
+    Example: querywright questions export textbooks --out questions.parquet
+
+    Args:
+        collection: The collection whose passages the questions are about.
+        save_to: A file .parquet; it is replaced.
+    """
+    from querywright.retrieval.question_files import check_parquet_name, export_questions
+
+    check_parquet_name(save_to)
+    check_file(save_to, "--out")
+    count = export_questions(collection, save_to, output.folder)
+    found = {"questions": count, "file": str(save_to)}
+    emit(output.as_json, found, lambda: say(f"{collection}: {count} questions written to {save_to}"))
 
 
-def _standing(made: QuestionsMade) -> str:
-    return f"written by {made.lm}, judged by {made.judge_lm}, which was not measured against people here"
+@questions_app.command(name="import")
+def import_(
+    collection: str,
+    file: Path,
+    /,
+    *,
+    prune: opt.Flag = False,
+    embedder: opt.Name = "embedded",
+    output: opt.Output = opt.Output(),
+) -> None:
+    """Make the questions of a Parquet file those of its passages.
+
+    Of a passage that has rows, questions that are gone are removed and new ones are added; without a label they count
+    as complete. Passages without a row keep their questions, unless --prune is given: then these are removed, and the
+    next build writes them anew. All rows are checked before anything is changed. A build leaves edited passages as they
+    are until their text changes.
+
+    Example: querywright questions import textbooks questions.parquet
+
+    Args:
+        collection: The collection whose passages the questions are about.
+        file: A .parquet file that export wrote, edited.
+        prune: Remove the questions of passages that have no row in the file.
+        embedder: embedded, or a sentence-transformers name or path.
+    """
+    from querywright.retrieval.question_files import import_questions
+
+    with progress() as update:
+        report = import_questions(
+            collection, file, embedder=output.embedder(embedder), prune=prune, home=output.folder,
+            progress=lambda done, total: update("embedding", done, total),
+        )  # fmt: skip
+    if report.ignored:
+        note(f"columns that were not read: {', '.join(report.ignored)}", style="yellow")
+    emit(output.as_json, asdict(report), lambda: say(
+        f"{collection}: {report.added} questions added, {report.changed} changed, {report.removed} removed, of "
+        f"{report.passages} passages; {report.kept} in the index"
+    ))  # fmt: skip
+    if report.absent:
+        state = "are removed; the next build writes them anew" if report.pruned else "stay; --prune removes them"
+        note(f"the questions of {report.absent} passages that have no row in the file {state}")
 
 
-def _cost(made: QuestionsMade) -> str:
-    from querywright.models.usage import Cost
+@testset_app.command(name="rephrase")
+def rephrase_command(
+    collection: str,
+    /,
+    *,
+    save_to: opt.OutFile,
+    number: opt.Count = 500,
+    seed: opt.Integer = 0,
+    work: opt.Work = opt.Work(),
+) -> None:
+    """Put questions of the index in other words.
 
-    cost = Cost.from_json(made.cost)
-    dollars = f"; {cost.dollars:.4f} US dollars estimated" if cost.dollars else ""
-    return (
-        f"{made.num_questions} questions a passage asked for, {made.batch_size} a call; {cost.calls} LM calls made, "
-        f"{cost.saved} saved; {cost.tokens} tokens; {made.seconds:.0f} s{dollars}"
-    )
+    The passage to find is the one that the question was written for. A wording that is in the index already is
+    dropped. Use another LM than the one that wrote the index.
+
+    Example: querywright testset rephrase textbooks --out rephrased.jsonl
+
+    Args:
+        collection: A collection with an index of questions.
+        save_to: The set, a file .jsonl; beside it NAME.card.json says how it came.
+        number: Questions in the set.
+        seed: Of the order in which questions are asked for.
+    """
+    _make_set("rephrase", collection, save_to, None, work, number=number, seed=seed)
 
 
-def _show_build(report: QuestionsReport) -> None:
+@testset_app.command(name="out-of-distribution")
+def out_of_distribution_command(
+    collection: str,
+    /,
+    *,
+    save_to: opt.OutFile,
+    number: opt.Count | None = None,
+    seed: opt.Integer = 0,
+    judge: opt.JudgeLM = opt.JudgeLM(),
+    work: opt.Work = opt.Work(),
+) -> None:
+    """Ask of each passage what none of its stored questions asks.
+
+    A question is kept where the judge finds the whole answer in its passage. Use other LMs than those that wrote
+    and judged the index.
+
+    Example: querywright testset out-of-distribution textbooks --out new.jsonl
+
+    Args:
+        collection: A collection with an index of questions.
+        save_to: The set, a file .jsonl; beside it NAME.card.json says how it came.
+        number: Questions at most. Default: one a passage.
+        seed: Of the order in which questions are asked for.
+    """
+    _make_set("out-of-distribution", collection, save_to, judge, work, number=number, seed=seed)
+
+
+def _make_set(
+    kind: Kind,
+    collection: str,
+    save_to: Path,
+    judge: opt.JudgeLM | None,
+    work: opt.Work,
+    **asked: Any,
+) -> None:
+    """Make a set of test questions, write it and say what it is."""
+    from querywright.optimize.testsets import card_file, check_set_file, index_models, make_testset, write_question_set
+
+    check_set_file(save_to)
+    for file in (save_to, card_file(save_to)):
+        check_file(file, "--out", parents=True)
+    if judge is not None:
+        judge.beside(work.lm)
+    workspace = work.open()
+    judging = None if judge is None else judge.open(workspace, work.lm)
+    with progress() as update:
+        made = make_testset(
+            kind, collection, lm=workspace.lm, judge_lm=judging, **asked, **work.run.given, home=workspace.home,
+            progress=update,
+        )  # fmt: skip
+    card = write_question_set(save_to, made, index_models(made.collection, workspace.home))
+    for line in card["cautions"]:
+        note(f"warning: {line}", style="yellow")
+    if made.wanted is not None and card["kept"] < made.wanted:
+        note(f"{card['kept']} questions, not {made.wanted}: the index gives no more", style="yellow")
+
+    def shown() -> None:
+        say(f"{made.kind} of {made.collection}: {card['kept']} questions of {made.asked} asked for, seed {made.seed}")
+        for title, numbers in (("skipped", made.skipped), ("dropped", made.dropped)):
+            if numbers:
+                say(f"{title}: {', '.join(f'{number} {name}' for name, number in numbers.items())}")
+        say(f"written by {made.lm}" + (f", judged by {made.judge}" if made.judge else ""))
+        say(workspace.cost_line())
+        say(f"questions: {save_to}")
+        say(f"card: {card_file(save_to)}")
+
+    emit(work.output.as_json, card, shown)
+
+
+def _show_build(report: QuestionsReport, workspace: Workspace) -> None:
     failed = sum(report.failed.values())
     kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(report.failed.items()))
     say(
@@ -214,7 +340,8 @@ def _show_build(report: QuestionsReport) -> None:
         f"already, {failed} failed{f' ({kinds})' if kinds else ''}; {report.index.count} questions kept; "
         f"{report.seconds:.1f} s"
     )
-    say(_standing(report.made))
+    made = report.made
+    say(f"written by {made.lm}, judged by {made.judge_lm}, which was not measured against people here")
     if failed:
         note("the same command tries the failed passages again")
     if report.replaced:
@@ -222,3 +349,38 @@ def _show_build(report: QuestionsReport) -> None:
     if report.removed:
         state = "are removed" if report.pruned else "stay; --prune removes them"
         note(f"the questions of {report.removed} passages that are in the collection no more {state}")
+    say(workspace.cost_line())
+
+
+def _show_fill(report: FillReport, workspace: Workspace) -> None:
+    say(
+        f"{report.collection}: {report.questions} questions, {report.passages} passages; {report.stale} questions left "
+        "out, their passage has changed"
+    )
+    say(
+        f"judged {report.near} similar pairs of {report.eligible}, {_percent(report.near_answered)} answers, and "
+        f"{report.far} drawn at random, {_percent(report.far_answered)} answers; {report.unreadable} unreadable, "
+        f"{report.failed} failed"
+    )
+    say(f"stored {report.stored} pairs in place of {report.before}")
+    if report.stored < report.before:
+        note("fewer pairs are stored than before; the same fill as then brings them back, from stored answers")
+    if report.validation is not None:
+        say(_completion(report.validation, report.completed))
+    say(workspace.cost_line())
+
+
+def _completion(found: Validation, completed: int) -> str:
+    if not found.held:
+        return f"completion refused: {found.reason}"
+    auc = "undefined" if found.auc != found.auc else f"{found.auc:.2f}"
+    said = (
+        f"rank {found.rank}, ridge {found.ridge:g}; on {found.held} held-out judgements error (RMSE) {found.rmse:.3f}, "
+        f"base rate {found.base_rmse:.3f}; right {_percent(found.accuracy)}, base rate "
+        f"{_percent(found.base_accuracy)}; AUC {auc}"
+    )
+    return f"completed {completed} pairs: {said}" if found.used else f"completion refused, {found.reason}: {said}"
+
+
+def _percent(share: float) -> str:
+    return "no" if share != share else f"{share:.1%}"

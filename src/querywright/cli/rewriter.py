@@ -5,51 +5,144 @@ from __future__ import annotations
 import math
 import shlex
 import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
+from querywright.cli import options as opt
 from querywright.cli.checks import check_place
-from querywright.cli.compile import split_sizes
-from querywright.cli.options import (
-    Count,
-    DataOptions,
-    Flag,
-    Folder,
-    LimitedLM,
-    LMOptions,
-    Name,
-    OutFile,
-    OutFolder,
-    Output,
-    Questions,
-    SearchOptions,
-    Threads,
-    make_app,
-)
-from querywright.cli.rewriter_evaluate import evaluate_command
-from querywright.cli.rewriter_options import RewriteOptions, recipe_with
-from querywright.cli.rewriter_show import show_command, show_trained, watched
-from querywright.cli.show import note, print_json, progress, say, show_table
-from querywright.workspace import lm_failures
+from querywright.cli.compile import Sizes, split_sizes
+from querywright.cli.show import emit, note, progress, say, show_facts, show_table
+from querywright.errors import InputError
+from querywright.workspace import Workspace
 
 if TYPE_CHECKING:
+    from querywright.data.splits import Splits
+    from querywright.data.types import Question
     from querywright.optimize.rewriter.collect import Collected
-    from querywright.optimize.rewriter.settings import TrainSettings
+    from querywright.optimize.rewriter.recipes import Recipe
+    from querywright.optimize.rewriter.settings import Given, TrainSettings
+    from querywright.optimize.rewriter.train import Trained
 
-rewriter_app = make_app(
+rewriter_app = opt.make_app(
     "rewriter", "Teach a small model to write what techniques search for, and look at what it learnt."
 )
-rewriter_app.command(evaluate_command, name="evaluate")
-rewriter_app.command(show_command, name="show")
 
 Number = Annotated[float, Parameter(metavar="X")]
+Update = Callable[[str, int, int], None]
+
+
+@Parameter(name="*", group="Rewrites")
+@dataclass(frozen=True)
+class RewriteOptions:
+    """What is learnt, and from whom.
+
+    Args:
+        collection: The collection that is searched.
+        technique: Whose rewrites are learnt.
+        base: embedded, a folder, or a model of the Hugging Face hub.
+        recipe: ours, seed or paper.
+        metric: What retrieval is measured by.
+        teacher: The LM whose rewrites are collected, or evidence: no LM, the names that the evidence of a question is
+            about, or for qb_rag what was asked of a passage. Default: the base itself where that is embedded.
+        teacher_api_base: Address of the teacher's server.
+        teacher_api_key_env: Variable that holds the teacher's key.
+        candidates: Rewrites a question.
+        ties: Also learn a best rewrite that finds as much as the question, and not more.
+        sizes: Questions in train,dev,test. Default: 30 %, 30 %, 40 % of all.
+        seed: Of the split and of all draws.
+        reader: auto, multiple_choice, short_answer, grounded or none.
+    """
+
+    collection: opt.Name
+    technique: opt.Name = "rrr"
+    base: opt.Name = "embedded"
+    recipe: opt.Name = "ours"
+    metric: opt.Name = "ndcg@10"
+    teacher: opt.Name | None = None
+    teacher_api_base: opt.Url | None = None
+    teacher_api_key_env: opt.Name | None = None
+    candidates: opt.Count = 4
+    ties: opt.Flag = False
+    sizes: Sizes | None = None
+    seed: opt.Whole = 0
+    reader: opt.Name = "auto"
+
+    def settings(self, search: opt.SearchOptions, threads: int, **training: Any) -> TrainSettings:
+        """The settings of a training, or of the collection for one; everything is checked.
+
+        Args:
+            search: Knobs.
+            threads: Questions under way at a time.
+            training: What only a training is set to.
+        """
+        from querywright.metrics.dspy_metrics import metric_named
+        from querywright.named import check_reader, knob_values
+        from querywright.optimize.rewriter.evaluation import DEEPEST
+        from querywright.optimize.rewriter.settings import TrainSettings
+        from querywright.programs import technique_class
+
+        check_reader(self.reader)
+        knobs = knob_values(self.technique, search.knobs)
+        metric_named(self.metric)
+        # Where no number was given, as many passages as the metric and those of the card look at.
+        default = next(
+            (one.default for one in technique_class(self.technique).KNOBS if one.name == "max_passages"), None
+        )
+        if default is not None:
+            knobs = {"max_passages": max(int(self.metric.partition("@")[2] or 0), default, DEEPEST), **knobs}
+        return TrainSettings(
+            self.technique, knobs, base=self.base, metric=self.metric, seed=self.seed, candidates=self.candidates,
+            ties=self.ties, threads=threads, **{"recipe": _recipe(self.recipe), **training},
+        )  # fmt: skip
+
+    def given(
+        self,
+        workspace: Workspace,
+        asked: list[Question],
+        splits: Splits,
+        search: opt.SearchOptions,
+        lm: opt.LMOptions,
+        *,
+        teaches: bool = True,
+        **more: Any,
+    ) -> Given:
+        """What a training or a collection works with.
+
+        Args:
+            workspace: Opens collections and LMs.
+            asked: All questions.
+            splits: Their parts.
+            search: Embedder and engine.
+            lm: Its limit of calls is also the teacher's.
+            teaches: Whether the base is its own teacher where it can be and none is named.
+            more: What only a training has.
+        """
+        from querywright.named import reader_for
+        from querywright.optimize.rewriter.settings import EVIDENCE, Given
+        from querywright.programs.qb_rag import QBRAG
+        from querywright.retrieval.engines import check_engine
+
+        # The questions of passages, which qb_rag learns, are written before there are any to search.
+        written = self.technique == QBRAG.NAME
+        engine: Any = check_engine(search.engine or "dense") if written else search.engine_of(self.technique)
+        teacher: Any = self.teacher or ("embedded" if teaches and self.base == "embedded" else None)
+        if teacher not in (None, EVIDENCE):
+            named = opt.LMOptions(teacher, self.teacher_api_base, self.teacher_api_key_env, lm.max_calls)
+            teacher = named.beside(workspace)
+        reads = self.reader != "none" and _recipe(self.recipe).needs_reader
+        read_by = reader_for(asked, self.reader) if reads else None
+        return Given(
+            splits, workspace.retriever(self.collection, search.embedder, engine), self.collection, teacher=teacher,
+            reader=read_by, reader_lm=workspace.lm if read_by else None, **more,
+        )  # fmt: skip
 
 
 @Parameter(name="*", group="Training")
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TrainingOptions:
     """How it is trained.
 
@@ -75,52 +168,50 @@ class TrainingOptions:
 
     stages: Annotated[str, Parameter(metavar="LIST")] = "collect,warmup,reinforce"
     pairs: Annotated[tuple[Path, ...], Parameter(metavar="FILE", show_default=False)] = ()
-    from_study: Folder | None = None
-    epochs: Count = 3
+    from_study: opt.Folder | None = None
+    epochs: opt.Count = 3
     warmup_lr: Number = 2e-4
-    steps: Count | None = None
+    steps: opt.Count | None = None
     lr: Number | None = None
-    batch: Count | None = None
-    group: Count | None = None
-    look_each: Count = 20
-    patience: Count = 5
-    rank: Count = 16
-    full: Flag = False
-    device: Name = "auto"
-    dtype: Name = "auto"
-    work: Folder | None = None
+    batch: opt.Count | None = None
+    group: opt.Count | None = None
+    look_each: opt.Count = 20
+    patience: opt.Count = 5
+    rank: opt.Count = 16
+    full: opt.Flag = False
+    device: opt.Name = "auto"
+    dtype: opt.Name = "auto"
+    work: opt.Folder | None = None
 
-    def settings(self, rewrites: RewriteOptions, search: SearchOptions, threads: int) -> TrainSettings:
+    def settings(self, rewrites: RewriteOptions, search: opt.SearchOptions, threads: int) -> TrainSettings:
         """The settings of a training."""
         from querywright.optimize.rewriter.settings import check_stages
 
-        changes = {"steps": self.steps, "lr": self.lr, "batch": self.batch, "group": self.group}
+        changes = {name: getattr(self, name) for name in ("steps", "lr", "batch", "group")}
+        same = ("epochs", "warmup_lr", "look_each", "patience", "device", "dtype")
         return rewrites.settings(
             search,
             threads,
             stages=check_stages([one.strip() for one in self.stages.split(",") if one.strip()]),
-            recipe=recipe_with(rewrites.recipe, changes),
+            recipe=_recipe(rewrites.recipe, changes),
             rank=None if self.full else self.rank,
-            **{
-                name: getattr(self, name)
-                for name in ("epochs", "warmup_lr", "look_each", "patience", "device", "dtype")
-            },
+            **{name: getattr(self, name) for name in same},
         )
 
 
 @rewriter_app.command(name="train")
 def train_command(
-    questions: Questions,
+    questions: opt.Questions,
     /,
     *,
-    save_to: OutFolder,
+    save_to: opt.OutFolder,
     rewrites: RewriteOptions,
     training: TrainingOptions = TrainingOptions(),
-    search: SearchOptions = SearchOptions(),
-    data: DataOptions = DataOptions(),
-    lm: LimitedLM = LimitedLM(),
-    run: Threads = Threads(),
-    output: Output = Output(),
+    search: opt.SearchOptions = opt.SearchOptions(),
+    data: opt.DataOptions = opt.DataOptions(),
+    lm: opt.LMOptions = opt.LMOptions(),
+    run: opt.Threads = opt.Threads(),
+    output: opt.Output = opt.Output(),
 ) -> None:
     """Collect rewrites, warm the model up on the best, and reinforce it by what its own retrieve.
 
@@ -134,8 +225,6 @@ def train_command(
         save_to: Where the rewriter is written.
     """
     from querywright.data import split_questions
-    from querywright.errors import InputError
-    from querywright.home import home as working_folder
     from querywright.models.rewriters import check_target
     from querywright.optimize.rewriter.pairs import read_pairs
     from querywright.optimize.rewriter.study_arms import splits_after
@@ -149,50 +238,50 @@ def train_command(
     if study is not None and counts is not None:
         raise InputError("--sizes does not go with --from-study, whose questions stay in their parts; leave it out")
     splits = split_questions(asked, seed=rewrites.seed, sizes=counts) if study is None else splits_after(study, asked)
-    by_itself = rewrites.base if rewrites.base == "embedded" and study is None else None
     check_target(save_to)
-    check_place(save_to.absolute().parent, save_to.name, "--out")
+    check_place(save_to, "--out")
     workspace = lm.open(output.home)
-    given = rewrites.given(
+    given = (rewrites if collects else replace(rewrites, teacher=None)).given(
         workspace,
         asked,
         splits,
         search,
         lm,
-        teacher=rewrites.teacher or by_itself if collects else None,
+        teaches=collects and study is None,
         pairs=[pair for file in training.pairs for pair in read_pairs(file)],
         study=study,
         home=workspace.home,
-        open_lm=lambda name: LMOptions(name).beside(workspace),
+        open_lm=lambda name: opt.LMOptions(name).beside(workspace),
     )
-    work = training.work or working_folder(output.home) / "rewriters" / save_to.absolute().name
+    work = training.work or output.folder / "rewriters" / save_to.absolute().name
     try:
-        with progress() as update, lm_failures():
+        with progress() as update:
             trained = train(settings, given, out=save_to, work=work, progress=watched(update, work))
     except KeyboardInterrupt:
         note(f"what was learnt up to the last checkpoint is in {work}; to go on: {shlex.join(sys.argv)}")
         raise
-    if output.as_json:
-        print_json({"rewriter": save_to.name, "report": trained.report.name, **trained.card})
-        return
-    show_trained(trained)
-    say(f"report: {trained.report}")
-    say(f"rewriter: {save_to}")
-    say(workspace.cost_line())
+
+    def shown() -> None:
+        _show_trained(trained)
+        say(f"report: {trained.report}")
+        say(f"rewriter: {save_to}")
+        say(workspace.cost_line())
+
+    emit(output.as_json, {"rewriter": save_to.name, "report": trained.report.name, **trained.card}, shown)
 
 
 @rewriter_app.command(name="collect")
 def collect_command(
-    questions: Questions,
+    questions: opt.Questions,
     /,
     *,
-    save_to: OutFile,
+    save_to: opt.OutFile,
     rewrites: RewriteOptions,
-    search: SearchOptions = SearchOptions(),
-    data: DataOptions = DataOptions(),
-    lm: LimitedLM = LimitedLM(),
-    run: Threads = Threads(),
-    output: Output = Output(),
+    search: opt.SearchOptions = opt.SearchOptions(),
+    data: opt.DataOptions = opt.DataOptions(),
+    lm: opt.LMOptions = opt.LMOptions(),
+    run: opt.Threads = opt.Threads(),
+    output: opt.Output = opt.Output(),
 ) -> None:
     """Collect rewrites of train questions, for rewriter train --pairs FILE.
 
@@ -213,29 +302,224 @@ def collect_command(
 
     settings = rewrites.settings(search, run.threads)
     check_pairs_file(save_to)
-    check_place(save_to.absolute().parent, save_to.name, "--out")
+    check_place(save_to, "--out")
     asked = data.questions(questions)
     splits = split_questions(asked, seed=rewrites.seed, sizes=split_sizes(rewrites.sizes))
     workspace = lm.open(output.home)
-    named = rewrites.teacher or (rewrites.base if rewrites.base == "embedded" else None)
-    given = rewrites.given(workspace, asked, splits, search, lm, teacher=named)
-    with progress() as update, lm_failures():
+    given = rewrites.given(workspace, asked, splits, search, lm)
+    with progress() as update:
         found = collect(settings, given, progress=update)
     write_pairs(save_to, found.pairs)
-    if output.as_json:
-        told = {**asdict(replace(found, pairs=())), "pairs": len(found.pairs)}
-        print_json(
-            {
-                "pairs_file": save_to.name,
-                "technique": rewrites.technique,
-                "collection": rewrites.collection,
-                **{name: told[name] for name in told if name not in ("arms", "missing")},
-            }
+    told = {**asdict(replace(found, pairs=())), "pairs": len(found.pairs)}
+    names = {"pairs_file": save_to.name, "technique": rewrites.technique, "collection": rewrites.collection}
+    kept = {**names, **{name: told[name] for name in told if name not in ("arms", "missing")}}
+
+    def shown() -> None:
+        title = f"{rewrites.technique} on {rewrites.collection}, train questions"
+        show_table(title, [_row(found)], notes=_notes(found))
+        say(f"pairs: {save_to}")
+        say(workspace.cost_line())
+
+    emit(output.as_json, kept, shown)
+
+
+@rewriter_app.command(name="evaluate")
+def evaluate_command(
+    path: Path,
+    questions: opt.Questions,
+    /,
+    *,
+    collection: opt.Name,
+    technique: opt.Names = (),
+    metric: opt.Names = (),
+    max_passages: opt.Count | None = None,
+    search: opt.SearchOptions = opt.SearchOptions(),
+    data: opt.DataOptions = opt.DataOptions(),
+    lm: opt.LMOptions = opt.LMOptions(),
+    run: opt.Threads = opt.Threads(),
+    output: opt.Output = opt.Output(),
+) -> None:
+    """Measure a rewriter as it is used: beside no rewriting, and beside --lm in the same techniques.
+
+    No rewriting is measured with each engine that a technique searches with. The knobs are those that the rewriter was
+    trained with, where none are given.
+
+    Example: querywright rewriter evaluate artifacts/mine questions.jsonl --collection mine
+
+    Args:
+        path: A rewriter's folder.
+        collection: The collection that is searched.
+        technique: Repeatable. Default: those it was trained for.
+        metric: What passages are measured by. Repeatable. Default: exact_recovery@1, recall@5, ndcg@10 and
+            decision_useful, which need labelled evidence.
+        max_passages: Of every arm. Default: as many as it was trained with, else 10.
+    """
+    from querywright.models.rewriters import read_rewriter
+    from querywright.named import knob_values, tell_unlearnt
+    from querywright.optimize.evaluate import evaluate, metrics_by_name
+    from querywright.optimize.results import NO_REWRITING
+    from querywright.optimize.rewriter.evaluation import METRICS
+    from querywright.optimize.significance import against
+    from querywright.optimize.tables import table_rows
+    from querywright.programs import make_program, takes_rewriter, technique_class
+
+    rewriter = read_rewriter(path)
+    tell_unlearnt(path, technique, note)
+    asked = data.questions(questions)
+    metrics = metrics_by_name([*(metric or METRICS)])
+    # The questions of passages are written before a search, and no technique asks for them.
+    names = [*technique] or [name for name in rewriter.techniques if takes_rewriter(technique_class(name))]
+    if not names:
+        raise InputError(
+            f"{rewriter.name} learnt the prompts of {', '.join(rewriter.techniques)}, which no search asks; name a "
+            "technique with --technique to measure it there"
         )
+    engines = [search.engine_of(name) for name in names]
+    card = rewriter.card
+    learnt = {card.get("technique"): dict(card.get("knobs") or {})}
+    knobs = [knob_values(name, search.knobs) if search.knobs else learnt.get(name, {}) for name in names]
+    passages = max_passages or max((one.get("max_passages", 0) for one in knobs), default=0) or 10
+    workspace = lm.open(output.home)
+    trained = opt.LMOptions(f"rewriter:{path}", max_calls=lm.max_calls).beside(workspace)
+    arms: dict[str, list[Any]] = {}
+    with progress() as update:
+        for one in dict.fromkeys(engines):
+            retriever = workspace.retriever(collection, search.embedder, one)
+            plain = NO_REWRITING if len(set(engines)) == 1 else f"{NO_REWRITING}, {one}"
+            asks = [(plain, make_program("plain", retriever, max_passages=passages), workspace.lm)]
+            for name, searched, values in zip(names, engines, knobs, strict=True):
+                if searched == one:
+                    program = make_program(name, retriever, **{**values, "max_passages": passages})
+                    asks.append((f"{name}, {lm.lm or 'embedded'}", program, workspace.lm))
+                    asks.append((f"{name}, {rewriter.name}", program, trained))
+            arms[plain] = [
+                evaluate(program, asked, lm=asked_lm, name=arm, metrics=metrics, threads=run.threads, progress=update)
+                for arm, program, asked_lm in asks
+            ]
+    every = [arm for found in arms.values() for arm in found]
+    comparisons = [one for plain, found in arms.items() for one in against(found, plain)]
+
+    def shown() -> None:
+        title, notes = f"{rewriter.name} on {len(asked)} questions", [one.sentence for one in comparisons]
+        show_table(title, table_rows(every), notes=notes)
+        say(workspace.cost_line())
+
+    emit(
+        output.as_json,
+        {"arms": [arm.to_json() for arm in every], "comparisons": [one.to_json() for one in comparisons]},
+        shown,
+    )
+
+
+@rewriter_app.command(name="show")
+def show_command(path: Path, /, *, as_json: opt.Json = False) -> None:
+    """Show what a rewriter is and what it is worth, or how far a training has come.
+
+    Example: querywright rewriter show artifacts/mine
+
+    Args:
+        path: A rewriter's folder, or the working folder of a training.
+    """
+    from querywright.models.rewriters import read_rewriter
+    from querywright.optimize.rewriter.settings import RUN
+
+    if (path / RUN).is_file():
+        emit(as_json, _progress_of(path))
         return
-    show_table(f"{rewrites.technique} on {rewrites.collection}, train questions", [_row(found)], notes=_notes(found))
-    say(f"pairs: {save_to}")
-    say(workspace.cost_line())
+    rewriter = read_rewriter(path)
+
+    def shown() -> None:
+        show_facts({
+            "rewriter": rewriter.name, "identity": rewriter.identity,
+            "base": f"{rewriter.base.name} ({rewriter.base.digest})", "form": rewriter.form,
+            "techniques": rewriter.techniques, "recipe": rewriter.recipe, "created": rewriter.created,
+        })  # fmt: skip
+        say((rewriter.path / "README.md").read_text(encoding="utf-8"))
+
+    emit(
+        as_json,
+        {"name": rewriter.name, "identity": rewriter.identity, "form": rewriter.form, **rewriter.card},
+        shown,
+    )
+
+
+def watched(update: Update, work: Path) -> Update:
+    """Progress that also tells each look at dev.
+
+    Args:
+        update: Shows the progress.
+        work: The working folder of the training.
+    """
+    said = -1
+
+    def both(what: str, done: int, total: int) -> None:
+        nonlocal said
+        update(what, done, total)
+        looks = _log(work, "dev") if what == "reinforce" else []
+        if looks and looks[-1]["step"] > said:
+            said = looks[-1]["step"]
+            plain = "" if looks[-1]["plain"] is None else f" (as written {looks[-1]['plain']:.3f})"
+            note(f"step {said}: dev {looks[-1]['value']:.3f}{plain}")
+
+    return both
+
+
+def _progress_of(work: Path) -> dict[str, Any]:
+    """How far a training has come, by what is known of it."""
+    from querywright.optimize.rewriter.checkpoints import read_json
+    from querywright.optimize.rewriter.settings import RUN
+
+    facts = read_json(work / RUN)
+    found: dict[str, Any] = {
+        "technique": facts["technique"],
+        "base": facts["base"]["name"],
+        "recipe": facts["recipe"]["name"],
+        "metric": facts["metric"],
+    }
+    for stage in facts["stages"]:
+        begun = "begun" if (work / stage).is_dir() else "not begun"
+        found[stage] = begun if read_json(work / f"{stage}.json") is None else "done"
+    steps, looks = _log(work, "step"), _log(work, "dev")
+    if steps:
+        found |= {"steps": f"{steps[-1]['step']} of {facts['recipe']['steps']}", "KL": steps[-1]["kl"]}
+        found["rewards"] = [line["reward"] for line in steps[-8:]]
+    if looks:
+        found |= {"dev": [line["value"] for line in looks[-8:]], "dev, as written": looks[-1]["plain"]}
+    return found
+
+
+def _log(work: Path, kind: str) -> list[dict[str, Any]]:
+    from querywright.optimize.rewriter.checkpoints import read_lines
+    from querywright.optimize.rewriter.reinforce import LOG
+
+    return [line for line in read_lines(work / "reinforce" / LOG) if line["kind"] == kind]
+
+
+def _recipe(name: str, changes: Mapping[str, Any] | None = None) -> Recipe:
+    """The recipe of that name, with the values that were given; None for those that were not."""
+    from querywright.optimize.rewriter.recipes import recipe_named
+
+    return replace(recipe_named(name), **{key: one for key, one in (changes or {}).items() if one is not None})
+
+
+def _show_trained(trained: Trained) -> None:
+    from querywright.optimize.tables import table_rows
+
+    card: Mapping[str, Any] = trained.card
+    for name, found in (("dev", trained.dev), ("test", trained.test)):
+        if found is None:
+            continue
+        standing = card["standing"][name]
+        show_table(
+            f"{name}, {len(found.arms[0].rows)} questions",
+            table_rows(found.arms),
+            notes=[one.sentence for one in found.comparisons if one.metric == card["metric"]],
+            breaks=("LM calls / question",),
+        )
+        if standing["warning"]:
+            say(f"{name}: {standing['warning']}", style="bold red" if standing["verdict"] == "worse" else "bold")
+    for one in card["guards"]["warnings"]:
+        say(f"guard: {one}", style="bold")
 
 
 def _row(found: Collected) -> dict[str, str]:
@@ -246,7 +530,7 @@ def _row(found: Collected) -> dict[str, str]:
     return row | told
 
 
-def _notes(found: Collected) -> list[str]:
+def _notes(found: Collected) -> Sequence[str]:
     if not found.measure:
         return ["a pair is a passage with the questions that were asked of it; nothing is searched or scored"]
     if found.answered == found.questions:

@@ -1,34 +1,32 @@
-"""``querywright serve``: an artifact, or two side by side, over HTTP."""
+"""``querywright serve`` and ``querywright mcp``: compiled programs over HTTP, and as tools for an assistant."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from querywright.cli.options import Count, File, Flag, Helpers, Home, Name, OwnLM, Whole
+from querywright.cli import options as opt
 from querywright.cli.show import note
 from querywright.errors import InputError
 from querywright.models.keys import api_key
 from querywright.serving.settings import ServeSettings
-from querywright.workspace import lm_failures
 
 _DEFAULTS = ServeSettings()
-
 
 Seconds = Annotated[float, Parameter(metavar="SECONDS")]
 Address = Annotated[str, Parameter(metavar="ADDRESS")]
 
 
 @Parameter(name="*", group="Limits")
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Limits:
     """What a server takes on.
 
@@ -45,15 +43,15 @@ class Limits:
         max_options: Options of a question.
     """
 
-    concurrency: Count = _DEFAULTS.concurrency
-    waiting: Whole = _DEFAULTS.waiting
-    connections: Count = _DEFAULTS.connections
+    concurrency: opt.Count = _DEFAULTS.concurrency
+    waiting: opt.Whole = _DEFAULTS.waiting
+    connections: opt.Count = _DEFAULTS.connections
     rate: Annotated[float, Parameter(metavar="N", validator=Number(gte=0))] = _DEFAULTS.rate
-    burst: Count = _DEFAULTS.burst
+    burst: opt.Count = _DEFAULTS.burst
     deadline: Seconds = _DEFAULTS.deadline
     grace: Seconds = _DEFAULTS.grace
     max_body: Annotated[int, Parameter(metavar="BYTES", validator=Number(gte=1))] = _DEFAULTS.max_body
-    max_question: Count = _DEFAULTS.max_question
+    max_question: opt.Count = _DEFAULTS.max_question
     max_options: Annotated[int, Parameter(metavar="N", validator=Number(gte=2))] = _DEFAULTS.max_options
 
 
@@ -64,18 +62,18 @@ def serve(
     *,
     host: Address = _DEFAULTS.host,
     port: Annotated[int, Parameter(metavar="N", validator=Number(gte=0, lte=65_535))] = _DEFAULTS.port,
-    token_env: Name | None = None,
-    insecure_no_token: Flag = False,
-    verify: Flag = False,
+    token_env: opt.Name | None = None,
+    insecure_no_token: opt.Flag = False,
+    verify: opt.Flag = False,
     digest: Annotated[tuple[str, ...], Parameter(metavar="SHA256", show_default=False)] = (),
     trusted_proxy: Address | None = None,
-    log_questions: Flag = False,
-    record: File | None = None,
-    record_hashes: Flag = False,
+    log_questions: opt.Flag = False,
+    record: opt.File | None = None,
+    record_hashes: opt.Flag = False,
     limits: Limits = Limits(),
-    lm: OwnLM = OwnLM(),
-    helpers: Helpers = Helpers(),
-    place: Home = Home(),
+    lm: opt.LMOptions = opt.LMOptions(),
+    helpers: opt.Helpers = opt.Helpers(),
+    place: opt.Home = opt.Home(),
 ) -> None:
     """Serve an artifact: an API, a page for people, and what Prometheus wants. Logs are JSON lines on standard output.
 
@@ -97,52 +95,74 @@ def serve(
         record: Append every question and what came of it to this file, for querywright drift and traffic.
         record_hashes: With --record: salted hashes in the place of texts.
     """
+    from querywright.watching.traffic import JsonLines
+
+    if record_hashes and record is None:
+        raise InputError("--record-hashes says how --record FILE writes texts; name the file as well")
     settings = ServeSettings(
         artifacts=(artifact,) if artifact_b is None else (artifact, artifact_b),
         host=host, port=port, token=api_key(token_env, what="token", option="--token-env"),
         insecure_no_token=insecure_no_token, reranker=helpers.reranker, rewriter=helpers.rewriter,
-        home=place.home, verify=verify, digests=digest, trusted_proxy=trusted_proxy,
-        log_questions=log_questions, watchers=_recorder(record, hashes=record_hashes), **asdict(limits),
+        home=place.home, verify=verify, digests=digest, trusted_proxy=trusted_proxy, log_questions=log_questions,
+        watchers=() if record is None else (JsonLines(record, questions=not record_hashes),), **asdict(limits),
     )  # fmt: skip
     _run(settings, lm)
 
 
-def _run(settings: ServeSettings, lm: OwnLM) -> None:
-    from dataclasses import replace
-
+def _run(settings: ServeSettings, lm: opt.LMOptions) -> None:
     from querywright.optimize.artifacts.watchers import flush
     from querywright.serving.logging import write_logs
     from querywright.serving.server import serve as run
 
     write_logs(questions=settings.log_questions)
-    given = _lm(settings, lm)
+    given: Any = None
+    if lm.lm is not None:
+        given = lm.open(settings.home).lm
+    elif lm != opt.LMOptions():  # for the one that each artifact names
+
+        def given(manifest: Any) -> Any:
+            return lm.for_artifact(manifest, settings.home)
+
     signal.set_wakeup_fd(-1)  # the command line ends soon after Ctrl-C, but here requests under way are finished first
 
     def started(url: str) -> None:
         write_logs(questions=settings.log_questions)
         note(f"serving on {url} (Ctrl-C stops)")
 
-    with lm_failures():
-        run(replace(settings, lm=given), on_start=started)
+    run(replace(settings, lm=given), on_start=started)
     flush()
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     os._exit(0)  # every answer is out; a thread that still asks for one which nobody waits for must not hold this up
 
 
-def _lm(settings: ServeSettings, lm: OwnLM) -> Any:
-    """The LM that was named; an address or a key alone is for the one that each artifact names."""
-    if lm.lm is not None:
-        return lm.instead_of("").open(settings.home).lm
-    return (lambda manifest: lm.open(manifest, settings.home)) if lm.is_given else None
+def mcp(
+    artifact: Path,
+    /,
+    *,
+    verify: opt.Flag = False,
+    digest: opt.Digest | None = None,
+    lm: opt.LMOptions = opt.LMOptions(),
+    helpers: opt.Helpers = opt.Helpers(),
+    place: opt.Home = opt.Home(),
+) -> None:
+    """Serve a compiled program to an assistant, over standard input and output.
 
+    The tools are ask and retrieve of the Model Context Protocol. Standard output holds its messages and nothing else.
 
-def _recorder(path: Path | None, *, hashes: bool) -> tuple[Callable[[Any], object], ...]:
-    """What writes traffic to a file, if one was named."""
-    if path is None:
-        if hashes:
-            raise InputError("--record-hashes says how --record FILE writes texts; name the file as well")
-        return ()
-    from querywright.watching.traffic import JsonLines
+    Example, as a client is told to start it: querywright mcp artifacts/hcqr-sample
 
-    return (JsonLines(path, questions=not hashes),)
+    Args:
+        artifact: A compiled program.
+        verify: Replay the artifact's golden answers first.
+        digest: Refuse anything else; artifact show prints it.
+    """
+    with contextlib.redirect_stdout(sys.stderr):
+        from querywright.adapters.mcp import server
+        from querywright.optimize.artifacts.load import load
+
+        serving = server(load(
+            artifact, lm=lm.for_artifact(artifact, place.home), reranker=helpers.reranker, rewriter=helpers.rewriter,
+            home=place.home, verify=verify, digest=digest,
+        ))  # fmt: skip
+    serving.run()

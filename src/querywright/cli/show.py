@@ -27,6 +27,8 @@ TEXT_COLUMNS = ("arm", "technique", "knobs")
 
 NARROWEST_TEXT = 26
 SHORTEST_HEAD = 10
+LONGEST_VALUE = 2000
+"""Characters of one value that ``show_facts`` prints."""
 GAP = 2  # the padding and the divider
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 _RAW_IN_JSON = re.compile(r"[\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
@@ -35,6 +37,11 @@ _RAW_IN_JSON = re.compile(r"[\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 def clean(text: str) -> str:
     """The text without control characters, so that nothing in it can steer a terminal; tabs and lines stay."""
     return _CONTROL.sub("", text.replace("\r\n", "\n"))
+
+
+def one_line(text: str) -> str:
+    """The text on one line, so that nothing in it can pass for a line of ours."""
+    return " ".join(clean(text).split())
 
 
 def say(text: str, *, style: str = "", indent: int = 0) -> None:
@@ -47,6 +54,32 @@ def say(text: str, *, style: str = "", indent: int = 0) -> None:
 def note(text: str, *, style: str = "") -> None:
     """A line on standard error, never wrapped by us; nothing in it is taken for markup."""
     err.print(Text(clean(text), style=style), soft_wrap=True)
+
+
+def show_facts(facts: Mapping[str, Any], indent: int = 0) -> None:
+    """Print values by name, a line each; what stands in a mapping or a list of mappings is set in below its name."""
+    for name, value in facts.items():
+        inner = value if isinstance(value, (list, tuple)) else [value]
+        if inner and all(isinstance(one, Mapping) for one in inner):
+            for number, one in enumerate(inner, 1):
+                head = name if one is value else f"{name} {number}"
+                say(one_line(head), style="bold" if one is value else "italic", indent=indent)
+                show_facts(one, indent + 2)
+        else:
+            text = _written(value)
+            if len(text) > LONGEST_VALUE:
+                text = f"{text[:LONGEST_VALUE]} ... ({len(text)} characters; --json has all)"
+            say(f"{one_line(name)}: {text if indent else one_line(text)}", indent=indent)
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}" if math.isfinite(value) else "-"
+    if isinstance(value, (list, tuple)) and all(isinstance(one, (str, int, float)) for one in value):
+        return ", ".join(map(_written, value)) or "none"
+    if value is None or value == "":
+        return "-"
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def show_table(title: str, rows: Rows, *, notes: Sequence[str] = (), breaks: Collection[str] = ()) -> None:
@@ -105,6 +138,22 @@ def _table(rows: Rows, columns: Sequence[str]) -> Table:
     return table
 
 
+def emit(as_json: bool, data: Any, shown: Callable[[], object] | None = None) -> None:
+    """Print data as JSON where that was asked for; else what a person reads.
+
+    Args:
+        as_json: Whether it was.
+        data: Plain data.
+        shown: Prints it for a person. Default: its values by name.
+    """
+    if as_json:
+        print_json(data)
+    elif shown is None:
+        show_facts(data)
+    else:
+        shown()
+
+
 def print_json(data: Any) -> None:
     """Data as JSON on standard output, and nothing else there; a number that is none becomes null."""
     text = json.dumps(_finite(data), ensure_ascii=False, indent=2, allow_nan=False) + "\n"
@@ -130,12 +179,7 @@ def _finite(data: Any) -> Any:
 def progress() -> Iterator[Callable[[str, int, int], None]]:
     """A progress line a piece of work, on standard error; only a line at its end where that is no terminal."""
     if not err.is_terminal:
-
-        def ended(what: str, done: int, total: int) -> None:
-            if done == total:
-                note(f"{what}: {done} of {total}")
-
-        yield ended
+        yield lambda what, done, total: note(f"{what}: {done} of {total}") if done == total else None
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
+from querywright.cli import options as opt
 from querywright.cli.checks import check_file
-from querywright.cli.options import Count, Flag, Json, LMOptions, OutFile, OutFolder, Output, Url, Whole, make_app
-from querywright.cli.show import note, print_json, say, show_table
+from querywright.cli.show import emit, note, say, show_table
 from querywright.cli.study_show import show_status, show_study, study_progress
-from querywright.errors import InputError, QuerywrightError
-from querywright.workspace import Workspace, lm_failures
+from querywright.errors import InputError
+from querywright.workspace import Workspace
 
 if TYPE_CHECKING:
     from querywright.optimize.study.data import CheckedStudy
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 REPORT = "report.html"
 
-study_app = make_app("study", "Search techniques, knobs and prompts together, and answer every question once.")
+study_app = opt.make_app("study", "Search techniques, knobs and prompts together, and answer every question once.")
 
 Minutes = Annotated[float, Parameter(metavar="N", validator=Number(gte=0.01))]
 Dollars = Annotated[float, Parameter(metavar="N", validator=Number(gte=0))]
 
 
 @Parameter(name="*", group="Run")
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class StorageOptions:
     """Where trials are kept.
 
@@ -41,10 +41,10 @@ class StorageOptions:
         storage: Of PostgreSQL, in place of the one in the file; it is never printed or kept.
     """
 
-    storage: Url | None = None
+    storage: opt.Url | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class WorkerOptions(StorageOptions):
     """Where trials are kept, and who runs them.
 
@@ -52,11 +52,11 @@ class WorkerOptions(StorageOptions):
         workers: Processes side by side.
     """
 
-    workers: Count = 1
+    workers: opt.Count = 1
 
 
 @Parameter(name="*", group="Budget")
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class BudgetOptions:
     """What a study may take, in all.
 
@@ -68,9 +68,9 @@ class BudgetOptions:
         budget_minutes: Minutes in all.
     """
 
-    trials: Count | None = None
-    budget_calls: Whole | None = None
-    budget_tokens: Whole | None = None
+    trials: opt.Count | None = None
+    budget_calls: opt.Whole | None = None
+    budget_tokens: opt.Whole | None = None
     budget_dollars: Dollars | None = None
     budget_minutes: Minutes | None = None
 
@@ -84,7 +84,7 @@ class BudgetOptions:
 
 
 @study_app.command(name="check")
-def check_command(file: Path, /, *, measure: Flag = False, output: Output = Output()) -> None:
+def check_command(file: Path, /, *, measure: opt.Flag = False, output: opt.Output = opt.Output()) -> None:
     """Check a study and its data, and say what it takes at most, before anything is asked.
 
     Example: querywright study check study.yaml
@@ -99,39 +99,34 @@ def check_command(file: Path, /, *, measure: Flag = False, output: Output = Outp
     checked = checked_study(file, output.home)
     spec = checked.spec
     _note_unlearnt(spec)
-    workspace = LMOptions(spec.lm, spec.api_base, spec.api_key_env).open(output.home)
+    workspace = opt.LMOptions(spec.lm, spec.api_base, spec.api_key_env).open(output.home)
     rewriter = workspace.rewriter(None if spec.rewriter is None else Path(spec.rewriter))
     seconds = None
     if measure:
-        with lm_failures():
-            seconds = _measured(checked, workspace, rewriter)
+        seconds = _measured(checked, workspace, rewriter)
     found = estimate(
-        spec,
-        checked.space,
-        checked.splits,
-        workspace.lm,
-        passages=checked.passages,
-        seconds_per_call=seconds,
+        spec, checked.space, checked.splits, workspace.lm, passages=checked.passages, seconds_per_call=seconds
     )
     sizes = {name: len(part) for name, part in checked.splits._asdict().items()}
-    if output.as_json:
-        print_json({"name": spec.name, "trials": spec.trials, "questions": sizes, **found.to_json()})
-        return
-    questions = ", ".join(f"{name} {size}" for name, size in sizes.items())
-    show_table(
-        f"{spec.name}: {spec.trials} trials; questions: {questions}",
-        [stage.row() for stage in found.stages],
-        notes=[
-            *(f"{stage.name}: {stage.how}" for stage in found.stages if stage.how),
-            *(f"assumed: {one}" for one in found.assumptions),
-        ],
-    )
-    say(f"{file.name} is in order")
+
+    def shown() -> None:
+        questions = ", ".join(f"{name} {size}" for name, size in sizes.items())
+        show_table(
+            f"{spec.name}: {spec.trials} trials; questions: {questions}",
+            [stage.row() for stage in found.stages],
+            notes=[
+                *(f"{stage.name}: {stage.how}" for stage in found.stages if stage.how),
+                *(f"assumed: {one}" for one in found.assumptions),
+            ],
+        )
+        say(f"{file.name} is in order")
+
+    emit(output.as_json, {"name": spec.name, "trials": spec.trials, "questions": sizes, **found.to_json()}, shown)
 
 
 @study_app.command(name="run")
 def run_command(
-    file: Path, /, *, save_to: OutFolder, run: WorkerOptions = WorkerOptions(), output: Output = Output()
+    file: Path, /, *, save_to: opt.OutFolder, run: WorkerOptions = WorkerOptions(), output: opt.Output = opt.Output()
 ) -> None:
     """Run a study: try arms on dev, hold the best against no rewriting on test once, save programs and a report.
 
@@ -148,7 +143,7 @@ def run_command(
 
     spec = checked_study(file, output.home).spec
     _note_unlearnt(spec)
-    with _resumable(save_to, run.storage), study_progress() as update, lm_failures():
+    with _resumable(save_to, run.storage), study_progress() as update:
         snapshot = run_study(
             spec,
             save_to,
@@ -168,7 +163,7 @@ def resume_command(
     *,
     run: WorkerOptions = WorkerOptions(),
     budget: BudgetOptions = BudgetOptions(),
-    output: Output = Output(),
+    output: opt.Output = opt.Output(),
 ) -> None:
     """Go on with a study that was interrupted, killed, or stopped at its budget; nothing is asked twice.
 
@@ -180,7 +175,7 @@ def resume_command(
     from querywright.optimize.study.engine import resume_study
 
     _check_study(folder)
-    with _resumable(folder, run.storage), study_progress() as update, lm_failures():
+    with _resumable(folder, run.storage), study_progress() as update:
         snapshot = resume_study(
             folder,
             workers=run.workers,
@@ -194,7 +189,7 @@ def resume_command(
 
 
 @study_app.command(name="status")
-def status_command(folder: Path, /, *, where: StorageOptions = StorageOptions(), as_json: Json = False) -> None:
+def status_command(folder: Path, /, *, where: StorageOptions = StorageOptions(), as_json: opt.Json = False) -> None:
     """Say how far a study is; it may be running, and is not disturbed.
 
     Example: querywright study status studies/mine
@@ -205,15 +200,12 @@ def status_command(folder: Path, /, *, where: StorageOptions = StorageOptions(),
     from querywright.optimize.study.status import status
 
     found = _snapshot(folder, where.storage)
-    if as_json:
-        print_json(status(found))
-    else:
-        show_status(found)
+    emit(as_json, status(found), lambda: show_status(found))
 
 
 @study_app.command(name="report")
 def report_command(
-    folder: Path, /, *, save_to: OutFile | None = None, where: StorageOptions = StorageOptions()
+    folder: Path, /, *, save_to: opt.OutFile | None = None, where: StorageOptions = StorageOptions()
 ) -> None:
     """Write the report of a study as it stands now: one HTML file that opens without a network.
 
@@ -234,7 +226,7 @@ def report_command(
 
 @study_app.command(name="export")
 def export_command(
-    folder: Path, /, *, save_to: OutFile, questions: Flag = False, where: StorageOptions = StorageOptions()
+    folder: Path, /, *, save_to: opt.OutFile, questions: opt.Flag = False, where: StorageOptions = StorageOptions()
 ) -> None:
     """Write the trials of a study as a table for other tools.
 
@@ -276,7 +268,7 @@ def _resumable(folder: Path, storage: str | None = None) -> Iterator[None]:
         yield
     except InputError:
         raise
-    except (QuerywrightError, KeyboardInterrupt, OSError):
+    except (Exception, KeyboardInterrupt):
         if (folder / "study.yaml").is_file():
             elsewhere = ("--storage", "URL") if "://" in (storage or "") else ()
             note(f"nothing is lost; to go on: {_command('resume', folder, *elsewhere)}", style="bold")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from querywright.cli.show import clean, err, note, print_json, say, show_table
+from querywright.cli.show import clean, emit, err, note, say, show_table
 
 if TYPE_CHECKING:
     from querywright.optimize.study.types import Snapshot
@@ -33,17 +33,24 @@ def study_progress(console: Console = err, *, every: float = QUIET_SECONDS) -> I
         every: Seconds between two lines where that is no terminal.
     """
     if not console.is_terminal:
-        yield _lines(every)
+        last: tuple[int, float] | None = None
+
+        def tell(snapshot: Snapshot) -> None:
+            nonlocal last
+            done, planned, said = _told(snapshot)
+            now = time.monotonic()
+            before, at = last or (done - 1, now)  # a study that is taken up again has trials already
+            if done > before and (done == planned or (last is not None and now - at >= every)):
+                note(f"trials: {done} of {planned}; {said}")
+                last = (done, now)
+            last = last or (done, now)
+
+        yield tell
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(bar_width=20),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[said]}", markup=False),
-    )
-    with Progress(*columns, console=console, transient=True) as bars:
+    columns = (TextColumn("trials"), BarColumn(bar_width=20), MofNCompleteColumn())
+    with Progress(*columns, TextColumn("{task.fields[said]}", markup=False), console=console, transient=True) as bars:
         task = bars.add_task("trials", total=None, said="")
 
         def update(snapshot: Snapshot) -> None:
@@ -53,52 +60,32 @@ def study_progress(console: Console = err, *, every: float = QUIET_SECONDS) -> I
         yield update
 
 
-def _lines(every: float) -> Callable[[Snapshot], None]:
-    last = (-1, 0.0)
-
-    def update(snapshot: Snapshot) -> None:
-        nonlocal last
-        done, planned, said = _told(snapshot)
-        now = time.monotonic()
-        is_first = last[0] < 0  # a study that is taken up again has trials already
-        if done > last[0] and (done == planned or (not is_first and now - last[1] >= every)):
-            note(f"trials: {done} of {planned}; {said}")
-            last = (done, now)
-        elif is_first:
-            last = (done, now)
-
-    return update
-
-
 def _told(snapshot: Snapshot) -> tuple[int, int, str]:
     """Trials that ended, trials planned, and how it stands."""
     from querywright.optimize.study.status import status
 
     found = status(snapshot)
-    parts = [best_line(found), calls_line(found), left_line(found)]
+    calls = found["spent"]["calls"]
+    limit = "" if calls["limit"] is None else f" of at most {calls['limit']}"
+    made = f"LM calls {calls['made']} made{limit}, {found['spent']['saved']} saved"
     trials = found["trials"]
-    return trials["planned"] - trials["left"], trials["planned"], "; ".join(part for part in parts if part)
+    said = "; ".join(part for part in (_best(found), made, _left(found)) if part)
+    return trials["planned"] - trials["left"], trials["planned"], said
 
 
-def best_line(found: Mapping[str, Any]) -> str:
+def _best(found: Mapping[str, Any]) -> str:
     """The best trial so far, with its interval."""
     best = found["best"]
     if best is None:
         return ""
-    if best["low"] is None or best["high"] is None:
-        return f"best so far {best['value']:.4g} (trial {best['number']}, {best['arm']})"
-    value, low, high = (100 * best[name] for name in ("value", "low", "high"))
-    return f"best so far {value:.1f} [{low:.0f}, {high:.0f}] (trial {best['number']}, {best['arm']})"
+    figure = f"{best['value']:.4g}"
+    if best["low"] is not None and best["high"] is not None:
+        value, low, high = (100 * best[name] for name in ("value", "low", "high"))
+        figure = f"{value:.1f} [{low:.0f}, {high:.0f}]"
+    return f"best so far {figure} (trial {best['number']}, {best['arm']})"
 
 
-def calls_line(found: Mapping[str, Any]) -> str:
-    """LM calls made and saved."""
-    calls = found["spent"]["calls"]
-    limit = "" if calls["limit"] is None else f" of at most {calls['limit']}"
-    return f"LM calls {calls['made']} made{limit}, {found['spent']['saved']} saved"
-
-
-def left_line(found: Mapping[str, Any]) -> str:
+def _left(found: Mapping[str, Any]) -> str:
     """How long it will take; "" where that is not known or nothing is left."""
     minutes = found["minutes_left"]
     if minutes is None or not found["trials"]["left"]:
@@ -112,12 +99,8 @@ def study_json(snapshot: Snapshot, files: Mapping[str, str]) -> dict[str, Any]:
 
     outcome = snapshot.outcome or {}
     test = [{name: value for name, value in one.items() if name != "rows"} for one in outcome.get("test") or ()]
-    return {
-        **status(snapshot),
-        **{name: outcome.get(name) for name in DETAILS},
-        "test": test,
-        "files": dict(files),
-    }
+    details = {name: outcome.get(name) for name in DETAILS}
+    return {**status(snapshot), **details, "test": test, "files": dict(files)}
 
 
 def show_study(snapshot: Snapshot, folder: Path, *, as_json: bool) -> None:
@@ -127,43 +110,39 @@ def show_study(snapshot: Snapshot, folder: Path, *, as_json: bool) -> None:
     from querywright.optimize.tables import table_rows
 
     files = {"report": str(folder / "report.html"), "artifacts": str(folder / "artifacts")}
-    if as_json:
-        print_json(study_json(snapshot, files))
-        return
-    objectives = aims(snapshot.spec)
-    rows = best_rows(ranked(snapshot.trials, objectives[0]), objectives)
-    if rows:
-        show_table(f"dev, best {len(rows)} arms, with the knobs that differ from their defaults", rows)
-    outcome = snapshot.outcome or {}
-    met = evaluations(outcome)
-    sentences = [str(one["sentence"]) for one in outcome.get("comparisons") or ()]
+    objectives, outcome = aims(snapshot.spec), snapshot.outcome or {}
+
+    def shown() -> None:
+        rows = best_rows(ranked(snapshot.trials, objectives[0]), objectives)
+        if rows:
+            show_table(f"dev, best {len(rows)} arms, with the knobs that differ from their defaults", rows)
+        met = evaluations(outcome)
+        if met:
+            notes = ["met once; mean in per cent with its 95 % interval; p-values Holm-corrected", *_verdicts(outcome)]
+            title = f"test, {len(met[0].rows)} questions"
+            show_table(title, table_rows(met), notes=notes, breaks=("LM calls / question",))
+        else:
+            for line in _verdicts(outcome):
+                say(line)
+        say(_cost(snapshot))
+        note(f"report: {files['report']}; programs: {files['artifacts']}")
+
+    emit(as_json, study_json(snapshot, files), shown)
+
+
+def _verdicts(outcome: Mapping[str, Any]) -> list[str]:
+    """What came of a study, in sentences."""
+    said = [str(one["sentence"]) for one in outcome.get("comparisons") or ()]
     if outcome.get("recommended"):
-        sentences.append(f"recommended: {outcome['recommended']} (chosen on dev)")
+        said.append(f"recommended: {outcome['recommended']} (chosen on dev)")
     last = outcome.get("reader_prompts") or {}
     if last.get("tried"):
-        sentences.append(f"the reader's prompts, by accuracy on dev: {last['name']}")
+        said.append(f"the reader's prompts, by accuracy on dev: {last['name']}")
     if last.get("failed"):
-        sentences.append(f"out, for too many questions of dev failed: the reader {', '.join(last['failed'])}")
+        said.append(f"out, for too many questions of dev failed: the reader {', '.join(last['failed'])}")
     if outcome.get("failed_on_test"):
-        sentences.append(f"out, for too many questions of test failed: {', '.join(outcome['failed_on_test'])}")
-    if outcome.get("sentence"):
-        sentences.append(str(outcome["sentence"]))
-    if met:
-        notes = ["met once; mean in per cent with its 95 % interval; p-values Holm-corrected", *sentences]
-        show_table(f"test, {len(met[0].rows)} questions", table_rows(met), notes=notes, breaks=("LM calls / question",))
-    else:
-        for line in sentences:
-            say(line)
-    say(cost_line(snapshot))
-    note(f"report: {files['report']}; programs: {files['artifacts']}")
-
-
-def cost_line(snapshot: Snapshot) -> str:
-    """What the study cost over all its workers and runs."""
-    spent = snapshot.spent
-    dollars = f"; {spent.dollars:.4f} US dollars estimated" if spent.dollars else ""
-    calls = f"LM calls: {spent.calls} made, {spent.saved} saved"
-    return f"{calls}; {spent.tokens} tokens; {spent.minutes:.1f} minutes{dollars}"
+        said.append(f"out, for too many questions of test failed: {', '.join(outcome['failed_on_test'])}")
+    return [*said, str(outcome["sentence"])] if outcome.get("sentence") else said
 
 
 def show_status(snapshot: Snapshot) -> None:
@@ -184,12 +163,16 @@ def show_status(snapshot: Snapshot) -> None:
     if front:
         rows = best_rows([one for one in snapshot.trials if one.number in front], objectives, len(front))
         show_table(f"front of {', '.join(found['objectives'])}", rows)
-    for line in (best_line(found), left_line(found), found["sentence"], *_budget(found), cost_line(snapshot)):
+    limits = {name: one for name, one in found["spent"].items() if isinstance(one, dict) and one["limit"] is not None}
+    budget = ", ".join(f"{one['made']:g} of {one['limit']:g} {name}" for name, one in limits.items())
+    for line in (_best(found), _left(found), found["sentence"], budget and f"budget: {budget}", _cost(snapshot)):
         if line:
             say(line)
 
 
-def _budget(found: Mapping[str, Any]) -> list[str]:
-    limits = {name: one for name, one in found["spent"].items() if isinstance(one, dict) and one["limit"] is not None}
-    said = [f"{one['made']:g} of {one['limit']:g} {name}" for name, one in limits.items()]
-    return [f"budget: {', '.join(said)}"] if said else []
+def _cost(snapshot: Snapshot) -> str:
+    """What the study cost over all its workers and runs."""
+    spent = snapshot.spent
+    dollars = f"; {spent.dollars:.4f} US dollars estimated" if spent.dollars else ""
+    calls = f"LM calls: {spent.calls} made, {spent.saved} saved"
+    return f"{calls}; {spent.tokens} tokens; {spent.minutes:.1f} minutes{dollars}"

@@ -9,11 +9,11 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from querywright.cli.options import Flag, Json
+from querywright.cli import options as opt
 from querywright.cli.show import out, print_json, say
 
 
-def techniques(*, as_json: Json = False, markdown: Flag = False) -> None:
+def techniques(*, as_json: opt.Json = False, markdown: opt.Flag = False) -> None:
     """List the techniques with source, LM stages, searches and knobs.
 
     Example: querywright techniques

@@ -1,25 +1,34 @@
-"""``querywright traffic``: what was recorded, and what can be made of it."""
+"""``querywright traffic`` and ``querywright drift``: what was recorded, what can be made of it, and what it shows."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Any
 
+from cyclopts import Parameter
+
+from querywright.cli import options as opt
 from querywright.cli.checks import check_file
-from querywright.cli.options import File, Json, OutFile, make_app
-from querywright.cli.show import note, print_json, say
+from querywright.cli.show import emit, note, progress, say, show_table
 from querywright.errors import InputError
 
 if TYPE_CHECKING:
+    from querywright.models.usage import Cost
+    from querywright.optimize.artifacts.loaded import LoadedProgram
     from querywright.optimize.artifacts.watchers import Exchange
+    from querywright.watching.drift import Drift
+    from querywright.watching.measures import Measure
 
+DRIFTED = 1
+"""Exit status where drift is shown."""
 SHOWN_PROBLEMS = 5
 
-traffic_app = make_app("traffic", "Make use of recorded traffic.")
+traffic_app = opt.make_app("traffic", "Make use of recorded traffic.")
 
 
 @traffic_app.command(name="questions")
-def traffic_questions(traffic: Path, /, *, labels: File, out: OutFile, as_json: Json = False) -> None:
+def traffic_questions(traffic: Path, /, *, labels: opt.File, out: opt.OutFile, as_json: opt.Json = False) -> None:
     """Make a file of questions from recorded traffic and labels; compile, evaluate and study take it as it is.
 
     Example: querywright traffic questions traffic.jsonl --labels labels.csv --out questions.jsonl
@@ -35,12 +44,9 @@ def traffic_questions(traffic: Path, /, *, labels: File, out: OutFile, as_json: 
     check_file(out, "--out")
     if out.suffix not in {".jsonl", ".ndjson"}:
         raise InputError(f"questions are written as JSON lines; name {out.name!r} with the ending .jsonl")
-    found = labelled_questions(recorded(traffic), labels)
-    for line in found.left_out[: None if as_json else SHOWN_PROBLEMS]:
-        if not as_json:
-            note(f"left out: {line}", style="yellow")
-    if len(found.left_out) > SHOWN_PROBLEMS and not as_json:
-        note(f"... and {len(found.left_out) - SHOWN_PROBLEMS} more", style="yellow")
+    found = labelled_questions(_recorded(traffic), labels)
+    if not as_json:
+        _tell("left out: ", found.left_out)
     if not found.questions:
         raise InputError(f"no label of {labels.name!r} makes a question; nothing was written")
     write_questions(out, found.questions)
@@ -52,16 +58,79 @@ def traffic_questions(traffic: Path, /, *, labels: File, out: OutFile, as_json: 
         "merged": found.merged,
         "left_out": list(found.left_out),
     }
-    if as_json:
-        print_json(summary)
+    emit(as_json, summary, lambda: say(
+        f"{out.name}: {len(found.questions)} questions from {found.labels} labels ({found.merged} of a question "
+        f"that had one), {summary['with_answer']} with an answer, {summary['with_evidence']} with evidence"
+    ))  # fmt: skip
+
+
+def drift_command(
+    traffic: Path,
+    /,
+    *,
+    artifact: opt.Folder,
+    against: Annotated[str, Parameter(metavar="QUESTIONS")],
+    retrieval_only: opt.Flag = False,
+    data: opt.DataOptions = opt.DataOptions(),
+    lm: opt.LMOptions = opt.LMOptions(),
+    helpers: opt.Helpers = opt.Helpers(),
+    run: opt.Threads = opt.Threads(),
+    output: opt.Output = opt.Output(),
+) -> int:
+    """Compare recorded traffic with the questions that a program was compiled on, and say when to compile again.
+
+    Exit status: 0 nothing shown, or too few questions to tell; 1 drift shown; 2 wrong input; 3 stopped.
+
+    Example: querywright drift traffic.jsonl --artifact artifacts/mine --against questions.jsonl
+
+    Args:
+        traffic: The file that a JsonLines watcher wrote.
+        artifact: The program that was asked.
+        against: What it was compiled on, as compile takes it, asked now; or a file of earlier traffic.
+        retrieval_only: Ask no reader; what it would say is not compared.
+    """
+    from querywright.optimize.artifacts.files import read_artifact
+    from querywright.optimize.artifacts.load import check_rewriter_for, load
+    from querywright.optimize.artifacts.rewriters import find_rewriter
+    from querywright.watching.drift import distinct, find_drift, too_few
+    from querywright.watching.traffic import is_traffic
+
+    manifest = read_artifact(artifact).manifest
+    ours = _of(traffic, manifest.id)
+    theirs: list[Exchange] | None = None
+    asked: list[Any] = []
+    if is_traffic(against):
+        if retrieval_only or data != opt.DataOptions():
+            raise InputError(
+                "--retrieval-only, --column, --limit and --split are of questions, but "
+                f"{Path(against).name!r} is recorded traffic; leave them out"
+            )
+        theirs = _of(Path(against), manifest.id)
     else:
-        say(
-            f"{out.name}: {len(found.questions)} questions from {found.labels} labels ({found.merged} of a question "
-            f"that had one), {summary['with_answer']} with an answer, {summary['with_evidence']} with evidence"
-        )
+        asked = data.questions(against, options=manifest.reader == "multiple_choice")
+    few = too_few(len(distinct(ours)), len(asked if theirs is None else distinct(theirs)))
+    if few:  # then nothing is spent on the reference
+        emit(output.as_json, {"verdict": "too_few", "sentence": few}, lambda: say(few, style="bold"))
+        return 0
+    check_rewriter_for(manifest, helpers.rewriter)
+    workspace = None if lm == opt.LMOptions() else lm.instead_of(manifest.lm).open(output.home)
+    writer: Any = helpers.rewriter
+    if workspace is not None and manifest.rewriter is not None:  # one limit for what writes and what reads
+        writer = workspace.rewriter(helpers.rewriter or find_rewriter(manifest.rewriter, output.home))
+    given = None if workspace is None else workspace.lm
+    program = load(artifact, lm=given, reranker=helpers.reranker, rewriter=writer, home=output.home)
+    cost = None
+    if theirs is None:
+        reads = not retrieval_only and any(one.answer is not None for one in ours)
+        theirs, cost = _asked_now(program, asked, reads=reads, threads=run.threads)
+    found = find_drift(ours, theirs, embed=getattr(program.program.technique.retriever, "embed", None))
+    emit(output.as_json, found.to_json(), lambda: _show(found, traffic.name, Path(against).name))
+    if cost is not None:
+        note(f"the reference was asked now: LM calls: {cost.calls} made, {cost.saved} saved")
+    return DRIFTED if found.verdict == "drift" else 0
 
 
-def recorded(path: Path) -> list[Exchange]:
+def _recorded(path: Path) -> list[Exchange]:
     """Recorded traffic; lines that cannot be read are told and left out."""
     from querywright.watching.traffic import read_traffic
 
@@ -69,6 +138,70 @@ def recorded(path: Path) -> list[Exchange]:
     found = read_traffic(path, problems=problems)
     if problems:
         note(f"{path.name}: {len(problems)} lines cannot be read and are left out", style="yellow")
-        for line in problems[:SHOWN_PROBLEMS]:
-            note(f"  {line}", style="yellow")
+        _tell("  ", problems)
     return found
+
+
+def _tell(head: str, lines: Sequence[str]) -> None:
+    more = [f"... and {len(lines) - SHOWN_PROBLEMS} more"] if len(lines) > SHOWN_PROBLEMS else []
+    for line in [*(f"{head}{one}" for one in lines[:SHOWN_PROBLEMS]), *more]:
+        note(line, style="yellow")
+
+
+def _of(path: Path, artifact: str) -> list[Exchange]:
+    """The recorded traffic of one artifact."""
+    traffic = _recorded(path)
+    found = [one for one in traffic if one.artifact == artifact]
+    others = sorted({one.artifact for one in traffic} - {artifact})
+    if not found:
+        whose = f"of {', '.join(others[:3])}" if others else "empty"
+        raise InputError(
+            f"{path.name}: the traffic is {whose}, and holds no question that the artifact {artifact} was asked"
+        )
+    if others:
+        note(f"{path.name}: {len(traffic) - len(found)} requests of other artifacts are left out")
+    return found
+
+
+def _asked_now(
+    program: LoadedProgram, questions: Sequence[Any], *, reads: bool, threads: int
+) -> tuple[list[Exchange], Cost]:
+    from querywright.models.usage import metered
+    from querywright.watching.drift import recorded_now
+
+    ask = program if reads else program.retrieve
+    with metered() as meter, progress() as update:
+        found = recorded_now(ask, questions, artifact=program.id, threads=threads, progress=update)
+    return found, meter.total
+
+
+def _show(found: Drift, traffic: str, against: str) -> None:
+    show_table(
+        f"{traffic}: {found.requests} requests, {found.questions} distinct questions; against {against}: "
+        f"{found.reference}",
+        [_row(one) for one in found.measures],
+        notes=[
+            "each question counts once, as it went last; difference with its 95 % interval; p Holm-corrected",
+            *(f"{one.name} is not tested: {one.note}" for one in found.measures if one.note),
+        ],
+    )
+    say(found.sentence, style="bold red" if found.verdict == "drift" else "bold")
+
+
+def _row(one: Measure) -> dict[str, str]:
+    def told(value: float, sign: str = "", *, share: bool = one.kind == "share") -> str:
+        if value != value:
+            return "-"
+        return f"{100 * value:{sign}.1f} %" if share else f"{value:{sign}.3f}"
+
+    return {
+        "measure": one.name,
+        "traffic": told(one.value),
+        "n": str(one.n),
+        "reference": told(one.reference),
+        "reference n": str(one.n_reference),
+        "difference": told(one.difference, "+"),
+        "95 %": "-" if one.low != one.low else f"{told(one.low, '+')} to {told(one.high, '+')}",
+        "effect": told(one.effect, "+", share=False),
+        "p": told(one.p_holm, share=False),
+    }
