@@ -13,8 +13,7 @@ from querywright.data.types import Passage, Question
 from querywright.errors import InputError
 from querywright.files import write_file
 from querywright.metrics.dspy_metrics import Metric
-from querywright.optimize.decisions import Decisions, decisions
-from querywright.optimize.diagnosis import Diagnosis, diagnose
+from querywright.optimize.diagnosis import Decisions, Diagnosis, decisions, diagnose
 from querywright.optimize.evaluate import DEFAULT_METRICS, Evaluation, Progress, evaluate
 from querywright.optimize.references import References, held_by
 from querywright.optimize.results import Comparison
@@ -176,48 +175,26 @@ def compare(
     }
     rivals = tuple(found[name] for name in arms)
     retrievers = {name: one.technique.retriever for name, one in arms.items() if one.technique.retriever is not None}
-    diagnosis, decided = _looked_into(rivals, questions, found, baseline, beside, retrievers)
+    diagnosis, decided = None, tuple[Decisions, ...]()
+    labelled = {key for question in questions for key in question.evidence}
+    metric = next((name for name in RIGHT if all(name in one.metrics for one in rivals)), None)
+    if metric is not None and retrievers and labelled:
+        searching = [one for one in rivals if one.name in retrievers]
+        closed, oracle = (
+            {arm: found[name] for arm, name in names.items()} for names in (beside.closed_book, beside.oracle)
+        )
+        held = {name: held_by(one, labelled) for name, one in retrievers.items()}
+        indexed = {name: labelled if passages is None else set(passages) for name, passages in held.items()}
+        diagnosis = diagnose(searching, questions, indexed, metric=metric, closed_book=closed, oracle=oracle)
+        decided = decisions(searching, questions, baseline=found[baseline], closed_book=closed, metric=metric)
+    shown = {key for one in found.values() for row in one.rows for key in row.passages} | labelled
     return Compared(
         rivals,
         baseline,
         tuple(against(rivals, baseline)),
         tuple(found[name] for name in beside.programs),
         tuple(questions),
-        _passages([*found.values()], questions, [*dict.fromkeys(retrievers.values())]),
+        {key: one for each in dict.fromkeys(retrievers.values()) for key, one in (held_by(each, shown) or {}).items()},
         diagnosis,
         decided,
     )
-
-
-def _looked_into(
-    arms: Sequence[Evaluation],
-    questions: Sequence[Question],
-    found: Mapping[str, Evaluation],
-    baseline: str,
-    beside: References,
-    retrievers: Mapping[str, Any],
-) -> tuple[Diagnosis | None, tuple[Decisions, ...]]:
-    """Where answers are lost, and what passages did to the decisions, where answers are read and evidence labelled."""
-    labelled = {key for question in questions for key in question.evidence}
-    metric = next((name for name in RIGHT if all(name in one.metrics for one in arms)), None)
-    searching = [one for one in arms if one.name in retrievers]
-    if metric is None or not searching or not labelled:
-        return None, ()
-    closed_book, oracle = (
-        {arm: found[name] for arm, name in names.items()} for names in (beside.closed_book, beside.oracle)
-    )
-    held = {name: held_by(one, labelled) for name, one in retrievers.items()}
-    indexed = {name: labelled if passages is None else set(passages) for name, passages in held.items()}
-    return (
-        diagnose(searching, questions, indexed, metric=metric, closed_book=closed_book, oracle=oracle),
-        decisions(searching, questions, baseline=found[baseline], closed_book=closed_book, metric=metric),
-    )
-
-
-def _passages(
-    found: Sequence[Evaluation], questions: Sequence[Question], retrievers: Sequence[Any]
-) -> dict[str, Passage]:
-    """The passages that some arm gave its reader, and the labelled ones."""
-    wanted = dict.fromkeys(key for one in found for row in one.rows for key in row.passages)
-    wanted |= dict.fromkeys(key for question in questions for key in question.evidence)
-    return {key: passage for one in retrievers for key, passage in (held_by(one, wanted) or {}).items()}

@@ -1,20 +1,28 @@
-"""Where answers are lost: between index and search, between search and cut, or in the reader."""
+"""Where answers are lost, between index and search, search and cut, or in the reader; and what passages did to them."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
-from querywright.data.types import Question
+from querywright.data.types import Label, Question
 from querywright.errors import InputError
 from querywright.metrics.answers import extract_option
+from querywright.metrics.decisions import (
+    AccuracyGivenLabel,
+    Flips,
+    LabelShares,
+    accuracy_by_label,
+    flips,
+    label_shares,
+)
 from querywright.metrics.tokens import answer_tokens
-from querywright.metrics.usefulness import helpful_ids
-from querywright.optimize.evaluate import Evaluation, Row
+from querywright.metrics.usefulness import helpful_ids, passage_labels
+from querywright.optimize.evaluate import Evaluation, Row, finite, mean_json
 
 TELLING = 10
 """Questions that a report shows."""
@@ -84,11 +92,9 @@ class Diagnosis:
     def alone(self) -> list[tuple[str, int, int]]:
         """Closed book and oracle, where they were asked: name, questions the reader has right, questions scored."""
         first = next(iter(self.arms.values()), ())
-        known = {
-            "closed book": [lost.closed_book for lost in first if lost.closed_book is not None],
-            "oracle": [lost.oracle for lost in first if lost.oracle is not None],
-        }
-        return [(name, right.count(True), len(right)) for name, right in known.items() if right]
+        known = {"closed book": [one.closed_book for one in first], "oracle": [one.oracle for one in first]}
+        scored = {name: [right for right in found if right is not None] for name, found in known.items()}
+        return [(name, right.count(True), len(right)) for name, right in scored.items() if right]
 
     def to_json(self) -> dict[str, Any]:
         """The diagnosis as a JSON object."""
@@ -139,7 +145,20 @@ def diagnose(
             )
             for question, row, bare, best in zip(questions, arm.rows, without, perfect, strict=True)
         )
-    return Diagnosis(metric, sum(question.jointly for question in questions), lost, _telling(ids, lost))
+
+    def weight(place: int) -> tuple[int, int, int]:
+        """Arms differ and the deciding passages would have helped; how far they differ; the passages would have."""
+        here = [one[place] for one in lost.values()]
+        known = [one.stage is Stage.RIGHT for one in here if one.stage is not Stage.UNKNOWN]
+        split = min(known.count(True), known.count(False))
+        helped = any(one.oracle and not one.closed_book for one in here)
+        return int(bool(split) and helped), split, int(helped and False in known)
+
+    weights = {place: weight(place) for place in range(len(ids))}
+    telling = sorted((place for place in weights if any(weights[place])), key=weights.__getitem__, reverse=True)
+    return Diagnosis(
+        metric, sum(question.jointly for question in questions), lost, tuple(ids[place] for place in telling[:TELLING])
+    )
 
 
 def lost_rows(diagnosis: Diagnosis) -> list[dict[str, str]]:
@@ -155,14 +174,9 @@ def _right(row: Row | None, metric: str) -> bool | None:
 
 
 def _stage(row: Row, question: Question, indexed: Collection[str], metric: str, without: Row | None) -> Stage:
-    right = _right(row, metric)
-    helpful = set(helpful_ids(question.evidence))
-    if right is None:
-        return Stage.UNKNOWN
-    if right:
-        return Stage.RIGHT
-    if not helpful:
-        return Stage.UNKNOWN
+    right, helpful = _right(row, metric), set(helpful_ids(question.evidence))
+    if right or right is None or not helpful:
+        return Stage.RIGHT if right else Stage.UNKNOWN
 
     def reached(ids: Collection[str]) -> bool:
         return helpful <= set(ids) if question.jointly else not helpful.isdisjoint(ids)
@@ -188,15 +202,96 @@ def _same_answer(one: str | None, other: str | None, question: Question) -> bool
     return first == second
 
 
-def _telling(ids: Sequence[str], lost: Mapping[str, Sequence[Lost]]) -> tuple[str, ...]:
-    """The questions on which arms differ, those first that the deciding passages would have answered."""
+@dataclass(frozen=True, slots=True)
+class Decisions:
+    """One arm's part in the decisions.
 
-    def weight(place: int) -> tuple[int, int, int]:
-        here = [one[place] for one in lost.values()]
-        known = [one.stage is Stage.RIGHT for one in here if one.stage is not Stage.UNKNOWN]
-        split = min(known.count(True), known.count(False))
-        helped = any(one.oracle and not one.closed_book for one in here)
-        return (-int(bool(split) and helped), -split, -int(helped and False in known))
+    Args:
+        arm: Its name.
+        turned: Answers that turned against another arm, by that arm's name.
+        by_label: Accuracy by the label of what was found, beside closed book on the same questions; empty where
+            closed book was not asked.
+        shares: Labels of all its passages.
+    """
 
-    order = sorted(range(len(ids)), key=lambda place: (weight(place), place))
-    return tuple(ids[place] for place in order[:TELLING] if weight(place) != (0, 0, 0))
+    arm: str
+    turned: Mapping[str, Flips]
+    by_label: Mapping[Label, AccuracyGivenLabel]
+    shares: LabelShares
+
+    def to_json(self) -> dict[str, Any]:
+        """The decisions as a JSON object; NaN becomes null."""
+        return {
+            "arm": self.arm,
+            "turned": {name: asdict(one) for name, one in self.turned.items()},
+            "accuracy_by_label": {
+                str(label): {"n": one.n, "unscored": one.unscored}
+                | {"arm": mean_json(one.arm), "closed_book": mean_json(one.other)}
+                for label, one in self.by_label.items()
+            },
+            "passages": {
+                "n": self.shares.n,
+                "shares": {str(label): finite(share) for label, share in self.shares.shares.items()},
+            },
+        }
+
+
+def decisions(
+    arms: Sequence[Evaluation],
+    questions: Sequence[Question],
+    *,
+    baseline: Evaluation,
+    closed_book: Mapping[str, Evaluation],
+    metric: str = "accuracy",
+) -> tuple[Decisions, ...]:
+    """What each arm's passages did to the decisions.
+
+    Args:
+        arms: Results of programs that search and read, on these questions.
+        questions: What was asked, with labelled evidence.
+        baseline: Answers that turned are counted against it,
+        closed_book: and, by arm, against its reader without passages, where that was asked.
+        metric: Says which answers are right: 1.0, 0.0 or NaN. Default accuracy.
+    """
+
+    def scores(arm: Evaluation) -> dict[str, float]:
+        return dict(zip([row.id for row in arm.rows], arm.values(metric), strict=True))
+
+    labelled = {question.id: question for question in questions if question.evidence}
+    found = []
+    for arm in arms:
+        without = closed_book.get(arm.name)
+        others = [one for one in (without, baseline) if one is not None and metric in one.metrics]
+        labels = {row.id: row.label for row in arm.rows}
+        shown = {
+            row.id: passage_labels(row.passages, asked.evidence, jointly=asked.jointly)
+            for row in arm.rows
+            if (asked := labelled.get(row.id)) is not None
+        }
+        turned = {other.name: flips(scores(arm), scores(other)) for other in others if other.name != arm.name}
+        by_label = {} if without is None else accuracy_by_label(scores(arm), labels, scores(without))
+        found.append(Decisions(arm.name, turned, by_label, label_shares(shown)))
+    return tuple(found)
+
+
+def decision_rows(decided: Sequence[Decisions]) -> list[dict[str, str]]:
+    """One row an arm for people to read.
+
+    Accuracy by label stands before closed book's on the same questions, in per cent; answers turned are right to wrong,
+    then wrong to right.
+    """
+    others = list(dict.fromkeys(name for one in decided for name in one.turned))
+    rows = []
+    for one in decided:
+        row = {"arm": one.arm}
+        for name in others:
+            turned = one.turned.get(name)
+            told = "-" if turned is None else f"{turned.right_to_wrong} / {turned.wrong_to_right}"
+            row[f"right to wrong / wrong to right, {name}"] = told
+        for label, given in one.by_label.items():
+            told = f"{100 * given.arm.value:.0f} / {100 * given.other.value:.0f} of {given.n}" if given.n else "-"
+            row[f"accuracy / closed book where {label}"] = told
+        for label, share in one.shares.shares.items():
+            row[f"passages {label}"] = "-" if math.isnan(share) else f"{100 * share:.0f} %"
+        rows.append(row)
+    return rows

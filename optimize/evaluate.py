@@ -19,10 +19,8 @@ from querywright.metrics.statistics import Mean, PairedTest, mean_with_interval,
 from querywright.metrics.usefulness import usefulness
 from querywright.models.usage import Cost, Ledger, metered
 from querywright.optimize.dspy_context import asking as asking
-from querywright.optimize.failures import Failures
-from querywright.optimize.pool import bounded_map
+from querywright.optimize.failures import Failures, failure_kind
 from querywright.programs.rag import RAG
-from querywright.programs.steps import Record
 
 if TYPE_CHECKING:
     import pandas
@@ -31,8 +29,6 @@ DEFAULT_METRICS: Mapping[str, Metric] = {name: METRICS[name] for name in ("accur
 
 Progress = Callable[[str, int, int], None]
 """Called with what is being done, how much is done, and how much there is."""
-
-_IDS = ("passages", "found", "fallbacks")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +70,13 @@ class Row:
 
     def to_json(self) -> dict[str, Any]:
         """The row as a JSON object; NaN becomes null."""
-        data = {one.name: getattr(self, one.name) for one in fields(self)}
-        return data | {
+        return {
+            **{
+                one.name: list(value) if isinstance(value := getattr(self, one.name), tuple) else value
+                for one in fields(self)
+            },
             "scores": {name: finite(value) for name, value in self.scores.items()},
             "label": None if self.label is None else str(self.label),
-            "support": None if self.support is None else list(self.support),
-            **{name: list(data[name]) for name in _IDS},
             "queries": [{"role": role, "text": text} for role, text in self.queries],
             "seconds": round(self.seconds, 3),
             "cost": self.cost.to_json(),
@@ -91,12 +88,11 @@ class Row:
         changes = {
             "scores": {name: math.nan if value is None else value for name, value in data["scores"].items()},
             "label": None if data["label"] is None else Label(data["label"]),
-            "support": None if data["support"] is None else tuple(data["support"]),
-            **{name: tuple(data[name]) for name in _IDS},
             "queries": tuple((query["role"], query["text"]) for query in data["queries"]),
             "cost": Cost.from_json(data["cost"]),
         }
-        return cls(**{**data, **changes})
+        kept = {name: tuple(value) if isinstance(value, list) else value for name, value in data.items()}
+        return cls(**(kept | changes))
 
 
 def metrics_by_name(names: Sequence[str]) -> dict[str, Metric]:
@@ -158,6 +154,11 @@ class Evaluation:
     def cost(self) -> Cost:
         """LM calls and tokens of all questions."""
         return sum((row.cost for row in self.rows), Cost())
+
+    @property
+    def calls_a_question(self) -> float:
+        """LM calls that a question takes, made or saved."""
+        return self.cost.asked / max(1, len(self.rows))
 
     @property
     def failures(self) -> Counter[str]:
@@ -272,36 +273,44 @@ def evaluate(
         InputError: A question does not fit the program, or a value is out of range.
     """
     chosen = {n: m for n, m in metrics.items() if program.reader is not None or "reader" not in needs(n)}
-    allowed = Failures(name, len(questions), max_failures) if failures is None else failures
-    meters: dict[int, tuple[float, Ledger]] = {}
-    rows: dict[int, Row] = {}
+    failures = failures or Failures(name, len(questions), max_failures)
+    meters: dict[str, Ledger] = {}
+    took: dict[str, float] = {}
 
-    def ask(position: int) -> Row:
+    def ask(question: Question) -> Row:
         with metered() as meter:
-            meters[position] = (time.monotonic(), meter)
-            return _ask(program, questions[position], chosen, meter)
-
-    def on_done(position: int, result: Row | Exception) -> None:
-        if isinstance(result, Row):
-            rows[position] = result
-        else:
-            began, meter = meters[position]
-            rows[position] = Row(
-                id=questions[position].id,
-                scores=dict.fromkeys(chosen, math.nan),
-                seconds=time.monotonic() - began,
-                cost=meter.total,
-                failure=allowed.add(questions[position].id, result),
-                message=str(result)[:500],
-            )
-        if progress is not None:
-            progress(name, len(rows), len(questions))
+            began = time.monotonic()
+            meters[question.id] = meter
+            try:
+                return _ask(program, question, chosen, meter)
+            finally:
+                took[question.id] = time.monotonic() - began
 
     began = time.monotonic()
     with asking(lm):  # the threads work in copies of this context
-        bounded_map(ask, range(len(questions)), threads=threads, deadline=deadline, on_done=on_done)
-    ordered = tuple(rows[position] for position in range(len(questions)))
-    return Evaluation(name, ordered, time.monotonic() - began)
+        found = failures.map(
+            ask,
+            questions,
+            id_of=lambda question: question.id,
+            threads=threads,
+            deadline=deadline,
+            progress=progress,
+            name=name,
+        )
+    rows = tuple(
+        one
+        if isinstance(one, Row)
+        else Row(
+            id=question.id,
+            scores=dict.fromkeys(chosen, math.nan),
+            seconds=took.get(question.id, deadline or 0.0),
+            cost=meters[question.id].total,
+            failure=failure_kind(one),
+            message=str(one)[:500],
+        )
+        for question, one in zip(questions, found, strict=True)
+    )
+    return Evaluation(name, rows, time.monotonic() - began)
 
 
 def _ask(program: RAG, question: Question, metrics: Mapping[str, Metric], meter: Ledger) -> Row:
@@ -310,6 +319,7 @@ def _ask(program: RAG, question: Question, metrics: Mapping[str, Metric], meter:
     prediction = program(question=question.question, options=list(question.options))
     seconds, cost = time.monotonic() - began, meter.total  # what a metric asks a judge is not the program's
     ids = tuple(passage.id for passage in prediction.passages)
+    searches = [step.made for step in prediction.steps if step.kind == "search" and step.made is not None]
     judged = usefulness(ids, question.evidence, jointly=question.jointly) if question.evidence else None
     answer = prediction.answer
     return Row(
@@ -320,18 +330,12 @@ def _ask(program: RAG, question: Question, metrics: Mapping[str, Metric], meter:
         support=None if prediction.get("support") is None else tuple(prediction.support),
         invalid=bool(question.options) and answer is not None and is_invalid_choice(answer, question.options),
         passages=ids,
-        found=_found(prediction.steps),
+        found=tuple(dict.fromkeys(key for made in searches for ids in made.values() for key in ids)),
         queries=tuple((query.role, query.text) for query in prediction.queries),
         fallbacks=tuple(prediction.fallbacks),
         seconds=seconds,
         cost=cost,
     )
-
-
-def _found(steps: Sequence[Record]) -> tuple[str, ...]:
-    """Ids of all that the searches gave."""
-    searches = (step.made for step in steps if step.kind == "search" and step.made is not None)
-    return tuple(dict.fromkeys(key for made in searches for ids in made.values() for key in ids))
 
 
 def _score(name: str, metric: Metric, example: Any, prediction: Any) -> float:

@@ -90,8 +90,12 @@ class Failures:
         threads: int,
         deadline: float | None = None,
         progress: Progress | None = None,
+        name: str = "",
     ) -> list[R | Exception]:
-        """Apply ``work`` to every item as ``bounded_map`` does, each failure counted; it raises what ``add`` raises."""
+        """Apply ``work`` to every item as ``bounded_map`` does, each failure counted; it raises what ``add`` raises.
+
+        ``progress`` is told ``name``, by default that of the run.
+        """
         done = 0
 
         def on_done(position: int, result: R | Exception) -> None:
@@ -100,7 +104,7 @@ class Failures:
             if isinstance(result, Exception):
                 self.add(id_of(items[position]), result)
             if progress is not None:
-                progress(self._name, done, len(items))
+                progress(name or self._name, done, len(items))
 
         return bounded_map(work, items, threads=threads, deadline=deadline, on_done=on_done)
 

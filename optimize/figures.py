@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from querywright.metrics.statistics import Mean, p_value
+from querywright.metrics.statistics import p_value
 from querywright.optimize.comparison import Compared
 from querywright.optimize.diagnosis import Diagnosis, Stage
 from querywright.optimize.evaluate import Evaluation
-from querywright.optimize.results import Comparison
 from querywright.optimize.significance import ALPHA
 from querywright.optimize.tables import clean, percent
 
@@ -86,33 +85,101 @@ def means(compared: Compared, part: str = "") -> list[Figure]:
         compared: The arms.
         part: Stands at the end of the figures' ids, where a page shows several comparisons.
     """
-    return [_means(f"figure-mean-{place}{part}", metric, compared) for place, metric in enumerate(metrics_of(compared))]
+    figures = []
+    for place, metric in enumerate(metrics_of(compared)):
+        told = [(line, arm, arm.mean(metric)) for line, arm in enumerate(compared.arms)]
+        scored = [one for one in told if not math.isnan(one[2].value)]
+        whiskers = {
+            name: [0.0 if math.isnan(mean.low) else 100 * abs(mean.value - getattr(mean, end)) for *_, mean in scored]
+            for name, end in (("array", "high"), ("arrayminus", "low"))
+        }
+        data = dots(
+            [100 * mean.value for *_, mean in scored],
+            [line for line, *_ in scored],
+            [f"{arm.name}: {percent(mean)}" for _, arm, mean in scored],
+            mode="markers+text",
+            text=[f"{100 * mean.value:.1f}" for *_, mean in scored],
+            textposition="top center",
+            marker=_markers([arm for _, arm, _ in scored], compared.baseline),
+            error_x={"type": "data", "symmetric": False, "color": BASELINE, "thickness": 1.5, "width": 4, **whiskers},
+        )
+        labels = [
+            arm_label(line + 1, arm.name) + ("<br>(baseline)" if arm.name == compared.baseline else "")
+            for line, arm, _ in told
+        ]
+        base = compared.arm(compared.baseline).mean(metric).value
+        layout = lined(labels, "mean, %") | {"shapes": [] if math.isnan(base) else [across(100 * base)]}
+        figures.append(Figure(f"figure-mean-{place}{part}", metric, [data], layout))
+    return figures
 
 
 def differences(compared: Compared, part: str = "") -> list[Figure]:
     """Questions won and lost against the baseline, a figure a metric; see ``means``."""
-    by_metric = {
-        metric: [one for one in compared.comparisons if one.metric == metric] for metric in metrics_of(compared)
-    }
-    return [
-        _differences(f"figure-difference-{place}{part}", metric, comparisons, compared)
-        for place, (metric, comparisons) in enumerate(by_metric.items())
-        if comparisons
-    ]
+    numbers = {arm.name: number for number, arm in enumerate(compared.arms, 1)}
+    figures = []
+    for place, metric in enumerate(metrics_of(compared)):
+        held = [one for one in compared.comparisons if one.metric == metric]
+        if not held:
+            continue
+        wins, losses = [one.test.wins for one in held], [one.test.losses for one in held]
+        data = [
+            bars(
+                x,
+                colour,
+                [one.sentence for one in held],
+                text=[str(abs(count)) for count in x],
+                textposition="outside",
+                hovertemplate=f"{what}: %{{text}}<br>%{{customdata}}<extra></extra>",
+            )
+            for what, colour, x in (("losses", LOSS, [-count for count in losses]), ("wins", WIN, wins))
+        ]
+        p = [p_value(one.test.p_two_sided, ALPHA) if one.test.n else "nothing scored for both" for one in held]
+        facts = [f"{said}, ties {one.test.ties}" for said, one in zip(p, held, strict=True)]
+        labels = [
+            f'{arm_label(numbers[one.arm], one.arm)}<br><span style="font-size:11px">{fact}</span>'
+            for one, fact in zip(held, facts, strict=True)
+        ]
+        most = 1.25 * max(1, *wins, *losses)
+        layout: dict[str, Any] = {**lined(labels, "losses ◂   ▸ wins"), "barmode": "relative"}
+        layout["xaxis"] |= {"range": [-most, most], "showticklabels": False, "showgrid": False}
+        summary = "; ".join(
+            f"{one.arm}: wins {one.test.wins}, losses {one.test.losses}, {fact}"
+            for one, fact in zip(held, facts, strict=True)
+        )
+        figures.append(Figure(f"figure-difference-{place}{part}", metric, data, layout, summary))
+    return figures
 
 
 def costs(compared: Compared) -> list[Figure]:
-    """Score over LM calls a question, a figure a metric."""
-    return [_costs(f"figure-cost-{place}", metric, compared) for place, metric in enumerate(metrics_of(compared))]
+    """Score over LM calls a question, a figure a metric; arms at the same place are one point."""
+    figures = []
+    for place, metric in enumerate(metrics_of(compared)):
+        points: dict[tuple[float, float], list[tuple[int, Evaluation]]] = {}
+        for number, arm in enumerate(compared.arms, 1):
+            if not math.isnan(value := arm.mean(metric).value):
+                points.setdefault((arm.calls_a_question, 100 * value), []).append((number, arm))
+        found = sorted(points.items(), key=lambda one: one[0])
+        data = dots(
+            [x for (x, _), _ in found],
+            [y for (_, y), _ in found],
+            [
+                "; ".join(f"{number} {arm.name}: {x:.1f} calls, {percent(arm.mean(metric))}" for number, arm in arms)
+                for (x, _), arms in found
+            ],
+            mode="markers+text",
+            text=[", ".join(str(number) for number, _ in arms) for _, arms in found],
+            textposition=["middle left" if n % 2 else "middle right" for n in range(len(found))],
+            marker=_markers([arms[0][1] for _, arms in found], compared.baseline),
+        )
+        layout = plane("LM calls a question", "mean, %", 320)
+        layout["xaxis"]["rangemode"] = "tozero"
+        figures.append(Figure(f"figure-cost-{place}", metric, [data], layout))
+    return figures
 
 
-def stages(diagnosis: Diagnosis, labels: Sequence[str]) -> Figure:
-    """What became of the questions of each arm, with closed book and oracle as lines.
-
-    Args:
-        diagnosis: Where answers are lost.
-        labels: Of the arms, as ``arm_label`` makes them.
-    """
+def stages(compared: Compared, diagnosis: Diagnosis) -> Figure:
+    """What became of the questions of each arm, with closed book and oracle as lines."""
+    labels = [arm_label(number, one.name) for number, one in enumerate(compared.arms, 1) if one.name in diagnosis.arms]
     counts = {name: diagnosis.counts(name) for name in diagnosis.arms}
     asked = max((len(lost) for lost in diagnosis.arms.values()), default=0)
     look = {"textposition": "inside", "insidetextanchor": "middle", "textangle": 0}
@@ -185,89 +252,6 @@ def _plain(value: str) -> str:
     return "<br>".join(escape(line, quote=False) for line in textwrap.wrap(clean(value), 60))
 
 
-def _means(id: str, metric: str, compared: Compared) -> Figure:
-    means = [arm.mean(metric) for arm in compared.arms]
-    lines = [line for line, mean in enumerate(means) if not math.isnan(mean.value)]
-    scored = [means[line] for line in lines]
-    data = dots(
-        [100 * mean.value for mean in scored],
-        lines,
-        [f"{compared.arms[line].name}: {percent(means[line])}" for line in lines],
-        mode="markers+text",
-        text=[f"{100 * mean.value:.1f}" for mean in scored],
-        textposition="top center",
-        marker=_markers([compared.arms[line] for line in lines], compared.baseline),
-        error_x={
-            "type": "data",
-            "symmetric": False,
-            "color": BASELINE,
-            "thickness": 1.5,
-            "width": 4,
-            "array": [_whisker(mean, mean.high) for mean in scored],
-            "arrayminus": [_whisker(mean, mean.low) for mean in scored],
-        },
-    )
-    labels = [
-        arm_label(number, arm.name) + ("<br>(baseline)" if arm.name == compared.baseline else "")
-        for number, arm in enumerate(compared.arms, 1)
-    ]
-    base = compared.arm(compared.baseline).mean(metric).value
-    layout = lined(labels, "mean, %") | {"shapes": [] if math.isnan(base) else [across(100 * base)]}
-    return Figure(id, metric, [data], layout)
-
-
-def _differences(id: str, metric: str, comparisons: Sequence[Comparison], compared: Compared) -> Figure:
-    numbers = {arm.name: number for number, arm in enumerate(compared.arms, 1)}
-    wins, losses = ([getattr(one.test, what) for one in comparisons] for what in ("wins", "losses"))
-    data = [
-        bars(
-            x,
-            colour,
-            [one.sentence for one in comparisons],
-            text=[str(abs(count)) for count in x],
-            textposition="outside",
-            hovertemplate=f"{what}: %{{text}}<br>%{{customdata}}<extra></extra>",
-        )
-        for what, colour, x in (("losses", LOSS, [-count for count in losses]), ("wins", WIN, wins))
-    ]
-    facts = [f"{_p(one)}, ties {one.test.ties}" for one in comparisons]
-    labels = [
-        f'{arm_label(numbers[one.arm], one.arm)}<br><span style="font-size:11px">{fact}</span>'
-        for one, fact in zip(comparisons, facts, strict=True)
-    ]
-    most = 1.25 * max(1, *wins, *losses)
-    layout: dict[str, Any] = {**lined(labels, "losses ◂   ▸ wins"), "barmode": "relative"}
-    layout["xaxis"] |= {"range": [-most, most], "showticklabels": False, "showgrid": False}
-    summary = "; ".join(
-        f"{one.arm}: wins {one.test.wins}, losses {one.test.losses}, {fact}"
-        for one, fact in zip(comparisons, facts, strict=True)
-    )
-    return Figure(id, metric, data, layout, summary)
-
-
-def _costs(id: str, metric: str, compared: Compared) -> Figure:
-    points: dict[tuple[float, float], list[tuple[int, Evaluation, str]]] = {}
-    for number, arm in enumerate(compared.arms, 1):
-        mean = arm.mean(metric)
-        if not math.isnan(mean.value):
-            calls = arm.cost.asked / max(1, len(arm.rows))
-            said = f"{number} {arm.name}: {calls:.1f} calls, {percent(mean)}"
-            points.setdefault((calls, 100 * mean.value), []).append((number, arm, said))
-    found = sorted(points.items(), key=lambda one: one[0])
-    data = dots(
-        [x for (x, _), _ in found],
-        [y for (_, y), _ in found],
-        ["; ".join(said for _, _, said in arms) for _, arms in found],
-        mode="markers+text",
-        text=[", ".join(str(number) for number, _, _ in arms) for _, arms in found],
-        textposition=["middle left" if n % 2 else "middle right" for n in range(len(found))],
-        marker=_markers([arms[0][1] for _, arms in found], compared.baseline),
-    )
-    layout = plane("LM calls a question", "mean, %", 320)
-    layout["xaxis"]["rangemode"] = "tozero"
-    return Figure(id, metric, [data], layout)
-
-
 def _markers(arms: Sequence[Evaluation], baseline: str) -> dict[str, Any]:
     base = [arm.name == baseline for arm in arms]
     return {
@@ -275,12 +259,3 @@ def _markers(arms: Sequence[Evaluation], baseline: str) -> dict[str, Any]:
         "symbol": ["diamond" if one else "circle" for one in base],
         "color": [BASELINE if one else ARM for one in base],
     }
-
-
-def _whisker(mean: Mean, end: float) -> float:
-    """From the mean to an end of its interval, in per cent; 0 where there is no interval."""
-    return 0.0 if math.isnan(end) else 100 * abs(mean.value - end)
-
-
-def _p(one: Comparison) -> str:
-    return p_value(one.test.p_two_sided, ALPHA) if one.test.n else "nothing scored for both"

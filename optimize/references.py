@@ -40,26 +40,19 @@ class References:
         budget = {"max_passages": max((one.technique.max_passages for one in searching.values()), default=1)}
         programs: dict[str, RAG] = {}
         bare = {_reader(one): name for name, one in arms.items() if one.technique.NAME == "closed_book"}
-        perfect: dict[str, str] = {}
-        without: dict[str, str] = {}
-        best: dict[str, str] = {}
-        for arm, program in searching.items():
-            if program.reader is None:
-                continue
-            own = _reader(program)
-            whose = f", reader of {arm}" if bare and own not in bare else ""
-            if own not in bare:
+        perfect: dict[str, str | None] = {}
+        readers = {arm: _reader(one) for arm, one in searching.items() if one.reader is not None}
+        for arm, own in readers.items():
+            reader, whose = searching[arm].reader, f", reader of {arm}" if bare and own not in bare else ""
+            if reader is not None and own not in bare:
                 bare[own] = f"{CLOSED_BOOK}{whose}"
-                programs[bare[own]] = closed_book(program.reader)
-            without[arm] = bare[own]
+                programs[bare[own]] = closed_book(reader)
             if own not in perfect:
-                oracle = oracle_evidence(program.technique.retriever, questions, program.reader, budget)
-                if oracle is None:
-                    continue
-                perfect[own] = f"{ORACLE}{whose}"
-                programs[perfect[own]] = oracle
-            best[arm] = perfect[own]
-        return cls(programs, without, best)
+                oracle = oracle_evidence(searching[arm].technique.retriever, questions, reader, budget)
+                perfect[own] = None if oracle is None else f"{ORACLE}{whose}"
+                programs |= {} if oracle is None else {f"{ORACLE}{whose}": oracle}
+        best = {arm: name for arm, own in readers.items() if (name := perfect[own]) is not None}
+        return cls(programs, {arm: bare[own] for arm, own in readers.items()}, best)
 
 
 def closed_book(reader: Reader) -> RAG:

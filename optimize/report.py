@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,14 +16,14 @@ import jinja2
 from markupsafe import Markup
 
 from querywright.errors import InputError
+from querywright.metrics.dspy_metrics import needs
+from querywright.metrics.usefulness import helpful_ids, passage_labels
 from querywright.optimize import figures
-from querywright.optimize.browser import NO_QUESTIONS, browser
 from querywright.optimize.comparison import Compared
-from querywright.optimize.decisions import decision_rows
-from querywright.optimize.diagnosis import MEANING, Diagnosis, Stage
-from querywright.optimize.evaluate import Evaluation
+from querywright.optimize.diagnosis import MEANING, decision_rows
+from querywright.optimize.evaluate import Evaluation, Row
 from querywright.optimize.figures import STAGE_COLOURS, Figure
-from querywright.optimize.tables import clean, cut, percent, table_rows
+from querywright.optimize.tables import clean, cut, each_text, percent, table_rows
 
 POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; "
@@ -32,6 +33,8 @@ POLICY = (
 
 OF_THE_RUN = ("LM calls made", "seconds")
 """Columns that tell of one run on one machine; a run that was started again has others."""
+
+NO_QUESTIONS: Mapping[str, Any] = {"arms": [], "questions": []}
 
 _IN_SCRIPT = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
 
@@ -64,7 +67,7 @@ def page(
         facts: What it is about, by name.
         notes: What a reader should know before believing a number. Default nothing.
         figures: What is drawn, by the names that the template has for them.
-        data: Of the questions browser. Default no question.
+        data: The questions, as ``browser`` makes them. Default no question.
         context: What else the template shows.
     """
     from plotly.offline import get_plotlyjs
@@ -77,14 +80,7 @@ def page(
 def comparison_page(
     compared: Compared, *, title: str, facts: Mapping[str, str], notes: Sequence[str] = (), outcome: str = ""
 ) -> str:
-    """The page of a comparison; the same input gives the same text.
-
-    Args:
-        compared: The arms.
-        title: Heads the page.
-        facts: What was compared and how, such as the data, the LM and the command, by name.
-        notes: What a reader should know before believing a number. Default nothing.
-        outcome: What came of it, in a sentence. Default nothing.
+    """The page of a comparison, as ``Compared.report`` writes it; the same input gives the same text.
 
     Raises:
         InputError: An arm was not evaluated on the questions of the comparison.
@@ -94,20 +90,12 @@ def comparison_page(
         if ids and [row.id for row in arm.rows] != ids:
             raise InputError(f"{arm.name} was not evaluated on the questions of the report; give those it was asked")
     diagnosis = compared.diagnosis
-    known = [*compared.arm(compared.baseline).metrics, *figures.metrics_of(compared), "accuracy"]
-    metric = known[0] if diagnosis is None else diagnosis.metric
-    sentences: dict[str, list[str]] = {}
-    for one in compared.comparisons:
-        sentences.setdefault(one.metric, []).append(one.sentence)
-    drawn: dict[str, Sequence[Figure]] = {
-        "means": figures.means(compared),
-        "differences": figures.differences(compared),
-        "costs": figures.costs(compared),
-    }
-    lost = None if diagnosis is None else _lost(compared, diagnosis)
-    if diagnosis is not None and lost is not None:
-        labels = [figures.arm_label(number, name) for number, name in lost["arms"]]
-        drawn["stages"] = [figures.stages(diagnosis, labels)]
+    metrics = figures.metrics_of(compared)
+    metric = [*compared.arm(compared.baseline).metrics, *metrics, "accuracy"][0]
+    drawn = {name: getattr(figures, name)(compared) for name in ("means", "differences", "costs")}
+    if diagnosis is not None:
+        metric = diagnosis.metric
+        drawn["stages"] = [figures.stages(compared, diagnosis)]
     return page(
         "compare.html",
         title=title,
@@ -117,9 +105,15 @@ def comparison_page(
         data=browser(compared, metric),
         outcome=outcome.rstrip("."),
         baseline=compared.baseline,
-        sentences=list(sentences.values()),
+        sentences=[
+            [one.sentence for one in compared.comparisons if one.metric == name]
+            for name in dict.fromkeys(one.metric for one in compared.comparisons)
+        ],
         scores=score_rows(compared),
-        lost=lost,
+        diagnosis=diagnosis,
+        numbers={arm.name: number for number, arm in enumerate(compared.arms, 1)},
+        meaning=MEANING,
+        colours=STAGE_COLOURS,
         decided=decision_rows(compared.decisions),
         metric=metric,
     )
@@ -142,24 +136,49 @@ def score_rows(compared: Compared) -> list[dict[str, str]]:
     return rows
 
 
-def _lost(compared: Compared, diagnosis: Diagnosis) -> dict[str, Any]:
-    """Where answers are lost, as the page tells it."""
-    numbers = {arm.name: number for number, arm in enumerate(compared.arms, 1)}
-    places = {question.id: place for place, question in enumerate(compared.questions)}
-    counts = [diagnosis.counts(name) for name in diagnosis.arms]
-    return {
-        "metric": diagnosis.metric,
-        "jointly": diagnosis.jointly,
-        "n": max((len(lost) for lost in diagnosis.arms.values()), default=0),
-        "alone": [f"{name} {right} of {n}" for name, right, n in diagnosis.alone],
-        "arms": [(numbers[name], name) for name in diagnosis.arms],
-        "stages": [
-            {"name": stage, "colour": STAGE_COLOURS[stage], "meaning": MEANING[stage]}
-            | {"counts": [found[stage] for found in counts]}
-            for stage in Stage
-        ],
-        "telling": [places[key] for key in diagnosis.telling if key in places],
-    }
+def browser(compared: Compared, metric: str) -> dict[str, Any]:
+    """What each arm searched, found and answered, question by question, as the macro ``questions`` shows it.
+
+    Args:
+        compared: The arms, with the questions that they were asked.
+        metric: What questions are marked by.
+    """
+    lost = {} if compared.diagnosis is None else compared.diagnosis.arms
+    base = compared.arm(compared.baseline).values(metric)
+    told: dict[str, dict[str, Any]] = {}
+    for place, question in enumerate(compared.questions):
+        helpful, evidence = helpful_ids(question.evidence), question.evidence
+        arms: list[dict[str, Any]] = []
+        for arm in compared.arms:
+            row = arm.rows[place]
+            word, against = _mark(row, metric, base[place])
+            labels = passage_labels(row.passages, evidence, jointly=question.jointly) if evidence else row.passages
+            missed = [] if row.failure is not None else [key for key in helpful if key not in row.passages]
+            arms.append(
+                {"name": arm.name, "row": row, "word": word, "against": against, "missed": missed}
+                | {"labels": dict(zip(row.passages, labels, strict=True)) if evidence else {}}
+                | {"stage": str(lost[arm.name][place].stage) if arm.name in lost else ""}
+            )
+        shown = dict.fromkeys(key for one in arms for key in (*one["row"].passages, *helpful))
+        told[question.id] = {
+            "question": question,
+            "same": len({one["word"] for one in arms}) == 1,
+            "arms": arms,
+            "passages": {key: compared.passages.get(key) for key in shown},
+        }
+    return {"arms": [arm.name for arm in compared.arms], "questions": told}
+
+
+def _mark(row: Row, metric: str, base: float) -> tuple[str, str]:
+    """What is said of one arm and question: a word, and ``better`` or ``worse`` than the baseline, or nothing."""
+    value = row.scores.get(metric, math.nan)
+    if row.failure is not None or math.isnan(value):
+        return "failed" if row.failure is not None else "not scored", ""
+    lead = 0.0 if math.isnan(base) else round(value - base, 12)
+    against = "better" if lead > 0 else "worse" if lead < 0 else ""
+    if value in (0.0, 1.0):
+        return (("wrong", "right") if "reader" in needs(metric) else ("no", "yes"))[int(value)], against
+    return f"{value:.2f}", against
 
 
 @functools.cache
@@ -184,13 +203,5 @@ def _templates() -> jinja2.Environment:
 
 def _json(data: Any) -> Markup:
     """Data for a script element, which nothing in the data can end; ValueError where a number is NaN or infinite."""
-    written = json.dumps(_cleaned(data), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    written = json.dumps(each_text(data, clean), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return Markup(re.sub("[<>&\u2028\u2029]", lambda found: _IN_SCRIPT[found[0]], written))
-
-
-def _cleaned(data: Any) -> Any:
-    if isinstance(data, str):
-        return clean(data)
-    if isinstance(data, Mapping):
-        return {key: _cleaned(value) for key, value in data.items()}
-    return [_cleaned(one) for one in data] if isinstance(data, (list, tuple)) else data

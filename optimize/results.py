@@ -197,9 +197,7 @@ class Compiled:
             "failed_arms": dict(self.failed),
             "failed_prompts": dict(self.nothing),
             "dead_knobs": list(self.dead_knobs),
-            "corrected": None
-            if self.corrected is None
-            else dict(zip(("dev", "corrected"), self.corrected, strict=True)),
+            "corrected": self.corrected and dict(zip(("dev", "corrected"), self.corrected, strict=True)),
             "compiled": self.compiled.name,
             "reader_check": len(self.reader_check),
             "test": [evaluation.to_json() for evaluation in self.test],

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from querywright.data.types import Question
 from querywright.errors import InputError
 from querywright.files import write_file
 from querywright.metrics.statistics import Mean
-from querywright.optimize.evaluate import Evaluation, Row
+from querywright.optimize.evaluate import Evaluation
+
+if TYPE_CHECKING:
+    import pandas
+
+FORMS = (".parquet", ".csv", ".jsonl")
 
 _UNFIT = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 
@@ -51,19 +54,21 @@ def percent(mean: Mean) -> str:
 def table_rows(evaluations: Sequence[Evaluation]) -> list[dict[str, str]]:
     """One row an arm for people to read; the columns are those that some arm has a value for."""
     metrics = list(dict.fromkeys(name for one in evaluations for name in one.metrics))
-    rows = []
-    for one in evaluations:
-        row = {"arm": one.name, "n": str(len(one.rows))}
-        row.update({metric: percent(one.mean(metric)) if metric in one.metrics else "-" for metric in metrics})
-        row["LM calls / question"] = f"{one.cost.asked / max(1, len(one.rows)):.1f}"
-        row["LM calls made"] = str(one.cost.calls)
-        row["seconds"] = f"{one.seconds:.1f}"
-        row["p50 / p95 s"] = " / ".join(_number(one.latency(quantile), "{:.1f}") for quantile in (0.5, 0.95))
-        row["fallbacks"] = _number(100 * one.fallback_rate, "{:.0f} %")
-        row["invalid"] = _number(100 * one.invalid_rate, "{:.0f} %")
-        row["failed"] = ", ".join(f"{kind} {count}" for kind, count in one.failures.items()) or "0"
-        rows.append(row)
-    return rows
+    return [
+        {
+            "arm": one.name,
+            "n": str(len(one.rows)),
+            **{metric: percent(one.mean(metric)) for metric in metrics},
+            "LM calls / question": f"{one.calls_a_question:.1f}",
+            "LM calls made": str(one.cost.calls),
+            "seconds": f"{one.seconds:.1f}",
+            "p50 / p95 s": " / ".join(_number(one.latency(quantile), "{:.1f}") for quantile in (0.5, 0.95)),
+            "fallbacks": _number(100 * one.fallback_rate, "{:.0f} %"),
+            "invalid": _number(100 * one.invalid_rate, "{:.0f} %"),
+            "failed": ", ".join(f"{kind} {count}" for kind, count in one.failures.items()) or "0",
+        }
+        for one in evaluations
+    ]
 
 
 def _number(value: float, form: str) -> str:
@@ -85,24 +90,21 @@ def question_rows(arms: Sequence[Evaluation], questions: Sequence[Question] = ()
     """
     metrics = list(dict.fromkeys(name for arm in arms for row in arm.rows for name in row.scores))
     texts = {question.id: question.question for question in questions}
-    return [_held(_question_row(arm.name, row, texts, metrics)) for arm in arms for row in arm.rows]
-
-
-def _question_row(arm: str, row: Row, texts: Mapping[str, str], metrics: Sequence[str]) -> dict[str, Any]:
-    data = row.to_json()
-    scores, cost = data["scores"], row.cost
-    return {
-        "arm": arm,
-        "question_id": row.id,
-        **({"question": texts.get(row.id)} if texts else {}),
-        **{name: data[name] for name in ("label", "answer", "support", "invalid")},
-        **{name: scores.get(name) for name in metrics},
-        **{name: data[name] for name in ("passages", "found", "queries", "fallbacks")},
-        "lm_calls": cost.asked,
-        "tokens": cost.tokens + cost.saved_tokens,
-        "seconds": None if cost.saved else data["seconds"],
-        **{name: data[name] for name in ("failure", "message")},
-    }
+    rows = []
+    for arm in arms:
+        for row in arm.rows:
+            data, cost = each_text(row.to_json(), _storable), row.cost
+            rows.append(
+                {"arm": arm.name, "question_id": row.id}
+                | ({"question": each_text(texts.get(row.id), _storable)} if texts else {})
+                | {name: data[name] for name in ("label", "answer", "support", "invalid")}
+                | {name: data["scores"].get(name) for name in metrics}
+                | {name: data[name] for name in ("passages", "found", "queries", "fallbacks")}
+                | {"lm_calls": cost.asked, "tokens": cost.tokens + cost.saved_tokens}
+                | {"seconds": None if cost.saved else data["seconds"]}
+                | {name: data[name] for name in ("failure", "message")}
+            )
+    return rows
 
 
 def write_table(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -110,79 +112,53 @@ def write_table(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
     Args:
         path: The file; its suffix says which form: ``.parquet``, ``.csv`` or ``.jsonl``.
-        rows: Plain data by column.
+        rows: Plain data by column; NaN is written as nothing, half of a surrogate pair as ``?``.
 
     Raises:
         InputError: The suffix is another one, or the folder is not there.
     """
+    import pandas
+
     check_table(path)
-    columns = list(dict.fromkeys(name for row in rows for name in row)) or ["number"]
-    held = [{name: _held(row.get(name)) for name in columns} for row in rows]
-    write_file(path, _WRITERS[path.suffix.lower()](columns, held))
+    frame = pandas.DataFrame([each_text(row, _storable) for row in rows], dtype=object)
+    frame = frame.where(frame.notna(), None)
+    if path.suffix.lower() == ".parquet":
+        data: bytes | str = frame.apply(_one_type).to_parquet(index=False)
+    elif path.suffix.lower() == ".csv":
+        data = frame.map(lambda value: json.dumps(value) if isinstance(value, list) else value).to_csv(index=False)
+    else:
+        data = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in frame.to_dict("records"))
+    write_file(path, data)
 
 
 def check_table(path: Path) -> None:
-    """Raise when a table could not be written there: its suffix names no form, or there is no such folder.
+    """Raise when a table could not be written there.
 
     Raises:
-        InputError: It is so.
+        InputError: The suffix names no form, or there is no such folder.
     """
-    if path.suffix.lower() not in _WRITERS:
-        raise InputError(f"{path.name!r} says no form of table; end it in {', '.join(_WRITERS)}")
+    if path.suffix.lower() not in FORMS:
+        raise InputError(f"{path.name!r} says no form of table; end it in {', '.join(FORMS)}")
     if not path.absolute().parent.is_dir():
         raise InputError(f"there is no folder {str(path.parent)!r} for {path.name}; make it first")
 
 
-def _held(value: Any) -> Any:
-    """The value as every form can hold it: no NaN, no half of a surrogate pair."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
+def each_text(value: Any, change: Callable[[str], str]) -> Any:
+    """JSON data with every text changed; keys stay."""
     if isinstance(value, str):
-        return value.encode("utf-8", "replace").decode()
+        return change(value)
     if isinstance(value, Mapping):
-        return {key: _held(one) for key, one in value.items()}
-    return [_held(one) for one in value] if isinstance(value, (list, tuple)) else value
+        return {key: each_text(one, change) for key, one in value.items()}
+    return [each_text(one, change) for one in value] if isinstance(value, (list, tuple)) else value
 
 
-def _jsonl(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> bytes:
-    return b"".join(json.dumps(row, ensure_ascii=False).encode() + b"\n" for row in rows)
+def _storable(text: str) -> str:
+    return text.encode("utf-8", "replace").decode()
 
 
-def _csv(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> bytes:
-    text = io.StringIO(newline="")
-    writer = csv.writer(text)
-    writer.writerow(columns)
-    for row in rows:
-        writer.writerow([json.dumps(value) if isinstance(value, list) else value for value in row.values()])
-    return text.getvalue().encode()
-
-
-def _parquet(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> bytes:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    buffer = pa.BufferOutputStream()
-    pq.write_table(pa.table({name: _column([row[name] for row in rows]) for name in columns}), buffer)
-    data: bytes = buffer.getvalue().to_pybytes()
-    return data
-
-
-def _column(values: Sequence[Any]) -> Any:
-    """A column in one type: a knob of that name may be a number in one technique and a word in another."""
-    import pyarrow as pa
-
-    kinds = {type(value) for value in values if value is not None}
-    if kinds == {int, float}:
-        return pa.array([None if value is None else float(value) for value in values])
-    if len(kinds) > 1:
-        return pa.array([value if value is None or isinstance(value, str) else json.dumps(value) for value in values])
-    if kinds == {list} and not any(values):
-        return pa.array(values, pa.list_(pa.string()))
-    return pa.array(values)
-
-
-_WRITERS: Mapping[str, Callable[[Sequence[str], Sequence[Mapping[str, Any]]], bytes]] = {
-    ".parquet": _parquet,
-    ".csv": _csv,
-    ".jsonl": _jsonl,
-}
+def _one_type(column: pandas.Series[Any]) -> pandas.Series[Any]:
+    """A knob of one name may be a number in one technique and a word in another; then all are texts."""
+    kinds = {type(value) for value in column if value is not None}
+    if len(kinds) < 2 or kinds == {int, float}:
+        return column
+    return column.map(lambda value: value if value is None or isinstance(value, str) else json.dumps(value))

@@ -15,10 +15,9 @@ from querywright.files import write_file
 from querywright.models.usage import Cost
 from querywright.optimize import figures as comparison_figures
 from querywright.optimize.artifacts.diff import word_changes
-from querywright.optimize.browser import NO_QUESTIONS, browser
 from querywright.optimize.comparison import Compared
 from querywright.optimize.evaluate import finite
-from querywright.optimize.report import page, score_rows
+from querywright.optimize.report import NO_QUESTIONS, browser, page, score_rows
 from querywright.optimize.study import figures
 from querywright.optimize.study.importance import importances
 from querywright.optimize.study.objectives import Objective

@@ -246,7 +246,7 @@ class Page(HTMLParser):
         import plotly.graph_objects as go
 
         assert not {"img", "iframe", "link", "object", "embed", "form", "base"} & {tag for tag, _ in self.tags}
-        assert [name for name, _ in self.scripts] == ["report-data", "report-figures", None]
+        assert [name for name, _ in self.scripts] == ["report-figures", None]
         attributes = [(name, value) for _, attrs in self.tags for name, value in attrs.items()]
         assert not any(name.startswith("on") for name, _ in attributes)
         assert not any(name in ("src", "srcset", "action", "data", "poster") for name, _ in attributes)

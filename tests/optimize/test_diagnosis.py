@@ -7,7 +7,8 @@ import pytest
 
 from querywright.data.types import Label, Question
 from querywright.errors import InputError
-from querywright.optimize.diagnosis import MEANING, Stage, diagnose
+from querywright.metrics.decisions import Flips
+from querywright.optimize.diagnosis import MEANING, Stage, decisions, diagnose
 from querywright.optimize.evaluate import Evaluation, Row
 
 GOLD = {"g1": Label.ENTAILED, "g2": Label.USEFUL, "bad": Label.NOT_USEFUL}
@@ -103,3 +104,57 @@ def test_the_most_telling_questions_are_those_on_which_arms_differ_and_evidence_
 def test_an_arm_on_other_questions_is_refused():
     with pytest.raises(InputError, match="arm was not evaluated on the questions"):
         diagnose([arm(row(1.0, id="other"))], [asked()], {"arm": ()})
+
+
+QUESTIONS = [
+    Question("q0", "a?", answer="x", evidence={"g0": Label.ENTAILED}),
+    Question("q1", "b?", answer="x", evidence={"g1": Label.USEFUL}),
+    Question("q2", "c?", answer="x", evidence={"g2": Label.ENTAILED}),
+    Question("q3", "d?", answer="x"),
+]
+SCORES = {"closed book": (0, 1, 1, 1), "plain": (1, 1, 0, 0), "hyde": (1, 0, 0, math.nan)}
+FOUND = {
+    "plain": (("g0", "x"), ("y", "g1"), ("z",), ("w",)),
+    "hyde": (("g0",), ("x", "y"), ("z", "g2"), ()),
+}
+LABEL = {
+    "plain": (Label.ENTAILED, Label.USEFUL, Label.NOT_USEFUL, None),
+    "hyde": (Label.ENTAILED, Label.NOT_USEFUL, Label.ENTAILED, None),
+}
+
+
+def decided(name):
+    rows = [
+        Row(
+            f"q{n}",
+            {"accuracy": float(score)},
+            label=LABEL.get(name, (None,) * 4)[n],
+            passages=FOUND.get(name, ((),) * 4)[n],
+        )
+        for n, score in enumerate(SCORES[name])
+    ]
+    return Evaluation(name, tuple(rows), 1.0)
+
+
+def test_answers_turned_accuracy_by_label_and_shares():
+    plain, hyde = decisions(
+        [decided("plain"), decided("hyde")],
+        QUESTIONS,
+        baseline=decided("plain"),
+        closed_book=dict.fromkeys(("plain", "hyde"), decided("closed book")),
+    )
+
+    assert plain.turned == {"closed book": Flips(2, 1, 1, 0, 0)}
+    assert hyde.turned == {"closed book": Flips(2, 1, 0, 0, 1), "plain": Flips(1, 0, 1, 1, 1)}
+    entailed = hyde.by_label[Label.ENTAILED]
+    assert (entailed.n, entailed.arm.value, entailed.other.value) == (2, 0.5, 0.5)
+    assert math.isnan(hyde.by_label[Label.USEFUL].arm.value)
+    assert plain.by_label[Label.USEFUL].arm.value == plain.by_label[Label.USEFUL].other.value == 1.0
+    assert (plain.shares.n, plain.shares.questions) == (5, 3)  # q3 has no labelled evidence
+    assert plain.shares.shares == {Label.ENTAILED: 0.2, Label.USEFUL: 0.2, Label.NOT_USEFUL: 0.6}
+    told = hyde.to_json()
+    assert told["turned"]["plain"]["wrong_to_right"] == 0
+    assert told["accuracy_by_label"]["USEFUL"]["arm"]["value"] is None
+    assert told["passages"]["shares"]["ENTAILED"] == 0.4
+    (plain,) = decisions([decided("plain")], QUESTIONS, baseline=decided("plain"), closed_book={})
+    assert (plain.turned, plain.by_label) == ({}, {})

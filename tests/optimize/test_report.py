@@ -10,8 +10,7 @@ from querywright.data.types import Label, Passage, Question
 from querywright.errors import InputError
 from querywright.models.usage import Cost
 from querywright.optimize.comparison import Compared
-from querywright.optimize.decisions import decision_rows, decisions
-from querywright.optimize.diagnosis import MEANING, Stage, diagnose
+from querywright.optimize.diagnosis import MEANING, Stage, decision_rows, decisions, diagnose
 from querywright.optimize.evaluate import Evaluation, Row
 from querywright.optimize.report import comparison_page
 from querywright.optimize.significance import against
@@ -161,9 +160,9 @@ def test_the_diagnosis_is_drawn_explained_and_counted(full):
     assert [bar["x"] for bar in figure["data"]] == [counts for counts in expected.values() if any(counts)]
     assert [note["text"] for note in figure["layout"]["annotations"]] == ["closed book 0", "oracle 4"]
     assert "closed book 0 of 4; oracle 4 of 4" in full.text
-    told = [attrs["data-question"] for tag, attrs in full.tags if tag == "details" and "open" in attrs]
-    assert told == [key[1:] for key in diagnosed().telling]
-    assert told[:2] == ["0", "1"]  # the arms differ on these two
+    telling = full.parts["The most telling questions"]
+    assert diagnosed().telling[:2] == ("q0", "q1")  # the arms differ on these two
+    assert telling.index("Right answer: metformin q0") < telling.index("Right answer: </script>")
 
 
 def test_a_question_is_marked_in_signs_and_words(full):
@@ -179,41 +178,31 @@ def test_a_question_is_marked_in_signs_and_words(full):
 
 
 def test_what_stands_behind_a_question(full):
-    data = full.json("report-data")
-    ids = [passage["id"] for passage in data["passages"]]
-    assert sorted(ids) == ["gone", "lost", "p0", "p1", "p2", "p3"]
-    passages = dict(zip(ids, data["passages"], strict=True))
-    assert passages["gone"] == {"id": "gone"}
-    assert len(passages["p0"]["text"]) < 710
-    assert passages["p1"]["text"] == EVIL
-    first, second, third, last = data["questions"]
-    plain, better, worse = first["arms"]
-    assert plain["answer"] == "insulin"
-    assert plain["stage"] == "found but cut"
-    assert plain["queries"] == [["original", "Which drug?"]]
-    assert plain["passages"] == [[ids.index("p2"), "NOT_USEFUL"]]
-    assert plain["missed"] == [[ids.index("p0"), "ENTAILED", "found, then cut"]]
-    assert plain["found"] == 2
-    assert better["passages"] == [[ids.index("p0"), "ENTAILED"]]
-    assert "missed" not in better
-    assert worse["missed"][0][2] == "not found"
-    assert plain["scores"] == ["accuracy 0", "decision_useful 0", "token_f1 not scored"]
-    assert second["answers"] == [EVIL]
-    assert second["arms"][0]["calls"] == 4
-    assert third["answers"] == ["x", "y"]
-    assert third["arms"][0]["fallbacks"] == ["hypothesis"]
-    assert third["arms"][1]["invalid"] is True
-    assert third["arms"][1]["answer"] == "(empty)"
-    assert last["arms"][1]["failure"] == "parse"
-    assert last["arms"][1]["message"] == EVIL
-    assert "missed" not in last["arms"][1]
+    first, second, third, last = (" ".join(row[0].split()) for row in full.tables[2][1:])
+    assert first.startswith("Which drug? metformin insulin Right answer: metformin q0 plain ✗wrong found but cut insulin")
+    plain, better, worse = (part.partition("Passages p")[0] for part in first.split("✗wrong", 1)[1].split("LM calls")[1:])
+    assert "Queries original: Which drug? Passages, 1 of 2 found p2 NOT USEFUL" in plain
+    assert "Evidence missed p0 ENTAILED found, then cut" in plain
+    assert "Passages, 1 of 1 found p0 ENTAILED" in better
+    assert "Evidence missed" not in better
+    assert "Evidence missed p0 ENTAILED not found" in worse
+    assert "accuracy 0 · decision_useful 0 · token_f1 not scored · LM calls 0" in first
+    assert 100 < first.count("word") < 150  # of 1000
+    assert f"Right answer: {EVIL} q1" in second
+    assert "LM calls 4" in second
+    assert "gone The text of this passage is not at hand." in second
+    assert "Right answer: x; also accepted: y" in third
+    assert "fallbacks: hypothesis" in third
+    assert "(empty)" in third
+    assert "the answer names no option" in third
+    assert f"Failed (parse): {EVIL}" in last
+    assert "Right answer: not known" in last
 
 
 def test_no_text_of_the_data_becomes_markup_and_nothing_is_fetched(full):
     full.check()
     assert full.text.count(EVIL) >= 6
-    third = full.json("report-data")["questions"][2]
-    assert third["text"] == "a\ufffdb\ufffd[31m\u2028c\u2029d\ufffde"
+    assert "a\ufffdb\ufffd[31m\u2028c\u2029d\ufffde" in full.text
     assert "&lt;b&gt;better" in json.dumps(full.json("report-figures"))
     labels = [attrs["aria-label"] for _, attrs in full.tags if attrs.get("class") == "figure"]
     assert labels[0].startswith("accuracy. plain: 33.3 [6, 79] (1 unscored); ")
@@ -241,7 +230,7 @@ def test_without_a_reader_questions_are_marked_by_what_was_found(report):
         ["0.250.25", "0.50▲0.50, better than the baseline"],
         ["-not scored", "-not scored"],
     ]
-    assert "answer" not in page.json("report-data")["questions"][0]["arms"][0]
+    assert "q" not in {tag for tag, _ in page.tags}  # no answer is quoted
 
 
 def test_a_page_says_no_more_than_there_is(report):
@@ -250,7 +239,7 @@ def test_a_page_says_no_more_than_there_is(report):
     assert list(page.json("report-figures")) == ["figure-mean-0", "figure-mean-1", "figure-cost-0", "figure-cost-1"]
     assert "Where answers are lost" not in page.parts
     assert "What the passages did to the decisions" not in page.parts
-    assert "stage" not in page.json("report-data")["questions"][0]["arms"][0]
+    assert not any(attrs.get("class") == "stage" for _, attrs in page.tags)
     failed = Evaluation("plain", tuple(Row(f"q{n}", {"accuracy": NAN}, failure="lm") for n in range(4)), 0.0)
     page = report((failed,))
     assert page.json("report-figures") == {}

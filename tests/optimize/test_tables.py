@@ -14,33 +14,37 @@ from querywright.models.usage import Cost
 from querywright.optimize.evaluate import Evaluation, Row
 from querywright.optimize.tables import cut, percent, question_rows, table_rows, write_table
 
+NAN = math.nan
+
 
 @pytest.mark.parametrize(
     ("mean", "text"),
     [
         (Mean(0.5, 0.2541, 0.7459, 12, 0), "50.0 [25, 75]"),
         (Mean(1.0, 0.75, 1.0, 12, 3), "100.0 [75, 100] (3 unscored)"),
-        (Mean(0.3333, math.nan, math.nan, 1, 0), "33.3"),
-        (Mean(math.nan, math.nan, math.nan, 0, 9), "-"),
+        (Mean(0.3333, NAN, NAN, 1, 0), "33.3"),
+        (Mean(NAN, NAN, NAN, 0, 9), "-"),
     ],
 )
 def test_a_mean_in_per_cent(mean, text):
     assert percent(mean) == text
 
 
-def rows(*scores, **same):
-    return tuple(Row(f"q{n}", score, **same) for n, score in enumerate(scores))
+@pytest.mark.parametrize(
+    ("value", "limit", "shown"),
+    [("short", 5, "short"), ("one two three", 9, "one two …"), ("x" * 9, 4, "xxxx …"), (" " * 9, 4, "     …")],
+)
+def test_a_long_text_is_cut_between_words(value, limit, shown):
+    assert cut(value, limit) == shown
 
 
 def test_a_table_has_a_row_an_arm_and_the_columns_that_some_arm_has_a_value_for():
-    read = Evaluation(
-        "plain",
-        rows({"accuracy": 1.0, "f1": math.nan}, {"accuracy": 0.0, "f1": math.nan}, answer="x", cost=Cost(1, 2)),
-        1.24,
-    )
-    failed = Row("q1", {"decision_useful": math.nan}, failure="lm")
+    scores = ({"accuracy": 1.0, "f1": NAN}, {"accuracy": 0.0, "f1": NAN})
+    rows = tuple(Row(f"q{n}", one, answer="x", cost=Cost(1, 2)) for n, one in enumerate(scores))
+    failed = Row("q1", {"decision_useful": NAN}, failure="lm")
     found = Evaluation("found", (Row("q0", {"decision_useful": 1.0}, fallbacks=("hypothesis",)), failed), 0.0)
-    one, other = table_rows([read, found])
+    nothing = Evaluation("x", (failed,), 0.0)
+    one, other, none = table_rows([Evaluation("plain", rows, 1.24), found, nothing])
     assert one == {
         "arm": "plain",
         "n": "2",
@@ -58,58 +62,40 @@ def test_a_table_has_a_row_an_arm_and_the_columns_that_some_arm_has_a_value_for(
     assert other["accuracy"] == "-"
     assert other["decision_useful"].endswith("(1 unscored)")
     assert (other["fallbacks"], other["invalid"], other["failed"]) == ("100 %", "-", "lm 1")
-
-
-def test_a_table_of_nothing_scored():
-    failed = (Row("q0", {"accuracy": math.nan}, failure="bug"),)
-    (row,) = table_rows([Evaluation("x", failed, 0.0)])
-    assert (row["fallbacks"], row["invalid"], row["failed"], row["p50 / p95 s"]) == ("-", "-", "bug 1", "- / -")
+    assert (none["fallbacks"], none["invalid"], none["failed"], none["p50 / p95 s"]) == ("-", "-", "lm 1", "- / -")
     assert table_rows([]) == []
 
 
-def test_labels_of_an_evaluation_stand_in_its_summary():
-    scored = Evaluation("x", rows({"decision_useful": 1.0}, label=Label.USEFUL), 0.0)
-    assert scored.to_json()["labels"] == {"ENTAILED": 0.0, "USEFUL": 1.0, "NOT_USEFUL": 0.0}
-
-
-@pytest.mark.parametrize(
-    ("value", "limit", "shown"),
-    [("short", 5, "short"), ("one two three", 9, "one two …"), ("x" * 9, 4, "xxxx …"), (" " * 9, 4, "     …")],
-)
-def test_a_long_text_is_cut_between_words(value, limit, shown):
-    assert cut(value, limit) == shown
-
-
 def test_the_table_has_a_row_an_arm_and_question(tmp_path):
-    cost = Cost(calls=2, input_tokens=7, output_tokens=3)
     first = Row(
         "q0", {"accuracy": 1.0, "recall": 0.5}, Label.ENTAILED, "hi \ud83d", ("b",), passages=("a", "b"),
-        found=("a", "b", "c"), queries=(("original", "What?"),), seconds=0.5, cost=cost,
+        found=("a", "b", "c"), queries=(("original", "What?"),), seconds=0.5,
+        cost=Cost(calls=2, input_tokens=7, output_tokens=3),
     )  # fmt: skip
     rows = (
         first,
-        Row("q1", {"accuracy": math.nan, "recall": math.nan}, failure="lm", message="it broke", seconds=9.0),
+        Row("q1", {"accuracy": NAN, "recall": NAN}, failure="lm", message="it broke", seconds=9.0),
         Row("q2", {"accuracy": 0.0, "recall": 0.0}, answer="x", seconds=0.1, cost=Cost(saved=2, saved_tokens=11)),
     )
     arm = Evaluation("plain", rows, 1.0)
     questions = [Question(f"q{n}", f"What of {n}?") for n in range(3)]
     write_table(tmp_path / "rows.parquet", question_rows([arm], questions))
     table = pq.read_table(tmp_path / "rows.parquet").to_pylist()
-    assert [row["question_id"] for row in table] == ["q0", "q1", "q2"]
-    assert [row["question"] for row in table] == ["What of 0?", "What of 1?", "What of 2?"]
-    assert table[0]["answer"] == "hi ?"
-    assert table[0]["found"] == ["a", "b", "c"]
-    assert [row["support"] for row in table] == [["b"], None, None]
+    columns = {name: [row[name] for row in table] for name in table[0]}
+    assert columns["question_id"] == ["q0", "q1", "q2"]
+    assert columns["question"] == ["What of 0?", "What of 1?", "What of 2?"]
+    assert columns["answer"] == ["hi ?", None, "x"]
+    assert columns["found"] == [["a", "b", "c"], [], []]
+    assert columns["support"] == [["b"], None, None]
     assert table[0]["queries"] == [{"role": "original", "text": "What?"}]
-    assert [row["accuracy"] for row in table] == [1.0, None, 0.0]
-    assert [row["lm_calls"] for row in table] == [2, 0, 2]
-    assert [row["tokens"] for row in table] == [10, 0, 11]
-    assert [row["seconds"] for row in table] == [0.5, 9.0, None]
+    assert columns["accuracy"] == [1.0, None, 0.0]
+    assert columns["lm_calls"] == [2, 0, 2]
+    assert columns["tokens"] == [10, 0, 11]
+    assert columns["seconds"] == [0.5, 9.0, None]
     assert (table[1]["failure"], table[1]["message"]) == ("lm", "it broke")
-    assert {row["arm"] for row in table} == {"plain"}
 
     frame = arm.to_pandas()
-    assert list(frame.columns) == [name for name in table[0] if name != "question"]
+    assert list(frame.columns) == [name for name in columns if name != "question"]
     assert frame.groupby("arm")["accuracy"].mean()["plain"] == 0.5
     assert frame["passages"][0] == ["a", "b"]
     assert "50.0 [9, 91] (1 unscored)" in arm._repr_html_()
@@ -118,7 +104,7 @@ def test_the_table_has_a_row_an_arm_and_question(tmp_path):
 @pytest.mark.parametrize("suffix", ["parquet", "csv", "jsonl"])
 def test_columns_of_several_types_and_tables_of_nothing_are_written(tmp_path, suffix):
     path = tmp_path / f"rows.{suffix}"
-    rows = [{"x": 1, "y": 0.5, "z": []}, {"x": "a", "y": 1, "none": None}, {"x": True, "y": math.nan, "z": ["p"]}]
+    rows = [{"x": 1, "y": 0.5, "z": []}, {"x": "a", "y": 1, "none": None}, {"x": True, "y": NAN, "z": ["p"]}]
     write_table(path, rows)
     found = read(path)
     assert list(found[0]) == ["x", "y", "z", "none"]

@@ -228,8 +228,7 @@ class Bench:
 
     def show(self, source: str, compared: Compared, notes: Sequence[str], held: str = "") -> None:
         """Print tables and verdicts; where answers are lost, if closed book and oracle evidence tell it."""
-        from querywright.optimize.decisions import decision_rows
-        from querywright.optimize.diagnosis import MEANING, lost_rows
+        from querywright.optimize.diagnosis import MEANING, decision_rows, lost_rows
         from querywright.optimize.tables import table_rows
 
         show_table(
