@@ -82,8 +82,8 @@ def notebook() -> str:
 
 APPLICATIONS: dict[str, tuple[str, ...]] = {
     "What load gives": (
-        "optimize.artifacts.streaming.Event",
-        "optimize.artifacts.batch.Answered",
+        "optimize.artifacts.loaded.Event",
+        "optimize.artifacts.loaded.Answered",
         "optimize.artifacts.watchers.Exchange",
     ),
     "Artifacts in other hands": (

@@ -6,7 +6,6 @@ is not of the form that querywright writes is left out.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +14,21 @@ from pydantic import BaseModel, ConfigDict, JsonValue, TypeAdapter, ValidationEr
 from querywright.errors import TechniqueError
 from querywright.optimize.artifacts.files import Artifact, read_artifact
 from querywright.programs import technique_class
-from querywright.programs.hyperparameters import Value
 
-_SAID = ("verdict", "verdict_sentence", "sentence", "recommended", "compiled", "name")
-_SHOWN_ELSEWHERE = {*_SAID, "test", "comparisons", "arms", "arm"}
+FACTS = ("technique", "reader", "lm", "collection", "engine", "embedder", "reranker", "fingerprint", "created")
+"""What a manifest says in one word."""
+
+_SHOWN_ELSEWHERE = {
+    "verdict", "verdict_sentence", "sentence", "recommended", "compiled", "name", "test", "comparisons", "arms", "arm",
+}  # fmt: skip
 
 
-class Score(BaseModel):
-    """A mean on test with its interval; None where there is none."""
-
+class _Form(BaseModel):
     model_config = ConfigDict(strict=True)
+
+
+class _Score(_Form):
+    """A mean on test with its interval; None where there is none."""
 
     value: float | None
     low: float | None
@@ -33,20 +37,15 @@ class Score(BaseModel):
     unscored: int = 0
 
 
-class TestedArm(BaseModel):
+class _Tested(_Form):
     """An arm on test."""
-
-    __test__ = False
-    model_config = ConfigDict(strict=True)
 
     arm: str
     n: int
-    metrics: dict[str, Score]
+    metrics: dict[str, _Score]
 
 
-class _Comparison(BaseModel):
-    model_config = ConfigDict(strict=True)
-
+class _Comparison(_Form):
     sentence: str
 
 
@@ -61,38 +60,34 @@ def card(path: Path) -> dict[str, Any]:
     """
     artifact = read_artifact(path)
     manifest, state, made = artifact.manifest, artifact.state, artifact.manifest.made
+    said = (made.get(key) for key in ("verdict_sentence", "sentence", "verdict"))
     try:
         technique = technique_class(state.technique)
-        title, source = technique.TITLE, technique.PAPER
+        title, source, defaults = (
+            technique.TITLE,
+            technique.PAPER,
+            {knob.name: knob.default for knob in technique.KNOBS},
+        )
     except TechniqueError:
-        title = source = ""
+        title, source, defaults = "", "", {}
+    changed = {name: value for name, value in state.knobs.items() if name not in defaults or value != defaults[name]}
     return {
         "artifact": path.resolve().name,
+        "title": title,
+        "source": source,
         "digest": manifest.digest,
         "id": manifest.id,
         "format": manifest.format,
-        "created": manifest.created,
-        "technique": state.technique,
-        "title": title,
-        "source": source,
-        "reader": state.reader,
+        **{name: getattr(manifest, name) for name in FACTS},
+        "rewriter": None if manifest.rewriter is None else str(manifest.rewriter),
         "nearest_demonstrations": state.nearest,
         "members": state.members,
-        "lm": manifest.lm,
-        "collection": manifest.collection,
-        "engine": manifest.engine,
-        "embedder": manifest.embedder,
-        "reranker": manifest.reranker,
-        "rewriter": None if manifest.rewriter is None else str(manifest.rewriter),
-        "fingerprint": manifest.fingerprint,
-        "recommended": _text(made.get("recommended")),
-        "verdict": _text(made.get("verdict_sentence")) or _text(made.get("sentence")) or _text(made.get("verdict")),
-        "scores": [one.model_dump() for one in scores(artifact)],
-        "comparisons": [one.sentence for one in _listed(_Comparison, made.get("comparisons"))],
+        "recommended": made.get("recommended") if isinstance(made.get("recommended"), str) else None,
+        "verdict": next((one for one in said if one and isinstance(one, str)), None),
+        "scores": scores(artifact),
+        "comparisons": [one["sentence"] for one in _of_form(_Comparison, made.get("comparisons"))],
         "knobs": dict(state.knobs),
-        "knobs_changed": {
-            name: {"value": value, "default": default} for name, (value, default) in changed_knobs(artifact).items()
-        },
+        "knobs_changed": {name: {"value": value, "default": defaults.get(name)} for name, value in changed.items()},
         "prompts": {name: one.model_dump() for name, one in state.predictors.items()},
         "golden": [one.model_dump() for one in artifact.golden],
         "made": {name: value for name, value in made.items() if name not in _SHOWN_ELSEWHERE},
@@ -100,31 +95,14 @@ def card(path: Path) -> dict[str, Any]:
     }
 
 
-def scores(artifact: Artifact) -> list[TestedArm]:
-    """The arms that met test with the artifact, and their means."""
-    return _listed(TestedArm, artifact.manifest.made.get("test"))
+def scores(artifact: Artifact) -> list[dict[str, Any]]:
+    """The arms that met test with the artifact, with n and their means by metric."""
+    return _of_form(_Tested, artifact.manifest.made.get("test"))
 
 
-def changed_knobs(artifact: Artifact) -> Mapping[str, tuple[Value, Value | None]]:
-    """The knobs that differ from their defaults: value and default; None for a knob that is not known here."""
+def _of_form(form: type[_Form], value: JsonValue) -> list[dict[str, Any]]:
+    many: Any = list
     try:
-        declared = {knob.name: knob.default for knob in technique_class(artifact.state.technique).KNOBS}
-    except TechniqueError:
-        declared = {}
-    return {
-        name: (value, declared.get(name))
-        for name, value in artifact.state.knobs.items()
-        if name not in declared or value != declared[name]
-    }
-
-
-def _listed(kind: Any, value: JsonValue) -> list[Any]:
-    try:
-        many: Any = list
-        return list(TypeAdapter(many[kind]).validate_python(value))
+        return [one.model_dump() for one in TypeAdapter(many[form]).validate_python(value)]
     except ValidationError:
         return []
-
-
-def _text(value: JsonValue) -> str | None:
-    return value if isinstance(value, str) else None

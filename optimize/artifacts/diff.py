@@ -9,17 +9,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
-from querywright.optimize.artifacts.card import scores
+from querywright.optimize.artifacts.card import FACTS, scores
 from querywright.optimize.artifacts.files import Artifact
 from querywright.optimize.program_state import PredictorState
 
 Kind = Literal["equal", "del", "ins"]
-
-FACTS = (
-    "technique", "reader", "lm", "embedder", "collection", "engine", "reranker", "rewriter", "fingerprint", "created",
-    "format",
-)  # fmt: skip
-"""What a manifest says in one word."""
 
 WORDS = 3000
 """Words up to which two texts are told apart word by word; longer ones are line by line."""
@@ -41,26 +35,28 @@ def diff(a: Artifact, b: Artifact) -> dict[str, Any]:
         differs, ``[kind, text]`` with ``equal``, ``del`` or ``ins``; ``demonstrations`` those that only one of them
         has; ``scores`` all of both; ``golden`` the questions on which they differ, None for one that was not asked.
     """
-    answers = [
-        {(one.question, tuple(one.options)): {"answer": one.answer, "passages": one.passages} for one in side.golden}
+    means = [
+        {(one["arm"], metric): score for one in scores(side) for metric, score in one["metrics"].items()}
         for side in (a, b)
     ]
-    means = [
-        {(one.arm, metric): score.model_dump() for one in scores(side) for metric, score in one.metrics.items()}
+    answers = [
+        {(one.question, tuple(one.options)): {"answer": one.answer, "passages": one.passages} for one in side.golden}
         for side in (a, b)
     ]
     return {
         "same": a.manifest.digest == b.manifest.digest,
         "facts": _rows(_facts(a), _facts(b)),
         "knobs": _rows(a.state.knobs, b.state.knobs),
-        "prompts": _prompts(a.state.predictors, b.state.predictors),
-        "demonstrations": _demonstrations(a.state.predictors, b.state.predictors),
+        "prompts": [
+            {"predictor": row["name"], "changes": [list(one) for one in word_changes(row["a"] or "", row["b"] or "")]}
+            for row in _rows(_prompts(a), _prompts(b))
+        ],
+        "demonstrations": list(_demonstrations(a.state.predictors, b.state.predictors)),
         "scores": [{"arm": key[0], "metric": key[1], "a": one, "b": two} for key, one, two in _joined(*means)],
         "versions": _rows(a.manifest.versions, b.manifest.versions),
         "golden": [
-            {"question": key[0], "options": list(key[1]), "a": one, "b": two}
-            for key, one, two in _joined(*answers)
-            if one != two
+            {"question": row["name"][0], "options": list(row["name"][1]), "a": row["a"], "b": row["b"]}
+            for row in _rows(*answers)
         ],
     }
 
@@ -81,11 +77,10 @@ def word_changes(before: str, after: str) -> list[tuple[Kind, str]]:
         changes = [("del", before), ("ins", after)]
     else:
         for tag, a, b, c, d in matcher.get_opcodes():
-            taken, given = "".join(old[a:b]), "".join(new[c:d])
             if tag == "equal":
-                changes.append(("equal", given))
+                changes.append(("equal", "".join(new[c:d])))
             else:
-                changes.extend((("del", taken), ("ins", given)))
+                changes += [("del", "".join(old[a:b])), ("ins", "".join(new[c:d]))]
     return [change for change in changes if change[1]]
 
 
@@ -93,14 +88,8 @@ def _joined(a: Mapping[Any, Any], b: Mapping[Any, Any]) -> Iterable[tuple[Any, A
     return ((key, a.get(key), b.get(key)) for key in dict.fromkeys([*a, *b]))
 
 
-def _facts(artifact: Artifact) -> dict[str, Any]:
-    found = {name: getattr(artifact.manifest, name) for name in FACTS}
-    rewriter = artifact.manifest.rewriter
-    shape = {"nearest": artifact.state.nearest, "members": artifact.state.members}
-    return {**found, "rewriter": None if rewriter is None else str(rewriter), **shape}
-
-
-def _rows(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _rows(a: Mapping[Any, Any], b: Mapping[Any, Any]) -> list[dict[str, Any]]:
+    """What stands in only one of them, or differs by value or type."""
     return [
         {"name": name, "a": one, "b": two}
         for name, one, two in _joined(a, b)
@@ -108,32 +97,25 @@ def _rows(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-def _prompts(a: Mapping[str, PredictorState], b: Mapping[str, PredictorState]) -> list[dict[str, Any]]:
+def _facts(artifact: Artifact) -> dict[str, Any]:
+    manifest, state = artifact.manifest, artifact.state
+    found = {name: getattr(manifest, name) for name in (*FACTS, "format")}
+    rewriter = None if manifest.rewriter is None else str(manifest.rewriter)
+    return {**found, "rewriter": rewriter, "nearest": state.nearest, "members": state.members}
+
+
+def _prompts(artifact: Artifact) -> dict[str, str]:
     """By predictor, the instructions and below them what is said of each field."""
-    sides = [
-        {
-            name: "\n".join([one.instructions, *(f"{field}: {text}" for field, text in one.fields.items())])
-            for name, one in side.items()
-        }
-        for side in (a, b)
-    ]
-    return [
-        {"predictor": name, "changes": [list(piece) for piece in word_changes(one or "", two or "")]}
-        for name, one, two in _joined(*sides)
-        if one != two
-    ]
+    return {
+        name: "\n".join([one.instructions, *(f"{field}: {text}" for field, text in one.fields.items())])
+        for name, one in artifact.state.predictors.items()
+    }
 
 
-def _demonstrations(a: Mapping[str, PredictorState], b: Mapping[str, PredictorState]) -> list[dict[str, Any]]:
-    found = []
+def _demonstrations(a: Mapping[str, PredictorState], b: Mapping[str, PredictorState]) -> Iterable[dict[str, Any]]:
     for name, *sides in _joined(a, b):
-        one, two = (
-            Counter(
-                json.dumps(demo, ensure_ascii=False, sort_keys=True) for demo in ([] if side is None else side.demos)
-            )
-            for side in sides
-        )
+        demos = [[] if side is None else side.demos for side in sides]
+        one, two = (Counter(json.dumps(demo, ensure_ascii=False, sort_keys=True) for demo in side) for side in demos)
         if one != two:
             only_a, only_b = ([json.loads(key) for key in side.elements()] for side in (one - two, two - one))
-            found.append({"predictor": name, "both": (one & two).total(), "only_a": only_a, "only_b": only_b})
-    return found
+            yield {"predictor": name, "both": (one & two).total(), "only_a": only_a, "only_b": only_b}

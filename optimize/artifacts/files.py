@@ -8,26 +8,24 @@ header or key of an LM is stored or read.
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import hashlib
 import json
-import os
 import re
-import stat
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
 
 from querywright.checksummed import Checksummed, first_problem
 from querywright.errors import ArtifactError, InputError
-from querywright.files import aside, place_of, replace_folder
+from querywright.files import place_of, replace_folder, write_all, writing
 from querywright.optimize.artifacts.rewriters import RewriterRef, rewriter_ref
 from querywright.optimize.program_state import ProgramState, state_of
 from querywright.programs import RAG
+from querywright.retrieval.collection import NAME_PATTERN
 from querywright.retrieval.engines import Engine
 
 M = TypeVar("M", bound=BaseModel)
@@ -44,7 +42,7 @@ LIMITS = {
 """The files of an artifact, and bytes of each that are read at most."""
 
 _READS = 5
-"""How often reading begins again because the artifact was replaced meanwhile."""
+"""How often an artifact is read that is not whole: another process may be replacing it."""
 
 
 class Golden(BaseModel):
@@ -78,7 +76,7 @@ class ArtifactManifest(Checksummed):
         files: SHA-256 of the other files.
     """
 
-    LARGEST: ClassVar[int] = 4 * 2**20
+    LARGEST: ClassVar[int] = LIMITS["manifest.json"]
 
     format: Literal[5]
     technique: str
@@ -95,10 +93,18 @@ class ArtifactManifest(Checksummed):
     made: dict[str, JsonValue]
     files: dict[str, str] = Field(default_factory=dict)
 
+    @model_validator(mode="after")
+    def _names_a_collection(self) -> Self:
+        if (self.collection is None) != (self.engine is None):
+            raise ValueError(f"the collection {self.collection!r} and the engine {self.engine!r} do not go together")
+        if self.collection is not None and not NAME_PATTERN.fullmatch(self.collection):
+            raise ValueError(f"{self.collection!r} cannot be a collection's name")
+        return self
+
     @property
     def digest(self) -> str:
         """SHA-256 of ``manifest.json``, and by it of every file: what an application pins."""
-        return f"sha256:{hashlib.sha256(self.to_bytes()).hexdigest()}"
+        return _digest(self.to_bytes())
 
     @property
     def id(self) -> str:
@@ -106,12 +112,21 @@ class ArtifactManifest(Checksummed):
         return self.digest.removeprefix("sha256:")[:12]
 
 
-class Artifact(BaseModel):
-    """An artifact that was read and checked."""
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """An artifact that was read and checked.
+
+    Args:
+        manifest: How it was made.
+        state: What was tuned.
+        golden: Its golden answers.
+        data: The bytes of its files, by their names.
+    """
 
     manifest: ArtifactManifest
     state: ProgramState
     golden: list[Golden]
+    data: Mapping[str, bytes] = field(repr=False)
 
 
 def write_artifact(
@@ -152,28 +167,15 @@ def write_artifact(
         files["manifest.json"] = manifest.to_bytes()
     except (TypeError, ValueError) as error:
         raise ArtifactError(f"the program cannot be saved as JSON: {error}") from error
-    write_files(Path(path), files)
+    put_artifact(Path(path), files)
     return manifest
 
 
-def write_files(path: Path, files: Mapping[str, bytes]) -> None:
+def put_artifact(path: Path, files: Mapping[str, bytes]) -> None:
     """Put the files of an artifact in place, whole or not at all."""
     target = path.resolve()
-
-    def fill(folder: Path) -> None:
-        for name, data in files.items():
-            (folder / name).write_bytes(data)
-
-    try:
-        replace_folder(target, fill, check=check_replaceable)
-    except OSError as error:
-        reason = {errno.ENOSPC: "the disk is full", errno.EROFS: "the file system is read-only"}.get(
-            error.errno or 0, error.strerror or type(error).__name__
-        )
-        raise ArtifactError(
-            f"the artifact {target.name!r} could not be written: {reason}; nothing at that place was changed. "
-            "Give another --out, or make room"
-        ) from error
+    with writing(f"the artifact {target.name!r}", "nothing at that place was changed"):
+        replace_folder(target, lambda folder: write_all(folder, files), check=check_replaceable)
 
 
 def check_replaceable(target: Path) -> None:
@@ -198,30 +200,23 @@ def read_artifact(path: str | Path, *, digest: str | None = None) -> Artifact:
             another digest.
         InputError: ``digest`` is none.
     """
-    return checked_artifact(artifact_files(path), digest=digest)
-
-
-def artifact_files(path: str | Path) -> dict[str, bytes]:
-    """The bytes of an artifact that is whole, by the name of the file; they are those of one and the same artifact."""
     target = Path(path).absolute()
-    for _ in range(_READS):
-        before = _identity(target)
+    for left in reversed(range(_READS)):
         try:
             data = {name: _read_file(place_of(target) / name, target.name, limit) for name, limit in LIMITS.items()}
-            checked_artifact(data)
-            return data
+            return checked_artifact(data, digest=digest)
         except ArtifactError:
-            if _identity(target) == before:
+            if not left:
                 raise
-    raise ArtifactError(f"the artifact {target.name!r} is replaced again and again; try later")
+    raise AssertionError("unreachable")
 
 
 def checked_artifact(data: Mapping[str, bytes], *, digest: str | None = None) -> Artifact:
     """The artifact that these bytes are, every one of them checked."""
-    found = f"sha256:{hashlib.sha256(data['manifest.json']).hexdigest()}"
     if digest is not None and not re.fullmatch(r"sha256:[0-9a-f]{64}", digest):
         raise InputError(f"a digest is sha256: and 64 hexadecimal digits, as artifact show prints it, not {digest!r}")
-    if digest is not None and digest != found:
+    found = _digest(data["manifest.json"])
+    if digest not in (None, found):
         raise ArtifactError(
             f"the artifact's digest is {found}, but {digest} is asked for: it is another one, or was changed; get it "
             "again from its maker"
@@ -239,16 +234,41 @@ def checked_artifact(data: Mapping[str, bytes], *, digest: str | None = None) ->
     for name, its in manifest.files.items():
         if hashlib.sha256(data[name]).hexdigest() != its:
             raise ArtifactError(f"{name} was changed after it was written (SHA-256 differs); compile again")
-    state = _read(ProgramState, "program.json", data["program.json"])
+    state = _parsed(ProgramState, "program.json", data["program.json"])
     if (state.technique, state.reader) != (manifest.technique, manifest.reader):
         raise ArtifactError("program.json and manifest.json name different programs; compile again")
     # Only a line feed ends a line: a text may hold every other character that Python takes for a line's end.
     lines = data["golden.jsonl"].removesuffix(b"\n").split(b"\n") if data["golden.jsonl"] else []
-    golden = [_read(Golden, f"golden.jsonl line {n}", line) for n, line in enumerate(lines, 1)]
-    return Artifact(manifest=manifest, state=state, golden=golden)
+    golden = [_parsed(Golden, f"golden.jsonl line {n}", line) for n, line in enumerate(lines, 1)]
+    return Artifact(manifest, state, golden, data)
 
 
-def _read(model: type[M], name: str, data: bytes) -> M:
+def _read_file(path: Path, artifact: str, limit: int) -> bytes:
+    """A file's bytes; a link is not followed, and a pipe is not waited for."""
+    if not path.parent.is_dir():
+        raise ArtifactError(
+            f"there is no artifact at {artifact!r}; give the folder that querywright compile wrote (--out)"
+        )
+    if path.is_symlink() or not path.is_file():
+        raise ArtifactError(
+            f"the artifact {artifact!r} is not whole: {path.name} is missing, or is no plain file; copy the whole "
+            "folder, or compile again"
+        )
+    try:
+        with path.open("rb") as file:
+            data = file.read(limit + 1)
+    except OSError as error:
+        raise ArtifactError(f"{path.name} of the artifact {artifact!r} cannot be read: {error.strerror}") from error
+    if len(data) > limit:
+        raise ArtifactError(f"{path.name} has more than the {limit} bytes that are read")
+    return data
+
+
+def _digest(manifest: bytes) -> str:
+    return f"sha256:{hashlib.sha256(manifest).hexdigest()}"
+
+
+def _parsed(model: type[M], name: str, data: bytes) -> M:
     try:
         return model.model_validate_json(data)
     except ValidationError as error:
@@ -257,37 +277,3 @@ def _read(model: type[M], name: str, data: bytes) -> M:
 
 def _written(data: BaseModel, indent: int | None = None) -> bytes:
     return (json.dumps(data.model_dump(), ensure_ascii=False, indent=indent, allow_nan=False) + "\n").encode()
-
-
-def _identity(target: Path) -> list[tuple[int, int]]:
-    """Changes when the artifact is replaced."""
-    found = []
-    for folder in (target, aside(target)):
-        with contextlib.suppress(OSError):
-            status = folder.stat()
-            found.append((status.st_ino, status.st_mtime_ns))
-    return found
-
-
-def _read_file(path: Path, artifact: str, limit: int) -> bytes:
-    if not path.parent.is_dir():
-        raise ArtifactError(
-            f"there is no artifact at {artifact!r}; give the folder that querywright compile wrote (--out)"
-        )
-    try:
-        # A link is not followed, and a pipe is not waited for.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-        with open(descriptor, "rb") as file:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise ArtifactError(f"the artifact {artifact!r} is not whole: {path.name} is not a plain file")
-            data = file.read(limit + 1)
-    except FileNotFoundError as error:
-        raise ArtifactError(
-            f"the artifact {artifact!r} is not whole: {path.name} is missing; copy the whole folder, or compile again"
-        ) from error
-    except OSError as error:
-        reason = "is a link, not a plain file" if error.errno == errno.ELOOP else f"cannot be read: {error.strerror}"
-        raise ArtifactError(f"{path.name} of the artifact {artifact!r} {reason}") from error
-    if len(data) > limit:
-        raise ArtifactError(f"{path.name} has more than the {limit} bytes that are read")
-    return data

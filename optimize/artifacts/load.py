@@ -14,20 +14,14 @@ from querywright.models.embedded import EMBEDDED_ID
 from querywright.models.embedder import Embedder, embedder_of
 from querywright.models.lm import resolve_lm
 from querywright.models.store import open_store
-from querywright.optimize.artifacts.files import Artifact, ArtifactManifest, read_artifact
-from querywright.optimize.artifacts.loaded import LoadedProgram, golden_difference, with_async_face
+from querywright.optimize.artifacts.files import Artifact, ArtifactManifest, Golden, read_artifact
+from querywright.optimize.artifacts.loaded import LoadedProgram
 from querywright.optimize.artifacts.rewriters import find_rewriter, open_rewriter
 from querywright.optimize.artifacts.watchers import Watcher
 from querywright.optimize.program_state import program_from
 from querywright.programs import takes_rewriter, technique_class, use_rewriter
 from querywright.retrieval.callable import as_retriever
-from querywright.retrieval.collection import (
-    NAME_PATTERN,
-    collection_folder,
-    index_command,
-    list_collections,
-    read_manifest,
-)
+from querywright.retrieval.collection import collection_folder, index_command, list_collections, read_manifest
 from querywright.retrieval.engines import LEXICAL, CollectionRetriever, open_retriever
 from querywright.retrieval.rerank import HUB_PREFIX, Reranker, resolve_reranker
 
@@ -39,7 +33,7 @@ _HUB_MODEL = re.compile(r"ce:[A-Za-z0-9][A-Za-z0-9_.-]*(/[A-Za-z0-9][A-Za-z0-9_.
 
 
 def load(
-    path: str | Path,
+    path: str | Path | Artifact,
     *,
     lm: dspy.BaseLM | str | None = None,
     retriever: Any = None,
@@ -53,7 +47,7 @@ def load(
     """Load an artifact; everything is checked before the first answer.
 
     Args:
-        path: The artifact's folder.
+        path: The artifact's folder, or what ``read_artifact`` gave.
         lm: An LM, or its name; None for the one that the artifact was compiled for. A remote LM takes its key from
             its environment variable; an artifact never names an address.
         retriever: What to search instead of the artifact's own collection: a retriever or any callable.
@@ -72,24 +66,7 @@ def load(
         CollectionError: The collection is missing, damaged or was built with another embedder.
         ModelError: The LM, the reranker or the rewriter cannot be used.
     """
-    return loaded_from(
-        read_artifact(path, digest=digest), lm=lm, retriever=retriever, reranker=reranker, rewriter=rewriter,
-        home=home, verify=verify, watchers=watchers,
-    )  # fmt: skip
-
-
-def loaded_from(
-    artifact: Artifact,
-    *,
-    lm: dspy.BaseLM | str | None = None,
-    retriever: Any = None,
-    reranker: Reranker | str | None = None,
-    rewriter: dspy.BaseLM | str | Path | None = None,
-    home: str | Path | None = None,
-    verify: bool = False,
-    watchers: Sequence[Watcher] = (),
-) -> LoadedProgram:
-    """``load``, with the same arguments, of an artifact that was read and checked already."""
+    artifact = path if isinstance(path, Artifact) else read_artifact(path, digest=digest)
     manifest = artifact.manifest
     program_from(artifact.state)  # what is wrong with the artifact itself is said before anything is opened
     if reranker is not None and not technique_class(manifest.technique).USES_RERANKER:
@@ -111,24 +88,34 @@ def loaded_from(
     return loaded
 
 
+def golden_difference(loaded: LoadedProgram, golden: Golden) -> str:
+    """How the answer to a golden question differs from the saved one, and what to do; empty where it does not."""
+    prediction = loaded(golden.question, golden.options or None)
+    passages = [passage.id for passage in prediction.passages]
+    differing = []
+    if passages != golden.passages:
+        differing.append(f"it now finds {passages}, but found {golden.passages} when it was saved")
+    if prediction.answer != golden.answer:
+        differing.append(f"it now answers {prediction.answer!r}, but answered {golden.answer!r} when it was saved")
+    if differing:
+        differing.append(
+            f"ask the LM that it was compiled for, with the same settings ({loaded.lm.model} was asked), search what "
+            "it searched, or compile again"
+        )
+    return "; ".join(differing)
+
+
 def lm_of(manifest: ArtifactManifest, given: dspy.BaseLM | str | None, home: Path | None) -> dspy.BaseLM:
     """The LM that was given, or the one that an artifact names. A name can hold an address; an artifact's may not."""
     if isinstance(given, dspy.BaseLM):
         return given
     if given is not None and not isinstance(given, str):
         raise InputError(f"lm must be an LM or its name, but got {given!r:.80}; give lm=resolve_lm(...) or a name")
-    name = manifest.lm if given is None else given
-    if given is None and name == EMBEDDED_ID:
-        name = "embedded"
-    elif given is None and name.startswith("embedded:"):
+    name = given or ("embedded" if manifest.lm == EMBEDDED_ID else manifest.lm)
+    if given is None and name != "embedded" and not _MODEL_NAME.fullmatch(name):
         raise ArtifactError(
-            f"the artifact was compiled for the LM {name!r}, but the embedded LM here is {EMBEDDED_ID!r}; compile "
-            "again, or give lm=..."
-        )
-    elif given is None and not _MODEL_NAME.fullmatch(name):
-        raise ArtifactError(
-            f"the artifact was compiled for the LM {name!r}, which cannot be had by its name alone; give lm=..., "
-            "an LM made by resolve_lm or its name"
+            f"the artifact was compiled for the LM {name!r}, which cannot be had by its name alone (the embedded LM "
+            f"here is {EMBEDDED_ID}); give lm=..., an LM made by resolve_lm or its name, or compile again"
         )
     return resolve_lm(name, store=open_store(home))
 
@@ -149,12 +136,10 @@ def rewriter_of(
 ) -> dspy.BaseLM | None:
     """The LM of the rewriter that was given, or of the one that an artifact names; None where there is none."""
     check_rewriter_for(manifest, given)
-    if given is None:
-        if manifest.rewriter is None:
-            return None
+    if given is None and manifest.rewriter is not None:
         given = find_rewriter(manifest.rewriter, home)
-    if isinstance(given, dspy.BaseLM):
-        return with_async_face(given)
+    if given is None or isinstance(given, dspy.BaseLM):
+        return given
     if not isinstance(given, str | Path):
         raise InputError(f"rewriter must be a rewriter's folder or an LM, but got {given!r:.80}; give one of them")
     return open_rewriter(Path(given), store=open_store(home))
@@ -162,29 +147,24 @@ def rewriter_of(
 
 def reranker_of(manifest: ArtifactManifest, given: Reranker | str | None = None) -> Reranker | None:
     """The reranker that was given, or the one that the artifact names; its model is loaded."""
-    if isinstance(given, str):
-        given = _ready(given)
-    if given is not None or manifest.reranker is None:
-        return given
-    # A folder of that name here would be another model: its id differs.
-    found = _ready(manifest.reranker) if _HUB_MODEL.fullmatch(manifest.reranker) else None
-    if found is None or found.id != manifest.reranker:
+    named = manifest.reranker if given is None else given
+    if not isinstance(named, str):
+        return named
+    found = None
+    if given is not None or _HUB_MODEL.fullmatch(named):
+        found = resolve_reranker(named.removeprefix(HUB_PREFIX))
+        found.load()
+    # A folder of the artifact's name here would be another model: its id differs.
+    if found is None or (given is None and found.id != named):
         raise ArtifactError(
-            f"the program was compiled with the reranker {manifest.reranker!r}, which cannot be had by its name alone; "
+            f"the program was compiled with the reranker {named!r}, which cannot be had by its name alone; "
             "give reranker=..., a reranker or the folder of a cross-encoder"
         )
     return found
 
 
-def _ready(name: str) -> Reranker:
-    reranker = resolve_reranker(name.removeprefix(HUB_PREFIX))
-    reranker.load()
-    return reranker
-
-
 def collection_of(manifest: ArtifactManifest, home: Path | None) -> CollectionRetriever | None:
     """The collection that an artifact names, opened as it was when the program was compiled; None where it has none."""
-    check_named(manifest)
     if manifest.collection is None or manifest.engine is None:
         if technique_class(manifest.technique).SEARCHES == "0":
             return None
@@ -216,31 +196,16 @@ def collection_of(manifest: ArtifactManifest, home: Path | None) -> CollectionRe
     return open_compiled_on(manifest, embedder, home)
 
 
-def check_named(manifest: ArtifactManifest) -> None:
-    """Raise when the collection of an artifact has no name that it could have, or no engine."""
-    if (manifest.collection is None) != (manifest.engine is None):
-        raise ArtifactError(
-            f"manifest.json: the collection {manifest.collection!r} and the engine {manifest.engine!r} do not go "
-            "together; compile again"
-        )
-    if manifest.collection is not None and not NAME_PATTERN.fullmatch(manifest.collection):
-        raise ArtifactError(f"manifest.json: {manifest.collection!r} cannot be a collection's name; compile again")
-
-
 def open_compiled_on(manifest: ArtifactManifest, embedder: Embedder | None, home: Path | None) -> CollectionRetriever:
     """Open the collection in a working folder, which has to be the one that an artifact was compiled on."""
     assert manifest.engine is not None
     needed = None if manifest.engine in LEXICAL else embedder
     found = open_retriever(str(manifest.collection), engine=manifest.engine, embedder=needed, home=home)
     if found.fingerprint != manifest.fingerprint:
-        parts = {
-            "questions": "its passages, its questions or what questions fill stored are others; index, build, import "
-            "or fill them again as they were then",
-            "expanded": "its passages or its questions are others; index, build or import them again as they were then",
-        }.get(manifest.engine, "its passages are others; index the original ones again")
+        parts = "questions or stored answers" if manifest.engine in ("questions", "expanded") else "passages"
         raise ArtifactError(
             f"the collection {manifest.collection!r} is not the one the program was compiled on: its fingerprint is "
-            f"{found.fingerprint[:12]}, the artifact names {str(manifest.fingerprint)[:12]}, so {parts}, compile "
-            "again, or load it with retriever=..."
+            f"{found.fingerprint[:12]}, the artifact names {str(manifest.fingerprint)[:12]}; give it the {parts} that "
+            "it had then (index, questions build, import or fill), compile again, or load it with retriever=..."
         )
     return found

@@ -4,31 +4,69 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import logging
 import queue
 import threading
-import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from datetime import UTC, datetime
-from typing import Any
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import dspy
 
-from querywright.models.engine import AsyncLMEngine, LMEngine
-from querywright.models.usage import metered
-from querywright.optimize.artifacts.batch import Answered, Asked, answer_all
-from querywright.optimize.artifacts.files import ArtifactManifest, Golden
-from querywright.optimize.artifacts.streaming import Event, Telling
-from querywright.optimize.artifacts.watchers import Exchange, Watcher, exchange_of, tell, tell_later
+from querywright.data.types import Passage, Question
+from querywright.errors import InputError
+from querywright.models.json_stream import FieldText
+from querywright.models.pieces import Ear
+from querywright.optimize.artifacts.files import ArtifactManifest
+from querywright.optimize.artifacts.watchers import Watcher, watched
 from querywright.optimize.dspy_context import asking
+from querywright.optimize.pool import bounded_map
 from querywright.programs import RAG, Ensemble
 from querywright.programs.listener import Listener, telling
 from querywright.programs.readers import MultipleChoiceReader
+from querywright.retrieval.types import Query
 
-_THREAD = "querywright-stream"
+Asked = str | tuple[str, Sequence[str] | None] | Question
+"""A question, with its options where it has any."""
 
-logger = logging.getLogger("querywright.watching")
+Options = Sequence[str] | None
+Metadata = Mapping[str, str] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that a question has come to.
+
+    They come in this order, but for ``text`` and ``restart``, which come as often as needed. A ``restart`` takes back
+    the text before it: the LM had to begin again, or the program gives another answer than the LM wrote. The pieces of
+    text after the last one are the prediction's answer.
+
+    Args:
+        kind: ``queries``, ``passages``, ``text``, ``restart`` or ``prediction``.
+        data: Of ``queries`` a list of ``{"text": ..., "role": ...}``, of ``passages`` a list of Passage, of ``text`` a
+            piece of the answer, of ``restart`` None, of ``prediction`` the whole, a ``dspy.Prediction``.
+    """
+
+    kind: Literal["queries", "passages", "text", "restart", "prediction"]
+    data: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """A question and what came of it.
+
+    Args:
+        question: The question.
+        options: Its options; empty without.
+        prediction: What the program gave; None when the question failed.
+        error: Why it failed: an error of querywright's, of the LM (``dspy.utils.exceptions.LMError``), or what a
+            retriever of the user's own raised; None when it did not.
+    """
+
+    question: str
+    options: tuple[str, ...]
+    prediction: dspy.Prediction | None
+    error: Exception | None
 
 
 class LoadedProgram:
@@ -47,16 +85,14 @@ class LoadedProgram:
         self, program: RAG, lm: dspy.BaseLM, manifest: ArtifactManifest, watchers: Sequence[Watcher] = ()
     ) -> None:
         self.program = program
-        self.lm = with_async_face(lm)
+        self.lm = lm
         self.manifest = manifest
         self.id = manifest.id
         self.watchers: tuple[Watcher, ...] = tuple(watchers)
         self._retrieving = _without_reader(program)
         self._streams = not isinstance(program, Ensemble) and not isinstance(program.reader, MultipleChoiceReader)
 
-    def __call__(
-        self, question: str, options: Sequence[str] | None = None, *, metadata: Mapping[str, str] | None = None
-    ) -> dspy.Prediction:
+    def __call__(self, question: str, options: Options = None, *, metadata: Metadata = None) -> dspy.Prediction:
         """Ask.
 
         Args:
@@ -75,9 +111,7 @@ class LoadedProgram:
         """
         return self._ask(self.program, question, options, metadata)
 
-    async def acall(
-        self, question: str, options: Sequence[str] | None = None, *, metadata: Mapping[str, str] | None = None
-    ) -> dspy.Prediction:
+    async def acall(self, question: str, options: Options = None, *, metadata: Metadata = None) -> dspy.Prediction:
         """``__call__`` in an event loop, which is never held up.
 
         When it is cancelled nothing further is begun. An LM call that is under way ends by itself, after its last
@@ -85,24 +119,11 @@ class LoadedProgram:
         """
         return await self._ask_async(self.program, question, options, metadata)
 
-    def retrieve(
-        self, question: str, options: Sequence[str] | None = None, *, metadata: Mapping[str, str] | None = None
-    ) -> dspy.Prediction:
-        """The technique alone: find passages, and ask no reader.
-
-        Args:
-            question: The question.
-            options: Option texts, for a technique that compares them.
-            metadata: Given to the watchers.
-
-        Returns:
-            As ``__call__``, with None as the answer.
-        """
+    def retrieve(self, question: str, options: Options = None, *, metadata: Metadata = None) -> dspy.Prediction:
+        """The technique alone: find passages, and ask no reader. As ``__call__``, with None as the answer."""
         return self._ask(self._retrieving, question, options, metadata)
 
-    async def aretrieve(
-        self, question: str, options: Sequence[str] | None = None, *, metadata: Mapping[str, str] | None = None
-    ) -> dspy.Prediction:
+    async def aretrieve(self, question: str, options: Options = None, *, metadata: Metadata = None) -> dspy.Prediction:
         """``retrieve`` in an event loop."""
         return await self._ask_async(self._retrieving, question, options, metadata)
 
@@ -125,11 +146,24 @@ class LoadedProgram:
         Raises:
             InputError: ``threads`` is out of range, or a question is none.
         """
-        return answer_all(self, questions, threads=threads, progress=progress)
+        if isinstance(questions, str):
+            raise InputError(f"batch takes a list of questions, but got one text: {questions[:60]!r}; write [question]")
+        asked = [_text_and_options(place, question) for place, question in enumerate(questions, 1)]
+        done = 0
 
-    def stream(
-        self, question: str, options: Sequence[str] | None = None, *, metadata: Mapping[str, str] | None = None
-    ) -> Iterator[Event]:
+        def count(_place: int, _result: object) -> None:
+            nonlocal done
+            done += 1
+            if progress is not None:
+                progress(done, len(asked))
+
+        results = bounded_map(lambda one: self(one[0], one[1] or None), asked, threads=threads, on_done=count)
+        return [
+            Answered(*one, None, made) if isinstance(made, Exception) else Answered(*one, made, None)
+            for one, made in zip(asked, results, strict=True)
+        ]
+
+    def stream(self, question: str, options: Options = None, *, metadata: Metadata = None) -> Iterator[Event]:
         """Ask, and be told on the way.
 
         The answer comes in pieces as the LM writes it, without what it reasons. A multiple-choice answer, one that is
@@ -147,23 +181,22 @@ class LoadedProgram:
         events: queue.SimpleQueue[Event | BaseException | None] = queue.SimpleQueue()
 
         def work() -> None:
-            teller = Telling(events.put, streams=self._streams)
+            teller = _Teller(events.put, streams=self._streams)
             try:
                 teller.end(self._ask(self.program, question, options, metadata, teller))
+                events.put(None)
             except BaseException as error:  # noqa: BLE001 - raised where the events are read
                 events.put(error)
-            else:
-                events.put(None)
 
-        context = contextvars.copy_context()
-        threading.Thread(target=context.run, args=(work,), daemon=True, name=_THREAD).start()
+        run = contextvars.copy_context().run
+        threading.Thread(target=run, args=(work,), daemon=True, name="querywright-stream").start()
         while (event := events.get()) is not None:
             if isinstance(event, BaseException):
                 raise event
             yield event
 
     async def astream(
-        self, question: str, options: Sequence[str] | None = None, *, metadata: Mapping[str, str] | None = None
+        self, question: str, options: Options = None, *, metadata: Metadata = None
     ) -> AsyncIterator[Event]:
         """``stream`` in an event loop. Closed before its end, it is a cancelled ``acall``."""
         loop = asyncio.get_running_loop()
@@ -174,7 +207,7 @@ class LoadedProgram:
                 loop.call_soon_threadsafe(events.put_nowait, event)
 
         async def work() -> None:
-            teller = Telling(send, streams=self._streams)
+            teller = _Teller(send, streams=self._streams)
             try:
                 teller.end(await self._ask_async(self.program, question, options, metadata, teller))
             finally:
@@ -195,91 +228,75 @@ class LoadedProgram:
         )
 
     def _ask(
-        self,
-        program: RAG,
-        question: str,
-        options: Sequence[str] | None,
-        metadata: Mapping[str, str] | None,
-        listener: Listener | None = None,
+        self, program: RAG, question: str, options: Options, metadata: Metadata, listener: Listener | None = None
     ) -> dspy.Prediction:
-        with self._watched(question, options, metadata) as made, asking(self.lm), telling(listener):
+        with watched(self.watchers, self.id, question, options, metadata) as made, asking(self.lm), telling(listener):
             made.append(program(question=question, options=None if options is None else list(options)))
         return made[0]
 
     async def _ask_async(
-        self,
-        program: RAG,
-        question: str,
-        options: Sequence[str] | None,
-        metadata: Mapping[str, str] | None,
-        listener: Listener | None = None,
+        self, program: RAG, question: str, options: Options, metadata: Metadata, listener: Listener | None = None
     ) -> dspy.Prediction:
-        with self._watched(question, options, metadata, tell_later) as made, asking(self.lm), telling(listener):
+        watching = watched(self.watchers, self.id, question, options, metadata, later=True)
+        with watching as made, asking(self.lm), telling(listener):
             made.append(await program.acall(question=question, options=None if options is None else list(options)))
         return made[0]
 
-    @contextmanager
-    def _watched(
-        self,
-        question: str,
-        options: Sequence[str] | None,
-        metadata: Mapping[str, str] | None,
-        tell: Callable[[Sequence[Watcher], Exchange], None] = tell,
-    ) -> Iterator[list[dspy.Prediction]]:
-        """Takes the prediction, and tells the watchers of the question when it ends, however it ends."""
-        made: list[dspy.Prediction] = []
-        failure: BaseException | None = None
-        at, began = datetime.now(UTC).isoformat(timespec="milliseconds"), time.monotonic()
-        with metered() as meter:
-            try:
-                yield made
-            except BaseException as error:
-                failure = error
-                raise
-            finally:
-                seconds = time.monotonic() - began
-                if self.watchers:
-                    try:
-                        exchange = exchange_of(
-                            made[0] if made else None,
-                            at=at,
-                            artifact=self.id,
-                            question=question,
-                            options=options,
-                            seconds=seconds,
-                            lm_calls=meter.total.calls,
-                            lm_saved=meter.total.saved,
-                            error=failure,
-                            metadata=dict(metadata or {}),
-                        )
-                        tell(self.watchers, exchange)
-                    except Exception as error:  # noqa: BLE001 - whoever watches must not spoil an answer
-                        logger.warning("watchers could not be told of a question: %s", type(error).__name__)
 
+class _Teller:
+    """Makes events of one question of what a program and its LM tell.
 
-def golden_difference(loaded: LoadedProgram, golden: Golden) -> str:
-    """How the answer to a golden question differs from the saved one, and what to do; empty where it does not."""
-    prediction = loaded(golden.question, golden.options or None)
-    passages = [passage.id for passage in prediction.passages]
-    differing = []
-    if passages != golden.passages:
-        differing.append(f"it now finds {passages}, but found {golden.passages} when it was saved")
-    if prediction.answer != golden.answer:
-        differing.append(f"it now answers {prediction.answer!r}, but answered {golden.answer!r} when it was saved")
-    if differing:
-        differing.append(
-            f"ask the LM that it was compiled for, with the same settings ({loaded.lm.model} was asked), search what "
-            "it searched, or compile again"
-        )
-    return "; ".join(differing)
+    Args:
+        send: Takes each event; must not raise.
+        streams: Whether the answer is sent while it is written.
+    """
 
+    def __init__(self, send: Callable[[Event], None], *, streams: bool) -> None:
+        self._send = send
+        self._streams = streams
+        self._text = FieldText("answer")
+        self._sent = ""
+        self._told_found = False
 
-def with_async_face(lm: dspy.BaseLM) -> dspy.BaseLM:
-    """The LM, able to be asked in an event loop where its engine is ours and it was made without."""
-    engine: Any = getattr(lm, "engine", None)
-    if isinstance(lm, dspy.LM) and isinstance(engine, LMEngine) and getattr(lm, "_async_engine_spec", None) is None:
-        return lm.copy(async_engine=AsyncLMEngine(engine))
-    return lm
+    @property
+    def ear(self) -> Ear | None:
+        """Listens to the LM."""
+        return self if self._streams else None
+
+    def found(self, queries: Sequence[Query], passages: Sequence[Passage]) -> None:
+        """What was searched for and found."""
+        if not self._told_found:
+            self._told_found = True
+            self._send(Event("queries", [{"text": query.text, "role": query.role} for query in queries]))
+            self._send(Event("passages", list(passages)))
+
+    def begin(self) -> None:
+        """The LM begins, perhaps again."""
+        self._text = FieldText("answer")
+        self._take_back()
+
+    def hear(self, text: str) -> None:
+        """The next piece of what the LM writes."""
+        self._say(self._text.feed(text))
+
+    def end(self, prediction: dspy.Prediction) -> None:
+        """What came of it; text that was sent is made to agree with it."""
+        self.found(prediction.queries, prediction.passages)
+        answer = "" if prediction.answer is None else str(prediction.answer)
+        if not answer.startswith(self._sent):
+            self._take_back()
+        self._say(answer[len(self._sent) :])
+        self._send(Event("prediction", prediction))
+
+    def _say(self, text: str) -> None:
+        if text:
+            self._sent += text
+            self._send(Event("text", text))
+
+    def _take_back(self) -> None:
+        if self._sent:
+            self._sent = ""
+            self._send(Event("restart"))
 
 
 def _without_reader(program: RAG) -> RAG:
@@ -287,3 +304,17 @@ def _without_reader(program: RAG) -> RAG:
     if isinstance(program, Ensemble):
         return Ensemble([_without_reader(member) for member in program.members])
     return RAG(program.technique, None, nearest=program.nearest)
+
+
+def _text_and_options(place: int, question: Asked) -> tuple[str, tuple[str, ...]]:
+    given: Any = question
+    if isinstance(question, Question):
+        given = (question.question, question.options)
+    elif isinstance(question, str):
+        given = (question, None)
+    text, options = given if isinstance(given, tuple | list) and len(given) == 2 else (None, None)
+    if not isinstance(text, str) or isinstance(options, str):
+        raise InputError(
+            f"question {place} is {question!r:.80}; give a text, a pair of a text and its options, or a Question"
+        )
+    return text, tuple(options or ())

@@ -1,19 +1,22 @@
 """Packed artifacts: an artifact, the collection that it searches and its rewriter in one file, for another machine.
 
-The file is a plain tar, so that its size is that of what is in it; its last 71 bytes are the SHA-256 of all before.
-Its members are those of ``MEMBERS`` and no others: the files of the artifact, and of its collection the manifest, the
-passages, and their vectors as raw float32. Chroma's own files are not in it: the index is built again. It is read as
-the work of a stranger: passages and vectors are taken as they are, and only a pinned digest says whose they are. The
-vectors stay in the collection that is built: the store of the working folder never takes any of them.
+The file is a zip in which nothing is compressed. Its members are those of ``MEMBERS`` and no others: the files of the
+artifact, and of its collection the manifest, the passages, and their vectors as raw float32. Chroma's own files are not
+in it: the index is built again. It is read as the work of a stranger: passages and vectors are taken as they are, and
+only a pinned digest says whose they are. The vectors stay in the collection that is built: the store of the working
+folder never takes any of them.
 """
 
 from __future__ import annotations
 
 import contextlib
 import gc
+import hashlib
 import shutil
+import struct
 import tempfile
-from collections.abc import Iterable, Mapping
+import zipfile
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,23 +24,28 @@ from pathlib import Path
 import numpy as np
 
 from querywright.data.types import Passage
-from querywright.errors import ArtifactError, CollectionError, DataError, InputError
-from querywright.files import file_digest, locked, sync
+from querywright.errors import ArtifactError, CollectionError, InputError
+from querywright.files import file_digest, locked, sync, write_all, writing
 from querywright.home import home as working_folder
-from querywright.models.embedder import CHUNK, Embedder, embedder_of
+from querywright.models.embedder import CHUNK, Embedder, Vectors, embedder_of
 from querywright.models.rewriters import FILES as REWRITER_FILES
 from querywright.models.store import FILE_NAME, Store, open_store
 from querywright.optimize.artifacts.files import (
     LIMITS,
     ArtifactManifest,
-    artifact_files,
     check_replaceable,
-    checked_artifact,
-    write_files,
+    put_artifact,
+    read_artifact,
 )
-from querywright.optimize.artifacts.load import check_named, open_compiled_on
-from querywright.optimize.artifacts.rewriters import LARGEST_KEPT, kept_files, put_rewriter
-from querywright.optimize.artifacts.sealed_tar import SEALED, extract, opened_tar, write_tar
+from querywright.optimize.artifacts.load import open_compiled_on
+from querywright.optimize.artifacts.rewriters import (
+    LARGEST_KEPT,
+    checked_rewriter,
+    copy_rewriter,
+    find_rewriter,
+    is_small,
+    keep_rewriter,
+)
 from querywright.optimize.program_state import program_from
 from querywright.retrieval.collection import (
     MANIFEST,
@@ -109,30 +117,30 @@ def pack(artifact: Path, out: Path, *, home: Path | None = None, rewriter: Path 
     """
     if out.suffix != SUFFIX:
         raise InputError(f"a packed artifact is a file that ends in {SUFFIX}, not {out.name!r}; give another --out")
-    files = artifact_files(artifact)
-    manifest = checked_artifact(files).manifest
-    if manifest.rewriter is None and rewriter is not None:
+    read = read_artifact(artifact)
+    manifest, writer = read.manifest, None
+    if manifest.rewriter is not None:
+        writer = checked_rewriter(rewriter or find_rewriter(manifest.rewriter, home), manifest.rewriter)
+        writer = writer if is_small(writer) else None
+    elif rewriter is not None:
         raise InputError("the artifact names no rewriter; leave --rewriter out")
-    rewriting = None if manifest.rewriter is None else kept_files(manifest.rewriter, rewriter, home)
-    try:
-        with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.absolute().parent) as folder:
-            staged = Path(folder)
-            for where, parts in (("artifact", files), ("rewriter", rewriting or {})):
-                (staged / where).mkdir()
-                for name, data in parts.items():
-                    (staged / where / name).write_bytes(data)
-            counts = {
-                where: _stage(staged / where, name, manifest, home) for where, name in _searched(manifest).items()
-            }
-            write_tar(staged, staged / "packed", MEMBERS)
-            (staged / "packed").replace(out)
-        sync(out.absolute().parent)
-    except OSError as error:
-        raise ArtifactError(
-            f"{out.name!r} could not be written: {error.strerror}; give another --out, or make room"
-        ) from error
+    beside = out.absolute().parent
+    with writing(repr(out.name)), tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=beside) as temporary:
+        staged, made = Path(temporary), Path(temporary) / "packed"
+        write_all(staged / "artifact", read.data)
+        (staged / "rewriter").mkdir()
+        if writer is not None:
+            copy_rewriter(writer, staged / "rewriter")
+        counts = {where: _stage(staged / where, name, manifest, home) for where, name in _searched(manifest).items()}
+        with zipfile.ZipFile(made, "w") as archive:
+            for name in MEMBERS:
+                if (staged / name).exists():
+                    _add(archive, staged / name, name)
+        sync(made)
+        made.replace(out)
+        sync(beside)
     digest = f"sha256:{file_digest(out)}"
-    return _report(artifact.resolve().name, out.stat().st_size, digest, manifest, counts, rewriting is not None)
+    return _report(artifact.resolve().name, out.stat().st_size, digest, manifest, counts, writer is not None)
 
 
 def unpack(file: Path, out: Path, *, home: Path | None = None, digest: str | None = None) -> PackReport:
@@ -152,33 +160,27 @@ def unpack(file: Path, out: Path, *, home: Path | None = None, digest: str | Non
         CollectionError: There is another collection of that name.
     """
     target, place = out.resolve(), working_folder(home).resolve()
-    try:
-        with tempfile.TemporaryDirectory(prefix=".unpacking-") as folder:
-            staged = Path(folder)
-            with opened_tar(file, digest) as (opened, size, found):
-                extract(opened, size, staged, MEMBERS)
-            files = artifact_files(staged / "artifact")
-            artifact = checked_artifact(files)
+    busy = CollectionError("another process is unpacking into this working folder; wait until it is done")
+    with writing(repr(out.name)), locked(place / "unpacking.lock", busy, seconds=600):
+        for left in place.glob(".unpacking-*"):  # of an unpacking that was killed
+            shutil.rmtree(left, ignore_errors=True)
+        with tempfile.TemporaryDirectory(prefix=".unpacking-", dir=place) as temporary:
+            staged = Path(temporary)
+            found = _extract(file, staged, digest)
+            artifact = read_artifact(staged / "artifact")
             program_from(artifact.state)
             manifest = artifact.manifest
-            rewriting = {path.name: path.read_bytes() for path in (staged / "rewriter").glob("*")}
-            if rewriting and manifest.rewriter is None:
+            with_rewriter = (staged / "rewriter").exists()
+            if with_rewriter and manifest.rewriter is None:
                 raise ArtifactError("the packed file holds a rewriter, which its artifact does not name; do not use it")
             collections = {where: _read(staged / where, name) for where, name in _searched(manifest).items()}
             check_replaceable(target)
-            place.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if manifest.rewriter is not None and rewriting:
-                put_rewriter(manifest.rewriter, rewriting, place)
-            busy = CollectionError("another process is unpacking into this working folder; wait until it is done")
-            with locked(place / "unpacking.lock", busy, seconds=600):
-                built = _build(collections, manifest, place) if collections else ()
-            write_files(target, files)
-    except OSError as error:
-        raise ArtifactError(
-            f"{out.name!r} could not be written: {error.strerror}; give another --out, or make room"
-        ) from error
+            if manifest.rewriter is not None and with_rewriter:
+                keep_rewriter(staged / "rewriter", place, manifest.rewriter)
+            built = _build(list(collections.values()), manifest, staged, place) if collections else ()
+            put_artifact(target, artifact.data)
     counts = {where: len(one.passages) for where, one in collections.items()}
-    return _report(target.name, size + SEALED, found, manifest, counts, bool(rewriting), built)
+    return _report(target.name, file.stat().st_size, found, manifest, counts, with_rewriter, built)
 
 
 def _report(
@@ -192,12 +194,55 @@ def _report(
 
 def _searched(manifest: ArtifactManifest) -> dict[str, str]:
     """The collections that an artifact needs, by their folder in a packed file; questions come first."""
-    check_named(manifest)
     if manifest.collection is None:
         return {}
     with_questions = manifest.engine in ("questions", "expanded")
     questions = {"questions": questions_name(manifest.collection)} if with_questions else {}
     return {**questions, "collection": manifest.collection}
+
+
+def _add(archive: zipfile.ZipFile, path: Path, name: str) -> None:
+    """Add a file, with no time and no owner."""
+    info = zipfile.ZipInfo(name)
+    info.file_size = path.stat().st_size
+    if info.file_size > MEMBERS[name]:
+        raise ArtifactError(f"{name} would have more than the {MEMBERS[name]} bytes that are read; pack less")
+    with path.open("rb") as source, archive.open(info, "w") as member:
+        shutil.copyfileobj(source, member)
+
+
+def _extract(file: Path, staged: Path, digest: str | None) -> str:
+    """Write the members of a packed file into a folder; gives the file's digest."""
+    if not file.is_file():
+        raise ArtifactError(f"the packed file {file.name!r} cannot be read; give what artifact pack wrote with --out")
+    with file.open("rb") as opened:
+        found = f"sha256:{hashlib.file_digest(opened, 'sha256').hexdigest()}"
+        if digest not in (None, found):
+            raise ArtifactError(
+                f"the digest of {file.name!r} is {found}, but {digest} is asked for; get the file again from its maker"
+            )
+        try:
+            with zipfile.ZipFile(opened) as archive:
+                for info in archive.infolist():
+                    _check(info, staged)
+                    (staged / info.filename).parent.mkdir(exist_ok=True)
+                    with archive.open(info) as member, (staged / info.filename).open("xb") as made:
+                        shutil.copyfileobj(member, made)
+        except (zipfile.BadZipFile, RuntimeError, ValueError, LookupError, EOFError, struct.error) as error:
+            raise ArtifactError(
+                f"{file.name!r} is no packed file, was cut off or changed ({error}); get it again"
+            ) from error
+    return found
+
+
+def _check(info: zipfile.ZipInfo, staged: Path) -> None:
+    name = info.filename
+    if name not in MEMBERS or info.compress_type != zipfile.ZIP_STORED or (staged / name).exists():
+        raise ArtifactError(
+            f"the packed file holds {name[:100]!r}, which is no part of one, or is there twice; do not use it"
+        )
+    if info.file_size > MEMBERS[name]:
+        raise ArtifactError(f"{name} has more than the {MEMBERS[name]} bytes that are read")
 
 
 def _stage(staged: Path, name: str, manifest: ArtifactManifest, home: Path | None) -> int:
@@ -245,70 +290,51 @@ def _distinct_texts(passages: Iterable[Passage]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Collection:
-    """A collection that was taken out of a packed file: its folder there, what is said of it, and its passages."""
+    """A collection in a packed file: its folder there, what is said of it, its passages, a vector for each text."""
 
     staged: Path
     facts: Generation
     passages: Mapping[str, Passage]
-
-    def embedder(self, store: Store) -> Embedder:
-        """What its embedder has made, put into a store of its own."""
-        embedder, texts = _stored(self.facts, store), _distinct_texts(self.passages.values())
-        rows = np.fromfile(self.staged / VECTORS, dtype="<f4").reshape(-1, self.facts.dimension)
-        try:
-            embedder.keep(texts, rows)
-        except InputError as error:
-            raise ArtifactError(f"vectors of the packed file are damaged: {error}; do not use it") from error
-        return embedder
+    vectors: Vectors
 
 
 def _read(staged: Path, name: str) -> _Collection:
     try:
         facts = Generation.from_bytes((staged / MANIFEST).read_bytes())
         passages = checked_passages(read_passages(staged / PASSAGES, facts).values())
-        rows, odd = divmod((staged / VECTORS).stat().st_size, 4 * facts.dimension)
+        vectors = np.fromfile(staged / VECTORS, dtype="<f4").reshape(-1, facts.dimension)
+        if facts.name != name or facts.content_hash != content_hash(passages.values()):
+            raise ValueError("it is not what its artifact names")
         if staged.name == "questions":
             read_records(staged)
             read_pairs(staged)
-    except (
-        ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError, OSError, DataError,
-        CollectionError,
-    ) as error:  # fmt: skip
+    except Exception as error:  # whatever a stranger wrote
         raise ArtifactError(f"the {staged.name} of the packed file is damaged ({error}); do not use it") from error
-    texts = len(_distinct_texts(passages.values()))
-    if facts.name != name or facts.content_hash != content_hash(passages.values()) or odd or rows != texts:
-        raise ArtifactError(
-            f"the {staged.name} of the packed file is not what its artifact names, or has not a vector for each text; "
-            "do not use it"
-        )
-    return _Collection(staged, facts, passages)
+    return _Collection(staged, facts, passages, vectors)
 
 
-def _build(collections: Mapping[str, _Collection], manifest: ArtifactManifest, home: Path) -> tuple[str, ...]:
+def _build(collections: Sequence[_Collection], manifest: ArtifactManifest, staged: Path, home: Path) -> tuple[str, ...]:
     """Build what is missing in a folder of its own, and move it when it is whole: questions before their passages."""
-    for left in home.glob(".unpacking-*"):  # of an unpacking that was killed
-        shutil.rmtree(left, ignore_errors=True)
-    missing = [one.facts.name for one in collections.values() if not _is_there(one.facts, home)]
-    workshop = Path(tempfile.mkdtemp(prefix=".unpacking-", dir=home))
-    try:
-        with closing(Store(workshop / FILE_NAME)) as store:
-            embedder = None
-            for one in collections.values():  # the collection itself is the last one
-                embedder = one.embedder(store)
-                if missing:
-                    folder = collection_folder(one.facts.name, workshop)
-                    folder.mkdir(mode=0o700, parents=True)
-                    _copy_records(one.staged, folder)
-                    build_collection(one.facts.name, one.passages.values(), embedder=embedder, home=workshop)
-            open_compiled_on(manifest, embedder, workshop if missing else home)
-            gc.collect()  # the index that was opened is closed before its folder moves
-        for name in missing:
-            target = collection_folder(name, home)
-            target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            collection_folder(name, workshop).rename(target)
-            sync(target.parent)
-    finally:
-        shutil.rmtree(workshop, ignore_errors=True)
+    missing = [one.facts.name for one in collections if not _is_there(one.facts, home)]
+    with closing(Store(staged / FILE_NAME)) as store:
+        for one in collections:  # the collection itself is the last one
+            embedder = _stored(one.facts, store)
+            try:
+                embedder.keep(_distinct_texts(one.passages.values()), one.vectors)
+            except InputError as error:
+                raise ArtifactError(f"vectors of the packed file are damaged: {error}; do not use it") from error
+            if missing:
+                folder = collection_folder(one.facts.name, staged)
+                folder.mkdir(mode=0o700, parents=True)
+                _copy_records(one.staged, folder)
+                build_collection(one.facts.name, one.passages.values(), embedder=embedder, home=staged)
+        open_compiled_on(manifest, _stored(collections[-1].facts, store), staged if missing else home)
+        gc.collect()  # the index that was opened is closed before its folder moves
+    for name in missing:
+        target = collection_folder(name, home)
+        target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        collection_folder(name, staged).rename(target)
+        sync(target.parent)
     return tuple(missing)
 
 
@@ -319,10 +345,7 @@ def _is_there(facts: Generation, home: Path) -> bool:
         return False
     with contextlib.suppress(CollectionError):
         published = read_manifest(folder)
-        if published is not None and (published.embedder, published.content_hash) == (
-            facts.embedder,
-            facts.content_hash,
-        ):
+        if published and (published.embedder, published.content_hash) == (facts.embedder, facts.content_hash):
             return True
     raise CollectionError(
         f"the collection {facts.name!r} of the packed file cannot be put in place: a folder of that name holds another "

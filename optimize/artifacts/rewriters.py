@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Mapping
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import dspy
 from pydantic import BaseModel, ConfigDict, Field
 
 from querywright.errors import ArtifactError
-from querywright.files import replace_folder
+from querywright.files import replace_folder, writing
 from querywright.home import home as working_folder
 from querywright.models.lm import resolve_lm
 from querywright.models.rewriter_bases import KEPT
@@ -56,7 +56,9 @@ def rewriter_ref(program: RAG) -> RewriterRef | None:
 def ref_of(lm: Any) -> RewriterRef:
     """Names an LM that is used as a rewriter."""
     model = str(getattr(lm, "model", type(lm).__name__))
-    folder = _folder_of(lm)
+    inner = getattr(getattr(lm, "engine", None), "inner", None)
+    rewriter, adapter = getattr(inner, "rewriter", None), getattr(inner, "adapter", None)
+    folder = rewriter.path if isinstance(rewriter, Rewriter) else None if adapter is None else adapter.path.parent
     if folder is not None:
         found = read_rewriter(folder)
         if found.identity != model:
@@ -75,12 +77,13 @@ def open_rewriter(path: Path, **options: Any) -> dspy.LM:
     return resolve_lm(f"{PREFIX}{path}", **options)
 
 
-def keep_rewriter(path: Path, home: Path | None = None) -> Path | None:
+def keep_rewriter(path: Path, home: Path | None = None, ref: RewriterRef | None = None) -> Path | None:
     """Copy a rewriter into the working folder, where the programs that are compiled with it find it.
 
     Args:
         path: The rewriter's folder.
         home: The working folder. Default: ``querywright.home.home()``.
+        ref: What it is, where the folder has another name. Default: it is named by its folder.
 
     Returns:
         The copy; None where the rewriter is too large to be copied.
@@ -88,9 +91,29 @@ def keep_rewriter(path: Path, home: Path | None = None) -> Path | None:
     Raises:
         ArtifactError: It is no rewriter, or cannot be copied.
     """
-    found = read_rewriter(path)
-    files = rewriter_files(found)
-    return None if files is None else put_rewriter(_ref(found), files, home)
+    found = read_rewriter(path) if ref is None else checked_rewriter(path, ref)
+    if not is_small(found):
+        return None
+    ref = ref or _ref(found)
+    folder = _kept(ref, home)
+    with contextlib.suppress(ArtifactError, OSError):
+        checked_rewriter(folder, ref)
+        return folder
+    with writing(f"the rewriter {ref}", "nothing in the working folder was changed", "working folder (--home)"):
+        folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        replace_folder(folder, lambda made: copy_rewriter(found, made))
+    return folder
+
+
+def is_small(rewriter: Rewriter) -> bool:
+    """Whether a rewriter is copied."""
+    return sum((rewriter.path / name).stat().st_size for name in rewriter.files) <= LARGEST_KEPT
+
+
+def copy_rewriter(rewriter: Rewriter, folder: Path) -> None:
+    """Copy the files of a rewriter into a folder."""
+    for name in (MANIFEST, *rewriter.files):
+        shutil.copyfile(rewriter.path / name, folder / name)
 
 
 def find_rewriter(ref: RewriterRef, home: Path | None = None) -> Path:
@@ -113,40 +136,6 @@ def find_rewriter(ref: RewriterRef, home: Path | None = None) -> Path:
     return folder
 
 
-def put_rewriter(ref: RewriterRef, files: Mapping[str, bytes], home: Path | None = None) -> Path:
-    """Write a rewriter into the working folder, whole or not at all; the very same one that is there stays."""
-    folder = _kept(ref, home)
-
-    def fill(made: Path) -> None:
-        for name, data in files.items():
-            (made / name).write_bytes(data)
-        checked_rewriter(made, ref)
-
-    try:
-        if not _is_whole(folder, ref):
-            folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            replace_folder(folder, fill)
-    except OSError as error:
-        raise ArtifactError(
-            f"the rewriter {ref} could not be written into the working folder: {error.strerror}; make room, or give "
-            "another working folder (--home)"
-        ) from error
-    return folder
-
-
-def kept_files(ref: RewriterRef, given: Path | None = None, home: Path | None = None) -> dict[str, bytes] | None:
-    """The files of a rewriter by name, for a packed artifact; None where they are more than are copied."""
-    return rewriter_files(checked_rewriter(find_rewriter(ref, home) if given is None else given, ref))
-
-
-def rewriter_files(rewriter: Rewriter) -> dict[str, bytes] | None:
-    """The files of a rewriter by name; None where they are more than are copied."""
-    paths = [rewriter.path / name for name in sorted({MANIFEST, *rewriter.files})]
-    if sum(path.stat().st_size for path in paths) > LARGEST_KEPT:
-        return None
-    return {path.name: path.read_bytes() for path in paths}
-
-
 def checked_rewriter(folder: Path, ref: RewriterRef) -> Rewriter:
     """The rewriter in a folder, every byte of it checked."""
     found = read_rewriter(folder)
@@ -157,22 +146,6 @@ def checked_rewriter(folder: Path, ref: RewriterRef) -> Rewriter:
 
 def _ref(rewriter: Rewriter) -> RewriterRef:
     return RewriterRef(name=rewriter.name, checksum=rewriter.checksum)
-
-
-def _folder_of(lm: Any) -> Path | None:
-    """The folder of a rewriter's LM; None for any other LM."""
-    inner = getattr(getattr(lm, "engine", None), "inner", None)
-    rewriter, adapter = getattr(inner, "rewriter", None), getattr(inner, "adapter", None)
-    if isinstance(rewriter, Rewriter):
-        return rewriter.path
-    return None if adapter is None else Path(adapter.path).parent
-
-
-def _is_whole(folder: Path, ref: RewriterRef) -> bool:
-    with contextlib.suppress(ArtifactError, OSError):
-        checked_rewriter(folder, ref)
-        return True
-    return False
 
 
 def _kept(ref: RewriterRef, home: Path | None) -> Path:

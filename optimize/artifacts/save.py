@@ -20,13 +20,7 @@ CARD_METRICS = ("accuracy", "decision_useful")
 
 
 def save_compiled(
-    path: str | Path,
-    compiled: Compiled,
-    splits: Splits,
-    *,
-    lm: Any,
-    threads: int,
-    n_golden: int = 3,
+    path: str | Path, compiled: Compiled, splits: Splits, *, lm: Any, threads: int, n_golden: int = 3
 ) -> ArtifactManifest:
     """Write the recommended program of a compilation as an artifact.
 
@@ -51,15 +45,9 @@ def save_compiled(
 
 
 def save_program(
-    path: str | Path,
-    program: RAG,
-    *,
-    lm: Any,
-    asked: Sequence[Question],
-    threads: int,
-    made: Mapping[str, Any],
+    path: str | Path, program: RAG, *, lm: Any, asked: Sequence[Question], threads: int, made: Mapping[str, Any],
     card: str,
-) -> ArtifactManifest:
+) -> ArtifactManifest:  # fmt: skip
     """Write a program as an artifact, with what it makes of some questions now.
 
     Args:
@@ -73,32 +61,17 @@ def save_program(
     """
     answered = evaluate(program, asked, lm=lm, name="golden answers", threads=threads)
     golden = [
-        Golden(
-            question=question.question,
-            options=list(question.options),
-            answer=row.answer,
-            passages=list(row.passages),
-        )
-        for question, row in zip(asked, answered.rows, strict=True)
+        Golden(question=one.question, options=list(one.options), answer=row.answer, passages=list(row.passages))
+        for one, row in zip(asked, answered.rows, strict=True)
         if row.failure is None
     ]
-    searched = program.technique.searched
+    searched, reranker = program.technique.searched, program.technique.reranker
     source = opened(searched)
-    reranker = program.technique.reranker
     return write_artifact(
-        path,
-        program,
-        lm=lm.model,
-        embedder=source.embedder,
-        collection=source.collection,
-        engine=source.engine,
-        reranker=None if reranker is None else reranker.id,
-        fingerprint=searched.fingerprint,
-        created=today(),
-        made=made,
-        golden=golden,
-        card=card,
-    )
+        path, program, lm=lm.model, embedder=source.embedder, collection=source.collection, engine=source.engine,
+        reranker=None if reranker is None else reranker.id, fingerprint=searched.fingerprint, created=today(),
+        made=made, golden=golden, card=card,
+    )  # fmt: skip
 
 
 def card(name: str, compiled: Compiled, lm: str, created: str, data: Mapping[str, Any]) -> str:

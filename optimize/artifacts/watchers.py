@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import atexit
 import contextvars
+import functools
 import logging
 import math
 import os
 import queue
 import threading
+import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
 from typing import Any
 
+import dspy
 from pydantic import BaseModel, ConfigDict, Field
 
 from querywright.data.declined import says_declined
+from querywright.models.usage import metered
 
 FORMAT = 1
 MOST_WAITING = 1_000
@@ -23,6 +29,9 @@ MOST_WAITING = 1_000
 FLUSH_SECONDS = 5.0
 
 logger = logging.getLogger("querywright.watching")
+
+# Its put may be interrupted by another of the same thread, as where a coroutine is thrown away.
+_waiting: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
 
 
 class AskedQuery(BaseModel):
@@ -76,11 +85,11 @@ class Exchange(BaseModel):
     declined: bool
     fallbacks: tuple[str, ...]
     top_scores: tuple[float, ...]
-    seconds: float
-    lm_calls: int
-    lm_saved: int
+    seconds: float = 0.0
+    lm_calls: int = 0
+    lm_saved: int = 0
     error: str | None
-    metadata: dict[str, str]
+    metadata: dict[str, str] = Field(default_factory=dict)
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -93,19 +102,16 @@ Watcher = Callable[[Exchange], object]
 
 
 def exchange_of(
-    prediction: Any,
-    *,
-    at: str,
-    artifact: str,
-    question: str,
-    options: Sequence[str] | None = None,
-    seconds: float = 0.0,
-    lm_calls: int = 0,
-    lm_saved: int = 0,
-    error: BaseException | None = None,
-    metadata: dict[str, str] | None = None,
+    prediction: Any, *, options: Sequence[str] | None = None, error: BaseException | None = None, **facts: Any
 ) -> Exchange:
-    """The exchange of a question: the arguments are fields of ``Exchange``."""
+    """The exchange of a question.
+
+    Args:
+        prediction: What came of it; None where it failed.
+        options: As they were given.
+        error: Why it failed.
+        facts: ``at``, ``artifact``, ``question`` and further fields of ``Exchange``.
+    """
     found = {} if prediction is None else dict(prediction.toDict())
     answer, support = found.get("answer"), found.get("support")
     passages = tuple(passage.id for passage in found.get("passages") or ())
@@ -113,9 +119,6 @@ def exchange_of(
     return Exchange(
         format=FORMAT,
         id=uuid.uuid4().hex,
-        at=at,
-        artifact=artifact,
-        question=question,
         options=bare_options(options),
         queries=tuple(AskedQuery(role=query.role, text=query.text) for query in found.get("queries") or ()),
         passages=passages,
@@ -125,11 +128,8 @@ def exchange_of(
         declined=has_declined(answer, options),
         fallbacks=tuple(found.get("fallbacks") or ()),
         top_scores=tuple(float(scores[0]) for scores in lists if scores and math.isfinite(scores[0])),
-        seconds=round(seconds, 4),
-        lm_calls=lm_calls,
-        lm_saved=lm_saved,
         error=None if error is None else type(error).__name__,
-        metadata=metadata or {},
+        **facts,
     )
 
 
@@ -143,19 +143,49 @@ def has_declined(answer: str | None, options: Sequence[str] | None) -> bool:
     return bool(answer) and answer not in bare_options(options) and says_declined(str(answer))
 
 
-def tell(watchers: Sequence[Watcher], exchange: Exchange) -> None:
-    """Tell every watcher. An error of one is logged by its name alone, for its text may hold a question."""
-    for watcher in watchers:
+@contextmanager
+def watched(
+    watchers: Sequence[Watcher],
+    artifact: str,
+    question: str,
+    options: Sequence[str] | None,
+    metadata: Mapping[str, str] | None,
+    *,
+    later: bool = False,
+) -> Iterator[list[dspy.Prediction]]:
+    """Takes the prediction of a question, and tells the watchers of it when it ends, however it ends.
+
+    Args:
+        watchers: Who is told. An error of one is logged by its name alone, for its text may hold a question.
+        artifact: Id of what is asked.
+        question: The question.
+        options: Its options.
+        metadata: What the caller gave.
+        later: Have them told by a thread of their own, in the caller's context, and never wait for it.
+    """
+    made: list[dspy.Prediction] = []
+    failure: BaseException | None = None
+    at, began = datetime.now(UTC).isoformat(timespec="milliseconds"), time.monotonic()
+    with metered() as meter:
         try:
-            watcher(exchange)
-        except Exception as error:  # noqa: BLE001 - whoever watches must not spoil an answer
-            logger.warning("a watcher failed: %s", type(error).__name__)
+            yield made
+        except BaseException as error:
+            failure = error
+            raise
+        finally:
+            seconds, cost = round(time.monotonic() - began, 4), meter.total
 
+            def tell() -> None:
+                exchange = exchange_of(
+                    made[0] if made else None, options=options, error=failure, at=at, artifact=artifact,
+                    question=question, seconds=seconds, lm_calls=cost.calls, lm_saved=cost.saved,
+                    metadata=dict(metadata or {}),
+                )  # fmt: skip
+                for watcher in watchers:
+                    _do(functools.partial(watcher, exchange))
 
-def tell_later(watchers: Sequence[Watcher], exchange: Exchange) -> None:
-    """Have them told by a thread of their own, in the caller's context, and never wait for it."""
-    context = contextvars.copy_context()
-    _teller.put(lambda: context.run(tell, watchers, exchange))
+            if watchers:
+                (_later if later else _do)(tell)
 
 
 def flush(seconds: float = FLUSH_SECONDS) -> bool:
@@ -169,67 +199,39 @@ def flush(seconds: float = FLUSH_SECONDS) -> bool:
     Returns:
         Whether they were told of all of it in that time.
     """
-    return _teller.flush(seconds)
+    done = threading.Event()
+    _waiting.put(done.set)
+    _start(os.getpid())
+    if not done.wait(seconds):
+        logger.warning("watchers are still behind after %g s; they were not told of all questions", seconds)
+    return done.is_set()
 
 
-class Teller:
-    """One thread that does what it is handed, in order.
+def _later(work: Callable[[], object]) -> None:
+    """Have it done by a thread of its own, in the order of the questions and in the caller's context."""
+    if _waiting.qsize() >= MOST_WAITING:
+        logger.warning("watchers are %d questions behind; one more is lost", MOST_WAITING)
+        return
+    run = contextvars.copy_context().run
+    _waiting.put(lambda: run(work))
+    _start(os.getpid())
 
-    Args:
-        most: How much may wait; what is handed over beyond that is counted in ``lost`` and not done.
-    """
 
-    def __init__(self, most: int = MOST_WAITING) -> None:
-        self.lost = 0
-        self._most = most
-        # Its put may be interrupted by another of the same thread, as where a coroutine is thrown away.
-        self._waiting: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
-        self._lock = threading.RLock()
-        self._thread: threading.Thread | None = None
-        self._losing = False
+def _do(work: Callable[[], object]) -> None:
+    """Whoever watches must not spoil an answer."""
+    try:
+        work()
+    except Exception as error:  # noqa: BLE001 - by its name alone
+        logger.warning("a watcher failed: %s", type(error).__name__)
 
-    def put(self, work: Callable[[], object]) -> None:
-        """Hand work over, and go on."""
-        waiting = self._waiting.qsize()
-        with self._lock:
-            if waiting >= self._most:
-                self.lost += 1
-                if not self._losing:  # once, until they have caught up
-                    logger.warning("watchers are %d questions behind; %d lost so far", self._most, self.lost)
-                self._losing = True
-                return
-            self._losing = self._losing and waiting > 0
-            self._waiting.put(work)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, daemon=True, name="querywright-watchers")
-                self._thread.start()
-                atexit.register(self.flush)  # so late, because whoever watches may have registered an end of its own
 
-    def flush(self, seconds: float = FLUSH_SECONDS) -> bool:
-        """Wait until what was handed over until now is done, so long at most; returns whether it is."""
-        if self._thread is None:
-            return True
-        done = threading.Event()
-        self._waiting.put(done.set)
-        if not done.wait(seconds):
-            logger.warning("watchers are still behind after %g s; they were not told of all questions", seconds)
-        return done.is_set()
+@functools.lru_cache(maxsize=1)
+def _start(process: int) -> None:
+    """Start the thread of this process."""
 
-    def _run(self) -> None:
+    def run() -> None:
         while True:
-            work = self._waiting.get()
-            try:
-                work()
-            except BaseException as error:  # noqa: BLE001 - the next one is told all the same
-                logger.warning("a watcher failed: %s", type(error).__name__)
+            _do(_waiting.get())
 
-
-def _begin() -> None:
-    """A process has a thread of its own; one that was forked has none of its parent's."""
-    global _teller
-    _teller = Teller()
-
-
-_teller = Teller()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_begin)
+    threading.Thread(target=run, daemon=True, name="querywright-watchers").start()
+    atexit.register(flush)  # so late, because whoever watches may have registered an end of its own

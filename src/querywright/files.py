@@ -12,10 +12,12 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+from querywright.errors import ArtifactError
 
 POLL_SECONDS = 0.005
 
@@ -115,6 +117,31 @@ def replace_folder(target: Path, fill: Callable[[Path], None], *, check: Callabl
         except BaseException:
             shutil.rmtree(made, ignore_errors=True)
             raise
+
+
+def write_all(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Writes files by name into a folder, which is made where it is missing."""
+    folder.mkdir(exist_ok=True)
+    for name, data in files.items():
+        (folder / name).write_bytes(data)
+
+
+@contextmanager
+def writing(what: str, state: str = "nothing was written", place: str = "--out") -> Iterator[None]:
+    """Inside the ``with`` block, what cannot be written is an ``ArtifactError``.
+
+    Args:
+        what: What is written.
+        state: How things stand where it cannot be.
+        place: What names another place.
+    """
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise ArtifactError(
+            f"{what} could not be written: {reason}; {state}. Give another {place}, or make room"
+        ) from error
 
 
 def place_of(target: Path) -> Path:

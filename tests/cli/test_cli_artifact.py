@@ -9,7 +9,7 @@ import platform
 import re
 import shutil
 import socket
-import tarfile
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -118,7 +118,7 @@ def test_a_compiled_program_goes_to_another_machine(cli, artifact, server, tmp_p
     Path("changed.qw").write_bytes(data)
     refused = cli("artifact", "unpack", "changed.qw", "--out", "there/no")
     assert refused.status == 2
-    assert "its SHA-256 does not fit" in refused.err
+    assert "was cut off or changed" in refused.err
     assert not Path("there/no").exists()
     assert cli("artifact", "unpack", "made.qw", "--out", "artifacts/made", "--home", other / "new", "--json").data[
         "built"
@@ -174,8 +174,8 @@ def test_no_secret_and_no_name_of_the_machine_is_in_what_is_saved(
     assert cli("artifact", "pack", "saved", "--out", place / "saved.qw").status == 0
     contents = {path.name: path.read_bytes() for path in (place / "saved").iterdir()}
     contents["saved.qw"] = (place / "saved.qw").read_bytes()
-    with tarfile.open(place / "saved.qw") as archive:
-        contents |= {f"saved.qw/{name}": archive.extractfile(name).read() for name in archive.getnames()}
+    with zipfile.ZipFile(place / "saved.qw") as archive:
+        contents |= {f"saved.qw/{name}": archive.read(name) for name in archive.namelist()}
     assert len(contents) == 4 + 1 + 7
     planted = [KEY, USER, HOST, PLACE, str(tmp_path), tmp_path.name, "127.0.0.1", str(server.server_port),
                socket.gethostname(), str(Path.home()), "PLANTED_KEY"]  # fmt: skip

@@ -368,6 +368,6 @@ def test_what_was_found_is_shown_when_it_cannot_be_saved(cli, collection, questi
     assert done.status == 2
     assert done.data["artifact"] is None
     assert done.data["test"]
-    assert "the disk is full" in done.err
+    assert "No space left on device" in done.err
     assert "--out" in done.err
     assert not Path("artifacts/x").exists()

@@ -19,7 +19,7 @@ from querywright.data.splits import Splits
 from querywright.data.types import Label, Passage, Question
 from querywright.models.budget import Budget
 from querywright.models.circuit_breaker import Limits
-from querywright.models.engine import LMEngine
+from querywright.models.engine import AsyncLMEngine, LMEngine
 from querywright.models.store import Store
 from querywright.models.usage import Ledger
 from querywright.optimize.artifacts.files import ArtifactManifest, Golden, write_artifact
@@ -305,7 +305,8 @@ def make_lm() -> Callable[..., dspy.LM]:
             budget=budget if max_calls is None else Budget(None, "test", calls=max_calls),
             sleep=lambda seconds: None,
         )
-        return dspy.LM("scripted/model", engine=guarded, cache=False, num_retries=0)
+        both = {"engine": guarded, "async_engine": AsyncLMEngine(guarded)}
+        return dspy.LM("scripted/model", **both, cache=False, num_retries=0)
 
     return make
 

@@ -17,8 +17,7 @@ from querywright.adapters.common import (
     opened,
     query_data,
 )
-from querywright.optimize.artifacts.loaded import LoadedProgram
-from querywright.optimize.artifacts.streaming import Event
+from querywright.optimize.artifacts.loaded import Event, LoadedProgram
 
 try:
     from langchain_core.callbacks import AsyncCallbackManagerForRetrieverRun, CallbackManagerForRetrieverRun

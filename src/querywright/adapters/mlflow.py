@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 from querywright import __version__
 from querywright.adapters.common import lm_by_name, missing
 from querywright.errors import InputError
-from querywright.optimize.artifacts.files import Artifact, artifact_files, checked_artifact
+from querywright.files import write_all
+from querywright.optimize.artifacts.files import Artifact, read_artifact
 from querywright.optimize.artifacts.load import load
 from querywright.optimize.artifacts.loaded import LoadedProgram
 
@@ -84,11 +85,8 @@ def log_artifact_folder(
     """
     with tempfile.TemporaryDirectory() as folder:
         copied = Path(folder) / "artifact"
-        copied.mkdir()
-        files = artifact_files(program_path)
-        for file, data in files.items():
-            (copied / file).write_bytes(data)
-        artifact = checked_artifact(files)
+        artifact = read_artifact(program_path)
+        write_all(copied, artifact.data)
         manifest = artifact.manifest
         logged: ModelInfo = mlflow.pyfunc.log_model(
             name=name,

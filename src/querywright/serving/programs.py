@@ -147,7 +147,7 @@ def loader(settings: ServeSettings) -> Load:
     import dspy
 
     from querywright.optimize.artifacts.files import read_artifact
-    from querywright.optimize.artifacts.load import loaded_from
+    from querywright.optimize.artifacts.load import load
 
     paths = settings.names()
     digests = dict(zip(paths, settings.digests, strict=False))
@@ -171,7 +171,7 @@ def loader(settings: ServeSettings) -> Load:
 
     def one(name: str, before: LoadedProgram | None) -> LoadedProgram:
         artifact = read_artifact(paths[name], digest=digests.get(name))
-        program = loaded_from(
+        program = load(
             artifact, lm=lm_for(artifact.manifest, before), reranker=settings.reranker,
             rewriter=rewriter_for(artifact.manifest, before), home=settings.home,
             verify=settings.verify, watchers=settings.watchers,

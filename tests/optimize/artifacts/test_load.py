@@ -1,264 +1,119 @@
+"""Loading: what an artifact names is found and checked before anything is asked; and what is said of an artifact."""
+
 from __future__ import annotations
 
-import hashlib
-import re
+import json
 import shutil
+import subprocess
 import sys
-from collections.abc import Sequence
-from pathlib import Path
 
-import numpy as np
+import dspy
 import pytest
 
 from querywright.data.types import Passage
-from querywright.errors import ArtifactError, CollectionError, ModelError
-from querywright.models.embedder import Embedder, Vectors
+from querywright.errors import ArtifactError, CollectionError, InputError, ModelError
+from querywright.models.embedder import resolve_embedder
 from querywright.models.store import open_store
-from querywright.optimize.artifacts.files import read_artifact, write_artifact
+from querywright.optimize.artifacts.card import card
+from querywright.optimize.artifacts.diff import diff
+from querywright.optimize.artifacts.files import Golden, read_artifact, write_artifact
 from querywright.optimize.artifacts.load import load
-from querywright.optimize.artifacts.save import save_compiled
-from querywright.optimize.study.compile import CompileSettings, compile_program
+from querywright.optimize.artifacts.verify import drifted, passed, verify
+from querywright.optimize.program_state import program_from
 from querywright.programs import make_program
-from querywright.retrieval.chroma import ChromaRetriever
 from querywright.retrieval.engines import open_retriever
-from querywright.retrieval.generated_questions import COMPLETE, PassageRecord, WrittenQuestion, publish_questions
 from querywright.retrieval.index import build_collection
 from querywright.retrieval.types import kind_of
 
 load_module = sys.modules[load.__module__]  # the package gives its name to the function
-
 FACTS = {"lm", "embedder", "collection", "engine", "reranker", "fingerprint", "created", "made"}
+ASKED = ("What of number 4?", ["wrong 4", "right 4"])
 
 
-class NumberModel:
-    """Texts about one number lie close together, but for questions, which lie anywhere."""
-
-    def encode(self, texts: Sequence[str], **options: object) -> Vectors:
-        return np.stack([self._vector(text) for text in texts])
-
-    def _vector(self, text: str) -> Vectors:
-        number = re.findall(r"\d+", text)[0]
-        weight = 0 if text.startswith("What of") else 1 if text.startswith("Nothing") else 4
-        vector = weight * _random(f"number {number}") + _random(text)
-        return vector / np.linalg.norm(vector)
-
-
-def _random(text: str) -> Vectors:
-    seed = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
-    return np.random.default_rng(seed).normal(size=32).astype(np.float32)
-
-
-def number_embedder(home: Path, name: str = "numbers") -> Embedder:
-    return Embedder(f"st:{name}", NumberModel, dimension=32, store=open_store(home))
-
-
-@pytest.fixture(scope="module")
-def home(tmp_path_factory, make_world):
-    home = tmp_path_factory.mktemp("home")
-    world = make_world()
-    passages = [*world.deciding.values(), *world.others]
-    build_collection("cards", passages, embedder=number_embedder(home), home=home)
-    yield home
-    open_store(home).close()
-
-
-@pytest.fixture(scope="module")
-def saved(home, tmp_path_factory, make_world, make_lm):
-    """HCQR compiled on the collection, and saved."""
-    splits, lm = make_world().splits, make_lm()
-    retriever = ChromaRetriever("cards", embedder=number_embedder(home), home=home)
-    compiled = compile_program(
-        "hcqr",
-        splits,
-        retriever=retriever,
-        lm=make_lm(),
-        knobs={"max_passages": 1},
-        settings=CompileSettings(n_trials=5, demo_sizes=(1,), threads=2),
-    )
-    folder = tmp_path_factory.mktemp("saved") / "hcqr"
-    save_compiled(folder, compiled, splits, lm=lm, threads=2)
-    return folder
-
-
-@pytest.fixture
-def artifact(saved, tmp_path):
-    """A copy that a test may change."""
-    return Path(shutil.copytree(saved, tmp_path / "artifact"))
-
-
-@pytest.fixture
-def resolved(monkeypatch, home):
-    """Embedders and LMs that are looked for by name: the embedders are ours, the LMs are counted only."""
-    names = []
-
-    def embedder(name, **settings):
-        names.append(name)
-        return number_embedder(home, name)
-
-    def lm(name, **settings):
-        names.append(name)
-        raise ModelError(f"no {name} in this test")
-
-    monkeypatch.setattr("querywright.models.embedder.resolve_embedder", embedder)
-    monkeypatch.setattr(load_module, "resolve_lm", lm)
-    return names
-
-
-def rewrite(folder, **changes):
+def rewrite(folder, *, program=None, **changes):
     """The artifact of the folder, written again by our own hand with other facts."""
     read = read_artifact(folder)
-    program = make_program(
-        read.state.technique, lambda query, k: [], reader=read.state.reader, **changes.pop("knobs", read.state.knobs)
-    )
-    facts = read.manifest.model_dump(include=FACTS)
-    write_artifact(
-        folder, changes.pop("program", program), **{**facts, "golden": read.golden, "card": "# card\n", **changes}
-    )
+    facts = {**read.manifest.model_dump(include=FACTS), "golden": read.golden, "card": "# card\n", **changes}
+    write_artifact(folder, program or program_from(read.state, lambda query, k: []), **facts)
 
 
-def test_a_loaded_program_answers(saved, home, resolved, make_lm, no_connection):
-    loaded = load(saved, lm=make_lm(), home=home)
-    prediction = loaded("What of number 4?", ["wrong 4", "right 4"])
+@pytest.fixture
+def names(monkeypatch):
+    """The LMs that are looked for by name; there is none."""
+    asked = []
+
+    def resolve_lm(name, **settings):
+        asked.append(name)
+        raise ModelError(f"no {name} in this test")
+
+    monkeypatch.setattr(load_module, "resolve_lm", resolve_lm)
+    return asked
+
+
+@pytest.fixture
+def refused(saved, names, make_lm, make_engine, no_connection):
+    """Loads what must be refused; nothing may be asked before."""
+
+    def refuse(error, message, path, **given):
+        engine = make_engine()
+        with pytest.raises(error, match=message):
+            load(path, **{"lm": make_lm(engine), "home": saved[0], **given})
+        assert engine.asked == []
+
+    return refuse
+
+
+@pytest.mark.parametrize("engine", ["dense", "bm25", "hybrid"])
+def test_a_loaded_program_searches_as_it_was_compiled_and_answers(engine, built, word_model, make_lm, no_connection):
+    home, folder = built(engine)
+    manifest = read_artifact(folder).manifest
+    embedder = None if engine == "bm25" else resolve_embedder("words", store=open_store(home))
+    retriever = open_retriever("cards", engine=engine, embedder=embedder, home=home)
+    assert (manifest.engine, manifest.collection, manifest.fingerprint) == (engine, "cards", retriever.fingerprint)
+    assert (manifest.embedder is None, manifest.reranker) == (engine == "bm25", None)
+    loaded = load(folder, lm=make_lm(), home=home, verify=True)
+    found = loaded.program.technique.retriever
+    assert (kind_of(found), found.fingerprint) == ("lexical" if engine == "bm25" else engine, retriever.fingerprint)
+    prediction = loaded(*ASKED)
     assert prediction.answer == "right 4"
-    assert [passage.id for passage in prediction.passages] == ["decides-4"]
-    assert resolved == ["numbers"]
+    assert prediction.passages[0].id == "decides-4"
     assert "lm='scripted/model', collection='cards'" in repr(loaded)
 
 
-def test_verify_asks_the_golden_questions(saved, home, resolved, make_lm, make_engine):
-    golden = read_artifact(saved).golden
-    assert [one.answer for one in golden] == [f"right {n}" for n in (6, 7, 8)]
+def test_verify_asks_the_golden_questions_and_notices_other_passages(saved, make_lm, make_engine):
     engine = make_engine()
-    load(saved, lm=make_lm(engine), home=home, verify=True)
-    assert {asked.number for asked in engine.asked if asked.step == "reader"} == {6, 7, 8}
-
-
-def test_verify_notices_other_passages(saved, home, resolved, make_lm):
-    def other(query, k):
-        return [Passage("else", "Decides 6. Decides 7. Decides 8.")]
-
+    load(saved[1], lm=make_lm(engine), home=saved[0], verify=True)
+    golden = {int(one.answer.split()[1]) for one in read_artifact(saved[1]).golden}
+    assert {asked.number for asked in engine.asked if asked.step == "reader"} == golden != set()
     with pytest.raises(ArtifactError, match=r"golden.jsonl line 1: it now finds \['else'\], but found"):
-        load(saved, lm=make_lm(), retriever=other, verify=True)
+        load(saved[1], lm=make_lm(), retriever=lambda query, k: [Passage("else", "Decides 6.")], verify=True)
 
 
 # Everything that is wrong is said before anything is asked.
 
 
-@pytest.fixture
-def refused(home, resolved, make_lm, make_engine, no_connection):
-    """Loads what must be refused; nothing may be asked, and no model looked for unless it is said."""
-
-    def refuse(error, message, path, *, looked_for=(), **given):
-        engine = make_engine()
-        with pytest.raises(error, match=message):
-            load(path, **{"lm": make_lm(engine), "home": home, **given})
-        assert engine.asked == []
-        assert resolved == list(looked_for)
-
-    return refuse
-
-
-def test_a_collection_that_is_missing_is_refused(artifact, refused, tmp_path):
-    refused(
-        CollectionError,
-        r"needs the collection 'cards', but there is none \(known: none\); build it: querywright index",
-        artifact,
-        home=tmp_path / "other",
-    )
-
-
-def test_another_embedder_is_refused_before_it_is_looked_for(artifact, refused):
-    rewrite(artifact, embedder="st:someone/elses-model")
-    refused(CollectionError, "built with the embedder 'st:numbers'.*compiled with 'st:someone/elses-model'", artifact)
-
-
-def test_a_collection_that_changed_is_refused(artifact, refused, home, tmp_path):
+def test_another_collection_than_that_it_was_compiled_on_is_refused(own, refused, tmp_path, world, make_lm, word_model):
+    missing = r"needs the collection 'cards', but there is none \(known: none\); build it: querywright index"
+    refused(CollectionError, missing, own, home=tmp_path / "none")
     other = tmp_path / "other"
-    shutil.copytree(home, other)
-    build_collection("cards", [Passage("new", "New 99.")], embedder=number_embedder(other), home=other)
+    build_collection("cards", [Passage("new", "New.")], embedder=resolve_embedder("words"), home=other)
+    its = "'cards' is not the one the program was compiled on: its fingerprint.*give it the passages that it had then"
+    refused(ArtifactError, its, own, home=other)
     open_store(other).close()
-    refused(
-        ArtifactError,
-        "'cards' is not the one the program was compiled on: its fingerprint.*index the original",
-        artifact,
-        home=other,
-        looked_for=["numbers"],
-    )
+    rewrite(own, embedder="st:someone/elses-model")
+    refused(CollectionError, "built with the embedder 'st:words'.*compiled with 'st:someone/elses-model'", own)
+    rewrite(own, collection=None, engine=None, embedder=None)
+    refused(ArtifactError, "retriever of your own.*retriever=", own)
+    assert load(own, lm=make_lm(), retriever=world)
 
 
-@pytest.mark.parametrize("name", ["../../etc", "/etc", "a/b", "", "A"])
-def test_a_name_that_is_no_collections_is_refused(name, artifact, refused):
-    rewrite(artifact, collection=name)
-    refused(ArtifactError, "cannot be a collection's name", artifact)
-
-
-def test_a_program_compiled_on_ones_own_retriever_needs_it_again(artifact, refused, make_lm, world):
-    rewrite(artifact, collection=None, engine=None, embedder=None)
-    refused(ArtifactError, "retriever of your own.*retriever=", artifact)
-    assert load(artifact, lm=make_lm(), retriever=world)
-
-
-# The engine: the artifact names it, and the collection is opened with it.
-
-
-@pytest.mark.parametrize("engine", ["bm25", "hybrid"])
-def test_the_engine_that_the_artifact_names_is_opened(
-    engine, tmp_path, home, resolved, make_world, make_lm, make_engine, no_connection
-):
-    splits = make_world().splits
-    retriever = open_retriever("cards", engine=engine, embedder=number_embedder(home), home=home)
-    settings = CompileSettings(n_trials=2, demo_sizes=(1,), reader_demo_sizes=(), threads=2)
-    compiled = compile_program("plain", splits, retriever=retriever, lm=make_lm(), settings=settings)
-    save_compiled(tmp_path / "saved", compiled, splits, lm=make_lm(), threads=2)
-    manifest = read_artifact(tmp_path / "saved").manifest
-    embedder = None if engine == "bm25" else "st:numbers"
-    assert (manifest.engine, manifest.collection, manifest.embedder) == (engine, "cards", embedder)
-    assert (manifest.reranker, manifest.fingerprint) == (None, retriever.fingerprint)
-
-    loaded = load(tmp_path / "saved", lm=make_lm(make_engine()), home=home, verify=True)
-    found = loaded.program.technique.retriever
-    assert (kind_of(found), found.fingerprint) == ("lexical" if engine == "bm25" else engine, retriever.fingerprint)
-    assert resolved == ([] if engine == "bm25" else ["numbers"])
-    question = "What of number 4?"
-    expected = [hit.passage.id for hit in retriever.search([question], 5)[0]]
-    assert [passage.id for passage in loaded(question, ["wrong 4", "right 4"]).passages] == expected
-
-
-@pytest.mark.parametrize(
-    ("engine", "again"),
-    [
-        (
-            "questions",
-            "what questions fill stored are others; index, build, import or fill them again",
-        ),
-        ("expanded", "its passages or its questions are others; index, build or import them again"),
-    ],
-)
-def test_questions_that_changed_are_refused_with_their_remedy(engine, again, artifact, refused, tmp_path):
-    home = tmp_path / "other"
-    embedder = number_embedder(home)
-    passages = [Passage("one", "Number 1."), Passage("two", "Number 2.")]
-    build_collection("cards", passages, embedder=embedder, home=home)
-
-    def publish(*texts):
-        records = [
-            PassageRecord(passage.id, passage.text_digest(), "s", (WrittenQuestion(text, COMPLETE),))
-            for passage, text in zip(passages, texts, strict=True)
-        ]
-        publish_questions("cards", records, embedder=embedder, home=home)
-        return open_retriever("cards", engine=engine, embedder=embedder, home=home).fingerprint
-
-    named = None if engine == "expanded" else "st:numbers"
-    rewrite(artifact, engine=engine, embedder=named, fingerprint=publish("What is 1?", "What is 2?"))
-    assert publish("Which is 1?", "What is 2?") != read_artifact(artifact).manifest.fingerprint
-    open_store(home).close()
-    looked_for = [] if named is None else ["numbers"]
-    refused(
-        ArtifactError, f"its fingerprint is .*{again} as.*compile again", artifact, home=home, looked_for=looked_for
-    )
-
-
-# The reranker: by the application, or by the name of a hub model.
+@pytest.mark.parametrize("engine", ["questions", "expanded"])
+def test_questions_that_changed_are_refused(engine, built, word_model, refused, tmp_path):
+    home, folder = built(engine)
+    own = tmp_path / "own"
+    shutil.copytree(folder, own)
+    rewrite(own, fingerprint="f" * 64)
+    refused(ArtifactError, "its fingerprint is .*questions or stored answers that it had then", own, home=home)
 
 
 class Alphabet:
@@ -275,80 +130,186 @@ class Alphabet:
         return [float(order.index(passage.id)) for passage in passages]
 
 
-@pytest.fixture
-def reranked(artifact, home):
-    """The artifact of a program that reranks."""
-
-    def write(reranker):
-        retriever = ChromaRetriever("cards", embedder=number_embedder(home), home=home)
-        program = make_program("rerank", retriever, reader="multiple_choice", reranker=Alphabet())
-        rewrite(artifact, program=program, knobs={}, reranker=reranker, golden=[])
-        return artifact
-
-    return write
-
-
-@pytest.fixture
-def hub(monkeypatch):
-    """The reranker that every name leads to."""
-    found = Alphabet()
-    monkeypatch.setattr(load_module, "resolve_reranker", lambda name: found)
-    return found
-
-
-def test_a_reranker_can_be_given(reranked, hub, home, resolved, make_lm):
-    own = Alphabet()
-    path = reranked("path:mine@12345678")
-    assert load(path, lm=make_lm(), home=home, reranker=own).program.technique.reranker is own
-    assert load(path, lm=make_lm(), home=home, reranker="a/folder").program.technique.reranker is hub
-    assert (own.loaded, hub.loaded) == (0, 1)
-
-
-@pytest.mark.parametrize(
-    "name", ["path:mine@12345678", "ce:../../etc", "ce:/etc", "ce:a/b/c", "ce:some/alphabet#64", "x"]
-)
-def test_a_reranker_that_cannot_be_had_by_its_name_must_be_given(name, reranked, hub, home, resolved, make_lm):
-    with pytest.raises(ArtifactError, match="cannot be had by its name alone; give reranker="):
-        load(reranked(name), lm=make_lm(), home=home)
-    assert hub.loaded == 0
-
-
-def test_a_reranker_for_a_program_that_does_not_rerank_is_refused(artifact, refused):
-    refused(ArtifactError, "does not rerank; leave the reranker out", artifact, reranker=Alphabet())
-
-
-# The LM: by the application, or by a name that holds no address.
+def test_a_reranker_is_given_or_had_by_the_name_of_a_hub_model(own, saved, refused, monkeypatch, world, make_lm):
+    refused(ArtifactError, "does not rerank; leave the reranker out", own, reranker=Alphabet())
+    hub, given = Alphabet(), Alphabet()
+    monkeypatch.setattr(load_module, "resolve_reranker", lambda name: hub)
+    for name in ("path:mine@12345678", "ce:../../etc", "ce:/etc", "ce:a/b/c", "ce:some/alphabet#64", "x"):
+        program = make_program("rerank", world, reader="multiple_choice", reranker=Alphabet())
+        rewrite(own, program=program, reranker=name, golden=[])
+        refused(ArtifactError, "cannot be had by its name alone; give reranker=", own)
+    assert load(own, lm=make_lm(), home=saved[0], reranker=given).program.technique.reranker is given
+    assert load(own, lm=make_lm(), home=saved[0], reranker="a/folder").program.technique.reranker is hub
+    assert (given.loaded, hub.loaded) == (0, 1)
+    rewrite(own, program=program, reranker=hub.id, golden=[])
+    assert load(own, lm=make_lm(), home=saved[0]).program.technique.reranker is hub
 
 
 @pytest.mark.parametrize(
     ("recorded", "looked_for"),
     [
         ("embedded:SmolLM2-135M-Instruct", "embedded"),
-        ("openai/gpt-4o-mini", "openai/gpt-4o-mini"),
         ("openrouter/meta-llama/llama-3:free@2", "openrouter/meta-llama/llama-3:free@2"),
+        *((name, None) for name in ("gguf:/etc/model.gguf", "gguf:m/m.gguf", "huggingface/https://evil.example")),
+        *((name, None) for name in ("openai//evil", "no-provider", "a/b c", "embedded:another")),
     ],
 )
-def test_the_lm_that_the_artifact_names_is_looked_for(recorded, looked_for, artifact, world, resolved):
+def test_the_lm_that_the_artifact_names_is_looked_for_where_its_name_holds_no_address(
+    recorded, looked_for, artifact, world, names, make_lm
+):
     rewrite(artifact, lm=recorded)
-    with pytest.raises(ModelError, match="in this test"):
+    with pytest.raises(ModelError if looked_for else ArtifactError, match="in this test" if looked_for else "give lm="):
         load(artifact, retriever=world)
-    assert resolved == [looked_for]
+    assert names == ([looked_for] if looked_for else [])
+    lm = dspy.utils.DummyLM([{"answer": "x"}])
+    assert load(artifact, lm=lm, retriever=world).lm is lm
+    with pytest.raises(InputError, match="lm must be an LM or its name, but got 7"):
+        load(artifact, lm=7, retriever=world)
 
 
-@pytest.mark.parametrize(
-    "recorded",
-    [
-        "gguf:/etc/model.gguf",
-        "gguf:m/m.gguf",
-        "huggingface/https://evil.example",
-        "openai//evil",
-        "no-provider",
-        "a/b c",
-    ],
-)
-def test_an_lm_that_cannot_be_had_by_its_name_must_be_given(recorded, artifact, world, resolved, make_lm):
-    rewrite(artifact, lm=recorded)
-    with pytest.raises(ArtifactError, match="give lm="):
-        load(artifact, retriever=world)
-    assert resolved == []
-    assert load(artifact, retriever=world, lm=make_lm())
+# What an application waits for when it imports us: in a process of its own.
+
+
+FORBIDDEN = (
+    "optuna", "pandas", "plotly", "torch", "datasets", "sqlalchemy", "scipy", "sklearn", "chromadb", "litellm",
+    "sentence_transformers", "xllamacpp", "querywright.optimize.study.compile", "querywright.optimize.evaluate",
+    "querywright.optimize.study", "querywright.metrics",
+)  # fmt: skip
+IMPORT = "import querywright\nquerywright.load\n"
+ANSWER = """
+import querywright
+from dspy.utils import DummyLM
+from querywright.optimize.artifacts.files import write_artifact
+from querywright.programs import make_program
+write_artifact(
+    "a", make_program("plain", lambda query, k: [], reader="short_answer"), lm="x/y", embedder=None, collection=None,
+    engine=None, reranker=None, fingerprint=None, created="2026-01-02", made={}, golden=[], card="")
+lm = DummyLM([{"answer": "tea"}] * 2, adapter=querywright.load.__globals__["dspy"].JSONAdapter())
+program = querywright.load("a", lm=lm, retriever=lambda query, k: ["Tea is hot."])
+assert program("What is hot?").answer == "tea"
+"""
+
+
+@pytest.mark.parametrize("script", [IMPORT, ANSWER], ids=["import", "answer"])
+def test_loading_imports_nothing_that_compiling_needs(script, tmp_path):
+    told = f"{script}\nimport sys\nprint([name for name in {FORBIDDEN!r} if name in sys.modules])"
+    done = subprocess.run(
+        [sys.executable, "-c", told], capture_output=True, text=True, timeout=120, cwd=tmp_path, check=False
+    )
+    assert done.stdout.strip() == "[]", done.stdout + done.stderr
+
+
+# What is said of an artifact: its card, its checks, and what tells it from another.
+
+
+def test_a_card_has_what_an_artifact_is(saved):
+    found = card(saved[1])
+    assert json.loads(json.dumps(found)) == found
+    assert (found["technique"], found["lm"], found["collection"]) == ("hcqr", "scripted/model", "cards")
+    assert found["verdict"] == "It is better on test"
+    score = {"value": 0.75, "low": 0.375, "high": 1.0, "n": 6, "unscored": 0}
+    assert found["scores"][1]["metrics"]["accuracy"] == score
+    assert found["comparisons"] == ["hcqr compiled won 3, lost 1"]
+    assert found["knobs_changed"]["max_passages"]["value"] == 2 != found["knobs_changed"]["max_passages"]["default"]
+    assert "top_k" not in found["knobs_changed"]
+    assert found["prompts"]["reader.predict"]["instructions"]
+    assert found["made"] == {"seed": 7}
+    assert found["digest"] == read_artifact(saved[1]).manifest.digest
+
+
+def states(checks):
+    return {one.name: one.state for one in checks}
+
+
+WELL = dict.fromkeys(["files", "versions", "program", "collection", "LM", "golden answer 1", "golden answer 2"], "ok")
+
+
+def test_every_part_of_an_artifact_is_checked_and_none_hides_another(saved, own, tmp_path, make_lm, make_engine):
+    checks = verify(saved[1], lm=make_lm(), home=saved[0], digest=read_artifact(saved[1]).manifest.digest)
+    assert states(checks) == WELL
+    assert passed(checks)
+    checks = verify(saved[1], lm=make_lm(), home=tmp_path / "other")
+    golden = {"golden answers": "not possible"}
+    named = {name: state for name, state in WELL.items() if "golden" not in name}
+    assert states(checks) == {**named, "collection": "not possible", **golden}
+    assert "build it: querywright index" in next(one.remedy for one in checks if one.name == "collection")
+    engine = make_engine()
+    checks = verify(own, lm=make_lm(engine), home=saved[0], digest="sha256:" + "0" * 64)
+    assert states(checks) == {"files": "differs"}
+    assert "is asked for" in checks[0].said
+    (own / "golden.jsonl").write_text("")
+    checks = verify(own, lm=make_lm(engine), home=saved[0])
+    assert (states(checks), passed(checks)) == ({"files": "differs"}, False)
+    assert "golden.jsonl was changed" in checks[0].said
+    assert engine.asked == []
+
+
+def test_without_golden_answers_nothing_is_replayed(place, write, make_lm):
+    write(place / "a", make_program("closed_book", None, reader="short_answer"), golden=[])
+    checks = verify(place / "a", lm=make_lm())
+    assert (states(checks)["golden answers"], passed(checks)) == ("not possible", False)
+
+
+def test_a_library_in_another_version_is_a_warning_until_an_answer_differs(
+    saved, monkeypatch, make_lm, make_engine, scripted
+):
+    module = sys.modules[verify.__module__]
+    real = module.version
+    monkeypatch.setattr(module, "version", lambda name: "9.9" if name == "dspy" else real(name))
+    manifest = read_artifact(saved[1]).manifest
+    assert drifted(manifest) == {"dspy": (manifest.versions["dspy"], "9.9")}
+    checks = verify(saved[1], lm=make_lm(), home=saved[0])
+    assert (states(checks)["version of dspy"], passed(checks)) == ("warning", True)
+
+    def write(asked):
+        return scripted(asked) if asked.step != "reader" else json.dumps({"answer": f"wrong {asked.number}"})
+
+    lm = make_lm(make_engine(write=write))
+    checks = verify(saved[1], lm=lm, home=saved[0])
+    assert (states(checks)["version of dspy"], passed(checks)) == ("differs", False)
+    one = next(check for check in checks if check.name == "golden answer 1")
+    with pytest.raises(ArtifactError) as raised:  # loading tells it alike
+        load(saved[1], lm=lm, home=saved[0], verify=True)
+    assert str(raised.value) == f"golden.jsonl line 1: {one.said}; {one.remedy}"
+
+
+def test_what_differs_between_two_is_told(saved, place, write):
+    same = diff(read_artifact(saved[1]), read_artifact(saved[1]))
+    assert same.pop("same")
+    assert [row["a"] == row["b"] for row in same.pop("scores")] == [True, True]
+    assert not any(same.values())
+
+    one = make_program("hcqr", lambda query, k: [], reader="multiple_choice", top_k=3)
+    other = make_program("hcqr", lambda query, k: [], reader="multiple_choice", top_k=8)
+    written = one.technique.write_queries.signature.instructions
+    other.technique.write_queries.signature = other.technique.write_queries.signature.with_instructions(
+        written.replace(written.split()[1], "planted", 1)
+    )
+    shared, ours, theirs = ({"question": "Q", "support": "s"}, {"question": "only one"}, {"question": "only other"})
+    one.technique.write_queries.demos, other.technique.write_queries.demos = [shared, ours], [shared, theirs, theirs]
+    score = {"value": 0.5, "low": 0.25, "high": 0.75, "n": 4}
+    golden = [Golden(question="Q", options=[], answer="a", passages=["p"])]
+    made = {"test": [{"arm": "hcqr", "n": 4, "metrics": {"accuracy": score}}]}
+    write(place / "a", one, made=made, golden=golden)
+    write(place / "b", other, lm="other/model", golden=[golden[0].model_copy(update={"answer": "b"})])
+    found = diff(read_artifact(place / "a"), read_artifact(place / "b"))
+    assert json.loads(json.dumps(found)) == found
+    (prompt,) = found.pop("prompts")
+    assert prompt["predictor"] == "technique.write_queries"
+    assert [one for one in prompt["changes"] if one[0] != "equal"] == [["del", written.split()[1]], ["ins", "planted"]]
+    assert found == {
+        "same": False,
+        "facts": [{"name": "lm", "a": "scripted/model", "b": "other/model"}],
+        "knobs": [{"name": "top_k", "a": 3, "b": 8}],
+        "demonstrations": [
+            {"predictor": "technique.write_queries", "both": 1, "only_a": [ours], "only_b": [theirs, theirs]}
+        ],
+        "scores": [{"arm": "hcqr", "metric": "accuracy", "a": {**score, "unscored": 0}, "b": None}],
+        "versions": [],
+        "golden": [
+            {
+                "question": "Q", "options": [], "a": {"answer": "a", "passages": ["p"]},
+                "b": {"answer": "b", "passages": ["p"]},
+            }
+        ],
+    }  # fmt: skip

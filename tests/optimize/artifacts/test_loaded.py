@@ -5,19 +5,25 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
+from types import SimpleNamespace
 
 import dspy
 import pytest
 from dspy.utils.exceptions import LMInvalidRequestError, LMServerError
 
-from querywright.data.types import Question
-from querywright.errors import InputError, QuerywrightError, TechniqueError
-from querywright.optimize.artifacts.batch import Answered, FailedQuestionError
+from querywright.data.declined import DECLINED
+from querywright.data.types import Passage, Question
+from querywright.errors import InputError, TechniqueError
+from querywright.optimize.artifacts import watchers
 from querywright.optimize.artifacts.load import load
-from querywright.optimize.artifacts.watchers import flush
+from querywright.optimize.artifacts.loaded import Answered
+from querywright.optimize.artifacts.watchers import exchange_of, flush
+from querywright.retrieval.types import Query
 
 
 def asked(number):
@@ -103,7 +109,7 @@ def test_an_event_loop_is_not_held_up(loaded, make_engine):
 # Batches.
 
 
-def test_a_batch_keeps_the_order_and_takes_questions_in_every_form(loaded, world):
+def test_a_batch_keeps_the_order_and_takes_questions_in_every_form(loaded):
     program, seen = loaded(), []
     questions = [asked(3), Question("q5", *asked(5), answer="right 5"), (asked(1)[0], tuple(asked(1)[1]))]
     answered = program.batch(questions, threads=2, progress=lambda done, total: seen.append((done, total)))
@@ -121,21 +127,14 @@ def test_a_failure_in_a_batch_is_that_questions_own(loaded, make_engine):
             raise LMInvalidRequestError("not that")
 
     program = loaded(make_engine(before=before), outage_after=100)
-    broken = program.program.technique.retriever.search
+    search = program.program.technique.retriever.search
     program.program.technique.retriever.search = lambda queries, k: (
-        1 / 0 if "of 5" in queries[0] else broken(queries, k)
+        1 / 0 if "of 5" in queries[0] else search(queries, k)
     )
     answered = program.batch([*map(asked, range(6)), "What of number 6?", asked(7)], threads=4)
-    errors = [one.error for one in answered]
-    assert [one.prediction is None for one in answered] == [error is not None for error in errors]
-    kinds = [error and getattr(error, "kind", type(error).__name__) for error in errors]
-    assert kinds == [None, None, "lm", None, "lm", "bug", "TechniqueError", None]
-    assert all(isinstance(error, QuerywrightError) for error in errors if error)
-    assert isinstance(errors[2], FailedQuestionError)
-    assert isinstance(errors[2].__cause__, LMServerError)
-    assert isinstance(errors[5].__cause__, ZeroDivisionError)
-    assert "division by zero" in str(errors[5])
-    assert isinstance(errors[6], TechniqueError)
+    assert [one.prediction is None for one in answered] == [one.error is not None for one in answered]
+    expected = [None, None, LMServerError, None, LMInvalidRequestError, ZeroDivisionError, TechniqueError, None]
+    assert [one.error and type(one.error) for one in answered] == expected
 
 
 @pytest.mark.parametrize(
@@ -191,13 +190,15 @@ def test_a_watcher_that_fails_spoils_nothing(loaded, caplog):
     program = loaded(watchers=[fails, seen.append])
     with caplog.at_level(logging.WARNING, logger="querywright.watching"):
         assert program(*asked(1)).answer == "right 1"
+        assert program(*asked(1), metadata={"request": 7}).answer == "right 1"  # which no exchange can hold
         assert asyncio.run(program.acall(*asked(1))).answer == "right 1"
         assert flush()
     assert len(seen) == 2
-    assert caplog.messages == ["a watcher failed: ValueError"] * 2  # without its text
+    names = ["ValueError", "ValidationError", "ValueError"]
+    assert caplog.messages == [f"a watcher failed: {name}" for name in names]  # without its text
 
 
-def test_a_watcher_holds_up_no_event_loop_and_is_told_in_the_context_of_the_question(loaded):
+def test_a_watcher_holds_up_no_event_loop_and_is_told_in_the_context_of_the_question(loaded, monkeypatch, caplog):
     """As where the file of traffic is locked by somebody else."""
     caller = contextvars.ContextVar("caller", default="nobody")
     go, seen = threading.Event(), []
@@ -215,13 +216,86 @@ def test_a_watcher_holds_up_no_event_loop_and_is_told_in_the_context_of_the_ques
 
     assert asyncio.run(main())[-1].kind == "prediction"
     assert seen == []
+    assert not flush(0.01)
+    monkeypatch.setattr(watchers, "MOST_WAITING", 1)
+    assert asyncio.run(program.acall(*asked(5))).answer == "right 5"  # of which no watcher is told any more
     go.set()
     assert flush()
     assert seen == [(asked(number)[0], "a request") for number in (1, 3)]
+    assert "watchers are 1 questions behind; one more is lost" in caplog.messages
 
 
-def test_an_lm_of_the_users_own_is_left_as_it_is(artifact, world):
-    lm = dspy.utils.DummyLM([{"answer": "x"}])
-    assert load(artifact, lm=lm, retriever=world).lm is lm
-    with pytest.raises(InputError, match="lm must be an LM or its name, but got 7"):
-        load(artifact, lm=7, retriever=world)
+ENDS = """
+import asyncio, os, time
+from querywright.optimize.artifacts.watchers import flush, watched
+
+def slow(one):
+    time.sleep(0.3)
+    os.write(1, one.question.encode() + b"\\n")
+
+def ask(question):
+    with watched([slow], "a", question, None, None, later=True):
+        pass
+
+ask("first")
+assert flush()
+if not os.fork():
+    ask("forked")
+    os._exit(0 if flush() else 1)
+assert os.wait()[1] == 0
+ask("last")
+"""
+
+
+def test_a_process_that_ends_has_told_everything_and_a_forked_one_too():
+    done = subprocess.run([sys.executable, "-c", ENDS], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.splitlines() == ["first", "forked", "last"]
+
+
+# Exchanges.
+
+
+GIVEN = {"at": "2026-01-02T03:04:05.678+00:00", "artifact": "abc", "question": "What?"}
+
+
+def made(**changes):
+    found = {
+        "passages": [Passage("b", "B."), Passage("a", "A.")],
+        "fallbacks": ["reader"],
+        "steps": [],
+        "support": None,
+    }
+    queries = [Query("What?"), Query("tea", "support", 0.5)]
+    return dspy.Prediction(**{"answer": "tea", **found, "queries": queries, **changes})
+
+
+def test_an_exchange_holds_what_was_asked_found_and_said():
+    steps = [
+        SimpleNamespace(kind="search", scores={"What?": (0.9, 0.5), "tea": ()}),
+        SimpleNamespace(kind="lm"),
+        SimpleNamespace(kind="search", scores={"mate": (0.25,)}),
+    ]
+    one = exchange_of(made(steps=steps), **GIVEN, options=["tea", " mate "], seconds=1.5, lm_calls=2, lm_saved=1)
+    assert (one.question, one.options, one.answer, one.support) == ("What?", ("tea", "mate"), "tea", None)
+    assert [(query.role, query.text) for query in one.queries] == [("original", "What?"), ("support", "tea")]
+    assert (one.passages, one.n_passages, one.fallbacks) == (("b", "a"), 2, ("reader",))
+    assert (one.at, one.artifact, one.seconds, one.lm_calls, one.lm_saved) == (GIVEN["at"], "abc", 1.5, 2, 1)
+    assert (one.error, one.declined, one.metadata, one.top_scores) == (None, False, {}, (0.9, 0.25))
+    assert len(one.id) == 32
+
+
+@pytest.mark.parametrize(
+    ("answer", "options", "declined"),
+    [
+        (DECLINED, (), True),
+        ("I do not know", (), True),
+        ("unknown", ("known", "unknown"), False),
+        ("I don't know", ("I know", " I don't know "), False),
+        ("I don't know", ("I know", "I don't"), True),
+        ("tea", (), False),
+        ("", (), False),
+        (None, (), False),
+    ],
+)
+def test_a_reader_that_says_that_the_passages_do_not_answer_declined(answer, options, declined):
+    assert exchange_of(made(answer=answer), **GIVEN, options=options).declined is declined

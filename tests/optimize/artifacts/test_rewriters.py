@@ -1,7 +1,8 @@
-"""Rewriters in the working folder and in packed artifacts."""
+"""Rewriters: named by artifacts, kept in the working folder, and brought along by packed artifacts."""
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -10,20 +11,13 @@ from typing import Any
 import pytest
 
 from querywright.errors import ArtifactError, InputError
-from querywright.models import rewriters as stored
 from querywright.models.embedder import resolve_embedder
 from querywright.models.store import open_store
+from querywright.optimize.artifacts.card import card
 from querywright.optimize.artifacts.files import read_artifact
 from querywright.optimize.artifacts.load import load
 from querywright.optimize.artifacts.pack import pack, unpack
-from querywright.optimize.artifacts.rewriters import (
-    RewriterRef,
-    find_rewriter,
-    keep_rewriter,
-    open_rewriter,
-    ref_of,
-    rewriter_files,
-)
+from querywright.optimize.artifacts.rewriters import RewriterRef, find_rewriter, keep_rewriter, open_rewriter, ref_of
 from querywright.optimize.artifacts.save import save_program
 from querywright.optimize.artifacts.verify import verify
 from querywright.programs import make_program
@@ -36,7 +30,7 @@ def trained(tmp_path: Path, small_rewriter: Callable[..., Any]) -> Any:
 
 
 @pytest.fixture
-def rewritten(saved: tuple[Path, Path], tmp_path: Path, trained: Any, world: Any, make_lm: Any) -> tuple[Path, Path]:
+def rewritten(saved: tuple[Path, Path], tmp_path: Path, trained: Any, make_lm: Any) -> tuple[Path, Path]:
     """A working folder of its own, and an artifact that was compiled with a rewriter; its golden questions are none."""
     home = Path(shutil.copytree(saved[0], tmp_path / "home"))
     retriever = open_retriever("cards", engine="bm25", embedder=resolve_embedder("words"), home=home)
@@ -46,28 +40,22 @@ def rewritten(saved: tuple[Path, Path], tmp_path: Path, trained: Any, world: Any
     open_store(home).close()
 
 
-def test_a_rewriter_that_is_kept_is_found_by_its_checksum(trained: Any, tmp_path: Path) -> None:
+def test_a_rewriter_that_is_kept_is_found_by_its_checksum_and_damage_is_put_right(trained: Any, tmp_path: Path) -> None:
     home = tmp_path / "home"
     kept = keep_rewriter(trained.path, home)
     ref = ref_of(open_rewriter(trained.path))
     assert ref == RewriterRef(name="mine", checksum=trained.checksum)
     assert find_rewriter(ref, home) == kept
-    assert rewriter_files(stored.read_rewriter(kept)) == rewriter_files(trained)
+    assert {one.name: one.read_bytes() for one in kept.iterdir()} == {
+        one.name: one.read_bytes() for one in trained.path.iterdir()
+    }
     assert open_rewriter(kept).engine.identity == open_rewriter(trained.path).engine.identity, "answers are the same"
-    inode = (kept / "rewriter.json").stat().st_ino
-    assert keep_rewriter(trained.path, home) == kept
-    assert (kept / "rewriter.json").stat().st_ino == inode
     assert [path.name for path in (home / "rewriters").iterdir()] == [trained.checksum], "nothing else is left"
-
-
-def test_a_copy_that_was_damaged_is_refused_and_put_right(trained: Any, tmp_path: Path) -> None:
-    kept = keep_rewriter(trained.path, tmp_path)
-    ref = ref_of(open_rewriter(trained.path))
     (kept / "card.json").write_text("{}")
     with pytest.raises(ArtifactError, match=r"card\.json of the rewriter 'mine' was changed"):
-        find_rewriter(ref, tmp_path)
-    keep_rewriter(trained.path, tmp_path)
-    assert find_rewriter(ref, tmp_path) == kept
+        find_rewriter(ref, home)
+    keep_rewriter(trained.path, home)
+    assert find_rewriter(ref, home) == kept
 
 
 def test_one_that_is_replaced_while_it_is_in_use_is_not_taken_for_the_first(
@@ -79,27 +67,39 @@ def test_one_that_is_replaced_while_it_is_in_use_is_not_taken_for_the_first(
         ref_of(lm)
 
 
-def test_an_artifact_finds_its_rewriter_in_the_working_folder(
+def test_an_artifact_names_its_rewriter_and_finds_it_in_the_working_folder(
     rewritten: tuple[Path, Path], trained: Any, make_lm: Any, small_rewriter: Callable[..., Any], tmp_path: Path
 ) -> None:
     home, artifact = rewritten
-    with pytest.raises(ArtifactError, match="which the working folder does not have"):
+
+    def states(**given: Any) -> dict[str, str]:
+        return {one.name: one.state for one in verify(artifact, lm=make_lm(), home=home, **given)}
+
+    named = json.loads((artifact / "manifest.json").read_text())["rewriter"]
+    assert named == {"name": "mine", "checksum": trained.checksum}
+    assert card(artifact)["rewriter"] == f"mine@{trained.checksum[:12]}"
+    assert not [path for path in artifact.iterdir() if str(tmp_path) in path.read_text()]
+    with pytest.raises(ArtifactError, match=r"compiled with the rewriter mine@.* does not have; give.*--rewriter"):
         load(artifact, lm=make_lm(), home=home)
+    with pytest.raises(InputError, match="must be a rewriter's folder or an LM, but got 7"):
+        load(artifact, lm=make_lm(), home=home, rewriter=7)  # type: ignore[arg-type]
+    assert states()["rewriter"] == "not possible"
     keep_rewriter(trained.path, home)
     shutil.rmtree(trained.path)
     loaded = load(artifact, lm=make_lm(), home=home)
     assert loaded.program.technique.own_lm.model == trained.identity
     assert loaded.program.technique.own_lm.engine.store is open_store(home)
-    states = {one.name: one.state for one in verify(artifact, lm=make_lm(), home=home)}
-    assert states["rewriter"] == "ok"
+    assert states()["rewriter"] == "ok"
     other = small_rewriter(tmp_path / "other", seed=1)
     loaded = load(artifact, lm=make_lm(), home=home, rewriter=other.path)
     assert loaded.program.technique.own_lm.model == other.identity
+    assert states(rewriter=other.path)["rewriter"] == "warning"
 
 
 def test_a_packed_artifact_brings_its_rewriter_along(
-    rewritten: tuple[Path, Path], saved: tuple[Path, Path], trained: Any, make_lm: Any, tmp_path: Path
-) -> None:
+    rewritten: tuple[Path, Path], saved: tuple[Path, Path], trained: Any, make_lm: Any, tmp_path: Path,
+    small_rewriter: Callable[..., Any],
+) -> None:  # fmt: skip
     home, artifact = rewritten
     first = pack(artifact, tmp_path / "own.qw", home=home, rewriter=trained.path)
     keep_rewriter(trained.path, home)
@@ -113,12 +113,23 @@ def test_a_packed_artifact_brings_its_rewriter_along(
     open_store(tmp_path / "elsewhere").close()
     with pytest.raises(InputError, match="names no rewriter; leave --rewriter out"):
         pack(saved[1], tmp_path / "plain.qw", home=saved[0], rewriter=tmp_path)
-
-
-def test_another_rewriter_than_the_artifacts_is_not_packed(
-    rewritten: tuple[Path, Path], small_rewriter: Callable[..., Any], tmp_path: Path
-) -> None:
     other = small_rewriter(tmp_path / "other", seed=1)
     with pytest.raises(ArtifactError, match=r"is other@.*, but mine@.* was named"):
-        pack(rewritten[1], tmp_path / "own.qw", home=rewritten[0], rewriter=other.path)
-    assert not (tmp_path / "own.qw").exists()
+        pack(artifact, tmp_path / "no.qw", home=home, rewriter=other.path)
+    assert not (tmp_path / "no.qw").exists()
+
+
+def test_an_artifact_that_was_compiled_without_takes_none(artifact: Path, make_lm: Any, tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match=r"compiled without a rewriter.*leave the rewriter out.*or compile with it"):
+        load(artifact, lm=make_lm(), rewriter=make_lm())
+    said = {one.name: one for one in verify(artifact, lm=make_lm(), rewriter=tmp_path / "not looked at")}
+    assert said["rewriter"].state == "not possible"
+    assert "compiled without a rewriter" in str(said["rewriter"])
+
+
+def test_another_lm_as_a_rewriter_is_named_by_its_model_and_cannot_be_found(make_lm: Any, tmp_path: Path) -> None:
+    lm = make_lm()
+    lm.model = "openai/small@0123456789ab"
+    assert ref_of(lm) == RewriterRef(name=lm.model, checksum="")
+    with pytest.raises(ArtifactError, match="which the working folder does not have"):
+        find_rewriter(ref_of(lm), tmp_path)

@@ -1,0 +1,422 @@
+"""Artifacts on disk: written whole or not at all, read as they were written, and refused when anybody changed them."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import dspy
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from querywright.errors import ArtifactError, InputError
+from querywright.files import json_digest
+from querywright.models.adapter import PromptAdapter
+from querywright.optimize.artifacts.files import Golden, read_artifact
+from querywright.optimize.program_state import program_from, shaped, state_of
+from querywright.programs import READERS, TECHNIQUES, Ensemble, make_program
+
+FILES = ("README.md", "golden.jsonl", "manifest.json", "program.json")
+GOLDEN = Golden(question="What of number 1?\u2028And\x85now?", options=["a", "b"], answer="a", passages=["p"])
+
+
+def nothing(query, k):
+    return []
+
+
+# What is written is what is read.
+
+
+def test_an_artifact_is_four_files_and_says_how_it_was_made(artifact, write):
+    assert sorted(file.name for file in artifact.iterdir()) == list(FILES)
+    manifest = read_artifact(artifact).manifest
+    assert (manifest.technique, manifest.reader) == ("hcqr", "multiple_choice")
+    assert manifest.made == {"dev": {"value": 0.25, "n": 4}}
+    assert manifest.versions["dspy"]
+    assert (artifact / "README.md").read_text() == "# card\n"
+    (artifact.parent / "link").symlink_to(artifact)
+    write(artifact.parent / "link", make_program("plain", nothing, reader=None))
+    assert read_artifact(artifact).manifest.technique == "plain"
+    assert sorted(entry.name for entry in artifact.parent.iterdir()) == ["a", "link"]
+    assert (artifact.parent / "link").is_symlink()
+
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
+PLAIN = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False, allow_infinity=False) | TEXT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
+    max_leaves=5,
+)
+
+
+def values_of(knob):
+    if knob.choices or isinstance(knob.default, bool):
+        return st.sampled_from(knob.choices or (False, True))
+    return (st.integers if isinstance(knob.default, int) else st.floats)(knob.low, knob.high)
+
+
+def tune(program, data):
+    """Give each predictor instructions, a field's description and demonstrations."""
+    for _, predictor in program.named_predictors():
+        names = st.sampled_from(list(predictor.signature.fields))
+        signature = predictor.signature.with_instructions(data.draw(TEXT.filter(str.strip)))
+        predictor.signature = signature.with_updated_fields(data.draw(names), desc=data.draw(TEXT))
+        demos = data.draw(st.lists(st.dictionaries(names, PLAIN), max_size=2))
+        predictor.demos = [dspy.Example(**demo) for demo in demos]
+
+
+def prompts(program):
+    """What each predictor would send for fixed inputs."""
+    return {
+        name: PromptAdapter().format(p.signature, p.demos, {field: f"<{field}>" for field in p.signature.input_fields})
+        for name, p in program.named_predictors()
+    }
+
+
+@pytest.mark.parametrize("technique", TECHNIQUES)
+@given(data=st.data())
+@settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_what_was_tuned_is_what_is_read(technique, data, place, write):
+    knobs = data.draw(st.fixed_dictionaries({knob.name: values_of(knob) for knob in TECHNIQUES[technique].KNOBS}))
+    program = make_program(technique, None, reader=data.draw(st.sampled_from([None, *READERS])), **knobs)
+    tune(program, data)
+    write(place / "a", program, golden=[GOLDEN])
+    artifact = read_artifact(place / "a")
+    again = program_from(artifact.state)
+    assert dict(again.technique.knobs) == dict(program.technique.knobs)
+    assert [type(v) for v in again.technique.knobs.values()] == [type(v) for v in program.technique.knobs.values()]
+    assert prompts(again) == prompts(program)
+    assert state_of(again) == state_of(program)
+    assert artifact.golden == [GOLDEN]
+
+
+@pytest.mark.parametrize("shape", [{"nearest": 3, "members": 0}, {"nearest": 2, "members": 3}])
+def test_nearest_demonstrations_and_ensembles_come_back(shape, place, write):
+    program = shaped(make_program("hcqr", nothing, reader="multiple_choice", n_queries=2), **shape)
+    for number, (_, predictor) in enumerate(program.named_predictors()):
+        predictor.demos = [{"question": f"Q{number}"}]
+    write(place / "a", program)
+    loaded = program_from(read_artifact(place / "a").state)
+    assert state_of(loaded) == state_of(program)
+    assert isinstance(loaded, Ensemble) == bool(shape["members"])
+    assert [one.demos[0]["question"] for one in loaded.predictors()] == [
+        f"Q{number}" for number in range(3 * max(1, shape["members"]))
+    ]
+
+
+# What cannot be written leaves what stood there.
+
+
+@pytest.mark.parametrize("demo", [{"question": {1, 2}}, {"question": float("nan")}, {"question": "\ud800"}])
+def test_a_demonstration_that_json_cannot_hold_is_refused(demo, artifact, write):
+    before = read_artifact(artifact).data
+    program = make_program("hcqr", nothing, reader="multiple_choice")
+    program.technique.write_queries.demos = [dspy.Example(**demo)]
+    with pytest.raises(ArtifactError, match=r"technique.write_queries cannot be saved as JSON: "):
+        write(artifact, program)
+    assert read_artifact(artifact).data == before
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"made": {"x": float("nan")}},
+        {"made": {"x": {1}}},
+        {"card": "\ud800"},
+        {"collection": "../x"},
+        {"engine": "bm25"},
+    ],
+)
+def test_other_things_that_cannot_be_written_are_refused(change, place, write):
+    with pytest.raises(ArtifactError, match="cannot be saved as JSON"):
+        write(place / "a", **change)
+    assert list(place.iterdir()) == []
+
+
+def test_a_folder_with_other_files_is_never_replaced(place, write):
+    (place / "a").mkdir()
+    (place / "a" / "thesis.txt").write_text("years of work")
+    (place / "a" / "manifest.json").write_text("{}")
+    with pytest.raises(ArtifactError, match=r"'a' holds files that are not of an artifact, such as 'thesis\.txt'"):
+        write(place / "a")
+    assert (place / "a" / "thesis.txt").read_text() == "years of work"
+    assert [entry.name for entry in place.iterdir()] == ["a"]
+
+
+def test_what_cannot_be_written_is_said(place, monkeypatch, write):
+    def failing(path, *args, **kwargs):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(Path, "mkdir", failing)
+    with pytest.raises(ArtifactError, match=r"'a' could not be written: Read-only file system; .*--out"):
+        write(place / "a")
+
+
+KILLED = """
+import os, signal, sys, time
+from querywright.optimize.artifacts.files import Golden, read_artifact, write_artifact
+from querywright.programs import make_program
+
+program = make_program("hcqr", lambda query, k: [], reader="multiple_choice")
+golden = [Golden(question="x" * 500, options=[], answer=None, passages=[])] * 200
+
+def write(n):
+    write_artifact(sys.argv[1], program, lm="x/y", embedder=None, collection=None, engine=None, reranker=None,
+                   fingerprint=None, created="2026-01-02", made={"n": n}, golden=golden, card="# card")
+
+write(0)
+for kill in range(40):
+    last = read_artifact(sys.argv[1]).manifest.made["n"]
+    child = os.fork()
+    if not child:
+        while True:
+            last += 1
+            write(last)
+    if kill % 8 == 0:  # some writes end before their writer is killed, on a busy machine too
+        while read_artifact(sys.argv[1]).manifest.made["n"] == last:
+            time.sleep(0.001)
+    time.sleep(0.001 + 0.00137 * kill)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    print(last, read_artifact(sys.argv[1]).manifest.made["n"], flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_killed_while_writing_the_old_or_the_new_one_is_there_whole(place, write):
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, str(place / "a")], capture_output=True, text=True, timeout=100, check=True
+    )
+    seen = [tuple(map(int, line.split())) for line in done.stdout.splitlines()]
+    assert len(seen) == 40
+    assert all(before <= after for before, after in seen)
+    assert read_artifact(place / "a").manifest.made == {"n": seen[-1][1]}
+    write(place / "a")
+    assert [entry.name for entry in place.iterdir()] == ["a"]
+
+
+# Reading writes nothing, and sees one whole artifact.
+
+
+def test_reading_writes_nothing(place, write):
+    write(place / "a")
+    (place / "a").rename(place / ".a.old")
+    assert read_artifact(place / "a")
+    assert [entry.name for entry in place.iterdir()] == [".a.old"]
+
+
+def test_readers_beside_a_writer_always_see_a_whole_artifact(place, write):
+    write(place / "a", made={"n": 0})
+    stop = threading.Event()
+
+    def rewrite():
+        n = 0
+        while not stop.is_set():
+            n += 1
+            write(place / "a", made={"n": n})
+
+    writer = threading.Thread(target=rewrite)
+    writer.start()
+    try:
+        seen = []
+        while len(seen) < 40 or len(set(seen)) < 3:  # on a busy machine the writer is slow
+            seen.append(read_artifact(place / "a").manifest.made["n"])
+    finally:
+        stop.set()
+        writer.join()
+    assert seen == sorted(seen)
+
+
+# What somebody else may do to it: all of it is refused, none of it runs.
+
+
+TAMPERED = """
+import os, random, sys
+from collections import Counter
+from pathlib import Path
+from querywright.errors import ArtifactError
+from querywright.optimize.artifacts.files import read_artifact
+from querywright.optimize.program_state import program_from
+
+folder, changes = Path(sys.argv[1]), int(sys.argv[2])
+program_from(read_artifact(folder).state)  # what is imported late is imported now
+WATCH = {"pickle", "marshal", "exec", "compile", "import", "socket", "subprocess", "os.system", "ctypes"}
+events, written = set(), set()
+
+def watch(event, args):
+    if event.split(".")[0] in WATCH or event in WATCH:
+        events.add(event)
+    elif event == "open" and args[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
+        written.add(os.fspath(args[0]))
+
+chance = random.Random(20)
+outcomes, kinds = Counter(), ("flip", "replace", "insert", "delete", "cut")
+files = sorted(path for path in folder.iterdir())
+sys.addaudithook(watch)
+for turn in range(changes):
+    file, kind = files[turn % len(files)], kinds[turn // len(files) % len(kinds)]
+    whole = file.read_bytes()
+    place = chance.randrange(len(whole))
+    head, old, tail = whole[:place], whole[place], whole[place + 1:]
+    other = chance.choice([byte for byte in range(256) if byte != old])
+    made = {"flip": bytes([old ^ 1 << chance.randrange(8)]), "replace": bytes([other]),
+            "insert": bytes([chance.randrange(256), old]), "delete": b"", "cut": b""}[kind]
+    file.write_bytes(head + made + (b"" if kind == "cut" else tail))
+    try:
+        read_artifact(folder)
+        outcomes["read"] += 1
+        print("READ", file.name, kind, place)
+    except ArtifactError as error:
+        assert file.name in str(error), (file.name, error)
+        outcomes[file.name, kind] += 1
+    file.write_bytes(whole)
+read_artifact(folder)
+print(sum(outcomes.values()), len(outcomes), outcomes["read"], sorted(events), len(written - set(map(str, files))))
+"""
+
+
+def test_every_changed_byte_of_every_file_is_refused_and_nothing_of_it_runs(artifact):
+    done = subprocess.run(
+        [sys.executable, "-c", TAMPERED, str(artifact), "400"], capture_output=True, text=True, timeout=120, check=True
+    )
+    # Every change, of four files in five ways, and none that was read; no event, and no other file was opened to write.
+    assert done.stdout.splitlines() == [f"400 {4 * 5} 0 [] 0"]
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("damage", ["missing", "empty", "folder", "link", "pipe", "binary", "huge"])
+def test_a_file_that_is_no_file_of_the_usual_size_is_named(name, damage, artifact, place):
+    file = artifact / name
+    whole = file.read_bytes()
+    file.unlink()
+    if damage in ("empty", "binary"):
+        file.write_bytes(b"\xff\xfe\x00" * 50 * (damage == "binary"))
+    elif damage == "folder":
+        file.mkdir()
+    elif damage == "link":
+        (place / "elsewhere").write_bytes(whole)
+        file.symlink_to(place / "elsewhere")
+    elif damage == "pipe":
+        os.mkfifo(file)
+    elif damage == "huge":
+        with file.open("wb") as made:
+            made.truncate(10 * 2**30)  # takes no room on the disk
+    with pytest.raises(ArtifactError, match=f"{name} has more than the" if damage == "huge" else name):
+        read_artifact(artifact)
+
+
+def test_there_is_no_artifact(place):
+    (place / "file").write_text("x")
+    for name in ("none", "file"):
+        with pytest.raises(ArtifactError, match=rf"no artifact at '{name}'.*--out"):
+            read_artifact(place / name)
+
+
+def sign(folder, name, change):
+    """Edit a file as someone would who knows the checksums."""
+    if callable(change):
+        data = json.loads((folder / name).read_text())
+        change(data)
+        change = json.dumps(data)
+    (folder / name).write_text(change)
+    content = json.loads((folder / "manifest.json").read_text())
+    content.pop("sha256")
+    for one in content["files"]:
+        if (folder / one).exists():
+            content["files"][one] = hashlib.sha256((folder / one).read_bytes()).hexdigest()
+    text = json.dumps({**content, "sha256": json_digest(content)}, indent=2, sort_keys=True) + "\n"
+    (folder / "manifest.json").write_text(text)
+
+
+def put(*path, value):
+    def change(data):
+        for key in path[:-1]:
+            data = data[key]
+        data[path[-1]] = value
+
+    return change
+
+
+QUERIES = ("predictors", "technique.write_queries")
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("program.json", "[" * 100_000, "program.json"),
+        ("program.json", '{"a":' * 300 + "1" + "}" * 300, "program.json"),
+        ("program.json", '"\\ud800"', "program.json"),
+        ("golden.jsonl", '{"question": "x"}', "golden.jsonl line 1: field options"),
+        ("golden.jsonl", "{}\n\n{}\n", "golden.jsonl line 1"),
+        ("program.json", put(*QUERIES, "config", value={"api_base": "http://127.0.0.1:9"}), "config: Extra inputs"),
+        ("program.json", put("lm", value={"model": "openai/x", "api_base": "http://x"}), "lm: Extra inputs"),
+        ("program.json", put(*QUERIES, "instructions", value=12345), "instructions: Input should be a valid string"),
+        ("program.json", put(*QUERIES, "instructions", value="half a character \ud800"), "Invalid JSON"),
+        ("program.json", put(*QUERIES, "instructions", value="x" * 200_000), "instructions: String should have at"),
+        ("program.json", put(*QUERIES, "demos", value=None), "demos"),
+        ("program.json", put("knobs", "n_queries", value="3"), "n_queries must be a whole number"),
+        ("program.json", put("knobs", "planted", value=1), "unknown knob 'planted'"),
+        ("program.json", put(*QUERIES, "fields", value={}), "has the fields"),
+        ("program.json", put(*QUERIES, "demos", value=[{"forward": "x"}]), "unknown field 'forward'"),
+        ("program.json", put("technique", value="plain"), "different programs"),
+        ("program.json", lambda data: data["knobs"].pop("top_k"), "knobs lack top_k"),
+        ("program.json", lambda data: data["predictors"].pop("reader.predict"), "has the predictors"),
+        ("manifest.json", put("api_base", value="http://127.0.0.1:9"), "api_base: Extra inputs"),
+        ("manifest.json", put("format", value=6), "field format: Input should be 5; compile again, or install"),
+        ("manifest.json", put("format", value="5"), "field format"),
+        ("manifest.json", put("files", "x.txt", value="0"), "must name"),
+        ("manifest.json", lambda data: data.pop("versions"), "versions"),
+        ("manifest.json", put("made", value={"x": "\ud800"}), "manifest.json"),
+        ("manifest.json", put("reader", value="short_answer"), "different programs"),
+        ("manifest.json", put("engine", value="bm25"), "the engine 'bm25' do not go together"),
+    ],
+)
+def test_what_was_edited_and_signed_again_is_refused(name, change, message, artifact, no_connection):
+    sign(artifact, name, change)
+    with pytest.raises(ArtifactError, match=message) as error:
+        program_from(read_artifact(artifact).state, nothing)
+    assert name in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["../../etc", "/etc", "a/b", "", "A", "a\n"])
+def test_a_name_that_is_no_collections_is_refused(name, artifact):
+    sign(artifact, "manifest.json", lambda data: data.update(collection=name, engine="bm25"))
+    with pytest.raises(ArtifactError, match=r"manifest.json: .* cannot be a collection's name"):
+        read_artifact(artifact)
+
+
+@pytest.mark.parametrize(("key", "value"), [("technique", "magic"), ("reader", "essay")])
+def test_an_unknown_technique_or_reader_is_refused(key, value, artifact):
+    sign(artifact, "program.json", put(key, value=value))
+    sign(artifact, "manifest.json", put(key, value=value))
+    with pytest.raises(ArtifactError, match=f"program.json: unknown {key} '{value}'"):
+        program_from(read_artifact(artifact).state, nothing)
+
+
+def test_a_manifest_that_was_edited_is_refused(artifact):
+    whole = (artifact / "manifest.json").read_text()
+    for edited in (whole.replace("0.25", "0.99"), whole + " ", whole.replace('"format"', ' "format"')):
+        (artifact / "manifest.json").write_text(edited)
+        with pytest.raises(ArtifactError, match=r"manifest\.json: it.* changed after it was written; compile again"):
+            read_artifact(artifact)
+
+
+def test_a_pinned_digest_refuses_every_other_artifact(artifact):
+    whole = hashlib.sha256((artifact / "manifest.json").read_bytes()).hexdigest()  # as sha256sum has it
+    digest = f"sha256:{whole}"
+    assert read_artifact(artifact, digest=digest).manifest.digest == digest
+    assert read_artifact(artifact).manifest.id == whole[:12]
+    sign(artifact, "program.json", put("knobs", "n_queries", value=5))
+    assert read_artifact(artifact).state.knobs["n_queries"] == 5
+    with pytest.raises(ArtifactError, match=f"digest is sha256:.*, but {digest} is asked for: it is another one"):
+        read_artifact(artifact, digest=digest)
+    for none in ("", whole, digest.upper(), digest[:-1]):
+        with pytest.raises(InputError, match="a digest is sha256: and 64 hexadecimal digits, as artifact show prints"):
+            read_artifact(artifact, digest=none)
