@@ -8,7 +8,7 @@ import pytest
 
 from querywright.cli.main import run
 from querywright.cli.options import SearchOptions
-from querywright.cli.rewriter import RewriteOptions, watched
+from querywright.cli.rewriter import RewriteOptions
 from querywright.optimize.rewriter.checkpoints import write_json, write_lines
 
 SAMPLE = ["rewriter", "train", "sample", "--collection", "mine"]
@@ -56,19 +56,10 @@ def work_folder(folder: Path) -> Path:
 def test_a_training_under_way_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["rewriter", "show", str(work_folder(tmp_path / "work")), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {
-        "technique": "rrr", "base": "tiny", "recipe": "ours", "metric": "hit", "warmup": "done", "reinforce": "begun",
-        "steps": "1 of 4", "KL": 0.125, "rewards": [0.0, 0.5, 1.0], "dev": [0.25], "dev, as written": 0.5,
+        "technique": "rrr", "metric": "hit", "base": "tiny", "recipe": "ours", "warmup": "done", "reinforce": "begun",
+        "last dev": {"kind": "dev", "step": 0, "value": 0.25, "plain": 0.5},
+        "last step": {"kind": "step", "step": 1, "reward": 1.0, "kl": 0.125},
     }  # fmt: skip
-
-
-def test_each_look_at_dev_is_told_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    work, seen = work_folder(tmp_path / "work"), []
-    update = watched(lambda *given: seen.append(given), work)
-    for done in (1, 2):
-        update("reinforce", done, 4)
-    update("collect", 1, 1)
-    assert len(seen) == 3
-    assert capsys.readouterr().err.splitlines() == ["step 0: dev 0.250 (as written 0.500)"]
 
 
 def test_what_is_no_rewriter_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -177,9 +177,9 @@ def test_techniques_are_readable_at_every_width(cli, width):
     assert shown.status == 0
     assert all(len(line) <= width for line in lines)
     for name, technique in TECHNIQUES.items():
-        assert f"{name}  {technique.TITLE}" in lines
+        assert f"{name}: {technique.TITLE}" in lines
         for knob in technique.KNOBS:
-            assert any(line.startswith(f"  {knob.name} = {knob.default}  ") for line in lines)
+            assert any(line.startswith(f"  {knob.name} = {knob.default}: ") for line in lines)
     text = " ".join(shown.out.split())
     for knob in (knob for technique in TECHNIQUES.values() for knob in technique.KNOBS):
         if len(knob.help) < 40:

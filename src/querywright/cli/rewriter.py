@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -22,7 +21,6 @@ from querywright.workspace import Workspace
 if TYPE_CHECKING:
     from querywright.data.splits import Splits
     from querywright.data.types import Question
-    from querywright.optimize.rewriter.collect import Collected
     from querywright.optimize.rewriter.recipes import Recipe
     from querywright.optimize.rewriter.settings import Given, TrainSettings
     from querywright.optimize.rewriter.train import Trained
@@ -32,7 +30,6 @@ rewriter_app = opt.make_app(
 )
 
 Number = Annotated[float, Parameter(metavar="X")]
-Update = Callable[[str, int, int], None]
 
 
 @Parameter(name="*", group="Rewrites")
@@ -256,7 +253,7 @@ def train_command(
     work = training.work or output.folder / "rewriters" / save_to.absolute().name
     try:
         with progress() as update:
-            trained = train(settings, given, out=save_to, work=work, progress=watched(update, work))
+            trained = train(settings, given, out=save_to, work=work, progress=update)
     except KeyboardInterrupt:
         note(f"what was learnt up to the last checkpoint is in {work}; to go on: {shlex.join(sys.argv)}")
         raise
@@ -313,14 +310,12 @@ def collect_command(
     told = {**asdict(replace(found, pairs=())), "pairs": len(found.pairs)}
     names = {"pairs_file": save_to.name, "technique": rewrites.technique, "collection": rewrites.collection}
     kept = {**names, **{name: told[name] for name in told if name not in ("arms", "missing")}}
-
-    def shown() -> None:
-        title = f"{rewrites.technique} on {rewrites.collection}, train questions"
-        show_table(title, [_row(found)], notes=_notes(found))
-        say(f"pairs: {save_to}")
-        say(workspace.cost_line())
-
-    emit(output.as_json, kept, shown)
+    emit(output.as_json, kept, lambda: show_facts({**kept, "cost": workspace.cost_line()}))
+    if not found.measure:
+        note("a pair is a passage with the questions that were asked of it; nothing is searched or scored")
+    elif found.answered < found.questions:
+        left = found.questions - found.answered
+        note(f"no rewrite of {left} questions could be scored; they are in no mean")
 
 
 @rewriter_app.command(name="evaluate")
@@ -443,56 +438,19 @@ def show_command(path: Path, /, *, as_json: opt.Json = False) -> None:
     )
 
 
-def watched(update: Update, work: Path) -> Update:
-    """Progress that also tells each look at dev.
-
-    Args:
-        update: Shows the progress.
-        work: The working folder of the training.
-    """
-    said = -1
-
-    def both(what: str, done: int, total: int) -> None:
-        nonlocal said
-        update(what, done, total)
-        looks = _log(work, "dev") if what == "reinforce" else []
-        if looks and looks[-1]["step"] > said:
-            said = looks[-1]["step"]
-            plain = "" if looks[-1]["plain"] is None else f" (as written {looks[-1]['plain']:.3f})"
-            note(f"step {said}: dev {looks[-1]['value']:.3f}{plain}")
-
-    return both
-
-
 def _progress_of(work: Path) -> dict[str, Any]:
-    """How far a training has come, by what is known of it."""
-    from querywright.optimize.rewriter.checkpoints import read_json
+    """How far a training has come: its stages, the last step of the reinforcement and the last look at dev."""
+    from querywright.optimize.rewriter.checkpoints import read_json, read_lines
+    from querywright.optimize.rewriter.reinforce import LOG
     from querywright.optimize.rewriter.settings import RUN
 
     facts = read_json(work / RUN)
-    found: dict[str, Any] = {
-        "technique": facts["technique"],
-        "base": facts["base"]["name"],
-        "recipe": facts["recipe"]["name"],
-        "metric": facts["metric"],
-    }
+    found = {"base": facts["base"]["name"], "recipe": facts["recipe"]["name"]}
     for stage in facts["stages"]:
         begun = "begun" if (work / stage).is_dir() else "not begun"
         found[stage] = begun if read_json(work / f"{stage}.json") is None else "done"
-    steps, looks = _log(work, "step"), _log(work, "dev")
-    if steps:
-        found |= {"steps": f"{steps[-1]['step']} of {facts['recipe']['steps']}", "KL": steps[-1]["kl"]}
-        found["rewards"] = [line["reward"] for line in steps[-8:]]
-    if looks:
-        found |= {"dev": [line["value"] for line in looks[-8:]], "dev, as written": looks[-1]["plain"]}
-    return found
-
-
-def _log(work: Path, kind: str) -> list[dict[str, Any]]:
-    from querywright.optimize.rewriter.checkpoints import read_lines
-    from querywright.optimize.rewriter.reinforce import LOG
-
-    return [line for line in read_lines(work / "reinforce" / LOG) if line["kind"] == kind]
+    last = {f"last {line['kind']}": line for line in read_lines(work / "reinforce" / LOG)}
+    return {"technique": facts["technique"], "metric": facts["metric"], **found, **last}
 
 
 def _recipe(name: str, changes: Mapping[str, Any] | None = None) -> Recipe:
@@ -520,19 +478,3 @@ def _show_trained(trained: Trained) -> None:
             say(f"{name}: {standing['warning']}", style="bold red" if standing["verdict"] == "worse" else "bold")
     for one in card["guards"]["warnings"]:
         say(f"guard: {one}", style="bold")
-
-
-def _row(found: Collected) -> dict[str, str]:
-    counts = {"questions": found.questions, "answered": found.answered, "kept": found.questions_kept}
-    row = {name: str(count) for name, count in {**counts, "pairs": len(found.pairs)}.items()}
-    means = {"as written": found.plain, "best rewrite": found.best} if found.measure else {}
-    told = {f"{found.measure}, {of}": f"{one:.3f}" if math.isfinite(one) else "-" for of, one in means.items()}
-    return row | told
-
-
-def _notes(found: Collected) -> Sequence[str]:
-    if not found.measure:
-        return ["a pair is a passage with the questions that were asked of it; nothing is searched or scored"]
-    if found.answered == found.questions:
-        return []
-    return [f"no rewrite of {found.questions - found.answered} questions could be scored; they are in no mean"]

@@ -66,17 +66,18 @@ def show_facts(facts: Mapping[str, Any], indent: int = 0) -> None:
                 say(one_line(head), style="bold" if one is value else "italic", indent=indent)
                 show_facts(one, indent + 2)
         else:
-            text = _written(value)
+            text = written(value)
             if len(text) > LONGEST_VALUE:
                 text = f"{text[:LONGEST_VALUE]} ... ({len(text)} characters; --json has all)"
             say(f"{one_line(name)}: {text if indent else one_line(text)}", indent=indent)
 
 
-def _written(value: Any) -> str:
+def written(value: Any) -> str:
+    """A value as a person reads it."""
     if isinstance(value, float):
         return f"{value:.4g}" if math.isfinite(value) else "-"
     if isinstance(value, (list, tuple)) and all(isinstance(one, (str, int, float)) for one in value):
-        return ", ".join(map(_written, value)) or "none"
+        return ", ".join(map(written, value)) or "none"
     if value is None or value == "":
         return "-"
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

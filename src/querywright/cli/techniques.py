@@ -5,12 +5,8 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from rich.padding import Padding
-from rich.table import Table
-from rich.text import Text
-
 from querywright.cli import options as opt
-from querywright.cli.show import out, print_json, say
+from querywright.cli.show import emit, show_facts
 
 
 def techniques(*, as_json: opt.Json = False, markdown: opt.Flag = False) -> None:
@@ -22,13 +18,10 @@ def techniques(*, as_json: opt.Json = False, markdown: opt.Flag = False) -> None
         markdown: Print the table of the README.
     """
     rows = technique_rows()
-    if as_json:
-        print_json(rows)
-    elif markdown:
+    if markdown:
         sys.stdout.write(markdown_table(rows))
     else:
-        for row in rows:
-            _show(row)
+        emit(as_json, rows, lambda: show_facts({f"{row['technique']}: {row['title']}": _told(row) for row in rows}))
 
 
 def technique_rows() -> list[dict[str, Any]]:
@@ -68,16 +61,6 @@ def markdown_table(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _show(row: dict[str, Any]) -> None:
-    """A technique on a line, what it costs on the next, then a line a knob."""
-    say(f"{row['technique']}  {row['title']}", style="bold")
-    engine = f"; engine: {row['engine']}" if row["engine"] else ""
-    say(f"{row['source']}; LM stages: {row['LM stages']}; searches: {row['searches']}{engine}", indent=2, style="dim")
-    knobs = Table.grid(padding=(0, 2, 0, 0))
-    knobs.add_column(no_wrap=True)
-    knobs.add_column(ratio=1)
-    for knob in row["knobs"]:
-        knobs.add_row(Text(f"{knob['name']} = {knob['default']}"), Text(f"{knob['help']} ({knob['range']})"))
-    if row["knobs"]:
-        out.print(Padding(knobs, (0, 0, 0, 2), expand=False))
-    out.print()
+def _told(row: dict[str, Any]) -> dict[str, str]:
+    facts = {name: row[name] for name in ("source", "LM stages", "searches", "engine") if row[name]}
+    return facts | {f"{knob['name']} = {knob['default']}": f"{knob['help']} ({knob['range']})" for knob in row["knobs"]}

@@ -10,7 +10,7 @@ from cyclopts import Parameter
 
 from querywright.cli import options as opt
 from querywright.cli.checks import check_file
-from querywright.cli.show import emit, note, progress, say, show_table
+from querywright.cli.show import emit, note, progress, say, show_table, written
 from querywright.errors import InputError
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from querywright.optimize.artifacts.loaded import LoadedProgram
     from querywright.optimize.artifacts.watchers import Exchange
     from querywright.watching.drift import Drift
-    from querywright.watching.measures import Measure
 
 DRIFTED = 1
 """Exit status where drift is shown."""
@@ -176,32 +175,17 @@ def _asked_now(
 
 
 def _show(found: Drift, traffic: str, against: str) -> None:
+    rows = [
+        {name: written(value) for name, value in one.items() if name not in ("kind", "note")}
+        for one in found.to_json()["measures"]
+    ]
     show_table(
         f"{traffic}: {found.requests} requests, {found.questions} distinct questions; against {against}: "
         f"{found.reference}",
-        [_row(one) for one in found.measures],
+        rows,
         notes=[
             "each question counts once, as it went last; difference with its 95 % interval; p Holm-corrected",
             *(f"{one.name} is not tested: {one.note}" for one in found.measures if one.note),
         ],
     )
     say(found.sentence, style="bold red" if found.verdict == "drift" else "bold")
-
-
-def _row(one: Measure) -> dict[str, str]:
-    def told(value: float, sign: str = "", *, share: bool = one.kind == "share") -> str:
-        if value != value:
-            return "-"
-        return f"{100 * value:{sign}.1f} %" if share else f"{value:{sign}.3f}"
-
-    return {
-        "measure": one.name,
-        "traffic": told(one.value),
-        "n": str(one.n),
-        "reference": told(one.reference),
-        "reference n": str(one.n_reference),
-        "difference": told(one.difference, "+"),
-        "95 %": "-" if one.low != one.low else f"{told(one.low, '+')} to {told(one.high, '+')}",
-        "effect": told(one.effect, "+", share=False),
-        "p": told(one.p_holm, share=False),
-    }
