@@ -7,20 +7,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from querywright.data import Label, Question, Splits, data_hash, split_questions
-from querywright.data.splits import asked_of
+from querywright.data import Label, Question, data_hash, split_questions
+from querywright.data.splits import asked_of, left_over
 from querywright.errors import DataError, InputError
 
-
-def questions(n: int) -> list[Question]:
-    return [Question(f"q{number}", f"Question {number}?") for number in range(n)]
-
-
-def split_of(splits: Splits) -> dict[str, str]:
-    return {question.id: name for name, part in splits._asdict().items() for question in part}
-
-
+GOLDEN = [["q4", "q6"], ["q5", "q0", "q2"], ["q7", "q1", "q3"]]
 IDS = st.lists(st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=8), unique=True, max_size=30)
+
+
+def questions(n):
+    return [Question(f"q{number}", f"Question {number}?", ("a", "b")) for number in range(n)]
+
+
+def split_of(splits):
+    return {question.id: name for name, part in splits._asdict().items() for question in part}
 
 
 @settings(max_examples=60, deadline=None)
@@ -30,48 +30,31 @@ def test_a_question_stays_in_its_split(ids, seed, data):
     some = data.draw(st.permutations(everything))[: len(everything) // 2 + 1]
     whole = split_of(split_questions(everything, seed=seed))
     assert set(whole) == set(ids)
-    part = split_of(split_questions(some, seed=seed))
-    assert part.items() <= whole.items()
+    assert split_of(split_questions(some, seed=seed)).items() <= whole.items()
 
 
 def test_places_are_the_documented_hash():
-    splits = split_questions(questions(50), train=0.2, dev=0.5, seed=3)
-    for question in questions(50):
-        place = int.from_bytes(hashlib.sha256(f"3:{question.id}".encode()).digest()[:8], "big") / 2**64
-        expected = "train" if place < 0.2 else "dev" if place < 0.7 else "test"
-        assert split_of(splits)[question.id] == expected
-
-
-def test_golden_split():
+    splits = split_of(split_questions(questions(50), train=0.2, dev=0.5, seed=3))
+    for id, name in splits.items():
+        place = int.from_bytes(hashlib.sha256(f"3:{id}".encode()).digest()[:8], "big") / 2**64
+        assert name == ("train" if place < 0.2 else "dev" if place < 0.7 else "test")
+    assert splits != split_of(split_questions(questions(50), train=0.2, dev=0.5, seed=4))
     assert [[question.id for question in part] for part in split_questions(questions(8))] == GOLDEN
 
 
-GOLDEN = [["q4", "q6"], ["q5", "q0", "q2"], ["q7", "q1", "q3"]]
-
-
-def test_shares_are_met_roughly():
-    train, dev, test = split_questions(questions(4000), train=0.2, dev=0.3)
-    assert len(train) == pytest.approx(800, abs=4 * 26)
-    assert len(dev) == pytest.approx(1200, abs=4 * 29)
-    assert len(train) + len(dev) + len(test) == 4000
-
-
-def test_seed_and_order():
-    some = questions(200)
-    assert split_questions(some) == split_questions(some[::-1])
-    assert split_of(split_questions(some)) != split_of(split_questions(some, seed=1))
-
-
-def test_shares_at_the_edges():
+def test_shares_are_met_roughly_and_to_their_edges():
+    sizes = [len(part) for part in split_questions(questions(4000), train=0.2, dev=0.3)]
+    assert sizes == [pytest.approx(800, abs=104), pytest.approx(1200, abs=116), 4000 - sizes[0] - sizes[1]]
     some = questions(20)
-    assert [len(part) for part in split_questions(some, train=0, dev=0)] == [0, 0, 20]
-    assert [len(part) for part in split_questions(some, train=1, dev=0)] == [20, 0, 0]
+    for shares, expected in (((0, 0), [0, 0, 20]), ((1, 0), [20, 0, 0])):
+        train, dev = shares
+        assert [len(part) for part in split_questions(some, train=train, dev=dev)] == expected
     assert len(split_questions(some, train=0.7, dev=0.3).test) == 0
     assert split_questions([]) == ([], [], [])
 
 
 @pytest.mark.parametrize(
-    ("shares", "part"),
+    ("given", "part"),
     [
         ({"train": -0.1}, "train is a share"),
         ({"dev": 1.5}, "dev is a share"),
@@ -80,9 +63,9 @@ def test_shares_at_the_edges():
         ({"sizes": (1, -1, 2)}, "0 or more"),
     ],
 )
-def test_shares_out_of_range(shares, part):
+def test_shares_out_of_range(given, part):
     with pytest.raises(InputError, match=part):
-        split_questions(questions(10), **shares)
+        split_questions(questions(10), **given)
 
 
 def test_exact_sizes_are_beginnings():
@@ -92,56 +75,47 @@ def test_exact_sizes_are_beginnings():
     for full, few, many in zip(whole, small, large, strict=True):
         assert full[: len(many)] == many
         assert many[: len(few)] == few
-    assert [len(part) for part in split_questions(some, sizes=(0, 1, 0))] == [0, 1, 0]
-
-
-def test_sizes_that_are_not_there():
     with pytest.raises(DataError) as caught:
         split_questions(questions(10), sizes=(11, 0, 11))
     assert len(caught.value.problems) == 2
     assert caught.value.problems[0].startswith("train: 11 questions asked for, but the split has ")
-
-
-def test_repeated_ids_are_refused():
     with pytest.raises(DataError, match="'q1' occurs 2 times"):
         split_questions([*questions(3), questions(2)[1]])
 
 
 def test_data_hash_sees_content_and_not_order():
-    some = [
-        Question("a", "?", ("x", "y"), "x", (), {"p": Label.ENTAILED, "r": Label.USEFUL}),
-        Question("b", "é?", answer="z", aliases=("zz",)),
-    ]
-    first = some[0]
-    known = data_hash(some)
-    assert len(known) == 64
-    assert data_hash(reversed(some)) == known
-    assert data_hash([replace(first, evidence=dict(reversed(first.evidence.items()))), some[1]]) == known
+    first = Question("a", "?", ("x", "y"), "x", (), {"p": Label.ENTAILED, "r": Label.USEFUL})
+    second = Question("b", "é?", answer="z", aliases=("zz",))
+    known = data_hash([first, second])
+    turned = replace(first, evidence=dict(reversed(first.evidence.items())))
+    assert data_hash([second, first]) == data_hash([turned, second]) == known
     changes = [
-        replace(first, id="c"),
-        replace(first, question="??"),
-        replace(first, options=("y", "x")),
-        replace(first, answer="y"),
-        replace(first, aliases=("w",)),
-        replace(first, evidence={"p": Label.ENTAILED}),
-        replace(first, evidence={"p": Label.USEFUL, "r": Label.USEFUL}),
-    ]
-    hashes = {data_hash([change, some[1]]) for change in changes}
-    assert len(hashes) == len(changes)
-    assert known not in hashes
-    assert data_hash(some[:1]) != known != data_hash([*some, some[1]])
-
-
-def test_data_hash_is_pinned():
-    expected = hashlib.sha256(
-        b'{"answer": "\\u00e9", "id": "b", "question": "!"}\n{"id": "a", "question": "?"}'
-    ).hexdigest()
-    assert data_hash([Question("b", "!", answer="é"), Question("a", "?")]) == expected
+        {"id": "c"}, {"question": "??"}, {"options": ("y", "x")}, {"answer": "y"}, {"aliases": ("w",)},
+        {"evidence": {"p": Label.ENTAILED}}, {"evidence": {"p": Label.USEFUL, "r": Label.USEFUL}},
+    ]  # fmt: skip
+    hashes = {data_hash([replace(first, **change), second]) for change in changes}
+    assert len(hashes | {known}) == len(changes) + 1
+    assert data_hash([first]) != known != data_hash([first, second, second])
+    lines = b'{"answer": "\\u00e9", "id": "b", "question": "!"}\n{"id": "a", "question": "?"}'
+    assert data_hash([Question("b", "!", answer="é"), Question("a", "?")]) == hashlib.sha256(lines).hexdigest()
 
 
 def test_the_same_is_asked_by_text_and_options_whatever_the_id():
     one = Question("q1", "What is  it?", options=("a", "b"))
-    assert asked_of(one) == asked_of(Question("q2", "what IS it?", options=("b", "a")))
+    assert asked_of(one) == asked_of(Question("q2", "what IS it?", options=("b", "a"))) == "d7fb83ff0472f824"
     others = [replace(one, question="What was it?"), replace(one, options=("a", "c")), replace(one, options=())]
     assert len({asked_of(one), *map(asked_of, others)}) == 4
-    assert asked_of(one) == "d7fb83ff0472f824"
+
+
+def test_what_is_left_over_is_new_by_text_and_in_the_order_of_the_hashes():
+    some = questions(40)
+    splits = split_questions(some, sizes=(3, 4, 5))
+    left = left_over(some, splits)
+    assert left == left_over(some[::-1], splits)
+    every = [one for part in split_questions(some) for one in part]
+    assert left == [one for one in every if one not in [used for part in splits for used in part]]
+    known = [splits.dev[0], *left]
+    again = [Question(f"again {n}", f" {one.question}".upper(), ("b", "a")) for n, one in enumerate(known)]
+    assert len(left_over([*some, *again], splits)) == len(left)
+    other = Question("other", splits.dev[0].question, ("a", "c"))
+    assert other in left_over([*some, other], splits)

@@ -1,14 +1,19 @@
+"""Files of every format, folders of files, and what is said of those that are broken or missing."""
+
 from __future__ import annotations
 
+import csv
 import gzip
+import io
 import json
-import os
-from pathlib import Path
 
+import datasets
+import pyarrow
+import pyarrow.parquet
 import pytest
 
-from querywright.data import Passage, Question, read_passages, read_questions
-from querywright.errors import DataError
+from querywright.data import Label, Passage, Question, read_passages, read_questions
+from querywright.data.qrels import label_of
 
 ROWS = [
     {"id": "1", "question": "Which, exactly?", "options": ["a, b", 'say "c"'], "answer": 'say "c"'},
@@ -16,97 +21,66 @@ ROWS = [
     {"id": "3", "question": "Ünï?", "options": None, "answer": "é"},
 ]
 LINES = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in ROWS)
+HEADER = "query-id\tcorpus-id\tscore\n"
 
 
-def problems_of(source: str | os.PathLike[str], **options: str) -> tuple[str, ...]:
-    with pytest.raises(DataError) as caught:
-        read_questions(source, **options)  # type: ignore[arg-type]
-    return caught.value.problems
+def parquet(path, rows):
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
 
 
-def expected_questions(tmp_path: Path) -> list[Question]:
-    path = tmp_path / "expected.jsonl"
-    path.write_text(LINES, encoding="utf-8")
-    return read_questions(path)
-
-
-def write_csv(path: Path, delimiter: str) -> None:
-    import csv
-    import io
-
+def as_csv(delimiter):
     buffer = io.StringIO(newline="")
     writer = csv.writer(buffer, delimiter=delimiter)
-    writer.writerow(["id", "question", "options", "answer", "gold"])
+    names = ["id", "question", "options", "answer", "gold"]
+    writer.writerow(names)
     for row in ROWS:
-        cells = [row.get(name) for name in ("id", "question", "options", "answer", "gold")]
+        cells = [row.get(name) for name in names]
         writer.writerow([json.dumps(cell) if isinstance(cell, list) else cell for cell in cells])
-    data = buffer.getvalue().encode("utf-8-sig")
-    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    return buffer.getvalue().encode("utf-8-sig")
 
 
 def test_every_format_gives_the_same(tmp_path):
-    import pyarrow
-    import pyarrow.parquet
-
-    expected = expected_questions(tmp_path)
+    files = {
+        "q.JSONL": ("\ufeff" + LINES.replace("\n", "\r\n\r\n")).encode(),
+        "q.json": json.dumps(ROWS, indent=1).encode(),
+        "q.jsonl.gz": gzip.compress(LINES.encode()),
+        "q.csv": as_csv(","),
+        "q.tsv": as_csv("\t"),
+        "q.csv.gz": gzip.compress(as_csv(",")),
+    }
+    for name, data in files.items():
+        (tmp_path / name).write_bytes(data)
+    parquet(tmp_path / "q.parquet", [{"gold": None} | row for row in ROWS])
+    expected = read_questions(ROWS)
     assert [question.answer for question in expected] == ['say "c"', None, "é"]
-    (tmp_path / "q.JSONL").write_text("\ufeff" + LINES.replace("\n", "\r\n\r\n"), encoding="utf-8", newline="")
-    (tmp_path / "q.json").write_text(json.dumps(ROWS, indent=1))
-    (tmp_path / "q.jsonl.gz").write_bytes(gzip.compress(LINES.encode()))
-    for name, delimiter in (("q.csv", ","), ("q.tsv", "\t"), ("q.csv.gz", ",")):
-        write_csv(tmp_path / name, delimiter)
-    pyarrow.parquet.write_table(
-        pyarrow.Table.from_pylist([{"gold": None} | row for row in ROWS]), tmp_path / "q.parquet"
-    )
-    for name in ("q.JSONL", "q.json", "q.jsonl.gz", "q.csv", "q.tsv", "q.csv.gz", "q.parquet"):
+    for name in (*files, "q.parquet"):
         assert read_questions(tmp_path / name) == expected, name
         assert read_questions(str(tmp_path / name), limit=2) == expected[:2], name
 
 
-def test_letter_columns_in_csv(tmp_path):
+def test_letter_columns_and_structs_with_holes(tmp_path, problems):
     path = tmp_path / "mmlu.csv"
     path.write_text("question,A,B,C,D,answer\nHow many?,1,2,3,4,C\nYes?,yes,no,,,A\nOpen?,,,,,free\n")
-    first, second, third = read_questions(path)
-    assert (first.options, first.answer) == (("1", "2", "3", "4"), "3")
-    assert (second.options, second.answer) == (("yes", "no"), "yes")
-    assert (third.options, third.answer) == ((), "free")
+    assert [(one.options, one.answer) for one in read_questions(path)] == [
+        (("1", "2", "3", "4"), "3"), (("yes", "no"), "yes"), ((), "free"),
+    ]  # fmt: skip
     path.write_text("question,A,B,C,answer\nHow many?,1,,3,C\n")
-    (problem,) = problems_of(path)
-    assert 'line 2, column "A,B,C": found None' in problem
-
-
-def test_parquet_structs_with_holes(tmp_path):
-    import pyarrow
-    import pyarrow.parquet
-
+    assert 'line 2, column "A,B,C": found None' in problems(path)[0]
+    gold = dict.fromkeys("pr")
     rows = [
-        {
-            "question": "Which?",
-            "options": {"A": "x", "B": "y", "C": None},
-            "answer_idx": 1,
-            "gold": {"p": "USEFUL", "r": None},
-        },
-        {
-            "question": "What?",
-            "options": {"A": "x", "B": "y", "C": "z"},
-            "answer_idx": 2,
-            "gold": {"p": None, "r": "ENTAILED"},
-        },
-    ]
-    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "q.parquet")
-    first, second = read_questions(tmp_path / "q.parquet")
-    assert (first.options, first.answer, list(first.evidence)) == (("x", "y"), "y", ["p"])
-    assert (second.options, second.answer, list(second.evidence)) == (("x", "y", "z"), "z", ["r"])
+        {"query": "A?", "choices": {"A": "x", "B": "y", "C": None}, "answer_idx": 1, "gold": gold | {"p": "USEFUL"}},
+        {"query": "B?", "choices": {"A": "x", "B": "y", "C": "z"}, "answer_idx": 2, "gold": gold | {"r": "USEFUL"}},
+    ]  # fmt: skip
+    parquet(tmp_path / "q.parquet", rows)
+    assert [(one.options, one.answer, list(one.evidence)) for one in read_questions(tmp_path / "q.parquet")] == [
+        (("x", "y"), "y", ["p"]), (("x", "y", "z"), "z", ["r"]),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("name", "data", "parts"),
     [
-        (
-            "a.jsonl",
-            b'{"question": "ok?"}\n{"question": \n',
-            ["a.jsonl line 2", "no valid JSON", "one JSON object a line"],
-        ),
+        ("a.jsonl", b'{"question": "ok?"}\n{"question": \n', ["line 2", "no valid JSON", "one JSON object a line"]),
         ("a.jsonl", b'{"question": "caf\xe9"}\n', ["a.jsonl line 1", "not UTF-8", "0xe9"]),
         ("a.jsonl", b"[1, 2]\n", ["a.jsonl line 1", "found list"]),
         ("a.jsonl", b"[" * 100_000 + b"\n", ["a.jsonl line 1", "nested too deeply"]),
@@ -123,101 +97,159 @@ def test_parquet_structs_with_holes(tmp_path):
         ("a.csv", b"question\ncaf\xe9\n", ["not UTF-8"]),
         ("a.csv", b'question\n"a"b\n', ["a.csv line 2", "quote"]),
         ("a.csv", b"question\n" + b"x" * 200_000 + b"\n", ["a.csv line 2", "JSON lines"]),
-        (
-            "a.csv",
-            b'question,answer\n"two\nlines",b\n"  ",c\n',
-            ["a.csv line 4", 'column "question": found nothing'],
-        ),
+        ("a.csv", b'question,answer\n"two\nlines",b\n"  ",c\n', ["line 4", 'column "question": found nothing']),
         ("a.parquet", b"PAR1 nonsense", ["a.parquet", "no readable Parquet"]),
         ("a.txt", b"question", ["unknown format", ".parquet"]),
         ("a.parquet.gz", b"question", ["unknown format"]),
     ],
 )
-def test_broken_files(tmp_path, name, data, parts):
-    path = tmp_path / name
-    path.write_bytes(data)
-    (problem,) = problems_of(path)
+def test_broken_files(tmp_path, problems, name, data, parts):
+    (tmp_path / name).write_bytes(data)
+    (problem,) = problems(tmp_path / name)
     for part in parts:
         assert part in problem
 
 
-def test_broken_rows_do_not_hide_others(tmp_path):
+def test_broken_rows_do_not_hide_others(tmp_path, problems):
     path = tmp_path / "a.csv"
     path.write_text("id,question\n1\n2,\n2,ok\n2,again\n")
-    problems = problems_of(path)
-    assert [problem.removeprefix(f"{path} ").split(":")[0] for problem in problems] == [
-        "line 2",
-        'line 3, column "question"',
-        'line 5, column "id"',
-    ]
+    found = [problem.removeprefix(f"{path} ").split(":")[0] for problem in problems(path)]
+    assert found == ["line 2", 'line 3, column "question"', 'line 5, column "id"']
 
 
 @pytest.mark.parametrize("name", ["none.jsonl", "data/none.jsonl", "./none", "~/none.csv", "medqa", ""])
-def test_missing_files(tmp_path, monkeypatch, name):
+def test_missing_files(tmp_path, monkeypatch, problems, name):
     monkeypatch.chdir(tmp_path)
-    (problem,) = problems_of(name)
+    (problem,) = problems(name)
     assert problem.startswith(f"{name}: no such file")
     assert "hf:NAME" in problem
 
 
-def test_split_is_for_datasets(tmp_path):
-    path = tmp_path / "q.jsonl"
-    path.write_text(LINES)
-    assert "only datasets have splits" in problems_of(path, split="train")[0]
-    assert "only datasets have splits" in problems_of("sample", split="train")[0]
-    assert "names no dataset" in problems_of("hf:")[0]
+def test_only_datasets_and_folders_have_splits(write, problems):
+    for source in (write("q.jsonl", *ROWS), "sample", ROWS):
+        assert "only datasets have splits" in problems(source, split="train")[0]
+    assert "names no dataset" in problems("hf:")[0]
 
 
-def test_dataset_folder(tmp_path, monkeypatch):
-    import datasets
-    import pyarrow
-    import pyarrow.parquet
-
+def test_a_folder_of_a_dataset(tmp_path, monkeypatch, write, problems):
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
     folder = tmp_path / "set"
     folder.mkdir()
-    rows = [{"question": "Which?", "choices": ["a", "b"], "answer": n} for n in (1, 0)]
-    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows[:1]), folder / "train.parquet")
-    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows[1:]), folder / "test.parquet")
+    for number, part in ((1, "train"), (0, "test")):
+        parquet(folder / f"{part}.parquet", [{"question": "Which?", "choices": ["a", "b"], "answer": number}])
     assert [question.answer for question in read_questions(str(folder), split="train")] == ["b"]
     assert [question.answer for question in read_questions(f"hf:{folder}", split="test")] == ["a"]
-    assert "has the splits ['test', 'train']" in problems_of(folder)[0]
-    assert "cannot be loaded" in problems_of(folder, split="dev")[0]
-
-    single = tmp_path / "cards"
-    single.mkdir()
-    (single / "data.jsonl").write_text('{"id": 4, "contents": "four"}\n{"id": 5, "contents": ""}\n')
+    assert "has the splits ['test', 'train']" in problems(folder)[0]
+    assert "cannot be loaded" in problems(folder, split="dev")[0]
+    single = write("cards/data.jsonl", {"id": 4, "contents": "four"}, {"id": 5, "contents": ""}).parent
     assert read_passages(str(single), limit=1) == [Passage("4", "four")]
-    with pytest.raises(DataError, match=r'\(train\) row 2, column "contents": found \'\''):
-        read_passages(str(single))
-
-
-@pytest.mark.parametrize(
-    ("source", "name", "config"),
-    [
-        ("hf:squad", "squad", None),
-        ("hf:cais/mmlu:anatomy", "cais/mmlu", "anatomy"),
-        ("owner/set", "owner/set", None),
-    ],
-)
-def test_hub_without_network(monkeypatch, source, name, config):
-    import datasets
-
-    asked = []
-
-    def refuse(*arguments: object, **options: object) -> None:
-        asked.append((arguments, options))
-        raise ConnectionError("no network")
-
-    monkeypatch.setattr(datasets, "load_dataset", refuse)
-    (problem,) = problems_of(source, split="test")
-    assert asked == [((name, config), {"split": "test"})]
-    for part in (repr(name), "no network", "Without a network", ".jsonl"):
-        assert part in problem
+    assert "(train) row 2, column \"contents\": found ''" in problems(str(single), read_passages)[0]
 
 
 def test_sample_names_the_packaged_sample_even_where_a_folder_has_that_name(tmp_path, monkeypatch):
     (tmp_path / "sample").mkdir()
     monkeypatch.chdir(tmp_path)
-    assert read_passages("sample") == read_passages("sample", split=None)
     assert len(read_passages("sample")) > 1
+
+
+@pytest.fixture
+def beir(write):
+    write("set/corpus.jsonl", {"_id": "d1", "title": "T", "text": "one"}, {"_id": "d2", "title": "", "text": "two"})
+    queries = [
+        {"_id": "q1", "text": "One?", "metadata": {}},
+        {"_id": "q2", "text": "Two?"},
+        {"_id": "q3", "text": "3?"},
+    ]
+    folder = write("set/queries.jsonl", *queries).parent
+    (folder / "qrels").mkdir()
+    (folder / "qrels" / "test.tsv").write_text(HEADER + "q1\td1\t1\nq3\td1\t0\nq3\td2\t1\n")
+    return folder
+
+
+def test_beir(beir, write, caplog):
+    assert read_passages(beir) == [Passage("d1", "one", "T"), Passage("d2", "two")]
+    expected = [
+        Question("q1", "One?", evidence={"d1": Label.ENTAILED}),
+        Question("q3", "3?", evidence={"d1": Label.NOT_USEFUL, "d2": Label.ENTAILED}),
+    ]
+    assert read_questions(beir) == read_questions(f"{beir}/") == read_questions(beir, split="test") == expected
+    assert read_questions(beir, limit=1) == expected[:1]
+    write("set/corpus.jsonl", {"_id": "a", "title": "Only", "text": ""}, {"_id": "b", "title": "", "text": " "})
+    assert read_passages(beir) == [Passage("a", "Only")]
+    assert "left out 1 passages" in caplog.text
+
+
+def test_grades_of_beir(beir):
+    (beir / "qrels" / "test.tsv").write_text(HEADER + "q1\td1\t2\nq1\td2\t1\nq2\td1\t0\nq2\td2\t-1\nq3\td1\t3.0\n")
+    first, second, third = read_questions(beir)
+    assert first.evidence == {"d1": Label.ENTAILED, "d2": Label.USEFUL}
+    assert set(second.evidence.values()) == {Label.NOT_USEFUL}
+    assert third.evidence == {"d1": Label.ENTAILED}
+    order = [Label.NOT_USEFUL, Label.USEFUL, Label.ENTAILED]
+    for positive in ({1, 2}, {2, 3}, {1}):
+        worth = [order.index(label_of(grade, positive)) for grade in range(-2, 6)]
+        assert worth == sorted(worth)
+    assert [label_of(grade, {1}) for grade in (0, 1)] == [Label.NOT_USEFUL, Label.ENTAILED]
+    assert [label_of(grade, {2, 3}) for grade in (0, 2, 3)] == order
+
+
+def test_splits_of_beir(beir, problems):
+    (beir / "qrels" / "dev.tsv").write_text(HEADER + "q2\td2\t1\n")
+    assert [question.id for question in read_questions(beir, split="dev")] == ["q2"]
+    (problem,) = problems(beir)
+    assert "several files of qrels in this folder, dev.tsv, test.tsv" in problem
+    assert "--split: ['dev', 'test']" in problem
+    assert "no file of the split 'train'" in problems(beir, split="train")[0]
+    (beir / "qrels" / "dev.tsv").rename(beir / "qrels.tsv")
+    (beir / "qrels" / "test.tsv").unlink()
+    (beir / "qrels").rmdir()
+    assert [question.id for question in read_questions(beir)] == ["q2"]
+
+
+def test_every_bad_judgement_is_named(beir, problems):
+    qrels = beir / "qrels" / "test.tsv"
+    qrels.write_text(HEADER + "q3\td1\thigh\nq1\td2\t1\nq1\td2\t2\n\td1\t1\nq9\td1\t1\nq2\td1\n")
+    found = problems(beir)
+    assert [problem.removeprefix(f"{qrels} line ")[0] for problem in found] == ["2", "4", "5", "7", "6"]
+    assert "'high'" in found[0]
+    assert "expected 1" in found[1]
+    assert "found 'q9'; expected the _id of a query" in found[-1]
+    qrels.write_text("q1\td1\t1\nq2\td1\t1\n")
+    assert "no column ['query-id', 'corpus-id', 'score']; the columns are ['q1', 'd1', '1']" in problems(beir)[0]
+
+
+def test_a_folder_of_autorag(tmp_path):
+    from datetime import datetime
+
+    qa = [
+        {"qid": "1", "query": "One?", "retrieval_gt": [["a", "b"], ["c"]], "generation_gt": ["yes", "sure"]},
+        {"qid": "2", "query": "Two?", "retrieval_gt": [[]], "generation_gt": ["no"]},
+    ]
+    metadata = {"last_modified_datetime": datetime(2024, 5, 6, 7), "prev_id": None, "page": 3}
+    parquet(tmp_path / "qa.parquet", qa)
+    parquet(tmp_path / "corpus.parquet", [{"doc_id": id, "contents": id * 3, "metadata": metadata} for id in "abc"])
+    first, second = read_questions(tmp_path)
+    assert first == Question("1", "One?", (), "yes", ("sure",), dict.fromkeys("abc", Label.ENTAILED))
+    assert (second.answers, second.evidence) == (("no",), {})
+    passages = read_passages(tmp_path)
+    assert passages[0] == Passage("a", "aaa", "", {"last_modified_datetime": "2024-05-06T07:00:00", "page": 3})
+    assert len(passages) == 3
+
+
+def test_a_folder_with_a_file_a_split_and_one_that_is_not_clear(write, problems, tmp_path):
+    for part in ("train", "test"):
+        write(f"split/qa_{part}.jsonl", {"qid": part, "query": "?", "retrieval_gt": "d1"})
+    write("split/corpus.jsonl", {"id": "d1", "text": "x"})
+    assert [question.id for question in read_questions(tmp_path / "split", split="test")] == ["test"]
+    assert "['test', 'train']" in problems(tmp_path / "split")[0]
+    (problem,) = problems(tmp_path / "split", read_passages, split="test")
+    assert "has one file of passages, corpus.jsonl; leave split out" in problem
+
+    write("one/questions.jsonl", {"question": "?"})
+    (problem,) = problems(tmp_path / "one", read_passages)
+    for part in ("no file of passages in this folder", "corpus or passages", "found ['questions.jsonl']"):
+        assert part in problem
+    write("one/queries.jsonl", {"question": "?"})
+    (problem,) = problems(tmp_path / "one")
+    assert "several files of questions in this folder, queries.jsonl, questions.jsonl" in problem
+    assert "give the path of one of them" in problem
