@@ -20,8 +20,8 @@ import dspy
 from querywright.data import Label, Passage, Question, load_sample
 from querywright.data.judged import Case
 from querywright.metrics.answers import choice_accuracy
-from querywright.metrics.intervals import wilson_interval
 from querywright.metrics.judges import make_judge
+from querywright.metrics.statistics import wilson_interval
 from querywright.models.adapter import PromptAdapter
 from querywright.models.lm import resolve_lm
 from querywright.models.store import open_store

@@ -28,8 +28,6 @@ from querywright.metrics.decisions import (
     label_shares,
 )
 from querywright.metrics.dspy_metrics import METRICS, metric_named, scorable
-from querywright.metrics.intervals import bootstrap_interval, wilson_interval
-from querywright.metrics.power import minimum_detectable, questions_needed
 from querywright.metrics.retrieval import (
     all_found_at_k,
     exact_recovery_at_k,
@@ -41,12 +39,16 @@ from querywright.metrics.retrieval import (
 from querywright.metrics.statistics import (
     Mean,
     PairedTest,
+    bootstrap_interval,
     holm,
     mean_with_interval,
+    minimum_detectable,
     paired_exact_test,
+    questions_needed,
     verdict,
+    wilson_interval,
 )
-from querywright.metrics.support import JointScore, joint_passage_score, support_passage_f1
+from querywright.metrics.support import joint_passage_score, support_passage_f1
 from querywright.metrics.tokens import answer_tokens, normalize_answer
 from querywright.metrics.usefulness import (
     Usefulness,
@@ -57,8 +59,8 @@ from querywright.metrics.usefulness import (
 )
 
 if TYPE_CHECKING:
-    from querywright.metrics.judge import Judge, judge_passages, judged_metric
-    from querywright.metrics.judges import JUDGES, UsefulnessJudge, judged_usefulness, make_judge
+    from querywright.metrics.judge import Judge, JudgedMetric, judge_passages
+    from querywright.metrics.judges import JUDGES, UsefulnessJudge, make_judge
 
 __all__ = [
     "JUDGES",
@@ -67,8 +69,8 @@ __all__ = [
     "Calibration",
     "Figure",
     "Flips",
-    "JointScore",
     "Judge",
+    "JudgedMetric",
     "LabelShares",
     "Mean",
     "PairedTest",
@@ -90,8 +92,6 @@ __all__ = [
     "is_invalid_choice",
     "joint_passage_score",
     "judge_passages",
-    "judged_metric",
-    "judged_usefulness",
     "label_shares",
     "make_judge",
     "mean_with_interval",
@@ -115,8 +115,8 @@ __all__ = [
 ]
 
 _JUDGE = {
-    **dict.fromkeys(("Judge", "judge_passages", "judged_metric"), "judge"),
-    **dict.fromkeys(("JUDGES", "UsefulnessJudge", "judged_usefulness", "make_judge"), "judges"),
+    **dict.fromkeys(("Judge", "JudgedMetric", "judge_passages"), "judge"),
+    **dict.fromkeys(("JUDGES", "UsefulnessJudge", "make_judge"), "judges"),
 }
 
 

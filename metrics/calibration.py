@@ -17,18 +17,13 @@ from querywright.metrics.agreement import FIGURES, Figure, agreement_figures, sh
 if TYPE_CHECKING:
     from querywright.metrics.judge import Judge
 
-Table = tuple[tuple[int, ...], ...]
-"""Judgements by the label of people (rows) and of the judge (columns), in the order of the scale."""
-
-
-def _with_nan(data: Any) -> Any:
-    return (
-        {key: math.nan if value is None else value for key, value in data.items()} if isinstance(data, dict) else data
-    )
-
-
-def _without_nan(figure: Figure) -> dict[str, Any]:
-    return {key: None if value != value else value for key, value in asdict(figure).items()}
+_FigureWithoutNan = Annotated[
+    Figure,
+    BeforeValidator(
+        lambda data: {k: math.nan if v is None else v for k, v in data.items()} if isinstance(data, dict) else data
+    ),
+    PlainSerializer(lambda figure: {k: None if v != v else v for k, v in asdict(figure).items()}),
+]
 
 
 class Calibration(BaseModel):
@@ -41,7 +36,7 @@ class Calibration(BaseModel):
         prompt: SHA-256 of its prompts.
         data: SHA-256 of what it was held against.
         labels: The labels, worst first.
-        table: Counts by the label of people (rows) and of the judge (columns).
+        table: Counts by the label of people (rows) and of the judge (columns), in the order of the labels.
         n: Judgements in the table.
         questions: Questions they belong to.
         unreadable: Judgements whose answer could not be read; left out of the table.
@@ -57,19 +52,17 @@ class Calibration(BaseModel):
     prompt: str
     data: str
     labels: tuple[str, ...]
-    table: Table
+    table: tuple[tuple[int, ...], ...]
     n: int
     questions: int
     unreadable: int
     failed: int
-    figures: dict[str, Annotated[Figure, BeforeValidator(_with_nan), PlainSerializer(_without_nan)]]
+    figures: dict[str, _FigureWithoutNan]
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        if (
-            any(len(row) != len(self.labels) for row in (self.table, *self.table))
-            or sum(map(sum, self.table)) != self.n
-        ):
+        sizes = {len(row) for row in (self.table, *self.table)}
+        if sizes != {len(self.labels)} or sum(map(sum, self.table)) != self.n:
             raise ValueError("the table does not fit the labels or n")
         if set(self.figures) != set(FIGURES):
             raise ValueError(f"the figures are not {', '.join(FIGURES)}")
@@ -78,10 +71,8 @@ class Calibration(BaseModel):
     def sentence(self) -> str:
         """The calibration in one sentence, to stand beside what the judge judged."""
         kappa, agreement = self.figures["kappa"], self.figures["agreement"]
-        left = [
-            f"{count} {what}" for count, what in ((self.unreadable, "unreadable"), (self.failed, "failed")) if count
-        ]
-        facts = "; ".join([f"n = {self.n}", *left])
+        counts = {"unreadable": self.unreadable, "failed": self.failed}
+        facts = "; ".join([f"n = {self.n}", *(f"{count} {what}" for what, count in counts.items() if count)])
         share = "undefined" if math.isnan(agreement.value) else f"{100 * agreement.value:.0f} %"
         return (
             f"judge {self.judge} by {self.lm}: kappa {shown(kappa)}, agreement {share} "
@@ -130,7 +121,6 @@ def calibration(
     pairs = zip(judged, labels, strict=True)
     read = [(one.label, label, one.case.question.id) for one, label in pairs if label is not None]
     tables = tables_of(read, tuple(judge.SCALE))
-    total = tables.sum(axis=0).astype(int)
     return Calibration(
         judge=judge.NAME,
         lm=lm,
@@ -138,7 +128,7 @@ def calibration(
         prompt=judge.digest(),
         data=judged_hash(judged),
         labels=tuple(judge.SCALE),
-        table=tuple(tuple(int(count) for count in row) for row in total),
+        table=tuple(map(tuple, tables.sum(axis=0).astype(int).tolist())),
         n=len(read),
         questions=len(tables),
         unreadable=len(judged) - len(read) - failed,

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any
 
@@ -22,10 +22,25 @@ from querywright.metrics import answers, retrieval, support, usefulness
 
 Metric = Callable[..., float]
 
+METRICS: dict[str, Metric] = {}
+"""The metrics by name; those of the first k passages, such as ``recall@5``, are named by ``RANKED``."""
 
-def _metric(score: Callable[[Any, Any], float]) -> Metric:
-    """The DSPy form of a score."""
+RANKED: dict[str, Callable[..., float]] = {
+    "recall": retrieval.recall_at_k,
+    "full_recall": retrieval.all_found_at_k,
+    "exact_recovery": retrieval.exact_recovery_at_k,
+    "precision": retrieval.precision_at_k,
+    "mrr": retrieval.reciprocal_rank,
+    "ndcg": retrieval.ndcg_at_k,
+}
+"""Measures of the first k passages, named ``recall@5`` and so on; ``full_recall`` is 1.0 if all evidence is there."""
 
+_NEEDS: dict[str, frozenset[str]] = dict.fromkeys(RANKED, frozenset({"evidence"}))
+
+_LABELS = {"answer": "a right answer", "evidence": "labelled evidence with a passage that helps", "options": "options"}
+
+
+def _dspy_form(score: Callable[[Any, Any], float]) -> Metric:
     @wraps(score)
     def metric(example: Any, prediction: Any, trace: Any = None) -> float:
         value = score(example, prediction)
@@ -34,7 +49,17 @@ def _metric(score: Callable[[Any, Any], float]) -> Metric:
     return metric
 
 
-@_metric
+def _metric(*needs: str) -> Callable[[Callable[[Any, Any], float]], Metric]:
+    """A score as a DSPy metric, in ``METRICS`` under its own name."""
+
+    def listed(score: Callable[[Any, Any], float]) -> Metric:
+        METRICS[score.__name__], _NEEDS[score.__name__] = _dspy_form(score), frozenset(needs)
+        return METRICS[score.__name__]
+
+    return listed
+
+
+@_metric("answer", "reader")
 def accuracy(example: Any, prediction: Any) -> float:
     """1.0 if the answer is right: the right option where there are options, else an exact match.
 
@@ -49,122 +74,79 @@ def accuracy(example: Any, prediction: Any) -> float:
     return answers.choice_accuracy(_given(prediction), options, example.answer)
 
 
-@_metric
+@_metric("answer", "reader")
 def exact_match(example: Any, prediction: Any) -> float:
     """1.0 if the answer equals an accepted one after normalisation."""
     return _compare(answers.exact_match, example, prediction)
 
 
-@_metric
+@_metric("answer", "reader")
 def token_f1(example: Any, prediction: Any) -> float:
     """F1 of the tokens shared with the nearest accepted answer."""
     return _compare(answers.token_f1, example, prediction)
 
 
-@_metric
+@_metric("answer", "reader")
 def contains_answer(example: Any, prediction: Any) -> float:
     """1.0 if an accepted answer stands in the answer, as whole words; yes and no must be its first word."""
     return _compare(answers.contains_answer, example, prediction)
 
 
-@_metric
+@_metric("answer", "evidence", "reader", "support")
 def joint_passage_exact_match(example: Any, prediction: Any) -> float:
     """1.0 if an accepted answer stands in the answer, and it names just the helpful passages as its support."""
-    return _joint_passages(example, prediction).exact_match
+    return _joint_passages(example, prediction)[0]
 
 
-@_metric
+@_metric("answer", "evidence", "reader", "support")
 def joint_passage_f1(example: Any, prediction: Any) -> float:
     """Joint F1 of answer and supporting passages; see ``joint_passage_score`` for how it differs from HotpotQA's."""
-    return _joint_passages(example, prediction).f1
+    return _joint_passages(example, prediction)[1]
 
 
-@_metric
+@_metric("evidence", "reader", "support")
 def support_passage_f1(example: Any, prediction: Any) -> float:
     """F1 of the passages named as support against the helpful ones, whatever the answer."""
     return support.support_passage_f1(_named(prediction), _helpful(example))
 
 
-@_metric
+@_metric("options", "reader")
 def hypothesis_agreement(example: Any, prediction: Any) -> float:
     """1.0 if the reader picks the option that the technique guessed before it searched (``best_guess``).
 
     Says nothing of whether either is right. NaN where no guess was made or one of the two picks no option.
     """
     options = getattr(example, "options", None) or ()
-    guess = next((step.made["best_guess"] for step in _asked(prediction) if "best_guess" in step.made), None)
+    asked = [step.made for step in getattr(prediction, "steps", ()) if step.kind == "lm" and step.made is not None]
+    guess = next((made["best_guess"] for made in asked if "best_guess" in made), None)
     if not options or guess is None:
         return math.nan
     picked = [answers.extract_option(str(text), options) for text in (guess, _given(prediction))]
     return math.nan if None in picked else float(picked[0] == picked[1])
 
 
-@_metric
+@_metric("answer")
 def hit(example: Any, prediction: Any) -> float:
     """1.0 if an accepted answer stands, as whole words, in any passage that the reader was given."""
     return answers.hit([passage.content for passage in prediction.passages], _accepted(example))
 
 
-@_metric
+@_metric("evidence")
 def recall(example: Any, prediction: Any) -> float:
     """Share of the helpful passages (ENTAILED or USEFUL) that were found, at any rank."""
-    ids = _ids(prediction)
-    return retrieval.recall_at_k(ids, _helpful(example), max(1, len(ids)))
+    return retrieval.recall_at_k(_ids(prediction), _helpful(example), max(1, len(prediction.passages)))
 
 
-@_metric
+@_metric("evidence")
 def exact_recovery(example: Any, prediction: Any) -> float:
     """1.0 if any helpful passage (ENTAILED or USEFUL) was found, at any rank."""
-    ids = _ids(prediction)
-    return retrieval.exact_recovery_at_k(ids, _helpful(example), max(1, len(ids)))
+    return retrieval.exact_recovery_at_k(_ids(prediction), _helpful(example), max(1, len(prediction.passages)))
 
 
-@_metric
+@_metric("evidence")
 def decision_useful(example: Any, prediction: Any) -> float:
     """1.0 if any passage found is labelled ENTAILED or USEFUL."""
     return usefulness.usefulness(_ids(prediction), getattr(example, "evidence", None) or {}).score
-
-
-METRICS: dict[str, Metric] = {
-    "accuracy": accuracy,
-    "exact_match": exact_match,
-    "token_f1": token_f1,
-    "contains_answer": contains_answer,
-    "joint_passage_exact_match": joint_passage_exact_match,
-    "joint_passage_f1": joint_passage_f1,
-    "support_passage_f1": support_passage_f1,
-    "hypothesis_agreement": hypothesis_agreement,
-    "hit": hit,
-    "recall": recall,
-    "exact_recovery": exact_recovery,
-    "decision_useful": decision_useful,
-}
-
-
-RANKED: dict[str, Callable[..., float]] = {
-    "recall": retrieval.recall_at_k,
-    "full_recall": retrieval.all_found_at_k,
-    "exact_recovery": retrieval.exact_recovery_at_k,
-    "precision": retrieval.precision_at_k,
-    "mrr": retrieval.reciprocal_rank,
-    "ndcg": retrieval.ndcg_at_k,
-}
-"""Measures of the first k passages, named ``recall@5`` and so on; ``full_recall`` is 1.0 if all evidence is there."""
-
-
-_NEEDS: dict[str, frozenset[str]] = {
-    **dict.fromkeys(("accuracy", "exact_match", "token_f1", "contains_answer"), frozenset({"answer", "reader"})),
-    **dict.fromkeys(
-        ("joint_passage_exact_match", "joint_passage_f1"), frozenset({"answer", "evidence", "reader", "support"})
-    ),
-    "support_passage_f1": frozenset({"evidence", "reader", "support"}),
-    "hypothesis_agreement": frozenset({"options", "reader"}),
-    "hit": frozenset({"answer"}),
-    **dict.fromkeys(("recall", "exact_recovery", "decision_useful", *RANKED), frozenset({"evidence"})),
-}
-
-
-_LABELS = {"answer": "a right answer", "evidence": "labelled evidence with a passage that helps", "options": "options"}
 
 
 def needs(name: str) -> frozenset[str]:
@@ -185,7 +167,7 @@ def metric_named(name: str) -> Metric:
     measure, _, depth = name.partition("@")
     if measure in RANKED and depth.isascii() and depth.isdigit() and 1 <= int(depth) <= 1000:
         at_k, k = RANKED[measure], int(depth)
-        return _metric(lambda example, prediction: at_k(_ids(prediction), _helpful(example), k))
+        return _dspy_form(lambda example, prediction: at_k(_ids(prediction), _helpful(example), k))
     known = ", ".join([*METRICS, *(f"{measure}@K" for measure in RANKED)])
     raise InputError(f"unknown metric {name!r}; the metrics are: {known} (K from 1 to 1000)")
 
@@ -231,7 +213,7 @@ def _compare(score: Callable[[str, list[str]], float], example: Any, prediction:
     return score(given, right) if given else 0.0
 
 
-def _joint_passages(example: Any, prediction: Any) -> support.JointScore:
+def _joint_passages(example: Any, prediction: Any) -> tuple[float, float]:
     return support.joint_passage_score(_given(prediction), _accepted(example), _named(prediction), _helpful(example))
 
 
@@ -239,11 +221,6 @@ def _named(prediction: Any) -> Any:
     """What the reader names as its support; None where it does not say, or names no ids."""
     named = getattr(prediction, "support", None)
     return None if named is None or not all(isinstance(one, str) for one in named) else named
-
-
-def _asked(prediction: Any) -> list[Any]:
-    """The LM steps of a program that were answered, in order."""
-    return [step for step in getattr(prediction, "steps", ()) if step.kind == "lm" and step.made is not None]
 
 
 def _accepted(example: Any) -> list[str]:
@@ -261,5 +238,5 @@ def _ids(prediction: Any) -> list[str]:
     return [passage.id for passage in prediction.passages]
 
 
-def _helpful(example: Any) -> Collection[str]:
+def _helpful(example: Any) -> list[str]:
     return usefulness.helpful_ids(getattr(example, "evidence", None) or {})

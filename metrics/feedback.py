@@ -62,28 +62,22 @@ def feedback(example: Any, prediction: Any, predictor: str | None = None) -> str
 
 
 def _finding(example: Any, prediction: Any) -> list[str]:
-    evidence = getattr(example, "evidence", None) or {}
+    evidence, passages, sentences = getattr(example, "evidence", None) or {}, list(prediction.passages), []
     helpful = set(helpful_ids(evidence))
-    passages = list(prediction.passages)
-    sentences = []
     found = [(rank, passage) for rank, passage in enumerate(passages, 1) if passage.id in helpful]
-    for rank, passage in found[:_SHOWN]:
-        what = "decides the question" if evidence[passage.id] == Label.ENTAILED else "helps with the question"
-        sentences.append(f"The passage {_name(passage)} {what} and was found at rank {rank}: {_quoted(passage.text)}.")
+    for rank, one in found[:_SHOWN]:
+        name = f"{_quoted(one.title)} ({_plain(one.id)})" if one.title else _plain(one.id)
+        what = "decides the question" if evidence[one.id] == Label.ENTAILED else "helps with the question"
+        sentences.append(f"The passage {name} {what} and was found at rank {rank}: {_quoted(one.text)}.")
     missing = sorted(helpful - {passage.id for _, passage in found})
     if missing:
-        one = len(missing) == 1
-        sentences.append(
-            f"The labelled passage{'' if one else 's'} {_listed(missing)} {'was' if one else 'were'} missing from the "
-            f"{len(passages)} found."
-        )
+        are = " {} was" if len(missing) == 1 else "s {} were"
+        sentences.append(f"The labelled passage{are.format(_listed(missing))} missing from the {len(passages)} found.")
     if not helpful and getattr(example, "answer", None):
         accepted = [example.answer, *(getattr(example, "aliases", None) or ())]
-        stands = answers.hit([passage.content for passage in passages], accepted)
-        sentences.append(
-            f"The right answer {_quoted(example.answer)} stands in {'a' if stands else 'no'} passage that was found."
-        )
-    if missing or not sentences or not found:
+        one = "a" if answers.hit([passage.content for passage in passages], accepted) else "no"
+        sentences.append(f"The right answer {_quoted(example.answer)} stands in {one} passage that was found.")
+    if missing or not found:
         queries = [query.text for query in prediction.queries]
         sentences.append(f"The queries were {_listed(queries)}." if queries else "Nothing was searched for.")
     if prediction.fallbacks:
@@ -98,33 +92,23 @@ def _reading(example: Any, prediction: Any) -> list[str]:
     if answer is None:
         return []
     given = str(answer).strip()
-    if not given:
-        said = "No answer was given."
-    elif given == DECLINED:
-        said = "The reader declined to answer."
-    else:
-        said = f"The answer given was {_quoted(given)}."
+    said = {"": "No answer was given.", DECLINED: "The reader declined to answer."}
+    sentences = [said.get(given, f"The answer given was {_quoted(given)}.")]
     if right is None:
-        return [said]
-    sentences = []
+        return sentences
     if options:
-        sentences.append(f"The options were {_listed(options, len(options))}.")
-    sentences += [said, f"The right answer is {_quoted(right)}."]
-    if options and given and given != DECLINED and answers.extract_option(given, options) is None:
+        sentences.insert(0, f"The options were {_listed(options, len(options))}.")
+    sentences.append(f"The right answer is {_quoted(right)}.")
+    if options and given not in said and answers.extract_option(given, options) is None:
         sentences.append("What was given names none of the options.")
     helpful = set(helpful_ids(getattr(example, "evidence", None) or {}))
-    if helpful:
-        shown = [(rank, one) for rank, one in enumerate(prediction.passages, 1) if one.id in helpful]
-        if shown:
-            rank, one = shown[0]
-            sentences.append(f"Passage [{rank}], which helps, says {_quoted(one.text)}.")
-        else:
-            sentences.append("No passage that helps was shown.")
+    shown = [(rank, one) for rank, one in enumerate(prediction.passages, 1) if one.id in helpful]
+    if shown:
+        rank, one = shown[0]
+        sentences.append(f"Passage [{rank}], which helps, says {_quoted(one.text)}.")
+    elif helpful:
+        sentences.append("No passage that helps was shown.")
     return sentences
-
-
-def _name(passage: Any) -> str:
-    return f"{_quoted(passage.title)} ({_plain(passage.id)})" if passage.title else _plain(passage.id)
 
 
 def _listed(texts: Sequence[str], most: int = _SHOWN) -> str:

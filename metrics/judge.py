@@ -12,7 +12,7 @@ import json
 import math
 import re
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import dspy
@@ -106,9 +106,9 @@ class Judge(dspy.Module):
         if missing:
             other = f", or use the judge {self.OTHER}, which works without" if self.OTHER else ""
             raise DataError(f"the question {case.question.question!r} has {NEEDS[missing].format(other=other)}")
-        parts = _parts(case)
         if "passage" in self.needs() and len(case.passages) != 1:
             raise DataError(f"the judge {self.NAME} judges one passage at a time, but got {len(case.passages)}")
+        parts = _parts(case)
         return {name: parts[name] for name in self.inputs()}
 
     def label_of(self, case: Case) -> str | None:
@@ -131,8 +131,7 @@ class Judge(dspy.Module):
             made: dspy.Prediction = self(**shown)
         except AdapterParseError:
             return None
-        label = getattr(made, "label", None)  # some adapters return an empty answer without the field
-        return made if label in self.SCALE else None
+        return made if made.get("label") in self.SCALE else None  # some adapters return an answer without the field
 
     def cases(self, question: Question, prediction: Any) -> list[Case]:
         """What is judged of a program's prediction: each passage by itself, or its answer."""
@@ -155,18 +154,22 @@ class Judge(dspy.Module):
         for name, predictor in self.named_predictors():
             signature: Any = predictor.signature
             fields = {key: (field.json_schema_extra or {}).get("desc") for key, field in signature.fields.items()}
-            demos = [
-                {key: value for key, value in dict(demo).items() if key != "augmented"} for demo in predictor.demos
-            ]
+            demos = [{key: value for key, value in demo.items() if key != "augmented"} for demo in predictor.demos]
             prompts[name] = [signature.instructions, fields, demos]
         data = json.dumps([self.NAME, dict(self.SCALE), prompts], ensure_ascii=False, sort_keys=True)
         return hashlib.sha256(data.encode()).hexdigest()
 
 
 class JudgedMetric:
-    """A judge as a metric ``(example, prediction, trace=None)``, which counts its judgements.
+    """A judge as a DSPy metric; it counts ``judgements`` and those that were ``unreadable``.
 
-    Made by ``judged_metric``.
+    The example has ``question``, ``options`` and, where the judge needs it, ``answer``; the prediction has
+    ``passages`` and ``answer``. NaN where a part that the judge needs is missing, or nothing could be read (0.0 where
+    ``trace`` is given, because a NaN would pass for a success). A case that does not fit the LM's context counts as
+    unreadable.
+
+    Args:
+        judge: Any judge. One of passages gives the score of the best passage, one of answers that of the answer.
     """
 
     def __init__(self, judge: Judge) -> None:
@@ -176,8 +179,14 @@ class JudgedMetric:
         self._lock = threading.Lock()
 
     def __call__(self, example: Any, prediction: Any, trace: Any = None) -> float:
-        """The score; see ``judged_metric``."""
-        score = self._score(_question(example), prediction)
+        """The score of a question."""
+        question = Question(
+            id=str(getattr(example, "id", "")),
+            question=example.question,
+            options=tuple(getattr(example, "options", None) or ()),
+            answer=getattr(example, "answer", None),
+        )
+        score = self._score(question, prediction)
         return 0.0 if trace is not None and math.isnan(score) else score
 
     def _score(self, question: Question, prediction: Any) -> float:
@@ -199,20 +208,6 @@ class JudgedMetric:
         return label
 
 
-def judged_metric(judge: Judge) -> JudgedMetric:
-    """The judge as a DSPy metric; it counts ``judgements`` and those that were ``unreadable``.
-
-    The example has ``question``, ``options`` and, where the judge needs it, ``answer``; the prediction has
-    ``passages`` and ``answer``. NaN where a part that the judge needs is missing, or nothing could be read (0.0 where
-    ``trace`` is given, because a NaN would pass for a success). A case that does not fit the LM's context counts as
-    unreadable.
-
-    Args:
-        judge: Any judge. One of passages gives the score of the best passage, one of answers that of the answer.
-    """
-    return JudgedMetric(judge)
-
-
 def judge_passages(judge: Judge, question: Question, passages: Sequence[Passage]) -> list[str | None]:
     """The judge's label of each passage, one call a passage, in order.
 
@@ -231,34 +226,21 @@ def judge_passages(judge: Judge, question: Question, passages: Sequence[Passage]
     return [judge.label_of(Case(question, (passage,))) for passage in passages]
 
 
-_PARTS: Mapping[str, Callable[[Case], Any]] = {
-    "question": lambda case: _line(case.question.question),
-    "options": lambda case: [_line(option) for option in case.question.options],
-    "right_answer": lambda case: _line(case.question.answer),
-    "passage": lambda case: _unmarked(show_passages(case.passages)),
-    "passages": lambda case: _unmarked(show_passages(case.passages)),
-    "response": lambda case: _line(case.response),
-    "point": lambda case: _line(case.point),
-}
-
-
 def _parts(case: Case) -> dict[str, Any]:
-    return {name: part(case) for name, part in _PARTS.items()}
+    """The parts of a case by name, without DSPy's field markers: an LM could echo them and a parser take them for its
+    answer.
+    """
+    question, passages = case.question, _FIELD_MARKER.sub("[ [", show_passages(case.passages))
 
+    def line(text: str | None) -> str | None:
+        return None if text is None else _FIELD_MARKER.sub("[ [", " ".join(text.split()))
 
-def _question(example: Any) -> Question:
-    return Question(
-        id=str(getattr(example, "id", "")),
-        question=example.question,
-        options=tuple(getattr(example, "options", None) or ()),
-        answer=getattr(example, "answer", None),
-    )
-
-
-def _line(text: str | None) -> str | None:
-    return None if text is None else _unmarked(" ".join(text.split()))
-
-
-def _unmarked(text: str) -> str:
-    """The text without DSPy's field markers, which an LM could echo and a parser take for its answer."""
-    return _FIELD_MARKER.sub("[ [", text)
+    return {
+        "question": line(question.question),
+        "options": [line(option) for option in question.options],
+        "right_answer": line(question.answer),
+        "passage": passages,
+        "passages": passages,
+        "response": line(case.response),
+        "point": line(case.point),
+    }

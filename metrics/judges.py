@@ -13,10 +13,9 @@ import dspy
 
 from querywright.data.declined import says_declined
 from querywright.data.forms import LIVEQA
-from querywright.data.types import Label, Passage, Question
+from querywright.data.types import Label
 from querywright.errors import InputError, unknown
-from querywright.metrics.judge import Judge, judge_passages
-from querywright.metrics.usefulness import Usefulness
+from querywright.metrics.judge import Judge
 
 YES_NO = {"no": 0.0, "yes": 1.0}
 
@@ -270,23 +269,3 @@ def make_judge(name: str) -> Judge:
     if name not in JUDGES:
         raise InputError(unknown("judge", name, JUDGES))
     return JUDGES[name]()
-
-
-def judged_usefulness(
-    judge: UsefulnessWithoutAnswerJudge, question: Question, passages: Sequence[Passage]
-) -> Usefulness:
-    """The usefulness of what was found, as the judge sees it; unreadable judgements are left out and counted.
-
-    Args:
-        judge: A judge of usefulness.
-        question: The question, with its answer unless the judge works without.
-        passages: The passages found.
-
-    Returns:
-        The question's label and score, None and NaN if no judgement could be read.
-
-    Raises:
-        DataError: The judge needs the right answer, and the question has none.
-    """
-    labels = judge_passages(judge, question, passages)
-    return Usefulness.of([None if label is None else Label(label) for label in labels])

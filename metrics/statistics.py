@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Any
 
-from querywright.metrics.intervals import bootstrap_interval, check_share, wilson_interval
-from querywright.metrics.power import minimum_detectable, questions_needed, sign_test
-
+RESAMPLES = 10_000
+MOST_QUESTIONS = 1_000_000
+_CELLS = 2_000_000  # resampled values held in memory at once
+_TAIL = 1e-10  # of the number of differences, left out when power is summed up
 _DIGITS = 12  # differences are rounded to this, so that 0.1 + 0.2 and 0.3 tie
 
 
@@ -63,35 +66,96 @@ class PairedTest:
     method: str
 
 
-def mean_with_interval(values: Sequence[float], *, confidence: float = 0.95, seed: int = 0) -> Mean:
-    """The mean with its interval: Wilson's for 0/1 values, else the bootstrap's (`bootstrap_interval`).
+def wilson_interval(share: float, n: int, *, confidence: float = 0.95) -> tuple[float, float]:
+    """Wilson's interval of a share of n questions.
+
+    At 95 per cent and shares from .1 to .9 it covers 93 to 97 from 60 questions on, 92 to 98 of 20; 95 on average.
+
+    Args:
+        share: Share of questions that are 1, in [0, 1]: a whole number of them.
+        n: Questions, 1 or more.
+        confidence: Between 0 and 1. Default 0.95.
+
+    Returns:
+        (low, high), within [0, 1].
+
+    Raises:
+        ValueError: An argument is outside its range.
+
+    Source: Wilson 1927, doi:10.1080/01621459.1927.10502953.
+    """
+    _check_share("confidence", confidence)
+    from scipy.stats import binomtest
+
+    found = binomtest(round(share * n), n).proportion_ci(confidence, method="wilson")
+    return float(found.low), float(found.high)
+
+
+def bootstrap_interval(values: Sequence[float], *, confidence: float = 0.95, seed: int = 0) -> tuple[float, float]:
+    """Expanded percentile bootstrap interval of the mean, from 10,000 resamples.
+
+    The plain one is too narrow for few values: it forgets that their spread was estimated. This one takes the
+    percentiles at Phi(-+ t sqrt(n / (n - 1))), t Student's with n - 1 degrees of freedom; for many values they are
+    the same. Like the plain one it never leaves the range of the values. At 95 per cent it covers 93 to 97 from 20
+    values on (uniform, F1, recall, differences); from 40 on also where four values in five are 0, 91 of 20.
+
+    Args:
+        values: One value a question, without NaN. Values that are all equal give an interval without width.
+        confidence: Between 0 and 1. Default 0.95.
+        seed: Of the resampling. Default 0.
+
+    Returns:
+        (low, high); NaN with fewer than two values, which say nothing about spread.
+
+    Raises:
+        ValueError: confidence is not between 0 and 1.
+
+    Source: Hesterberg 2015, doi:10.1080/00031305.2015.1089789; the plain one is Efron 1979,
+    doi:10.1214/aos/1176344552.
+    """
+    _check_share("confidence", confidence)
+    n = len(values)
+    if n < 2:
+        return math.nan, math.nan
+    import numpy as np
+    from scipy.special import stdtrit
+
+    data = np.asarray(values, dtype=np.float64)
+    generator = np.random.default_rng(seed)
+    rows = max(1, _CELLS // n)
+    means = [
+        data[generator.integers(0, n, size=(min(rows, RESAMPLES - start), n))].mean(axis=1)
+        for start in range(0, RESAMPLES, rows)
+    ]
+    tail = NormalDist().cdf(float(stdtrit(n - 1, (1 - confidence) / 2)) * math.sqrt(n / (n - 1)))
+    low, high = np.quantile(np.concatenate(means), [tail, 1 - tail])
+    return float(low), float(high)
+
+
+def mean_with_interval(values: Sequence[float], *, seed: int = 0) -> Mean:
+    """The mean with its interval at 95 per cent: Wilson's for 0/1 values, else the bootstrap's (`bootstrap_interval`).
 
     Args:
         values: One value a question; NaN is left out and counted.
-        confidence: Of the interval, between 0 and 1. Default 0.95.
         seed: Of the resampling. Default 0.
 
     Returns:
         The mean; its interval is NaN for no value, and for a single one that is neither 0 nor 1.
 
     Raises:
-        ValueError: confidence is not between 0 and 1, or a value is infinite.
+        ValueError: A value is infinite.
     """
-    check_share("confidence", confidence)
     _check_finite(values)
     scored = [float(value) for value in values if not math.isnan(value)]
     n, unscored = len(scored), len(values) - len(scored)
     if not scored:
         return Mean(math.nan, math.nan, math.nan, 0, unscored)
     value = math.fsum(scored) / n
-    if _binary(scored):
-        low, high = wilson_interval(value, n, confidence=confidence)
-    else:
-        low, high = bootstrap_interval(scored, confidence=confidence, seed=seed)
+    low, high = wilson_interval(value, n) if _binary(scored) else bootstrap_interval(scored, seed=seed)
     return Mean(value, low, high, n, unscored)
 
 
-def paired_exact_test(a: Sequence[float], b: Sequence[float], *, confidence: float = 0.95, seed: int = 0) -> PairedTest:
+def paired_exact_test(a: Sequence[float], b: Sequence[float], *, seed: int = 0) -> PairedTest:
     """Is ``a`` better than ``b`` on the same questions?
 
     0/1 values: the exact binomial test on the questions where the two differ (exact McNemar); one-sided
@@ -103,30 +167,23 @@ def paired_exact_test(a: Sequence[float], b: Sequence[float], *, confidence: flo
     Args:
         a: One value a question.
         b: The values of the other arm, in the same order of questions.
-        confidence: Of the interval, between 0 and 1. Default 0.95.
         seed: Of the resampling. Default 0.
 
     Raises:
-        ValueError: The lists differ in length, a value is infinite, or confidence is not between 0 and 1.
+        ValueError: The lists differ in length, or a value is infinite.
 
     Source: QB-RAG, arXiv:2407.18044, tests one-sided only; the two-sided value is added so that losses show.
     """
-    check_share("confidence", confidence)
     if len(a) != len(b):
         raise ValueError(f"a and b must score the same questions, but have {len(a)} and {len(b)} values")
-    _check_finite(a)
-    _check_finite(b)
+    _check_finite([*a, *b])
     pairs = [(float(x), float(y)) for x, y in zip(a, b, strict=True) if not (math.isnan(x) or math.isnan(y))]
     differences = [round(x - y, _DIGITS) for x, y in pairs]
     n = len(pairs)
     wins, losses = sum(value > 0 for value in differences), sum(value < 0 for value in differences)
-    if _binary([value for pair in pairs for value in pair]):
-        two, one = sign_test(wins, losses)
-        method = "exact binomial"
-    else:
-        two, one = _wilcoxon([value for value in differences if value])
-        method = "Wilcoxon signed-rank"
-    low, high = bootstrap_interval(differences, confidence=confidence, seed=seed)
+    binary = _binary([value for pair in pairs for value in pair])
+    two, one = _sign_test(wins, losses) if binary else _wilcoxon([value for value in differences if value])
+    low, high = bootstrap_interval(differences, seed=seed)
     return PairedTest(
         wins=wins,
         losses=losses,
@@ -138,7 +195,7 @@ def paired_exact_test(a: Sequence[float], b: Sequence[float], *, confidence: flo
         difference=math.fsum(differences) / n if n else math.nan,
         low=low,
         high=high,
-        method=method,
+        method="exact binomial" if binary else "Wilcoxon signed-rank",
     )
 
 
@@ -165,6 +222,71 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
+def minimum_detectable(n: int, *, losses: int = 0, alpha: float = 0.05) -> int | None:
+    """The fewest wins that could have been significant: smallest w with two-sided p(w wins, losses) < alpha.
+
+    With the default of no loss this is the smallest difference that n questions can tell from chance: 6 wins
+    to 0 at alpha = 0.05, whatever n, so a lead below 6/n cannot be shown. Wilcoxon's test needs 6 differences
+    of one sign as well.
+
+    Args:
+        n: Questions scored for both arms, 0 or more.
+        losses: Losses that stand against the wins, 0 or more. Default 0.
+        alpha: Level of the two-sided test, between 0 and 1. Default 0.05.
+
+    Returns:
+        The number of wins, or None if n questions cannot show any difference.
+
+    Raises:
+        ValueError: n or losses is negative, or alpha is not between 0 and 1.
+    """
+    if n < 0 or losses < 0:
+        raise ValueError(f"n and losses must be 0 or more, but got n={n}, losses={losses}")
+    _check_share("alpha", alpha)
+    candidates = range(losses + 1, n - losses + 1)  # p falls with every further win
+    place = bisect_left(candidates, True, key=lambda wins: _sign_test(wins, losses)[0] < alpha)
+    return candidates[place] if place < len(candidates) else None
+
+
+def questions_needed(wins: int, losses: int, n: int, *, alpha: float = 0.05, power: float = 0.8) -> int | None:
+    """How many questions could carry the difference that was seen.
+
+    The smallest number at which the exact two-sided test (exact McNemar) has p < alpha, in the direction seen,
+    with probability ``power``, if questions were won and lost at the rates wins / n and losses / n. The power is
+    summed over all numbers of differences, no approximation. It rises with the number of questions but for small
+    steps back, so take it as "about". The rates are themselves estimates: with few differences the true number may
+    be several times smaller or larger. One test is meant, without Holm's correction.
+
+    Args:
+        wins: Questions on which the first arm was better.
+        losses: Questions on which the other was.
+        n: Questions scored for both, with ties.
+        alpha: Level of the two-sided test, between 0 and 1. Default 0.05.
+        power: Between 0 and 1. Default 0.8.
+
+    Returns:
+        The number of questions; None if wins equal losses, or if a million would not do.
+
+    Raises:
+        ValueError: A count is negative, wins + losses exceed n, or a share is not between 0 and 1.
+
+    Source: exact power of McNemar's test over all numbers of differences, Duffy 1984, Biometrics 40, 1005-1015;
+    the closed form of Connor 1987, Biometrics 43, 207-211, is near to it.
+    """
+    if min(wins, losses) < 0 or wins + losses > n:
+        raise ValueError(
+            f"wins and losses must be 0 or more and together n at most, but got wins={wins}, losses={losses}, n={n}"
+        )
+    _check_share("alpha", alpha)
+    _check_share("power", power)
+    if wins == losses:
+        return None
+    differing, share = (wins + losses) / n, max(wins, losses) / (wins + losses)
+    sizes = range(1, MOST_QUESTIONS + 1)
+    place = bisect_left(sizes, True, key=lambda size: _power(size, differing, share, alpha) >= power)
+    return sizes[place] if place < len(sizes) else None
+
+
 def verdict(test: PairedTest, *, a: str, b: str, alpha: float = 0.05, tests: int = 1) -> str:
     """What the test shows, as one English sentence.
 
@@ -180,52 +302,27 @@ def verdict(test: PairedTest, *, a: str, b: str, alpha: float = 0.05, tests: int
         That a beats b, is worse, or that no difference was shown, which could have been, and, for 0/1 values, about
         how many questions could show the one that was seen (`questions_needed`).
     """
+    exact = test.method == "exact binomial"
     left_out = f"; {_plural(test.unscored, 'question')} left out as unscored" if test.unscored else ""
     if test.n == 0:
         return f"{a} and {b} cannot be compared: no question was scored for both{left_out}"
+    # Wins and losses alone do not tell a difference of graded values.
+    mean = "" if exact else f"; mean difference {test.difference:+.3f}, from {test.low:+.3f} to {test.high:+.3f}"
     facts = (
         f"{_plural(test.wins, 'win')}, {_plural(test.losses, 'loss')}, {_plural(test.ties, 'tie')} "
-        f"({p_value(test.p_two_sided, alpha)}{_mean_difference(test)})"
+        f"({p_value(test.p_two_sided, alpha)}{mean})"
     )
-    significant = test.p_two_sided < alpha
-    if significant and test.p_one_sided < 0.5 and test.difference > 0:
+    if test.p_two_sided < alpha and test.p_one_sided < 0.5 and test.difference > 0:
         return f"{a} beats {b}: {facts}{left_out}"
-    if significant and test.p_one_sided > 0.5 and test.difference < 0:
+    if test.p_two_sided < alpha and test.p_one_sided > 0.5 and test.difference < 0:
         return f"{a} is worse than {b}: {facts}{left_out}"
-    strict = alpha / tests
-    fewest = minimum_detectable(test.n, alpha=strict)
-    questions = _plural(test.n, "question")
-    possible = (
-        f"with {questions} no difference could have been shown"
-        if fewest is None
-        else f"with {questions} only a lead of at least {_plural(fewest, 'win')} to 0 could have been shown"
-    )
-    return f"no difference shown between {a} and {b}: {facts}; {possible}{_more_questions(test, strict)}{left_out}"
-
-
-def _check_finite(values: Sequence[float]) -> None:
-    if any(math.isinf(value) for value in values):
-        raise ValueError("a value is infinite; what cannot be scored is NaN")
-
-
-def _binary(values: Sequence[float]) -> bool:
-    return all(value in (0.0, 1.0) for value in values)
-
-
-def _wilcoxon(differences: Sequence[float]) -> tuple[float, float]:
-    """(two-sided, one-sided) p; the differences hold no 0, so that scipy stays exact for few of them."""
-    if not differences:
-        return 1.0, 1.0
-    from scipy.stats import wilcoxon
-
-    two: Any = wilcoxon(differences, alternative="two-sided")
-    one: Any = wilcoxon(differences, alternative="greater")
-    return float(two.pvalue), float(one.pvalue)
-
-
-def _plural(count: int, noun: str) -> str:
-    ending = "" if count == 1 else "es" if noun.endswith("s") else "s"
-    return f"{count} {noun}{ending}"
+    fewest = minimum_detectable(test.n, alpha=alpha / tests)
+    lead = "no difference" if fewest is None else f"only a lead of at least {_plural(fewest, 'win')} to 0"
+    possible = f"with {_plural(test.n, 'question')} {lead} could have been shown"
+    needed = questions_needed(test.wins, test.losses, test.n, alpha=alpha / tests) if exact else None
+    if needed is not None and needed > test.n:  # to two digits; the test's rates are no more exact
+        possible += f"; at these rates about {int(float(f'{needed:.2g}')):,} questions could show it"
+    return f"no difference shown between {a} and {b}: {facts}; {possible}{left_out}"
 
 
 def p_value(p: float, alpha: float) -> str:
@@ -243,18 +340,50 @@ def p_value(p: float, alpha: float) -> str:
     return f"p = {p:.{digits}f}".replace("0.", ".", 1)
 
 
-def _more_questions(test: PairedTest, alpha: float) -> str:
-    """The number of questions that could show the difference, to two digits; the test's rates are no more exact."""
-    if test.method != "exact binomial":
-        return ""
-    needed = questions_needed(test.wins, test.losses, test.n, alpha=alpha)
-    if needed is None or needed <= test.n:
-        return ""
-    return f"; at these rates about {int(float(f'{needed:.2g}')):,} questions could show it"
+def _sign_test(wins: int, losses: int) -> tuple[float, float]:
+    """(two-sided, one-sided) p of the exact sign test."""
+    from scipy.stats import binom
+
+    at_least, at_most = binom.sf(wins - 1, wins + losses, 0.5), binom.cdf(wins, wins + losses, 0.5)
+    return min(1.0, 2 * float(min(at_least, at_most))), float(at_least)
 
 
-def _mean_difference(test: PairedTest) -> str:
-    """The mean difference, where wins and losses alone do not tell it."""
-    if test.method == "exact binomial":
-        return ""
-    return f"; mean difference {test.difference:+.3f}, from {test.low:+.3f} to {test.high:+.3f}"
+def _wilcoxon(differences: Sequence[float]) -> tuple[float, float]:
+    """(two-sided, one-sided) p; the differences hold no 0, so that scipy stays exact for few of them."""
+    if not differences:
+        return 1.0, 1.0
+    from scipy.stats import wilcoxon
+
+    two: Any = wilcoxon(differences, alternative="two-sided")
+    one: Any = wilcoxon(differences, alternative="greater")
+    return float(two.pvalue), float(one.pvalue)
+
+
+def _power(size: int, differing: float, share: float, alpha: float) -> float:
+    """Probability that the exact test on so many questions finds the better arm better."""
+    import numpy as np
+    from scipy.stats import binom
+
+    counts = np.arange(binom.ppf(_TAIL, size, differing), binom.isf(_TAIL, size, differing) + 1)
+    most_lost_to_chance = binom.isf(np.nextafter(alpha / 2, 0), counts, 0.5)  # one win more is significant
+    found = binom.sf(most_lost_to_chance, counts, share)
+    return float(np.dot(binom.pmf(counts, size, differing), found))
+
+
+def _check_share(name: str, value: float) -> None:
+    if not 0 < value < 1:
+        raise ValueError(f"{name} must lie between 0 and 1, but got {value}")
+
+
+def _check_finite(values: Sequence[float]) -> None:
+    if any(math.isinf(value) for value in values):
+        raise ValueError("a value is infinite; what cannot be scored is NaN")
+
+
+def _binary(values: Sequence[float]) -> bool:
+    return all(value in (0.0, 1.0) for value in values)
+
+
+def _plural(count: int, noun: str) -> str:
+    ending = "" if count == 1 else "es" if noun.endswith("s") else "s"
+    return f"{count} {noun}{ending}"

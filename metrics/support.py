@@ -5,37 +5,15 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 
 from querywright.errors import DataError
 from querywright.metrics.answers import VERDICTS, accepted, contains_answer
 from querywright.metrics.tokens import answer_tokens
 
 
-@dataclass(frozen=True, slots=True)
-class JointScore:
-    """Answer and support of one question together; every value is in [0, 1], or NaN where it cannot be scored.
-
-    Args:
-        exact_match: 1.0 if the answer contains an accepted one and the support is the gold support.
-        f1: Harmonic mean of precision and recall.
-        precision: Precision of the answer's tokens times that of the support.
-        recall: Recall of the answer's tokens times that of the support.
-        support_exact_match: 1.0 if the support is the gold support.
-        support_f1: F1 of the support.
-    """
-
-    exact_match: float
-    f1: float
-    precision: float
-    recall: float
-    support_exact_match: float
-    support_f1: float
-
-
 def joint_passage_score(
     prediction: str, answers: Sequence[str], support: Collection[str] | None, gold: Collection[str]
-) -> JointScore:
+) -> tuple[float, float]:
     """Answer and supporting passages as one: HotpotQA's formula for a reader that writes a sentence and names passages.
 
     Joint precision = P(answer) * P(support), joint recall likewise, joint F1 their harmonic mean. P and R of the answer
@@ -57,8 +35,8 @@ def joint_passage_score(
         gold: Ids of the supporting passages.
 
     Returns:
-        The scores; all NaN if ``support`` is None, or there is no accepted answer or no gold passage. The exact match
-        of the answer is that it is contained.
+        The joint exact match, 1.0 if the answer contains an accepted one and the support is the gold support, and the
+        joint F1, in [0, 1]; both NaN if ``support`` is None, or there is no accepted answer or no gold passage.
 
     Raises:
         DataError: Something named is no id.
@@ -68,13 +46,11 @@ def joint_passage_score(
     own.
     """
     if not accepted(answers) or support is None or not gold:
-        return JointScore(*[math.nan] * 6)
-    named, wanted = _ids(support), _ids(gold)
-    both = _overlap(named, wanted)
+        return math.nan, math.nan
+    precision, recall = _overlap(support, gold)
     parts = [_of_answer(answer if contains_answer(prediction, [answer]) else prediction, answer) for answer in answers]
-    best = max(((precision * both[0], recall * both[1]) for precision, recall in parts), key=lambda pair: _f1(*pair))
-    match = float(named == wanted)
-    return JointScore(contains_answer(prediction, answers) * match, _f1(*best), *best, match, _f1(*both))
+    match = contains_answer(prediction, answers) * (precision == recall == 1)
+    return match, max(_f1(found * precision, wanted * recall) for found, wanted in parts)
 
 
 def support_passage_f1(support: Collection[str] | None, gold: Collection[str]) -> float:
@@ -90,11 +66,15 @@ def support_passage_f1(support: Collection[str] | None, gold: Collection[str]) -
     Raises:
         DataError: Something named is no id.
     """
-    return math.nan if support is None or not gold else _f1(*_overlap(_ids(support), _ids(gold)))
+    return math.nan if support is None or not gold else _f1(*_overlap(support, gold))
 
 
-def _overlap(named: set[str], wanted: set[str]) -> tuple[float, float]:
-    """Precision and recall; ``wanted`` is not empty."""
+def _overlap(support: Collection[str], gold: Collection[str]) -> tuple[float, float]:
+    """Precision and recall of the passages named; there are gold ones."""
+    for keys in (support, gold):
+        if isinstance(keys, str) or not all(isinstance(key, str) for key in keys):
+            raise DataError(f"supporting passages are a list of their ids, but got {keys!r}")
+    named, wanted = set(support), set(gold)
     shared = len(named & wanted)
     return (shared / len(named) if named else 0.0), shared / len(wanted)
 
@@ -110,9 +90,3 @@ def _of_answer(prediction: str, answer: str) -> tuple[float, float]:
 
 def _f1(precision: float, recall: float) -> float:
     return 2 * precision * recall / (precision + recall) if precision + recall else 0.0
-
-
-def _ids(keys: Collection[str]) -> set[str]:
-    if isinstance(keys, str) or not all(isinstance(key, str) for key in keys):
-        raise DataError(f"supporting passages are a list of their ids, but got {keys!r}")
-    return set(keys)

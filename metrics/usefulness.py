@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from querywright.data.types import Label
 from querywright.errors import DataError
@@ -16,30 +16,14 @@ class Usefulness:
 
     Args:
         label: Label of the question; None if it could not be scored.
-        shares: Share of the labelled passages that bear each label, in [0, 1]; NaN without labelled passages.
+        shares: Share of the passages that bear each label, in [0, 1]; NaN without passages.
         score: 1.0 for ENTAILED or USEFUL, 0.0 for NOT_USEFUL, NaN if it could not be scored. Its mean over
             questions is the decision-useful rate.
-        unlabelled: Passages that a judge gave no readable label; they are left out. Default 0.
     """
 
     label: Label | None
     shares: Mapping[Label, float]
     score: float
-    unlabelled: int = 0
-
-    @classmethod
-    def of(cls, labels: Sequence[Label | None]) -> Usefulness:
-        """The question's usefulness from the labels of its passages, where None is a passage without label.
-
-        No passage at all is NOT_USEFUL; passages that all lack a label cannot be scored.
-        """
-        known = [label for label in labels if label is not None]
-        unlabelled = len(labels) - len(known)
-        shares = {label: known.count(label) / len(known) if known else math.nan for label in Label}
-        if labels and not known:
-            return cls(None, shares, math.nan, unlabelled)
-        label = question_label(known)
-        return cls(label, shares, decision_useful(label), unlabelled)
 
 
 def passage_labels(ids: Iterable[str], evidence: Mapping[str, Label | str], *, jointly: bool = False) -> list[Label]:
@@ -68,8 +52,7 @@ def helpful_ids(evidence: Mapping[str, Label | str]) -> list[str]:
     Raises:
         DataError: A label is not ENTAILED, USEFUL or NOT_USEFUL.
     """
-    labels = passage_labels(evidence, evidence)
-    return [key for key, label in zip(evidence, labels, strict=True) if label is not Label.NOT_USEFUL]
+    return [key for key, label in evidence.items() if _label(key, label) is not Label.NOT_USEFUL]
 
 
 def question_label(labels: Iterable[Label]) -> Label:
@@ -102,18 +85,16 @@ def usefulness(ids: Sequence[str], evidence: Mapping[str, Label | str], *, joint
     Raises:
         DataError: A label is not ENTAILED, USEFUL or NOT_USEFUL.
     """
+    labels = passage_labels(dict.fromkeys(ids), evidence, jointly=jointly) if evidence else []
+    shares = {label: labels.count(label) / len(labels) if labels else math.nan for label in Label}
     if not evidence:
-        return Usefulness(None, dict.fromkeys(Label, math.nan), math.nan)
-    found = Usefulness.of(passage_labels(dict.fromkeys(ids), evidence, jointly=jointly))
+        return Usefulness(None, shares, math.nan)
     helpful = helpful_ids(evidence)
-    if jointly and helpful and set(helpful) <= set(ids):
-        return replace(found, label=Label.ENTAILED)
-    return found
+    label = Label.ENTAILED if jointly and helpful and set(helpful) <= set(ids) else question_label(labels)
+    return Usefulness(label, shares, decision_useful(label))
 
 
 def _label(key: str, value: Label | str) -> Label:
-    if isinstance(value, Label):
-        return value
     try:
         return Label(value)
     except ValueError:

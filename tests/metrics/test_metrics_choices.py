@@ -33,23 +33,17 @@ def test_option_text_alone(answer, index):
     "answer",
     [
         "B",
-        "b",
-        " (B) ",
+        " (b) ",
         "[B]",
         "B.",
-        "B)",
         "**B**",
         "B) A beta blocker",
         "B. a beta blocker",
-        "B: whatever",
         "B - it slows the heart",
-        "B, because it slows the heart",
         "B because it slows the heart",
-        "Answer: B",
         "answer:B.",
         "Final answer: (B) A beta blocker",
         "**Answer:** B",
-        "The answer is B",
         "The answer is (B).",
         "the correct answer is: **B**, not C",
         "The best option is B because A is wrong.",
@@ -61,7 +55,6 @@ def test_option_text_alone(answer, index):
         "B, a drug that slows the heart",
         "The answer is B, C-reactive protein does not matter",
         "C: tempting, but no.\n\nB",
-        "It slows the heart.\n\nB",
         "The answer is A. No, wait: the answer is B.",
         "Answer: C\nAnswer: B\n",
         "A) is wrong and C) is wrong.\nAnswer: B) A beta blocker",
@@ -80,29 +73,20 @@ def test_final_letter(answer):
         "The answer is a drug that slows the heart",
         "I do not know.",
         "The answer is A or B",
-        "A and B",
         "Answer: A, B",
         "E",
-        "Answer: Z",
         "The answer is A. No, the answer is Z.",
         "5",
-        "B-cell therapy",
         "The answer is B-cell therapy",
         "Aspirin or insulin",
-        "A) Insulin",  # letter and text disagree
-        "Answer: A. Insulin",
+        "Answer: A. Insulin",  # letter and text disagree
         "A) Aspirin\nB) A beta blocker\nC) Insulin",  # the list said again
-        "aspirins",
         "non-insulin",
     ],
 )
 def test_nothing_that_can_be_told(answer):
     assert extract_option(answer, DRUGS) is None
     assert is_invalid_choice(answer, DRUGS)
-
-
-def test_no_options():
-    assert extract_option("A", []) is None
 
 
 def test_letter_a_alone_is_a_letter_and_before_a_noun_an_article():
@@ -115,15 +99,11 @@ def test_letter_a_alone_is_a_letter_and_before_a_noun_an_article():
     ("answer", "index"),
     [
         ("E. coli", 2),  # not the letter E
-        ("The answer is E. coli", 2),
-        ("C. difficile is the cause", 0),
         ("The answer is C. difficile", 0),
         ("S. aureus", None),
         ("E. histolytica", None),
-        ("Answer: E. Coli", 2),
         ("H. Pylori is not it, Giardia is", 4),
         ("The cause is Giardia.", 4),
-        ("E", 4),
         ("The answer is E.", 4),
     ],
 )
@@ -143,6 +123,7 @@ def test_letters_inside_names(answer, index):
         ("The genotype is Aa.", ["AA", "Aa", "aa"], 1),
         ("Aa", ["AA", "Aa", "aa"], 1),
         ("HBsAg -", ["HBsAg +", "HBsAg -"], 1),
+        ("A", [], None),
         ("Crohn\u2019s disease", ["Crohn's disease", "Colitis"], 0),
         ("vitamin B", ["vitamin A", "vitamin B"], 1),
         ("The answer is B", ["C", "A", "B"], 2),  # options that are letters are meant by their text
@@ -154,14 +135,9 @@ def test_option_text_inside_an_answer(answer, options, index):
     assert extract_option(answer, options) == index
 
 
-def test_accuracy_counts_invalid_as_wrong():
-    assert choice_accuracy("B", DRUGS, "A beta blocker") == 1.0
-    assert choice_accuracy("C", DRUGS, "A beta blocker") == 0.0
-    assert choice_accuracy("", DRUGS, "A beta blocker") == 0.0
+def test_accuracy_counts_invalid_as_wrong_and_needs_an_option_that_is_right():
+    assert [choice_accuracy(answer, DRUGS, "A beta blocker") for answer in ("B", "C", "")] == [1.0, 0.0, 0.0]
     assert not is_invalid_choice("C", DRUGS)
-
-
-def test_right_answer_must_be_an_option():
     with pytest.raises(DataError, match="'B' is not among the options"):
         choice_accuracy("B", DRUGS, "B")
 

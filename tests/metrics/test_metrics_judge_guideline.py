@@ -61,12 +61,9 @@ def test_the_score_is_covered_of_all(frozen, scripted, asking):
     for asked, point in zip(lm.engine.asked, POINTS, strict=True):
         assert [other in asked.text for other in POINTS] == [other == point for other in POINTS]
         assert "then rest" not in asked.text.replace(point, "")  # neither source nor golden answer
-
-
-def test_a_point_that_cannot_be_read_leaves_no_score(frozen, scripted, asking):
     labels = iter(['{"label": "yes"}', "?", "?", '{"label": "yes"}', '{"label": "yes"}'])
     metric = GuidelineMetric(CoverageJudge(), frozen)
-    with asking(scripted(lambda asked: next(labels))):
+    with asking(scripted(lambda asked: next(labels))):  # a point that cannot be read leaves no score
         assert math.isnan(metric(QUESTION.to_example(), given("Sugar.")))
     assert (metric.judgements, metric.unreadable) == (4, 1)
 
@@ -104,13 +101,10 @@ def test_another_text_under_the_same_id_is_refused(frozen):
 @pytest.mark.parametrize(
     "text",
     [
-        "",
-        "[]",
         "{",
         '{"q1": 3}',
         '{"q1": {"golden_answer": "g", "points": [], "basis": "b", "lm": "l"}}',
         '{"q1": {"golden_answer": "g", "points": [""], "basis": "b", "lm": "l"}}',
-        '{"q1": {"golden_answer": 1, "points": ["x"], "basis": "b", "lm": "l"}}',
         '{"q1": {"points": ["x"]}}',
     ],
 )

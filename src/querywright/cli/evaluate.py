@@ -168,7 +168,7 @@ class Bench:
             references: Whether closed book and oracle evidence stand beside them.
         """
         from querywright.metrics.guideline import GuidelineMetric
-        from querywright.metrics.judge import judged_metric
+        from querywright.metrics.judge import JudgedMetric
         from querywright.metrics.judges import CoverageJudge
         from querywright.optimize.comparison import compare
 
@@ -177,7 +177,7 @@ class Bench:
             self.judged = {
                 name: GuidelineMetric(one.judge, self._frozen(update))
                 if isinstance(one.judge, CoverageJudge)
-                else judged_metric(one.judge)
+                else JudgedMetric(one.judge)
                 for name, one in self.judges.items()
             }
             asked = {name: _asked_of(self.judge_lm, metric) for name, metric in self.judged.items()}

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from querywright.metrics.intervals import wilson_interval
+from querywright.metrics.statistics import wilson_interval
 from querywright.models.embedder import Vectors
 from querywright.optimize.artifacts.watchers import Exchange
 
