@@ -179,8 +179,9 @@ def test_a_question_is_marked_in_signs_and_words(full):
 
 def test_what_stands_behind_a_question(full):
     first, second, third, last = (" ".join(row[0].split()) for row in full.tables[2][1:])
-    assert first.startswith("Which drug? metformin insulin Right answer: metformin q0 plain ✗wrong found but cut insulin")
-    plain, better, worse = (part.partition("Passages p")[0] for part in first.split("✗wrong", 1)[1].split("LM calls")[1:])
+    told = "Which drug? metformin insulin Right answer: metformin q0 plain ✗wrong found but cut insulin"
+    assert first.startswith(told)
+    plain, better, worse = first.partition("✗wrong")[2].split("LM calls")[1:]
     assert "Queries original: Which drug? Passages, 1 of 2 found p2 NOT USEFUL" in plain
     assert "Evidence missed p0 ENTAILED found, then cut" in plain
     assert "Passages, 1 of 1 found p0 ENTAILED" in better
