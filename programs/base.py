@@ -20,7 +20,7 @@ from querywright.programs.signatures import tuned_signature
 from querywright.programs.steps import Ask, Call, Record, Step, Together, drive, drive_async
 from querywright.retrieval.callable import as_retriever
 from querywright.retrieval.fusion import fuse
-from querywright.retrieval.types import Hit, Query, Shared, VectorRetriever, kind_of
+from querywright.retrieval.types import Hit, Query, Shared, kind_of
 
 if TYPE_CHECKING:
     from querywright.retrieval.rerank import Reranker
@@ -180,7 +180,7 @@ class Technique(dspy.Module):
     def __init__(self, retriever: Any = None, *, reranker: Reranker | None = None, **knobs: Any) -> None:
         super().__init__()
         self.retriever = None if retriever is None else as_retriever(retriever)
-        if retriever is not None and self.NEEDS_VECTORS and not isinstance(self.retriever, VectorRetriever):
+        if retriever is not None and self.NEEDS_VECTORS and not hasattr(self.retriever, "search_vectors"):
             raise TechniqueError(
                 f"{self.NAME} searches with vectors, which a {kind_of(self.retriever)} retriever cannot; give a dense "
                 "one, or use query2doc, which searches with text"

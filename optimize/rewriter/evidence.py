@@ -37,7 +37,7 @@ from querywright.programs.qb_rag import QBRAG
 from querywright.programs.query_cleaning import LONGEST_QUERY, folded, one_line
 from querywright.programs.question_rules import repeats, unfit
 from querywright.programs.question_writer import BATCH_SIZE, QuestionWriter
-from querywright.retrieval.held import HeldPassages
+from querywright.retrieval.collection import HeldPassages
 from querywright.retrieval.replay import searched_by
 
 Writer = Callable[[Question], "list[str] | None"]

@@ -14,8 +14,7 @@ from querywright.data.types import Passage
 from querywright.errors import CollectionError, DataError, InputError
 from querywright.models.store import open_store
 from querywright.programs import TECHNIQUES, HyDE
-from querywright.retrieval.chroma import ChromaRetriever
-from querywright.retrieval.chroma_foreign import ForeignChromaRetriever
+from querywright.retrieval.chroma import ChromaRetriever, ForeignChromaRetriever
 from querywright.retrieval.engines import Opened, opened
 from querywright.retrieval.replay import ReplayRetriever
 from querywright.retrieval.types import Hit, VectorRetriever

@@ -13,10 +13,9 @@ from querywright.data.types import Passage
 from querywright.errors import CollectionError, InputError
 from querywright.models.embedder import Embedder, Vectors
 from querywright.models.store import open_store
-from querywright.retrieval.bm25 import BM25Retriever
+from querywright.retrieval.bm25 import BM25Retriever, ExpandedRetriever
 from querywright.retrieval.callable import CallableRetriever, as_retriever
 from querywright.retrieval.chroma import ChromaRetriever
-from querywright.retrieval.doc2query import ExpandedRetriever
 from querywright.retrieval.engines import ENGINES, LEXICAL, Opened, check_engine, open_retriever, opened
 from querywright.retrieval.generated_questions import COMPLETE, PassageRecord, WrittenQuestion, publish_questions
 from querywright.retrieval.hybrid import HybridRetriever

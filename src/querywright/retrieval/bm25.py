@@ -1,48 +1,43 @@
-"""Search by words over a published collection: BM25.
+"""Search by words over a published collection: BM25, of the passages alone or with their questions appended.
 
-The index is a build product like Chroma's: it lies in ``bm25/`` beside the collection's generations, one folder for
-each content and each setting, is checked when it is loaded, and built again when it does not fit. Arrays are stored and
-read without pickle. The only file that imports bm25s.
+The index is kept in the store of the working folder, built again where it is of other passages, and read without
+pickle. The only file that imports bm25s.
 """
 
 from __future__ import annotations
 
+import hashlib
+import io
+import json
 import logging
 import math
-import shutil
 import sys
+import zipfile
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
 
-from querywright.checksummed import Checksummed
 from querywright.data.types import Passage
-from querywright.errors import CollectionError, InputError
-from querywright.files import file_digests, json_digest, replace_folder
+from querywright.errors import InputError, QuerywrightError
+from querywright.files import json_digest
 from querywright.models.embedder import Progress
+from querywright.models.store import open_store
 from querywright.retrieval.chroma import ChromaRetriever
-from querywright.retrieval.collection import Generation, collection_folder, published_passages, read_manifest
+from querywright.retrieval.collection import HeldPassages, collection_folder, content_hash, published_passages
 from querywright.retrieval.filters import matcher
-from querywright.retrieval.held import HeldPassages
+from querywright.retrieval.generated_questions import COMPLETE, live_questions, published_questions
 from querywright.retrieval.types import Hit, Kind, check_queries
 from querywright.retrieval.words import TOKENISER, query_terms, terms
 
 K1, B = 1.5, 0.75
 METHOD = "lucene"
-FOLDER = "bm25"
-FACTS = "index.json"
-FILES = (
-    "data.csc.index.npy",
-    "indices.csc.index.npy",
-    "indptr.csc.index.npy",
-    "params.index.json",
-    "vocab.index.json",
-)
+KIND = "bm25"
 PROGRESS_EVERY = 1000
 
 _logger = logging.getLogger(__name__)
@@ -51,9 +46,9 @@ _logger = logging.getLogger(__name__)
 class BM25Retriever(HeldPassages):
     """Searches a collection by shared words; no embedder and no model is needed.
 
-    Title and text of a passage count alike. The index is built at the first opening and kept beside the
-    collection; it is built again when the passages or the settings are others, or when it is damaged. Passages
-    and index are held in memory, and what was opened stays as it is. Safe for threads; a copy is the same object.
+    Title and text of a passage count alike. The index is built at the first opening and kept in the store; it is built
+    again when the passages or the settings are others. Passages and index are held in memory, and what was opened stays
+    as it is. Safe for threads; a copy is the same object.
 
     Args:
         name: The collection.
@@ -90,21 +85,16 @@ class BM25Retriever(HeldPassages):
         if not (math.isfinite(k1) and k1 >= 0 and 0 <= b <= 1):
             raise InputError(f"BM25 needs k1 of 0 or more and b from 0 to 1, but got {k1} and {b}")
         passes = matcher(where)
-        folder = collection_folder(name, home)
         if beside is None:
-            self.manifest, self._passages = published_passages(folder, home)
+            self.manifest, self._passages = published_passages(collection_folder(name, home), home)
         else:
             self.manifest, self._passages = beside.manifest, {passage.id: passage for passage in beside.passages()}
         self.name = name
         self.where = dict(where) if where else None
         self.k1, self.b = float(k1), float(b)
-        self._rows = [self._passages[id] for id in sorted(self._passages)]
-        self._model = _opened(*self._indexed(folder, self.manifest), self.k1, self.b, progress)
+        self._rows = list(self._passages.values())
+        self._index = self._opened_index(home, progress)
         self._mask = None if passes is None else np.array([passes(one.metadata) for one in self._rows], dtype=bool)
-
-    def _indexed(self, folder: Path, manifest: Generation) -> tuple[Path, Generation, Sequence[Passage]]:
-        """Where the index lies, what is in it, and the texts that are scored, one a passage in their order."""
-        return folder, manifest, self._rows
 
     @property
     def count(self) -> int:
@@ -135,71 +125,110 @@ class BM25Retriever(HeldPassages):
         return [self._hits(query, k) for query in queries]
 
     def __repr__(self) -> str:
-        return f"BM25Retriever({self.name!r}, k1={self.k1:g}, b={self.b:g}, count={self.count})"
+        return f"{type(self).__name__}({self.name!r}, k1={self.k1:g}, b={self.b:g}, count={self.count})"
 
     def _hits(self, query: str, k: int) -> list[Hit]:
-        known = sorted(self._model.get_tokens_ids(query_terms(query)))  # their order is of no consequence
-        if not known:
-            return []
-        scores: NDArray[np.float32] = self._model.get_scores_from_ids(known)
-        found = scores > 0
-        rows = np.flatnonzero(found if self._mask is None else found & self._mask)
+        scores = self._index.scores(query_terms(query), len(self._rows))
+        rows = np.flatnonzero(scores > 0 if self._mask is None else (scores > 0) & self._mask)
         if len(rows) > k:  # all that reach the k-th score stay, so that ids decide among equal ones
             rows = rows[scores[rows] >= np.partition(scores[rows], -k)[-k]]
         best = rows[np.lexsort((rows, -scores[rows]))][:k]
         return [Hit(self._rows[row], float(scores[row]), rank) for rank, row in enumerate(best, start=1)]
 
+    def _scored(self, home: Path | None) -> tuple[str, Sequence[Passage]]:
+        """What is scored, one a passage in their order, and its content hash."""
+        return self.manifest.content_hash, self._rows
 
-class IndexFacts(Checksummed):
-    """Everything that decides what is in an index, and the SHA-256 of its files once they are there."""
+    def _opened_index(self, home: Path | None, progress: Progress | None) -> _Index:
+        """The index, from the store or built; where the store cannot be used it is in memory only."""
+        content, passages = self._scored(home)
+        settings = [type(self).__name__, self.name, TOKENISER, METHOD, version("bm25s"), self.k1, self.b]
+        key, index = json_digest(settings), None
+        try:
+            store = open_store(home)
+            index = _Index.read(store.get(KIND, key), content)
+            if index is None:
+                index = _built(passages, self.k1, self.b, progress)
+                store.delete_many(KIND, [key])
+                store.put(KIND, key, index.to_bytes(content))
+        except QuerywrightError as error:
+            _logger.warning("the BM25 index of %r cannot be kept and will be built again: %s", self.name, error)
+        return index or _built(passages, self.k1, self.b, progress)
 
-    content_hash: str
-    count: int
-    tokeniser: str
-    method: str
-    k1: float
-    b: float
-    bm25s: str
-    files: dict[str, str] = Field(default_factory=dict)
+
+class ExpandedRetriever(BM25Retriever):
+    """Searches passages by the words of their text and of their questions; the hits are the passages as they are.
+
+    A passage that uses other words than those who ask is found through the words of its questions; unlike in an index
+    of questions, a passage without any stays findable. The questions are those that are published, the same as
+    ``QuestionIndex`` searches, and of them those that their passage answers completely. Questions that were written for
+    a passage before it changed are left out, with a warning. What was opened stays as it is.
+
+    Args:
+        name: The collection of the passages.
+        home, where, k1, b, progress: As ``BM25Retriever`` has them.
+
+    Raises:
+        InputError: When ``k1``, ``b`` or ``where`` is out of range.
+        CollectionError: When the collection or its questions are missing or damaged.
+
+    Source: Doc2Query-- (Gospodinov et al., arXiv:2301.03266). A judge's verdict filters the questions here, where the
+    paper cuts a relevance score at one threshold.
+    """
 
     @property
-    def name(self) -> str:
-        """``<content>.<settings>``: an index of other content is known by its name."""
-        return f"{self.content_hash[:16]}.{json_digest(self.model_dump())[:16]}"
+    def fingerprint(self) -> str:
+        """SHA-256 over what ``BM25Retriever`` has in its own, and the texts with their questions."""
+        return hashlib.sha256(f"expanded {super().fingerprint} {self._content}".encode()).hexdigest()
+
+    def _scored(self, home: Path | None) -> tuple[str, Sequence[Passage]]:
+        appended: defaultdict[str, list[str]] = defaultdict(list)
+        for question in live_questions(self.name, published_questions(self.name, home), self._passages):
+            if question.metadata["label"] == COMPLETE:
+                appended[str(question.metadata["passage"])].append(question.text)
+        expanded = [replace(one, text="\n".join([one.text, *appended.get(one.id, ())])) for one in self._rows]
+        self._content = content_hash(expanded)
+        return self._content, expanded
 
 
-def _opened(
-    folder: Path, manifest: Generation, passages: Sequence[Passage], k1: float, b: float, progress: Progress | None
-) -> Any:
-    """The ``bm25s.BM25`` of some passages: loaded, or built, and saved where the folder can be written."""
-    facts = IndexFacts(
-        content_hash=manifest.content_hash,
-        count=manifest.count,
-        tokeniser=TOKENISER,
-        method=METHOD,
-        k1=k1,
-        b=b,
-        bm25s=version("bm25s"),
-    )
-    place = folder / FOLDER / facts.name
-    model = _load(place, facts)
-    if model is not None:
-        return model
-    model = _build(passages, k1, b, progress)
+@dataclass(frozen=True, slots=True)
+class _Index:
+    """The score of each word in each passage: for a word's place in the vocabulary its rows and their scores."""
 
-    def fill(folder: Path) -> None:
-        model.save(folder, allow_pickle=False, show_progress=False)
-        facts.model_copy(update={"files": file_digests(folder, FILES)}).write(folder / FACTS)
+    vocabulary: Mapping[str, int]
+    starts: NDArray[np.integer[Any]]
+    rows: NDArray[np.integer[Any]]
+    values: NDArray[np.float32]
 
-    try:
-        replace_folder(place, fill)
-        _sweep(folder, place)
-    except OSError as error:
-        _logger.warning("the BM25 index of %r cannot be saved and will be built again: %s", manifest.name, error)
-    return model
+    def scores(self, words: Sequence[str], count: int) -> NDArray[np.float32]:
+        """The scores of all passages for the words of a query."""
+        scores = np.zeros(count, dtype=np.float32)
+        for place in sorted(self.vocabulary[word] for word in words if word in self.vocabulary):
+            part = slice(self.starts[place], self.starts[place + 1])
+            scores[self.rows[part]] += self.values[part]
+        return scores
+
+    def to_bytes(self, content: str) -> bytes:
+        file = io.BytesIO()
+        words = np.frombuffer(json.dumps([content, list(self.vocabulary)]).encode(), dtype=np.uint8)
+        np.savez(file, words=words, starts=self.starts, rows=self.rows, values=self.values)
+        return file.getvalue()
+
+    @classmethod
+    def read(cls, data: bytes | None, content: str) -> _Index | None:
+        """The index of this content; None where there is none."""
+        try:
+            with np.load(io.BytesIO(data or b""), allow_pickle=False) as arrays:
+                stored, words = json.loads(arrays["words"].tobytes())
+                if stored == content:
+                    vocabulary = {word: place for place, word in enumerate(words)}
+                    return cls(vocabulary, arrays["starts"], arrays["rows"], arrays["values"])
+        except (OSError, EOFError, ValueError, LookupError, TypeError, zipfile.BadZipFile):
+            pass
+        return None
 
 
-def _build(passages: Sequence[Passage], k1: float, b: float, progress: Progress | None) -> Any:
+def _built(passages: Sequence[Passage], k1: float, b: float, progress: Progress | None) -> _Index:
     vocabulary = {"": 0}  # no word is empty: a collection without any word has a vocabulary too
     rows: list[list[int]] = []
     for number, passage in enumerate(passages):
@@ -211,7 +240,7 @@ def _build(passages: Sequence[Passage], k1: float, b: float, progress: Progress 
         model.index((rows, vocabulary), create_empty_token=False, show_progress=False)
     if progress is not None:
         progress(len(passages), len(passages))
-    return model
+    return _Index(vocabulary, *(np.asarray(model.scores[name]) for name in ("indptr", "indices", "data")))
 
 
 def _bm25s() -> Any:
@@ -222,34 +251,3 @@ def _bm25s() -> Any:
     if not known:
         logging.getLogger("bm25s").setLevel(logging.NOTSET)
     return bm25s
-
-
-def _load(place: Path, facts: IndexFacts) -> Any | None:
-    """The index that is stored, or None when there is none or it does not fit."""
-    if not place.is_dir():
-        return None
-    try:
-        stored = IndexFacts.read(place / FACTS)
-        if stored is None or stored.model_copy(update={"files": {}}) != facts:
-            raise ValueError("it was made of something else")
-        if set(stored.files) != set(FILES) or file_digests(place, FILES) != stored.files:
-            raise ValueError("its files are damaged or missing")
-        model = _bm25s().BM25.load(place, mmap=False, allow_pickle=False, load_corpus=False, show_progress=False)
-        if model.scores["num_docs"] != facts.count:
-            raise ValueError("it has another number of passages")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        _logger.warning("the BM25 index %s is built again: %s", place.name, error)
-        return None
-    return model
-
-
-def _sweep(folder: Path, place: Path) -> None:
-    """Removes indexes of content that is no longer there."""
-    try:
-        published = read_manifest(folder)
-    except CollectionError:
-        return
-    kept = {place.name[:16]} | ({published.content_hash[:16]} if published else set())
-    for path in place.parent.iterdir():
-        if path.is_dir() and not path.name.startswith(".") and path.name.partition(".")[0] not in kept:
-            shutil.rmtree(path, ignore_errors=True)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import weakref
-from collections.abc import Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -13,27 +13,102 @@ from numpy.typing import ArrayLike
 
 from querywright.data.reading import read_passages as read_source
 from querywright.data.sources import Source
-from querywright.data.types import Passage
+from querywright.data.types import Passage, Scalar
 from querywright.errors import CollectionError, InputError
 from querywright.files import json_digest
 from querywright.models.embedder import Progress, TextEmbedder, Vectors, embedder_of, resolve_embedder, with_store
 from querywright.models.store import open_store
-from querywright.retrieval.chroma_index import FOLDER, ChromaIndex, check_files, open_index
+from querywright.retrieval.chroma_index import ChromaIndex, chroma_errors, open_index
 from querywright.retrieval.collection import (
     PASSAGES,
     Generation,
+    HeldPassages,
     check_embedder,
     collection_folder,
+    hold_published,
     index_command,
-    open_published,
+    picked,
     read_passages,
 )
-from querywright.retrieval.held import HeldPassages
 from querywright.retrieval.index import CHECKED_AT_OPENING, build_collection
-from querywright.retrieval.types import Hit, Kind, check_queries
+from querywright.retrieval.types import Hit, Kind, Shared, check_queries
+
+PAGE = 1000
+"""Passages of a user's own collection that are read at a time."""
+
+_READ = ("ids", "documents", "metadatas")
 
 
-class ChromaRetriever(HeldPassages):
+class _Dense:
+    """A search by the vectors of the queries."""
+
+    kind: ClassVar[Kind] = "dense"
+    dimension: int | None
+
+    def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
+        """The nearest passages of each query: one batch to the embedder, one call to Chroma.
+
+        Args:
+            queries: Any number of texts.
+            k: At most so many hits a query, 1 or more; fewer when the collection holds fewer.
+
+        Returns:
+            One list a query in their order, best first; scores are cosine similarities in [-1, 1], equal ones
+            in the order of their ids.
+
+        Raises:
+            InputError: When ``queries`` is a single text or ``k`` is below 1.
+        """
+        check_queries(queries, k)
+        return self.search_vectors(self.embed(queries), k) if queries else []
+
+    def embed(self, texts: Sequence[str]) -> Vectors:
+        """The vectors by which ``search`` looks for some texts, in one batch.
+
+        Args:
+            texts: Any number of texts.
+
+        Returns:
+            float32 of shape (n, dimension), one row a text.
+
+        Raises:
+            InputError: When ``texts`` is a single text.
+        """
+        if isinstance(texts, str):
+            raise InputError(f"embed takes a list of texts, but got one text: {texts[:60]!r}; write [text]")
+        return self._embedded(texts) if texts else np.empty((0, self.dimension or 0), dtype=np.float32)
+
+    def search_vectors(self, vectors: ArrayLike, k: int) -> list[list[Hit]]:
+        """The nearest passages of each vector.
+
+        Args:
+            vectors: Shape (n, dimension) of any length, finite, none of them zero.
+            k: At most so many hits a vector, 1 or more.
+
+        Raises:
+            InputError: When the vectors have another shape or ``k`` is below 1.
+        """
+        check_queries((), k)
+        rows = np.asarray(vectors, dtype=np.float32)
+        if rows.size == 0:
+            return []
+        if rows.ndim != 2 or rows.shape[1] != (self.dimension or rows.shape[1]):
+            raise InputError(f"vectors must have the shape (n, {self.dimension or 'dimension'}), but got {rows.shape}")
+        if not np.isfinite(rows).all() or not rows.any(axis=1).all():
+            raise InputError("vectors must be finite and not zero: their direction is what is searched for")
+        return [
+            [Hit(passage, score, rank) for rank, (passage, score) in enumerate(found, start=1)]
+            for found in self._nearest(rows, k)
+        ]
+
+    @abstractmethod
+    def _embedded(self, texts: Sequence[str]) -> Vectors: ...
+
+    @abstractmethod
+    def _nearest(self, rows: Vectors, k: int) -> list[list[tuple[Passage, float]]]: ...
+
+
+class ChromaRetriever(_Dense, HeldPassages):
     """Searches a collection by cosine similarity of vectors.
 
     Opening checks that the collection is whole and was built with this embedder. The passages are held in
@@ -54,13 +129,9 @@ class ChromaRetriever(HeldPassages):
         CollectionError: When the collection is missing, damaged or was built with another embedder.
     """
 
-    kind: ClassVar[Kind] = "dense"
-
     def __new__(cls, name: Any, **options: Any) -> Any:
         """A retriever of the kind that the collection needs."""
         if cls is ChromaRetriever and not isinstance(name, str):
-            from querywright.retrieval.chroma_foreign import ForeignChromaRetriever
-
             return ForeignChromaRetriever(name, **options)
         return super().__new__(cls, name, **options)
 
@@ -73,20 +144,17 @@ class ChromaRetriever(HeldPassages):
         where: Mapping[str, Any] | None = None,
     ) -> None:
         self.name = name
-        self.where = all_of(where)
+        self.where = _all_of(where)
         folder = collection_folder(name, home)
-
-        def use(manifest: Generation) -> tuple[Generation, TextEmbedder, ChromaIndex, dict[str, Passage]]:
-            used = embedder or _own_embedder(manifest, home)
-            check_embedder(manifest, used)
-            check_files(folder, manifest)
-            index = open_index(folder / manifest.folder / FOLDER, name)
-            passages = read_passages(folder / manifest.folder / PASSAGES, manifest)
-            index.check(passages, with_store(used, home), CHECKED_AT_OPENING)
-            return manifest, used, index, passages
-
-        (self.manifest, self.embedder, self._index, self._passages), lock = open_published(folder, home, use)
-        weakref.finalize(self, os.close, lock)
+        self.manifest, held = hold_published(folder, home)
+        with held:
+            self.embedder = embedder or _own_embedder(self.manifest, home)
+            check_embedder(self.manifest, self.embedder)
+            self.dimension = self.manifest.dimension
+            self._index: ChromaIndex = open_index(folder, self.manifest)
+            self._passages = read_passages(folder / self.manifest.folder / PASSAGES, self.manifest)
+            self._index.check(self._passages, with_store(self.embedder, home), CHECKED_AT_OPENING)
+            weakref.finalize(self, held.pop_all().close)
 
     @classmethod
     def build(
@@ -129,84 +197,129 @@ class ChromaRetriever(HeldPassages):
         """SHA-256 over embedder, collection, count, content and filter."""
         return json_digest([self.manifest.embedder, self.name, self.count, self.manifest.content_hash, self.where])
 
-    def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
-        """The nearest passages of each query: one batch to the embedder, one call to Chroma.
+    def __repr__(self) -> str:
+        return f"ChromaRetriever({self.name!r}, embedder={self.embedder.id!r}, count={self.count})"
 
-        Args:
-            queries: Any number of texts.
-            k: At most so many hits a query, 1 or more; fewer when the collection holds fewer.
-
-        Returns:
-            One list a query in their order, best first; scores are cosine similarities in [-1, 1], equal ones
-            in the order of their ids.
-
-        Raises:
-            InputError: When ``queries`` is a single text or ``k`` is below 1.
-        """
-        check_queries(queries, k)
-        return self.search_vectors(self.embed(queries), k) if queries else []
-
-    def embed(self, texts: Sequence[str]) -> Vectors:
-        """The vectors by which ``search`` looks for some texts, in one batch.
-
-        Args:
-            texts: Any number of texts.
-
-        Returns:
-            float32 of shape (n, dimension), one row a text, each of length 1.
-
-        Raises:
-            InputError: When ``texts`` is a single text.
-        """
-        if isinstance(texts, str):
-            raise InputError(f"embed takes a list of texts, but got one text: {texts[:60]!r}; write [text]")
+    def _embedded(self, texts: Sequence[str]) -> Vectors:
         self._index.check_process()
-        return self.embedder.encode(texts) if texts else np.empty((0, self.manifest.dimension), dtype=np.float32)
+        return self.embedder.encode(texts)
 
-    def search_vectors(self, vectors: ArrayLike, k: int) -> list[list[Hit]]:
-        """The nearest passages of each vector.
-
-        Args:
-            vectors: Shape (n, dimension) of any length, finite, none of them zero.
-            k: At most so many hits a vector, 1 or more.
-
-        Raises:
-            InputError: When the vectors have another shape or ``k`` is below 1.
-        """
-        check_queries((), k)
-        rows = checked_vectors(vectors, self.manifest.dimension)
-        if not len(rows):
-            return []
+    def _nearest(self, rows: Vectors, k: int) -> list[list[tuple[Passage, float]]]:
         # Which of equal vectors Chroma finds first changes from build to build: fetch what may tie, then cut.
         found = self._index.query(rows, min(k + self.manifest.ties - 1, self.count), self.where)
         try:
-            return [
-                [Hit(self._passages[id], score, rank) for rank, (id, score) in enumerate(hits[:k], start=1)]
-                for hits in found
-            ]
+            return [[(self._passages[id], score) for id, score in hits[:k]] for hits in found]
         except KeyError as error:
             raise CollectionError(
                 f"the index of the collection {self.name!r} knows {error}, which is no passage of it; "
                 f"run {index_command(self.name)}"
             ) from error
 
+
+class ForeignChromaRetriever(_Dense, Shared):
+    """Searches a collection that ``chromadb`` opened, embedded or on a server; it is read and never written.
+
+    A document is a passage's text, and ``title`` in its metadata its title. Queries are embedded by the collection's
+    own embedding function, unless an embedder is given. Scores are similarities, higher is better: 1 less Chroma's
+    distance where the space is ``cosine`` or ``ip``, 1 less half of it where it is ``l2``, which is the cosine of
+    vectors of length 1. Safe for threads where Chroma's client is; a copy is the same object.
+
+    Args:
+        collection: From a client's ``get_collection``.
+        embedder: Embeds the queries; the one that made the collection's vectors. Default: the collection's own.
+        where: Chroma's filter over metadata; several keys must all hold. Default: every passage.
+        fingerprint: Changes when what is in the collection changes. Default: made of name, id and count, which does not
+            tell every change, so that rankings are kept in memory only.
+
+    Raises:
+        InputError: When it is no collection of Chroma.
+    """
+
+    dimension = None
+
+    def __init__(
+        self,
+        collection: Any,
+        *,
+        embedder: TextEmbedder | None = None,
+        where: Mapping[str, Any] | None = None,
+        fingerprint: str | None = None,
+    ) -> None:
+        if not all(callable(getattr(collection, name, None)) for name in ("query", "get", "count")):
+            raise InputError(
+                f"ChromaRetriever takes the name of a collection that was built here, or a collection of chromadb "
+                f"(client.get_collection(...)), but got {type(collection).__name__}: {collection!r:.80}"
+            )
+        self.name = str(collection.name)
+        self.embedder = embedder
+        self.where = _all_of(where)
+        self.is_known = fingerprint is not None
+        self._given = fingerprint
+        self._collection = collection
+        settings = getattr(collection, "configuration_json", None) or {}
+        stated = (settings.get("hnsw") or settings.get("spann") or {}).get("space")
+        self._space = stated or (collection.metadata or {}).get("hnsw:space") or "l2"
+
+    @property
+    def count(self) -> int:
+        """Passages in the collection now, whatever ``where`` says."""
+        return int(self._collection.count())
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 over the fingerprint given, or else over name, id and count; embedder and filter are in it."""
+        told = [self._given] if self.is_known else [self.name, str(self._collection.id), self.count]
+        return json_digest(["chroma", *told, self.embedder and self.embedder.id, self.where])
+
+    def passages(self) -> Iterator[Passage]:
+        """All passages of the collection, as Chroma gives them."""
+        start = 0
+        while page := self._read(limit=PAGE, offset=start):
+            yield from page.values()
+            start += PAGE
+
+    def get(self, ids: Sequence[str]) -> list[Passage]:
+        """The passages of some ids, in their order.
+
+        Raises:
+            InputError: When an id is not in the collection; the message names all of them.
+        """
+        return picked(self.name, self._read(ids=list(dict.fromkeys(ids))) if ids else {}, ids)
+
+    def __contains__(self, id: object) -> bool:
+        return isinstance(id, str) and bool(self._collection.get(ids=[id], include=[])["ids"])
+
     def __repr__(self) -> str:
-        return f"ChromaRetriever({self.name!r}, embedder={self.embedder.id!r}, count={self.count})"
+        return f"ChromaRetriever(<chromadb collection {self.name!r}>)"
+
+    def _read(self, **asked: Any) -> dict[str, Passage]:
+        page = self._collection.get(include=list(_READ[1:]), **asked)
+        return {id: _passage(id, *rest) for id, *rest in zip(*map(page.get, _READ), strict=True)}
+
+    def _embedded(self, texts: Sequence[str]) -> Vectors:
+        if self.embedder is not None:
+            return self.embedder.encode(texts)
+        with chroma_errors(None, self.name):  # Chroma has no public name for it
+            return np.asarray(self._collection._embed(list(texts), is_query=True), dtype=np.float32)
+
+    def _nearest(self, rows: Vectors, k: int) -> list[list[tuple[Passage, float]]]:
+        names = (*_READ, "distances")
+        with chroma_errors(self.where, self.name):
+            answer = self._collection.query(
+                query_embeddings=rows, n_results=k, where=self.where, include=list(names[1:])
+            )
+        scale = 0.5 if self._space == "l2" else 1.0
+        lists = [list(zip(*lists, strict=True)) for lists in zip(*map(answer.get, names), strict=True)]
+        return [
+            [
+                (_passage(id, text, metadata), 1.0 - scale * float(distance))
+                for id, text, metadata, distance in sorted(found, key=lambda one: (one[3], one[0]))
+            ]
+            for found in lists
+        ]
 
 
-def checked_vectors(vectors: ArrayLike, dimension: int | None = None) -> Vectors:
-    """Vectors of shape (n, dimension) as rows; ``InputError`` where they are none, not finite, or zero."""
-    rows = np.asarray(vectors, dtype=np.float32)
-    if rows.size == 0:
-        return np.empty((0, dimension or 0), dtype=np.float32)
-    if rows.ndim != 2 or rows.shape[1] != (dimension or rows.shape[1]):
-        raise InputError(f"vectors must have the shape (n, {dimension or 'dimension'}), but got {rows.shape}")
-    if not np.isfinite(rows).all() or not rows.any(axis=1).all():
-        raise InputError("vectors must be finite and not zero: their direction is what is searched for")
-    return rows
-
-
-def all_of(where: Mapping[str, Any] | None) -> dict[str, Any] | None:
+def _all_of(where: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """A filter in Chroma's form: one key, or ``$and`` over several."""
     if not where:
         return None
@@ -221,3 +334,10 @@ def _own_embedder(manifest: Generation, home: Path | None) -> TextEmbedder:
             "by its name alone; give it: embedder=..."
         )
     return found
+
+
+def _passage(id: str, text: str | None, metadata: Mapping[str, Any] | None) -> Passage:
+    if text is None:
+        raise InputError(f"the passage {id!r} of the collection has no document; add the texts to the collection")
+    kept: dict[str, Scalar] = {key: one for key, one in (metadata or {}).items() if isinstance(one, str | int | float)}
+    return Passage(id, text, str(kept.pop("title", "")), kept)

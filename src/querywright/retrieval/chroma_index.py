@@ -117,8 +117,7 @@ class ChromaIndex:
                     raise
         except (ChromaError, ValueError, OSError, RuntimeError, KeyError, AttributeError) as error:
             raise CollectionError(
-                f"the index of the collection {name!r} cannot be opened ({error}); run {index_command(name)}: "
-                "its passages and vectors are kept, nothing is embedded again"
+                f"the index of the collection {name!r} cannot be opened ({error}); {_remedy(name)}"
             ) from error
         self._close = weakref.finalize(self, _close_here, client, self._pid)
         self._close.atexit = False
@@ -134,8 +133,6 @@ class ChromaIndex:
             InputError: When Chroma does not understand ``where``.
             CollectionError: In a forked process, or when the index cannot be read.
         """
-        if not len(vectors):
-            return []
         self.check_process()
         with chroma_errors(where, self.name):
             answer = self._table.query(
@@ -169,11 +166,10 @@ class ChromaIndex:
         with chroma_errors(None, self.name):
             count, settings = int(self._table.count()), dict(self._table.configuration_json)
         space = (settings.get("hnsw") or {}).get("space")
-        function = (settings.get("embedding_function") or {}).get("type")
-        if count != len(passages) or space != SPACE or function not in (None, "legacy"):
+        if count != len(passages) or space != SPACE:
             raise CollectionError(
                 f"the index of the collection {self.name!r} is not the one that was published (it holds {count} "
-                f"passages by {space!r}, {len(passages)} by {SPACE!r} are expected); run {index_command(self.name)}"
+                f"passages by {space!r}, {len(passages)} by {SPACE!r} are expected); {_remedy(self.name)}"
             )
         ids = list(passages)
         if len(ids) > most:
@@ -189,7 +185,7 @@ class ChromaIndex:
                 if score < 1 - SAME_VECTOR or best not in passages:
                     raise CollectionError(
                         f"the index of the collection {self.name!r} does not find all of its passages by their own "
-                        f"vector, such as {own!r}; run {index_command(self.name)}"
+                        f"vector, such as {own!r}; {_remedy(self.name)}"
                     )
 
 
@@ -197,12 +193,24 @@ _open: weakref.WeakValueDictionary[Path, ChromaIndex] = weakref.WeakValueDiction
 _open_lock = threading.Lock()
 
 
-def open_index(path: Path, name: str) -> ChromaIndex:
-    """The index of a directory: opened, or the one that this process has open."""
+def open_index(folder: Path, manifest: Generation) -> ChromaIndex:
+    """The index of a published generation: opened, or the one that this process has open.
+
+    Raises:
+        CollectionError: When it cannot be opened, or one of its files is missing or has other bytes.
+    """
+    place = folder / manifest.folder
+    found = file_digests(place, manifest.index_files)
+    wrong = [name for name, digest in manifest.index_files.items() if found.get(name) != digest]
+    if wrong or not (place / FOLDER / "chroma.sqlite3").is_file():
+        raise CollectionError(
+            f"the index of the collection {manifest.name!r} is damaged or missing "
+            f"({', '.join(wrong) or 'chroma.sqlite3'}); {_remedy(manifest.name)}"
+        )
     with _open_lock:
-        index = _open.get(path)
+        index = _open.get(place)
         if index is None:
-            index = _open[path] = ChromaIndex(path, name)
+            index = _open[place] = ChromaIndex(place / FOLDER, manifest.name)
         return index
 
 
@@ -217,21 +225,12 @@ def chroma_errors(where: Mapping[str, Any] | None, name: str) -> Iterator[None]:
         raise InputError(f"Chroma refused the search (where={where!r}): {error}") from error
     except ChromaError as error:
         raise CollectionError(
-            f"the index of the collection {name!r} cannot be read ({error}); run {index_command(name)}"
+            f"the index of the collection {name!r} cannot be read ({error}); {_remedy(name)}"
         ) from error
 
 
-def check_files(folder: Path, manifest: Generation) -> None:
-    """Raise ``CollectionError`` when a file of the published index is missing or has other bytes."""
-    place = folder / manifest.folder
-    found = file_digests(place, manifest.index_files)
-    wrong = [name for name, digest in manifest.index_files.items() if found.get(name) != digest]
-    if wrong or not (place / FOLDER / "chroma.sqlite3").is_file():
-        raise CollectionError(
-            f"the index of the collection {manifest.name!r} is damaged or missing "
-            f"({', '.join(wrong) or 'chroma.sqlite3'}); run {index_command(manifest.name)}: its passages and "
-            "vectors are kept, nothing is embedded again"
-        )
+def _remedy(name: str) -> str:
+    return f"run {index_command(name)}: its passages and vectors are kept, nothing is embedded again"
 
 
 def _close_here(client: Any, pid: int) -> None:

@@ -12,10 +12,10 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, Self
 
 from querywright.checksummed import Checksummed
 from querywright.data.types import Passage
@@ -23,6 +23,7 @@ from querywright.errors import CollectionError, InputError
 from querywright.files import locked, open_lock, take_lock, write_file
 from querywright.home import home as working_folder
 from querywright.models.embedder import TextEmbedder
+from querywright.retrieval.types import Shared
 
 MANIFEST = "manifest.json"
 PASSAGES = "passages.jsonl"
@@ -31,8 +32,6 @@ QUESTIONS_SUFFIX = "-questions"
 LONGEST_NAME = 63
 NAME_PATTERN = re.compile(rf"[a-z0-9][a-z0-9_-]{{0,{LONGEST_NAME - 1}}}")
 REOPENINGS = 5
-
-T = TypeVar("T")
 
 
 class Generation(Checksummed):
@@ -66,6 +65,53 @@ class Generation(Checksummed):
     def folder(self) -> str:
         """Name of the generation's folder, which is also the lock that its readers share."""
         return f"generation-{self.number}"
+
+
+class HeldPassages(Shared):
+    """The passages of a collection, held in memory; a copy is the same object, a pickle opens the collection anew.
+
+    A subclass sets ``name`` and ``_passages``, which has them by id in the order of their ids.
+    """
+
+    name: str
+    _made: tuple[tuple[Any, ...], dict[str, Any]]
+    _passages: Mapping[str, Passage]
+
+    def passages(self) -> Iterator[Passage]:
+        """All passages of the collection, by id."""
+        return iter(self._passages.values())
+
+    def get(self, ids: Sequence[str]) -> list[Passage]:
+        """The passages of some ids, in their order.
+
+        Raises:
+            InputError: When an id is not in the collection; the message names all of them.
+        """
+        return picked(self.name, self._passages, ids)
+
+    def __contains__(self, id: object) -> bool:
+        return id in self._passages
+
+    def __new__(cls, *args: Any, **options: Any) -> Self:
+        """Note what it is made with, for a pickle."""
+        made = super().__new__(cls)
+        made._made = (args, {name: value for name, value in options.items() if name != "progress"})
+        return made
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reopened, (type(self), *self._made)
+
+
+def picked(name: str, passages: Mapping[str, Passage], ids: Sequence[str]) -> list[Passage]:
+    """Of a collection's passages those of some ids, in their order; ``InputError`` names the ids that are missing."""
+    unknown = [id for id in ids if id not in passages]
+    if unknown:
+        raise InputError(f"not in the collection {name!r}: {', '.join(map(repr, unknown[:20]))}")
+    return [passages[id] for id in ids]
+
+
+def _reopened(kind: type[HeldPassages], args: Sequence[Any], options: Mapping[str, Any]) -> HeldPassages:
+    return kind(*args, **options)
 
 
 def collection_folder(name: str, home: Path | None = None) -> Path:
@@ -133,11 +179,11 @@ def check_embedder(manifest: Generation, embedder: TextEmbedder) -> None:
         )
 
 
-def open_published(folder: Path, home: Path | None, use: Callable[[Generation], T]) -> tuple[T, int]:
-    """What ``use`` makes of the published generation, and a descriptor that keeps this one from being removed.
+def hold_published(folder: Path, home: Path | None = None) -> tuple[Generation, ExitStack]:
+    """The published generation of a collection's folder, which is not removed until the stack is closed.
 
     Raises:
-        CollectionError: When there is no such collection, or its generation is missing.
+        CollectionError: When there is no such collection, or its manifest is damaged or its generation missing.
     """
     for _ in range(REOPENINGS):
         manifest = read_manifest(folder)
@@ -147,15 +193,11 @@ def open_published(folder: Path, home: Path | None, use: Callable[[Generation], 
                 f"there is no collection {folder.name!r} (known: {known}); build it: {index_command(folder.name)}"
             )
         place = folder / manifest.folder
-        with suppress(FileNotFoundError):  # a builder has removed it since: there is a newer one
+        with suppress(FileNotFoundError), ExitStack() as held:  # a builder has removed it since: there is a newer one
             descriptor = open_lock(place, make=False)
-            try:
-                if take_lock(descriptor, shared=True) and os.fstat(descriptor).st_ino == place.stat().st_ino:
-                    return use(manifest), descriptor
-            except BaseException:
-                os.close(descriptor)
-                raise
-            os.close(descriptor)
+            held.callback(os.close, descriptor)
+            if take_lock(descriptor, shared=True) and os.path.samestat(os.fstat(descriptor), place.stat()):
+                return manifest, held.pop_all()
     raise CollectionError(
         f"the generation of the collection {folder.name!r} is missing; build it again from all its passages: "
         f"{index_command(folder.name, prune=True)}"
@@ -168,11 +210,9 @@ def published_passages(folder: Path, home: Path | None = None) -> tuple[Generati
     Raises:
         CollectionError: When there is no such collection, or it is damaged.
     """
-    found, descriptor = open_published(
-        folder, home, lambda one: (one, read_passages(folder / one.folder / PASSAGES, one))
-    )
-    os.close(descriptor)
-    return found
+    manifest, held = hold_published(folder, home)
+    with held:
+        return manifest, read_passages(folder / manifest.folder / PASSAGES, manifest)
 
 
 def write_passages(path: Path, passages: Iterable[Passage]) -> str:
@@ -207,26 +247,22 @@ def _passage(line: bytes) -> Passage:
     return Passage(row["id"], row["text"], row["title"], {sys.intern(key): one for key, one in row["metadata"].items()})
 
 
-@contextmanager
-def building(folder: Path, name: str, lock: str = "building.lock") -> Iterator[None]:
+def building(folder: Path, name: str, lock: str = "building.lock") -> AbstractContextManager[None]:
     """Holds the right to build a collection in its folder, or with another lock to write the questions of one.
 
     Raises:
         CollectionError: At once, when another process or thread holds it.
     """
     busy = f"the collection {name!r} is being built by another process; wait until it is done and try again"
-    with locked(folder / lock, CollectionError(busy)):
-        yield
+    return locked(folder / lock, CollectionError(busy))
 
 
-def sweep(folder: Path, published: Generation | None) -> None:
+def sweep(folder: Path, published: Generation) -> None:
     """Removes half-built folders, and the generations that are not published and that nobody reads any more."""
     for path in folder.glob("tmp-*"):
         shutil.rmtree(path, ignore_errors=True)
-    if published is None and (folder / MANIFEST).exists():
-        return  # the manifest is damaged: nothing goes before its successor is there
     for path in folder.glob("generation-*"):
-        if published is None or path.name != published.folder:
+        if path.name != published.folder:
             descriptor = open_lock(path, make=False)
             if take_lock(descriptor):
                 shutil.rmtree(path, ignore_errors=True)

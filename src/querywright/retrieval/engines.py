@@ -9,9 +9,8 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from querywright.errors import InputError
 from querywright.models.embedder import Progress, TextEmbedder
-from querywright.retrieval.bm25 import BM25Retriever
+from querywright.retrieval.bm25 import BM25Retriever, ExpandedRetriever
 from querywright.retrieval.chroma import ChromaRetriever
-from querywright.retrieval.doc2query import ExpandedRetriever
 from querywright.retrieval.hybrid import HybridRetriever
 from querywright.retrieval.question_index import QuestionIndex
 from querywright.retrieval.replay import searched_by

@@ -22,8 +22,8 @@ from querywright.data.types import Passage
 from querywright.errors import CollectionError, DataError
 from querywright.files import sync
 from querywright.home import home as working_folder
-from querywright.models.embedder import CHUNK, Embedder, Progress, TextEmbedder, Vectors, with_store
-from querywright.retrieval.chroma_index import FOLDER, ChromaIndex, check_files, open_index, write_index
+from querywright.models.embedder import CHUNK, Embedder, Progress, TextEmbedder, with_store
+from querywright.retrieval.chroma_index import FOLDER, ChromaIndex, open_index, write_index
 from querywright.retrieval.collection import (
     MANIFEST,
     PASSAGES,
@@ -111,29 +111,24 @@ def build_collection(
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     with building(folder, name):
         published, before = _published(folder, given, prune)
-        sweep(folder, published)
         merged = given if prune else {**before, **given}
-        ordered = [merged[id] for id in sorted(merged)]
-        added, removed = len(merged.keys() - before.keys()), len(before.keys() - merged.keys())
-        changed = sum(before[id].digest() != merged[id].digest() for id in merged.keys() & before.keys())
-        del before  # what is pruned or replaced need not lie in memory while the index is built
-        vectors_of = with_store(embedder, home)
+        merged = {id: merged[id] for id in sorted(merged)}
+        content, vectors_of = content_hash(merged.values()), with_store(embedder, home)
         embedded, cached = vectors_of.n_embedded, vectors_of.n_cached
-        content = content_hash(ordered)
         manifest = published
         if manifest is None or not _is_current(folder, manifest, content, merged, vectors_of):
-            ties = _embed(ordered, vectors_of, progress)
+            ties = _embed(list(merged.values()), vectors_of, progress)
             embedded, cached = vectors_of.n_embedded - embedded, vectors_of.n_cached - cached
-            manifest = _build(folder, ordered, content, ties, vectors_of)
-            sweep(folder, manifest)
+            manifest = _build(folder, merged, content, ties, vectors_of)
         else:
             embedded = cached = 0
+        sweep(folder, manifest)
         return IndexReport(
             name=name,
             count=manifest.count,
-            added=added,
-            changed=changed,
-            removed=removed,
+            added=len(merged.keys() - before.keys()),
+            changed=sum(before[id].digest() != merged[id].digest() for id in merged.keys() & before.keys()),
+            removed=len(before.keys() - merged.keys()),
             embedded=embedded,
             cached=cached,
             generation=manifest.number,
@@ -205,9 +200,7 @@ def _is_current(
     if (content, embedder.id, embedder.dimension) != (manifest.content_hash, manifest.embedder, manifest.dimension):
         return False
     try:
-        check_files(folder, manifest)
-        index = open_index(folder / manifest.folder / FOLDER, manifest.name)
-        index.check(passages, embedder, CHECKED_AT_OPENING)
+        open_index(folder, manifest).check(passages, embedder, CHECKED_AT_OPENING)
     except CollectionError as error:
         _logger.warning("the collection %r is built again: %s", manifest.name, error)
         return False
@@ -225,24 +218,20 @@ def _embed(passages: Sequence[Passage], embedder: Embedder, progress: Progress |
     return max(shared.values())
 
 
-def _build(folder: Path, passages: Sequence[Passage], content: str, ties: int, embedder: Embedder) -> Generation:
+def _build(folder: Path, passages: Mapping[str, Passage], content: str, ties: int, embedder: Embedder) -> Generation:
     """Builds, checks and publishes a generation."""
-    name = folder.name
-
-    def vectors_of(part: Sequence[Passage]) -> Vectors:
-        return embedder.encode([one.content for one in part])
-
+    name, ordered = folder.name, list(passages.values())
     numbers = [path.name.partition("-")[2] for path in folder.glob("generation-*")]
-    number = 1 + max((int(one) for one in numbers if one.isdecimal()), default=0)
     for attempt in range(1, ATTEMPTS + 1):
         temporary = folder / f"tmp-{secrets.token_hex(4)}"
         temporary.mkdir(mode=0o700)
         try:
-            files = write_index(temporary / FOLDER, passages, vectors_of)
+            files = write_index(
+                temporary / FOLDER, ordered, lambda part: embedder.encode([one.content for one in part])
+            )
             index = ChromaIndex(temporary / FOLDER, name)
             try:
-                tried = len(passages) if len(passages) <= SEARCH_ALL else SEARCH_SAMPLE
-                index.check({one.id: one for one in passages}, embedder, tried)
+                index.check(passages, embedder, len(passages) if len(passages) <= SEARCH_ALL else SEARCH_SAMPLE)
             except CollectionError as error:
                 _logger.warning("attempt %d to index %r: %s", attempt, name, error)
                 continue
@@ -250,13 +239,13 @@ def _build(folder: Path, passages: Sequence[Passage], content: str, ties: int, e
                 index.close()
             manifest = Generation(
                 name=name,
-                number=number,
+                number=1 + max((int(one) for one in numbers if one.isdecimal()), default=0),
                 embedder=embedder.id,
                 dimension=embedder.dimension,
                 count=len(passages),
                 ties=ties,
                 content_hash=content,
-                passages_sha256=write_passages(temporary / PASSAGES, passages),
+                passages_sha256=write_passages(temporary / PASSAGES, ordered),
                 chroma_version=version("chromadb"),
                 index_files=files,
             )

@@ -17,6 +17,7 @@ from querywright.errors import InputError
 from querywright.files import json_digest
 from querywright.models.embedder import TextEmbedder, Vectors, with_store
 from querywright.retrieval.chroma import ChromaRetriever
+from querywright.retrieval.collection import HeldPassages
 from querywright.retrieval.filters import matcher
 from querywright.retrieval.generated_questions import (
     COMPLETE,
@@ -25,7 +26,6 @@ from querywright.retrieval.generated_questions import (
     open_questions,
     stored_answers,
 )
-from querywright.retrieval.held import HeldPassages
 from querywright.retrieval.prototypes import Prototypes
 from querywright.retrieval.question_match import (
     FILLED,

@@ -13,7 +13,7 @@ from querywright.data.types import Label, Passage, Question
 from querywright.errors import InputError
 from querywright.optimize.rewriter.evidence import Writer, taught_by_evidence
 from querywright.programs import technique_class
-from querywright.retrieval.held import HeldPassages
+from querywright.retrieval.collection import HeldPassages
 
 TITLES = {"a": "Mercury (planet)", "b": "Venus", "c": "Orbit", "d": "", "e": "venus"}
 TREES = ("Alder", "Birch", "Cedar", "Dogwood", "Elm", "Fir", "Gum", "Hazel", "Ironwood", "Juniper")

@@ -17,7 +17,7 @@ from querywright.models.response_parsing import text_response
 from querywright.optimize.rewriter.evidence import LONGEST_PASSAGE, passage_pairs
 from querywright.programs.query_cleaning import LONGEST_QUERY
 from querywright.programs.question_writer import BATCH_SIZE, QuestionWriter
-from querywright.retrieval.held import HeldPassages
+from querywright.retrieval.collection import HeldPassages
 
 FROST = Passage("frost", 'Frost forms on clear nights. The "hoar" kind is white.', "Frost")
 SNOW = Passage("snow", "Snow melts in spring, at noon.", "Snow")
