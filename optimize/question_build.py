@@ -44,7 +44,6 @@ from querywright.retrieval.generated_questions import (
     LOCK,
     PassageRecord,
     WrittenQuestion,
-    check_unclaimed,
     publish_questions,
     questions_folder,
     questions_name,
@@ -157,7 +156,7 @@ def build_questions(
 
     Raises:
         CollectionError: There is no such collection, it was built with another embedder, another process writes its
-            questions, none is kept, or a collection that is not of questions has their name.
+            questions, or none is kept.
         OutageError: The LM is out of reach.
         BudgetError: The limit of calls is reached.
         TooManyFailuresError: More passages failed than allowed.
@@ -165,7 +164,6 @@ def build_questions(
     began = time.monotonic()
     home = working_folder(home)
     folder = questions_folder(collection, home)
-    check_unclaimed(folder)
     manifest, passages = published_passages(collection_folder(collection, home), home)
     check_embedder(manifest, embedder)
     writer, judge, judge_lm = writer or QuestionWriter(), judge or AnswerabilityJudge(), judge_lm or lm

@@ -13,7 +13,6 @@ from querywright.data.types import Passage
 from querywright.errors import CollectionError, InputError
 from querywright.models.embedder import TextEmbedder, Vectors
 from querywright.retrieval.chroma import ChromaRetriever
-from querywright.retrieval.collection import published_passages
 from querywright.retrieval.generated_questions import (
     ANSWERS,
     COMPLETE,
@@ -115,14 +114,9 @@ def test_a_name_too_long_for_its_questions_is_refused(tmp_path: Path) -> None:
         questions_folder("a" * 64, tmp_path)
 
 
-def test_a_collection_of_ones_own_is_not_replaced(tmp_path: Path, embedded: TextEmbedder) -> None:
-    own = Passage("own", "What is mine?")
-    build_collection("foods-questions", [own], embedder=embedded, home=tmp_path)
-    with pytest.raises(CollectionError, match=r"'foods-questions' is in the way.* remove the folder"):
-        publish_questions("foods", [IRON], embedder=embedded, home=tmp_path)
-    folder = questions_folder("foods", tmp_path)
-    assert published_passages(folder, tmp_path)[1] == {"own": own}
-    assert read_records(folder) == {}
+def test_no_collection_of_ones_own_has_the_name_of_questions(tmp_path: Path, embedded: TextEmbedder) -> None:
+    with pytest.raises(InputError, match="'foods-questions'; give the collection another name"):
+        build_collection("foods-questions", [Passage("own", "What is mine?")], embedder=embedded, home=tmp_path)
 
 
 ONE = AnswerPair("q1", "tea", "digest of tea", 1.0, True)

@@ -1,34 +1,34 @@
-"""The question index over a real collection, with vectors that can be worked out by hand."""
+"""The question index over a real collection, with vectors that can be worked out by hand; its pure parts beside it."""
 
 from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+import math
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
+from sklearn.cluster import KMeans
+from sklearn.metrics import adjusted_rand_score
 
 from querywright.data.types import Passage
 from querywright.errors import CollectionError, InputError
-from querywright.models.embedder import Embedder, Vectors
-from querywright.models.store import open_store
 from querywright.retrieval.chroma_index import ChromaIndex
-from querywright.retrieval.generated_questions import (
-    COMPLETE,
-    NONE,
-    PARTIAL,
-    PassageRecord,
-    WrittenQuestion,
-    publish_questions,
-    question_id,
-    questions_folder,
-)
-from querywright.retrieval.index import build_collection
+from querywright.retrieval.generated_questions import COMPLETE, NONE, PARTIAL, question_id, questions_folder
 from querywright.retrieval.question_index import QuestionIndex
-from querywright.retrieval.question_match import Matching
+from querywright.retrieval.question_match import (
+    Answers,
+    Match,
+    Matching,
+    Prototypes,
+    blend,
+    drawn,
+    gathered,
+    is_settled,
+    time_of,
+    walk,
+)
 from querywright.retrieval.types import Retriever, VectorRetriever, kind_of
 
 ANGLES = {
@@ -37,223 +37,299 @@ ANGLES = {
     "about salt": 80, "about feet": 60, "about tea": 5, "about cuff": 90, "about rest": 40,
 }  # fmt: skip
 """Degrees of the texts' vectors: the query is at 0, so a similarity is the cosine of these."""
-PASSAGES = [
+SALT, FEET, TEA, CUFF, REST = PASSAGES = [
     Passage("salt", "about salt", "", {"date": "2020"}),
     Passage("feet", "about feet", "", {"warm": True}),
     Passage("tea", "about tea"),
     Passage("cuff", "about cuff"),
     Passage("rest", "about rest"),
 ]
-WRITTEN = {
-    "salt": [("bread 10", COMPLETE), ("bread 12", COMPLETE), ("meals 14", COMPLETE)],
-    "feet": [("boots 20", COMPLETE), ("shoes 25", COMPLETE)],
-    "tea": [("green 30", COMPLETE), ("none 1", NONE)],
-    "cuff": [("arm 45", COMPLETE), ("arm? 2", PARTIAL)],
-}
+WRITTEN = [
+    (SALT, [("bread 10", COMPLETE), ("bread 12", COMPLETE), ("meals 14", COMPLETE)]),
+    (FEET, [("boots 20", COMPLETE), ("shoes 25", COMPLETE)]),
+    (TEA, [("green 30", COMPLETE), ("none 1", NONE)]),
+    (CUFF, [("arm 45", COMPLETE), ("arm? 2", PARTIAL)]),
+]
 
 
-class AngleModel:
+class Angles:
     """Knows each text's angle."""
 
-    def __init__(self) -> None:
-        self.batches: list[list[str]] = []
+    dimension = 2
 
-    def encode(self, texts: Sequence[str], **options: object) -> Vectors:
-        self.batches.append(list(texts))
+    def __init__(self, id="angles"):
+        self.id = id
+
+    def encode(self, texts, /):
         turned = np.deg2rad([ANGLES.get(text, 0) for text in texts])
         return np.stack([np.cos(turned), np.sin(turned)], axis=1).astype(np.float32)
 
 
-def embedder(home: Path, id: str = "angle:2", model: AngleModel | None = None) -> Embedder:
-    return Embedder(id, lambda: model or AngleModel(), dimension=2, store=open_store(home))
-
-
-def publish(home: Path, name: str, written: Mapping[str, Sequence[tuple[str, str]]], *passages: Passage) -> None:
-    """Publishes passages and the questions written for them."""
-    digests = {passage.id: passage.text_digest() for passage in passages or PASSAGES}
-    build_collection(name, passages or PASSAGES, embedder=embedder(home), home=home)
-    records = [
-        PassageRecord(id, digests[id], "s", tuple(WrittenQuestion(*pair) for pair in pairs))
-        for id, pairs in written.items()
-    ]
-    publish_questions(name, records, embedder=embedder(home), home=home)
-
-
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    home = tmp_path_factory.mktemp("home")
-    publish(home, "body", WRITTEN)
-    yield home
-    open_store(home).close()
-
-
 @pytest.fixture
-def index(home: Path) -> QuestionIndex:
-    return QuestionIndex("body", embedder=embedder(home), home=home)
+def body(home, build, publish):
+    """Publishes passages and the questions written for them, and opens both."""
+
+    def make(written=WRITTEN, passages=PASSAGES, **options):
+        build(home, "body", passages, Angles(), prune=True)
+        publish(home, "body", *written, embedder=Angles())
+        return QuestionIndex("body", embedder=Angles(), home=home, **options)
+
+    return make
 
 
-def cosine(*degrees: float) -> object:
+def cosine(*degrees):
     return pytest.approx(np.cos(np.deg2rad(degrees)).tolist(), abs=1e-5)
 
 
-def found(index: QuestionIndex, k: int = 5, **matching: object) -> list[str]:
-    return [one.hit.passage.id for one in index.match(["ask 0"], k, Matching(**matching))[0]]  # type: ignore[arg-type]
+def found(index, k=5, **matching):
+    return [one.hit.passage.id for one in index.match(["ask 0"], k, Matching(**matching))[0]]
 
 
-def test_the_nearest_questions_lead_to_their_passages(index: QuestionIndex) -> None:
+def test_the_nearest_questions_lead_to_their_passages(body):
+    index = body()
     (hits,) = index.search(["ask 0"], 3)
-    assert [hit.passage.id for hit in hits] == ["salt", "feet", "tea"]
+    assert [(hit.passage, hit.rank) for hit in hits] == [(SALT, 1), (FEET, 2), (TEA, 3)]
     assert [hit.score for hit in hits] == cosine(10, 20, 30)
-    assert [hit.rank for hit in hits] == [1, 2, 3]
-    assert hits[0].passage == PASSAGES[0]
     (matched,) = index.match(["ask 0"], 3)
-    assert [one.hit for one in matched] == hits
-    assert [one.question for one in matched] == ["bread 10", "boots 20", "green 30"]
+    assert [(one.hit, one.question) for one in matched] == [
+        (hits[0], "bread 10"), (hits[1], "boots 20"), (hits[2], "green 30"),
+    ]  # fmt: skip
+    assert found(index, 50) == ["salt", "feet", "tea", "cuff"]  # rest has no question
+    assert found(index, keep_partial=True) == ["cuff", "salt", "feet", "tea"]
+    assert len(found(index, coverage=0.4)) <= 2  # two questions take part
 
 
-def test_a_passage_without_a_question_is_not_reached_however_many_are_asked_for(index: QuestionIndex) -> None:
-    assert found(index, 50) == ["salt", "feet", "tea", "cuff"]
-
-
-def test_a_hybrid_weighs_questions_and_passages(index: QuestionIndex) -> None:
+def test_a_hybrid_weighs_questions_and_passages(body):
     # Half the cosine of the question, half that of the passage, the least question (cuff's, 45) for rest:
     # tea 30 and 5: .931; rest 45 and 40: .737; feet 20 and 60: .720; salt 10 and 80: .579; cuff 45 and 90: .354.
+    index = body()
     (matched,) = index.match(["ask 0"], 5, Matching("hybrid"))
     assert [one.hit.passage.id for one in matched] == ["tea", "rest", "feet", "salt", "cuff"]
     assert [one.hit.score for one in matched] == pytest.approx([0.9311, 0.7366, 0.7198, 0.5792, 0.3536], abs=1e-4)
     assert [one.question for one in matched] == ["green 30", "", "boots 20", "bread 10", "arm 45"]
     assert found(index, match="hybrid", weight=1) == [hit.passage.id for hit in index.plain.search(["ask 0"], 5)[0]]
     assert found(index, match="hybrid", weight=0) == found(index)
-    assert found(index, 2, match="hybrid", depth=2) == found(index, 2, match="hybrid", depth=1)
     assert len(found(index, 5, match="hybrid", depth=1)) == 5  # as many as are wanted, however small the depth
 
 
-def test_filled_matching_follows_every_known_answer(home: Path) -> None:
+def test_filled_matching_follows_every_known_answer(body):
+    with pytest.raises(InputError, match=r"nobody has looked for any; run querywright questions fill body, or use one"):
+        found(body(), match="filled")
+    with pytest.raises(InputError, match="none was found that still holds"):
+        found(body(answers={}), match="filled")
     answers = {question_id("salt", "bread 12"): ["rest", "gone", "rest"], question_id("cuff", "arm? 2"): ["feet"]}
-    index = QuestionIndex("body", embedder=embedder(home), home=home, answers=answers)
+    index = body(answers=answers)
     assert index.matches == ("nearest", "hybrid", "filled", "prototypes")
     assert found(index, match="filled") == ["salt", "rest", "feet", "tea", "cuff"]
     assert found(index, match="filled", keep_partial=True) == ["feet", "cuff", "salt", "rest", "tea"]
     assert found(index) == ["salt", "feet", "tea", "cuff"]
+    assert index.fingerprint != body().fingerprint
 
 
-def test_prototypes_are_of_all_questions_and_give_what_their_cells_hold(index: QuestionIndex) -> None:
+def test_prototypes_are_of_all_questions_and_give_what_their_cells_hold(body):
     # Nine questions in three cells, of which the query's own holds the angles up to 20 and so salt and feet.
+    index = body()
     (near,) = index.match(["ask 0"], 2, Matching("prototypes"))
     assert [(one.hit.passage.id, one.question) for one in near] == [("salt", "bread 10"), ("feet", "boots 20")]
     assert [one.hit.score for one in near] == cosine(10, 20)
     assert found(index, match="prototypes") == found(index)  # as many cells as it takes
-    whole = found(index, match="prototypes", keep_partial=True)
-    assert sorted(whole) == ["cuff", "feet", "salt", "tea"]
-    assert [found(index, k, match="prototypes", keep_partial=True) for k in (1, 2, 3)] == [
-        whole[:1],
-        whole[:2],
-        whole[:3],
-    ]
 
 
-def test_equal_scores_are_in_the_order_of_date_number_and_id(tmp_path: Path) -> None:
+def test_equal_scores_are_in_the_order_of_date_number_and_id(body):
     same = [("bread 10", COMPLETE)]
-    dated = [
-        Passage("a", "about tea"), Passage("b", "about tea"), Passage("c", "about tea"),
-        Passage("d", "about tea", "", {"date": "2021-03"}), Passage("e", "about tea", "", {"date": "2021-02-28"}),
-    ]  # fmt: skip
-    written = {"a": same, "b": [*same, ("arm 45", COMPLETE)], "c": same, "d": same, "e": same}
-    publish(tmp_path, "same", written, *dated)
-    index = QuestionIndex("same", embedder=embedder(tmp_path), home=tmp_path)
+    dates = {"a": {}, "b": {}, "c": {}, "d": {"date": "2021-03"}, "e": {"date": "2021-02-28"}}
+    passages = [Passage(id, "about tea", "", facts) for id, facts in dates.items()]
+    index = body([(one, same + [("arm 45", COMPLETE)] * (one.id == "b")) for one in passages], passages)
     for k in range(1, 6):
         assert found(index, k) == ["d", "e", "b", "a", "c"][:k]
-    open_store(tmp_path).close()
 
 
-def test_the_walk_goes_deeper_until_there_are_k_passages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Passage ``near`` has 30 questions that are nearer to the query than any other."""
+def test_the_walk_goes_deeper_until_there_are_k_passages(body, monkeypatch):
+    """One passage has 30 questions that are nearer to the query than any other."""
     crowd = {f"crowd {n}": n / 4 for n in range(30)}
     monkeypatch.setitem(globals(), "ANGLES", {**ANGLES, **crowd})
-    written = {"near": [(text, COMPLETE) for text in crowd], "feet": WRITTEN["feet"], "tea": WRITTEN["tea"]}
-    publish(tmp_path, "crowd", written, Passage("near", "about rest"), *PASSAGES[1:3])
-    index = QuestionIndex("crowd", embedder=embedder(tmp_path), home=tmp_path)
-    depths: list[tuple[int, int]] = []
-    query = ChromaIndex.query
-
-    def counted(self: ChromaIndex, vectors: Vectors, k: int, where: object = None) -> object:
-        depths.append((len(vectors), k))
-        return query(self, vectors, k)
-
-    monkeypatch.setattr(ChromaIndex, "query", counted)
-    assert [hit.passage.id for hit in index.search(["ask 0"], 2)[0]] == ["near", "feet"]
-    assert depths == [(1, 16), (1, 32)]
-    depths.clear()
+    index = body([(REST, [(text, COMPLETE) for text in crowd]), WRITTEN[1], WRITTEN[2]], [REST, FEET, TEA])
+    depths, query = [], ChromaIndex.query
+    monkeypatch.setattr(ChromaIndex, "query", lambda *given: depths.append((len(given[1]), given[2])) or query(*given))
     # Two queries are one search a round; what is settled is not searched again.
     lists = index.search(["ask 0", "arm 45"], 2)
-    assert [[hit.passage.id for hit in hits] for hits in lists] == [["near", "feet"], ["tea", "feet"]]
+    assert [[hit.passage.id for hit in hits] for hits in lists] == [["rest", "feet"], ["tea", "feet"]]
     assert depths == [(2, 16), (1, 32)]
-    open_store(tmp_path).close()
 
 
-def test_stale_questions_lead_nowhere_and_are_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    publish(tmp_path, "body", WRITTEN)
-    before = QuestionIndex("body", embedder=embedder(tmp_path), home=tmp_path)
-    changed = replace(PASSAGES[0], title="Salt")
-    build_collection("body", [changed, *PASSAGES[2:]], embedder=embedder(tmp_path), home=tmp_path, prune=True)
+def test_stale_questions_lead_nowhere_and_are_told(body, build, home, caplog):
+    before = body()
+    build(home, "body", [replace(SALT, title="Salt"), *PASSAGES[2:]], Angles(), prune=True)
     with caplog.at_level(logging.WARNING):
-        index = QuestionIndex("body", embedder=embedder(tmp_path), home=tmp_path)
-    assert index.stale == 5  # three of salt, which has a title now, two of feet, which is gone
-    assert "5 of 8 questions of the collection 'body'" in caplog.text
+        index = QuestionIndex("body", embedder=Angles(), home=home)
+    assert "5 of 8 questions of the collection 'body'" in caplog.text  # salt has a title now, feet is gone
     assert "querywright questions build body" in caplog.text
-    assert found(index) == ["tea", "cuff"]
-    assert (before.stale, found(before)) == (0, ["salt", "feet", "tea", "cuff"])
+    assert (found(index), found(before)) == (["tea", "cuff"], ["salt", "feet", "tea", "cuff"])
     assert index.fingerprint != before.fingerprint
-    open_store(tmp_path).close()
 
 
-def test_a_filter_is_one_over_passages(home: Path) -> None:
-    index = QuestionIndex("body", embedder=embedder(home), home=home, where={"warm": True})
-    assert found(index) == found(index, match="hybrid") == ["feet"]
-    assert index.count == 5
-
-
-def test_no_questions_and_questions_of_another_embedder(tmp_path: Path) -> None:
-    build_collection("body", PASSAGES, embedder=embedder(tmp_path), home=tmp_path)
+def test_no_questions_and_questions_of_another_embedder(home, build, body):
+    build(home, "body", PASSAGES, Angles())
     with pytest.raises(CollectionError, match="no questions for the collection 'body'; write some: querywright quest"):
-        QuestionIndex("body", embedder=embedder(tmp_path), home=tmp_path)
-    publish(tmp_path, "body", WRITTEN)
-    other = embedder(tmp_path, "other:2")
-    build_collection("body", PASSAGES, embedder=other, home=tmp_path)
-    with pytest.raises(
-        CollectionError, match=r"built with the embedder 'angle:2'.*given is 'other:2'.*questions build body"
-    ):
-        QuestionIndex("body", embedder=other, home=tmp_path)
-    with pytest.raises(CollectionError, match="was built with the embedder 'other:2'"):
-        QuestionIndex("body", embedder=embedder(tmp_path), home=tmp_path)
-    open_store(tmp_path).close()
+        QuestionIndex("body", embedder=Angles(), home=home)
+    body()
+    other = Angles("other")
+    build(home, "body", PASSAGES, other)
+    with pytest.raises(CollectionError, match=r"built with the embedder 'angles'.*is 'other'.*questions build body"):
+        QuestionIndex("body", embedder=other, home=home)
 
 
 @pytest.mark.parametrize("damaged", ["manifest.json", "generation-1/passages.jsonl"])
-def test_damaged_questions_are_told_with_the_remedy(tmp_path: Path, damaged: str) -> None:
-    publish(tmp_path, "body", WRITTEN)
-    (questions_folder("body", tmp_path) / damaged).write_text("{")
+def test_damaged_questions_are_told_with_the_remedy(home, body, damaged):
+    body()
+    (questions_folder("body", home) / damaged).write_text("{")
     with pytest.raises(CollectionError) as caught:
-        QuestionIndex("body", embedder=embedder(tmp_path), home=tmp_path)
+        QuestionIndex("body", embedder=Angles(), home=home)
     assert "querywright questions build body" in str(caught.value)
     assert "querywright index" not in str(caught.value)
-    open_store(tmp_path).close()
 
 
-def test_it_is_a_dense_retriever_of_passages(index: QuestionIndex) -> None:
+def test_it_is_a_dense_retriever_of_passages(body):
+    index = body()
     assert isinstance(index, Retriever)
     assert isinstance(index, VectorRetriever)
-    assert kind_of(index) == "dense"
-    assert (index.name, index.count, len(list(index.passages()))) == ("body", 5, 5)
-    assert index.get(["tea"]) == [PASSAGES[2]]
+    assert (kind_of(index), index.name, index.count, list(index.passages())) == (
+        "dense", "body", 5, sorted(PASSAGES, key=lambda one: one.id),
+    )  # fmt: skip
+    assert index.get(["tea"]) == [TEA]
     assert "tea" in index
     assert question_id("tea", "green 30") not in index
     assert copy.deepcopy(index) is index
     assert index.search_vectors(index.embed(["ask 0", "arm 45"]), 2) == index.search(["ask 0", "arm 45"], 2)
     assert index.search([], 2) == index.search_vectors(np.empty((0, 2)), 2) == []
-    with pytest.raises(InputError, match="k must be 1 or more"):
-        index.search(["ask 0"], 0)
-    with pytest.raises(InputError, match="a list of queries"):
-        index.search("ask 0", 1)
-    with pytest.raises(InputError, match="shape"):
-        index.search_vectors([[1.0, 2.0, 3.0]], 1)
+    for call in (
+        lambda: index.search(["a"], 0),
+        lambda: index.search("a", 1),
+        lambda: index.search_vectors([[1.0]], 1),
+    ):
+        with pytest.raises(InputError):
+            call()
+
+
+# The pure parts. Two questions lead to salt, one each to the others; tea is dated, salt and feet are not.
+
+OWN = {"q1": ["salt"], "q2": ["salt"], "q3": ["feet"], "q4": ["tea"], "q5": ["cuff"]}
+ANSWERS = Answers(OWN, {"tea": time_of("2024-05-01")})
+RANKED = [("q1", 0.9), ("q2", 0.8), ("q3", 0.7), ("q4", 0.6), ("q5", 0.5)]
+
+
+def test_a_question_of_several_passages_leads_to_all_of_them():
+    filled = Answers({"q1": ["salt", "feet"], "q3": ["feet"], "q4": ["tea"]}, {})
+    # feet has two questions, salt one: of the passages of q1 it is the first.
+    assert walk(RANKED, filled) == [Match("feet", 0.9, "q1"), Match("salt", 0.9, "q1"), Match("tea", 0.6, "q4")]
+
+
+def test_cells_come_one_after_the_other_and_only_as_many_as_it_takes():
+    def cells():
+        yield [("q3", 0.7), ("q4", 0.6)]
+        yield [("q1", 0.9), ("q5", 0.5)]
+        pytest.fail("no third cell is needed")
+
+    nearest = [Match("feet", 0.7, "q3"), Match("tea", 0.6, "q4")]
+    assert gathered(cells(), ANSWERS, 1) == nearest[:1]  # a nearer question of another cell is not looked at
+    assert gathered(cells(), ANSWERS, 3) == [*nearest, Match("salt", 0.9, "q1")]
+
+
+def test_what_is_seen_settles_the_first_k_only_when_nothing_further_can_tie():
+    found = walk(RANKED[:3], ANSWERS)
+    assert is_settled(RANKED[:3], found, ANSWERS, 1)  # salt at .9, and what follows has .7 at most
+    assert not is_settled(RANKED[:3], found, ANSWERS, 2)  # feet at .7, as the next question may have
+    assert not is_settled(RANKED[:4], walk(RANKED[:4], ANSWERS), ANSWERS, 9)  # cuff is still to come
+
+
+def test_a_blend_by_hand():
+    through = [Match("salt", 0.9, "q1"), Match("feet", 0.6, "q3")]
+    # salt .5 * .9 + .5 * .2 (the least of the passages); tea and cuff have the least of the questions, .6.
+    found = blend(through, [("tea", 0.8), ("feet", 0.7), ("cuff", 0.2)], 0.5, ANSWERS)
+    assert [(match.passage, match.question) for match in found] == [
+        ("tea", ""), ("feet", "q3"), ("salt", "q1"), ("cuff", ""),
+    ]  # fmt: skip
+    assert [match.score for match in found] == pytest.approx([0.7, 0.65, 0.55, 0.4])
+
+
+@pytest.mark.parametrize(
+    ("older", "newer"),
+    [
+        (None, "1066-10-14"),
+        ("not a date", "2020"),
+        ("2020", "2020-02"),
+        ("2020-02", "2020-02-02"),
+        ("2020-02-02T10:00+02:00", "2020-02-02T09:00"),
+        (2019, 2020.5),
+        (True, 0),
+        (math.nan, -1),
+    ],
+)
+def test_times_are_in_order(older, newer):
+    assert time_of(older) < time_of(newer)
+
+
+def test_a_draw_has_the_mean_number_of_questions_per_passage_and_smaller_ones_lie_in_larger():
+    questions = [f"q{number}" for number in range(100)]
+    assert [len(drawn(questions, 10, coverage)) for coverage in (2, 8, 10, 0)] == [20, 80, 100, 100]
+    assert drawn(questions, 10, 2) < drawn(questions, 10, 8)
+    assert drawn(questions, 10, 2) != drawn(questions, 10, 2, seed=1)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"match": "furthest"}, "match must be one of nearest, hybrid, filled, prototypes, but got 'furthest'"),
+        ({"coverage": math.nan}, "coverage must be a number of 0 or more, but got nan"),
+        ({"weight": 1.5}, "weight must be 0 to 1, but got 1.5"),
+        ({"depth": 0}, "depth must be 1 or more, but got 0"),
+    ],
+)
+def test_a_matching_that_is_none_is_refused(values, message):
+    with pytest.raises(InputError, match=message):
+        Matching(**values)
+
+
+def unit(rows):
+    return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+
+
+def groups(spread):
+    """240 vectors around six directions, and the direction of each."""
+    random = np.random.default_rng(0)
+    centres, labels = np.linalg.qr(random.normal(size=(16, 6)))[0].T, np.arange(240) % 6
+    return unit(centres[labels] + spread * random.normal(size=(240, 16))), labels
+
+
+IDS = [f"q{number:03}" for number in np.random.default_rng(1).permutation(240)]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_cells_are_the_groups_that_k_means_of_scikit_learn_finds(seed):
+    vectors, labels = groups(0.1)
+    fitted = Prototypes(IDS, vectors, 6, seed)
+    cell_of = {id: n for n, one in enumerate(fitted.prototypes) for id, _ in next(fitted.cells(one))}
+    cells = [cell_of[id] for id in IDS]
+    assert adjusted_rand_score(KMeans(6, n_init=10, random_state=0).fit_predict(vectors), cells) == 1.0
+    assert adjusted_rand_score(labels, cells) == 1.0
+
+
+def test_cells_are_asked_by_similarity_and_hold_each_question_once():
+    vectors, _ = groups(1.0)
+    fitted, same = Prototypes(IDS, vectors), Prototypes(IDS, vectors)
+    assert len(fitted.prototypes) <= 15  # the square root of 240
+    rows = {id: row for row, id in enumerate(IDS)}
+    for query in vectors[:10]:
+        cells = list(fitted.cells(query))
+        assert sorted(id for cell in cells for id, _ in cell) == sorted(IDS)
+        assert [[id for id, _ in cell] for cell in cells] == [[id for id, _ in cell] for cell in same.cells(query)]
+        for cell in cells:
+            assert [value for _, value in cell] == sorted((value for _, value in cell), reverse=True)
+            assert [value for _, value in cell] == pytest.approx(
+                [vectors[rows[id]] @ query for id, _ in cell], abs=1e-6
+            )
+        nearest = int(np.argmax(fitted.prototypes @ query))
+        assert cells[0] == next(Prototypes(IDS, vectors).cells(query))
+        assert {int((fitted.prototypes @ vectors[rows[id]]).argmax()) for id, _ in cells[0]} == {nearest}
+    equal = Prototypes(["e", "b", "d", "a", "c"], np.repeat(vectors[:1], 5, axis=0), 3)
+    assert [[id for id, _ in cell] for cell in equal.cells(vectors[0])] == [["a", "b", "c", "d", "e"]]

@@ -297,7 +297,7 @@ def test_it_passes_for_what_it_wraps(home, store):
         assert searched_by(replay) is replay.inner is inner
         assert (replay.fingerprint, replay.kind, replay.count) == (inner.fingerprint, inner.kind, inner.count)
         assert kind_of(replay) == kind_of(inner)
-        assert isinstance(replay, VectorRetriever) == isinstance(inner, VectorRetriever)
+        assert hasattr(replay, "search_vectors") == isinstance(inner, VectorRetriever)
         assert as_retriever(replay) is replay is copy.deepcopy(replay) is copy.copy(replay)
         assert list(replay.passages()) == list(inner.passages())
         assert replay.get(["p01"]) == inner.get(["p01"])
@@ -312,7 +312,3 @@ def test_it_passes_for_what_it_wraps(home, store):
                 except InputError as error:
                     made.append(str(error).replace(f"({type(retriever).__name__})", ""))
             assert made[0] == made[1], name
-    index = ReplayRetriever(QuestionIndex("c", embedder=Embedder(), home=home), store=None, deepest=10)
-    assert isinstance(index.plain, ReplayRetriever)
-    assert index.plain is index.plain
-    assert isinstance(index.plain.inner, ChromaRetriever)

@@ -45,10 +45,8 @@ def index(
     """
     from querywright.data import read_passages
     from querywright.retrieval.collection import collection_folder
-    from querywright.retrieval.generated_questions import check_indexed_name
 
     collection_folder(collection, output.folder)
-    check_indexed_name(collection)
     found = read_passages(passages, **data.given)
     report = build(collection, found, output, embedder, prune=prune)
     state = "built" if report.rebuilt else "unchanged"

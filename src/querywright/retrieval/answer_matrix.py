@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,8 +32,7 @@ PLACES = 6
 """Places to which values are compared: what differs less is equal, so that rounding in the last bit orders nothing."""
 RANKS = (1, 2, 3, 5, 8)
 RIDGES = (10.0, 3.0, 1.0, 0.3, 0.1, 0.03, 0.01)
-ITERATIONS = 200
-TOLERANCE = 1e-4
+ITERATIONS = 20
 REVIVAL = 0.1
 FEWEST_JUDGED = 50
 HELD_OUT = 0.2
@@ -75,8 +74,8 @@ class LowRank:
     def above(self, cut: float, most: int, without: Integers) -> Known:
         """The cells of at least a value but for some, at most so many, highest first, equal ones in their order."""
 
-        def values(start: int, stop: int) -> Floats:
-            return np.clip(self.mean + self.rows[start:stop] @ self.columns.T, 0.0, 1.0)
+        def values(part: slice) -> Floats:
+            return np.clip(self.mean + self.rows[part] @ self.columns.T, 0.0, 1.0)
 
         return _highest(values, (len(self.rows), len(self.columns)), without, most, cut)[0]
 
@@ -88,9 +87,9 @@ class Validation:
     Args:
         judged: Judged pairs in all.
         held: How many of them were held out for these figures; rank and ridge were chosen on others.
-        rank: Rank that was chosen; 0 where nothing was.
-        ridge: Ridge that was chosen.
-        rmse: Root mean square error on the held-out pairs.
+        rank: Of the completion.
+        ridge: Weight of the squares of its factors.
+        rmse: Root of the mean squared error of the held-out values.
         base_rmse: The same for the base rate: the mean of the judged pairs that were not held out.
         accuracy: Share of the held-out pairs on the right side of 0.5.
         base_accuracy: The same for the base rate.
@@ -124,39 +123,35 @@ def near_pairs(
     percentile: float | None = None,
     most: int,
 ) -> tuple[Known, int]:
-    """The cells of at most ``most`` pairs of similar question and passage, from rows of length 1.
+    """The cells of at most ``most`` pairs of similar question and passage.
 
     Args:
-        questions: A row a question.
-        passages: A row a passage.
+        questions: A row of length 1 a question.
+        passages: A row of length 1 a passage.
         without: Cells that are left out, such as that of a question and the passage it was written for.
         threshold: The least similarity, -1 to 1. Default None.
-        percentile: Only the pairs above this percentile of all, 0 to 100 (excluded). Default None.
+        percentile: Only the pairs above this percentile of all, 0 to below 100. Default None; with neither, all.
         most: 1 or more.
 
     Returns:
         Cells and cosine similarities, highest first, and how many the threshold or percentile admits.
 
     Raises:
-        InputError: When not just one of threshold and percentile is given, or a number is out of range.
+        InputError: When both threshold and percentile are given, or a number is out of range.
 
     Source: QB-RAG, arXiv:2407.18044, which judges pairs above a similarity threshold or percentile. The cap is ours.
     """
-    if (threshold is None) == (percentile is None):
+    if threshold is not None and percentile is not None:
         raise InputError("give either a threshold or a percentile of similarity, and not both")
-    if most < 1:
-        raise InputError(f"most must be 1 or more, but got {most}")
-    if threshold is not None and not -1 <= threshold <= 1:
-        raise InputError(f"a cosine similarity is from -1 to 1, but got the threshold {threshold}")
-    if percentile is not None and not 0 <= percentile < 100:
-        raise InputError(f"a percentile is from 0 to below 100, but got {percentile}")
-    shape = len(questions), len(passages)
-    floor, admitted = -1.0 if threshold is None else threshold, None
-    if percentile is not None:
-        admitted = round((math.prod(shape) - len(without)) * (1 - percentile / 100))
-        most = min(most, admitted)
-    found, eligible = _highest(lambda start, stop: questions[start:stop] @ passages.T, shape, without, most, floor)
-    return found, eligible if admitted is None else admitted
+    if most < 1 or not -1 <= (threshold or 0) <= 1 or not 0 <= (percentile or 0) < 100:
+        raise InputError(
+            "similar pairs need most of 1 or more and a threshold from -1 to 1 or a percentile from 0 to below 100, "
+            f"but got {most}, {threshold} and {percentile}"
+        )
+    shape, floor = (len(questions), len(passages)), -1.0 if threshold is None else threshold
+    above = round((math.prod(shape) - len(without)) * (1 - (percentile or 0) / 100))
+    found, reached = _highest(lambda part: questions[part] @ passages.T, shape, without, min(most, above), floor)
+    return found, above if threshold is None else reached
 
 
 def far_pairs(shape: Shape, without: Integers, count: int, seed: int) -> Integers:
@@ -174,23 +169,48 @@ def far_pairs(shape: Shape, without: Integers, count: int, seed: int) -> Integer
 
 
 def complete(known: Known, shape: Shape, *, rank: int, ridge: float, seed: int = 0) -> LowRank:
-    """The matrix of a rank (1 or more) that comes nearest to the known cells, with a ridge (above 0).
+    """The matrix of a rank that comes nearest to the known cells, with a ridge.
 
-    The ridge weighs the squares of both factors, for cells scaled to a variance of 1.
-
-    Raises:
-        InputError: When no cell is known, or rank or ridge is out of range.
+    Args:
+        known: At least one cell.
+        shape: Questions and passages.
+        rank: 1 or more.
+        ridge: Weight of the squares of both factors, for cells scaled to a variance of 1; above 0.
+        seed: Of the factors that it begins with. Default 0.
 
     Source: alternating least squares with a ridge (Hastie et al., arXiv:1410.2596), which for a rank that is large
     enough minimises the error plus ridge times the nuclear norm. Begun with large ridges, whose factors begin the next.
     """
-    if not len(known) or rank < 1 or not ridge > 0:
-        raise InputError(
-            f"completion needs a known cell, a rank of 1 or more and a ridge above 0, but got {len(known)}, {rank}, "
-            f"{ridge}"
-        )
-    *_, (_, found) = _along(known, shape, rank, (*(one for one in RIDGES if one > ridge), ridge), seed)
+    *_, found = _path(known, shape, rank, [*(one for one in RIDGES if one > ridge), ridge], seed)
     return found
+
+
+def _path(known: Known, shape: Shape, rank: int, ridges: Sequence[float], seed: int) -> Iterator[LowRank]:
+    """The completion for each ridge, largest first; the factors of one are where the next begins."""
+    from scipy.sparse import csr_array
+
+    mean, scale = float(known.values.mean()), float(known.values.std()) or 1.0
+    places = np.divmod(known.cells, shape[1])
+    cells = csr_array(((known.values - mean) / scale, places), shape=shape)
+    is_known = csr_array((np.ones(len(known)), places), shape=shape)
+    turned, known_turned = cells.T.tocsr(), is_known.T.tocsr()
+    first: Floats = np.random.default_rng(seed).normal(size=(shape[1], rank))
+    rows, columns = np.empty(0), first
+    for ridge in ridges:
+        columns = columns + REVIVAL * first  # a direction that a larger ridge put out can come back
+        for _ in range(ITERATIONS):
+            rows = _solved(cells, is_known, columns, ridge)
+            columns = _solved(turned, known_turned, rows, ridge)
+        yield LowRank(rows * scale, columns, mean)
+
+
+def _solved(cells: csr_array, known: csr_array, other: Floats, ridge: float) -> Floats:
+    """The factor of the rows that fits their known cells best, given that of the columns."""
+    rank = other.shape[1]
+    products = (other[:, :, None] * other[:, None, :]).reshape(len(other), -1)
+    grams = (known @ products).reshape(-1, rank, rank) + ridge * np.eye(rank)
+    solved = np.linalg.solve(grams, (cells @ other)[..., None])[..., 0]
+    return np.asarray(solved, dtype=np.float64)
 
 
 def completed(
@@ -203,112 +223,68 @@ def completed(
     of squared errors that it saves on the held-out pairs is not clearly above 0, or where it is more often wrong than
     the base rate among the ``far`` ones, which were drawn at random and stand for the pairs that nobody judged.
     """
+    from sklearn.metrics import roc_auc_score
+
     if len(judged) < FEWEST_JUDGED:
         few = f"{len(judged)} judged pairs are too few to choose and to validate a completion; {FEWEST_JUDGED} are"
         return None, Validation(len(judged), reason=f"{few} needed")
     order = np.random.default_rng(seed).permutation(len(judged))
     share = round(HELD_OUT * len(judged))
     test, choice, rest = judged[order[:share]], judged[order[share : 2 * share]], judged[order[2 * share :]]
-    errors = [
+    tried = [
         (float(((found.at(choice.cells) - choice.values) ** 2).mean()), rank, -ridge)
         for rank in RANKS
         if rank <= min(shape)
-        for ridge, found in _along(given + rest, shape, rank, RIDGES, seed)
+        for ridge, found in zip(RIDGES, _path(given + rest, shape, rank, RIDGES, seed), strict=True)
     ]
-    _, rank, minus = min(errors)  # of equal ones the smaller rank, the larger ridge
-    seen = judged[order[share:]]
-    made = complete(given + seen, shape, rank=rank, ridge=-minus, seed=seed)
-    worth = _validated(made.at(test.cells), test.values, float(seen.values.mean()), far[order[:share]])
-    worth = replace(worth, judged=len(judged), rank=rank, ridge=-minus)
-    return complete(given + judged, shape, rank=rank, ridge=-minus, seed=seed) if worth.used else None, worth
+    _, rank, minus = min(tried)  # of equal ones the smaller rank, the larger ridge
 
+    def made(known: Known) -> LowRank:
+        return complete(given + known, shape, rank=rank, ridge=-minus, seed=seed)
 
-def _validated(predicted: Floats, true: Floats, base: float, far: NDArray[np.bool_]) -> Validation:
-    from scipy.stats import mannwhitneyu
-
-    answers = true >= ANSWERED
-    right, base_right = (predicted >= ANSWERED) == answers, np.full(len(true), base >= ANSWERED) == answers
-    errors, base_errors = (predicted - true) ** 2, (base - true) ** 2
-    saved = base_errors - errors
+    seen, answers = judged[order[share:]], test.values >= ANSWERED
+    predicted, base = made(seen).at(test.cells), float(seen.values.mean())
+    right, base_right = (predicted >= ANSWERED) == answers, answers if base >= ANSWERED else ~answers
+    errors, base_errors = (predicted - test.values) ** 2, (base - test.values) ** 2
+    saved, distant = base_errors - errors, far[order[:share]]
     gain_low = float(saved.mean() - 1.96 * saved.std(ddof=1) / math.sqrt(len(saved)))
-    auc = math.nan
-    if 0 < answers.sum() < len(answers):
-        above = mannwhitneyu(predicted[answers], predicted[~answers]).statistic
-        auc = float(above) / float(answers.sum() * (~answers).sum())
     reason = ""
     if not gain_low > 0:
         reason = "it does not clearly beat the base rate on held-out judged pairs"
-    elif right[far].sum() < base_right[far].sum():
+    elif right[distant].sum() < base_right[distant].sum():
         reason = "among held-out pairs drawn at random it is more often wrong than the base rate"
-    return Validation(
-        judged=len(true),
-        held=len(true),
+    worth = Validation(
+        judged=len(judged),
+        held=len(test),
+        rank=rank,
+        ridge=-minus,
         rmse=math.sqrt(errors.mean()),
         base_rmse=math.sqrt(base_errors.mean()),
         accuracy=float(right.mean()),
         base_accuracy=float(base_right.mean()),
-        auc=auc,
+        auc=float(roc_auc_score(answers, predicted)) if 0 < answers.sum() < len(answers) else math.nan,
         gain_low=gain_low,
         used=not reason,
         reason=reason,
     )
+    return made(judged) if worth.used else None, worth
 
 
 def _highest(
-    values: Callable[[int, int], NDArray[np.floating[Any]]], shape: Shape, without: Integers, most: int, floor: float
+    values: Callable[[slice], NDArray[np.floating[Any]]], shape: Shape, without: Integers, most: int, floor: float
 ) -> tuple[Known, int]:
     """The highest cells of a matrix whose rows are made some at a time, and how many reach the floor."""
-    cells, found, reached = np.empty(0, dtype=np.int64), np.empty(0), 0
+    found, reached, least = Known(np.empty(0, dtype=np.int64), np.empty(0)), 0, floor
     without, width = np.sort(without), max(shape[1], 1)
     step = max(1, BLOCK_CELLS // width)
-    least = floor
     for start in range(0, shape[0], step):
-        stop = min(start + step, shape[0])
-        block = np.round(values(start, stop).ravel().astype(np.float64), PLACES)
-        first, last = np.searchsorted(without, [start * width, stop * width])
+        block = np.round(values(slice(start, start + step)).ravel().astype(np.float64), PLACES)
+        first, last = np.searchsorted(without, [start * width, start * width + len(block)])
         block[without[first:last] - start * width] = -np.inf
         reached += int((block >= floor).sum())
         high = np.flatnonzero(block >= least)
-        cells, found = np.concatenate([cells, start * width + high]), np.concatenate([found, block[high]])
-        order = np.lexsort((cells, -found))[:most]
-        cells, found = cells[order], found[order]
-        if 0 < most == len(order):
-            least = max(least, float(found[-1]))
-    return Known(cells, found), reached
-
-
-def _along(
-    known: Known, shape: Shape, rank: int, ridges: Sequence[float], seed: int
-) -> Iterator[tuple[float, LowRank]]:
-    """The completion for each ridge, largest first; the factors of one are where the next begins."""
-    from scipy.sparse import csr_array
-
-    mean, scale = float(known.values.mean()), float(known.values.std()) or 1.0
-    centred = (known.values - mean) / scale
-    place = np.divmod(known.cells, shape[1])
-    cells, is_known = csr_array((centred, place), shape=shape), csr_array((np.ones(len(known)), place), shape=shape)
-    turned, known_turned = cells.T.tocsr(), is_known.T.tocsr()
-    first: Floats = np.random.default_rng(seed).normal(size=(shape[1], rank))
-    columns = first
-    for ridge in ridges:
-        columns = columns + REVIVAL * first  # a direction that a larger ridge put out can come back
-        rows = _solved(cells, is_known, columns, ridge)
-        last = math.inf
-        for _ in range(ITERATIONS):
-            columns = _solved(turned, known_turned, rows, ridge)
-            rows = _solved(cells, is_known, columns, ridge)
-            left = centred - np.einsum("ij,ij->i", rows[place[0]], columns[place[1]])
-            loss = float(left @ left + ridge * ((rows**2).sum() + (columns**2).sum()))
-            if last - loss <= TOLERANCE * loss:
-                break
-            last = loss
-        yield ridge, LowRank(rows * scale, columns, mean)
-
-
-def _solved(cells: csr_array, known: csr_array, other: Floats, ridge: float) -> Floats:
-    """The factor of the rows that fits their known cells best, given that of the columns."""
-    rank = other.shape[1]
-    products = (other[:, :, None] * other[:, None, :]).reshape(len(other), -1)
-    grams = (known @ products).reshape(-1, rank, rank) + ridge * np.eye(rank)
-    solved = np.linalg.solve(grams, (cells @ other)[..., None])[..., 0]
-    return np.asarray(solved, dtype=np.float64)
+        found += Known(start * width + high, np.asarray(block[high], dtype=np.float64))
+        found = found[np.lexsort((found.cells, -found.values))[:most]]
+        if 0 < most == len(found):
+            least = max(least, float(found.values[-1]))
+    return found, reached

@@ -29,8 +29,15 @@ from querywright.files import json_digest
 from querywright.models.embedder import Progress
 from querywright.models.store import open_store
 from querywright.retrieval.chroma import ChromaRetriever
-from querywright.retrieval.collection import HeldPassages, collection_folder, content_hash, published_passages
-from querywright.retrieval.filters import matcher
+from querywright.retrieval.chroma_index import all_of, open_index
+from querywright.retrieval.collection import (
+    PASSAGES,
+    HeldPassages,
+    collection_folder,
+    content_hash,
+    hold_published,
+    read_passages,
+)
 from querywright.retrieval.generated_questions import COMPLETE, live_questions, published_questions
 from querywright.retrieval.types import Hit, Kind, check_queries
 from querywright.retrieval.words import TOKENISER, query_terms, terms
@@ -84,17 +91,22 @@ class BM25Retriever(HeldPassages):
     ) -> None:
         if not (math.isfinite(k1) and k1 >= 0 and 0 <= b <= 1):
             raise InputError(f"BM25 needs k1 of 0 or more and b from 0 to 1, but got {k1} and {b}")
-        passes = matcher(where)
-        if beside is None:
-            self.manifest, self._passages = published_passages(collection_folder(name, home), home)
-        else:
-            self.manifest, self._passages = beside.manifest, {passage.id: passage for passage in beside.passages()}
         self.name = name
         self.where = dict(where) if where else None
+        if beside is not None:
+            self.manifest, self._passages = beside.manifest, {passage.id: passage for passage in beside.passages()}
+            allowed = beside.allowed
+        else:
+            folder = collection_folder(name, home)
+            self.manifest, held = hold_published(folder, home)
+            with held:
+                self._passages = read_passages(folder / self.manifest.folder / PASSAGES, self.manifest)
+                filtering = all_of(where)
+                allowed = set(self._passages) if filtering is None else open_index(folder, self.manifest).ids(filtering)
         self.k1, self.b = float(k1), float(b)
         self._rows = list(self._passages.values())
         self._index = self._opened_index(home, progress)
-        self._mask = None if passes is None else np.array([passes(one.metadata) for one in self._rows], dtype=bool)
+        self._allowed = np.array([one.id in allowed for one in self._rows], dtype=bool)
 
     @property
     def count(self) -> int:
@@ -129,7 +141,7 @@ class BM25Retriever(HeldPassages):
 
     def _hits(self, query: str, k: int) -> list[Hit]:
         scores = self._index.scores(query_terms(query), len(self._rows))
-        rows = np.flatnonzero(scores > 0 if self._mask is None else (scores > 0) & self._mask)
+        rows = np.flatnonzero((scores > 0) & self._allowed)
         if len(rows) > k:  # all that reach the k-th score stay, so that ids decide among equal ones
             rows = rows[scores[rows] >= np.partition(scores[rows], -k)[-k]]
         best = rows[np.lexsort((rows, -scores[rows]))][:k]

@@ -9,9 +9,10 @@ import hashlib
 import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
-from querywright.data.types import Passage, Scalar
+from querywright.data.types import Passage
 from querywright.errors import InputError
 from querywright.retrieval.types import Hit, Kind, Retriever, Shared, check_queries
 
@@ -44,7 +45,8 @@ class CallableRetriever(Shared):
     def __init__(self, fn: Any, *, fingerprint: str | None = None) -> None:
         self._fn = fn
         self._call = _caller(fn)
-        self._name = _name(fn)
+        named = fn if hasattr(fn, "__qualname__") else type(fn)
+        self._name = f"{named.__module__}.{named.__qualname__}"
         self._fingerprint = fingerprint
 
     @property
@@ -72,14 +74,17 @@ class CallableRetriever(Shared):
         return [self._hits(self._call(query, k), k) for query in queries]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _again, (self._fn, self._fingerprint)
+        return partial(CallableRetriever, fingerprint=self._fingerprint), (self._fn,)
 
     def __repr__(self) -> str:
         return f"CallableRetriever({self._name})"
 
     def _hits(self, answer: Any, k: int) -> list[Hit]:
+        items = answer if isinstance(answer, list | tuple) else getattr(answer, "passages", answer)
+        if isinstance(items, str | bytes | Mapping) or not isinstance(items, Iterable):
+            raise InputError(f"{self._name} returned {type(answer).__name__}: {FORMS}")
         found: dict[str, tuple[Passage, float | None]] = {}
-        for item in self._items(answer):
+        for item in items:
             passage, score = self._read(item)
             found.setdefault(passage.id, (passage, score))
         best = list(found.values())[:k]
@@ -89,26 +94,22 @@ class CallableRetriever(Shared):
             for rank, (passage, score) in enumerate(best, start=1)
         ]
 
-    def _items(self, answer: Any) -> Iterable[Any]:
-        items = answer if isinstance(answer, list | tuple) else getattr(answer, "passages", answer)
-        if isinstance(items, str | bytes | Mapping) or not isinstance(items, Iterable):
-            raise InputError(f"{self._name} returned {type(answer).__name__}: {FORMS}")
-        return items
-
     def _read(self, item: Any) -> tuple[Passage, float | None]:
         score: Any = None
         if isinstance(item, tuple) and len(item) == 2:
-            item, score = item[0], item[1]
+            item, score = item
+        if hasattr(item, "node"):  # LlamaIndex's NodeWithScore
+            item, score = item.node, getattr(item, "score", None) if score is None else score
         if isinstance(item, Passage):
             return item, self._score(score)
-        if hasattr(item, "node"):  # LlamaIndex's NodeWithScore
-            score = getattr(item, "score", None) if score is None else score
-            item = getattr(item, "node", None)
-        fields = _fields(item)
-        if fields is None or not isinstance(fields["text"], str) or not fields["text"].strip():
+        text, id, title, metadata, own_score = _fields(item)
+        if not isinstance(text, str) or not text.strip():
             raise InputError(f"{self._name} returned an item of type {type(item).__name__} without a text: {FORMS}")
-        score = fields.get("score") if score is None else score
-        return _passage(fields), self._score(score)
+        if id is None or id == "":
+            id = f"text:{hashlib.sha256(text.encode('utf-8', 'replace')).hexdigest()[:16]}"
+        pairs = metadata.items() if isinstance(metadata, Mapping) else ()
+        kept = {str(key): value for key, value in pairs if isinstance(value, str | int | float)}
+        return Passage(str(id), text, str(title or ""), kept), self._score(own_score if score is None else score)
 
     def _score(self, score: Any) -> float | None:
         if score is None:
@@ -137,7 +138,7 @@ def as_retriever(obj: Any) -> Retriever:
 
 
 def _caller(fn: Any) -> Callable[[str, int], Any]:
-    """How a retriever of this form is asked."""
+    """How a retriever is asked: ``k`` by its name, by its place, or not at all, as its form or signature says."""
     if inspect.isclass(fn):
         raise InputError(f"{fn.__name__} is a class; give an instance of it")
     if callable(getattr(fn, "invoke", None)):
@@ -150,58 +151,28 @@ def _caller(fn: Any) -> Callable[[str, int], Any]:
             f"{type(fn).__name__} is no retriever: give a function (query, k) -> list of passages, or an "
             "object with search and fingerprint, invoke, retrieve or forward"
         )
-    return _with_k(fn)
-
-
-def _with_k(fn: Any) -> Callable[[str, int], Any]:
-    """Passes ``k`` by its name, by its place, or not at all, as the function's signature says."""
     try:
         parameters = inspect.signature(getattr(fn, "forward", fn)).parameters
     except (TypeError, ValueError):
         return lambda query, k: fn(query, k)
     if "k" in parameters:
         return lambda query, k: fn(query, k=k)
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    required = [one for one in parameters.values() if one.kind in kinds and one.default is inspect.Parameter.empty]
-    if len(required) >= 2 or any(one.kind is inspect.Parameter.VAR_POSITIONAL for one in parameters.values()):
+    placed = [one for one in parameters.values() if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+    several = any(one.kind is one.VAR_POSITIONAL for one in parameters.values())
+    if several or sum(one.default is one.empty for one in placed) >= 2:
         return lambda query, k: fn(query, k)
     return lambda query, k: fn(query)
 
 
-def _name(fn: Any) -> str:
-    named = fn if hasattr(fn, "__qualname__") else type(fn)
-    return f"{named.__module__}.{named.__qualname__}"
-
-
-def _fields(item: Any) -> dict[str, Any] | None:
-    """Text, id, title, metadata and score of an item, or None when it has no text."""
+def _fields(item: Any) -> tuple[Any, ...]:
+    """Text, id, title, metadata and score of an item; None for what it does not have."""
     if isinstance(item, str):
-        return {"text": item}
-    if isinstance(item, Mapping):
-        text = next((item[key] for key in TEXT_KEYS if key in item), None)
-        id = next((item[key] for key in ID_KEYS if item.get(key) is not None), None)
-        return None if text is None else {**item, "text": text, "id": id}
+        return item, None, None, None, None
+
+    def first(*names: str) -> Any:
+        values = (item.get(name) if isinstance(item, Mapping) else getattr(item, name, None) for name in names)
+        return next((value for value in values if value is not None and not callable(value)), None)
+
     content = getattr(item, "get_content", None)
-    text = content() if callable(content) else next((_get(item, key) for key in TEXT_KEYS if _get(item, key)), None)
-    id = next((_get(item, key) for key in ID_KEYS if _get(item, key) is not None), None)
-    return None if text is None else {"text": text, "id": id, "metadata": _get(item, "metadata")}
-
-
-def _get(item: Any, name: str) -> Any:
-    value = getattr(item, name, None)
-    return None if callable(value) else value
-
-
-def _passage(fields: Mapping[str, Any]) -> Passage:
-    metadata = fields.get("metadata")
-    kept: dict[str, Scalar] = {}
-    if isinstance(metadata, Mapping):
-        kept = {str(key): value for key, value in metadata.items() if isinstance(value, str | int | float)}
-    text, id = fields["text"], fields.get("id")
-    if id is None or id == "":
-        id = f"text:{hashlib.sha256(text.encode('utf-8', 'replace')).hexdigest()[:16]}"
-    return Passage(str(id), text, str(fields.get("title") or ""), kept)
-
-
-def _again(fn: Any, fingerprint: str | None) -> CallableRetriever:
-    return CallableRetriever(fn, fingerprint=fingerprint)
+    text = content() if callable(content) else first(*TEXT_KEYS)
+    return text, first(*ID_KEYS), first("title"), first("metadata"), first("score")

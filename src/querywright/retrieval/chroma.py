@@ -18,7 +18,7 @@ from querywright.errors import CollectionError, InputError
 from querywright.files import json_digest
 from querywright.models.embedder import Progress, TextEmbedder, Vectors, embedder_of, resolve_embedder, with_store
 from querywright.models.store import open_store
-from querywright.retrieval.chroma_index import ChromaIndex, chroma_errors, open_index
+from querywright.retrieval.chroma_index import all_of, check_process, nearest, open_index
 from querywright.retrieval.collection import (
     PASSAGES,
     Generation,
@@ -35,8 +35,6 @@ from querywright.retrieval.types import Hit, Kind, Shared, check_queries
 
 PAGE = 1000
 """Passages of a user's own collection that are read at a time."""
-
-_READ = ("ids", "documents", "metadatas")
 
 
 class _Dense:
@@ -144,14 +142,14 @@ class ChromaRetriever(_Dense, HeldPassages):
         where: Mapping[str, Any] | None = None,
     ) -> None:
         self.name = name
-        self.where = _all_of(where)
+        self.where = all_of(where)
         folder = collection_folder(name, home)
         self.manifest, held = hold_published(folder, home)
         with held:
             self.embedder = embedder or _own_embedder(self.manifest, home)
             check_embedder(self.manifest, self.embedder)
             self.dimension = self.manifest.dimension
-            self._index: ChromaIndex = open_index(folder, self.manifest)
+            self._index = open_index(folder, self.manifest)
             self._passages = read_passages(folder / self.manifest.folder / PASSAGES, self.manifest)
             self._index.check(self._passages, with_store(self.embedder, home), CHECKED_AT_OPENING)
             weakref.finalize(self, held.pop_all().close)
@@ -193,6 +191,11 @@ class ChromaRetriever(_Dense, HeldPassages):
         return self.manifest.count
 
     @property
+    def allowed(self) -> set[str]:
+        """Ids of the passages that ``where`` admits."""
+        return set(self._passages) if self.where is None else self._index.ids(self.where)
+
+    @property
     def fingerprint(self) -> str:
         """SHA-256 over embedder, collection, count, content and filter."""
         return json_digest([self.manifest.embedder, self.name, self.count, self.manifest.content_hash, self.where])
@@ -201,7 +204,7 @@ class ChromaRetriever(_Dense, HeldPassages):
         return f"ChromaRetriever({self.name!r}, embedder={self.embedder.id!r}, count={self.count})"
 
     def _embedded(self, texts: Sequence[str]) -> Vectors:
-        self._index.check_process()
+        check_process()
         return self.embedder.encode(texts)
 
     def _nearest(self, rows: Vectors, k: int) -> list[list[tuple[Passage, float]]]:
@@ -252,7 +255,7 @@ class ForeignChromaRetriever(_Dense, Shared):
             )
         self.name = str(collection.name)
         self.embedder = embedder
-        self.where = _all_of(where)
+        self.where = all_of(where)
         self.is_known = fingerprint is not None
         self._given = fingerprint
         self._collection = collection
@@ -293,37 +296,22 @@ class ForeignChromaRetriever(_Dense, Shared):
         return f"ChromaRetriever(<chromadb collection {self.name!r}>)"
 
     def _read(self, **asked: Any) -> dict[str, Passage]:
-        page = self._collection.get(include=list(_READ[1:]), **asked)
-        return {id: _passage(id, *rest) for id, *rest in zip(*map(page.get, _READ), strict=True)}
+        page = self._collection.get(include=["documents", "metadatas"], **asked)
+        rows = zip(page["ids"], page["documents"], page["metadatas"], strict=True)
+        return {id: _passage(id, text, metadata) for id, text, metadata in rows}
 
     def _embedded(self, texts: Sequence[str]) -> Vectors:
         if self.embedder is not None:
             return self.embedder.encode(texts)
-        with chroma_errors(None, self.name):  # Chroma has no public name for it
-            return np.asarray(self._collection._embed(list(texts), is_query=True), dtype=np.float32)
+        # Chroma has no public name for it.
+        return np.asarray(self._collection._embed(list(texts), is_query=True), dtype=np.float32)
 
     def _nearest(self, rows: Vectors, k: int) -> list[list[tuple[Passage, float]]]:
-        names = (*_READ, "distances")
-        with chroma_errors(self.where, self.name):
-            answer = self._collection.query(
-                query_embeddings=rows, n_results=k, where=self.where, include=list(names[1:])
-            )
+        found = nearest(self._collection, self.name, rows, k, self.where, "documents", "metadatas")
         scale = 0.5 if self._space == "l2" else 1.0
-        lists = [list(zip(*lists, strict=True)) for lists in zip(*map(answer.get, names), strict=True)]
         return [
-            [
-                (_passage(id, text, metadata), 1.0 - scale * float(distance))
-                for id, text, metadata, distance in sorted(found, key=lambda one: (one[3], one[0]))
-            ]
-            for found in lists
+            [(_passage(id, *read), 1.0 - scale * float(distance)) for distance, id, *read in hits] for hits in found
         ]
-
-
-def _all_of(where: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """A filter in Chroma's form: one key, or ``$and`` over several."""
-    if not where:
-        return None
-    return {"$and": [{key: value} for key, value in where.items()]} if len(where) > 1 else dict(where)
 
 
 def _own_embedder(manifest: Generation, home: Path | None) -> TextEmbedder:

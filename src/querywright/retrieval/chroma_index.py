@@ -1,20 +1,16 @@
 """One directory of Chroma: written once, then only read.
 
-It stores ids, vectors and metadata, never texts and no embedding function; we hand it our own vectors, and Chroma's
-distance becomes a similarity here.
+It stores ids, vectors and metadata, never texts and no embedding function; we hand it our own vectors.
 """
 
 from __future__ import annotations
 
 import os
-import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from querywright.data.types import Passage
 from querywright.errors import CollectionError, InputError
@@ -35,16 +31,30 @@ OPENING_SECONDS = 60.0
 QUERIES = 500
 """Passages that are searched for at a time when an index is checked."""
 
+_opened_in = 0  # the process that opened Chroma
+
 
 def _client(path: Path) -> Any:
     """A client of a directory. One that failed to open stays unusable in this process: never reuse a path."""
+    global _opened_in
     import chromadb
     from chromadb.config import Settings
 
+    check_process()
+    _opened_in = os.getpid()
     settings = Settings(
         anonymized_telemetry=False, allow_reset=False, chroma_api_impl="chromadb.api.rust.RustBindingsAPI"
     )
     return chromadb.PersistentClient(str(path), settings=settings)
+
+
+def check_process() -> None:
+    """Raise ``CollectionError`` in a process that was forked from one that has opened an index."""
+    if _opened_in not in (0, os.getpid()):
+        raise CollectionError(
+            "a collection was opened before this process was forked, and Chroma hangs there; start workers with "
+            "multiprocessing's 'spawn' method"
+        )
 
 
 def write_index(
@@ -105,7 +115,6 @@ class ChromaIndex:
         from chromadb.errors import ChromaError
 
         self.name = name
-        self._pid = os.getpid()
         slow = CollectionError(f"another process has been opening {path.name} for a minute; end it first")
         try:
             with locked(path / "opening.lock", slow, seconds=OPENING_SECONDS):
@@ -119,12 +128,9 @@ class ChromaIndex:
             raise CollectionError(
                 f"the index of the collection {name!r} cannot be opened ({error}); {_remedy(name)}"
             ) from error
-        self._close = weakref.finalize(self, _close_here, client, self._pid)
-        self._close.atexit = False
-
-    def close(self) -> None:
+        self.close = weakref.finalize(self, _close, client, os.getpid())
         """Gives Chroma's files back; the index cannot be used afterwards."""
-        self._close()
+        self.close.atexit = False
 
     def query(self, vectors: Vectors, k: int, where: Mapping[str, Any] | None = None) -> list[list[tuple[str, float]]]:
         """The nearest ids and their cosine similarities, best first, equal ones by id; one list a row.
@@ -133,39 +139,32 @@ class ChromaIndex:
             InputError: When Chroma does not understand ``where``.
             CollectionError: In a forked process, or when the index cannot be read.
         """
-        self.check_process()
-        with chroma_errors(where, self.name):
-            answer = self._table.query(
-                query_embeddings=np.ascontiguousarray(vectors, dtype=np.float32),
-                n_results=k,
-                where=dict(where) if where else None,
-                include=["distances"],
-            )
-        return [
-            [(id, max(-1.0, min(1.0, 1.0 - distance))) for distance, id in sorted(zip(distances, ids, strict=True))]
-            for ids, distances in zip(answer["ids"], answer["distances"], strict=True)
-        ]
+        check_process()
+        found = nearest(self._table, self.name, vectors, k, where)
+        return [[(id, max(-1.0, min(1.0, 1.0 - distance))) for distance, id in hits] for hits in found]
 
-    def check_process(self) -> None:
-        """Raise ``CollectionError`` in a process that was forked from the one that opened the index."""
-        if os.getpid() != self._pid:
-            raise CollectionError(
-                f"the collection {self.name!r} was opened before this process was forked, and Chroma hangs "
-                "there; start workers with multiprocessing's 'spawn' method"
-            )
+    def ids(self, where: Mapping[str, Any]) -> set[str]:
+        """The ids that a filter admits.
+
+        Raises:
+            InputError: When Chroma does not understand it.
+            CollectionError: In a forked process, or when the index cannot be read.
+        """
+        check_process()
+        with _chroma_errors(where, self.name):
+            return set(self._table.get(where=dict(where), include=[])["ids"])
 
     def check(self, passages: Mapping[str, Passage], embedder: TextEmbedder, most: int) -> None:
-        """Looks at count and settings, and searches for at most ``most`` passages by their own vectors.
+        """Looks at count and space, and searches for at most ``most`` passages by their own vectors.
 
         Passages with the same vector may stand for each other.
 
         Raises:
             CollectionError: When something does not fit.
         """
-        self.check_process()
-        with chroma_errors(None, self.name):
-            count, settings = int(self._table.count()), dict(self._table.configuration_json)
-        space = (settings.get("hnsw") or {}).get("space")
+        check_process()
+        with _chroma_errors(None, self.name):
+            count, space = int(self._table.count()), (self._table.configuration_json.get("hnsw") or {}).get("space")
         if count != len(passages) or space != SPACE:
             raise CollectionError(
                 f"the index of the collection {self.name!r} is not the one that was published (it holds {count} "
@@ -189,12 +188,8 @@ class ChromaIndex:
                     )
 
 
-_open: weakref.WeakValueDictionary[Path, ChromaIndex] = weakref.WeakValueDictionary()
-_open_lock = threading.Lock()
-
-
 def open_index(folder: Path, manifest: Generation) -> ChromaIndex:
-    """The index of a published generation: opened, or the one that this process has open.
+    """The index of a published generation.
 
     Raises:
         CollectionError: When it cannot be opened, or one of its files is missing or has other bytes.
@@ -207,15 +202,33 @@ def open_index(folder: Path, manifest: Generation) -> ChromaIndex:
             f"the index of the collection {manifest.name!r} is damaged or missing "
             f"({', '.join(wrong) or 'chroma.sqlite3'}); {_remedy(manifest.name)}"
         )
-    with _open_lock:
-        index = _open.get(place)
-        if index is None:
-            index = _open[place] = ChromaIndex(place / FOLDER, manifest.name)
-        return index
+    return ChromaIndex(place / FOLDER, manifest.name)
+
+
+def nearest(
+    table: Any, name: str, vectors: Vectors, k: int, where: Mapping[str, Any] | None, *include: str
+) -> list[list[tuple[Any, ...]]]:
+    """Of each row the nearest of one of Chroma's collections: distance, id and what else is named; equal ones by id.
+
+    Raises:
+        InputError: When Chroma does not understand ``where``.
+        CollectionError: When it cannot be read.
+    """
+    with _chroma_errors(where, name):
+        answer = table.query(query_embeddings=vectors, n_results=k, where=where, include=["distances", *include])
+    columns = (answer[column] for column in ("distances", "ids", *include))
+    return [sorted(zip(*lists, strict=True), key=lambda one: one[:2]) for lists in zip(*columns, strict=True)]
+
+
+def all_of(where: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """A filter in Chroma's form: one key, or ``$and`` over several."""
+    if not where:
+        return None
+    return {"$and": [{key: value} for key, value in where.items()]} if len(where) > 1 else dict(where)
 
 
 @contextmanager
-def chroma_errors(where: Mapping[str, Any] | None, name: str) -> Iterator[None]:
+def _chroma_errors(where: Mapping[str, Any] | None, name: str) -> Iterator[None]:
     """Turns Chroma's errors into ours: ``InputError`` for what was asked, ``CollectionError`` for the index."""
     from chromadb.errors import ChromaError, InvalidArgumentError
 
@@ -233,7 +246,7 @@ def _remedy(name: str) -> str:
     return f"run {index_command(name)}: its passages and vectors are kept, nothing is embedded again"
 
 
-def _close_here(client: Any, pid: int) -> None:
+def _close(client: Any, pid: int) -> None:
     """Closes a client in the process that opened it; a forked copy of it would hang."""
     if os.getpid() == pid:
         client.close()

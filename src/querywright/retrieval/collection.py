@@ -29,6 +29,8 @@ MANIFEST = "manifest.json"
 PASSAGES = "passages.jsonl"
 QUESTIONS_SUFFIX = "-questions"
 """Ends the name of a collection of written questions, and of no other."""
+OF_QUESTIONS = frozenset({"passage", "digest", "label"})
+"""Keys of a question's metadata: the passage that it was written for."""
 LONGEST_NAME = 63
 NAME_PATTERN = re.compile(rf"[a-z0-9][a-z0-9_-]{{0,{LONGEST_NAME - 1}}}")
 REOPENINGS = 5

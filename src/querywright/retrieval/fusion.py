@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from operator import itemgetter
 from typing import Any
 
@@ -50,14 +50,13 @@ def rrf(
 
     Source: Cormack, Clarke and Buettcher, SIGIR 2009, DOI 10.1145/1571941.1572114; the weights are ours.
     """
-    used = _checked_weights(weights, len(lists))
+    used = [1.0] * len(lists) if weights is None else list(weights)
+    if len(used) != len(lists) or not all(math.isfinite(weight) and weight >= 0 for weight in used):
+        raise InputError(f"rrf needs {len(lists)} finite weights of 0 or more, one a list, but got {used}")
     if rank_base not in (0, 1) or not math.isfinite(k) or k < 0 or k + rank_base <= 0:
         raise InputError(f"rrf needs k of 0 or more and rank_base 0 or 1 with k + rank_base > 0, got {k}, {rank_base}")
 
     def score(entry: _Entry) -> float:
-        if len(entry.places) == 1:
-            ((index, position, _),) = entry.places
-            return used[index] / (k + position + rank_base)
         # fsum: the same summands give the same score in whatever order the lists came.
         return math.fsum(used[index] / (k + position + rank_base) for index, position, _ in entry.places)
 
@@ -85,8 +84,7 @@ def interleave(lists: HitLists, *, limit: int | None = None) -> list[Hit]:
 
     Source: HCQR, arXiv 2603.19008, leaves the order open; ours gives each query its share of a small budget.
     """
-    rounds = zip_longest(*lists)
-    return _first_seen([hit for one_round in rounds for hit in one_round if hit is not None], limit)
+    return _first_seen((hit for hits in zip_longest(*lists) for hit in hits if hit is not None), limit)
 
 
 def union(lists: HitLists, *, limit: int | None = None) -> list[Hit]:
@@ -96,7 +94,7 @@ def union(lists: HitLists, *, limit: int | None = None) -> list[Hit]:
         lists: One ranked list a query, best first.
         limit: At most so many hits, 1 or more. Default all.
     """
-    return _first_seen([hit for hits in lists for hit in hits], limit)
+    return _first_seen(chain.from_iterable(lists), limit)
 
 
 def shares(lists: HitLists, *, limit: int | None = None) -> list[Hit]:
@@ -115,16 +113,15 @@ def shares(lists: HitLists, *, limit: int | None = None) -> list[Hit]:
     quotas = [most // len(lists) + (index < most % len(lists)) for index in range(len(lists))]
     seen = _Seen()
     entries = [[seen.entry(hit.passage) for hit in hits] for hits in lists]
-    chosen: list[dict[int, Hit]] = [{} for _ in lists]
+    chosen: list[dict[int, tuple[Passage, float]]] = [{} for _ in lists]
     taken: set[int] = set()
     for room in (quotas, [most] * len(lists)):  # its own share first, then what the others left over
-        for index, hits in enumerate(lists):
-            for position, (entry, hit) in enumerate(zip(entries[index], hits, strict=True)):
-                if len(chosen[index]) < room[index] and len(taken) < most and id(entry) not in taken:
+        for mine, own, hits, allowed in zip(chosen, entries, lists, room, strict=True):
+            for position, (entry, hit) in enumerate(zip(own, hits, strict=True)):
+                if len(mine) < allowed and len(taken) < most and id(entry) not in taken:
                     taken.add(id(entry))
-                    chosen[index][position] = Hit(entry.passage, hit.score, hit.rank)
-    picked = [mine[position] for mine in chosen for position in sorted(mine)]
-    return _ranked_in_order([(hit.passage, hit.score) for hit in picked], limit)
+                    mine[position] = entry.passage, hit.score
+    return _hits([mine[position] for mine in chosen for position in sorted(mine)], limit)
 
 
 FUSIONS: dict[str, Callable[..., list[Hit]]] = {
@@ -194,43 +191,31 @@ def _reading(title: str, text: str) -> bytes:
 
 
 def _entries(lists: HitLists) -> list[_Entry]:
-    seen = _Seen()
-    found: list[_Entry] = []
+    """The passages of the lists, each once, in the order in which they were seen."""
+    seen, found = _Seen(), dict[int, _Entry]()
     for index, hits in enumerate(lists):
         for position, hit in enumerate(hits):
             entry = seen.entry(hit.passage)
-            places = entry.places
-            if not places:
-                found.append(entry)
-            elif places[-1][0] == index:
-                continue
-            places.append((index, position, hit.score))
-    return found
+            found[id(entry)] = entry
+            if not entry.places or entry.places[-1][0] != index:
+                entry.places.append((index, position, hit.score))
+    return list(found.values())
 
 
-def _first_seen(hits: Sequence[Hit], limit: int | None) -> list[Hit]:
-    return _ranked_in_order([(entry.passage, entry.places[0][2]) for entry in _entries([hits])], limit)
+def _first_seen(hits: Iterable[Hit], limit: int | None) -> list[Hit]:
+    return _hits([(entry.passage, entry.places[0][2]) for entry in _entries([list(hits)])], limit)
 
 
 def _ranked(entries: Sequence[_Entry], score: Callable[[_Entry], float], limit: int | None) -> list[Hit]:
     def order(entry: _Entry) -> tuple[float, int, int, str]:
-        places = entry.places
-        best = places[0][1] if len(places) == 1 else min(position for _, position, _ in places)
-        return -score(entry), best, places[0][0], entry.passage.id
+        best = min(position for _, position, _ in entry.places)
+        return -score(entry), best, entry.places[0][0], entry.passage.id
 
-    keyed = sorted(((order(entry), entry) for entry in entries), key=itemgetter(0))
-    return _ranked_in_order([(entry.passage, -key[0]) for key, entry in keyed[:limit]], limit)
+    keyed = sorted(((order(entry), entry.passage) for entry in entries), key=itemgetter(0))
+    return _hits([(passage, -key[0]) for key, passage in keyed], limit)
 
 
-def _ranked_in_order(pairs: Sequence[tuple[Passage, float]], limit: int | None) -> list[Hit]:
+def _hits(pairs: Sequence[tuple[Passage, float]], limit: int | None) -> list[Hit]:
     if limit is not None and limit < 1:
         raise InputError(f"limit must be 1 or more, but got {limit}")
     return [Hit(passage, score, rank) for rank, (passage, score) in enumerate(pairs[:limit], start=1)]
-
-
-def _checked_weights(weights: Sequence[float] | None, count: int) -> list[float]:
-    if weights is None:
-        return [1.0] * count
-    if len(weights) != count or not all(math.isfinite(weight) and weight >= 0 for weight in weights):
-        raise InputError(f"rrf needs {count} finite weights of 0 or more, one a list, but got {list(weights)}")
-    return list(weights)

@@ -31,6 +31,7 @@ from querywright.retrieval.collection import (
     MANIFEST,
     QUESTIONS_SUFFIX,
     collection_folder,
+    index_command,
     published_passages,
 )
 from querywright.retrieval.index import IndexReport, build_collection
@@ -162,7 +163,7 @@ def questions_name(collection: str) -> str:
 
 def build_command(name: str) -> str:
     """The command that writes the questions of a collection, for messages."""
-    return f"querywright questions build {name}"
+    return index_command(questions_name(name))
 
 
 def fill_command(name: str) -> str:
@@ -184,25 +185,6 @@ def questions_folder(collection: str, home: Path | None = None) -> Path:
             f"most {longest}, since these are kept as NAME{QUESTIONS_SUFFIX}. Index its passages under a shorter name"
         )
     return collection_folder(questions_name(collection), home)
-
-
-def check_indexed_name(name: str) -> None:
-    """Raise ``InputError`` when passages of one's own cannot be indexed under a name, since it is that of questions."""
-    if name.endswith(QUESTIONS_SUFFIX):
-        raise InputError(
-            f"a name that ends in {QUESTIONS_SUFFIX} is that of the questions written for a collection, but got "
-            f"{name!r}; give the collection another name"
-        )
-
-
-def check_unclaimed(folder: Path) -> None:
-    """Raise ``CollectionError`` when a collection that is not of questions lies where these would be published."""
-    if (folder / MANIFEST).exists() and not (folder / RECORDS).exists():
-        raise CollectionError(
-            f"the collection {folder.name!r} is in the way: it has no {RECORDS}, so it was not made of written "
-            "questions, which would replace it. Index its passages under another name if you need them, and remove "
-            f"the folder collections/{folder.name} of the working folder"
-        )
 
 
 def read_records(folder: Path) -> dict[str, PassageRecord]:
@@ -244,11 +226,8 @@ def publish_questions(
     """Makes records the questions of a collection, the file and the index that is searched, and no others.
 
     Raises:
-        CollectionError: When not one question is kept, another process builds the index, or a collection that is not
-            of questions has their name.
+        CollectionError: When not one question is kept, or another process builds the index.
     """
-    folder = questions_folder(collection, home)
-    check_unclaimed(folder)
     ordered = sorted(records, key=lambda record: record.passage)
     kept = [question for record in ordered for question in record.passages()]
     if not kept:
@@ -257,7 +236,7 @@ def publish_questions(
             f"of {written} questions written for {len(ordered)} passages of {collection!r} none is kept; nothing was "
             "published. Write more a passage, or name a better LM to write or to judge"
         )
-    write_records(folder, ordered)
+    write_records(questions_folder(collection, home), ordered)
     return build_collection(
         questions_name(collection), kept, embedder=embedder, home=home, prune=True, progress=progress
     )
@@ -300,12 +279,7 @@ def stored_answers(
     pairs = read_pairs(folder)
     digests = {id: passages[id].text_digest() for id in {pair.passage for pair in pairs} & passages.keys()}
     held = [pair for pair in pairs if pair.question in questions and digests.get(pair.passage) == pair.digest]
-    if len(held) < len(pairs):
-        _logger.warning(
-            "%d of %d stored answers to questions of the collection %r are of passages or questions that are gone or "
-            "were changed since; look again: %s",
-            len(pairs) - len(held), len(pairs), name, fill_command(name),
-        )  # fmt: skip
+    _warn_of_stale(name, "stored answers to questions", len(pairs), len(held), f"look again: {fill_command(name)}")
     answers: defaultdict[str, list[str]] = defaultdict(list)
     for pair in sorted(held, key=lambda pair: (-pair.value, pair.passage)):
         if pair.value >= AT_LEAST:
@@ -319,10 +293,7 @@ def open_questions(name: str, embedder: TextEmbedder, home: Path | None) -> Chro
     Raises:
         CollectionError: There are none, they are damaged, or they were built with another embedder.
     """
-    _check_published(name, home)
-    opened = ChromaRetriever(questions_name(name), embedder=embedder, home=home)
-    _check_questions(name, opened.passages())
-    return opened
+    return ChromaRetriever(_published(name, home).name, embedder=embedder, home=home)
 
 
 def published_questions(name: str, home: Path | None) -> list[Passage]:
@@ -331,10 +302,14 @@ def published_questions(name: str, home: Path | None) -> list[Passage]:
     Raises:
         CollectionError: There are none, or they are damaged.
     """
-    _check_published(name, home)
-    questions = list(published_passages(questions_folder(name, home), home)[1].values())
-    _check_questions(name, questions)
-    return questions
+    return list(published_passages(_published(name, home), home)[1].values())
+
+
+def _published(name: str, home: Path | None) -> Path:
+    folder = questions_folder(name, home)
+    if not (folder / MANIFEST).exists():
+        raise CollectionError(f"there are no questions for the collection {name!r}; write some: {build_command(name)}")
+    return folder
 
 
 def fresh(questions: Iterable[Passage], passages: Mapping[str, Passage]) -> list[Passage]:
@@ -346,25 +321,13 @@ def fresh(questions: Iterable[Passage], passages: Mapping[str, Passage]) -> list
 def live_questions(name: str, questions: Collection[Passage], passages: Mapping[str, Passage]) -> list[Passage]:
     """The fresh ones of a collection's published questions; a warning says how many are not."""
     live = fresh(questions, passages)
-    if len(live) < len(questions):
-        _logger.warning(
-            "%d of %d questions of the collection %r are of passages that are gone or were changed since, and are left "
-            "out; replace them: %s",
-            len(questions) - len(live), len(questions), name, build_command(name),
-        )  # fmt: skip
+    _warn_of_stale(name, "questions", len(questions), len(live), f"replace them: {build_command(name)}")
     return live
 
 
-def _check_published(name: str, home: Path | None) -> None:
-    if not (questions_folder(name, home) / MANIFEST).exists():
-        raise CollectionError(f"there are no questions for the collection {name!r}; write some: {build_command(name)}")
-
-
-def _check_questions(name: str, questions: Iterable[Passage]) -> None:
-    """Whether they are questions about passages, and no passages of somebody's own."""
-    for question in questions:
-        if not {"passage", "digest", "label"} <= question.metadata.keys():
-            raise CollectionError(
-                f"the collection {questions_name(name)!r} holds no questions about passages ({question.id!r} names "
-                f"none); give it another name, then run {build_command(name)}"
-            )
+def _warn_of_stale(name: str, what: str, every: int, live: int, remedy: str) -> None:
+    if live < every:
+        _logger.warning(
+            "%d of %d %s of the collection %r are of passages that are gone or were changed since, and left out; %s",
+            every - live, every, what, name, remedy,
+        )  # fmt: skip

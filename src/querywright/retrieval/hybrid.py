@@ -74,11 +74,7 @@ class HybridRetriever(Shared):
 
     @property
     def count(self) -> int:
-        """Passages in the collection of the first retriever that can tell.
-
-        Raises:
-            InputError: When none can.
-        """
+        """Passages in the collection of the first retriever that can tell."""
         return int(self._first("count").count)
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
@@ -103,20 +99,12 @@ class HybridRetriever(Shared):
         return [rrf(lists, weights=weights, k=self.rrf_k, limit=k) for lists in zip(*found, strict=True)]
 
     def passages(self) -> Iterator[Passage]:
-        """All passages of the first retriever that can list them.
-
-        Raises:
-            InputError: When none can.
-        """
+        """All passages of the first retriever that can list them."""
         passages: Iterator[Passage] = self._first("passages").passages()
         return passages
 
     def get(self, ids: Sequence[str]) -> list[Passage]:
-        """The passages of some ids, in their order, from the first retriever that can give passages by id.
-
-        Raises:
-            InputError: When none can, or an id is unknown to it.
-        """
+        """The passages of some ids, in their order, from the first retriever that can give passages by id."""
         passages: list[Passage] = self._first("get").get(ids)
         return passages
 
@@ -127,7 +115,7 @@ class HybridRetriever(Shared):
         return f"HybridRetriever({list(self.retrievers)!r}, weights={list(self.weights)!r})"
 
     def _first(self, name: str) -> Any:
-        """The first retriever that has an attribute."""
+        """The first retriever that has an attribute; ``InputError`` where none has."""
         for one in self.retrievers:
             if hasattr(one, name):
                 return one

@@ -19,14 +19,16 @@ from pathlib import Path
 from typing import Any
 
 from querywright.data.types import Passage
-from querywright.errors import CollectionError, DataError
+from querywright.errors import CollectionError, DataError, InputError
 from querywright.files import sync
 from querywright.home import home as working_folder
 from querywright.models.embedder import CHUNK, Embedder, Progress, TextEmbedder, with_store
 from querywright.retrieval.chroma_index import FOLDER, ChromaIndex, open_index, write_index
 from querywright.retrieval.collection import (
     MANIFEST,
+    OF_QUESTIONS,
     PASSAGES,
+    QUESTIONS_SUFFIX,
     Generation,
     building,
     collection_folder,
@@ -101,11 +103,17 @@ def build_collection(
     Raises:
         DataError: When a passage cannot be stored or one id has two contents; all problems at once, before
             anything is done.
+        InputError: When the name has another form, or is that of the questions of a collection.
         CollectionError: When another process builds it, or what is published is damaged and passages that are
             not named here would be lost.
     """
     begin = time.monotonic()
     given = checked_passages(passages)
+    if name.endswith(QUESTIONS_SUFFIX) and not all(one.metadata.keys() >= OF_QUESTIONS for one in given.values()):
+        raise InputError(
+            f"a name that ends in {QUESTIONS_SUFFIX} is that of the questions written for a collection, but got "
+            f"{name!r}; give the collection another name"
+        )
     home = working_folder(home)
     folder = collection_folder(name, home)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)

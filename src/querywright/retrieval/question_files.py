@@ -30,7 +30,6 @@ from querywright.retrieval.generated_questions import (
     PassageRecord,
     WrittenQuestion,
     build_command,
-    check_unclaimed,
     publish_questions,
     questions_folder,
     questions_name,
@@ -90,24 +89,19 @@ def export_questions(collection: str, path: Path, home: Path | None = None) -> i
         CollectionError: No questions were written for the collection.
         InputError: The file cannot have this name.
     """
-    import pyarrow
-    import pyarrow.parquet
+    import pandas as pd
 
     check_parquet_name(path)
-    records = read_records(questions_folder(collection, home))
     rows = [
         (record.passage, question.text, question.label, question.reason, record.digest)
-        for record in map(records.__getitem__, sorted(records))
+        for _, record in sorted(read_records(questions_folder(collection, home)).items())
         for question in record.questions
     ]
     if not rows:
         raise CollectionError(
             f"no questions were written for the collection {collection!r}; there is nothing to export"
         )
-    schema = pyarrow.schema([(name, pyarrow.string()) for name in COLUMNS])
-    stream = pyarrow.BufferOutputStream()
-    pyarrow.parquet.write_table(pyarrow.table(list(zip(*rows, strict=True)), schema=schema), stream)
-    write_file(path, stream.getvalue().to_pybytes())
+    write_file(path, pd.DataFrame(rows, columns=COLUMNS, dtype="string").to_parquet(index=False))
     return len(rows)
 
 
@@ -138,28 +132,31 @@ def import_questions(
     Raises:
         DataError: What is wrong with the file, all of it at once.
         CollectionError: There is no such collection, it was built with another embedder, none of the questions would
-            be kept, another process changes them, or a collection that is not of questions has their name.
+            be kept, or another process changes them.
         InputError: The file has another name or is not there.
     """
     check_parquet_name(path)
     if not path.is_file():
         raise InputError(f"there is no file {str(path)!r}; write one: querywright questions export {collection}")
-    folder = questions_folder(collection, home)
-    check_unclaimed(folder)
     manifest, passages = published_passages(collection_folder(collection, home), home)
     check_embedder(manifest, embedder)
-    problems: list[str] = []
+    folder, problems = questions_folder(collection, home), list[str]()
     given, ignored = _read(path, problems)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     with building(folder, questions_name(collection), LOCK):
         before = read_records(folder)
-        absent = {key for key, record in before.items() if record.questions} - given.keys()
-        edited, gone = _edited(given, before, passages, collection, problems), absent if prune else set[str]()
+        edited = {}
+        for id, rows in sorted(given.items()):
+            record = _edited(id, rows, before.get(id), passages.get(id), collection, problems)
+            if record != before.get(id):
+                edited[id] = record
         if problems:
             raise DataError(problems)
+        absent = {id for id, record in before.items() if record.questions} - given.keys()
+        gone = absent if prune else set[str]()
         after = {id: record for id, record in before.items() if id not in gone} | edited
         index = publish_questions(collection, after.values(), embedder=embedder, home=home, progress=progress)
-    old = _texts(before[key] for key in (*edited, *gone) if key in before)
+    old = _texts(before[id] for id in (*edited, *gone) if id in before)
     new = _texts(edited.values())
     return ImportReport(
         added=len(new.keys() - old.keys()),
@@ -179,20 +176,17 @@ def check_parquet_name(path: Path) -> None:
         raise InputError(f"questions are kept as Parquet; give a name that ends in {SUFFIX}, not {path.name!r}")
 
 
-def _read(path: Path, problems: list[str]) -> tuple[dict[str, list[_Row]], tuple[str, ...]]:
+def _read(path: Path, problems: list[str]) -> tuple[Mapping[str, list[_Row]], tuple[str, ...]]:
     """The rows by passage, in their order, and the columns that mean nothing."""
     given: defaultdict[str, list[_Row]] = defaultdict(list)
-    ignored: tuple[str, ...] = ()
-    for number, row in enumerate(file_rows(path, path.name, problems)):
-        if number == 0:
-            missing = [name for name in COLUMNS[:2] if name not in row.values]
-            if missing:
-                problems.append(f"{path.name}: has no column {' and '.join(missing)}; its columns are: {[*row.values]}")
-                break
-            ignored = tuple(name for name in row.values if name not in COLUMNS and not name.startswith("__index"))
-        passage, text, label, reason, digest = (
-            _cell(row.place, name, row.values.get(name), problems) for name in COLUMNS
-        )
+    ignored: dict[str, None] = {}
+    for row in file_rows(path, path.name, problems):
+        missing = [name for name in COLUMNS[:2] if name not in row.values]
+        if missing:
+            problems.append(f"{path.name}: has no column {' and '.join(missing)}; its columns are: {[*row.values]}")
+            break
+        ignored |= dict.fromkeys(name for name in row.values if name not in COLUMNS and not name.startswith("__index"))
+        passage, text, label, reason, digest = (_cell(row, name, problems) for name in COLUMNS)
         question = WrittenQuestion(" ".join(text.split()), label.strip(), reason)
         if not passage:
             problems.append(f"{row.place}: the passage's id is empty")
@@ -202,58 +196,50 @@ def _read(path: Path, problems: list[str]) -> tuple[dict[str, list[_Row]], tuple
         if question.label and question.label not in LABELS:
             problems.append(f"{row.place}: the label is {question.label!r}, not one of {', '.join(LABELS)}, or empty")
         given[passage].append(_Row(row.place, question, digest))
-    return given, ignored
+    return given, tuple(ignored)
 
 
-def _cell(place: str, name: str, value: Any, problems: list[str]) -> str:
+def _cell(row: Any, name: str, problems: list[str]) -> str:
+    value = row.values.get(name)
     if value is None or value != value:  # a missing text that pandas wrote as NaN
         return ""
     if not isinstance(value, str):
-        problems.append(f"{place}, column {name}: found {value!r}; expected a text")
+        problems.append(f"{row.place}, column {name}: found {value!r}; expected a text")
         return ""
     return value
 
 
 def _edited(
-    given: Mapping[str, Sequence[_Row]],
-    before: Mapping[str, PassageRecord],
-    passages: Mapping[str, Passage],
+    id: str,
+    rows: Sequence[_Row],
+    old: PassageRecord | None,
+    passage: Passage | None,
     collection: str,
     problems: list[str],
-) -> dict[str, PassageRecord]:
-    """The records of the passages whose rows were edited."""
-    after: dict[str, PassageRecord] = {}
-    for passage, rows in sorted(given.items()):
-        old, place = before.get(passage), rows[0].place
-        current = passages[passage].text_digest() if passage in passages else ""
-        digests, found = {row.digest or current for row in rows}, [row.question for row in rows]
-        if old is not None and digests <= {old.digest} and sorted(found, key=repr) == sorted(old.questions, key=repr):
-            continue
-        if not current:
-            problems.append(f"{place}: there is no passage {passage!r} in the collection")
-        elif digests - {current}:
-            problems.append(
-                f"{place}: the passage {passage!r} was changed after its questions were exported; run "
-                f"{build_command(collection)} first and export them again, or empty passage_digest where they fit the "
-                "passage as it is now"
-            )
-        seen: dict[str, str] = {}
-        for row in rows:
-            first = seen.setdefault(row.question.text.casefold(), row.place)
-            if first != row.place and row.question.text:
-                problems.append(f"{row.place}: the question {row.question.text!r} is asked in {first} already")
-        # What the judge left without a label stays without one; what a person did, is vouched for.
-        unread = {question.text for question in old.questions if not question.label} if old is not None else set()
-        vouched = (one if one.label or one.text in unread else replace(one, label=COMPLETE) for one in found)
-        made = replace(
-            old or PassageRecord(passage, current, IMPORTED, ()),
-            digest=current,
-            settings=IMPORTED,
-            questions=tuple(vouched),
+) -> PassageRecord:
+    """The record of a passage whose rows are these; the old one where nothing was edited."""
+    current = "" if passage is None else passage.text_digest()
+    digests, found = {row.digest or current for row in rows}, [row.question for row in rows]
+    if old is not None and digests <= {old.digest} and sorted(found, key=repr) == sorted(old.questions, key=repr):
+        return old
+    if not current:
+        problems.append(f"{rows[0].place}: there is no passage {id!r} in the collection")
+    elif digests - {current}:
+        problems.append(
+            f"{rows[0].place}: the passage {id!r} was changed after its questions were exported; run "
+            f"{build_command(collection)} first and export them again, or empty passage_digest where they fit the "
+            "passage as it is now"
         )
-        if made != old:
-            after[passage] = made
-    return after
+    seen: dict[str, str] = {}
+    for row in rows:
+        first = seen.setdefault(row.question.text.casefold(), row.place)
+        if first != row.place and row.question.text:
+            problems.append(f"{row.place}: the question {row.question.text!r} is asked in {first} already")
+    old = old or PassageRecord(id, current, IMPORTED, ())
+    # What the judge left without a label stays without one; what a person did, is vouched for.
+    unread = {question.text for question in old.questions if not question.label}
+    vouched = (one if one.label or one.text in unread else replace(one, label=COMPLETE) for one in found)
+    return replace(old, digest=current, settings=IMPORTED, questions=tuple(vouched))
 
 
 def _texts(records: Iterable[PassageRecord]) -> dict[tuple[str, str], WrittenQuestion]:

@@ -18,7 +18,6 @@ from querywright.files import json_digest
 from querywright.models.embedder import TextEmbedder, Vectors, with_store
 from querywright.retrieval.chroma import ChromaRetriever
 from querywright.retrieval.collection import HeldPassages
-from querywright.retrieval.filters import matcher
 from querywright.retrieval.generated_questions import (
     COMPLETE,
     fill_command,
@@ -26,7 +25,6 @@ from querywright.retrieval.generated_questions import (
     open_questions,
     stored_answers,
 )
-from querywright.retrieval.prototypes import Prototypes
 from querywright.retrieval.question_match import (
     FILLED,
     HYBRID,
@@ -35,6 +33,7 @@ from querywright.retrieval.question_match import (
     Answers,
     Match,
     Matching,
+    Prototypes,
     blend,
     drawn,
     gathered,
@@ -70,10 +69,10 @@ class QuestionIndex(HeldPassages):
     """Searches a collection by cosine similarity of the query with the questions that its passages answer.
 
     The collection and its questions are opened as they are published. A question whose passage is gone, or is not any
-    more what it was when the question was written, leads nowhere; how many there are is in ``stale`` and in a
-    warning. A passage without a question that takes part is found by ``hybrid`` matching only. Scores of
-    ``search`` are similarities of two questions, which run higher than those of a question and a passage: a gate over
-    them needs a threshold of its own. Safe for threads; a copy is the same object.
+    more what it was when the question was written, leads nowhere, and a warning says how many there are. A passage
+    without a question that takes part is found by ``hybrid`` matching only. Scores of ``search`` are similarities of
+    two questions, which run higher than those of a question and a passage: a gate over them needs a threshold of its
+    own. Safe for threads; a copy is the same object.
 
     Args:
         name: The collection of the passages.
@@ -86,7 +85,8 @@ class QuestionIndex(HeldPassages):
     Raises:
         CollectionError: When the collection or its questions are missing, damaged or were built with another embedder.
 
-    Source: QB-RAG, arXiv 2407.18044, algorithm 1; that the walk goes on until there are k passages is ours.
+    Source: QB-RAG, arXiv 2407.18044, algorithm 1. It does not say how k passages are filled when several of the nearest
+    questions are of one passage; here the walk goes on until there are k passages.
     """
 
     kind: ClassVar[Kind] = "dense"
@@ -106,18 +106,16 @@ class QuestionIndex(HeldPassages):
         """Searches the same passages without their questions."""
         self._passages = {passage.id: passage for passage in self.plain.passages()}
         self._questions = open_questions(name, embedder, home)
+        self._texts = {question.id: question.text for question in self._questions.passages()}
         live = live_questions(name, list(self._questions.passages()), self._passages)
         self._own = {question.id: str(question.metadata["passage"]) for question in live}
         self._complete = frozenset(question.id for question in live if question.metadata["label"] == COMPLETE)
-        self.stale = self._questions.count - len(live)
         self._answers = stored_answers(name, self._own, self._passages, home) if answers is None else dict(answers)
-        self._embedder = with_store(embedder, home)
-        passes = matcher(where)
-        self._allowed = {id for id, one in self._passages.items() if passes is None or passes(one.metadata)}
+        self._allowed = self.plain.allowed
         self._times = {id: time_of(one.metadata[DATE]) for id, one in self._passages.items() if DATE in one.metadata}
-        self._texts = {question.id: question.text for question in self._questions.passages()}
         self._drawn = lru_cache(DRAWS_KEPT)(self._draw)
         self._prototypes: Prototypes | None = None
+        self._embedder = with_store(embedder, home)
         self._lock = threading.Lock()
         further = sorted((question, list(found)) for question, found in (self._answers or {}).items())
         parts = ["questions", self.plain.fingerprint, self._questions.fingerprint, further]
@@ -189,80 +187,6 @@ class QuestionIndex(HeldPassages):
         check_queries(queries, k)
         return self._match(self.embed(queries), k, matching or Matching()) if queries else []
 
-    def _match(self, vectors: ArrayLike, k: int, matching: Matching) -> list[list[Matched]]:
-        check_queries((), k)
-        self.check(matching)
-        answers = self._drawn(matching.match == FILLED, matching.coverage, matching.keep_partial, matching.seed)
-        rows = np.asarray(vectors, dtype=np.float32)
-        if rows.size == 0:
-            return []
-        if matching.match == HYBRID:
-            found = self._blended(rows, k, matching, answers)
-        elif matching.match == PROTOTYPES:
-            lengths = np.linalg.norm(rows, axis=1, keepdims=True)
-            found = [gathered(self._cells().cells(row), answers, k) for row in rows / lengths]
-        else:
-            found = self._walked(rows, k, answers)
-        return [
-            [
-                Matched(Hit(self._passages[one.passage], one.score, rank), self._texts.get(one.question, ""))
-                for rank, one in enumerate(matches, start=1)
-            ]
-            for matches in found
-        ]
-
-    def _walked(self, rows: Vectors, k: int, answers: Answers) -> list[list[Match]]:
-        """The passages of the nearest questions, all rows in one search a round, twice as deep in each round."""
-        found: list[list[Match]] = [[] for _ in rows]
-        todo = list(range(len(rows))) if answers.reachable else []
-        total = self._questions.count
-        wanted = FETCHED * min(k, answers.reachable)
-        depth = math.ceil(wanted * total / max(1, len(answers.passages)))
-        while todo:
-            depth = min(depth, total)
-            lists = self._questions.search_vectors(rows[todo], depth)
-            open_rows = []
-            for row, hits in zip(todo, lists, strict=True):
-                ranked = [(hit.passage.id, hit.score) for hit in hits]
-                matches = walk(ranked, answers)
-                found[row] = matches[:k]
-                if depth < total and not is_settled(ranked, matches, answers, k):
-                    open_rows.append(row)
-            todo, depth = open_rows, 2 * depth
-        return found
-
-    def _blended(self, rows: Vectors, k: int, matching: Matching, answers: Answers) -> list[list[Match]]:
-        nothing: list[list[Any]] = [[] for _ in rows]
-        weight, depth = matching.weight, max(matching.depth, k)
-        questions = self._walked(rows, depth, answers) if weight < 1 else nothing
-        hits = self.plain.search_vectors(rows, depth) if weight > 0 else nothing
-        return [
-            blend(matches, [(hit.passage.id, hit.score) for hit in own], weight, answers, k)
-            for matches, own in zip(questions, hits, strict=True)
-        ]
-
-    def _cells(self) -> Prototypes:
-        """All questions around their prototypes, made at the first use."""
-        with self._lock:
-            if self._prototypes is None:
-                ids, texts = list(self._texts), list(self._texts.values())
-                self._prototypes = Prototypes(ids, self._embedder.encode(texts))
-            return self._prototypes
-
-    def _draw(self, filled: bool, coverage: float, keep_partial: bool, seed: int) -> Answers:
-        """The questions that take part, and where they lead."""
-        usable = self._own.keys() if keep_partial else self._complete
-        further = (self._answers or {}) if filled else {}
-        leads = {
-            question: tuple(
-                passage
-                for passage in dict.fromkeys((self._own[question], *further.get(question, ())))
-                if passage in self._allowed
-            )
-            for question in drawn(usable, len(self._passages), coverage, seed)
-        }
-        return Answers({question: passages for question, passages in leads.items() if passages}, self._times)
-
     def check(self, matching: Matching) -> None:
         """Look at whether a matching can be had here.
 
@@ -278,3 +202,68 @@ class QuestionIndex(HeldPassages):
 
     def __repr__(self) -> str:
         return f"QuestionIndex({self.name!r}, embedder={self.embedder.id!r}, questions={self._questions.count})"
+
+    def _match(self, vectors: ArrayLike, k: int, matching: Matching) -> list[list[Matched]]:
+        check_queries((), k)
+        self.check(matching)
+        answers = self._drawn(matching.match == FILLED, matching.coverage, matching.keep_partial, matching.seed)
+        rows = np.asarray(vectors, dtype=np.float32)
+        if rows.size == 0:
+            return []
+        if matching.match == HYBRID:
+            found = self._blended(rows, max(matching.depth, k), matching.weight, answers)
+        elif matching.match == PROTOTYPES:
+            lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+            found = [gathered(self._cells().cells(row), answers, k) for row in rows / lengths]
+        else:
+            found = self._walked(rows, k, answers)
+        return [
+            [
+                Matched(Hit(self._passages[one.passage], one.score, rank), self._texts.get(one.question, ""))
+                for rank, one in enumerate(matches[:k], start=1)
+            ]
+            for matches in found
+        ]
+
+    def _walked(self, rows: Vectors, k: int, answers: Answers) -> list[list[Match]]:
+        """The passages of the nearest questions, all rows in one search a round, twice as deep in each round."""
+        found: list[list[Match]] = [[] for _ in rows]
+        todo = list(range(len(rows))) if answers.reachable else []
+        total = self._questions.count
+        depth = math.ceil(FETCHED * min(k, answers.reachable) * total / max(1, len(answers.passages)))
+        while todo:
+            lists = self._questions.search_vectors(rows[todo], min(depth, total))
+            unsettled = []
+            for row, hits in zip(todo, lists, strict=True):
+                ranked = [(hit.passage.id, hit.score) for hit in hits]
+                found[row] = walk(ranked, answers)
+                if depth < total and not is_settled(ranked, found[row], answers, k):
+                    unsettled.append(row)
+            todo, depth = unsettled, 2 * depth
+        return [matches[:k] for matches in found]
+
+    def _blended(self, rows: Vectors, depth: int, weight: float, answers: Answers) -> list[list[Match]]:
+        nothing: list[list[Any]] = [[] for _ in rows]
+        questions = self._walked(rows, depth, answers) if weight < 1 else nothing
+        hits = self.plain.search_vectors(rows, depth) if weight > 0 else nothing
+        return [
+            blend(matches, [(hit.passage.id, hit.score) for hit in own], weight, answers)
+            for matches, own in zip(questions, hits, strict=True)
+        ]
+
+    def _cells(self) -> Prototypes:
+        """All questions around their prototypes, made at the first use."""
+        with self._lock:
+            if self._prototypes is None:
+                ids, texts = list(self._texts), list(self._texts.values())
+                self._prototypes = Prototypes(ids, self._embedder.encode(texts))
+            return self._prototypes
+
+    def _draw(self, filled: bool, coverage: float, keep_partial: bool, seed: int) -> Answers:
+        """The questions that take part, and where they lead."""
+        further = (self._answers or {}) if filled else {}
+        leads = {}
+        for question in drawn(self._own if keep_partial else self._complete, len(self._passages), coverage, seed):
+            passages = dict.fromkeys((self._own[question], *further.get(question, ())))
+            leads[question] = tuple(passage for passage in passages if passage in self._allowed)
+        return Answers({question: passages for question, passages in leads.items() if passages}, self._times)

@@ -1,4 +1,4 @@
-"""Matching a query with passages through the questions that they answer: pure functions, without any index.
+"""Matching a query with passages through the questions that they answer: without any index or file.
 
 A list of questions holds (id, similarity) pairs. A passage scores as its most similar question; equal scores go to the
 newer passage, then to the one that answers more questions, then to the smaller id.
@@ -9,18 +9,25 @@ from __future__ import annotations
 import hashlib
 import math
 import re
+import warnings
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import NamedTuple
+
+import numpy as np
 
 from querywright.errors import InputError
+from querywright.models.embedder import Vectors
 
 NEAREST, HYBRID, FILLED, PROTOTYPES = "nearest", "hybrid", "filled", "prototypes"
 MATCHES = (NEAREST, HYBRID, FILLED, PROTOTYPES)
 """``nearest``: a question leads to the passage it was written for. ``hybrid``: that, with the similarity of query and
 passage. ``filled``: a question leads to every passage that is known to answer it. ``prototypes``: the questions
 around the prototype nearest to the query, then those around the next (QuIM-RAG)."""
+ITERATIONS = 25
+"""Of k-means, which finds the prototypes."""
 
 Scored = tuple[str, float]
 
@@ -62,8 +69,7 @@ class Matching:
             raise InputError(f"depth must be 1 or more, but got {self.depth}")
 
 
-@dataclass(frozen=True, slots=True)
-class Match:
+class Match(NamedTuple):
     """A passage that was matched.
 
     Args:
@@ -107,13 +113,11 @@ def time_of(date: object) -> float:
         date: A number, or ISO text such as ``2024``, ``2024-05``, ``2024-05-01`` or ``2024-05-01T10:00+02:00``, in
             UTC where it names no zone. Texts count as seconds since 1970, so numbers beside them should as well.
     """
-    if isinstance(date, (int, float)) and not isinstance(date, bool):
-        return float(date) if math.isfinite(date) else -math.inf
-    if not isinstance(date, str):
-        return -math.inf
-    text = date.strip()
+    if isinstance(date, int | float) and not isinstance(date, bool) and math.isfinite(date):
+        return float(date)
+    text = date.strip() if isinstance(date, str) else ""
     if _REDUCED_DATE.fullmatch(text):
-        text += "-01" if "-" in text else "-01-01"
+        text += "-01-01"[len(text) - 4 :]
     try:
         read = datetime.fromisoformat(text)
     except ValueError:
@@ -138,22 +142,17 @@ def drawn(questions: Iterable[str], passages: int, coverage: float, seed: int = 
     return set(sorted(ids, key=lambda id: (hashlib.sha256(f"{seed}\0{id}".encode()).digest(), id))[:size])
 
 
-def walk(ranked: Iterable[Scored], answers: Answers, k: int | None = None) -> list[Match]:
+def walk(ranked: Iterable[Scored], answers: Answers) -> list[Match]:
     """The passages that questions lead to, best first, each once; a question that does not take part is passed over.
 
     Each passage has the similarity of its most similar question; of equal questions that with the smaller id.
-
-    Source: QB-RAG, arXiv 2407.18044, does not say how k passages are filled when several of the nearest questions
-    are of one passage; here the walk goes on until there are k passages.
     """
     best: dict[str, tuple[float, str]] = {}
     for question, similarity in ranked:
         for passage in answers.passages.get(question, ()):
-            known = best.get(passage)
-            if known is None or (-similarity, question) < known:
-                best[passage] = (-similarity, question)
+            best[passage] = min(best.get(passage, (math.inf, "")), (-similarity, question))
     order = sorted(best, key=lambda passage: (best[passage][0], answers.order(passage)))
-    return [Match(passage, -best[passage][0], best[passage][1]) for passage in order[:k]]
+    return [Match(passage, -best[passage][0], best[passage][1]) for passage in order]
 
 
 def gathered(cells: Iterable[Sequence[Scored]], answers: Answers, k: int) -> list[Match]:
@@ -177,9 +176,7 @@ def is_settled(ranked: Sequence[Scored], found: Sequence[Match], answers: Answer
     return len(found) >= wanted > 0 and found[wanted - 1].score > ranked[-1][1]
 
 
-def blend(
-    matches: Sequence[Match], passages: Sequence[Scored], weight: float, answers: Answers, k: int | None = None
-) -> list[Match]:
+def blend(matches: Sequence[Match], passages: Sequence[Scored], weight: float, answers: Answers) -> list[Match]:
     """Two lists as one: score = (1 - weight) * similarity of the question + weight * similarity of the passage.
 
     A passage that one list lacks has that list's least score there: it is at most as near as that. A list that is empty
@@ -187,21 +184,58 @@ def blend(
 
     Source: the mixture is ours; QB-RAG, arXiv 2407.18044, leaves passages without a question unreachable.
     """
-    questions = {match.passage: match for match in matches}
     if weight == 0 or (weight < 1 and not passages):
-        return list(matches[:k])
+        return list(matches)
+    through, own = {match.passage: match for match in matches}, dict(passages)
     if weight == 1 or not matches:
-        return [
-            Match(passage, score, questions[passage].question if passage in questions else "")
-            for passage, score in passages[:k]
-        ]
-    own = dict(passages)
-    least_question, least_own = min(match.score for match in matches), min(own.values())
+        return [Match(id, score, through[id].question if id in through else "") for id, score in passages]
+    least, least_own = min(match.score for match in matches), min(own.values())
 
-    def mixed(passage: str) -> Match:
-        match = questions.get(passage) or Match(passage, least_question)
-        score = (1 - weight) * match.score + weight * own.get(passage, least_own)
-        return Match(passage, score, match.question)
+    def mixed(id: str) -> Match:
+        match = through.get(id, Match(id, least))
+        return Match(id, (1 - weight) * match.score + weight * own.get(id, least_own), match.question)
 
-    found = [mixed(passage) for passage in questions.keys() | own.keys()]
-    return sorted(found, key=lambda match: (-match.score, answers.order(match.passage)))[:k]
+    found = map(mixed, through.keys() | own.keys())
+    return sorted(found, key=lambda match: (-match.score, answers.order(match.passage)))
+
+
+class Prototypes:
+    """Questions in cells around prototypes, by k-means; a cell that ends without questions is left out.
+
+    QuIM-RAG (arXiv:2501.02702) quantises the vectors of the questions to prototypes, keeps an inverted index from
+    prototype to questions, and looks for a query in the cell of its own prototype. Here the nearest prototype is that
+    of the largest cosine similarity, where a printed formula takes the smallest.
+
+    Args:
+        ids: Ids of the questions, each once, at least one.
+        vectors: A row of length 1 a question, in the same order.
+        count: How many prototypes at most, 1 to the number of questions. Default: the square root of that number.
+        seed: Of the first prototypes. Default 0.
+    """
+
+    def __init__(self, ids: Sequence[str], vectors: Vectors, count: int | None = None, seed: int = 0) -> None:
+        from scipy.cluster.vq import kmeans2
+
+        rows = np.asarray(vectors, dtype=np.float64)
+        with warnings.catch_warnings(), np.errstate(invalid="ignore"):
+            warnings.simplefilter("ignore")  # of cells that are empty, and of vectors that are all the same
+            count, random = count or round(math.sqrt(len(ids))), np.random.default_rng(seed)
+            means, _ = kmeans2(rows, count, iter=ITERATIONS, minit="++", rng=random)
+        lengths = np.linalg.norm(means, axis=1)
+        means = means[lengths > 0] / lengths[lengths > 0, None]
+        taken, cells = np.unique(np.argmax(rows @ means.T, axis=1), return_inverse=True)
+        self.prototypes: Vectors = means[taken].astype(np.float32)
+        order = np.argsort(ids, kind="stable")
+        members = [order[cells[order] == cell] for cell in range(len(taken))]
+        self._members = [([ids[row] for row in rows_of], vectors[rows_of]) for rows_of in members]
+
+    def cells(self, query: Vectors) -> Iterator[list[Scored]]:
+        """All cells, that of the prototype nearest to a row of length 1 first.
+
+        Of each its questions with their cosine similarities, best first, equal ones by id; a cell is looked at when it
+        is asked for.
+        """
+        for cell in np.argsort(-(self.prototypes @ query), kind="stable"):
+            ids, vectors = self._members[cell]
+            similarities = vectors @ query
+            yield [(ids[row], float(similarities[row])) for row in np.argsort(-similarities, kind="stable")]
