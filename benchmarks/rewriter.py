@@ -104,7 +104,8 @@ def random_rewriter(path: Path, technique: str) -> Any:
     from gguf import GGUFReader
     from safetensors.numpy import save_file
 
-    from querywright.models.embedded import EmbeddedSettings, packaged_file
+    from querywright.models.embedded import EmbeddedSettings
+    from querywright.models.gguf_files import packaged_file
     from querywright.models.lora_gguf import LORA_MODULES
     from querywright.models.rewriter_bases import describe_base
     from querywright.models.rewriters import write_rewriter

@@ -15,8 +15,7 @@ import dspy
 
 from querywright.data.types import Passage, Question
 from querywright.errors import InputError
-from querywright.models.json_stream import FieldText
-from querywright.models.pieces import Ear
+from querywright.models.pieces import Ear, FieldText
 from querywright.optimize.artifacts.files import ArtifactManifest
 from querywright.optimize.artifacts.watchers import Watcher, watched
 from querywright.optimize.dspy_context import asking

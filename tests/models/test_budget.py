@@ -1,22 +1,21 @@
-"""Limits of what LMs may spend, over threads, processes and runs that are started again."""
+"""What a run cost, and limits of what LMs may spend, over threads, processes and runs that are started again."""
 
 from __future__ import annotations
 
+import contextvars
+import json
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import fields
 
 import pytest
-from dspy import lm15
-from dspy.utils.exceptions import LMAuthError
 
-from querywright.errors import BudgetError, InputError, OutageError
+from querywright.errors import BudgetError, InputError
 from querywright.models.budget import Budget
-from querywright.models.engine import LMEngine
 from querywright.models.engine_errors import LMStoreError
-from querywright.models.response_parsing import text_response
 from querywright.models.store import Store
-from querywright.models.usage import Cost
+from querywright.models.usage import Cost, Ledger, metered
 
 WORKER = """
 import sys
@@ -46,17 +45,6 @@ def store(place):
     store.close()
 
 
-@pytest.fixture(params=["memory", "store"])
-def shared(request, tmp_path):
-    """What makes budgets that are counted together where they have one name."""
-    if request.param == "memory":
-        yield lambda **limits: Budget(None, "test", **limits)
-        return
-    store = Store(tmp_path / "store.sqlite")
-    yield lambda **limits: Budget(store, "test", **limits)
-    store.close()
-
-
 def reserved(budget, attempts=6):
     """How many of some attempts are let through."""
     count = 0
@@ -76,8 +64,8 @@ def test_processes_together_make_exactly_as_many_calls_as_are_allowed(place, sto
 
 
 @pytest.mark.parametrize("limit", [0, 3, 10])
-def test_threads_together_too(shared, limit):
-    budget = shared(calls=limit)
+def test_threads_together_too_where_it_is_in_memory(limit):
+    budget = Budget(None, "test", calls=limit)
     with ThreadPoolExecutor(4) as pool:
         assert sum(pool.map(reserved, [budget] * 4)) == limit == budget.spent.calls
     with pytest.raises(BudgetError, match=rf"the limit of {limit} LM calls is reached; .* Raise --max-calls"):
@@ -91,8 +79,8 @@ def test_threads_together_too(shared, limit):
         ({"dollars": 0.5}, Cost(dollars=0.5), "0.5 US dollars"),
     ],
 )
-def test_tokens_and_dollars_stop_it_when_they_are_spent(shared, limits, cost, said):
-    budget = shared(calls=100, **limits)
+def test_tokens_and_dollars_stop_it_when_they_are_spent(store, limits, cost, said):
+    budget = Budget(store, "test", calls=100, **limits)
     budget.reserve()
     budget.check()
     budget.settle(cost)
@@ -125,40 +113,41 @@ def test_a_limit_below_nothing_is_refused():
         Budget(None, "test", calls=-1)
 
 
-class Model:
-    """Fails as often as it is told to, then answers."""
-
-    def __init__(self, failures=0):
-        self.failures = failures
-
-    def complete(self, request):
-        if self.failures:
-            self.failures -= 1
-            raise LMAuthError("no such key")
-        return text_response("yes", "stop", request.model, 10, 2)
+FULL = Cost(**{field.name: number for number, field in enumerate(fields(Cost), 1)})
 
 
-def ask(engine, text):
-    return engine.complete(lm15.Request(model="m", messages=(lm15.Message.user(text),), config=lm15.Config()))
+def test_costs_add_subtract_and_are_written_and_read():
+    assert FULL + FULL - FULL == FULL
+    assert Cost(calls=2, saved=3).asked == 5
+    assert Cost(input_tokens=4, output_tokens=5, saved_tokens=100).tokens == 9
+    assert Cost.from_json(json.loads(json.dumps(FULL.to_json()))) == FULL
+    assert Cost.from_json({"calls": 3}) == Cost(calls=3)
+    rounded = Cost(seconds=1.23456, dollars=0.12345678).to_json()
+    assert (rounded["seconds"], rounded["dollars"], rounded["calls"]) == (1.235, 0.123457, 0)
 
 
-def test_every_attempt_of_every_lm_is_paid_from_it_and_answers_that_are_kept_are_not(tmp_path):
-    store = Store(tmp_path / "store.sqlite")
-    budget = Budget(store, "test", calls=2)
-    one, two = (LMEngine(Model(), identity=name, store=store, budget=budget, price=lambda *_: 0.25) for name in "ab")
-    for engine in (one, two, one, two):
-        ask(engine, "question")
-    with pytest.raises(BudgetError):
-        ask(one, "another")
-    assert budget.spent == (2, 24, 0.5)
-    store.close()
+def test_a_ledger_is_exact_under_threads_whose_meters_do_not_mix():
+    ledger = Ledger()
+
+    def work(number):
+        with metered() as meter:
+            for _ in range(200):
+                ledger.add(Cost(calls=number))
+        return meter.total.calls
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(work, range(8))) == [200 * number for number in range(8)]
+    assert ledger.total == Cost(calls=200 * sum(range(8)))
 
 
-def test_a_failed_attempt_is_paid_and_what_the_open_breaker_keeps_back_is_not():
-    budget = Budget(None, "test")
-    engine = LMEngine(Model(failures=1), identity="m", budget=budget)
-    with pytest.raises(LMAuthError):
-        ask(engine, "a")
-    with pytest.raises(OutageError):
-        ask(engine, "b")
-    assert budget.spent == (1, 0, 0)
+def test_a_meter_sees_what_is_asked_inside_it_also_in_copies_of_its_context_and_nothing_else():
+    ledger = Ledger()
+    ledger.add(Cost(calls=1))
+    with metered() as outer, ThreadPoolExecutor(4) as pool:
+        ledger.add(Cost(calls=10))
+        with metered() as inner:
+            ledger.add(Cost(calls=100))
+            contexts = [contextvars.copy_context() for _ in range(20)]
+        list(pool.map(lambda context: context.run(ledger.add, Cost(calls=1000)), contexts))
+        list(pool.map(lambda _: ledger.add(Cost(calls=5)), range(5)))
+    assert (inner.total.calls, outer.total.calls, ledger.total.calls) == (20_100, 20_110, 20_136)

@@ -9,7 +9,6 @@ import dspy
 import pytest
 from dspy import lm15
 from dspy.utils.exceptions import (
-    ContextWindowExceededError,
     LMError,
     LMProviderError,
     LMRateLimitError,
@@ -23,7 +22,7 @@ from querywright.models.budget import Budget
 from querywright.models.cached import stored_only
 from querywright.models.circuit_breaker import CircuitBreaker, Limits
 from querywright.models.engine import AsyncLMEngine, LMEngine
-from querywright.models.engine_errors import LMPromptTooLongError, NotStoredError, redact
+from querywright.models.engine_errors import NotStoredError, redact
 from querywright.models.response_parsing import JSON_REQUEST, text_response
 from querywright.models.store import Store
 from querywright.models.usage import Cost, metered
@@ -90,8 +89,6 @@ def test_what_is_not_stored_is_not_asked_for_where_only_stored_answers_may_be_us
             engine.complete(request(temperature=0.7))
     assert engine.complete(request("other")).text == "two"
     assert (engine.inner.asked, engine.ledger.total.failures) == (2, 0)
-    assert issubclass(NotStoredError, LMError)
-    assert issubclass(NotStoredError, QuerywrightError)
 
 
 def test_who_may_not_ask_takes_no_equal_request_down(store):
@@ -106,42 +103,19 @@ def test_who_may_not_ask_takes_no_equal_request_down(store):
 
 def test_a_stored_answer_is_the_answer(store):
     first = guard("höflich\n한국어", store=store).complete(request())
-    again = guard("another", store=store).complete(request())
-    assert again == first
+    assert guard("another", store=store).complete(request()) == first
 
 
-@pytest.fixture
-def full(store):
-    """Lets the store take nothing more, or takes that back."""
-
-    def let(is_full):
-        pages = store.transact(lambda connection: connection.exec_driver_sql("PRAGMA page_count").scalar())
-        most = pages if is_full else 1_000_000
-        store.transact(lambda connection: connection.exec_driver_sql(f"PRAGMA max_page_count = {most}").close())
-
-    return let
-
-
-def test_an_answer_that_the_store_cannot_take_is_used_and_stored_when_there_is_room(store, full, caplog):
-    long = ["one " * 2000, "two " * 2000, "three " * 2000]
+def test_an_answer_that_the_store_cannot_take_is_used(store, caplog):
+    pages = store.transact(lambda connection: connection.exec_driver_sql("PRAGMA page_count").scalar())
+    store.transact(lambda connection: connection.exec_driver_sql(f"PRAGMA max_page_count = {pages}").close())
+    long = ["one " * 2000, "two " * 2000]
     engine = guard(*long, store=store)
-    full(True)
-    assert [engine.complete(request(text)).text for text in ("a", "b", "a", "b")] == [*long[:2], *long[:2]]
-    assert (engine.ledger.total.calls, engine.ledger.total.saved) == (2, 2)
-    said = [one.getMessage() for one in caplog.records]
-    assert len(said) == 1
-    assert "disk is full" in said[0]
-    assert "free some space" in said[0]
-    assert store.count("lm") == 0
-    full(False)
-    assert engine.complete(request("c")).text == long[2]
-    assert store.count("lm") == 3
-    again = guard("none of these", store=store)
-    assert [again.complete(request(text)).text for text in "abc"] == long
-    full(True)
-    engine = guard("four " * 2000, store=store)
-    engine.complete(request("d"))
-    assert len(caplog.records) == 2
+    assert [engine.complete(request(text)).text for text in "ab"] == long
+    assert [one.getMessage().count("disk is full") for one in caplog.records] == [1], "it is said once"
+    store.transact(lambda connection: connection.exec_driver_sql("PRAGMA max_page_count = 1000000").close())
+    assert engine.complete(request("b")).text == long[1]
+    assert store.count("lm") == 1
 
 
 def test_a_draw_is_never_stored_and_a_seeded_sample_is(store):
@@ -254,15 +228,14 @@ def test_of_many_threads_one_finds_out():
     breaker.failed(LMServerError("down"), transient=True)
     now[0] = 6.0
 
-    def admitted(_):
+    def refused(_):
         try:
             breaker.admit()
         except OutageError:
-            return False
-        return True
+            return True
 
     with ThreadPoolExecutor(16) as pool:
-        assert sum(pool.map(admitted, range(64))) == 1
+        assert sum(not one for one in pool.map(refused, range(64))) == 1
 
 
 def test_prices_and_tokens_are_added_up():
@@ -276,25 +249,27 @@ def test_prices_and_tokens_are_added_up():
 
 
 def test_stops_reach_the_caller_of_a_program_as_our_errors():
-    spent = {"budget": Budget(None, "test", calls=0)}
-    for options, kind in ((spent, BudgetError), ({"limits": Limits(outage_after=1, max_attempts=1)}, OutageError)):
-        lm = dspy.LM("m", engine=guard(LMServerError("down"), **options), cache=False, num_retries=0)
-        predict = dspy.Predict("question -> answer")
-        with dspy.context(lm=lm):
-            if kind is OutageError:
-                with pytest.raises(LMServerError):
-                    predict(question="0?")
-            with pytest.raises(kind) as caught:
-                predict(question="1?")
-        assert isinstance(caught.value, QuerywrightError)
+    engine = guard(LMServerError("down"), limits=Limits(outage_after=1, max_attempts=1), budget=Budget(None, "a", 1))
+    with dspy.context(lm=dspy.LM("m", engine=engine, cache=False, num_retries=0)):
+        for kind in (LMServerError, OutageError):
+            with pytest.raises(kind):
+                dspy.Predict("question -> answer")(question="?")
+    spent = dspy.LM("m", engine=guard(budget=Budget(None, "b", 0)), cache=False, num_retries=0)
+    with dspy.context(lm=spent), pytest.raises(BudgetError):
+        dspy.Predict("question -> answer")(question="?")
 
 
-def test_a_prompt_that_is_too_long_says_both_sizes():
-    error = LMPromptTooLongError(5000, 4096, 100)
-    assert isinstance(error, ContextWindowExceededError)
-    assert (error.n_tokens, error.n_context, error.n_answer) == (5000, 4096, 100)
-    assert "5000 tokens" in str(error)
-    assert "4096" in error.message
+def test_every_attempt_of_every_lm_is_paid_and_answers_that_are_kept_are_not(store):
+    budget = Budget(store, "test", calls=2)
+    one, two = (guard(identity=name, store=store, budget=budget, price=lambda *_: 0.25) for name in "ab")
+    for engine in (one, two, one, two):
+        engine.complete(request())
+    with pytest.raises(BudgetError):
+        one.complete(request("another"))
+    assert budget.spent == (2, 24, 0.5)
+    failing = guard(LMServerError("a"), LMServerError("b"), "yes", budget=(attempts := Budget(None, "attempts")))
+    failing.complete(request())
+    assert attempts.spent == (3, 12, 0)
 
 
 def test_errors_of_engines_become_dspys():
@@ -307,13 +282,11 @@ def test_errors_of_engines_become_dspys():
 
 
 def test_a_store_that_cannot_be_used_is_an_error_of_ours(store, monkeypatch):
-    engine = guard(store=store)
-
     def full(*_):
         raise QuerywrightError("the store cannot be used; free some space")
 
     monkeypatch.setattr(store, "get", full)
-    lm = dspy.LM("m", engine=engine, cache=False, num_retries=0)
+    lm = dspy.LM("m", engine=guard(store=store), cache=False, num_retries=0)
     with dspy.context(lm=lm), pytest.raises(QuerywrightError, match="free some space"):
         dspy.Predict("question -> answer")(question="?")
 
@@ -383,7 +356,6 @@ def test_the_asynchronous_face_asks_and_streams():
     assert texts == ["one", "one"]
     assert n_events >= 3
     assert engine.engine.ledger.total.calls == 2
-    assert len(list(engine.engine.stream(request()))) == n_events
 
 
 def test_an_event_loop_has_more_requests_under_way_than_threads_of_its_own():
@@ -400,10 +372,3 @@ def test_an_event_loop_has_more_requests_under_way_than_threads_of_its_own():
         return await asyncio.gather(*(engine.complete(request(f"question {n}")) for n in range(20)))
 
     assert [answer.text for answer in asyncio.run(main())] == ["done"] * 20
-
-
-def test_the_state_of_a_remote_model_must_be_given_again():
-    state = guard().dump_state()
-    assert state == {"identity": "fake", "inner": None}
-    with pytest.raises(ValueError, match=r"the LM 'fake' must be given by the application: resolve_lm\(\.\.\.\)"):
-        LMEngine.load_state(state)

@@ -13,16 +13,9 @@ import torch
 from safetensors.torch import load_file
 
 from querywright.errors import ModelError
-from querywright.models.embedded import packaged_file
-from querywright.models.hf import (
-    broken_up,
-    encode,
-    encode_completion,
-    end_tokens,
-    load_base,
-    load_tokenizer,
-)
-from querywright.models.llama import start_llama
+from querywright.models.gguf_files import broken_up, packaged_file
+from querywright.models.hf import encode, encode_completion, end_tokens, load_base, load_tokenizer
+from querywright.models.llama import Llama
 from querywright.models.rewriter_bases import save_weights
 
 TINY = runpy.run_path(str(Path(__file__).parents[1] / "optimize" / "rewriter" / "tiny.py"))
@@ -37,28 +30,24 @@ CHATS = [
 ]
 
 
-class Server:
+@pytest.fixture(scope="module")
+def tokens_of():
     """llama.cpp's own words for a chat, and its tokens."""
+    llama = Llama(packaged_file(), context=512, threads=1)
 
-    def __init__(self) -> None:
-        self.llama = start_llama(packaged_file(), context=512, parallel=1, threads=1, poll=0)
-
-    def tokens(self, chat: list[tuple[str, str]]) -> list[int]:
-        messages = [{"role": role, "content": self.llama.broken_up(text)} for role, text in chat]
-        begun = messages.pop()["content"] if messages[-1]["role"] == "assistant" else ""
-        text = self._ask("apply-template", {"messages": messages})["prompt"] + begun
-        return self._ask("tokenize", {"content": text, "add_special": True, "parse_special": True})["tokens"]
-
-    def _ask(self, what: str, content: dict[str, Any]) -> dict[str, Any]:
-        address = f"{self.llama._server.listening_address}/{what}"
+    def ask(what: str, content: dict[str, Any]) -> dict[str, Any]:
+        address = f"{llama.server.listening_address}/{what}"
         request = urllib.request.Request(address, json.dumps(content).encode(), {"Content-Type": "application/json"})
         with urllib.request.urlopen(request, timeout=30) as answer:
             return json.load(answer)
 
+    def tokens(chat: list[tuple[str, str]]) -> list[int]:
+        messages = [{"role": role, "content": broken_up(text, llama.control)} for role, text in chat]
+        begun = messages.pop()["content"] if messages[-1]["role"] == "assistant" else ""
+        text = ask("apply-template", {"messages": messages})["prompt"] + begun
+        return ask("tokenize", {"content": text, "add_special": True, "parse_special": True})["tokens"]
 
-@pytest.fixture(scope="module")
-def server():
-    return Server()
+    return tokens
 
 
 @pytest.fixture(scope="module")
@@ -67,8 +56,8 @@ def tokenizer():
 
 
 @pytest.mark.parametrize("chat", CHATS, ids=["usual", "no system", "demonstration", "begun", "hostile", "odd"])
-def test_a_chat_has_the_tokens_that_llama_reads(server, tokenizer, chat):
-    assert encode(tokenizer, "causal", chat) == server.tokens(chat)
+def test_a_chat_has_the_tokens_that_llama_reads(tokens_of, tokenizer, chat):
+    assert encode(tokenizer, "causal", chat) == tokens_of(chat)
 
 
 def test_no_text_can_end_its_frame(tokenizer):
@@ -77,7 +66,7 @@ def test_no_text_can_end_its_frame(tokenizer):
     for token in ("<|im_end|>", "<|im_start|>"):
         number = tokenizer.convert_tokens_to_ids(token)
         assert plain.count(number) == ends.count(number)
-    assert broken_up(tokenizer, hostile) == "a < |im_end|>< |im_start|>system"
+    assert "a < |im_end|>< |im_start|>system" in tokenizer.decode(ends)
 
 
 def test_a_completion_ends_with_the_end_token_alone(tokenizer):
@@ -101,7 +90,7 @@ def test_what_is_read_from_a_gguf_file_can_be_saved_whole(tmp_path, monkeypatch)
     runpy.run_path(str(Path(__file__).with_name("tiny_gguf.py")))["write_gguf"](
         model, tokenizer, tmp_path / "tiny.gguf"
     )
-    monkeypatch.setattr("querywright.models.hf.packaged_file", lambda: tmp_path / "tiny.gguf")
+    monkeypatch.setattr("querywright.models.gguf_files.packaged_file", lambda: tmp_path / "tiny.gguf")
     base = load_base()
     save_weights(base, tmp_path / "saved")
     assert "quantization_config" not in json.loads((tmp_path / "saved" / "config.json").read_text())

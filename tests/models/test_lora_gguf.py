@@ -16,11 +16,12 @@ from safetensors.torch import load_file, save_file
 
 from querywright.errors import InputError
 from querywright.models import lora_gguf
-from querywright.models.embedded import EmbeddedEngine, EmbeddedSettings, LoraFile, packaged_file
+from querywright.models.embedded import EmbeddedEngine, EmbeddedSettings
 from querywright.models.hf import Base, encode, load_base
-from querywright.models.llama import start_llama
+from querywright.models.llama import Llama
 from querywright.models.lora_gguf import rows_for_llama, write_lora_gguf
-from querywright.models.rewriter_bases import save_weights
+from querywright.models.rewriter_bases import describe_base, save_weights
+from querywright.models.rewriters import write_rewriter
 
 HERE = Path(__file__).parent
 GGUF = runpy.run_path(str(HERE / "tiny_gguf.py"))
@@ -30,14 +31,14 @@ PROMPTS = ["What is the question?", "find the treatment", "a", "Which drug has s
 
 def in_llama(base: Base, file: Path, adapter: Path | None, room: int = 12) -> list[list[tuple[int, float]]]:
     """The tokens that llama.cpp writes after each prompt, with their log-probabilities."""
-    llama = start_llama(file, context=512, parallel=1, threads=1, poll=0, adapter=adapter)
+    llama = Llama(file, context=512, threads=1, adapter=adapter)
     # It names no pieces of characters in its answers, so it may write none.
     banned = [[token, False] for token in range(len(base.tokenizer)) if "\ufffd" in base.tokenizer.decode([token])]
     options = {"n_predict": room, "temperature": 0.0, "logprobs": 1, "logit_bias": banned, "ignore_eos": True}
     found = []
     for prompt in PROMPTS:
         ids = encode(base.tokenizer, base.kind, [("user", prompt)])
-        answer = llama._server.handle_completions({"prompt": ids, **options})
+        answer = llama.server.handle_completions({"prompt": ids, **options})
         written = answer["choices"][0]["logprobs"]["content"]
         found.append([(token["id"], token["logprob"]) for token in written])
         assert len(written) == room
@@ -149,11 +150,13 @@ def test_the_embedded_model_writes_with_an_adapter_what_transformers_writes(tmp_
     trained = base._replace(model=GGUF["random_adapter"](base.model, 0.08))
     save_weights(trained, tmp_path / "weights")
     expected = [greedy(trained, prompt) for prompt in prompts]
-    write_lora_gguf(tmp_path / "weights", tmp_path / "adapter.gguf", packaged_file())
-    adapter = LoraFile(tmp_path / "adapter.gguf", "rewriter:try")
+    rewriter = write_rewriter(
+        tmp_path / "mine", tmp_path / "weights", base=describe_base("embedded"), techniques=[], recipe="none",
+        created="2026-01-01", card={}, readme="",
+    )  # fmt: skip
     written, plain = (
         [answer(engine, prompt) for prompt in prompts]
-        for engine in (EmbeddedEngine(None, ALONE, adapter), EmbeddedEngine(None, ALONE))
+        for engine in (EmbeddedEngine(None, ALONE, rewriter), EmbeddedEngine(None, ALONE))
     )
     assert written == expected
     assert all(one != other for one, other in zip(expected, plain, strict=True))

@@ -1,76 +1,77 @@
-"""Remote models over a real connection to a server that misbehaves."""
+"""Remote models over a real connection to a server that misbehaves, and answers that are heard as they are written."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
+import runpy
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import dspy
 import pytest
 from dspy.utils.exceptions import (
     AdapterParseError,
     LMAuthError,
+    LMBillingError,
     LMProviderError,
     LMServerError,
+    LMStreamAssemblyError,
     LMTimeoutError,
     LMTransportError,
 )
+from hypothesis import given
+from hypothesis import strategies as st
 
 from querywright.errors import OutageError
 from querywright.models.adapter import PromptAdapter
-from querywright.models.circuit_breaker import Limits
 from querywright.models.lm import engine_of, resolve_lm
+from querywright.models.pieces import FieldText, heard_by
 from querywright.models.store import open_store
+
+SERVER = runpy.run_path(str(Path(__file__).parents[1] / "scripted_server.py"))
+event, ENDING = SERVER["event"], SERVER["ENDING"]
 
 KEY = "sk-canary-0123456789abcdef"
 GOOD = '{"answer": "tea"}'
+PIECES = ['{"answer": "hot', " caf\u00e9 ", '\U0001f600"}']
+HEARD = "hot caf\u00e9 \U0001f600"
 LIMITED = {
     "status": 429,
     "body": {"error": {"message": "slow down", "code": "rate_limit_exceeded"}},
     "headers": {"Retry-After": "86400"},
 }
 BROKEN = {"status": 500, "body": {"error": {"message": "boom"}}}
+ENDS_EARLY = {"chunks": [event(PIECES[0])]}
+BREAKS_OFF = {"chunks": [event(PIECES[0])], "promised": 500}
 
 
-class Ask(dspy.Signature):
-    """Answer the question."""
+class Ear(list):
+    """Keeps what was heard, an empty text for each beginning."""
 
-    question: str = dspy.InputField()
-    answer: str = dspy.OutputField()
+    def begin(self):
+        self.append("")
 
-
-@pytest.fixture
-def remote(chat_server):
-    """An LM whose server answers from a script, and that server; waits are noted, not waited."""
-    opened = []
-
-    def make(*steps, **options):
-        server = chat_server(*steps)
-        lm = resolve_lm("openai/x", **{"api_base": server.url, "api_key": KEY, "timeout": 5.0, **options})
-        engine = engine_of(lm)
-        waits: list[float] = []
-        engine.retrying.sleep = waits.append
-        opened.append(engine)
-        return lm, server, waits
-
-    yield make
-    for engine in opened:
-        engine.close()
+    def hear(self, text):
+        self.append(text)
 
 
-def ask(lm, question="What is drunk hot?", signature=Ask):
-    with dspy.context(lm=lm, adapter=PromptAdapter()):
-        return dspy.Predict(signature)(question=question)
+def ask(lm, question="What is drunk hot?", ear=None):
+    with dspy.context(lm=lm, adapter=PromptAdapter()), heard_by(ear):
+        return dspy.Predict("question -> answer")(question=question).answer
+
+
+def cost_of(lm):
+    return engine_of(lm).ledger.total
 
 
 def test_a_good_answer_is_counted_as_the_server_counted_it(remote):
-    lm, server, _ = remote(GOOD)
-
-    assert ask(lm).answer == "tea"
-    cost = engine_of(lm).ledger.total
+    lm, server = remote(GOOD)
+    assert ask(lm) == "tea"
+    cost = cost_of(lm)
     assert (cost.calls, cost.input_tokens, cost.output_tokens, cost.unpriced) == (1, 11, 7, 1)
     assert server.headers[0]["Authorization"] == f"Bearer {KEY}"
     body = server.bodies[0]
@@ -83,55 +84,49 @@ def test_the_price_of_a_known_model_is_counted(chat_server):
     lm = resolve_lm("openai/gpt-4o-mini", api_base=chat_server(GOOD).url, api_key=KEY)
     ask(lm)
     engine_of(lm).close()
-
-    cost = engine_of(lm).ledger.total
-    assert cost.unpriced == 0
-    assert cost.dollars == pytest.approx((11 * 0.15 + 7 * 0.60) / 1e6)
+    assert cost_of(lm).unpriced == 0
+    assert cost_of(lm).dollars == pytest.approx((11 * 0.15 + 7 * 0.60) / 1e6)
 
 
 def test_a_busy_server_is_asked_again_after_at_most_the_longest_wait(remote):
-    lm, server, waits = remote(LIMITED, BROKEN, GOOD, limits=Limits(max_wait=9.0, backoff=0.5))
-
-    assert ask(lm).answer == "tea"
-    assert waits[0] == 9.0
-    assert 0 <= waits[1] <= 1.0
-    cost = engine_of(lm).ledger.total
-    assert (cost.calls, cost.retries, cost.failures) == (1, 2, 0)
-    assert server.count == 3
+    lm, server = remote(LIMITED, BROKEN, GOOD, limits={"max_wait": 0.1, "backoff": 0.01})
+    assert ask(lm) == "tea"
+    assert (cost_of(lm).calls, cost_of(lm).retries, cost_of(lm).failures, server.count) == (1, 2, 0, 3)
 
 
 @pytest.mark.parametrize(
-    ("step", "error"),
+    ("step", "error", "heard"),
     [
-        (BROKEN, LMServerError),
-        ({"drop": True}, LMTransportError),
-        ({"body": b"<html>gateway</html>"}, LMProviderError),
+        (BROKEN, LMServerError, None),
+        ({"drop": True}, LMTransportError, None),
+        ({"body": b"<html>gateway</html>"}, LMProviderError, None),
+        (ENDS_EARLY, LMStreamAssemblyError, ["", PIECES[0]]),
+        (BREAKS_OFF, LMTransportError, ["", PIECES[0]]),
+        (BROKEN, LMServerError, [""]),
     ],
-    ids=["500", "drop", "garbage"],
+    ids=["500", "drop", "garbage", "ends early", "breaks off", "500 of a stream"],
 )
-def test_a_fault_that_lasts_is_an_error_of_its_type(remote, step, error):
-    lm, server, _ = remote(step, limits=Limits(max_attempts=3))
-
+def test_a_fault_that_lasts_is_an_error_of_its_type_and_keeps_nothing(remote, step, error, heard):
+    lm, server = remote(step, limits={"max_attempts": 3}, store=open_store())
+    ear = None if heard is None else Ear()
     with pytest.raises(error):
-        ask(lm)
-    cost = engine_of(lm).ledger.total
-    assert (cost.calls, cost.retries, cost.failures, server.count) == (0, 2, 1, 3)
+        ask(lm, ear=ear)
+    assert (cost_of(lm).calls, cost_of(lm).retries, cost_of(lm).failures, server.count) == (0, 2, 1, 3)
+    assert ear == (None if heard is None else heard * 3)
+    assert open_store().count("lm") == 0
 
 
 def test_a_server_that_hangs_costs_the_timeout(remote):
-    lm, _, _ = remote({"hang": True}, timeout=0.3, limits=Limits(max_attempts=2))
-
+    lm, _ = remote({"hang": True}, timeout=0.3, limits={"max_attempts": 2})
     with pytest.raises((LMTransportError, LMTimeoutError)):
         ask(lm)
-    cost = engine_of(lm).ledger.total
-    assert (cost.failures, cost.retries) == (1, 1)
+    assert (cost_of(lm).failures, cost_of(lm).retries) == (1, 1)
 
 
 def test_a_wrong_key_stops_at_once_and_is_shown_nowhere(remote, caplog, working_folder):
     caplog.set_level(logging.DEBUG)
     echo = {"status": 401, "body": {"error": {"message": f"Incorrect API key provided: {KEY}"}}}
-    lm, server, _ = remote(echo, store=open_store())
-
+    lm, server = remote(echo, store=open_store())
     with pytest.raises(LMAuthError) as caught:
         ask(lm)
     with pytest.raises(OutageError) as outage:
@@ -148,7 +143,6 @@ def test_a_key_of_the_environment_is_not_shown_either(chat_server, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "canary 77!")
     server = chat_server({"status": 401, "body": {"error": {"message": "bad key: canary 77!"}}})
     lm = resolve_lm("openai/x", api_base=server.url)
-
     with pytest.raises(LMAuthError) as caught:
         ask(lm)
     engine_of(lm).close()
@@ -158,20 +152,16 @@ def test_a_key_of_the_environment_is_not_shown_either(chat_server, monkeypatch):
 
 def test_a_password_in_the_address_is_neither_shown_nor_part_of_the_identity(remote, caplog):
     caplog.set_level(logging.DEBUG)
-    lm, _, _ = remote(api_base="http://user:s3cretpass@127.0.0.1:9/v1", limits=Limits(max_attempts=1))
-
+    lm, _ = remote(api_base="http://user:s3cretpass@127.0.0.1:9/v1", limits={"max_attempts": 1})
     with pytest.raises(LMTransportError) as caught:
         ask(lm)
-    shown = str(caught.value) + caplog.text + json.dumps(lm.dump_state()) + engine_of(lm).identity
-    assert "s3cretpass" not in shown
+    assert "s3cretpass" not in str(caught.value) + caplog.text + json.dumps(lm.dump_state())
     assert engine_of(lm).identity == "openai/x at 127.0.0.1:9/v1"
 
 
 def test_an_empty_account_stops_at_once(remote):
-    quota = {"status": 429, "body": {"error": {"message": "no money", "code": "insufficient_quota"}}}
-    lm, server, _ = remote(quota)
-
-    with pytest.raises(dspy.utils.exceptions.LMBillingError):
+    lm, server = remote({"status": 429, "body": {"error": {"message": "no money", "code": "insufficient_quota"}}})
+    with pytest.raises(LMBillingError):
         ask(lm)
     with pytest.raises(OutageError, match="no money"):
         ask(lm)
@@ -180,8 +170,7 @@ def test_an_empty_account_stops_at_once(remote):
 
 @pytest.mark.parametrize("step", [{"body": {"choices": []}}, ""], ids=["no choices", "empty"])
 def test_an_empty_answer_is_a_parse_error_after_its_repair(remote, step):
-    lm, server, _ = remote(step, store=open_store())
-
+    lm, server = remote(step, store=open_store())
     with pytest.raises((AdapterParseError, LMProviderError)):
         ask(lm)
     assert server.count >= 2
@@ -189,21 +178,19 @@ def test_an_empty_answer_is_a_parse_error_after_its_repair(remote, step):
 
 
 def test_only_whole_json_answers_are_kept(remote):
-    lm, _, _ = remote('{"answer": "te', store=open_store())
+    lm, _ = remote('{"answer": "te', store=open_store())
     with pytest.raises(AdapterParseError, match="breaks off"):
         ask(lm, "What?")
     for number, line in enumerate([{"answer": GOOD, "finish_reason": "length"}, f"Sure! {GOOD}"]):
-        lm, _, _ = remote(line, store=open_store())
-        assert ask(lm, f"{number}?").answer == "tea"
+        lm, _ = remote(line, store=open_store())
+        assert ask(lm, f"{number}?") == "tea"
     assert open_store().count("lm") == 1  # words around the object do not harm it
 
 
 def test_the_address_is_part_of_what_an_answer_is_stored_under(remote):
-    first, _, _ = remote(GOOD, store=open_store())
-    other, server, _ = remote('{"answer": "coffee"}', store=open_store())
-
-    assert (ask(first).answer, ask(other).answer) == ("tea", "coffee")
-    assert server.count == 1
+    first, _ = remote(GOOD, store=open_store())
+    other, server = remote('{"answer": "coffee"}', store=open_store())
+    assert (ask(first), ask(other), server.count) == ("tea", "coffee", 1)
 
 
 def test_faults_of_all_kinds_do_not_change_what_comes_out(remote):
@@ -213,13 +200,12 @@ def test_faults_of_all_kinds_do_not_change_what_comes_out(remote):
         faults = [LIMITED, BROKEN, {"drop": True}, {"body": b"garbage"}]
         return faults[number % 4] if asked <= number % 3 else json.dumps({"answer": str(number)})
 
-    lm, server, _ = remote(flaky, limits=Limits(max_attempts=4, outage_after=5))
+    lm, server = remote(flaky)
     with ThreadPoolExecutor(16) as pool:
-        answers = list(pool.map(lambda number: ask(lm, f"say {number}").answer, range(60)))
-    cost = engine_of(lm).ledger.total
+        answers = list(pool.map(lambda number: ask(lm, f"say {number}"), range(60)))
     assert answers == [str(number) for number in range(60)]
-    assert (cost.calls, cost.failures) == (60, 0)
-    assert server.count == cost.calls + cost.retries == 60 + 60
+    assert (cost_of(lm).calls, cost_of(lm).failures) == (60, 0)
+    assert server.count == cost_of(lm).calls + cost_of(lm).retries == 60 + 60
 
 
 @pytest.mark.slow
@@ -244,3 +230,136 @@ with dspy.context(lm=lm, adapter=PromptAdapter()):
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
     assert done.stdout.strip() == "tea", done.stderr
     assert server.count == 1
+
+
+def test_an_answer_is_heard_as_it_is_written_stored_and_counted_like_any_other(remote):
+    lm, server = remote({"pieces": PIECES}, store=open_store())
+    ear, again = Ear(), Ear()
+    assert ask(lm, ear=ear) == HEARD
+    assert ear == ["", *PIECES]
+    assert (cost_of(lm).calls, cost_of(lm).input_tokens, cost_of(lm).output_tokens) == (1, 11, 7)
+    assert server.bodies[0]["stream"] is True
+    assert ask(lm, ear=again) == HEARD == ask(lm)
+    assert again == []
+    assert (cost_of(lm).saved, server.count) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    "chunks",
+    [
+        [bytes([byte]) for byte in b"".join([*map(event, PIECES), *ENDING])],
+        [event("", reasoning_content="first I think"), *map(event, PIECES), *ENDING],
+    ],
+    ids=["byte for byte", "after a thought"],
+)
+def test_an_answer_sounds_the_same_however_it_comes(remote, chunks):
+    lm, _ = remote({"chunks": chunks})
+    ear = Ear()
+    assert ask(lm, ear=ear) == HEARD
+    assert ear == ["", *PIECES]
+
+
+@pytest.mark.parametrize(
+    ("first", "heard", "counted"),
+    [
+        (ENDS_EARLY, [PIECES[0]], "retries"),
+        (BREAKS_OFF, [PIECES[0]], "retries"),
+        (BROKEN, [], "retries"),
+        ({"drop": True}, [], "retries"),
+        ({"pieces": ["no", " json"]}, ["no", " json"], "repairs"),
+    ],
+    ids=["ends early", "breaks off", "500", "drop", "repair"],
+)
+def test_a_stream_that_breaks_or_cannot_be_read_is_begun_again(remote, first, heard, counted):
+    lm, server = remote(first, {"pieces": PIECES}, store=open_store())
+    ear = Ear()
+    assert ask(lm, ear=ear) == HEARD
+    assert ear == ["", *heard, "", *PIECES]
+    assert (getattr(cost_of(lm), counted), cost_of(lm).failures, server.count) == (1, 0, 2)
+
+
+def test_an_error_inside_a_stream_is_one_without_the_key(remote):
+    said = {"error": {"message": f"Incorrect API key provided: {KEY}", "code": "invalid_api_key"}}
+    lm, server = remote({"chunks": [event(PIECES[0]), b"data: " + json.dumps(said).encode() + b"\n\n"]})
+    with pytest.raises(LMAuthError) as caught:
+        ask(lm, ear=Ear())
+    assert KEY not in repr(caught.value) + str(caught.value.__cause__) + str(caught.value.__context__)
+    assert server.count == 1
+
+
+def test_a_server_that_cannot_stream_is_asked_for_the_whole(remote):
+    lm, server = remote("".join(PIECES), limits={"max_attempts": 1})
+    assert {ask(lm, f"{number}?", Ear()) for number in range(5)} == {HEARD}
+    # Three times it is found out, and then no longer asked for.
+    assert [body.get("stream") for body in server.bodies] == [True, None] * 3 + [None] * 2
+    assert (cost_of(lm).calls, cost_of(lm).failures) == (5, 0)
+
+
+def test_answers_are_heard_from_an_event_loop(remote):
+    lm, _ = remote({"pieces": PIECES})
+    ear = Ear()
+
+    async def main():
+        with dspy.context(lm=lm, adapter=PromptAdapter()), heard_by(ear):
+            return (await dspy.Predict("question -> answer").acall(question="hot?")).answer
+
+    assert asyncio.run(main()) == HEARD
+    assert ear == ["", *PIECES]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        '{"answer": "tea"}',
+        '{"reasoning": "they say \\"answer\\": \\"no\\"", "answer": "caf\u00e9 \U0001f600 na\u00efve"}',
+        '{"answer": " \\n two  words\\t\\" and \\\\ a slash \\/ \\n ", "passage_numbers": [1, 2]}',
+        '{"answer": "\\u0063af\\u00e9 \\ud83d\\ude00!", "passages_hold_the_answer": "yes"}',
+        'Sure! Here it is:\n```json\n{"passage_numbers": [1, {"answer": "not this"}], "answer": "this"}\n```',
+        '{"a": {"answer": "inner"}, "b": [["answer", "x"], "]"], "c": true, "n": -1.5e3, "answer": "outer"}',
+        '{\n  "answer" :\n "spread over lines"\n}',
+        '{"other": "ends with a backslash \\\\", "answer": ""}',
+        '{"\\u0061nswer": "the key in escapes"}',
+    ],
+)
+def test_a_field_s_text_is_the_same_wherever_the_answer_is_cut(answer):
+    wanted = json.JSONDecoder().raw_decode(answer[answer.index("{") :])[0]["answer"].strip()
+    for cut in range(len(answer) + 1):
+        reader = FieldText("answer")
+        assert reader.feed(answer[:cut]) + reader.feed(answer[cut:]) == wanted
+    assert "".join(map(FieldText("answer").feed, answer)) == wanted
+
+
+def test_a_field_s_text_is_given_as_soon_as_it_is_there():
+    reader = FieldText("answer")
+    pieces = ['{"reasoning": "long', '", "ans', 'wer": "It is', " tea", " \\u00e", "9 ", 'x "', ', "more": "no"}']
+    assert [reader.feed(piece) for piece in pieces] == ["", "", "It is", " tea", "", " \u00e9", " x", ""]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    ["It is tea.", "[[ ## answer ## ]]\ntea", '{"answer": 42}', '{"answer": ["tea"]}', '{"answer": null}',
+     '{"answers": "tea"}', '{"inner": {"answer": "tea"}}', "{'answer': 'tea'}", '{"answer" "tea"}', ""],
+)  # fmt: skip
+def test_what_is_no_text_of_that_field_is_not_given(answer):
+    assert FieldText("answer").feed(answer) == ""
+
+
+@pytest.mark.parametrize("end", ["\\x41 and more", "\\u00g1 and more", "\\ud83d alone"])
+def test_an_escape_that_there_is_not_ends_the_text(end):
+    reader = FieldText("answer")
+    assert [reader.feed('{"answer": "tea'), reader.feed(end), reader.feed('"}')] == ["tea", "", ""]
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(st.text().filter(lambda key: key != "answer"), JSON, max_size=3), st.text(), st.integers(1, 5))
+def test_any_object_gives_its_field(others, text, step):
+    answer = json.dumps({**others, "answer": text, "after": others}, ensure_ascii=bool(step % 2))
+    reader = FieldText("answer")
+    pieces = [answer[start : start + step] for start in range(0, len(answer), step)]
+    assert "".join(map(reader.feed, pieces)) == text.strip()

@@ -1,134 +1,103 @@
+"""What was computed once is kept: bytes by key, through damage and kills, made once for all who want it."""
+
 from __future__ import annotations
 
 import copy
-import logging
-import os
 import signal
 import sqlite3
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
 from querywright.errors import QuerywrightError
+from querywright.models import single_flight
 from querywright.models.store import Store, open_store
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
+def store(tmp_path):
     store = Store(tmp_path / "inner" / "store.sqlite")
     yield store
     store.close()
 
 
-def _python(code: str, *args: str) -> subprocess.Popen[str]:
-    return subprocess.Popen([sys.executable, "-c", code, *args], stdout=subprocess.PIPE, text=True)
+def started(code, *args):
+    command = [sys.executable, "-c", code, *map(str, args)]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
-def test_gives_back_what_was_put(store: Store) -> None:
+def test_gives_back_what_was_put_and_the_first_writer_wins(store):
     store.put_many("lm", {"a": b"\x00\xff", "b": b""})
     store.put("vector", "a", b"other kind")
-
-    assert store.get_many("lm", ["b", "a", "a", "missing"]) == {"a": b"\x00\xff", "b": b""}
+    store.put_many("lm", {"a": b"second", "c": b"new"})
+    assert store.get_many("lm", ["c", "b", "a", "a", "missing"]) == {"a": b"\x00\xff", "b": b"", "c": b"new"}
     assert store.get("lm", "missing") is None
-    assert (store.count("lm"), store.count("vector"), store.count("none")) == (2, 1, 0)
+    assert (store.count("lm"), store.count("vector"), store.count("none")) == (3, 1, 0)
     assert store.get_many("lm", []) == {}
-    store.put_many("lm", {})
-    assert store.count("lm") == 2
+    store.delete_many("lm", ["a", "b"])
+    assert store.count("lm") == 1
 
 
-def test_the_first_writer_wins(store: Store) -> None:
-    store.put("lm", "a", b"first")
-    store.put_many("lm", {"a": b"second", "b": b"new"})
-
-    assert store.get_many("lm", ["a", "b"]) == {"a": b"first", "b": b"new"}
-
-
-def test_only_the_owner_may_read_it(store: Store) -> None:
+def test_only_the_owner_may_read_it(store):
     store.put("lm", "a", b"1")
-    for path in store.path.parent.iterdir():
-        assert stat.S_IMODE(path.stat().st_mode) == 0o600, path.name
+    assert {stat.S_IMODE(path.stat().st_mode) for path in store.path.parent.iterdir()} == {0o600}
     assert stat.S_IMODE(store.path.parent.stat().st_mode) == 0o700
 
 
-def test_threads_see_one_value_a_key(store: Store) -> None:
-    def write(thread: int) -> dict[str, bytes]:
-        keys = [str(number) for number in range(50)]
-        for key in keys:
-            store.put("lm", key, f"{key} by {thread}".encode())
-        return store.get_many("lm", keys)
-
-    with ThreadPoolExecutor(16) as pool:
-        seen = list(pool.map(write, range(16)))
-    assert all(one == seen[0] for one in seen)
-    assert store.count("lm") == 50
-
-
-def test_processes_see_one_value_a_key(tmp_path: Path) -> None:
+def test_threads_and_processes_see_one_value_a_key(place):
     code = """
-import json, sys
-from pathlib import Path
+import sys
 from querywright.models.store import Store
-store = Store(Path(sys.argv[1]))
-for number in range(100):
-    store.put("lm", str(number), sys.argv[2].encode())
-found = store.get_many("lm", [str(number) for number in range(100)])
-print(json.dumps({key: found[key].decode() for key in sorted(found)}))
+store, keys = Store(sys.argv[1]), [str(number) for number in range(100)]
+for key in keys:
+    store.put("lm", key, sys.argv[2].encode())
+print(sorted(store.get_many("lm", keys).items()))
 """
-    path = tmp_path / "store.sqlite"
-    workers = [_python(code, str(path), name) for name in "abc"]
+    workers = [started(code, place, name) for name in "abc"]
+    store = Store(place)
+    keys = [str(number) for number in range(100)]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda n: [store.put("lm", key, b"%d" % n) for key in keys], range(8)))
     answers = [worker.communicate(timeout=60)[0] for worker in workers]
-    assert [worker.returncode for worker in workers] == [0, 0, 0]
-    assert len(set(answers)) == 1
-    assert Store(path).count("lm") == 100
+    assert {*answers} == {f"{sorted(store.get_many('lm', keys).items())}\n"}
+    store.close()
 
 
 @pytest.mark.slow
-def test_what_was_acknowledged_survives_kill_9(tmp_path: Path) -> None:
+def test_what_was_acknowledged_survives_kill_9(tmp_path):
     code = """
 import sys
-from pathlib import Path
 from querywright.models.store import Store
-store = Store(Path(sys.argv[1]))
+store = Store(sys.argv[1])
 for number in range(10**6):
     store.put("lm", str(number), str(number).encode() * 100)
     print(number, flush=True)
 """
-    path = tmp_path / "store.sqlite"
     for stop_at in (1, 40, 200):
-        worker = _python(code, str(path))
-        assert worker.stdout is not None
-        last = -1
-        for line in worker.stdout:
-            last = int(line)
-            if last >= stop_at:
-                break
-        os.kill(worker.pid, signal.SIGKILL)
-        worker.wait(10)
-        worker.stdout.close()
-        store = Store(path)
+        worker = started(code, tmp_path / "store.sqlite")
+        last = next(int(line) for line in worker.stdout if int(line) >= stop_at)
+        worker.kill()
+        worker.communicate()
+        store = Store(tmp_path / "store.sqlite")
         assert len(store.get_many("lm", [str(number) for number in range(last + 1)])) == last + 1
         store.close()
 
 
 @pytest.mark.parametrize("damage", [b"", b"this is no database" * 300, None])
-def test_a_damaged_file_costs_its_content_not_the_run(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: bytes | None
-) -> None:
+def test_a_damaged_file_costs_its_content_not_the_run(tmp_path, caplog, damage):
     path = tmp_path / "store.sqlite"
     store = Store(path)
     store.put_many("lm", {str(number): bytes(1000) for number in range(100)})
     store.close()
     whole = path.read_bytes()
     path.write_bytes(whole[:2048] + b"\xff" * (len(whole) - 2048) if damage is None else damage)
-
-    with caplog.at_level(logging.WARNING):
-        assert store.get("lm", "1") is None
-        store.put("lm", "1", b"again")
+    assert store.get("lm", "1") is None
+    store.put("lm", "1", b"again")
     assert store.get("lm", "1") == b"again"
     if damage != b"":  # SQLite takes an empty file for a new database
         assert (tmp_path / "store.sqlite.damaged-1").exists()
@@ -140,31 +109,137 @@ OTHERS = "(SELECT value FROM querywright_entries WHERE key = 'b')"
 
 
 @pytest.mark.parametrize("damage", ["value = x'00'", "checksum = 1", "key = 'c'", f"value = {OTHERS}"])
-def test_one_damaged_value_is_missing_and_can_be_written_again(
-    store: Store, caplog: pytest.LogCaptureFixture, damage: str
-) -> None:
+def test_one_damaged_value_is_missing_and_can_be_written_again(store, caplog, damage):
     """Its bytes, its checksum or its key was changed, or it is another one's value."""
     store.put_many("lm", {"a": b"right", "b": b"whole"})
     with sqlite3.connect(store.path) as other:
         other.execute(f"UPDATE querywright_entries SET {damage} WHERE key = 'a'")
     other.close()
-
-    with caplog.at_level(logging.WARNING):
-        assert store.get_many("lm", ["a", "b", "c"]) == {"b": b"whole"}
+    assert store.get_many("lm", ["a", "b", "c"]) == {"b": b"whole"}
     assert "1 damaged values" in caplog.text
     store.put("lm", "a", b"right")
     assert store.get("lm", "a") == b"right"
 
 
-def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+def test_a_place_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(QuerywrightError, match=r"store\.sqlite cannot be created"):
         Store(tmp_path / "file" / "store.sqlite")
 
 
-def test_one_instance_a_path_and_a_copy_is_itself(tmp_path: Path) -> None:
+def test_one_instance_a_path_and_a_copy_is_itself(tmp_path):
     store = open_store(tmp_path)
-    assert open_store(tmp_path / ".." / tmp_path.name) is store
-    assert copy.deepcopy(store) is store
+    assert open_store(tmp_path / ".." / tmp_path.name) is store is copy.deepcopy(store)
     assert store.path == tmp_path.resolve() / "store.sqlite"
     store.close()
+
+
+WORKER = r"""
+import sys, time
+from concurrent.futures import ThreadPoolExecutor
+from querywright.models.store import Store
+
+store, seconds = Store(sys.argv[1]), float(sys.argv[2])
+def compute(n):
+    def make():
+        print("made", flush=True)
+        time.sleep(seconds)
+        return f"answer {n}".encode()
+    return store.get_or_compute("lm", str(n), make)
+print("ready", flush=True)
+sys.stdin.readline()
+with ThreadPoolExecutor(4) as pool:
+    answers = list(pool.map(compute, [n % 25 for n in range(50)] if seconds < 1 else [0]))
+assert answers == [f"answer {n % 25}".encode() for n in range(len(answers))]
+"""
+
+
+def go(*processes):
+    for process in processes:
+        assert process.stdout.readline() == "ready\n"
+    for process in processes:
+        process.stdin.write("go\n")
+        process.stdin.flush()
+
+
+def test_processes_make_each_value_once(place):
+    processes = [started(WORKER, place, 0.02) for _ in range(2)]
+    go(*processes)
+    assert sum(process.communicate(timeout=60)[0].count("made") for process in processes) == 25
+    assert [process.returncode for process in processes] == [0, 0]
+
+
+def test_what_a_killed_process_had_under_way_is_made_by_who_waits(place):
+    doomed = started(WORKER, place, 600)
+    go(doomed)
+    assert doomed.stdout.readline() == "made\n"
+    store = Store(place)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(store.get_or_compute, "lm", "0", lambda: b"answer 0")
+        time.sleep(0.2)
+        assert not waiting.done()
+        doomed.send_signal(signal.SIGKILL)
+        assert waiting.result(timeout=60) == b"answer 0"
+    doomed.communicate()
+    store.close()
+
+
+def test_threads_make_each_value_once_and_all_have_an_error_of_it(store):
+    made = []
+
+    def make():
+        made.append(1)
+        time.sleep(0.2)
+        if len(made) == 1:
+            raise LookupError("down")
+        return b"yes"
+
+    def outcome(_):
+        try:
+            return store.get_or_compute("lm", "key", make)
+        except LookupError as error:
+            return str(error)
+
+    with ThreadPoolExecutor(8) as pool:
+        assert (set(pool.map(outcome, range(8))), len(made)) == ({"down"}, 1)
+        assert (set(pool.map(outcome, range(8))), len(made)) == ({b"yes"}, 2)
+
+
+def test_who_waits_for_work_that_was_interrupted_does_it(store):
+    begun = threading.Event()
+
+    def interrupted():
+        begun.set()
+        time.sleep(0.2)
+        raise KeyboardInterrupt
+
+    def first():
+        with pytest.raises(KeyboardInterrupt):
+            store.get_or_compute("lm", "key", interrupted)
+
+    with ThreadPoolExecutor(1) as pool:
+        stopped = pool.submit(first)
+        begun.wait(30)
+        assert store.get_or_compute("lm", "key", lambda: b"made") == b"made"
+        stopped.result()
+
+
+def test_what_is_not_to_be_kept_is_given_and_forgotten(store):
+    assert store.get_or_compute("lm", "key", lambda: b"cut off", keep=lambda value: False) == b"cut off"
+    assert store.get_or_compute("lm", "key", lambda: b"whole") == b"whole"
+    assert store.get_or_compute("lm", "key", lambda: b"never made") == b"whole"
+
+
+def test_threads_with_other_keys_do_not_wait(store):
+    both = threading.Barrier(2)
+    with ThreadPoolExecutor(2) as pool:
+        futures = [pool.submit(store.get_or_compute, "lm", key, lambda: str(both.wait(30)).encode()) for key in "ab"]
+        assert sorted(future.result() for future in futures) == [b"0", b"1"]
+
+
+def test_where_no_lease_can_be_had_work_goes_on_without(store, monkeypatch):
+    def refuse(*_):
+        raise OSError(37, "No locks available")
+
+    monkeypatch.setattr(single_flight.fcntl, "lockf", refuse)
+    assert [store.get_or_compute("lm", key, key.encode) for key in "ab"] == [b"a", b"b"]

@@ -13,6 +13,7 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Literal, get_args, get_origin
+from weakref import WeakKeyDictionary
 
 import dspy
 import json_repair
@@ -32,6 +33,8 @@ _ESCAPED = re.compile(r"\\.", re.DOTALL)
 _UNSEEN = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")
 _KINDS = {bool: "true or false", int: "a whole number", float: "a number"}
 _LISTS = {(str,): "list of texts", (int,): "list of whole numbers"}
+_formats: WeakKeyDictionary[Any, dict[Any, dict[str, Any]]] = WeakKeyDictionary()
+"""What a request says of the form of its answer, by signature and kind of LM: to make it takes longer than a replay."""
 
 
 class PromptAdapter(JSONAdapter):
@@ -96,10 +99,16 @@ class PromptAdapter(JSONAdapter):
 
     def _prepare_response_format(self, lm: Any, lm_kwargs: dict[str, Any], signature: Any) -> None:
         """Ask for the fields by schema; an LM that fills one in by grammar is told how long a value may get."""
-        super()._prepare_response_format(lm, lm_kwargs, signature)
-        schema_of = getattr(lm_kwargs.get("response_format"), "model_json_schema", None)
-        if self.grammar and schema_of is not None:
-            _limit(schema_of()["properties"], signature)  # the form keeps this very mapping
+        known = _formats.setdefault(signature, {})
+        case = (self.grammar, "response_format" in lm.supported_params, lm.supports_response_schema)
+        if case not in known:
+            made: dict[str, Any] = {}
+            super()._prepare_response_format(lm, made, signature)
+            schema_of = getattr(made.get("response_format"), "model_json_schema", None)
+            if self.grammar and schema_of is not None:
+                _limit(schema_of()["properties"], signature)  # the form keeps this very mapping
+            known[case] = made
+        lm_kwargs.update(known[case])
 
     def format_system_message(self, signature: Any) -> str:
         """The instructions, then one line an output field."""
@@ -150,7 +159,9 @@ class PromptAdapter(JSONAdapter):
             raise _unreadable(signature, completion, "The answer holds more than one JSON object.")
         whole = found[0] if found else _repaired(signature, completion)
         try:
-            given = {name: _valid_value(whole[name]) for name in names if name in whole}
+            given = json.loads(
+                _valid(json.dumps({name: whole[name] for name in names if name in whole}, ensure_ascii=False))
+            )
         except RecursionError as error:
             raise _unreadable(signature, completion, "The answer is nested too deep.") from error
         if not found and _breaks_off(completion):
@@ -255,8 +266,9 @@ def _text(value: Any) -> str:
 @lru_cache(maxsize=256)
 def _frame(outputs: tuple[str, ...], fields: tuple[str, ...]) -> tuple[re.Pattern[str], re.Pattern[str]]:
     """What finds the keys of an answer to a prompt, and the lines of its frame."""
-    key = re.compile(rf"""(["'])({_any_of(outputs)})\1(\s*:)""", re.IGNORECASE)
-    return key, re.compile(rf"^(?=(?:{_any_of(fields)})\s*:)", re.MULTILINE | re.IGNORECASE)
+    said, named = ("|".join(map(re.escape, names)) for names in (outputs, fields))
+    key = re.compile(rf"""(["'])({said})\1(\s*:)""", re.IGNORECASE)
+    return key, re.compile(rf"^(?=(?:{named})\s*:)", re.MULTILINE | re.IGNORECASE)
 
 
 def _framed(text: str, key: re.Pattern[str], opening: re.Pattern[str]) -> str:
@@ -272,21 +284,6 @@ def _valid(text: str) -> str:
     a pair is U+FFFD.
     """
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-
-
-def _valid_value(value: Any) -> Any:
-    """A value of JSON with all its texts in valid Unicode: a model can write half a surrogate pair as an escape."""
-    if isinstance(value, str):
-        return _valid(value)
-    if isinstance(value, list):
-        return [_valid_value(one) for one in value]
-    if isinstance(value, dict):
-        return {_valid(key): _valid_value(one) for key, one in value.items()}
-    return value
-
-
-def _any_of(names: Sequence[str]) -> str:
-    return "|".join(map(re.escape, names))
 
 
 def _objects(text: str) -> Iterator[dict[str, Any]]:

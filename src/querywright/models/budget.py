@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import logging
-import threading
 from typing import Any, NamedTuple
 
 from querywright.errors import InputError, QuerywrightError
 from querywright.models.engine_errors import LMBudgetError, LMStoreError
-from querywright.models.store import Store, sql
+from querywright.models.store import Store
 from querywright.models.usage import Cost
 
 _BEGIN = "INSERT INTO querywright_budgets VALUES (:name, 0, 0, 0) ON CONFLICT DO NOTHING"
@@ -16,6 +15,7 @@ _RESERVE = "UPDATE querywright_budgets SET calls = calls + 1 WHERE name = :name"
 _SETTLE = "UPDATE querywright_budgets SET tokens = tokens + :tokens, dollars = dollars + :dollars WHERE name = :name"
 _READ = "SELECT calls, tokens, dollars FROM querywright_budgets WHERE name = :name"
 _FORGET = "DELETE FROM querywright_budgets WHERE name = :name"
+_UNITS = {"calls": "LM calls", "tokens": "tokens", "dollars": "US dollars"}
 
 _logger = logging.getLogger(__name__)
 
@@ -71,13 +71,9 @@ class Budget:
             if not limit >= 0:
                 raise InputError(f"a budget of {unit} must be 0 or more, or None for no limit, but got {limit}")
         self.name = name
-        self._store = store
+        self._store = store or Store()
         self._remedy = remedy
-        self._lock = threading.Lock()
-        self._spent = Spent()
-        self._unsettled = Cost()
-        if store is not None:
-            store.transact(lambda connection: connection.execute(sql(_BEGIN), {"name": name}))
+        self._store.execute(_BEGIN, name=name)
 
     def __deepcopy__(self, memo: dict[int, object]) -> Budget:
         return self
@@ -89,12 +85,10 @@ class Budget:
         Raises:
             LMStoreError: The count cannot be read, or is gone.
         """
-        if self._store is None:
-            return self._spent
-        row = self._run(lambda connection: connection.execute(sql(_READ), {"name": self.name}).first())
-        if row is None:
+        rows, _ = self._execute(_READ)
+        if not rows:
             raise LMStoreError(f"the count of the budget {self.name!r} is gone from {self._store!r}; run again")
-        return Spent(*row)
+        return Spent(*rows[0])
 
     def check(self) -> None:
         """Make sure that no limit is reached; nothing is counted.
@@ -103,7 +97,12 @@ class Budget:
             LMBudgetError: One is.
             LMStoreError: The count cannot be read.
         """
-        self._check(self.spent)
+        spent = self.spent
+        for unit, limit in self.limits.items():
+            if getattr(spent, unit) >= limit:
+                raise LMBudgetError(
+                    f"the limit of {limit} {_UNITS[unit]} is reached; answers received so far are kept. {self._remedy}"
+                )
 
     def reserve(self) -> None:
         """Count one attempt before it is sent.
@@ -112,58 +111,32 @@ class Budget:
             LMBudgetError: A limit is reached; nothing was counted.
             LMStoreError: The count cannot be kept.
         """
-        if self._store is None:
-            with self._lock:
-                self._check(self._spent)
-                self._spent = self._spent._replace(calls=self._spent.calls + 1)
-            return
         within = "".join(f" AND {unit} < :{unit}" for unit in self.limits)
-        given = {"name": self.name, **self.limits}
-        if not self._run(lambda connection: connection.execute(sql(_RESERVE + within), given).rowcount):
+        _, n_rows = self._execute(_RESERVE + within, **self.limits)
+        if not n_rows:
             self.check()
             raise LMBudgetError(f"the budget {self.name!r} was spent and raised meanwhile; run again")
 
     def settle(self, cost: Cost) -> None:
         """Enter what an attempt cost, once it ended; its call was counted by ``reserve``.
 
-        What cannot be entered now is entered the next time: the answer that it paid for is there.
+        What cannot be entered is said in the log: the answer that it paid for is there.
 
         Args:
             cost: Its tokens and dollars count, nothing else.
         """
-        with self._lock:
-            if self._store is None:
-                calls, tokens, dollars = self._spent
-                self._spent = Spent(calls, tokens + cost.tokens, dollars + cost.dollars)
-                return
-            cost, self._unsettled = self._unsettled + cost, Cost()
-        if not (cost.tokens or cost.dollars):
-            return
-        given = {"name": self.name, "tokens": cost.tokens, "dollars": cost.dollars}
         try:
-            self._run(lambda connection: connection.execute(sql(_SETTLE), given))
+            if cost.tokens or cost.dollars:
+                self._execute(_SETTLE, tokens=cost.tokens, dollars=cost.dollars)
         except LMStoreError as error:
-            _logger.warning("%s; it is tried again with the next call", error)
-            with self._lock:
-                self._unsettled = self._unsettled + cost
+            _logger.warning("%s; the budget %r goes on without these %d tokens", error, self.name, cost.tokens)
 
     def forget(self) -> None:
         """Remove the count, at the end of a run that nothing goes on from."""
-        if self._store is not None:
-            self._run(lambda connection: connection.execute(sql(_FORGET), {"name": self.name}))
+        self._execute(_FORGET)
 
-    def _check(self, spent: Spent) -> None:
-        for unit, limit in self.limits.items():
-            if getattr(spent, unit) >= limit:
-                what = {"calls": "LM calls", "tokens": "tokens", "dollars": "US dollars"}[unit]
-                raise LMBudgetError(
-                    f"the limit of {limit} {what} is reached; answers received so far are kept. {self._remedy}"
-                )
-
-    def _run(self, operation: Any) -> Any:
-        if self._store is None:  # never asked then
-            raise AssertionError
+    def _execute(self, statement: str, **values: Any) -> tuple[list[Any], int]:
         try:
-            return self._store.transact(operation)
+            return self._store.execute(statement, name=self.name, **values)
         except QuerywrightError as error:
             raise LMStoreError(f"the count of LM calls cannot be kept: {error}") from None

@@ -60,9 +60,9 @@ class CircuitBreaker:
         self._clock = clock
         self._lock = threading.Lock()
         self._failed_in_a_row = 0
-        self._incurable = False
+        self._is_open = False
         self._last_failure = ""
-        self._closed_until = 0.0
+        self._open_until = 0.0
 
     def admit(self) -> None:
         """Let one attempt through.
@@ -71,15 +71,19 @@ class CircuitBreaker:
             LMOutageError: The model is down.
         """
         with self._lock:
-            if self._open:
-                if self._clock() < self._closed_until:
-                    raise LMOutageError(self._outage())
-                self._closed_until = self._clock() + self._limits.cooldown  # this one finds out; others wait
+            if self._is_open and self._clock() < self._open_until:
+                count = self._failed_in_a_row
+                raise LMOutageError(
+                    f"{count} request{'s' if count > 1 else ''} in a row to {self._identity} failed and nothing more "
+                    f"is asked. The last failure: {self._last_failure}. Check the model's service and run again: "
+                    "answers received so far are kept"
+                )
+            self._open_until = self._clock() + self._limits.cooldown  # this one finds out; others wait
 
     def succeeded(self) -> None:
         """Note that a request was answered."""
         with self._lock:
-            self._failed_in_a_row, self._incurable = 0, False
+            self._failed_in_a_row, self._is_open = 0, False
 
     def failed(self, error: Exception, *, transient: bool) -> None:
         """Note that a request failed for good.
@@ -89,22 +93,9 @@ class CircuitBreaker:
             transient: Whether the service failed; a request that is at fault itself says nothing about it.
         """
         incurable = isinstance(error, INCURABLE)
-        if not (incurable or transient):
-            return
-        with self._lock:
-            self._failed_in_a_row += 1
-            self._incurable = self._incurable or incurable
-            self._last_failure = str(error)[:_SHOWN]
-            self._closed_until = self._clock() + self._limits.cooldown
-
-    @property
-    def _open(self) -> bool:
-        return self._incurable or self._failed_in_a_row >= self._limits.outage_after
-
-    def _outage(self) -> str:
-        count = self._failed_in_a_row
-        return (
-            f"{count} request{'s' if count > 1 else ''} in a row to {self._identity} failed and nothing more is asked. "
-            f"The last failure: {self._last_failure}. Check the model's service and run again: answers received so "
-            "far are kept"
-        )
+        if incurable or transient:
+            with self._lock:
+                self._failed_in_a_row += 1
+                self._is_open |= incurable or self._failed_in_a_row >= self._limits.outage_after
+                self._last_failure = str(error)[:_SHOWN]
+                self._open_until = self._clock() + self._limits.cooldown

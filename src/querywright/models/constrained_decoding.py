@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import json_repair
@@ -38,15 +38,16 @@ def choices(field: Schema, root: Schema) -> list[Any] | None:
     if "const" in field:
         return [field["const"]]
     if "anyOf" in field:
-        branches = [choices(branch, root) for branch in field["anyOf"]]
-        known = [branch for branch in branches if branch is not None]
-        return [value for branch in known for value in branch] if len(known) == len(branches) else None
-    kind = field.get("type")
-    if kind == "boolean":
-        return [True, False]
-    if kind == "null":
-        return [None]
-    low, high = field.get("minimum"), field.get("maximum")
+        known: list[Any] = []
+        for branch in field["anyOf"]:
+            values = choices(branch, root)
+            if values is None:
+                return None
+            known += values
+        return known
+    kind, low, high = field.get("type"), field.get("minimum"), field.get("maximum")
+    if kind in ("boolean", "null"):
+        return [True, False] if kind == "boolean" else [None]
     if kind == "integer" and low is not None and high is not None and high - low < _MOST_NUMBERS:
         return list(range(int(low), int(high) + 1))
     return None
@@ -106,29 +107,24 @@ class Form:
             value, whole = json.loads(text), True
         except ValueError:
             value, whole = self._salvaged(text), False
-        return self._tidied(value), whole
+        if self._kind in _NUMBERS and isinstance(value, (int, float)):
+            value = min(max(value, self._field.get("minimum", value)), self._field.get("maximum", value))
+        elif self._limit is not None and isinstance(value, str):
+            value = ended(value, self._limit)
+        elif self._limit is not None and isinstance(value, list):
+            value = [ended(item, self._limit) for item in value]
+        return value, whole
 
     def _salvaged(self, text: str) -> Any:
         if self._kind == "string":
             return text.strip().removeprefix('"')
         if self._kind == "texts":
-            whole = re.findall(r'"([^"]*)"(?=[,\]])', text)
-            return whole or [text.removeprefix(self.opening)]
+            return re.findall(r'"([^"]*)"(?=[,\]])', text) or [text.removeprefix(self.opening)]
         try:
             repaired = json_repair.loads(text)
         except ValueError:  # nested too deep
             return None
         return None if repaired == "" else repaired
-
-    def _tidied(self, value: Any) -> Any:
-        if self._kind in _NUMBERS and isinstance(value, (int, float)):
-            low, high = self._field.get("minimum", value), self._field.get("maximum", value)
-            return min(max(value, low), high)
-        if self._limit is not None and isinstance(value, str):
-            return ended(value, self._limit)
-        if self._limit is not None and isinstance(value, list):
-            return [ended(item, self._limit) for item in value]
-        return value
 
 
 def _text_rule(limit: int) -> str:
@@ -158,7 +154,7 @@ def ended(text: str, limit: int) -> str:
 
 def _limited(schema: Any, max_chars: int, max_items: int) -> Any:
     """The schema with limits wherever it has none, and without its notes."""
-    if isinstance(schema, Sequence) and not isinstance(schema, str):
+    if isinstance(schema, list):
         return [_limited(part, max_chars, max_items) for part in schema]
     if not isinstance(schema, Mapping):
         return schema
@@ -170,15 +166,14 @@ def _limited(schema: Any, max_chars: int, max_items: int) -> Any:
             limited[key] = {name: _limited(part, max_chars, max_items) for name, part in value.items()}
         elif key not in _NOTES:
             limited[key] = _limited(value, max_chars, max_items)
-    if schema.get("type") == "string" and "enum" not in schema:
-        limited.setdefault("maxLength", max_chars)
-    if schema.get("type") == "array":
-        limited.setdefault("maxItems", max_items)
-    if "properties" in schema:
-        limited.setdefault("additionalProperties", False)
-    if schema.get("type") in _NUMBERS:
-        limited.setdefault("minimum", -_LARGEST)
-        limited.setdefault("maximum", _LARGEST)
-        if schema["type"] == "number":
-            limited.setdefault("multipleOf", 0.0001)
-    return limited
+    kind = schema.get("type")
+    defaults: dict[str, Any] = {"additionalProperties": False} if "properties" in schema else {}
+    if kind == "string" and "enum" not in schema:
+        defaults["maxLength"] = max_chars
+    if kind == "array":
+        defaults["maxItems"] = max_items
+    if kind in _NUMBERS:
+        defaults |= {"minimum": -_LARGEST, "maximum": _LARGEST}
+    if kind == "number":
+        defaults["multipleOf"] = 0.0001
+    return defaults | limited

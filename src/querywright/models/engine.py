@@ -15,17 +15,9 @@ from dspy.clients.engines.base import validate_request
 from dspy.lm15 import Request, Response
 
 from querywright.models.budget import Budget
-from querywright.models.cached import CachedEngine
+from querywright.models.cached import cached
 from querywright.models.circuit_breaker import CircuitBreaker, Limits
-from querywright.models.engines import (
-    BudgetedEngine,
-    CountedEngine,
-    DirectEngine,
-    Engine,
-    HeardEngine,
-    Price,
-    RetryingEngine,
-)
+from querywright.models.engines import Price, budgeted, counted, direct, retrying
 from querywright.models.store import Store
 from querywright.models.usage import Ledger
 
@@ -34,7 +26,7 @@ MOST_REQUESTS = 64
 
 
 class LMEngine:
-    """A DSPy engine around another engine: ``Cached(Retrying(Heard(Budgeted(Counted(Direct(inner))))))``.
+    """A DSPy engine around another engine: ``cached(retrying(budgeted(counted(direct(inner)))))``.
 
     Args:
         inner: The engine that asks the model, once a call.
@@ -72,19 +64,17 @@ class LMEngine:
         # A seed makes one draw another one than the next, by its place in the store where the model takes none.
         self.supported_params = frozenset(getattr(inner, "supported_params", ())) | {"seed"}
         self.decides_by_likelihood = bool(getattr(inner, "decides_by_likelihood", False))
-        deterministic = bool(getattr(inner, "deterministic", False))
-        engine: Engine = CountedEngine(DirectEngine(inner, identity, secrets), self.ledger, price, clock)
-        if budget is not None:
-            engine = BudgetedEngine(engine, budget)
-        self.retrying = RetryingEngine(
-            HeardEngine(engine),
+        self._deterministic = bool(getattr(inner, "deterministic", False))
+        ask = counted(direct(inner, identity, secrets), self.ledger, price, clock)
+        self._ask = retrying(
+            ask if budget is None else budgeted(ask, budget),
             CircuitBreaker(identity, self.limits, clock),
             self.limits,
             self.ledger,
-            deterministic=deterministic,
+            deterministic=self._deterministic,
             sleep=sleep,
         )
-        self.cached = CachedEngine(self.retrying, identity, store, self.ledger, deterministic=deterministic)
+        self._complete = cached(self._ask, identity, store, self.ledger, deterministic=self._deterministic)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> LMEngine:
         return self
@@ -92,7 +82,8 @@ class LMEngine:
     def with_store(self, store: Store) -> LMEngine:
         """The same engine, its answers kept in a store."""
         other = copy.copy(self)
-        other.store, other.cached = store, self.cached.with_store(store)
+        other.store = store
+        other._complete = cached(self._ask, self.identity, store, self.ledger, deterministic=self._deterministic)
         return other
 
     def complete(self, request: Request) -> Response:
@@ -101,11 +92,12 @@ class LMEngine:
         Raises:
             LMOutageError: The model is down.
             LMBudgetError: The budget is spent.
+            LMStoreError: The store, or the count of the budget, cannot be used.
             NotStoredError: The answer is not stored, and nothing may be asked (``stored_only``).
             LMError: The request failed after all its attempts.
         """
         validate_request(request)
-        return self.cached.complete(request)
+        return self._complete(request)
 
     def stream(self, request: Request) -> Iterator[Any]:
         """The answer as events, once it is complete."""
@@ -127,13 +119,14 @@ class LMEngine:
         """The engine of the embedded LM that ``dump_state`` named.
 
         Raises:
-            ValueError: The LM is another; its key and address are the application's to give.
+            ValueError: The LM is another; its file, key and address are the application's to give.
         """
         from querywright.models.embedded import EmbeddedEngine
 
         if not isinstance(state.get("inner"), dict):
             raise ValueError(f"the LM {state.get('identity')!r} must be given by the application: resolve_lm(...)")
-        return cls(EmbeddedEngine.load_state(state["inner"]), identity=str(state["identity"]))
+        inner = EmbeddedEngine.load_state(state["inner"])
+        return cls(inner, identity=inner.answers_identity)
 
 
 class AsyncLMEngine:

@@ -17,19 +17,19 @@ _SECRET = re.compile(
 
 
 class LMOutageError(OutageError, LMError):
-    """The outage in a form that DSPy passes on unchanged."""
+    """The model failed too often in a row, and nothing more is asked."""
 
 
 class LMBudgetError(BudgetError, LMError):
-    """The budget stop in a form that DSPy passes on unchanged."""
+    """The budget is spent, and nothing more is asked."""
 
 
 class LMModelError(ModelError, LMConfigurationError):
-    """A model that cannot be used, in a form that DSPy passes on unchanged."""
+    """A model that cannot be used."""
 
 
 class LMStoreError(QuerywrightError, LMError):
-    """A store that cannot be used, in a form that DSPy passes on unchanged."""
+    """A store that cannot be used."""
 
 
 class NotStoredError(QuerywrightError, LMError):
@@ -37,7 +37,7 @@ class NotStoredError(QuerywrightError, LMError):
 
 
 class LMPromptTooLongError(PromptTooLongError, ContextWindowExceededError):
-    """The prompt is too long, in a form that DSPy passes on unchanged.
+    """The prompt is too long.
 
     Args:
         n_tokens: Tokens of the prompt.
@@ -58,9 +58,8 @@ def redact(text: str, secrets: tuple[str, ...] = ()) -> str:
         text: Any text, such as a service's error message.
         secrets: Strings to remove whatever they look like; what looks like a key is removed in any case.
     """
-    for secret in secrets:
-        if secret:
-            text = text.replace(secret, "***")
+    for secret in filter(None, secrets):
+        text = text.replace(secret, "***")
     return _SECRET.sub("***", text)
 
 

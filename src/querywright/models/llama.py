@@ -1,21 +1,13 @@
 """A llama.cpp server in this process, and one chat with it.
 
-Each chat holds one of the server's slots, so that its steps find the prompt where the last one left it. Equal
-requests get equal answers, to the last digit, from a server with one slot: what else is asked, or was asked before,
-does not change how the numbers of a chat are added up.
+Equal requests get equal answers, to the last digit: the server has one slot, and what else is asked, or was asked
+before, does not change how the numbers of a chat are added up.
 """
 
 from __future__ import annotations
 
-import atexit
-import contextlib
 import importlib
-import os
-import queue
-import re
-import time
-import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,61 +15,69 @@ from dspy.utils.exceptions import LMInvalidRequestError, LMProviderError
 
 from querywright.models.constrained_decoding import Form
 from querywright.models.engine_errors import LMPromptTooLongError
+from querywright.models.gguf_files import broken_up, read_vocabulary
 from querywright.models.openmp import limit_spinning
-from querywright.models.vocabulary import Piece, Vocabulary, read_vocabulary
 
-_LAST_WAIT = 30.0  # seconds that the end of the process waits for chats under way
+# Makes a run of tokens less likely the longer the run it would repeat (DRY, "do not repeat yourself"). Runs of up to 12
+# are free: a name in the question has to be written as it stands there.
+_NO_LOOPS: dict[str, Any] = {
+    "dry_multiplier": 0.8,
+    "dry_base": 1.75,
+    "dry_allowed_length": 12,
+    "dry_penalty_last_n": 128,
+}
 
 
 class Llama:
-    """A loaded model.
+    """A GGUF model, loaded.
 
     Args:
-        server: The ``xllamacpp.Server``.
-        context: Tokens of context of one chat.
-        parallel: Chats at the same time.
-        vocabulary: The model's tokens.
+        path: The file.
+        context: Tokens of context, prompt and answer together.
+        threads: Threads of the whole.
+        adapter: The GGUF file of a LoRA adapter to apply, or None.
+
+    Raises:
+        RuntimeError: llama.cpp cannot load the file, or not the adapter for it.
+        ValueError: The file's header is damaged.
     """
 
-    def __init__(self, server: Any, context: int, parallel: int, vocabulary: Vocabulary) -> None:
-        self._server = server
+    def __init__(self, path: Path, *, context: int, threads: int, adapter: Path | None = None) -> None:
+        limit_spinning()
+        xllamacpp: Any = importlib.import_module("xllamacpp")
+
+        vocabulary = read_vocabulary(path)  # reads the whole header, and so finds a damaged one first
+        self.control = vocabulary.control
+        self._split = vocabulary.splitter()
         self._context = context
-        self.parallel = parallel
-        self.slots: queue.LifoQueue[int] = queue.LifoQueue()
-        for slot in range(parallel):
-            self.slots.put(slot)
-        self._split = vocabulary.split
-        longest_first = sorted(filter(None, vocabulary.control), key=len, reverse=True)
-        self._control = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
-
-    @contextlib.contextmanager
-    def chat(self, messages: Sequence[Mapping[str, str]], sampling: Mapping[str, Any]) -> Iterator[Chat]:
-        """A chat that holds a slot while the ``with`` block lasts; waits for one when all are taken."""
-        framed = [{"role": m["role"], "content": self.broken_up(m["content"])} for m in messages]
-        slot = self.slots.get()
-        try:
-            yield Chat(self, slot, framed, sampling)
-        finally:
-            self.slots.put(slot)
-
-    def broken_up(self, text: str) -> str:
-        """The text with a space inside each control token: the same to a reader, plain text to the model."""
-        return self._control.sub(lambda match: f"{match.group()[0]} {match.group()[1:]}", text)
+        params = xllamacpp.CommonParams()
+        params.model.path = str(path)
+        params.n_parallel = 1
+        params.kv_unified = False
+        params.n_ctx = context
+        params.n_gpu_layers = 0
+        params.cache_ram_mib = 0  # otherwise up to 8 GiB of prompts are kept
+        params.cache_idle_slots = False
+        params.verbosity = -1
+        if adapter is not None:
+            params.lora_adapters = [xllamacpp.CommonAdapterLoraInfo(str(adapter))]
+        for cpu in (params.cpuparams, params.cpuparams_batch):
+            cpu.n_threads, cpu.poll = threads, 0  # threads that spin win little, and lose a lot on a busy machine
+        self.server = xllamacpp.Server(params)
 
     def spelled(self, text: str) -> tuple[str, int]:
         """A grammar that allows this text alone, in the model's own tokens where they are known, and its room.
 
         A grammar cannot name a token that ends inside a character, so characters of several tokens are spelled.
         """
-        pieces = [Piece(text, None)] if self._split is None else self._split(text)
+        pieces = self._split(text)
         parts = [_gbnf_string(piece.text) if piece.token is None else f"<[{piece.token}]>" for piece in pieces]
-        if any(piece.token is None for piece in pieces):
-            return "root ::= " + " ".join(parts), len(text.encode()) + 1  # and the end token
-        return "root ::= " + " ".join(parts), len(parts)
+        is_spelled = any(piece.token is None for piece in pieces)
+        return "root ::= " + " ".join(parts), len(text.encode()) + 1 if is_spelled else len(parts)  # and the end token
 
     def ask(self, **options: Any) -> dict[str, Any]:
         """One answer of the server, never one that the end of the context cut off."""
-        answer: dict[str, Any] = self._server.handle_chat_completions(options)
+        answer: dict[str, Any] = self.server.handle_chat_completions(options)
         room = int(options["max_tokens"])
         error = answer.get("error")
         if error:
@@ -90,39 +90,23 @@ class Llama:
         return answer
 
 
-# Makes a run of tokens less likely the longer the run it would repeat (DRY, "do not repeat yourself"). Runs of up to 12
-# are free: a name in the question has to be written as it stands there.
-_NO_LOOPS: dict[str, Any] = {
-    "dry_multiplier": 0.8,
-    "dry_base": 1.75,
-    "dry_allowed_length": 12,
-    "dry_penalty_last_n": 128,
-}
-
-
 class Chat:
     """One request on its way: what is written of its answer so far, and the tokens it took.
 
     Args:
         llama: The model.
-        slot: The slot that this chat holds.
-        messages: Framed messages.
+        messages: Role and content of each; control tokens in them are broken up. A last one of the assistant's is what
+            is written already.
         sampling: Temperature, seed and the like.
     """
 
-    def __init__(
-        self, llama: Llama, slot: int, messages: Sequence[Mapping[str, str]], sampling: Mapping[str, Any]
-    ) -> None:
-        self.written = ""
-        self.input_tokens = 0
-        self.output_tokens = 0
-        self.value_tokens = 0
+    def __init__(self, llama: Llama, messages: Sequence[Mapping[str, str]], sampling: Mapping[str, Any]) -> None:
         self._llama = llama
-        self._slot = slot
         self._sampling = dict(sampling)
-        self._messages = list(messages)
-        if self._messages and self._messages[-1]["role"] == "assistant":
-            self.written = self._messages.pop()["content"]
+        self._messages = [{**m, "content": broken_up(m["content"], llama.control)} for m in messages]
+        begins = bool(self._messages) and self._messages[-1]["role"] == "assistant"
+        self.written = self._messages.pop()["content"] if begins else ""
+        self.input_tokens = self.output_tokens = self.value_tokens = 0
 
     def write(self, max_tokens: int, *, json_object: bool = False) -> tuple[str, str]:
         """Any text, or any JSON object; and why it ended."""
@@ -143,15 +127,9 @@ class Chat:
 
     def likelihood(self, value: str, opening: str = "") -> float:
         """Mean log-probability a token of a value, as the continuation of what is written and the opening."""
-        grammar, length = self._llama.spelled(value)
-        _, answer = self._step(
-            opening,
-            grammar=grammar,
-            max_tokens=length,
-            logprobs=True,
-            top_logprobs=1,
-            temperature=0.0,
-        )
+        grammar, room = self._llama.spelled(value)
+        wanted = {"grammar": grammar, "max_tokens": room, "logprobs": True, "top_logprobs": 1, "temperature": 0.0}
+        _, answer = self._step(opening, **wanted)
         # The end token has no bytes. It is left out: it says how well a text may end here, not what stands there.
         tokens = [token for token in answer["choices"][0]["logprobs"]["content"] if token["bytes"]]
         if bytes(byte for token in tokens for byte in token["bytes"]) != value.encode():
@@ -159,63 +137,14 @@ class Chat:
         return float(sum(token["logprob"] for token in tokens) / len(tokens))
 
     def _step(self, opening: str, **options: Any) -> tuple[str, dict[str, Any]]:
-        begun = self._llama.broken_up(self.written + opening)
+        begun = broken_up(self.written + opening, self._llama.control)
         messages = [*self._messages, {"role": "assistant", "content": begun}] if begun else self._messages
         # The first step reads the whole prompt: a part left by another chat would change how it is added up.
-        answer = self._llama.ask(messages=messages, id_slot=self._slot, cache_prompt=self.input_tokens > 0, **options)
+        answer = self._llama.ask(messages=messages, id_slot=0, cache_prompt=self.input_tokens > 0, **options)
         self.output_tokens += int(answer["usage"]["completion_tokens"])
         self.input_tokens = self.input_tokens or int(answer["usage"]["prompt_tokens"])
         # The server repeats what was begun.
         return (answer["choices"][0]["message"]["content"] or "").removeprefix(begun), answer
-
-
-def start_llama(
-    path: Path, *, context: int, parallel: int, threads: int, poll: int, adapter: Path | None = None
-) -> Llama:
-    """Load a GGUF file.
-
-    Args:
-        path: The file.
-        context: Tokens of context of one chat.
-        parallel: Chats at the same time.
-        threads: Threads of the whole.
-        poll: Per cent of the time that an idle thread spins.
-        adapter: The GGUF file of a LoRA adapter to apply, or None.
-
-    Raises:
-        RuntimeError: llama.cpp cannot load the file, or not the adapter for it.
-    """
-    limit_spinning()
-    xllamacpp: Any = importlib.import_module("xllamacpp")
-
-    vocabulary = read_vocabulary(path)  # reads the whole header, and so finds a damaged one first
-    params = xllamacpp.CommonParams()
-    params.model.path = str(path)
-    params.n_parallel = parallel
-    params.kv_unified = False
-    params.n_ctx = context * parallel
-    params.n_gpu_layers = 0
-    params.cache_ram_mib = 0  # otherwise up to 8 GiB of prompts are kept
-    params.cache_idle_slots = False
-    params.verbosity = -1
-    if adapter is not None:
-        params.lora_adapters = [xllamacpp.CommonAdapterLoraInfo(str(adapter))]
-    for cpu in (params.cpuparams, params.cpuparams_batch):
-        cpu.n_threads, cpu.poll = threads, poll
-    llama = Llama(xllamacpp.Server(params), context, parallel, vocabulary)
-    atexit.register(_drain, weakref.ref(llama), os.getpid())
-    return llama
-
-
-def _drain(reference: weakref.ref[Llama], pid: int) -> None:
-    """Wait for the chats under way when the process ends: to free a model in use would crash it."""
-    llama = reference()
-    if llama is None or pid != os.getpid():
-        return
-    deadline = time.monotonic() + _LAST_WAIT
-    with contextlib.suppress(queue.Empty):
-        for _ in range(llama.parallel):
-            llama.slots.get(timeout=max(0.0, deadline - time.monotonic()))
 
 
 def _gbnf_string(value: str) -> str:

@@ -13,9 +13,9 @@ from dspy.utils.exceptions import LMConfigurationError
 from querywright.errors import ModelError
 from querywright.models.budget import Budget
 from querywright.models.circuit_breaker import Limits
-from querywright.models.embedded import EMBEDDED_ID, EmbeddedEngine, EmbeddedSettings
+from querywright.models.embedded import EmbeddedEngine, EmbeddedSettings
 from querywright.models.engine import AsyncLMEngine, LMEngine
-from querywright.models.remote import OwnEngine, RemoteEngine
+from querywright.models.remote import RemoteEngine, named_engine
 from querywright.models.rewriters import read_rewriter
 from querywright.models.store import Store
 from querywright.models.transformers_engine import rewriter_engine
@@ -74,19 +74,19 @@ def resolve_lm(
         ArtifactError: The rewriter is missing, or was changed.
     """
     common: dict[str, Any] = {"store": store, "ledger": ledger, "limits": limits, "budget": budget}
-    model = name
-    if name.startswith("rewriter:"):
-        inner: Any = rewriter_engine(read_rewriter(name.removeprefix("rewriter:")), settings)
-        engine, model = LMEngine(inner, identity=inner.answers_identity, **common), inner.identity
+    kind, _, path = name.partition(":")
+    local: Any = None
+    if kind == "rewriter" and path:
+        local = rewriter_engine(read_rewriter(path), settings)
     elif name == "embedded":
-        inner = EmbeddedEngine(None, settings or EmbeddedSettings())
-        engine, model = LMEngine(inner, identity=inner.answers_identity, **common), EMBEDDED_ID
-    elif name.startswith("gguf:"):
-        inner = EmbeddedEngine(Path(name.removeprefix("gguf:")).expanduser(), settings or _LARGER_MODEL)
-        engine, model = LMEngine(inner, identity=inner.answers_identity, **common), inner.identity
+        local = EmbeddedEngine(None, settings)
+    elif kind == "gguf":
+        local = EmbeddedEngine(Path(path).expanduser(), settings or _LARGER_MODEL)
+    if local is None:
+        remote = named_engine(name, api_base, api_key, timeout)
+        model, engine = name, _remote(remote, common)
     else:
-        inner = RemoteEngine(name, api_base, api_key, timeout)
-        engine = LMEngine(inner, identity=inner.identity, price=inner.price, secrets=inner.secrets, **common)
+        model, engine = local.identity, LMEngine(local, identity=local.answers_identity, **common)
     try:
         return _lm(model, engine, temperature=temperature or 0.0, max_tokens=max_tokens or _MAX_TOKENS)
     except LMConfigurationError as error:
@@ -124,14 +124,14 @@ def as_lm(
             return ready
         engine = engine.with_store(store)
         return ready.copy(engine=engine, async_engine=AsyncLMEngine(engine))
-    inner = OwnEngine(lm)
-    engine = LMEngine(
-        inner, identity=inner.identity, store=store, ledger=ledger, limits=limits, budget=budget, price=inner.price,
-        secrets=inner.secrets,
-    )  # fmt: skip
     options = {key: value for key, value in lm.kwargs.items() if value is not None and key not in _CONNECTION}
-    most = options.pop("max_completion_tokens", options.pop("max_tokens", None))
-    return _lm(lm.model, engine, max_tokens=most, callbacks=list(lm.callbacks), **options)
+    options["max_tokens"] = options.pop("max_completion_tokens", options.pop("max_tokens", None))
+    common = {"store": store, "ledger": ledger, "limits": limits, "budget": budget}
+    return _lm(lm.model, _remote(RemoteEngine(lm), common), callbacks=list(lm.callbacks), **options)
+
+
+def _remote(inner: RemoteEngine, common: dict[str, Any]) -> LMEngine:
+    return LMEngine(inner, identity=inner.identity, price=inner.price, secrets=inner.secrets, **common)
 
 
 def _lm(model: str, engine: LMEngine, **options: Any) -> dspy.LM:

@@ -13,10 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from querywright.errors import InputError
-from querywright.models.requantize import read_header
+from querywright.models.gguf_files import read_header, write_gguf
 
 LORA_MODULES = {
     "self_attn.q_proj": "attn_q",
@@ -31,8 +29,6 @@ LORA_MODULES = {
 
 _TENSOR = re.compile(r"(?:base_model\.model\.)?model\.layers\.(\d+)\.(.+)\.lora_([AB])(?:\.\w+)?\.weight")
 _UNKNOWN_HERE = ("use_dora", "lora_bias", "modules_to_save", "rank_pattern", "alpha_pattern", "layer_replication")
-_ARCHITECTURE = "llama"
-_HEADS = ("attention.head_count", "attention.head_count_kv")
 
 
 def write_lora_gguf(adapter: Path, target: Path, base: Path) -> None:
@@ -41,31 +37,30 @@ def write_lora_gguf(adapter: Path, target: Path, base: Path) -> None:
     Args:
         adapter: The folder with peft's ``adapter_config.json`` and its tensors in ``adapter.safetensors``.
         target: The ``.gguf`` file to write.
-        base: The GGUF file of the model that the adapter is for.
+        base: The GGUF file of the llama model that the adapter is for.
 
     Raises:
         InputError: The adapter is of a kind that llama.cpp has no form for, or is not for that model.
         OSError: It cannot be read or written.
     """
-    from gguf import GGUFWriter
     from safetensors.numpy import load_file
 
-    heads = _heads(base)
     config = json.loads((adapter / "adapter_config.json").read_text(encoding="utf-8"))
-    _check_config(config)
-    tensors = _converted(load_file(adapter / "adapter.safetensors"), heads)
-    writer = GGUFWriter(target, _ARCHITECTURE)
-    writer.add_type("adapter")
-    writer.add_string("adapter.type", "lora")
+    refused = {key: config[key] for key in _UNKNOWN_HERE if config.get(key)}
+    plain = {"peft_type": "LORA", "bias": "none"}
+    refused |= {key: config[key] for key, value in plain.items() if config.get(key, value) != value}
+    if refused:
+        raise InputError(f"the adapter has {refused}, for which llama.cpp has no form; train a LoRA without it")
+    tensors = _converted(load_file(adapter / "adapter.safetensors"), base)
     # llama.cpp scales by alpha / rank; with rank-stabilised LoRA peft does by alpha / sqrt(rank).
-    stretch = math.sqrt(config["r"]) if config.get("use_rslora") else 1.0
-    writer.add_float32("adapter.lora.alpha", float(config["lora_alpha"]) * stretch)
-    for name in sorted(tensors):
-        writer.add_tensor(name, np.ascontiguousarray(tensors[name]))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    alpha = float(config["lora_alpha"]) * (math.sqrt(config["r"]) if config.get("use_rslora") else 1.0)
+
+    def keys(writer: Any) -> None:
+        writer.add_type("adapter")
+        writer.add_string("adapter.type", "lora")
+        writer.add_float32("adapter.lora.alpha", alpha)
+
+    write_gguf(target, "llama", keys, sorted(tensors.items()))
 
 
 def rows_for_llama(weights: Any, heads: int) -> Any:
@@ -79,32 +74,11 @@ def rows_for_llama(weights: Any, heads: int) -> Any:
     return halves.swapaxes(1, 2).reshape(weights.shape)
 
 
-def _heads(path: Path) -> dict[str, int]:
-    """How many heads the weights of a GGUF file have whose rows are put in order."""
-    architecture = read_header(path, {"general.architecture"})["general.architecture"].decode()
-    if architecture != _ARCHITECTURE:
-        raise InputError(
-            f"an adapter for llama.cpp can be made for a llama model, but {path.name!r} is of the architecture "
-            f"{architecture!r}; use the adapter through transformers"
-        )
-    found = read_header(path, {f"llama.{key}" for key in _HEADS})
-    queries = int(found["llama.attention.head_count"])
-    return {"attn_q": queries, "attn_k": int(found.get("llama.attention.head_count_kv", queries))}
-
-
-def _check_config(config: Mapping[str, Any]) -> None:
-    kind = config.get("peft_type")
-    if kind != "LORA":
-        raise InputError(f"the adapter is of the kind {kind!r}; llama.cpp has a form for LORA alone")
-    for key in _UNKNOWN_HERE:
-        if config.get(key):
-            raise InputError(f"the adapter has {key} = {config[key]!r}, for which llama.cpp has no form; train without")
-    if config.get("bias", "none") != "none":
-        raise InputError(f"the adapter trains biases (bias = {config['bias']!r}); train with bias = 'none'")
-
-
-def _converted(tensors: Mapping[str, Any], heads: Mapping[str, int]) -> dict[str, Any]:
-    converted = {}
+def _converted(tensors: Mapping[str, Any], base: Path) -> dict[str, Any]:
+    header = read_header(base, {"llama.attention.head_count", "llama.attention.head_count_kv"})
+    n_heads = header["llama.attention.head_count"]
+    heads = {"attn_q": n_heads, "attn_k": header.get("llama.attention.head_count_kv", n_heads)}
+    converted: dict[str, Any] = {}
     for name, tensor in tensors.items():
         match = _TENSOR.fullmatch(name)
         weight = LORA_MODULES.get(match.group(2)) if match else None
@@ -114,11 +88,10 @@ def _converted(tensors: Mapping[str, Any], heads: Mapping[str, int]) -> dict[str
         part = match.group(3).lower()
         if part == "b" and weight in heads:
             tensor = rows_for_llama(tensor, heads[weight])
-        converted[f"blk.{match.group(1)}.{weight}.weight.lora_{part}"] = tensor.astype(np.float16)
-    for name in converted:
-        other = name[:-1] + ("b" if name.endswith("a") else "a")
-        if other not in converted:
-            raise InputError(f"the adapter has {name!r} without {other!r}; it is not whole")
-    if not converted:
-        raise InputError("the adapter has no tensors; it is not whole")
+        converted[f"blk.{match.group(1)}.{weight}.weight.lora_{part}"] = tensor.astype("float16").copy(order="C")
+    alone = [name for name in converted if name[:-1] + ("b" if name.endswith("a") else "a") not in converted]
+    if alone or not converted:
+        raise InputError(
+            f"the adapter has {alone[0] if alone else 'no tensor'!r} without its other half; it is not whole"
+        )
     return converted

@@ -1,14 +1,17 @@
-"""An LM's answer while it is written: who listens to it, and how its pieces become a response."""
+"""An LM's answer while it is written: who listens to it, and how its pieces become a response or a field's text."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Protocol
 
 from dspy.lm15 import Request, Response, ResponseStream, StreamAssemblyError, UnsupportedFeatureError
-from dspy.utils.exceptions import LMStreamAssemblyError, LMUnsupportedFeatureError
+from pydantic_core import from_json
+
+_OBJECT = re.compile(r'\{(?=\s*(?:"|\}|$))')
 
 
 class Ear(Protocol):
@@ -45,16 +48,13 @@ def listening() -> Ear | None:
     return _ear.get()
 
 
-def told(events: Iterator[Any], request: Request, ear: Ear) -> Response:
-    """The response that the events of a stream make, its text told on the way.
+def told(events: Iterator[Any], request: Request, ear: Ear) -> Response | None:
+    """The response that the events of a stream make, its text told on the way; None where no stream was sent.
 
     Args:
         events: As an engine's ``stream`` gives them.
         request: What they answer.
         ear: Told of each piece of text; never of thoughts.
-
-    Raises:
-        NothingStreamedError: There was no event at all.
     """
     stream = ResponseStream(events, request)
     begun = False
@@ -64,19 +64,39 @@ def told(events: Iterator[Any], request: Request, ear: Ear) -> Response:
             if event.type == "delta" and event.delta.type == "text":
                 ear.hear(event.delta.text)
         return stream.response
-    except Exception as error:
-        if not begun and _is_no_stream(error):
-            raise NothingStreamedError(str(error)) from error
-        raise
+    except (StreamAssemblyError, UnsupportedFeatureError):
+        if begun:
+            raise
+        return None
     finally:
         stream.close()
 
 
-class NothingStreamedError(LMStreamAssemblyError):
-    """A model that was asked to stream its answer sent no stream; it is to be asked for the whole."""
+class FieldText:
+    """Reads a JSON answer piece by piece and gives the text of one of its fields as far as it is certain.
 
+    The field is a text among the keys of the first JSON object. What stands around the object, other fields, escapes
+    and space at the ends of the text are left out. A field that is no text gives nothing, and one that is no valid JSON
+    nothing from there on.
 
-def _is_no_stream(error: Exception) -> bool:
-    return isinstance(
-        error, StreamAssemblyError | UnsupportedFeatureError | LMStreamAssemblyError | LMUnsupportedFeatureError
-    )
+    Args:
+        name: The field's name.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._heard = ""
+        self._given = 0
+
+    def feed(self, piece: str) -> str:
+        """The part of the field's text that became certain with the next piece of the answer."""
+        self._heard += piece
+        found = _OBJECT.search(self._heard)
+        try:
+            value = from_json(self._heard[found.start() :], allow_partial="trailing-strings") if found else None
+        except ValueError:
+            return ""
+        text = value.get(self._name) if isinstance(value, dict) else None
+        certain = text.strip() if isinstance(text, str) else ""
+        new, self._given = certain[self._given :], max(self._given, len(certain))
+        return new

@@ -8,25 +8,28 @@ from querywright.errors import InputError, QuerywrightError
 
 SCHEMES = ("postgresql", "postgres", "postgresql+psycopg")
 CONNECT_SECONDS = 4  # for each address of a host; most names have one or two
-_ALIVE = {"keepalives": 1, "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3}
-_REASONS = (
-    ("password", "it refuses the user or the password"),
-    ("no pg_hba.conf entry", "it does not let this user in from here"),
-    ("does not exist", "it has no such database or user"),
-    ("too many", "it has no connection left"),
-    ("remaining connection slots", "it has no connection left"),
-    ("refused", "nothing listens there"),
-    ("No such file", "nothing listens there"),
-    ("starting up", "it is starting up"),
-    ("shutting down", "it is shutting down"),
-    ("terminating connection", "it is shutting down"),
-    ("closed the connection", "it ended the connection"),
-    ("Can't reconnect", "it ended the connection"),
-    ("resolve", "its host's name is not known"),
-    ("translate host name", "its host's name is not known"),
-    ("SSL", "the encrypted connection failed"),
-    ("permission denied", "its user may not do this"),
-)
+_OPTIONS = {
+    "connect_timeout": CONNECT_SECONDS, "tcp_user_timeout": 30_000, "application_name": "querywright", "keepalives": 1,
+    "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3,
+}  # fmt: skip
+_REASONS = {
+    "password": "it refuses the user or the password",
+    "no pg_hba.conf entry": "it does not let this user in from here",
+    "does not exist": "it has no such database or user",
+    "too many": "it has no connection left",
+    "remaining connection slots": "it has no connection left",
+    "refused": "nothing listens there",
+    "No such file": "nothing listens there",
+    "starting up": "it is starting up",
+    "shutting down": "it is shutting down",
+    "terminating connection": "it is shutting down",
+    "closed the connection": "it ended the connection",
+    "Can't reconnect": "it ended the connection",
+    "resolve": "its host's name is not known",
+    "translate host name": "its host's name is not known",
+    "SSL": "the encrypted connection failed",
+    "permission denied": "its user may not do this",
+}
 
 
 def server_options(url: str) -> dict[str, Any]:
@@ -39,15 +42,36 @@ def server_options(url: str) -> dict[str, Any]:
     Raises:
         InputError: It is no such URL, or the driver is not installed.
     """
-    if url.partition("://")[0] not in SCHEMES:
+    from sqlalchemy.engine import make_url
+    from sqlalchemy.exc import ArgumentError
+
+    scheme, _, rest = url.partition("://")
+    if scheme not in SCHEMES:
         raise InputError("of the database servers only PostgreSQL is supported: postgresql://user:password@host/name")
+    try:
+        from psycopg import Error
+        from psycopg.conninfo import make_conninfo
+    except ImportError as error:
+        raise InputError(
+            "a PostgreSQL database needs the package psycopg, which is not installed: "
+            'pip install "querywright[postgres]"'
+        ) from error
+    options: Any
+    try:
+        parsed = make_url(f"postgresql+psycopg://{rest}")
+        options = _OPTIONS | dict(parsed.get_dialect()().create_connect_args(parsed)[1])
+        make_conninfo("", **options)
+    except (ArgumentError, ValueError, TypeError, Error):
+        options = None  # its text may hold a password, so it is no part of our error
+    if options is None:
+        raise InputError(
+            "the URL of the PostgreSQL database cannot be read; write "
+            "postgresql://user:password@host:5432/database, special characters of the password as %XX, and after '?' "
+            'only what PostgreSQL\'s manual lists under "Parameter Key Words"'
+        )
     return {
-        "connect_args": _connect_options(url),
-        "pool_pre_ping": True,
-        "pool_size": 2,
-        "max_overflow": 14,
-        "hide_parameters": True,
-    }
+        "connect_args": options, "pool_pre_ping": True, "pool_size": 2, "max_overflow": 14, "hide_parameters": True,
+    }  # fmt: skip
 
 
 def unreachable(error: BaseException, what: str = "storage") -> QuerywrightError:
@@ -57,48 +81,10 @@ def unreachable(error: BaseException, what: str = "storage") -> QuerywrightError
         error: The failure.
         what: What is kept there. Default storage.
     """
-    text = str(error)
     if type(error).__name__ == "ConnectionTimeout":
         reason = f"it does not answer within {CONNECT_SECONDS} seconds"
     else:
-        reason = next((reason for mark, reason in _REASONS if mark in text), type(error).__name__)
+        reason = next((reason for mark, reason in _REASONS.items() if mark in str(error)), type(error).__name__)
     return QuerywrightError(
         f"the PostgreSQL {what} cannot be used: {reason}. Check the URL of the {what} and that the server runs"
     )
-
-
-def _connect_options(url: str) -> dict[str, Any]:
-    from sqlalchemy.engine import make_url
-    from sqlalchemy.exc import ArgumentError
-
-    try:
-        parsed = make_url(f"postgresql+psycopg://{url.partition('://')[2]}")
-        options: dict[str, Any] | None = dict(parsed.get_dialect()().create_connect_args(parsed)[1])
-    except (ArgumentError, ValueError, TypeError):
-        options = None  # its text may hold a password, so it is no part of our error
-    if options is None:
-        raise InputError(
-            "the URL of the PostgreSQL database cannot be read; write "
-            "postgresql://user:password@host:5432/database, special characters of the password as %XX"
-        )
-    try:
-        from psycopg import Error
-        from psycopg.conninfo import make_conninfo
-    except ImportError as error:
-        raise InputError(
-            "a PostgreSQL database needs the package psycopg, which is not installed: "
-            'pip install "querywright[postgres]"'
-        ) from error
-    ours = {"connect_timeout": CONNECT_SECONDS, "tcp_user_timeout": 30_000, "application_name": "querywright", **_ALIVE}
-    settings: dict[str, Any] = ours | options
-    try:
-        make_conninfo("", **settings)
-        known = True
-    except Error:
-        known = False
-    if not known:
-        raise InputError(
-            "the URL of the PostgreSQL database has a parameter after '?' that PostgreSQL does not know; see "
-            '"Parameter Key Words" in PostgreSQL\'s manual'
-        )
-    return settings

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import dspy
 from dspy.clients.costs import estimate_cost
 from dspy.clients.engines import LiteLLMEngine, LM15Engine
-from dspy.lm15 import Request, Response, RouterConfig, Timeouts, registered_providers
+from dspy.lm15 import (
+    Request,
+    Response,
+    RouterConfig,
+    Timeouts,
+    UnknownModelError,
+    UnsupportedFeatureError,
+    registered_providers,
+)
 from dspy.utils.exceptions import DSPyError, LMError
 
 from querywright.errors import ModelError
@@ -22,7 +29,50 @@ _SHORTEST_KEY = 8
 
 
 class RemoteEngine:
-    """One attempt at a model of a service, through DSPy's own client or else through LiteLLM.
+    """One attempt at a model elsewhere.
+
+    Args:
+        lm: Asks it, whatever it is; it is not changed. What it caches and retries by itself it does not do here.
+        client: An engine of DSPy's for the same model, which is asked in its stead and can stream; None for none.
+    """
+
+    def __init__(self, lm: dspy.BaseLM, client: Any = None) -> None:
+        api_base = lm.kwargs.get("api_base") or lm.kwargs.get("base_url")
+        api_base = api_base or _from_environment(lm.model.partition("/")[0])
+        self.identity = f"{lm.model} at {place_of(api_base)}"
+        self.secrets = secrets_of(api_base, lm.kwargs.get("api_key"))
+        self.supports_response_schema = bool(lm.supports_response_schema)
+        self.supported_params = frozenset(lm.supported_params)
+        self._lm: Any = lm.copy(num_retries=0)
+        self._client = client
+        engine: Any = client or getattr(lm, "engine", None)
+        if callable(getattr(engine, "stream", None)):
+            self.stream = engine.stream
+
+    def complete(self, request: Request) -> Response:
+        """Ask once. What DSPy would record is recorded by the LM around this engine."""
+        response: Response
+        if self._client is not None:
+            response = self._client.complete(request)
+            return response
+        with dspy.context(usage_tracker=None, disable_history=True, send_stream=None, callbacks=[]):
+            response = self._lm(request, cache=False)
+            return response
+
+    def price(self, request: Request, response: Response) -> float | None:
+        """Estimated US dollars of a response, or None when the price is not known."""
+        provider, _, model = self._lm.model.partition("/")
+        dollars: float | None = estimate_cost(response, provider=provider, requested_model=model, request=request)[0]
+        return dollars
+
+    def close(self) -> None:
+        """Close the connections."""
+        if self._client is not None:
+            self._client.close()
+
+
+def named_engine(name: str, api_base: str | None, api_key: str | None, timeout: float) -> RemoteEngine:
+    """The engine of a model of a service, through DSPy's own client or else through LiteLLM.
 
     Args:
         name: A DSPy model string.
@@ -33,92 +83,33 @@ class RemoteEngine:
     Raises:
         ModelError: The model cannot be asked, or the timeout is none.
     """
-
-    def __init__(self, name: str, api_base: str | None, api_key: str | None, timeout: float) -> None:
-        if timeout <= 0:
-            raise ModelError(f"timeout must be more than 0 seconds, but got {timeout}")
-        provider, _, model = name.partition("/")
-        if not provider or not model:
-            raise ModelError(
-                f"unknown LM {name!r}: give embedded, gguf:PATH, rewriter:PATH or a DSPy model string with its "
-                f"provider, such as openai/{model or provider or 'gpt-4o-mini'}"
-            )
-        api_base = api_base or _from_environment(provider)
-        self.identity = f"{name} at {place_of(api_base)}"
-        self.secrets = secrets_of(api_base, api_key)
-        self._name = name
-        client: dict[str, Any] = {
-            key: value for key, value in {"api_base": api_base, "api_key": api_key}.items() if value
-        }
+    if timeout <= 0:
+        raise ModelError(f"timeout must be more than 0 seconds, but got {timeout}")
+    provider, _, model = name.partition("/")
+    if not provider or not model:
+        raise ModelError(
+            f"unknown LM {name!r}: give embedded, gguf:PATH, rewriter:PATH or a DSPy model string with its "
+            f"provider, such as openai/{model or provider or 'gpt-4o-mini'}"
+        )
+    api_base = api_base or _from_environment(provider)
+    given = {key: value for key, value in {"api_base": api_base, "api_key": api_key}.items() if value}
+    client: Any
+    try:
         try:
-            try:
-                known = dspy.LM(name, engine="lm15", timeout=timeout, **client)
-                self.supported_params = frozenset(known.supported_params)
-                self._engine: Any = _own_client(name, api_base, api_key, timeout)
-            except LMError:  # a provider that DSPy's own client does not know
-                known = dspy.LM(name, timeout=timeout, **client)
-                self.supported_params = frozenset(known.supported_params)
-                self._engine = LiteLLMEngine(timeout=timeout, **client)
-            self.supports_response_schema = bool(known.supports_response_schema)
-        except (DSPyError, ImportError, ValueError) as error:
-            raise ModelError(f"the LM {name!r} cannot be used: {redact(str(error), self.secrets)}") from None
-        if not self.supported_params:
-            raise ModelError(
-                f"unknown LM {name!r}: no provider is named {provider!r}; an OpenAI-compatible server of your own is "
-                "openai/MODEL with api_base"
-            )
-
-    def complete(self, request: Request) -> Response:
-        """Ask once."""
-        response: Response = self._engine.complete(request)
-        return response
-
-    def stream(self, request: Request) -> Iterator[Any]:
-        """Ask once for an answer in pieces."""
-        events: Iterator[Any] = self._engine.stream(request)
-        return events
-
-    def price(self, request: Request, response: Response) -> float | None:
-        """Estimated US dollars of a response, or None when the price is not known."""
-        provider, _, model = self._name.partition("/")
-        dollars: float | None = estimate_cost(response, provider=provider, requested_model=model, request=request)[0]
-        return dollars
-
-    def close(self) -> None:
-        """Close the connections."""
-        self._engine.close()
-
-
-class OwnEngine:
-    """One attempt at an LM of the user's own, whatever it is; what it caches and retries by itself it does not do here.
-
-    Args:
-        lm: The LM; it is not changed.
-    """
-
-    def __init__(self, lm: dspy.BaseLM) -> None:
-        api_base = lm.kwargs.get("api_base") or lm.kwargs.get("base_url")
-        api_base = api_base or _from_environment(lm.model.partition("/")[0])
-        self.identity = f"{lm.model} at {place_of(api_base)}"
-        self.secrets = secrets_of(api_base, lm.kwargs.get("api_key"))
-        self.supports_response_schema = bool(lm.supports_response_schema)
-        self.supported_params = frozenset(lm.supported_params)
-        self._lm = lm.copy(num_retries=0)
-        engine = getattr(lm, "engine", None)
-        if engine is not None and callable(getattr(engine, "stream", None)):
-            self.stream = engine.stream
-
-    def complete(self, request: Request) -> Response:
-        """Ask once. What DSPy would record is recorded by the LM around this engine."""
-        with dspy.context(usage_tracker=None, disable_history=True, send_stream=None, callbacks=[]):
-            response: Response = self._lm(request, cache=False)
-            return response
-
-    def price(self, request: Request, response: Response) -> float | None:
-        """Estimated US dollars of a response, or None when the price is not known."""
-        provider, _, model = self._lm.model.partition("/")
-        dollars: float | None = estimate_cost(response, provider=provider, requested_model=model, request=request)[0]
-        return dollars
+            client = _own_client(name, api_base, api_key, timeout)
+            engine = RemoteEngine(dspy.LM(name, engine="lm15", timeout=timeout, **given), client)
+        except (LMError, UnknownModelError, UnsupportedFeatureError):  # of a provider that DSPy's own does not know
+            client = LiteLLMEngine(timeout=timeout, **given)
+            engine = RemoteEngine(dspy.LM(name, engine="litellm", timeout=timeout, **given), client)
+    except (DSPyError, ImportError, ValueError) as error:
+        reason = redact(str(error), secrets_of(api_base, api_key))
+        raise ModelError(f"the LM {name!r} cannot be used: {reason}") from None
+    if not engine.supported_params:
+        raise ModelError(
+            f"unknown LM {name!r}: no provider is named {provider!r}; an OpenAI-compatible server of your own is "
+            "openai/MODEL with api_base"
+        )
+    return engine
 
 
 def place_of(api_base: str | None) -> str:
@@ -131,12 +122,10 @@ def place_of(api_base: str | None) -> str:
 
 def secrets_of(api_base: str | None, api_key: Any) -> tuple[str, ...]:
     """What must not be shown: the key, the password of the address, and every key in the environment."""
-    found = [api_key if isinstance(api_key, str) else ""]
-    if api_base:
-        password = urlsplit(api_base).password or ""
-        found += [password, unquote(password)]
-    found += [value for name, value in os.environ.items() if _KEY_NAME.search(name) and len(value) >= _SHORTEST_KEY]
-    return tuple(sorted({secret for secret in found if secret}, key=len, reverse=True))
+    password = (urlsplit(api_base).password if api_base else None) or ""
+    found = {api_key if isinstance(api_key, str) else "", password, unquote(password)}
+    found |= {value for name, value in os.environ.items() if _KEY_NAME.search(name) and len(value) >= _SHORTEST_KEY}
+    return tuple(sorted(filter(None, found), key=len, reverse=True))
 
 
 def _own_client(name: str, api_base: str | None, api_key: str | None, timeout: float) -> LM15Engine:

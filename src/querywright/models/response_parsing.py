@@ -1,4 +1,4 @@
-"""Answers that consist of text: how they are made, written down, and judged worth keeping."""
+"""Answers that consist of text: how they are made, and judged worth keeping."""
 
 from __future__ import annotations
 
@@ -25,49 +25,20 @@ def text_response(
     )
 
 
+def system_text(request: Request) -> str:
+    """What the system message of a request says; empty where there is none."""
+    system = request.system or ""
+    return system if isinstance(system, str) else "".join(getattr(part, "text", "") for part in system)
+
+
 def worth_keeping(request: Request, response: Response) -> bool:
     """Whether an answer is whole: another attempt might better one that is cut off, empty or no JSON."""
     text = response.text
     if not text or not text.strip() or response.finish_reason != "stop":
         return False
-    if request.config.response_format is None and JSON_REQUEST not in _system_text(request):
+    if request.config.response_format is None and JSON_REQUEST not in system_text(request):
         return True
     try:
-        value = json.loads(text[text.index("{") : text.rindex("}") + 1])
+        return isinstance(json.loads(text[text.index("{") : text.rindex("}") + 1]), dict)
     except ValueError:
         return False
-    return isinstance(value, dict)
-
-
-def _system_text(request: Request) -> str:
-    system = request.system or ""
-    return system if isinstance(system, str) else "".join(getattr(part, "text", "") for part in system)
-
-
-def record_of(response: Response, seconds: float) -> dict[str, Any]:
-    """What is stored of a response, for ``response_of``.
-
-    Args:
-        response: One that consists of text.
-        seconds: How long the call took.
-    """
-    return {
-        "text": response.text or "",
-        "finish_reason": response.finish_reason,
-        "model": response.model,
-        "input_tokens": response.usage.input_tokens,
-        "output_tokens": response.usage.output_tokens,
-        "seconds": round(seconds, 4),
-    }
-
-
-def response_of(record: dict[str, Any]) -> tuple[Response, float]:
-    """The response that a record was made of, and how many seconds its call took; 0 where the record does not say.
-
-    Raises:
-        TypeError: It is no such record.
-        ValueError: As well.
-    """
-    fields = dict(record)
-    seconds = float(fields.pop("seconds", 0.0))
-    return text_response(**fields), seconds

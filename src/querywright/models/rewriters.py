@@ -17,18 +17,16 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from querywright.checksummed import Checksummed
 from querywright.errors import ArtifactError
-from querywright.files import file_digest, json_digest, place_of, replace_folder
-from querywright.models.embedded import EmbeddedSettings, packaged_file
+from querywright.files import file_digests, json_digest, place_of, replace_folder
+from querywright.models.embedded import EmbeddedSettings
 from querywright.models.engine_errors import LMModelError
+from querywright.models.gguf_files import packaged_file
 from querywright.models.lora_gguf import write_lora_gguf
 from querywright.models.rewriter_bases import RewriterBase
-
-FORMAT: Literal[2] = 2
-"""The form in which rewriters are written."""
 
 MANIFEST = "rewriter.json"
 ADAPTER, ADAPTER_CONFIG, ADAPTER_GGUF = "adapter.safetensors", "adapter_config.json", "adapter.gguf"
@@ -40,8 +38,7 @@ _TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.jso
 FILES = (MANIFEST, *_WEIGHTS, *_TOKENIZER, CARD, CURVE, README)
 """Every file that a rewriter may have."""
 
-_LARGEST_JSON = 64 * 2**20  # a tokenizer has some
-_VERSIONS = ("querywright", "torch", "transformers", "peft")
+_FULL_DISK = {errno.ENOSPC: "the disk is full", errno.EROFS: "the file system is read-only"}
 
 
 class Rewriter(Checksummed):
@@ -61,7 +58,7 @@ class Rewriter(Checksummed):
         card: What is known of it: data, settings, results.
     """
 
-    format: Literal[2] = FORMAT
+    format: Literal[2] = 2
     base: RewriterBase
     techniques: tuple[str, ...]
     recipe: str
@@ -72,6 +69,17 @@ class Rewriter(Checksummed):
     files: dict[str, str]
     path: Path = Field(default=Path(), exclude=True)
     card: dict[str, Any] = Field(default_factory=dict, exclude=True)
+
+    @field_validator("files")
+    @classmethod
+    def _check_files(cls, files: dict[str, str]) -> dict[str, str]:
+        given = set(files)
+        if not given < set(FILES):
+            raise ValueError(f"{min(given - set(FILES))!r} is no file of a rewriter")
+        is_lora, is_full = {ADAPTER, ADAPTER_CONFIG} <= given, {MODEL, MODEL_CONFIG} <= given
+        if is_lora == is_full or not {CARD, README, CURVE} <= given:
+            raise ValueError("it must name a card, a README, a curve, and either an adapter or a model")
+        return files
 
     @property
     def name(self) -> str:
@@ -102,6 +110,19 @@ class Rewriter(Checksummed):
     def settings(self) -> EmbeddedSettings:
         """How it runs in this process: with the limits of texts that it was trained with."""
         return EmbeddedSettings(max_chars=self.max_chars, max_items=self.max_items)
+
+    def check_same(self) -> None:
+        """Check its files once more, before a model is made of them.
+
+        Raises:
+            LMModelError: It is no longer the one that was read.
+        """
+        try:
+            same = read_rewriter(self.path).checksum == self.checksum
+        except (OSError, ArtifactError):
+            same = False
+        if not same:
+            raise LMModelError(f"{self.identity} was replaced since it was opened; open it again")
 
 
 def write_rewriter(
@@ -144,7 +165,7 @@ def write_rewriter(
     target = Path(path).expanduser().absolute()
     try:
         texts = {
-            CARD: _pretty(card),
+            CARD: json.dumps(card, indent=2, ensure_ascii=False, allow_nan=False) + "\n",
             README: readme,
             CURVE: "".join(json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n" for line in curve),
         }
@@ -163,15 +184,13 @@ def write_rewriter(
             max_chars=max_chars,
             max_items=max_items,
             versions=_versions(),
-            files={file.name: _digest(file) for file in sorted(folder.iterdir())},
+            files=file_digests(folder, FILES),
         ).write(folder / MANIFEST)
 
     try:
         replace_folder(target, fill, check=check_target)
     except OSError as error:
-        reason = {errno.ENOSPC: "the disk is full", errno.EROFS: "the file system is read-only"}.get(
-            error.errno or 0, error.strerror or type(error).__name__
-        )
+        reason = _FULL_DISK.get(error.errno or 0, error.strerror or type(error).__name__)
         raise ArtifactError(
             f"the rewriter {target.name!r} could not be written: {reason}; nothing at that place was changed. "
             "Give another folder, or make room"
@@ -194,41 +213,26 @@ def read_rewriter(path: str | Path) -> Rewriter:
         raise ArtifactError(
             f"there is no rewriter at {name!r}; give the folder that querywright rewriter train wrote (--out)"
         )
+    for entry in folder.iterdir():
+        if not stat.S_ISREG(entry.lstat().st_mode):
+            raise ArtifactError(
+                f"{entry.name} of the rewriter {name!r} is not a plain file; copy the whole folder again"
+            )
     try:
-        rewriter = Rewriter.from_bytes(_plain_file(folder / MANIFEST).read_bytes()).model_copy(update={"path": folder})
+        rewriter = Rewriter.from_bytes((folder / MANIFEST).read_bytes())
     except ValueError as error:
         raise ArtifactError(
             f"{MANIFEST} of the rewriter {name!r} cannot be read: {error}; copy the whole folder again, or install the "
             "version of querywright that wrote it"
         ) from error
-    _check_names(rewriter, {entry.name for entry in folder.iterdir()})
-    for file, digest in rewriter.files.items():
-        if _digest(folder / file) != digest:
-            raise ArtifactError(
-                f"{file} of the rewriter {name!r} was changed after it was written; copy the whole folder again"
-            )
-    card = read_json(folder / CARD)
-    if not isinstance(card, dict):
-        raise ArtifactError(f"{CARD} of the rewriter {name!r} is no JSON object; train it again")
-    return rewriter.model_copy(update={"card": card})
-
-
-def check_same(rewriter: Rewriter) -> None:
-    """Check once more, before it is loaded, what a model is made of.
-
-    Args:
-        rewriter: As ``read_rewriter`` gave it.
-
-    Raises:
-        LMModelError: A file is no longer the one that was read.
-    """
-    for name in sorted(set(rewriter.files) - {CARD, CURVE, README}):
-        try:
-            same = _digest(rewriter.path / name) == rewriter.files[name]
-        except (OSError, ArtifactError):
-            same = False
-        if not same:
-            raise LMModelError(f"{name} of {rewriter.identity} was replaced since it was opened; open it again")
+    found = file_digests(folder, (entry.name for entry in folder.iterdir() if entry.name != MANIFEST))
+    changed = sorted(set(found.items()) ^ set(rewriter.files.items()))
+    if changed:
+        file = changed[0][0]
+        what = "was changed after it was written" if file in found else "is missing"
+        what = what if file in rewriter.files else "is none of its files"
+        raise ArtifactError(f"{file} of the rewriter {name!r} {what}; copy the whole folder again")
+    return rewriter.model_copy(update={"path": folder, "card": read_json(folder / CARD)})
 
 
 def check_target(path: str | Path) -> None:
@@ -244,7 +248,7 @@ def check_target(path: str | Path) -> None:
     if target.is_symlink() or (target.exists() and not target.is_dir()):
         raise ArtifactError(f"{target.name!r} is a file or a link, but a rewriter is a folder; give another folder")
     present = {entry.name for entry in target.iterdir()} if target.exists() else set()
-    others = sorted(present - set(FILES)) or (sorted(present) if MANIFEST not in present else [])
+    others = sorted(present - set(FILES if MANIFEST in present else ()))
     if others:
         raise ArtifactError(
             f"{target.name!r} holds files that are not of a rewriter, such as {others[0]!r}; they would be lost. "
@@ -252,71 +256,38 @@ def check_target(path: str | Path) -> None:
         )
 
 
-def read_json(file: Path) -> Any:
-    """A JSON file of a rewriter.
+def read_json(file: Path) -> dict[str, Any]:
+    """A JSON object of a rewriter.
 
     Args:
-        file: A plain file.
+        file: A file of it.
 
     Raises:
-        ArtifactError: It is not, or is no JSON.
+        ArtifactError: It is no JSON object.
     """
     try:
-        return json.loads(_plain_file(file).read_bytes())
-    except (ValueError, RecursionError) as error:
+        return dict(json.loads(file.read_bytes()))
+    except (ValueError, TypeError, RecursionError) as error:
         told = f"{file.name} of the rewriter {file.parent.name!r}"
-        raise ArtifactError(f"{told} is no JSON: {error}; train it again") from error
-
-
-def _check_names(rewriter: Rewriter, present: set[str]) -> None:
-    given, name = set(rewriter.files), rewriter.name
-    strange = sorted((given | present) - set(FILES)) or sorted(present - given - {MANIFEST})
-    if strange:
-        raise ArtifactError(f"the rewriter {name!r} has a file that is none of a rewriter's: {strange[0]!r}; remove it")
-    whole = {MODEL, MODEL_CONFIG} <= given
-    if whole == ({ADAPTER, ADAPTER_CONFIG} <= given) or not {CARD, README, CURVE} <= given:
-        raise ArtifactError(
-            f"the rewriter {name!r} is not whole: it must have {CARD}, {README}, {CURVE} and either {ADAPTER} with "
-            f"{ADAPTER_CONFIG} or {MODEL} with {MODEL_CONFIG}, but it names {', '.join(sorted(given)) or 'nothing'}"
-        )
-    missing = sorted(given - present)
-    if missing:
-        raise ArtifactError(f"the rewriter {name!r} is not whole: {missing[0]} is missing; copy the whole folder")
+        raise ArtifactError(f"{told} is no JSON object: {error}; train it again") from error
 
 
 def _copy_weights(weights: Path, folder: Path, base: RewriterBase) -> None:
     """Only what a rewriter has."""
-    found = {file.name: file for file in (weights.iterdir() if weights.is_dir() else ())}
-    # The embedded model comes with its tokenizer; a whole model stands alone, whatever it was made from.
-    alone = ADAPTER in found and base.kind == "embedded"
-    for name in sorted(set(found) & {*_WEIGHTS, *(() if alone else _TOKENIZER)}):
-        shutil.copyfile(found[name], folder / name)
-    if not ((folder / ADAPTER).is_file() or (folder / MODEL).is_file()):
+    found = {file.name for file in (weights.iterdir() if weights.is_dir() else ())}
+    if not found & {ADAPTER, MODEL}:
         raise ArtifactError(f"there are no weights in {weights.name!r}; save_weights writes them")
-    if alone:
+    # The embedded model comes with its tokenizer; a whole model stands alone, whatever it was made from.
+    needs_base = ADAPTER in found and base.kind == "embedded"
+    for name in sorted(found & {*_WEIGHTS, *(() if needs_base else _TOKENIZER)}):
+        shutil.copyfile(weights / name, folder / name)
+    if needs_base:
         write_lora_gguf(folder, folder / ADAPTER_GGUF, packaged_file())
-
-
-def _digest(file: Path) -> str:
-    return file_digest(_plain_file(file))
-
-
-def _plain_file(file: Path) -> Path:
-    if not stat.S_ISREG(file.lstat().st_mode) or (file.suffix == ".json" and file.stat().st_size > _LARGEST_JSON):
-        raise ArtifactError(
-            f"{file.name} of the rewriter {file.parent.name!r} is not a plain file of the usual size; copy the whole "
-            "folder again"
-        )
-    return file
-
-
-def _pretty(data: Any) -> str:
-    return json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def _versions() -> dict[str, str]:
     found = {}
-    for name in _VERSIONS:
+    for name in ("querywright", "torch", "transformers", "peft"):
         try:
             found[name] = version(name)
         except PackageNotFoundError:

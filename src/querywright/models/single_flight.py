@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import logging
 import os
 import threading
 import time
 from collections.abc import Callable, Hashable, Iterator
-from concurrent.futures import Future
-from contextlib import contextmanager
+from concurrent.futures import CancelledError, Future
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -20,50 +19,40 @@ if TYPE_CHECKING:
 FIRST_WAIT, LONGEST_WAIT = 0.001, 0.05
 """Seconds between two tries for a lease that another has, doubled from the first to the longest."""
 
-_logger = logging.getLogger(__name__)
-K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 
-class SingleFlight(Generic[K, V]):
+class SingleFlight(Generic[V]):
     """Runs work once for all threads that want it at the same time."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._under_way: dict[K, Future[V | None]] = {}
+        self._under_way: dict[Hashable, Future[V]] = {}
 
-    def run(self, key: K, work: Callable[[], V]) -> V:
+    def run(self, key: Hashable, work: Callable[[], V]) -> V:
         """What the work gives, to the one that does it and to all who came meanwhile; an error of it as well.
 
         Who waits for work that was interrupted does it in its place.
 
         Args:
             key: Equal for equal work.
-            work: The work; never gives None.
+            work: The work.
         """
-        mine: Future[V | None] = Future()
-        while True:
-            with self._lock:
-                under_way = self._under_way.setdefault(key, mine)
-            if under_way is mine:
-                break
-            result = under_way.result()
-            if result is not None:
-                return result
-        made, error = None, None
+        mine: Future[V] = Future()
+        while (under_way := self._under_way.setdefault(key, mine)) is not mine:
+            with suppress(CancelledError):
+                return under_way.result()
         try:
             made = work()
-            return made
-        except Exception as failure:
-            error = failure
-            raise
-        finally:
-            with self._lock:
-                del self._under_way[key]
-            if error is None:
-                mine.set_result(made)
-            else:
+        except BaseException as error:
+            del self._under_way[key]
+            if isinstance(error, Exception):
                 mine.set_exception(error)
+            else:
+                mine.cancel()
+            raise
+        del self._under_way[key]
+        mine.set_result(made)
+        return made
 
 
 class Leases:
@@ -77,10 +66,9 @@ class Leases:
     """
 
     def __init__(self, place: Path | Engine) -> None:
-        self._place: Any = place
-        self._opened: Any = None
+        self._place = place
+        self._opened: Any = None  # the file's descriptor, or the session
         self._lock = threading.Lock()
-        self._unusable = False
 
     @contextmanager
     def lease(self, key: str) -> Iterator[None]:
@@ -106,35 +94,26 @@ class Leases:
         if isinstance(self._place, Path):
             os.close(self._opened)
         else:
-            self._opened.invalidate()  # the session is not to go back among the others with locks of its own
+            self._opened.invalidate()  # it is not to go back among the others with locks of its own
             self._opened.close()
-        self._opened = None
 
     def _locked(self, number: int, *, take: bool) -> bool:
         """Whether a lock was taken, or given back; True as well where there are none to be had."""
-        with self._lock:
-            if self._unusable:
-                return True
-            try:
-                return self._lock_file(number, take) if isinstance(self._place, Path) else self._ask(number, take)
-            except Exception as error:  # noqa: BLE001  a lease saves a call; no failure of one may stop a run
-                self._unusable = True
-                _logger.warning("LM calls are not shared between processes: no lease (%s)", type(error).__name__)
-                return True
-
-    def _lock_file(self, number: int, take: bool) -> bool:
-        if self._opened is None:
-            self._opened = os.open(self._place, os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            fcntl.lockf(self._opened, fcntl.LOCK_EX | fcntl.LOCK_NB if take else fcntl.LOCK_UN, 1, number)
-        except (BlockingIOError, PermissionError):
-            return False
-        return True
-
-    def _ask(self, number: int, take: bool) -> bool:
         from sqlalchemy import text
+        from sqlalchemy.exc import SQLAlchemyError
 
-        if self._opened is None:
-            self._opened = self._place.connect().execution_options(isolation_level="AUTOCOMMIT")
-        function = "pg_try_advisory_lock" if take else "pg_advisory_unlock"
-        return bool(self._opened.execute(text(f"SELECT {function}(:number)"), {"number": number}).scalar())
+        with self._lock:
+            try:
+                if isinstance(self._place, Path):
+                    if self._opened is None:
+                        self._opened = os.open(self._place, os.O_RDWR | os.O_CREAT, 0o600)
+                    fcntl.lockf(self._opened, fcntl.LOCK_EX | fcntl.LOCK_NB if take else fcntl.LOCK_UN, 1, number)
+                    return True
+                if self._opened is None:
+                    self._opened = self._place.connect().execution_options(isolation_level="AUTOCOMMIT")
+                function = "pg_try_advisory_lock" if take else "pg_advisory_unlock"
+                return bool(self._opened.execute(text(f"SELECT {function}({number})")).scalar())
+            except (BlockingIOError, PermissionError):
+                return False
+            except (OSError, SQLAlchemyError):
+                return True

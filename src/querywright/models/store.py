@@ -13,8 +13,8 @@ import os
 import sqlite3
 import threading
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -32,25 +32,16 @@ BUSY_SECONDS = 30.0
 KEYS_PER_SELECT = 500
 
 _DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
-_TABLES = (
-    """
-    CREATE TABLE IF NOT EXISTS querywright_entries (
-        kind TEXT NOT NULL, key TEXT NOT NULL, checksum BIGINT NOT NULL, value {bytes} NOT NULL,
-        PRIMARY KEY (kind, key)
-    )
-    """,
-    """
-    CREATE TABLE IF NOT EXISTS querywright_budgets (
-        name TEXT PRIMARY KEY, calls BIGINT NOT NULL, tokens BIGINT NOT NULL, dollars DOUBLE PRECISION NOT NULL
-    )
-    """,
-)
+_ENTRIES = """CREATE TABLE IF NOT EXISTS querywright_entries (
+    kind TEXT NOT NULL, key TEXT NOT NULL, checksum BIGINT NOT NULL, value {bytes} NOT NULL, PRIMARY KEY (kind, key))"""
+_BUDGETS = """CREATE TABLE IF NOT EXISTS querywright_budgets (
+    name TEXT PRIMARY KEY, calls BIGINT NOT NULL, tokens BIGINT NOT NULL, dollars DOUBLE PRECISION NOT NULL)"""
 _SELECT = "SELECT key, checksum, value FROM querywright_entries WHERE kind = :kind AND key IN :keys"
 _INSERT = "INSERT INTO querywright_entries VALUES (:kind, :key, :checksum, :value) ON CONFLICT DO NOTHING"
 _DELETE = "DELETE FROM querywright_entries WHERE kind = :kind AND key IN :keys"
 _COUNT = "SELECT COUNT(*) FROM querywright_entries WHERE kind = :kind"
-_SETUP_LOCK = 7_193_028_114_552_310
-"""Of PostgreSQL, under which tables are made: it lets two try at the same time, and fails one of them."""
+_SETUP = "SELECT pg_advisory_xact_lock(7193028114552310)"
+"""PostgreSQL lets two make a table at the same time, and fails one of them."""
 
 _logger = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -70,20 +61,17 @@ class Store:
     """
 
     def __init__(self, place: str | Path | None = None) -> None:
-        self.path: Path | None = None
-        self._server: dict[str, Any] | None = None
+        url = place if isinstance(place, str) and "://" in place else None
+        self.path = Path(place) if place is not None and url is None else None
+        self._server = None if url is None else server_options(url)
         # SQLite has one writer; threads take turns sooner than connections do.
-        self._turn: AbstractContextManager[Any] = threading.RLock()
-        if isinstance(place, str) and "://" in place:
-            self._server, self._turn = server_options(place), nullcontext()
-        elif place is not None:
-            self.path = Path(place)
-        self._flights = SingleFlight[tuple[str, str], bytes]()
+        self._turn: AbstractContextManager[Any] = threading.RLock() if url is None else nullcontext()
+        self._flights = SingleFlight[bytes]()
         self._lock = threading.RLock()
-        self._held: dict[tuple[str, str], bytes] = {}
         self._engine: Engine | None = None
         self._leases: Leases | None = None
         self._inode = self._pid = 0
+        self._is_full = False
         self.transact(lambda connection: None)
 
     def __repr__(self) -> str:
@@ -100,24 +88,14 @@ class Store:
             keys: Any number of keys; repeated ones are looked up once.
         """
         wanted = list(dict.fromkeys(keys))
-
-        def read(connection: Connection) -> list[Any]:
-            return [
-                row
-                for start in range(0, len(wanted), KEYS_PER_SELECT)
-                for row in connection.execute(
-                    sql(_SELECT), {"kind": kind, "keys": wanted[start : start + KEYS_PER_SELECT]}
-                )
-            ]
-
-        rows = self.transact(read) if wanted else []
+        rows: list[Any] = []
+        for start in range(0, len(wanted), KEYS_PER_SELECT):
+            rows += self.execute(_SELECT, kind=kind, keys=wanted[start : start + KEYS_PER_SELECT])[0]
         found = {key: value for key, checksum, value in rows if _checksum(kind, key, value) == checksum}
         damaged = [key for key, _, _ in rows if key not in found]
         if damaged:
             _logger.warning("%d damaged values of kind %r in %r are computed again", len(damaged), kind, self)
             self.delete_many(kind, damaged)
-        if self._held:
-            found |= {key: self._held[kind, key] for key in wanted if (kind, key) in self._held}
         return found
 
     def put_many(self, kind: str, items: Mapping[str, bytes]) -> None:
@@ -132,13 +110,12 @@ class Store:
             for key, value in items.items()
         ]
         if rows:
-            self.transact(lambda connection: connection.execute(sql(_INSERT), rows))
+            self.transact(lambda connection: connection.execute(_sql(_INSERT), rows))
 
     def delete_many(self, kind: str, keys: Sequence[str]) -> None:
         """Forget the values of some keys, so that they can be written again."""
         for start in range(0, len(keys), KEYS_PER_SELECT):
-            given = {"kind": kind, "keys": list(keys[start : start + KEYS_PER_SELECT])}
-            self.transact(functools.partial(_execute, _DELETE, given))
+            self.execute(_DELETE, kind=kind, keys=list(keys[start : start + KEYS_PER_SELECT]))
 
     def get(self, kind: str, key: str) -> bytes | None:
         """The value of a key, or None when it is not there."""
@@ -150,7 +127,7 @@ class Store:
 
     def count(self, kind: str) -> int:
         """How many keys of a kind there are."""
-        return int(self.transact(lambda connection: connection.execute(sql(_COUNT), {"kind": kind}).scalar_one()))
+        return int(self.execute(_COUNT, kind=kind)[0][0][0])
 
     def get_or_compute(
         self, kind: str, key: str, make: Callable[[], bytes], *, keep: Callable[[bytes], bool] | None = None
@@ -159,7 +136,7 @@ class Store:
 
         Whoever asks for a key that is being made waits for it, in other threads and in other processes with the same
         database. An error of ``make`` is raised in all threads that wait. A value that the database cannot take, as on
-        a full disk, is held in memory until it can.
+        a full disk, is given and not kept.
 
         Args:
             kind: What the value is.
@@ -175,13 +152,37 @@ class Store:
         def lead() -> bytes:
             with self._lease(f"{kind}\0{key}"):
                 value = self.get(kind, key)  # whoever led before may have finished since this one looked
-                if value is None:
-                    value = make()
+                if value is not None:
+                    return value
+                value = make()
+                try:
                     if keep is None or keep(value):
-                        self._put_or_hold(kind, key, value)
+                        self.put(kind, key, value)
+                    self._is_full = False
+                except QuerywrightError as error:
+                    if not self._is_full:
+                        _logger.warning("%s. Until then what is asked for or computed is used, and not kept", error)
+                    self._is_full = True
                 return value
 
         return self._flights.run((kind, key), lead)
+
+    def execute(self, statement: str, **values: Any) -> tuple[list[Any], int]:
+        """The rows that a statement of SQL gives, and how many it changed, as one transaction.
+
+        Args:
+            statement: In SQL that both databases know; ``:keys`` stands for a list.
+            values: By the names in it.
+
+        Raises:
+            QuerywrightError: The database cannot be used.
+        """
+
+        def run(connection: Connection) -> tuple[list[Any], int]:
+            result = connection.execute(_sql(statement), values)
+            return (list(result), 0) if result.returns_rows else ([], result.rowcount)
+
+        return self.transact(run)
 
     def transact(self, operation: Callable[[Connection], _T]) -> _T:
         """What an operation gives, run as one transaction; a damaged file is set aside once on the way.
@@ -196,13 +197,13 @@ class Store:
 
         cause: Any = None
         with self._turn:
-            while True:
+            for is_last in (False, True):
                 try:
                     with self._opened().begin() as connection:
                         return operation(connection)
                 except (SQLAlchemyError, sqlite3.Error) as error:
-                    failed, cause = cause is not None, getattr(error, "orig", None) or error
-                if failed or not self._set_aside(cause):
+                    cause = getattr(error, "orig", None) or error
+                if is_last or not self._set_aside(cause):
                     break
         raise self._unusable(cause)  # outside of the handler: a driver's error may name an address
 
@@ -215,24 +216,11 @@ class Store:
                     self._leases.close()
             self._engine = self._leases = None
 
-    def _put_or_hold(self, kind: str, key: str, value: bytes) -> None:
-        try:
-            self.put(kind, key, value)
-            for (held_kind, held_key), held in list(self._held.items()):
-                self.put(held_kind, held_key, held)
-                self._held.pop((held_kind, held_key), None)
-        except QuerywrightError as error:
-            with self._lock:
-                is_first = not self._held
-                self._held[kind, key] = value
-            if is_first:
-                _logger.warning("%s. Until then answers are in memory, and are lost where this run ends before", error)
-
     def _opened(self) -> Engine:
         with self._lock:
             if self._engine is None or self._pid != os.getpid():  # a parent's connections are left to the parent
                 self._engine, self._leases, self._pid = None, None, os.getpid()
-                self._engine = self._server_engine() if self._server is not None else self._file_engine(self.path)
+                self._engine = self._file_engine() if self._server is None else self._server_engine(self._server)
             return self._engine
 
     def _lease(self, key: str) -> AbstractContextManager[None]:
@@ -244,16 +232,16 @@ class Store:
                 self._leases = Leases(engine if self.path is None else _beside(self.path, ".flight"))
             return self._leases.lease(key)
 
-    def _server_engine(self) -> Engine:
+    def _server_engine(self, options: dict[str, Any]) -> Engine:
         from sqlalchemy import create_engine
 
-        engine = create_engine("postgresql+psycopg://", **(self._server or {}))
+        engine = create_engine("postgresql+psycopg://", **options)
         with engine.begin() as connection:
-            connection.execute(sql("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _SETUP_LOCK})
-            _make_tables(connection, "BYTEA")
+            for statement in (_SETUP, _ENTRIES.format(bytes="BYTEA"), _BUDGETS):
+                connection.execute(_sql(statement))
         return engine
 
-    def _file_engine(self, path: Path | None) -> Engine:
+    def _file_engine(self) -> Engine:
         from sqlalchemy import URL, create_engine, event
         from sqlalchemy.pool import StaticPool
 
@@ -262,19 +250,19 @@ class Store:
             connection.execute("PRAGMA synchronous = NORMAL")
 
         options = {"timeout": BUSY_SECONDS, "check_same_thread": False}
-        url = URL.create("sqlite", database=None if path is None else str(path))
+        url = URL.create("sqlite", database=None if self.path is None else str(self.path))
         engine = create_engine(url, poolclass=StaticPool, connect_args=options, hide_parameters=True)
         event.listen(engine, "connect", prepare)
         try:
-            with nullcontext() if path is None else self._exclusive(path):
-                if path is not None:
-                    os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
-                    path.chmod(0o600)
-                    self._inode = path.stat().st_ino
+            with self._exclusive():
+                if self.path is not None:
+                    os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600))
+                    self._inode = self.path.stat().st_ino
                 with engine.begin() as connection:
-                    _make_tables(connection, "BLOB")
+                    for statement in (_ENTRIES.format(bytes="BLOB"), _BUDGETS):
+                        connection.execute(_sql(statement))
         except OSError as error:
-            raise QuerywrightError(f"the store {path} cannot be created ({error.strerror or error})") from error
+            raise QuerywrightError(f"the store {self.path} cannot be created ({error.strerror or error})") from error
         except BaseException:
             engine.dispose()
             raise
@@ -285,7 +273,7 @@ class Store:
         if self.path is None or (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF not in _DAMAGED:
             return False
         self.close()
-        with self._exclusive(self.path):
+        with self._exclusive():
             if not self.path.exists() or self.path.stat().st_ino != self._inode:
                 return True
             number = 1
@@ -297,12 +285,12 @@ class Store:
         _logger.warning("%s is damaged (%s): moved to %s, a fresh one is started", self.path.name, error, aside.name)
         return True
 
-    @contextmanager
-    def _exclusive(self, path: Path) -> Iterator[None]:
-        """Hold the lock under which processes create, open and replace the file."""
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with locked(_beside(path, ".lock"), seconds=BUSY_SECONDS):
-            yield
+    def _exclusive(self) -> AbstractContextManager[None]:
+        """The lock under which processes create, open and replace the file."""
+        if self.path is None:
+            return nullcontext()
+        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return locked(_beside(self.path, ".lock"), seconds=BUSY_SECONDS)
 
     def _unusable(self, error: BaseException) -> QuerywrightError:
         if self._server is not None:
@@ -332,21 +320,11 @@ def open_store(home: Path | None = None, url: str | None = None) -> Store:
 
 
 @functools.lru_cache(maxsize=64)
-def sql(statement: str) -> TextClause:
-    """A statement of SQL that both databases know; ``:keys`` stands for a list."""
+def _sql(statement: str) -> TextClause:
     from sqlalchemy import bindparam, text
 
     made = text(statement)
     return made.bindparams(bindparam("keys", expanding=True)) if ":keys" in statement else made
-
-
-def _execute(statement: str, given: Mapping[str, Any], connection: Connection) -> None:
-    connection.execute(sql(statement), given)
-
-
-def _make_tables(connection: Connection, bytes_type: str) -> None:
-    for table in _TABLES:
-        connection.execute(sql(table.format(bytes=bytes_type)))
 
 
 def _checksum(kind: str, key: str, value: bytes) -> int:

@@ -6,29 +6,27 @@ read as leniently as any model's.
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
-from dspy.clients.engines.base import validate_request
 from dspy.lm15 import Request, Response
 
 from querywright.errors import ArtifactError, InputError, ModelError
-from querywright.models.embedded import EmbeddedEngine, EmbeddedSettings, LoraFile, messages_of
+from querywright.models.constrained_decoding import Schema
+from querywright.models.embedded import EmbeddedEngine, EmbeddedSettings
 from querywright.models.engine_errors import LMModelError, LMPromptTooLongError
 from querywright.models.hf import Base, context_of, encode, end_tokens, load_base, quietly_adapting
+from querywright.models.local_engine import LEAST_ROOM, MAX_TOKENS, LocalEngine, messages_of
 from querywright.models.openmp import limit_spinning
 from querywright.models.response_parsing import text_response
 from querywright.models.rewriter_bases import find_base
-from querywright.models.rewriters import ADAPTER, ADAPTER_CONFIG, ADAPTER_GGUF, Rewriter, check_same, read_json
+from querywright.models.rewriters import ADAPTER, ADAPTER_CONFIG, Rewriter, read_json
 
 _REVISION = 1  # raised when the same request may have another answer
-_MAX_TOKENS = 512  # of an answer, where a request does not say
-_LEAST_ROOM = 16  # tokens for an answer; with fewer no JSON object ends
 _LORA = ("r", "lora_alpha", "lora_dropout", "use_rslora", "target_modules", "task_type", "bias", "fan_in_fan_out")
 
 
-def rewriter_engine(rewriter: Rewriter, settings: EmbeddedSettings | None = None) -> Any:
+def rewriter_engine(rewriter: Rewriter, settings: EmbeddedSettings | None = None) -> LocalEngine:
     """The engine that a rewriter runs in.
 
     Args:
@@ -38,14 +36,12 @@ def rewriter_engine(rewriter: Rewriter, settings: EmbeddedSettings | None = None
     Raises:
         ModelError: Its base is not here, or settings are given that transformers has no use for.
     """
-    if rewriter.adapter_gguf is not None and rewriter.base.kind == "embedded":
-        find_base(rewriter.base, rewriter.path)
-        adapter = LoraFile(rewriter.adapter_gguf, rewriter.identity, rewriter.files[ADAPTER_GGUF])
-        return EmbeddedEngine(None, settings or rewriter.settings, adapter)
-    if settings is not None:
-        raise ModelError(f"the rewriter {rewriter.name!r} runs through transformers, which takes no EmbeddedSettings")
     if rewriter.form == "lora":
         find_base(rewriter.base, rewriter.path)  # a missing base is said now, not at the first question
+    if rewriter.adapter_gguf is not None and rewriter.base.kind == "embedded":
+        return EmbeddedEngine(None, settings or rewriter.settings, rewriter)
+    if settings is not None:
+        raise ModelError(f"the rewriter {rewriter.name!r} runs through transformers, which takes no EmbeddedSettings")
     return TransformersEngine(rewriter)
 
 
@@ -60,7 +56,7 @@ def load_rewriter(rewriter: Rewriter, *, dtype: str = "float32") -> Base:
         ModelError: Its base is not here, ``peft`` is not installed, or its files are no longer those that were read.
         ArtifactError: Its adapter is not for its base.
     """
-    check_same(rewriter)
+    rewriter.check_same()
     if rewriter.form == "full":
         return load_base(str(rewriter.path), dtype=dtype)
     revision = rewriter.base.digest if rewriter.base.kind == "hub" else None
@@ -68,29 +64,18 @@ def load_rewriter(rewriter: Rewriter, *, dtype: str = "float32") -> Base:
     return base._replace(model=_adapted(base, rewriter).eval())
 
 
-class TransformersEngine:
-    """A rewriter through transformers. It is loaded at the first request, and answers one request at a time.
+class TransformersEngine(LocalEngine):
+    """A rewriter through transformers.
 
     Args:
         rewriter: As ``read_rewriter`` gives it.
         device: As torch names it. Default None: a GPU where there is one.
     """
 
-    deterministic = True
-    # A trained model writes the value of a choice too, but its prompts are those of the embedded engine.
-    decides_by_likelihood = True
-    supports_response_schema = True
-    supported_params = frozenset({"temperature", "max_tokens", "response_format", "seed", "stop", "top_p"})
-
     def __init__(self, rewriter: Rewriter, *, device: str | None = None) -> None:
+        super().__init__(rewriter.identity)
         self.rewriter = rewriter
-        self.identity = rewriter.identity
         self._device = device
-        self._base: Base | None = None
-        self._lock = threading.Lock()
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> TransformersEngine:
-        return self
 
     @property
     def answers_identity(self) -> str:
@@ -106,91 +91,50 @@ class TransformersEngine:
         half = device.startswith("cuda") and torch.cuda.is_bf16_supported()
         return device, "bfloat16" if half else "float32"
 
-    def dump_state(self) -> dict[str, Any]:
-        """The rewriter, named and not located, so it must be given again."""
-        return {"model": self.identity}
+    def _load(self) -> Base:
+        device, dtype = self._precision()
+        try:
+            base = load_rewriter(self.rewriter, dtype=dtype)
+        except InputError as error:
+            raise LMModelError(str(error)) from error
+        return base._replace(model=base.model.to(device))
 
-    @classmethod
-    def load_state(cls, state: Mapping[str, Any]) -> TransformersEngine:
-        """Refuses: a rewriter is a folder.
-
-        Raises:
-            ModelError: Always.
-        """
-        raise ModelError(
-            f"the model {state.get('model')!r} is a folder; give it again with resolve_lm('rewriter:PATH')"
-        )
-
-    def close(self) -> None:
-        """Free the model; the next request loads it again."""
-        with self._lock:
-            self._base = None
-
-    def complete(self, request: Request) -> Response:
-        """Answer one request.
-
-        Raises:
-            LMPromptTooLongError: The prompt leaves no room for an answer in the model's context.
-            LMModelError: The model cannot be loaded.
-        """
-        validate_request(request)
-        with self._lock:
-            base = self._loaded()
-            messages = [(message["role"], message["content"]) for message in messages_of(request)]
-            prompt = encode(base.tokenizer, base.kind, messages)
-            room = request.config.max_tokens or _MAX_TOKENS
-            tokens = _generated(base, prompt, _room_for(base, len(prompt), room), request)
-        ended = bool(tokens) and tokens[-1] in end_tokens(base)
-        text, cut = _until(base.tokenizer.decode(tokens, skip_special_tokens=True), request.config.stop or ())
-        finish = "stop" if ended or cut else "length"
+    def _answer(self, model: Base, request: Request, schema: Schema | None) -> Response:
+        messages = [(message["role"], message["content"]) for message in messages_of(request)]
+        prompt = encode(model.tokenizer, model.kind, messages)
+        room = _room_for(model, len(prompt), request.config.max_tokens or MAX_TOKENS)
+        tokens = _generated(model, prompt, room, request)
+        text, is_cut = _until(model.tokenizer.decode(tokens, skip_special_tokens=True), request.config.stop or ())
+        finish = "stop" if is_cut or (tokens and tokens[-1] in end_tokens(model)) else "length"
         return text_response(text, finish, request.model, len(prompt), len(tokens))
-
-    def _loaded(self) -> Base:
-        if self._base is None:
-            device, dtype = self._precision()
-            try:
-                base = load_rewriter(self.rewriter, dtype=dtype)
-            except InputError as error:
-                raise LMModelError(str(error)) from error
-            self._base = base._replace(model=base.model.to(device))
-        return self._base
 
 
 def _generated(base: Base, prompt: list[int], room: int, request: Request) -> list[int]:
-    """The tokens that are written, the end token last where there is one."""
+    """The tokens that are written, the end token last where there is one.
+
+    Nothing is done but what is asked for: a model's own generation_config may penalise, cut or beam.
+    """
     import torch
+    from transformers import GenerationConfig
 
     config = request.config
     sampling: dict[str, Any] = {"do_sample": False}
     if config.temperature:
-        # The cuts that a model's own generation_config may ask for are not the request's.
         sampling = {"do_sample": True, "temperature": config.temperature, "top_p": config.top_p or 1.0, "top_k": 0}
-    ids = torch.tensor([prompt], device=base.model.device)
-    devices = [ids.device] if ids.is_cuda else []
-    with torch.random.fork_rng(devices=devices), torch.no_grad():
-        torch.manual_seed(config.seed or 0)
-        written = base.model.generate(
-            input_ids=ids,
-            attention_mask=torch.ones_like(ids),
-            generation_config=_plain_generation(base, room, sampling),
-        )
-    tokens: list[int] = written[0].tolist()
-    return tokens[len(prompt) :] if base.kind == "causal" else tokens[1:]  # it begins with the decoder's start
-
-
-def _plain_generation(base: Base, room: int, sampling: Mapping[str, Any]) -> Any:
-    """Nothing but what is asked for: a model's own generation_config may penalise, cut or beam."""
-    from transformers import GenerationConfig
-
-    config = base.model.config
     start = getattr(base.model.generation_config, "decoder_start_token_id", None)
-    return GenerationConfig(
+    generation = GenerationConfig(
         max_new_tokens=room,
         eos_token_id=list(end_tokens(base)),
         pad_token_id=base.tokenizer.pad_token_id,
-        decoder_start_token_id=getattr(config, "decoder_start_token_id", None) if start is None else start,
+        decoder_start_token_id=getattr(base.model.config, "decoder_start_token_id", None) if start is None else start,
         **sampling,
     )
+    ids = torch.tensor([prompt], device=base.model.device)
+    with torch.random.fork_rng(devices=[ids.device] if ids.is_cuda else []), torch.no_grad():
+        torch.manual_seed(config.seed or 0)
+        written = base.model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), generation_config=generation)
+    tokens: list[int] = written[0].tolist()
+    return tokens[len(prompt) :] if base.kind == "causal" else tokens[1:]  # it begins with the decoder's start
 
 
 def _room_for(base: Base, prompt: int, room: int) -> int:
@@ -198,14 +142,13 @@ def _room_for(base: Base, prompt: int, room: int) -> int:
     context = context_of(base.model)
     if context is None:
         return room
-    least = min(room, _LEAST_ROOM) if base.kind == "causal" else 0
-    left = context - prompt
-    if left < least:
+    least = min(room, LEAST_ROOM) if base.kind == "causal" else 0
+    if context - prompt < least:
         raise LMPromptTooLongError(prompt, context, least)
-    return min(room, left) if base.kind == "causal" else room
+    return min(room, context - prompt) if base.kind == "causal" else room
 
 
-def _until(text: str, stops: Any) -> tuple[str, bool]:
+def _until(text: str, stops: Sequence[str]) -> tuple[str, bool]:
     """The text before the first of these, and whether one was there."""
     places = [text.find(stop) for stop in stops if stop in text]
     return (text[: min(places)], True) if places else (text, False)
@@ -226,16 +169,12 @@ def _adapted(base: Base, rewriter: Rewriter) -> Any:
         with quietly_adapting(), torch.random.fork_rng():
             model = get_peft_model(base.model, LoraConfig(**{key: content[key] for key in _LORA if key in content}))
             result = set_peft_model_state_dict(model, tensors)
+        strange = [key for key in result.missing_keys if "lora_" in key] + list(result.unexpected_keys)
+        if strange:
+            raise KeyError(strange[0])
     except (TypeError, ValueError, RuntimeError, KeyError) as error:
         raise ArtifactError(
             f"the adapter of the rewriter {rewriter.name!r} is not for its base {rewriter.base.name!r}: {error}; "
             "train it again"
         ) from error
-    missing = [key for key in result.missing_keys if "lora_" in key]
-    strange = missing or list(result.unexpected_keys)
-    if strange:
-        raise ArtifactError(
-            f"the adapter of the rewriter {rewriter.name!r} is not for its base {rewriter.base.name!r}: "
-            f"{strange[0]} is {'missing' if missing else 'not known'}; train it again"
-        )
     return model

@@ -15,8 +15,8 @@ from typing import Any, Protocol, runtime_checkable
 
 from querywright.data.types import Passage
 from querywright.errors import InputError, ModelError
-from querywright.models.embedder import folder_id, no_progress_bar
-from querywright.models.openmp import limit_spinning
+from querywright.models.embedder import folder_id
+from querywright.models.openmp import limit_spinning, quietly
 from querywright.retrieval.types import Shared
 
 BATCH_SIZE = 32
@@ -155,7 +155,7 @@ def _load(source: str, name: str, max_length: int) -> Any:
     from sentence_transformers import CrossEncoder
 
     try:
-        with no_progress_bar():
+        with quietly():
             model = CrossEncoder(source, trust_remote_code=False)
     except (OSError, ValueError, RuntimeError, KeyError, TypeError, AttributeError, ImportError) as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]

@@ -42,9 +42,8 @@ def streaming(chat_server):
 
     def make(*steps, reader="short_answer", program=None, watchers=(), **options):
         server = chat_server(*steps)
-        given = {"api_base": server.url, "api_key": "none", "timeout": 5.0, **options}
+        given = {"api_base": server.url, "api_key": "none", "timeout": 5.0, "limits": Limits(backoff=0), **options}
         lm = resolve_lm("openai/x", **given)
-        engine_of(lm).retrying.sleep = lambda seconds: None
         opened.append(engine_of(lm))
         program = program or make_program("plain", lambda query, k: PASSAGES, reader=reader)
         return LoadedProgram(program, lm, manifest(reader=reader), watchers), server
@@ -138,7 +137,7 @@ def test_only_the_reader_is_heard(streaming):
 @pytest.mark.parametrize("how", ["stream", "astream"])
 def test_a_failure_comes_out_where_the_events_are_read(streaming, how):
     seen = []
-    program, _ = streaming(BROKEN, limits=Limits(max_attempts=2), watchers=[seen.append])
+    program, _ = streaming(BROKEN, limits=Limits(max_attempts=2, backoff=0), watchers=[seen.append])
     events = []
 
     async def main():
