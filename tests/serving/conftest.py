@@ -26,7 +26,7 @@ from querywright.programs import make_program
 from querywright.retrieval.types import Hit
 from querywright.serving import ServeSettings, make_app
 from querywright.serving.logging import LOGGER, JsonLines
-from querywright.serving.server import Server, _listen
+from querywright.serving.server import Server, listen
 
 TOKEN = "a-token-for-the-tests-only"
 
@@ -139,15 +139,13 @@ class Running:
     """A server in a thread, and a client of it."""
 
     def __init__(self, app: Any, settings: ServeSettings) -> None:
-        self.server = Server(app, settings)
         self.logs = io.StringIO()
         self.expected: list[dict[str, Any]] = []  # of what nobody expects
         started = threading.Event()
-        listening = _listen("127.0.0.1", 0)
+        self.server = Server(app, settings, lambda url: started.set())
+        listening = listen("127.0.0.1", 0)
         self.url = f"http://127.0.0.1:{listening.getsockname()[1]}"
-        self._thread = threading.Thread(
-            target=self.server.run_on, args=(listening, lambda url: started.set()), daemon=True
-        )
+        self._thread = threading.Thread(target=self.server.run, args=([listening],), daemon=True)
         self._handler = logging.StreamHandler(self.logs)
         self._handler.setFormatter(JsonLines(questions=settings.log_questions))
         logging.getLogger(LOGGER).addHandler(self._handler)

@@ -11,9 +11,11 @@ from typing import Any
 import httpx
 import pytest
 
-from querywright.serving import work
-from querywright.serving.failures import ClientGoneError, RequestError
-from querywright.serving.middleware import MOST_CLIENTS, Rates
+from querywright.serving import ServeSettings, middleware
+from querywright.serving.failures import RequestError
+from querywright.serving.metrics import ServerMetrics
+from querywright.serving.middleware import MOST_CLIENTS, Front, Rates
+from querywright.serving.work import Work
 
 JSON = {"Content-Type": "application/json"}
 
@@ -88,9 +90,10 @@ def test_who_asks_too_often_is_told_when_to_come_back(run: Any, make: Any, scrip
     assert server.client.get("/health").status_code == 200
 
 
-def test_rates_are_kept_for_each_client_and_for_so_many() -> None:
+def test_rates_are_kept_for_each_client_and_for_so_many(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
-    rates = Rates(1, 2, clock=lambda: now)
+    monkeypatch.setattr(middleware.time, "monotonic", lambda: now)
+    rates = Rates(1, 2)
 
     def allowed(client: str) -> bool:
         try:
@@ -189,8 +192,9 @@ def test_further_connections_than_may_be_are_refused(run: Any, make: Any, script
     assert server.ask().status_code == 200
 
 
-def test_the_work_for_a_client_that_takes_nothing_ends_before_its_answer_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(work, "SLOWEST_SECONDS", 0.05)
+def test_the_work_for_a_client_that_takes_nothing_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(middleware, "SLOWEST_SECONDS", 0.05)
+    given = [{"type": "http.request", "body": b"", "more_body": False}]
     ended = []
 
     async def endless() -> AsyncGenerator[tuple[str, Any], None]:
@@ -201,16 +205,21 @@ def test_the_work_for_a_client_that_takes_nothing_ends_before_its_answer_does(mo
         finally:
             ended.append(True)
 
-    async def never() -> Any:
-        await asyncio.Event().wait()
+    async def receive() -> Any:
+        return given.pop() if given else await asyncio.Event().wait()
 
     async def send(message: Any) -> None:
         if message["type"] == "http.response.body":
-            await never()
+            await asyncio.Event().wait()
 
-    async def stream() -> list[bool]:
-        with pytest.raises(ClientGoneError):
-            await work.EventStream(endless(), work.Work(1, 1, 30), lambda error: None)({"type": "http"}, never, send)
-        return list(ended)
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        response = await Work(1, 1, 30).streamed(receive, endless(), lambda error: pytest.fail(str(error)))
+        await response(scope, receive, send)
 
-    assert asyncio.run(stream()) == [True]
+    async def stream() -> None:
+        front = Front(app, settings=ServeSettings(), metrics=ServerMetrics([]), open_paths=frozenset("/"))
+        await front({"type": "http", "headers": [(b"host", b"localhost")], "path": "/", "method": "GET"}, receive, send)
+        await asyncio.sleep(0.05)
+        assert ended == [True]
+
+    asyncio.run(stream())

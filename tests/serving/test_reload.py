@@ -4,9 +4,6 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import httpx
-import pytest
-
 from querywright.errors import ArtifactError
 
 MARKS = "bcdef"
@@ -42,30 +39,6 @@ def test_where_one_cannot_be_loaded_all_go_on_as_they_were(run: Any, make: Any, 
     assert [one["version"][0] for one in server.client.get("/health").json()["artifacts"]] == ["a", "b"]
     assert server.metric("reloads_total", result="failed") == 1
     assert server.ask().json()["version"] == "a" * 12
-
-
-def test_who_asks_for_a_reload_meanwhile_shares_the_next_one(run: Any, make: Any, scripted: Any) -> None:
-    loads, go, marks = [0], threading.Event(), iter(MARKS)
-
-    def load(name: str, before: Any) -> Any:
-        loads[0] += 1
-        go.wait(10)
-        return make(scripted, mark=next(marks))
-
-    server = run(make(scripted), load=load, rate=0)
-    with ThreadPoolExecutor(11) as pool:
-        first = pool.submit(server.client.post, "/reload")
-        server.wait_for(lambda: loads == [1])
-        others = [pool.submit(server.client.post, "/reload") for _ in range(10)]
-        with pytest.raises(httpx.ReadTimeout):  # nobody misses one who went away
-            server.client.post("/reload", timeout=0.3)
-        server.wait_for(lambda: server.metric("in_flight") >= 12)  # with that which asks for it
-        go.set()
-        assert first.result().json()["artifacts"][0]["after"] == "b" * 12
-        assert {one.result().json()["artifacts"][0]["after"] for one in others} == {"c" * 12}
-    assert loads == [2]
-    assert server.metric("reloads_total", result="done") == 2
-    assert server.client.post("/reload").json()["artifacts"][0]["after"] == "d" * 12
 
 
 def test_no_request_is_lost_while_programs_are_replaced(run: Any, make: Any, scripted: Any) -> None:

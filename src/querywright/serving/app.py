@@ -5,6 +5,7 @@ import contextlib
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +36,7 @@ from querywright.serving.shapes import (
     passages_out,
     request_shapes,
 )
-from querywright.serving.work import EventStream, Work
+from querywright.serving.work import Work
 
 if TYPE_CHECKING:
     from querywright.optimize.artifacts.loaded import LoadedProgram
@@ -73,7 +74,7 @@ class Service:
         fields["artifact"], fields["version"] = served.name, served.version
         if self.settings.log_questions:
             fields["question"] = asked.question
-        if not asked.options and served.needs_options and reads:
+        if reads and not asked.options and served.program.manifest.reader == "multiple_choice":
             raise RequestError(422, "invalid", "options: this artifact chooses between options; give two or more")
         return served
 
@@ -149,10 +150,12 @@ def make_app(
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         # A loop's own threads are few, and searches of all questions under way are made in them.
-        threads = ThreadPoolExecutor(settings.concurrency + _THREADS_BESIDES, thread_name_prefix="querywright-serve")
-        asyncio.get_running_loop().set_default_executor(threads)
-        yield
-        service.work.stopping = True
+        loop, many = asyncio.get_running_loop(), settings.concurrency + _THREADS_BESIDES
+        loop.set_default_executor(ThreadPoolExecutor(many, thread_name_prefix="querywright-serve"))
+        try:
+            yield
+        finally:  # the loop does not wait for a thread that hangs in a search which nobody waits for
+            loop.set_default_executor(ThreadPoolExecutor(1))
 
     problems: dict[int | str, Any] = {one: {"model": Problem, "description": said} for one, said in STATUSES.items()}
     app = FastAPI(
@@ -183,11 +186,8 @@ def _add_routes(app: FastAPI, service: Service) -> None:
         """
         served, note = service.served(asked, request), note_of(request.scope)
         if asked.stream or EVENT_STREAM in request.headers.get("accept", ""):  # type: ignore[attr-defined]
-
-            def failed(error: Exception) -> RequestError:
-                return note.failed(error, questions=service.settings.log_questions)
-
-            return EventStream(service.events(served, asked, note), service.work, failed)
+            failed = partial(note.failed, questions=service.settings.log_questions)
+            return await service.work.streamed(request.receive, service.events(served, asked, note), failed)
         prediction = await service.predicted(request, asked, served.program.acall)
         return _json(service.told(served, asked, prediction, note))
 
@@ -208,12 +208,11 @@ def _add_routes(app: FastAPI, service: Service) -> None:
                 raise
             raise RequestError(error.status_code, error.kind, NOT_RELOADED) from None
 
-    @app.get("/health", summary="How the server is", response_model=Health, responses={503: {"model": Health}})
+    @app.get("/health", summary="How the server is", response_model=Health)
     async def health() -> Response:
-        ready = not service.work.stopping
+        """A server that stops, or is not ready yet, does not answer at all."""
         artifacts = [one.told() for one in service.programs]
-        told = {"live": True, "ready": ready, "token": service.settings.token is not None, "artifacts": artifacts}
-        return _json(told, 200 if ready else 503)
+        return _json({"live": True, "ready": True, "token": service.settings.token is not None, "artifacts": artifacts})
 
     text: dict[int | str, Any] = {
         200: {"content": {"text/plain": {"schema": {"type": "string"}}}, "description": "Counters."}
@@ -224,8 +223,8 @@ def _add_routes(app: FastAPI, service: Service) -> None:
         return Response(service.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
-def _json(data: Any, status: int = 200) -> Response:
-    return Response(as_json(data), status, media_type="application/json")
+def _json(data: Any) -> Response:
+    return Response(as_json(data), media_type="application/json")
 
 
 def _sender(file: Path) -> Callable[[Request], Response]:

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from dspy.utils.exceptions import AdapterParseError, LMError
-from pydantic_core import PydanticSerializationError, to_json
 from starlette.exceptions import HTTPException
 
 from querywright.errors import (
@@ -69,20 +68,14 @@ class RequestError(HTTPException):
         status: One of ``STATUSES``.
         kind: A word for programs.
         message: A sentence for people.
-        retry_after: Seconds after which another try may succeed.
+        retry_after: Seconds after which another try may succeed; 0 where none will.
         headers: Further headers.
     """
 
     def __init__(
-        self,
-        status: int,
-        kind: str,
-        message: str,
-        *,
-        retry_after: float | None = None,
-        headers: Mapping[str, str] | None = None,
+        self, status: int, kind: str, message: str, *, retry_after: float = 0, headers: Mapping[str, str] | None = None
     ) -> None:
-        retry = {} if retry_after is None else {"Retry-After": str(max(1, math.ceil(retry_after)))}
+        retry = {"Retry-After": str(math.ceil(retry_after))} if retry_after else {}
         super().__init__(status, message, headers={**(headers or {}), **retry})
         self.kind = kind
 
@@ -109,16 +102,13 @@ def failure_of(error: BaseException) -> RequestError | None:
     for kind, status, name, text in _RULES:
         if isinstance(error, kind):
             said = text.format(name=type(error).__name__) if text else str(error)
-            return RequestError(status, name, said, retry_after=OUTAGE_SECONDS if status == 503 else None)
+            return RequestError(status, name, said, retry_after=OUTAGE_SECONDS if status == 503 else 0)
     return None
 
 
 def as_json(data: Any) -> bytes:
     """Data as JSON; a number that is none becomes null, and half a character pair stays escaped."""
-    try:
-        return to_json(data, inf_nan_mode="null")
-    except (PydanticSerializationError, UnicodeEncodeError):
-        return json.dumps(_plain(data), allow_nan=False, separators=(",", ":")).encode()
+    return json.dumps(_plain(data), allow_nan=False, separators=(",", ":")).encode()
 
 
 def _plain(data: Any) -> Any:

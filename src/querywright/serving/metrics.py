@@ -32,10 +32,6 @@ class ServerMetrics:
         self._fallbacks = counter("fallbacks", "Steps that fell back to something plainer.", ("step",))
         self._declined = counter("declined", "Questions that the passages did not answer.")
         self._reloads = counter("reloads", "Artifacts loaded again, or not.", ("result",))
-        for how in ("made", "saved"):
-            self._lm_calls.labels(how)
-        for result in ("done", "failed"):
-            self._reloads.labels(result)
 
     def route(self, path: str) -> str:
         """The label of an address."""
@@ -43,9 +39,8 @@ class ServerMetrics:
 
     def answered(self, path: str, status: int, seconds: float) -> None:
         """Count a request that ended."""
-        route = self.route(path)
-        self._requests.labels(route, str(status)).inc()
-        self._seconds.labels(route).observe(seconds)
+        self._requests.labels(self.route(path), str(status)).inc()
+        self._seconds.labels(self.route(path)).observe(seconds)
 
     def asked(self, made: int, saved: int) -> None:
         """Count LM calls."""
@@ -56,8 +51,7 @@ class ServerMetrics:
         """Count what became of a question."""
         for step in fallbacks:
             self._fallbacks.labels(step).inc()
-        if declined:
-            self._declined.inc()
+        self._declined.inc(declined)
 
     def reloaded(self, done: bool) -> None:
         """Count a reload."""

@@ -9,7 +9,7 @@ import re
 import time
 import uuid
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
@@ -24,12 +24,11 @@ from querywright.serving.settings import ServeSettings, is_loopback
 
 STATE = "querywright"
 MOST_CLIENTS = 10_000
-_IPV6_HOME = 64
+SLOWEST_SECONDS = 60.0
+"""A client that takes nothing for so long is given up."""
+
 _DRAINED = 16
 """So many times the largest body is read and thrown away: who is cut off while sending does not see the answer."""
-
-_LONGEST_LENGTH = 18
-"""Digits of a Content-Length that any server could mean; Python refuses to read very many."""
 
 _ID = re.compile(rb"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _SAFE: list[tuple[bytes, bytes]] = [
@@ -42,7 +41,6 @@ _SAFE: list[tuple[bytes, bytes]] = [
         b"base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     ),
 ]
-_CLOSE = {"Connection": "close"}
 
 
 @dataclass(slots=True)
@@ -104,12 +102,18 @@ class Front:
                 sent = message["status"]
                 own = [*_SAFE, (b"x-request-id", note.id.encode())]
                 message = {**message, "headers": [*message.get("headers", ()), *own]}
-            await send(message)
+            try:
+                async with asyncio.timeout(SLOWEST_SECONDS):
+                    await send(message)
+            except TimeoutError:
+                raise ClientGoneError from None
 
         self._metrics.in_flight.inc()
         try:
             try:
-                await self._app(scope, await self._admit(scope, headers, receive), marked)
+                self._check(scope, headers)
+                body = await _read_body(receive, self._settings.max_body, self._settings.body_seconds)
+                await self._app(scope, _again(body, receive), marked)
             except ClientGoneError:
                 note.fields["status"] = CLIENT_GONE  # whatever was begun
             except Exception as error:  # noqa: BLE001 - whatever it is, it is answered and logged
@@ -127,41 +131,23 @@ class Front:
                 status=status, seconds=round(seconds, 4), **note.fields,
             )  # fmt: skip
 
-    async def _admit(self, scope: Scope, headers: Mapping[bytes, bytes], receive: Receive) -> Receive:
-        """Let a request in, with its whole body; raise ``RequestError`` otherwise."""
-        self._check_site(headers)
-        if scope["path"] not in self._open:
-            self._rates.take((scope.get("client") or ("",))[0])
-            self._check_token(headers)
-        most, seconds = self._settings.max_body, self._settings.body_seconds
-        body: bytes | None = await _read_body(receive, headers.get(b"content-length"), most, seconds)
-
-        async def again() -> Message:
-            nonlocal body
-            if body is None:
-                return await receive()
-            given, body = body, None
-            return {"type": "http.request", "body": given, "more_body": False}
-
-        return again
-
-    def _check_token(self, headers: Mapping[bytes, bytes]) -> None:
-        token = self._settings.token
+    def _check(self, scope: Scope, headers: Mapping[bytes, bytes]) -> None:
+        """Raise ``RequestError`` where a request is not let in."""
+        # No page of another site may ask with what the browser can reach, under whatever name it calls this one.
+        token, host, origin = self._settings.token, headers.get(b"host", b""), headers.get(b"origin")
+        if token is None and is_loopback(self._settings.host) and not is_loopback(_parts(b"//" + host)[1]):
+            raise RequestError(400, "host", "without a token the server is asked as localhost or 127.0.0.1 only")
+        if origin is not None and _parts(origin)[0] != host.decode("latin-1").lower():
+            raise RequestError(403, "site", "the request comes from a page of another site")
+        if scope["path"] in self._open:
+            return
+        self._rates.take((scope.get("client") or ("",))[0])
         scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
         if token is not None and not (
             scheme.lower() == b"bearer" and hmac.compare_digest(given.strip(), token.encode())
         ):
             text = "send the server's token: Authorization: Bearer ..."
             raise RequestError(401, "token", text, headers={"WWW-Authenticate": "Bearer"})
-
-    def _check_site(self, headers: Mapping[bytes, bytes]) -> None:
-        """No page of another site may ask with what the browser can reach, under whatever name it calls this one."""
-        host, origin = headers.get(b"host", b"").decode("latin-1"), headers.get(b"origin")
-        name = _parts(f"//{host}").get("hostname")
-        if self._settings.token is None and is_loopback(self._settings.host) and not is_loopback(name or ""):
-            raise RequestError(400, "host", "without a token the server is asked as localhost or 127.0.0.1 only")
-        if origin is not None and _parts(origin.decode("latin-1")).get("netloc") != host.lower():
-            raise RequestError(403, "site", "the request comes from a page of another site")
 
 
 class Rates:
@@ -170,11 +156,10 @@ class Rates:
     Args:
         rate: Requests a second in the long run; 0 for no limit.
         burst: Requests at once.
-        clock: Seconds that only grow; replaced in tests.
     """
 
-    def __init__(self, rate: float, burst: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self._rate, self._burst, self._clock = rate, burst, clock
+    def __init__(self, rate: float, burst: int) -> None:
+        self._rate, self._burst = rate, burst
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def take(self, client: str) -> None:
@@ -185,7 +170,7 @@ class Rates:
         """
         if not self._rate:
             return
-        key, now = _home(client), self._clock()
+        key, now = _home(client), time.monotonic()
         left, then = self._buckets.pop(key, (float(self._burst), now))
         left = min(self._burst, left + (now - then) * self._rate)
         self._buckets[key] = (left - 1 if left >= 1 else left, now)
@@ -202,42 +187,45 @@ def _home(client: str) -> str:
         address = ipaddress.ip_address(client)
     except ValueError:
         return client
-    if isinstance(address, ipaddress.IPv6Address):
-        if address.ipv4_mapped is not None:  # as an IPv4 client is called by a socket that takes both
-            return str(address.ipv4_mapped)
-        return str(ipaddress.ip_network((address, _IPV6_HOME), strict=False))
-    return client
+    address = getattr(address, "ipv4_mapped", None) or address  # as a socket that takes both calls an IPv4 client
+    return str(address if address.version == 4 else ipaddress.ip_network((address, 64), strict=False))
 
 
-async def _read_body(receive: Receive, announced: bytes | None, most: int, seconds: float) -> bytes:
-    """The body of a request, of so many bytes at most and within so many seconds, its length told or not."""
-    if announced is not None and not (announced.isdigit() and len(announced) <= _LONGEST_LENGTH):
-        raise RequestError(400, "length", "Content-Length must be a number of bytes; send that", headers=_CLOSE)
-    too_large = RequestError(413, "too_large", f"a body may have {most} bytes at most", headers=_CLOSE)
-    if announced is not None and int(announced) > most * _DRAINED:
-        raise too_large
+async def _read_body(receive: Receive, most: int, seconds: float) -> bytes:
+    """The body of a request, of so many bytes at most and within so many seconds."""
     body, size, more = b"", 0, True
     try:
         async with asyncio.timeout(seconds):
-            while more:
+            while more and size <= most * _DRAINED:
                 message = await receive()
                 if message["type"] == "http.disconnect":
                     raise ClientGoneError
                 part, more = message.get("body", b""), message.get("more_body", False)
                 size += len(part)
                 body = body + part if size <= most else b""
-                if size > most * (_DRAINED if more else 1):
-                    raise too_large
     except TimeoutError:
         text = f"the body did not arrive within {seconds:g} seconds"
-        raise RequestError(408, "slow", text, headers=_CLOSE) from None
+        raise RequestError(408, "slow", text, headers={"Connection": "close"}) from None
+    if size > most:
+        text = f"a body may have {most} bytes at most"
+        raise RequestError(413, "too_large", text, headers={"Connection": "close"})
     return body
 
 
-def _parts(address: str) -> dict[str, str | None]:
+def _again(body: bytes, receive: Receive) -> Receive:
+    """Gives a body that was read, and then whatever comes."""
+    given: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def receive_again() -> Message:
+        return given.pop() if given else await receive()
+
+    return receive_again
+
+
+def _parts(address: bytes) -> tuple[str, str]:
     """Site and host of an address; nothing of one that is none."""
     try:
-        found = urlsplit(address)
-        return {"netloc": found.netloc.lower(), "hostname": found.hostname}
+        found = urlsplit(address.decode("latin-1"))
+        return found.netloc.lower(), found.hostname or ""
     except ValueError:
-        return {}
+        return "", ""

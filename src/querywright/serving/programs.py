@@ -25,17 +25,16 @@ Load = Callable[[str, "LoadedProgram | None"], "LoadedProgram"]
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A program under its name.
-
-    Args:
-        name: Under which it is asked.
-        program: The program.
-        loaded: When, ISO 8601.
-    """
+    """A program under its name, and when it was loaded, ISO 8601."""
 
     name: str
     program: LoadedProgram
     loaded: str
+
+    @classmethod
+    def now(cls, name: str, program: LoadedProgram) -> Served:
+        """A program that was just loaded."""
+        return cls(name, program, datetime.now(UTC).isoformat(timespec="seconds"))
 
     @property
     def version(self) -> str:
@@ -50,11 +49,6 @@ class Served:
             "loaded": self.loaded,
         }  # fmt: skip
 
-    @property
-    def needs_options(self) -> bool:
-        """Whether its reader chooses between options."""
-        return self.program.manifest.reader == "multiple_choice"
-
 
 class Programs:
     """Programs by name. Who took one keeps it until the end of its question, whatever is loaded meanwhile.
@@ -67,19 +61,13 @@ class Programs:
     """
 
     def __init__(
-        self,
-        programs: Mapping[str, LoadedProgram],
-        load: Load | None,
-        metrics: ServerMetrics,
-        *,
-        log_questions: bool = False,
+        self, programs: Mapping[str, LoadedProgram], load: Load | None, metrics: ServerMetrics, *, log_questions: bool
     ) -> None:
-        self._served = {name: _served(name, program) for name, program in programs.items()}
+        self._served = {name: Served.now(name, program) for name, program in programs.items()}
         self._load = load
         self._metrics = metrics
         self._log_questions = log_questions
         self._reloading = asyncio.Lock()
-        self._next: asyncio.Task[list[dict[str, str]]] | None = None
 
     def __iter__(self) -> Iterator[Served]:
         return iter(self._served.values())
@@ -92,10 +80,7 @@ class Programs:
         return found
 
     async def reload(self) -> list[dict[str, str]]:
-        """Load every artifact again and put all of them in the places of those before, or none.
-
-        Who asks while one is under way waits for the next one, together with all others who do. It is not given up
-        when nobody waits for it any more.
+        """Load every artifact again and put all of them in the places of those before, or none; one reload at a time.
 
         Returns:
             Name, and the versions before and after, of each.
@@ -103,25 +88,22 @@ class Programs:
         Raises:
             RequestError: One cannot be loaded; the programs before go on.
         """
-        if self._next is None:
-            self._next = asyncio.create_task(self._in_turn())
-            self._next.add_done_callback(_heard)
-        return await asyncio.shield(self._next)
-
-    async def _in_turn(self) -> list[dict[str, str]]:
         async with self._reloading:
-            self._next = None  # who asks from now on may ask for a later state
             before = dict(self._served)
             try:
-                made = {name: await self._again(name, old.program) for name, old in before.items()}
-            except QuerywrightError as error:
-                self._metrics.reloaded(False)
-                log_event("reload", result="failed", why=str(error))
-                raise RequestError(409, "reload", f"nothing was replaced: {error}") from None
+                if self._load is None:
+                    raise QuerywrightError("the programs of this server were given to it, so it cannot load them again")
+                made = {
+                    name: Served.now(name, await asyncio.to_thread(self._load, name, old.program))
+                    for name, old in before.items()
+                }
             except Exception as error:  # noqa: BLE001 - the server goes on with what it has
                 self._metrics.reloaded(False)
-                log_failure(error, questions=self._log_questions, during="reload")
-                raise RequestError(409, "reload", NOT_RELOADED) from None
+                if not isinstance(error, QuerywrightError):
+                    log_failure(error, questions=self._log_questions, during="reload")
+                    raise RequestError(409, "reload", NOT_RELOADED) from None
+                log_event("reload", result="failed", why=str(error))
+                raise RequestError(409, "reload", f"nothing was replaced: {error}") from None
             self._served = made
             self._metrics.reloaded(True)
             changes = [
@@ -130,20 +112,9 @@ class Programs:
             log_event("reload", result="done", artifacts=changes)
             return changes
 
-    async def _again(self, name: str, before: LoadedProgram) -> Served:
-        if self._load is None:
-            raise QuerywrightError("the programs of this server were given to it, so it cannot load them again")
-        return _served(name, await asyncio.to_thread(self._load, name, before))
-
-
-def _heard(task: asyncio.Task[Any]) -> None:
-    """What went wrong is in the log, also where nobody waited to be told."""
-    if not task.cancelled():
-        task.exception()
-
 
 def loader(settings: ServeSettings) -> Load:
-    """Loads the artifacts of these settings; an LM that is asked for again is shared."""
+    """Loads the artifacts of these settings; an LM or a rewriter that is asked for again is shared."""
     import dspy
 
     from querywright.optimize.artifacts.files import read_artifact
@@ -163,33 +134,18 @@ def loader(settings: ServeSettings) -> Load:
             made[manifest.lm] = lm(manifest)
         return made[manifest.lm]
 
-    def rewriter_for(manifest: ArtifactManifest, before: LoadedProgram | None) -> Any:
-        """The rewriter of the program before where it is the same, or that of the settings, or None to look for it."""
-        if before is not None and manifest.rewriter == before.manifest.rewriter:
-            return before.program.technique.own_lm
-        return settings.rewriter
-
     def one(name: str, before: LoadedProgram | None) -> LoadedProgram:
         artifact = read_artifact(paths[name], digest=digests.get(name))
+        manifest, rewriter = artifact.manifest, settings.rewriter
+        if before is not None and manifest.rewriter == before.manifest.rewriter:
+            rewriter = before.program.technique.own_lm
         program = load(
-            artifact, lm=lm_for(artifact.manifest, before), reranker=settings.reranker,
-            rewriter=rewriter_for(artifact.manifest, before), home=settings.home,
+            artifact, lm=lm_for(manifest, before), reranker=settings.reranker, rewriter=rewriter, home=settings.home,
             verify=settings.verify, watchers=settings.watchers,
         )  # fmt: skip
-        _warm(program)
+        if manifest.collection is not None:
+            # Search once for what nobody searched for: a model that is missing is found out now.
+            program.program.technique.searched.search([f"ready {uuid.uuid4().hex}"], 1)
         return program
 
     return one
-
-
-def _warm(program: LoadedProgram) -> None:
-    """Search once, for what nobody searched for, so that the first question does not wait for models.
-
-    One that is missing is found out now.
-    """
-    if program.manifest.collection is not None:
-        program.program.technique.searched.search([f"ready {uuid.uuid4().hex}"], 1)
-
-
-def _served(name: str, program: LoadedProgram) -> Served:
-    return Served(name, program, datetime.now(UTC).isoformat(timespec="seconds"))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import signal
 import socket
 import threading
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 
 _BACKLOG = 2048
 _LAST_SECONDS = 2
-_ENDING = (signal.SIGINT, signal.SIGTERM)
 
 
 def serve(settings: ServeSettings, *, on_start: Callable[[str], None] | None = None) -> None:
@@ -51,25 +51,15 @@ def serve(settings: ServeSettings, *, on_start: Callable[[str], None] | None = N
     """
     if not settings.names():
         raise InputError("there is nothing to serve; name at least one artifact")
-    listening = _listen(settings.host, settings.port)
-    with _hangups() as hangups:
-        _serve(settings, listening, hangups, on_start)
-
-
-def _serve(
-    settings: ServeSettings, listening: socket.socket, hangups: list[int], on_start: Callable[[str], None] | None
-) -> None:
-    try:
+    if _is_main():
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is a loop to hear it; what it asks for is under way
+    with listen(settings.host, settings.port) as listening:
         load = loader(settings)
         programs: dict[str, LoadedProgram] = {}
         for name in settings.names():
             programs[name] = load(name, next(iter(programs.values()), None))
-        app = make_app(programs, settings, load=load)
-    except BaseException:
-        listening.close()
-        raise
-    server = Server(app, settings, hangups)
-    server.run_on(listening, on_start)
+        server = Server(make_app(programs, settings, load=load), settings, on_start)
+        server.run([listening])
     if server.force_exit:
         raise KeyboardInterrupt
 
@@ -80,10 +70,10 @@ class Server(uvicorn.Server):
     Args:
         app: From ``make_app``.
         settings: Of the server.
-        hangups: Has something in it where SIGHUP came before there was a loop to hear it. Default: none came.
+        on_start: Called with the address once it listens. Default: nobody is told.
     """
 
-    def __init__(self, app: Any, settings: ServeSettings, hangups: Sequence[int] = ()) -> None:
+    def __init__(self, app: Any, settings: ServeSettings, on_start: Callable[[str], None] | None = None) -> None:
         super().__init__(
             uvicorn.Config(
                 app,
@@ -94,7 +84,7 @@ class Server(uvicorn.Server):
                 server_header=False,
                 proxy_headers=settings.trusted_proxy is not None,
                 forwarded_allow_ips=settings.trusted_proxy,
-                timeout_graceful_shutdown=int(settings.grace) + _LAST_SECONDS,
+                timeout_graceful_shutdown=math.ceil(settings.grace) + _LAST_SECONDS,
                 lifespan="on",
                 limit_concurrency=settings.connections + 1,
                 ws="none",
@@ -103,30 +93,13 @@ class Server(uvicorn.Server):
         )
         self._service: Service = app.state.service
         self._settings = settings
-        self._hangups = hangups
-        self._on_start: Callable[[str], None] | None = None
-
-    def run_on(self, listening: socket.socket, on_start: Callable[[str], None] | None = None) -> None:
-        """Serve until told to stop."""
         self._on_start = on_start
-        make_loop = self.config.get_loop_factory() or asyncio.new_event_loop
-        loop = make_loop()
-        try:
-            asyncio.set_event_loop(loop)
-            loop.run_until_complete(self.serve(sockets=[listening]))
-        finally:
-            # asyncio.run would wait for every thread, also for one that hangs in a search that nobody waits for.
-            asyncio.set_event_loop(None)
-            if not self.force_exit:
-                loop.close()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start to accept."""
         await super().startup(sockets)
-        if threading.current_thread() is threading.main_thread() and hasattr(signal, "SIGHUP"):
+        if _is_main():
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._load_again)
-        if self._hangups:
-            self._load_again()
         host, port = (sockets or [])[0].getsockname()[:2]
         url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
         log_event("listening", url=url, artifacts={one.name: one.version for one in self._service.programs})
@@ -136,30 +109,15 @@ class Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop accepting, and finish what is under way as long as there is time for it."""
         log_event("stopping", in_flight=self._service.work.running, grace=self._settings.grace)
-        self._service.work.stopping = True
         end = asyncio.get_running_loop().call_later(self._settings.grace, self._service.work.give_up)
         await super().shutdown(sockets)
         end.cancel()
         log_event("stopped", forced=self.force_exit)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """The first signal stops, the second ends at once."""
-        if self.should_exit:
-            self.force_exit = True
+        """The first signal stops, the second ends at once; neither is raised again afterwards."""
+        self.force_exit = self.should_exit
         self.should_exit = True
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Generator[None, None, None]:
-        """Hear signals while it serves; they are not raised again afterwards, since stopping is what they ask for."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        before = {one: signal.signal(one, self.handle_exit) for one in _ENDING}
-        try:
-            yield
-        finally:
-            for one, handler in before.items():
-                signal.signal(one, handler)
 
     def _load_again(self) -> None:
         async def reload() -> None:
@@ -169,31 +127,19 @@ class Server(uvicorn.Server):
         self._reload = asyncio.ensure_future(reload())
 
 
-@contextlib.contextmanager
-def _hangups() -> Generator[list[int], None, None]:
-    """Those that come, which would end the process; later the server's loop hears them instead."""
-    heard: list[int] = []
-    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "SIGHUP"):
-        yield heard
-        return
-    before = signal.signal(signal.SIGHUP, lambda sig, frame: heard.append(sig))
-    try:
-        yield heard
-    finally:
-        signal.signal(signal.SIGHUP, before)
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that listens, before anything is loaded, which takes longer.
 
-
-def _listen(host: str, port: int) -> socket.socket:
-    """A socket bound to an address; before anything is loaded, which takes longer."""
+    Raises:
+        InputError: The address is none, or is taken.
+    """
     try:
-        family, kind, _, _, address = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)[0]
-        made = socket.socket(family, kind)
+        bare = host.strip("[]")
+        family = socket.getaddrinfo(bare, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((bare, port), family=family, backlog=_BACKLOG)
     except OSError as error:
-        raise InputError(f"{host!r} is no address of this machine: {error.strerror}; give another --host") from None
-    try:
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        made.bind(address)
-    except OSError as error:
-        made.close()
         raise InputError(f"cannot listen on {host}:{port}: {error.strerror}; give another --port or --host") from None
-    return made
+
+
+def _is_main() -> bool:
+    return threading.current_thread() is threading.main_thread() and hasattr(signal, "SIGHUP")

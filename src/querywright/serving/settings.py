@@ -13,11 +13,10 @@ from typing import Any
 from querywright.errors import InputError
 
 SHORTEST_TOKEN = 16
-_WHOLE = {
+_LEAST = {
     "max_body": 1, "max_question": 1, "max_options": 2, "max_option": 1, "concurrency": 1, "waiting": 0,
-    "connections": 1,
+    "connections": 1, "rate": 0, "burst": 1, "deadline": 0.001, "body_seconds": 0.001, "grace": 0.001, "port": 0,
 }  # fmt: skip
-_SECONDS = ("deadline", "body_seconds", "grace")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,22 +90,10 @@ class ServeSettings:
             raise InputError(
                 f"there are {len(self.artifacts)} artifacts, but {len(self.digests)} digests; give each one (--digest)"
             )
-        for name, least in _WHOLE.items():
-            if getattr(self, name) < least:
-                raise InputError(f"{name} must be {least} or more, but got {getattr(self, name)}")
-        for name in _SECONDS:
+        for name, least in _LEAST.items():
             value = getattr(self, name)
-            if not (math.isfinite(value) and value > 0):
-                raise InputError(f"{name} must be more than 0 seconds, but got {value}")
-        if not (math.isfinite(self.rate) and self.rate >= 0):
-            raise InputError(f"rate must be 0 (no limit) or more requests a second, but got {self.rate}")
-        if self.rate and self.burst < 1:
-            raise InputError(f"burst must be 1 or more requests, but got {self.burst}")
-        if not 0 <= self.port <= 65_535:
-            raise InputError(f"port must be in 0 to 65535, but got {self.port}")
-        self._check_access()
-
-    def _check_access(self) -> None:
+            if not least <= value < (65_536 if name == "port" else math.inf):
+                raise InputError(f"{name} must be {least} or more, but got {value}; give another number")
         if self.token is not None and (
             len(self.token) < SHORTEST_TOKEN or not self.token.isascii() or not self.token.isprintable()
         ):

@@ -136,11 +136,6 @@ def request_shapes(settings: ServeSettings, names: Sequence[str]) -> tuple[type[
     return retrieve, create_model("AskedToStream", __base__=retrieve, stream=(bool, False))
 
 
-def queries_out(queries: Any) -> list[dict[str, str]]:
-    """Queries of a prediction."""
-    return [{"role": str(one.role), "text": one.text} for one in queries]
-
-
 def passages_out(passages: Any) -> list[dict[str, Any]]:
     """Passages of a prediction."""
     return [{"id": one.id, "title": one.title, "text": one.text, "metadata": dict(one.metadata)} for one in passages]
@@ -153,7 +148,7 @@ def answer_out(prediction: Any, options: Sequence[str], **served: Any) -> dict[s
         "answer": answer,
         "support": None if support is None else list(support),
         "passages": passages_out(prediction.passages),
-        "queries": queries_out(prediction.queries),
+        "queries": [{"role": str(one.role), "text": one.text} for one in prediction.queries],
         "fallbacks": list(prediction.fallbacks),
         "declined": has_declined(answer, options),
         **served,

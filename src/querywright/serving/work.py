@@ -7,16 +7,13 @@ import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
 from typing import Any, TypeVar
 
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from querywright.serving.failures import ClientGoneError, RequestError, as_json
 
 QUIET_SECONDS = 15.0
 """After so long without an event a comment is sent, so that nobody in between takes the connection for dead."""
-
-SLOWEST_SECONDS = 60.0
-"""A client that takes nothing for so long is given up."""
 
 T = TypeVar("T")
 
@@ -35,7 +32,6 @@ class Work:
         self._most_waiting = waiting
         self._deadline = deadline
         self._given_up = asyncio.Event()
-        self.stopping = False
         self.waiting = 0
         self.running = 0
 
@@ -80,73 +76,72 @@ class Work:
             raise RequestError(503, "stopping", "the server stopped before the answer was there", retry_after=1)
         raise RequestError(504, "deadline", f"no answer within {self._deadline:g} seconds")
 
+    async def streamed(
+        self,
+        receive: Receive,
+        events: AsyncGenerator[tuple[str, Any], None],
+        failed: Callable[[Exception], RequestError],
+    ) -> Response:
+        """Server-sent events as they come. A failure before the first one is raised, a later one is an event.
+
+        Args:
+            receive: Tells when the client is gone.
+            events: Names and data of what is sent; closed at the end, whatever happens.
+            failed: Makes the error that is sent of a failure, and remembers it for the log.
+        """
+        ready: asyncio.Queue[bytes | None] = asyncio.Queue()
+
+        async def make() -> None:
+            async with contextlib.aclosing(events):
+                async for name, data in events:
+                    ready.put_nowait(_event(name, data))
+
+        making = asyncio.ensure_future(self.attended(receive, make()))
+        making.add_done_callback(lambda _: ready.put_nowait(None))
+
+        async def sent(data: bytes | None) -> AsyncIterator[bytes]:
+            try:
+                while data is not None:
+                    yield data
+                    try:
+                        data = await asyncio.wait_for(ready.get(), QUIET_SECONDS)
+                    except TimeoutError:
+                        data = b": still at it\n\n"
+                await making
+            except ClientGoneError:
+                raise
+            except Exception as error:  # noqa: BLE001 - told where the status was sent already
+                yield _event("error", failed(error).body())
+
+        try:
+            first = await ready.get()
+        except BaseException:
+            making.cancel()
+            raise
+        if first is None:
+            await making
+        return _Streamed(sent(first), making)
+
+
+class _Streamed(StreamingResponse):
+    """Sends what is made of a task, which is ended when nothing is sent any more."""
+
+    def __init__(self, content: AsyncIterator[bytes], making: asyncio.Future[None]) -> None:
+        super().__init__(content, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
+        self._making = making
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._making.cancel()
+            await asyncio.gather(self._making, return_exceptions=True)
+
 
 async def _disconnected(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
-
-
-class EventStream(Response):
-    """Sends events as they come. A failure before the first one is answered with its status, a later one is an event.
-
-    Args:
-        events: Names and data of what is sent; closed at the end, whatever happens.
-        work: Attends to it.
-        failed: Makes the error that is sent of a failure, and remembers it for the log.
-    """
-
-    media_type = "text/event-stream"
-
-    def __init__(
-        self, events: AsyncGenerator[tuple[str, Any], None], work: Work, failed: Callable[[Exception], RequestError]
-    ) -> None:
-        super().__init__(headers={"X-Accel-Buffering": "no"})
-        self.raw_headers = [(name, value) for name, value in self.raw_headers if name != b"content-length"]
-        self._events, self._work, self._failed = events, work, failed
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send them."""
-        ready: asyncio.Queue[bytes | None] = asyncio.Queue()
-        started = False
-
-        async def make() -> None:
-            async with contextlib.aclosing(self._events) as events:
-                async for name, data in events:
-                    ready.put_nowait(_event(name, data))
-
-        async def put(data: bytes, more: bool = True) -> None:
-            nonlocal started
-            if not started:
-                started = True
-                await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-            try:
-                async with asyncio.timeout(SLOWEST_SECONDS):
-                    await send({"type": "http.response.body", "body": data, "more_body": more})
-            except TimeoutError:
-                raise ClientGoneError from None
-
-        making = asyncio.ensure_future(self._work.attended(receive, make()))
-        making.add_done_callback(lambda _: ready.put_nowait(None))
-        try:
-            data: bytes | None = b""
-            while data is not None:
-                if data:
-                    await put(data)
-                try:
-                    data = await asyncio.wait_for(ready.get(), QUIET_SECONDS)
-                except TimeoutError:
-                    data = b": still at it\n\n"
-            await making
-        except ClientGoneError:
-            raise
-        except Exception as error:
-            if not started:
-                raise
-            await put(_event("error", self._failed(error).body()))
-        finally:
-            making.cancel()
-            await asyncio.gather(making, return_exceptions=True)
-        await put(b"", False)
 
 
 def _event(name: str, data: Any) -> bytes:
