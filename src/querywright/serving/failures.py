@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 from collections.abc import Mapping
@@ -96,6 +97,8 @@ def failure_of(error: BaseException) -> RequestError | None:
     """
     if isinstance(error, RequestError):
         return error
+    if isinstance(error, asyncio.CancelledError):
+        return RequestError(503, "stopping", "the server stopped before the answer was there", retry_after=1)
     if isinstance(error, HTTPException):  # of the framework
         word = _KINDS.get(error.status_code, "request")
         return RequestError(error.status_code, word, STATUSES.get(error.status_code, "refused"), headers=error.headers)

@@ -51,7 +51,7 @@ class Note:
     began: float
     fields: dict[str, Any] = field(default_factory=dict)
 
-    def failed(self, error: Exception, *, questions: bool) -> RequestError:
+    def failed(self, error: BaseException, *, questions: bool) -> RequestError:
         """Remember what went wrong, and tell what is answered."""
         failure = failure_of(error)
         if failure is None:
@@ -116,7 +116,7 @@ class Front:
                 await self._app(scope, _again(body, receive), marked)
             except ClientGoneError:
                 note.fields["status"] = CLIENT_GONE  # whatever was begun
-            except Exception as error:  # noqa: BLE001 - whatever it is, it is answered and logged
+            except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - whatever it is, it is answered
                 failure = note.failed(error, questions=self._settings.log_questions)
                 if not sent:
                     answer = Response(as_json(failure.body()), failure.status_code, failure.headers, "application/json")

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from querywright.optimize.artifacts.loaded import LoadedProgram
 
 _BACKLOG = 2048
-_LAST_SECONDS = 2
 
 
 def serve(settings: ServeSettings, *, on_start: Callable[[str], None] | None = None) -> None:
@@ -84,7 +83,7 @@ class Server(uvicorn.Server):
                 server_header=False,
                 proxy_headers=settings.trusted_proxy is not None,
                 forwarded_allow_ips=settings.trusted_proxy,
-                timeout_graceful_shutdown=math.ceil(settings.grace) + _LAST_SECONDS,
+                timeout_graceful_shutdown=math.ceil(settings.grace),
                 lifespan="on",
                 limit_concurrency=settings.connections + 1,
                 ws="none",
@@ -109,9 +108,7 @@ class Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop accepting, and finish what is under way as long as there is time for it."""
         log_event("stopping", in_flight=self._service.work.running, grace=self._settings.grace)
-        end = asyncio.get_running_loop().call_later(self._settings.grace, self._service.work.give_up)
         await super().shutdown(sockets)
-        end.cancel()
         log_event("stopped", forced=self.force_exit)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:

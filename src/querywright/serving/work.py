@@ -1,4 +1,4 @@
-"""The work for one request: in its turn, within its deadline, for as long as somebody waits, until the server stops."""
+"""The work for one request: in its turn, within its deadline, for as long as somebody waits."""
 
 from __future__ import annotations
 
@@ -31,13 +31,8 @@ class Work:
         self._semaphore = asyncio.Semaphore(concurrency)
         self._most_waiting = waiting
         self._deadline = deadline
-        self._given_up = asyncio.Event()
         self.waiting = 0
         self.running = 0
-
-    def give_up(self) -> None:
-        """End all work under way; each is answered that the server stops."""
-        self._given_up.set()
 
     @contextlib.asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
@@ -60,8 +55,7 @@ class Work:
         """The result of some work, which is cancelled when there is no use for it any more."""
         working = asyncio.ensure_future(work)
         gone = asyncio.ensure_future(_disconnected(receive))
-        stopped = asyncio.ensure_future(self._given_up.wait())
-        ends = {working, gone, stopped}
+        ends = {working, gone}
         try:
             done, _ = await asyncio.wait(ends, timeout=self._deadline, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -72,8 +66,6 @@ class Work:
             return working.result()
         if gone in done:
             raise ClientGoneError
-        if stopped in done:
-            raise RequestError(503, "stopping", "the server stopped before the answer was there", retry_after=1)
         raise RequestError(504, "deadline", f"no answer within {self._deadline:g} seconds")
 
     async def streamed(
