@@ -21,7 +21,7 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -108,7 +108,7 @@ def measure(options: argparse.Namespace, work: Path, say: Any) -> dict[str, Any]
             folder=folder, progress=lambda what, done, total, name=name: say(f"{name}: step {done} of {total}"),
         )  # fmt: skip
         log = read_lines(folder / LOG)
-        found[name] = {"recipe": recipe.to_json(), "log": log, **summary(log)}
+        found[name] = {"recipe": asdict(recipe), "log": log, **summary(log)}
         if lm is not None:
             lm.engine.close()
     return found

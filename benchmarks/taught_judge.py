@@ -95,8 +95,7 @@ def judged(case: Mapping[str, Any]) -> Judged:
 
 def taught(case: Mapping[str, Any]) -> Any:
     """The judge's prompt, and what it should have said: a pair to learn from."""
-    from querywright.optimize.rewriter.canonical import as_written, json_text
-    from querywright.optimize.rewriter.episodes import REWRITER_LIMITS, first_asked
+    from querywright.optimize.rewriter.episodes import REWRITER_LIMITS, as_written, first_asked, json_text
     from querywright.optimize.rewriter.pairs import Pair
 
     judge, known = AnswerabilityJudge(), judged(case)

@@ -1,9 +1,14 @@
-"""The files of a stage of a training: one checkpoint, the best weights, and the log of its steps."""
+"""A stage of a training: its steps, its looks at dev, one checkpoint, the best weights and the log.
+
+The log is all that a stage has to remember besides weights: what is best, whether it is over and what comes next are
+read from it.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,119 +16,197 @@ from pydantic_core import to_json
 
 from querywright.errors import InputError
 from querywright.files import write_file
-from querywright.optimize.rewriter.policy import HFPolicy
+from querywright.optimize.evaluate import Progress
+from querywright.optimize.rewriter.policy import SMALLER, HFPolicy, TrainingError
+
+FLAT_STEPS = 10
+"""Steps in a row that teach nothing after which a stage ends."""
+_KEEP_EACH = 5
+_CHECKPOINT, _BEST = "checkpoint.safetensors", "best.safetensors"
 
 
-class Checkpoints:
-    """Where a stage stands, so that it goes on from there.
+class Stage:
+    """A stage under way, taken up where its checkpoint stands.
 
-    A checkpoint is one safetensors file: weights, the optimizer's tensors, and in its header what else the stage keeps
-    and its log. It is replaced whole. The log also stands in a file of its own, to be read while it goes on.
+    A checkpoint is one safetensors file: weights, the optimizer's tensors, and in its header the log. It is replaced
+    whole. The log also stands in a file of its own, to be read while the stage goes on. ``lines`` is the log: a mapping
+    a step (``kind`` step), and one a look at dev, of which the first is of the start; a number that is none is None.
 
     Args:
+        policy: In training; it takes the weights of the checkpoint, where there is one.
+        optimizer: A fresh one of its parameters.
         folder: The stage's; made when it is missing.
-        log: The file of the log.
+        log: Name of the file of the log.
 
     Raises:
-        InputError: A file cannot be written, or the checkpoint cannot be read.
+        InputError: The checkpoint cannot be read, or is of another model.
     """
 
-    def __init__(self, folder: Path, log: str) -> None:
+    def __init__(self, policy: HFPolicy, optimizer: Any, folder: Path, log: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self._folder, self._log = folder, folder / log
+        self._policy, self._optimizer, self._folder, self._log = policy, optimizer, folder, folder / log
         self.lines: list[dict[str, Any]] = []
-        """The log: a mapping a step, and one a look at dev."""
+        if (folder / _CHECKPOINT).exists():
+            self._load()
 
-    def save(self, policy: HFPolicy, optimizer: Any, state: Mapping[str, Any]) -> None:
-        """Keep the weights, the optimizer, the log and some state.
+    @property
+    def steps(self) -> list[dict[str, Any]]:
+        """The lines of the steps."""
+        return [line for line in self.lines if line["kind"] == "step"]
+
+    @property
+    def looks(self) -> list[dict[str, Any]]:
+        """The lines of the looks at dev."""
+        return [line for line in self.lines if line["kind"] == "dev"]
+
+    @property
+    def best(self) -> dict[str, Any]:
+        """The first look of the greatest value."""
+        return max(self.looks, key=lambda line: float(line["value"]))
+
+    @property
+    def flat(self) -> int:
+        """Steps in a row, up to now, that taught nothing."""
+        told = [line.get("flat", False) for line in self.steps]
+        return next((back for back, flat in enumerate(reversed(told)) if not flat), len(told))
+
+    def is_over(self, steps: int, patience: int | None = None) -> bool:
+        """Whether all steps are done, nothing was learnt lately, or so many looks were no better than the best."""
+        worse = len(self.looks) - 1 - self.looks.index(self.best)
+        tired = patience is not None and worse >= patience
+        return len(self.steps) >= steps or self.flat >= FLAT_STEPS or tired
+
+    def run(
+        self,
+        step: Callable[[int], Mapping[str, Any]],
+        look: Callable[[], Mapping[str, Any]],
+        *,
+        steps: int,
+        look_each: int,
+        patience: int | None = None,
+        name: str,
+        progress: Progress | None = None,
+    ) -> None:
+        """Go on to the end; the policy then has the weights of the best look.
 
         Args:
-            policy: In training.
-            optimizer: Of its parameters.
-            state: As JSON has it.
+            step: Does a step, numbered from 0, and tells the log of it; ``flat`` there says that it taught nothing.
+            look: Looks at dev and tells the log of it; the greatest ``value`` is the best.
+            steps: In all.
+            look_each: Steps between looks.
+            patience: Looks without a better one after which it ends. Default None: it does not for that.
+            name: For the progress.
+            progress: Called after each step.
+
+        Raises:
+            InputError: The best weights cannot be read.
+            OSError: A file cannot be written.
         """
+        if not self.lines:
+            self._look(look)
+        while not self.is_over(steps, patience):
+            number = len(self.steps)
+            self.lines.append(as_plain({"kind": "step", "step": number + 1, **step(number)}))
+            looked = (number + 1) % look_each == 0 or self.is_over(steps, patience)
+            if looked:
+                self._look(look)
+            elif (number + 1) % _KEEP_EACH == 0:
+                self._save()
+            if progress is not None:
+                progress(name, steps if self.is_over(steps, patience) else number + 1, steps)
+        self._policy.set_parameters(self._read(_BEST)[0])
+
+    def _look(self, look: Callable[[], Mapping[str, Any]]) -> None:
+        self.lines.append(as_plain({"kind": "dev", "step": len(self.steps), **look()}))
+        if self.best is self.looks[-1]:
+            self._write(_BEST, self._policy.parameters(), {})
+        self._save()
+
+    def _save(self) -> None:
         import torch
 
-        tensors = {f"weights/{name}": one for name, one in policy.parameters().items()}
-        for number, kept in optimizer.state_dict()["state"].items():
+        tensors = {f"weights/{name}": one for name, one in self._policy.parameters().items()}
+        for number, kept in self._optimizer.state_dict()["state"].items():
             tensors |= {f"optimizer/{number}/{key}": torch.as_tensor(one) for key, one in kept.items()}
-        self._write("checkpoint.safetensors", tensors, {"state": state, "log": self.lines})
-        write_lines(self._log, self.lines)
+        self._write(_CHECKPOINT, tensors, {"log": json.dumps(self.lines)})
+        write_file(self._log, "".join(json.dumps(line) + "\n" for line in self.lines))
 
-    def load(self, policy: HFPolicy, optimizer: Any) -> dict[str, Any] | None:
-        """Put weights, optimizer and log where the checkpoint has them.
-
-        Args:
-            policy: In training.
-            optimizer: A fresh one of its parameters.
-
-        Returns:
-            The state; None where there is no checkpoint yet.
-        """
-        found = self._read("checkpoint.safetensors")
-        if found is None:
-            return None
-        parts: dict[str, dict[str, Any]] = {"weights": {}, "optimizer": {}}
-        for name, one in found[0].items():
-            part, _, key = name.partition("/")
-            parts[part][key] = one
-        policy.set_parameters(parts["weights"])
+    def _load(self) -> None:
+        tensors, told = self._read(_CHECKPOINT)
+        weights: dict[str, Any] = {}
         kept: dict[int, dict[str, Any]] = {}
-        for name, one in parts["optimizer"].items():
-            number, _, key = name.partition("/")
-            kept.setdefault(int(number), {})[key] = one
-        optimizer.load_state_dict({**optimizer.state_dict(), "state": kept})
-        self.lines = found[1]["log"]
-        return dict(found[1]["state"])
+        for name, one in tensors.items():
+            part, _, key = name.partition("/")
+            if part == "weights":
+                weights[key] = one
+            else:
+                number, _, key = key.partition("/")
+                kept.setdefault(int(number), {})[key] = one
+        self._policy.set_parameters(weights)
+        self._optimizer.load_state_dict({**self._optimizer.state_dict(), "state": kept})
+        self.lines = json.loads(told["log"])
 
-    def save_best(self, policy: HFPolicy) -> None:
-        """Keep the weights as the best so far."""
-        self._write("best.safetensors", policy.parameters(), {})
-
-    def load_best(self, policy: HFPolicy) -> None:
-        """Take the best weights."""
-        found = self._read("best.safetensors")
-        policy.set_parameters({} if found is None else found[0])
-
-    def _write(self, name: str, tensors: Mapping[str, Any], told: Mapping[str, Any]) -> None:
+    def _write(self, name: str, tensors: Mapping[str, Any], told: dict[str, str]) -> None:
         from safetensors.torch import save
 
         still = {name: one.detach().cpu().contiguous().clone() for name, one in tensors.items()}
-        try:
-            write_file(self._folder / name, save(still, metadata={"told": plain_json(told).decode()}))
-        except OSError as error:
-            raise InputError(
-                f"{name} cannot be written into {self._folder.name!r} ({error.strerror}); make room and start again "
-                "with the same command: the training goes on from the last checkpoint"
-            ) from error
+        write_file(self._folder / name, save(still, metadata=told))
 
-    def _read(self, name: str) -> tuple[dict[str, Any], dict[str, Any]] | None:
+    def _read(self, name: str) -> tuple[dict[str, Any], dict[str, str]]:
         from safetensors import SafetensorError, safe_open
 
-        if not (self._folder / name).exists():
-            return None
         try:
             with safe_open(self._folder / name, framework="pt") as file:
-                return {key: file.get_tensor(key) for key in file.keys()}, json.loads(file.metadata()["told"])  # noqa: SIM118
-        except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
+                return {key: file.get_tensor(key) for key in file.keys()}, file.metadata() or {}  # noqa: SIM118
+        except (OSError, SafetensorError) as error:
             raise InputError(
                 f"{name} in {self._folder.name!r} is damaged ({error}); delete that folder to start the stage anew"
             ) from error
 
 
-def plain_json(data: Any, *, indent: int | None = None) -> bytes:
-    """Dataclasses and other plain data as JSON; a number that is none becomes null."""
-    return to_json(data, indent=indent, inf_nan_mode="null")
+def descend(policy: HFPolicy, optimizer: Any, losses: Iterable[Any], longest: float, what: str) -> tuple[float, float]:
+    """Change the weights once.
+
+    Args:
+        policy: In training.
+        optimizer: Of its parameters.
+        losses: Tensors whose sum is the loss; each is only made when the gradient of the one before was taken.
+        longest: Length at which the gradient is cut.
+        what: Which step it is, for the message of an error.
+
+    Returns:
+        The loss, and the length of the gradient before it was cut.
+
+    Raises:
+        TrainingError: One of them is no number; the weights are those before.
+    """
+    import torch
+
+    optimizer.zero_grad(set_to_none=True)
+    loss = 0.0
+    for part in losses:
+        part.backward()
+        loss += float(part.detach())
+    norm = float(torch.nn.utils.clip_grad_norm_(list(policy.parameters().values()), longest))
+    if not (math.isfinite(loss) and math.isfinite(norm)):
+        optimizer.zero_grad(set_to_none=True)
+        raise TrainingError(
+            f"the loss of {what} is {loss} (gradient {norm}): the training cannot go on; {SMALLER}. The last "
+            "checkpoint is whole"
+        )
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    return loss, norm
 
 
 def as_plain(data: Any) -> Any:
-    """Data as ``plain_json`` and ``read_json`` hand it on."""
-    return json.loads(plain_json(data))
+    """Dataclasses and other data as JSON has them; a number that is none becomes None."""
+    return json.loads(to_json(data, inf_nan_mode="null"))
 
 
 def write_json(path: Path, data: Any) -> None:
-    """Write plain data as JSON, whole; a number that is none becomes null."""
-    write_file(path, plain_json(data, indent=1) + b"\n")
+    """Write data as JSON, whole; a number that is none becomes null."""
+    write_file(path, to_json(data, indent=1, inf_nan_mode="null") + b"\n")
 
 
 def read_json(path: Path) -> Any:
@@ -131,11 +214,6 @@ def read_json(path: Path) -> Any:
     return json.loads(path.read_bytes()) if path.exists() else None
 
 
-def write_lines(path: Path, lines: Sequence[Mapping[str, Any]]) -> None:
-    """Write a file of JSON, a line each, whole."""
-    write_file(path, b"".join(plain_json(line) + b"\n" for line in lines))
-
-
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """What ``write_lines`` wrote; nothing where there is no file."""
+    """A file of JSON, a line each; nothing where there is no file."""
     return [json.loads(line) for line in path.read_bytes().splitlines()] if path.exists() else []

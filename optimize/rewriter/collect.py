@@ -8,17 +8,21 @@ was ended begins again and finds the answers of the LM in the store.
 from __future__ import annotations
 
 import copy
+import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 import dspy
 
-from querywright.data.splits import asked_of
+from querywright.data.splits import Splits, asked_of, split_questions
 from querywright.data.types import Question
+from querywright.errors import InputError
 from querywright.metrics.dspy_metrics import METRICS
 from querywright.models.cached import stored_only
 from querywright.models.engine_errors import NotStoredError
@@ -26,20 +30,18 @@ from querywright.optimize.dspy_context import asking
 from querywright.optimize.evaluate import Progress
 from querywright.optimize.failures import failure_kind
 from querywright.optimize.pool import bounded_map
-from querywright.optimize.rewriter.canonical import has_empty_list, json_text
-from querywright.optimize.rewriter.episodes import run_episodes
+from querywright.optimize.rewriter.episodes import Episode, Turn, json_text, run_episodes
 from querywright.optimize.rewriter.evidence import Writer, passage_pairs, taught_by_evidence
 from querywright.optimize.rewriter.pairs import Pair
-from querywright.optimize.rewriter.rewards import Reward
+from querywright.optimize.rewriter.rewards import Reward, Scored
 from querywright.optimize.rewriter.settings import Given, TrainSettings, check_collecting, teacher_name
-from querywright.optimize.rewriter.study_arms import study_arms
-from querywright.optimize.rewriter.types import Episode, Scored, Turn
+from querywright.optimize.study.engine import snapshot, spec_in, storage_of
+from querywright.optimize.study.resources import open_bench
+from querywright.optimize.study.storage import storage_kind
 from querywright.programs import RAG
 from querywright.programs.qb_rag import QBRAG
 from querywright.retrieval.replay import searched_by
 
-LEAST_RIGHT = 500
-"""Pairs that right answers must give; with fewer, a token F1 of .5 is enough."""
 _AT_A_TIME = 16  # questions between two reports of progress
 
 
@@ -71,24 +73,23 @@ class Collected:
     missing: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class _Line:
-    """The rewrites of one question: the best, the rewards of all, how many were missing, and what is learnt."""
+class _Line(NamedTuple):
+    """The rewrites of one question: what it is worth as written, the rewards of all, how many of a study are not there,
+    and the best with its score.
+    """
 
     plain: float
     rewards: Sequence[float]
     missing: int
+    episode: Episode | None = None
     best: Scored | None = None
-    right: float = 0.0
-    f1: float = 0.0
-    pairs: Sequence[Pair] = ()
 
 
 def collect(settings: TrainSettings, given: Given, *, progress: Progress | None = None) -> Collected:
     """Collects the teacher's rewrites of the train questions.
 
     For a reward by what is found, a question's best rewrite is kept where it beats the plain question; for one that
-    reads answers, where the answer is right, or has a token F1 of .5 where right ones are too few.
+    reads answers, where the answer is right.
 
     Args:
         settings: Of the training that they are for; its stages do not matter.
@@ -102,18 +103,22 @@ def collect(settings: TrainSettings, given: Given, *, progress: Progress | None 
     check_collecting(settings, given)
     teacher, train = given.teacher, given.splits.train
     if settings.technique == QBRAG.NAME:
-        return _asked_of_passages(settings, given)
+        held: Any = searched_by(given.retriever)
+        pairs = passage_pairs(train, held, data=given.collection, limits=settings.limits)
+        marks = {one for pair in pairs for one in pair.asked.split()}
+        learnt = sum(asked_of(question) in marks for question in train)
+        return Collected(pairs, len(train), learnt, learnt)
     work = _Collection(settings, given, str(teacher_name(teacher)), progress)
-    if teacher is None or isinstance(teacher, str):
-        found = work.reward.found if work.reward.name == "retrieval" else None
+    if teacher is not None and not isinstance(teacher, str):
+        writers = [_writer(work.program, _sampling(teacher, settings, n)) for n in range(settings.candidates)]
+        return work.collected(work.lines(train, writers))
+    found = work.reward.found if work.reward.name == "retrieval" else None
 
-        def rewards(writers: Sequence[Writer]) -> list[Sequence[float]]:
-            return [line.rewards for line in work.lines(train, writers)]
+    def rewards(writers: Sequence[Writer]) -> list[Sequence[float]]:
+        return [line.rewards for line in work.lines(train, writers)]
 
-        writer = taught_by_evidence(work.program.technique, train, rewards, found, progress)
-        return work.collected(work.lines(train, [writer]), every=True)
-    writers = [_writer(work.program, _sampling(teacher, settings, n)) for n in range(settings.candidates)]
-    return work.collected(work.lines(train, writers))
+    writer = taught_by_evidence(work.program.technique, train, rewards, found, progress)
+    return work.collected(work.lines(train, [writer]), every=True)
 
 
 def collect_from_study(settings: TrainSettings, given: Given, *, progress: Progress | None = None) -> Collected:
@@ -131,22 +136,82 @@ def collect_from_study(settings: TrainSettings, given: Given, *, progress: Progr
         InputError: There is no such study, it tried no arm of the technique, or it met none of the questions.
     """
     study: Any = given.study
-    with study_arms(study, settings.technique, home=given.home) as arms:
-        work = _Collection(settings, given, f"study:{arms.name}", progress)
-        writers = [partial(_if_stored, _writer(arm, arms.lm)) for arm in arms.programs]
-        lines = work.lines(arms.met(given.splits.train), writers)
-        missing = sum(line.missing for line in lines)
-        return replace(work.collected(lines), arms=len(writers), missing=missing)
+    with study_programs(study, settings.technique, given) as (name, programs, questions, lm):
+        work = _Collection(settings, given, f"study:{name}", progress)
+        writers = [partial(_if_stored, _writer(program, lm)) for program in programs]
+        lines = work.lines(questions, writers)
+        return replace(work.collected(lines), arms=len(writers), missing=sum(line.missing for line in lines))
+
+
+@contextmanager
+def study_programs(
+    folder: Path, technique: str, given: Given
+) -> Iterator[tuple[str, list[RAG], list[Question], dspy.LM]]:
+    """The arms of a technique that a study completed, each once, as programs without a reader.
+
+    Args:
+        folder: The study's.
+        technique: Its name.
+        given: Has the train questions, and the working folder with the collection and the answers.
+
+    Returns:
+        The study's name, the programs, the train questions that the study met, and its LM.
+
+    Raises:
+        InputError: There is no such study, it completed no arm of the technique, or it met none of the questions.
+    """
+    found = snapshot(folder)
+    name, train = found.spec.name, given.splits.train
+    tried = {one.arm.key: one.arm for one in found.trials if one.state == "complete" and one.arm is not None}
+    arms = [arm for arm in tried.values() if arm.technique == technique]
+    if not arms:
+        names = ", ".join(sorted({arm.technique for arm in tried.values()})) or "none"
+        raise InputError(
+            f"the study {name!r} completed no arm of {technique}; it has: {names}. Give another technique or study"
+        )
+    where = storage_of(found.spec, None)
+    bench = open_bench(found.spec, given.home, where if storage_kind(where) == "postgresql" else None)
+    assert bench.store is not None
+    with closing(bench.store):
+        with stored_only():  # its prompts were compiled when it ran
+            programs = [bench.program(arm, reads=False) for arm in arms]
+        known = {question.id for question in (*bench.splits.train, *bench.splits.dev)}
+        met = [one for one in train if one.id in known]
+        if not met:
+            raise InputError(
+                f"the study {name!r} met none of the {len(train)} train questions in train or dev; give the questions "
+                "of the study"
+            )
+        yield name, programs, met, bench.lm
+
+
+def splits_after(study: Path, questions: Sequence[Question]) -> Splits:
+    """Train, dev and test of a training that learns from the answers of a study.
+
+    The study's trials met its dev questions, so the first half of these is learnt from, as are its train questions. The
+    other half is dev; test is the study's.
+
+    Args:
+        study: The study's folder, whose seed and sizes hold.
+        questions: All that it was given.
+
+    Raises:
+        InputError: There is no such study.
+        DataError: There are fewer questions than the study's sizes.
+    """
+    spec = spec_in(study)
+    train, dev, test = split_questions(questions, seed=spec.seed, sizes=spec.sizes)
+    half = len(dev) // 2
+    return Splits([*train, *dev[:half]], dev[half:], test)
 
 
 class _Collection:
     """Rewrites on their way to pairs; ``source`` says who writes."""
 
     def __init__(self, settings: TrainSettings, given: Given, source: str, progress: Progress | None) -> None:
-        self.settings, self.source, self.progress = settings, source, progress
+        self.settings, self.source, self.progress, self.data = settings, source, progress, given.collection
         self.program = given.program(settings)
         self.lm = given.reader_lm if settings.recipe.needs_reader else None
-        self.data = given.collection
         recipe = replace(settings.recipe, length_penalty=0.0)  # there is no length to aim at yet
         self.reward = Reward(recipe, self.program, metric=settings.metric, lm=self.lm, threads=settings.threads)
 
@@ -162,24 +227,12 @@ class _Collection:
     def collected(self, lines: Sequence[_Line], *, every: bool = False) -> Collected:
         """The pairs of the questions whose best rewrite is good enough, or of every one that has any."""
         scored = [line for line in lines if line.best is not None]
-        kept = scored
-        if not every and self.reward.needs_reader:
-            kept = [line for line in scored if line.right == 1.0]
-            if sum(len(line.pairs) for line in kept) < LEAST_RIGHT:
-                kept = [line for line in scored if line.right == 1.0 or line.f1 >= 0.5]
-        elif not every:
-            kept = [line for line in scored if self._beats(line)]
-        pairs = [pair for line in kept for pair in line.pairs]
+        pairs = [pair for line in scored if every or self._is_good(line) for pair in self._pairs(line)]
         both = [(line.plain, line.best.value) for line in scored if line.best and not math.isnan(line.plain)]
-        return Collected(
-            pairs,
-            questions=len(lines),
-            answered=len(scored),
-            questions_kept=len({pair.question for pair in pairs}),
-            measure=self.reward.metric if self.reward.name == "retrieval" else self.reward.name,
-            plain=fmean(plain for plain, _ in both) if both else math.nan,
-            best=fmean(value for _, value in both) if both else math.nan,
-        )
+        plain, best = (fmean(values) for values in zip(*both, strict=True)) if both else (math.nan, math.nan)
+        measure = self.reward.metric if self.reward.name == "retrieval" else self.reward.name
+        kept = len({pair.question for pair in pairs})
+        return Collected(pairs, len(lines), len(scored), kept, measure, plain, best)
 
     def _batch(self, questions: Sequence[Question], writers: Sequence[Writer]) -> list[_Line]:
         places = [(question, write) for question in questions for write in writers]
@@ -190,79 +243,46 @@ class _Collection:
         written = [place for place, one in enumerate(found) if isinstance(one, list)]
 
         def answer(turns: Sequence[Turn]) -> list[str]:
-            texts = [found[written[turn.place]] for turn in turns]
-            return [
-                mine[turn.number] if turn.number < len(mine) else "" for turn, mine in zip(turns, texts, strict=True)
-            ]
+            return ["".join(found[written[turn.place]][turn.number : turn.number + 1]) for turn in turns]
 
-        episodes = run_episodes(
-            self.program,
-            [places[place][0] for place in written],
-            answer,
-            lm=self.lm,
-            settings=self.settings.limits,
-            threads=self.settings.threads,
-        )
+        asked = [places[place][0] for place in written]
+        given: dict[str, Any] = {"settings": self.settings.limits, "threads": self.settings.threads}
+        episodes = run_episodes(self.program, asked, answer, lm=self.lm, **given)
         scored = dict(zip(written, zip(episodes, self.reward.score(episodes), strict=True), strict=True))
-        plains, each = self.reward.plain_values(questions), range(len(writers))
-        return [
-            self._line(plain, [(place * len(writers) + n) for n in each], scored, found)
-            for place, plain in enumerate(plains)
-        ]
+        lines = []
+        for number, plain in enumerate(self.reward.plain_values(questions)):
+            mine = range(number * len(writers), (number + 1) * len(writers))
+            rewards = [scored[place][1].reward if place in scored else math.nan for place in mine]
+            known = [scored[place] for place in mine if place in scored and not math.isnan(scored[place][1].reward)]
+            best = max(known, key=lambda one: (self._is_right(one[0]), one[1].reward), default=(None, None))
+            lines.append(_Line(plain, rewards, sum(found[place] is None for place in mine), *best))
+        return lines
 
-    def _line(
-        self, plain: float, mine: Sequence[int], scored: dict[int, tuple[Episode, Scored]], found: Sequence[Any]
-    ) -> _Line:
-        rewards = [scored[place][1].reward if place in scored else math.nan for place in mine]
-        missing = sum(found[place] is None for place in mine)
-        known = [scored[place] for place in mine if place in scored and not math.isnan(scored[place][1].reward)]
-        if not known:
-            return _Line(plain, rewards, missing)
-        episode, best = max(known, key=lambda one: (*self._answered(one[0]), one[1].reward))
-        right, f1 = self._answered(episode)
-        return _Line(plain, rewards, missing, best, right, f1, self._pairs(episode, best))
+    def _is_right(self, episode: Episode) -> bool:
+        """Whether a reader's answer is right, which counts for more than any reward."""
+        accuracy = METRICS["accuracy"]
+        return self.reward.needs_reader and accuracy(episode.question.to_example(), episode.prediction) == 1.0
 
-    def _answered(self, episode: Episode) -> tuple[float, float]:
-        """Whether a reader's answer is right, and its token F1: a right answer is chosen before one of more reward."""
-        if not self.reward.needs_reader:
-            return 0.0, 0.0
-        example, said = episode.question.to_example(), episode.prediction
-        right, f1 = METRICS["accuracy"](example, said), METRICS["token_f1"](example, said)
-        return float(right == 1.0), 0.0 if right == 1.0 or math.isnan(f1) else f1
-
-    def _beats(self, line: _Line) -> bool:
-        if line.best is None or math.isnan(line.plain):
+    def _is_good(self, line: _Line) -> bool:
+        if line.best is None or line.episode is None:
             return False
+        if self.reward.needs_reader:
+            return self._is_right(line.episode)
         if self.settings.ties and line.best.value == line.plain > 0:
             return line.best.reward >= 0
         return line.best.value > line.plain and line.best.reward > 0
 
-    def _pairs(self, episode: Episode, score: Scored) -> list[Pair]:
+    def _pairs(self, line: _Line) -> list[Pair]:
+        assert line.episode is not None
+        assert line.best is not None
+        question, technique = line.episode.question, self.settings.technique
+        given = {"reward": line.best.reward, "source": self.source, "data": self.data, "asked": asked_of(question)}
         return [
-            Pair(
-                question=episode.question.id,
-                technique=self.settings.technique,
-                number=turn.number,
-                messages=turn.messages,
-                text=text,
-                reward=score.reward,
-                source=self.source,
-                data=self.data,
-                asked=asked_of(episode.question),
-            )
-            for turn, text in zip(episode.turns, episode.read, strict=True)
+            Pair(question.id, technique, turn.number, turn.messages, text, **given)  # type: ignore[arg-type]
+            for turn, text in zip(line.episode.turns, line.episode.read, strict=True)
             # The grammar of the embedded LM has no empty list, so none can be learnt.
-            if text is not None and not (self.settings.limits is not None and has_empty_list(text))
+            if text is not None and not (self.settings.limits is not None and [] in json.loads(text).values())
         ]
-
-
-def _asked_of_passages(settings: TrainSettings, given: Given) -> Collected:
-    """What people asked of passages, for the writer of their questions."""
-    train: Any = given.splits.train
-    pairs = passage_pairs(train, searched_by(given.retriever), data=given.collection, limits=settings.limits)
-    asked = {one for pair in pairs for one in pair.asked.split()}
-    learnt = sum(asked_of(question) in asked for question in train)
-    return Collected(pairs, len(train), learnt, learnt)
 
 
 def _sampling(lm: dspy.LM, settings: TrainSettings, number: int) -> dspy.LM:
@@ -284,8 +304,7 @@ def _writer(program: RAG, lm: dspy.LM) -> Writer:
     def write(question: Question) -> list[str]:
         with asking(lm), mine.choosing():
             made = mine.technique(question=question.question, options=list(question.options))
-        steps = [step for step in made.steps if step.kind == "lm"]
-        return ["" if step.made is None else json_text(step.made) for step in steps]
+        return ["" if step.made is None else json_text(step.made) for step in made.steps if step.kind == "lm"]
 
     return write
 

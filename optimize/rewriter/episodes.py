@@ -1,47 +1,91 @@
 """Questions gone through side by side by a technique whose LM is the policy in training.
 
-All episodes go on in step: each is run until its technique asks the LM, then the policy is asked once for all of them,
-and so on, so that batches are the same whenever the questions and the answers are. The technique's own code is what
-runs, and the adapter that frames its prompts is the one of every other program: a prompt here is, letter by letter, the
-prompt that the trained model is given in use.
+All episodes go on in step: each is gone through until its technique asks the LM, then the policy is asked once for all
+of them, and each is gone through again from its beginning with what was written, and so on. So batches are the same
+whenever the questions and the answers are. The technique's own code is what runs, and the adapter that frames its
+prompts is the one of every other program: a prompt here is, letter by letter, the prompt that the trained model is
+given in use.
 """
 
 from __future__ import annotations
 
-import contextvars
 import copy
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from random import Random
+from typing import Any, NamedTuple
 
 import dspy
 from dspy.lm15 import Request, Response, response_to_events
 
 from querywright.data.types import Question
 from querywright.errors import InputError
-from querywright.models.constrained_decoding import Schema
+from querywright.models.constrained_decoding import Form, Schema, apostrophes, choices, resolved
 from querywright.models.embedded import EmbeddedEngine, EmbeddedSettings
 from querywright.models.response_parsing import text_response
 from querywright.optimize.dspy_context import asking
 from querywright.optimize.failures import failure_kind
 from querywright.optimize.pool import bounded_map
-from querywright.optimize.rewriter.canonical import as_written, json_text
-from querywright.optimize.rewriter.policy import HFPolicy
+from querywright.optimize.rewriter.policy import Completion, HFPolicy, Messages
 from querywright.optimize.rewriter.recipes import Recipe
-from querywright.optimize.rewriter.types import Completion, Episode, Messages, Turn
-from querywright.programs.base import Technique
 from querywright.programs.rag import RAG
 from querywright.programs.steps import Record, Step, Together, drive
-
-Answer = Callable[[Sequence[Turn]], Sequence[str | Exception]]
-"""What writes: a text a turn, in their order, or an error, such as for a prompt that is too long."""
-Run = Callable[[Sequence[Question], Answer], list[Episode]]
-"""Goes through questions, an episode each, with something that answers."""
 
 REWRITER_LIMITS = EmbeddedSettings(max_chars=320, max_items=3)
 """What a rewriter over the embedded model may write where a technique does not say: room for a whole question. It
 learns when to end, so it needs no such short leash as the model as it comes."""
+
+_CONTROL = re.compile(r"[\x00-\x1f\\]+")
+
+
+class Turn(NamedTuple):
+    """The policy is asked: in which episode, for which time in it (both from 0), and with which prompt."""
+
+    place: int
+    number: int
+    messages: Messages
+
+
+Answer = Callable[[Sequence[Turn]], Sequence[str | Exception]]
+"""What writes: a text a turn, in their order, or an error, such as for a prompt that is too long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """One question, answered by a technique whose LM is the policy in training.
+
+    Args:
+        question: The question.
+        turns: Each time the LM was asked, in order.
+        texts: What it answered, one a turn.
+        prediction: What the technique (or the technique and its reader) gave; None where it failed.
+        error: The kind of failure, or None.
+        read: What was read of each text, as the embedded LM would have written it: JSON, the fields in order, each
+            value within its limits. None for a text that could not be read.
+        completions: What the policy wrote, one a turn; none where somebody else wrote.
+    """
+
+    question: Question
+    turns: tuple[Turn, ...]
+    texts: tuple[str, ...]
+    prediction: Any
+    error: str | None = None
+    read: tuple[str | None, ...] = ()
+    completions: tuple[Completion, ...] = ()
+
+    @property
+    def queries(self) -> tuple[str, ...]:
+        """The texts that were searched for; none where it failed."""
+        found = [] if self.prediction is None else self.prediction.queries
+        return tuple(query.text for query in found)
+
+
+Run = Callable[[Sequence[Question], Answer], list[Episode]]
+"""Goes through questions, an episode each, with something that answers."""
 
 
 def run_episodes(
@@ -64,7 +108,7 @@ def run_episodes(
         lm: What the reader asks. Default None: the program has no reader.
         settings: Limits of a completion's values, those of the LM that the rewriter will run in; a technique is given
             what is left within them. None: no limits. Default: those of a rewriter.
-        threads: Searches, and readings, under way at a time. Default 4.
+        threads: Episodes gone through at a time. Default 4.
 
     Returns:
         An episode a question, in their order. One that failed has no prediction and says how.
@@ -73,24 +117,135 @@ def run_episodes(
         InputError: The technique asks for several things within a step.
         QuerywrightError: The reader's LM is out of reach, or its calls are used up.
     """
-    policy, played = _policy_lm(), copy.deepcopy(program)
-    technique = played.technique
-    for predictor in technique.predictors():
-        predictor.lm = policy
-    walks = [_Walk(place, question, technique, settings) for place, question in enumerate(questions)]
-    try:
-        with asking(policy if lm is None else lm), played.choosing():
-            while True:
-                _each(_Walk.advance, [walk for walk in walks if not walk.ended], threads)
-                turns = [turn for walk in walks for turn in walk.asking()]
-                if not turns:
-                    break
-                _tell(walks, turns, answer(turns))
-            _each(lambda walk: walk.read(played), [walk for walk in walks if walk.error is None], threads)
-    finally:
-        for walk in walks:
-            walk.close()
-    return [walk.episode() for walk in walks]
+    plays = [_Play(place, question, program, settings) for place, question in enumerate(questions)]
+
+    def on_done(place: int, result: Exception | None) -> None:
+        if result is not None:
+            raise result
+
+    under_way = plays
+    with asking(_PolicyEngine().lm() if lm is None else lm):
+        while under_way:
+            bounded_map(_Play.go, under_way, threads=threads, on_done=on_done)
+            under_way = [play for play in under_way if play.asked]
+            turns = [turn for play in under_way for turn in play.asked]
+            for turn, text in zip(turns, answer(turns) if turns else (), strict=True):
+                plays[turn.place].written.append((turn, text))
+    return [play.episode() for play in plays]
+
+
+class _Asked(BaseException):
+    """The policy has to write first; no technique may take this for a failure of its own."""
+
+
+class _PolicyEngine:
+    """Gives the text that lies there, and keeps what it is asked. To an adapter it is the embedded LM."""
+
+    deterministic = True
+    decides_by_likelihood = EmbeddedEngine.decides_by_likelihood
+    supports_response_schema = EmbeddedEngine.supports_response_schema
+    supported_params = EmbeddedEngine.supported_params
+
+    def __init__(self) -> None:
+        self.text: str | None = None
+        self.asked: list[Messages] = []
+        self.schema: Schema | None = None
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _PolicyEngine:
+        return self
+
+    def lm(self) -> dspy.LM:
+        return dspy.LM("rewriter/in-training", engine=self, temperature=0.0, cache=False, num_retries=0)
+
+    def given(self, text: str | None, run: Callable[[], Any]) -> Any:
+        """What comes of something that asks it; None where there is no text for it."""
+        self.text, self.asked, self.schema = text, [], None
+        with suppress(_Asked):
+            return run()
+
+    def complete(self, request: Request) -> Response:
+        system, form = request.system, request.config.response_format or {}
+        text = system if isinstance(system, str) else "".join(getattr(part, "text", "") for part in system or ())
+        self.asked.append((("system", text), *((one.role, one.text or "") for one in request.messages)))
+        inner: Any = form.get("json_schema", form)
+        schema = inner.get("schema", inner)
+        self.schema = schema if "properties" in schema else None
+        if self.text is None:
+            raise _Asked
+        return text_response(self.text, "stop", request.model, 0, 0)
+
+    def stream(self, request: Request) -> Iterator[Any]:
+        return iter(response_to_events(self.complete(request)))
+
+
+class _Play:
+    """One episode: a pass through it gives the policy's texts again and notes what it has to write next."""
+
+    def __init__(self, place: int, question: Question, program: RAG, limits: EmbeddedSettings | None) -> None:
+        self.place, self.question, self.limits = place, question, limits
+        self.program, self.engine = copy.deepcopy(program), _PolicyEngine()
+        for predictor in self.program.technique.predictors():
+            predictor.lm = self.engine.lm()
+        self.written: list[tuple[Turn, str | Exception]] = []
+        self.read: dict[int, str] = {}
+        self.asked: list[Turn] = []
+        self.prediction: Any = None
+        self.error: str | None = None
+
+    def go(self) -> None:
+        """Go through it as far as it is written, and read where it is written to its end."""
+        self.asked, self._number = [], 0
+        question, options, log = self.question.question, list(self.question.options), list[Record]()
+        try:
+            with self.program.choosing():
+                found = drive(self.program.technique.walk(question, options, log), log, self._step)
+                self.prediction = drive(self.program.read(question, options, found), [])
+        except _Asked:
+            return
+        except Exception as error:
+            self.asked, self.error = [], failure_kind(error)
+            if self.error is None:
+                raise
+
+    def episode(self) -> Episode:
+        """What came of it."""
+        written = [(turn, text) for turn, text in self.written if isinstance(text, str)]
+        turns, texts = tuple(turn for turn, _ in written), tuple(text for _, text in written)
+        read = tuple(self.read.get(turn.number) for turn in turns)
+        return Episode(self.question, turns, texts, self.prediction, self.error, read)
+
+    def _step(self, step: Step[Any]) -> Any:
+        result = self._take(step)
+        if self.asked:
+            raise _Asked
+        return result
+
+    def _take(self, step: Step[Any]) -> Any:
+        """The result of a step; where it needs a text that is not written yet, what it asks is noted."""
+        if isinstance(step, Together):
+            return [self._take(one) for one in step.steps]
+        number, engine = self._number, self.engine
+        given = self.read.get(number) or (self.written[number][1] if number < len(self.written) else None)
+        result = engine.given(given if isinstance(given, str) else None, step.run)
+        if not engine.asked:
+            return result
+        self._number += 1
+        if given is None:
+            self.asked.append(Turn(self.place, number, engine.asked[0]))
+            return None
+        if isinstance(given, Exception):
+            raise given
+        if len({messages[0] for messages in engine.asked}) > 1:
+            raise InputError(
+                f"a step of {type(step).__name__} asks the LM for several things; a technique that is trained asks "
+                "for one thing a step (self.ask)"
+            )
+        if number in self.read or not isinstance(result, dspy.Prediction):  # one that could not be read is None
+            return result
+        values = result.toDict()
+        limited = as_written(values, engine.schema, self.limits)
+        self.read[number] = json_text(limited)
+        return result if limited == values else engine.given(self.read[number], step.run)
 
 
 def first_asked(run: Callable[[], Any]) -> tuple[Messages, Schema | None]:
@@ -102,222 +257,59 @@ def first_asked(run: Callable[[], Any]) -> tuple[Messages, Schema | None]:
     Raises:
         InputError: It asks nothing.
     """
-    try:
-        with asking(_policy_lm()):
-            run()
-    except _Asked as asked:
-        return asked.messages, asked.schema
-    raise InputError("the program asks no LM, so there is no prompt to learn")
+    engine = _PolicyEngine()
+    with asking(engine.lm()):
+        engine.given(None, run)
+    if not engine.asked:
+        raise InputError("the program asks no LM, so there is no prompt to learn")
+    return engine.asked[0], engine.schema
 
 
-class _Asked(BaseException):
-    """The policy is asked; no technique may take this for a failure of its own."""
+def as_written(values: Mapping[str, Any], schema: Schema | None, settings: EmbeddedSettings | None) -> dict[str, Any]:
+    """The values of an answer as the embedded LM could have written them.
 
-    def __init__(self, messages: Messages, schema: Schema | None) -> None:
-        super().__init__()
-        self.messages = messages
-        self.schema = schema
+    It writes by a grammar: a text has so many characters and neither quotation marks nor backslashes, a list so many
+    items. A model is taught, and rewarded for, what it can write in use.
 
+    Args:
+        values: By field, as they were read.
+        schema: Of the answer, as it was asked for; None where it was not asked for by schema.
+        settings: What a value may be where the schema says nothing. None: values stay as they are.
 
-@dataclass(slots=True)
-class _Desk:
-    """What the policy's engine has to give in a step, and what it was asked."""
-
-    text: str | None
-    systems: list[str] = field(default_factory=list)
-
-
-_desk: contextvars.ContextVar[_Desk | None] = contextvars.ContextVar("querywright_desk", default=None)
-
-
-class _PolicyEngine:
-    """Gives the text that lies on the desk; asks for it where there is none. To an adapter it is the embedded LM."""
-
-    deterministic = True
-    decides_by_likelihood = EmbeddedEngine.decides_by_likelihood
-    supports_response_schema = EmbeddedEngine.supports_response_schema
-    supported_params = EmbeddedEngine.supported_params
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> _PolicyEngine:
-        return self
-
-    def complete(self, request: Request) -> Response:
-        desk = _desk.get()
-        messages = _messages(request)
-        if desk is None or desk.text is None:
-            raise _Asked(messages, _schema(request))
-        desk.systems.append(messages[0][1])
-        return text_response(desk.text, "stop", request.model, 0, 0)
-
-    def stream(self, request: Request) -> Iterator[Any]:
-        return iter(response_to_events(self.complete(request)))
+    Returns:
+        The values in the schema's order.
+    """
+    if schema is None:
+        return dict(values)
+    fields: Mapping[str, Any] = schema["properties"]
+    ordered = {name: values[name] for name in fields if name in values}
+    if settings is None:
+        return ordered
+    return {name: _limited(value, fields[name], schema, settings) for name, value in ordered.items()}
 
 
-def _policy_lm() -> dspy.LM:
-    return dspy.LM("rewriter/in-training", engine=_PolicyEngine(), temperature=0.0, cache=False, num_retries=0)
+def _limited(value: Any, field: Schema, root: Schema, settings: EmbeddedSettings) -> Any:
+    if choices(field, root) is not None:
+        return value
+    field = resolved(field, root)
+    if isinstance(value, str):
+        value = _plain(value, int(field.get("maxLength", settings.max_chars)))
+    elif isinstance(value, list) and all(isinstance(item, str) for item in value):
+        longest = int(resolved(field.get("items", {}), root).get("maxLength", settings.max_chars))
+        most = max(int(field.get("maxItems", settings.max_items)), 1)
+        value = [_plain(item, longest) for item in value if item.strip()][:most]
+    elif not isinstance(value, (int, float)):
+        return value
+    return Form(field, root, settings.max_chars, settings.max_items).read(json.dumps(value))[0]
 
 
-@dataclass(slots=True)
-class _Leaf:
-    """A step that is no group of others."""
-
-    step: Step[Any]
-    schema: Schema | None = None
-    turn: Turn | None = None
-    text: str | None = None
-    result: Any = None
-    done: bool = False
+def _plain(text: str, limit: int) -> str:
+    return " ".join(_CONTROL.sub(" ", apostrophes(text)).split())[:limit]
 
 
-class _Walk:
-    """One episode under way."""
-
-    def __init__(self, place: int, question: Question, technique: Technique, settings: EmbeddedSettings | None) -> None:
-        self.place = place
-        self.question = question
-        self.ended = False
-        self.error: str | None = None
-        self.prediction: Any = None
-        self._settings = settings
-        self._log: list[Record] = []
-        self._work = technique.walk(question.question, list(question.options), self._log)
-        self._stage = 0
-        self._step: Step[Any] | None = None
-        self._leaves: list[_Leaf] = []
-        self._turns: list[Turn] = []
-        self._texts: list[str] = []
-        self._read: list[str | None] = []
-
-    def advance(self) -> None:
-        """Go on until the policy has to be asked, or to the end."""
-        try:
-            step = self._work.send(None) if self._step is None else self._step
-            while True:
-                if step is not self._step:
-                    self._stage += 1
-                    self._step, self._leaves = step, [_Leaf(one) for one in _parts(step)]
-                try:
-                    waiting = [leaf for leaf in self._leaves if not leaf.done and not self._take(leaf)]
-                except Exception as error:  # noqa: BLE001 - the technique decides what to do with it
-                    step = self._work.throw(error)
-                    continue
-                if waiting:
-                    return
-                result = _result(step, iter(self._leaves))
-                self._log.extend(step.records(result, self._stage))
-                step = self._work.send(result)
-        except StopIteration as stop:
-            self.ended, self.prediction = True, stop.value
-
-    def asking(self) -> list[Turn]:
-        """The turns that the policy has to answer now."""
-        if self.ended:
-            return []
-        for leaf in self._leaves:
-            if not leaf.done and leaf.turn is not None and leaf.turn.number < 0:
-                leaf.turn = Turn(self.place, len(self._turns), leaf.turn.messages)
-                self._turns.append(leaf.turn)
-        return self._turns[len(self._texts) :]
-
-    def tell(self, texts: Sequence[str]) -> None:
-        """What the policy wrote, one a turn."""
-        self._texts += texts
-        self._read += [None] * len(texts)
-        for leaf in self._leaves:
-            if not leaf.done and leaf.turn is not None:
-                leaf.text = self._texts[leaf.turn.number]
-
-    def read(self, program: RAG) -> None:
-        """Have the reader, where there is one, answer from what was found."""
-        question = self.question
-        self.prediction = drive(program.read(question.question, list(question.options), self.prediction), [])
-
-    def fail(self, error: Exception) -> None:
-        """The episode ends here; an error for which everything must stop is raised."""
-        kind = failure_kind(error)
-        if kind is None:
-            raise error
-        self.ended, self.error, self.prediction = True, kind, None
-
-    def close(self) -> None:
-        self._work.close()
-
-    def episode(self) -> Episode:
-        turns, texts, read = tuple(self._turns), tuple(self._texts), tuple(self._read)
-        return Episode(self.question, turns[: len(texts)], texts, self.prediction, self.error, read)
-
-    def _take(self, leaf: _Leaf) -> bool:
-        """Whether a step has its result now; a step that needs the policy's text keeps what it asks."""
-        desk = _Desk(leaf.text)
-        try:
-            leaf.result = _run(leaf.step, desk)
-        except _Asked as asked:
-            leaf.turn, leaf.schema = Turn(self.place, -1, asked.messages), asked.schema
-            return False
-        if len(set(desk.systems)) > 1:
-            raise InputError(
-                f"a step of {type(leaf.step).__name__} asks the LM for several things; a technique that is trained "
-                "asks for one thing a step (self.ask)"
-            )
-        if leaf.turn is not None and leaf.text is not None and isinstance(leaf.result, dspy.Prediction):
-            values = leaf.result.toDict()
-            limited = as_written(values, leaf.schema, self._settings)
-            text = json_text(limited)
-            if limited != values:
-                leaf.result = _run(leaf.step, _Desk(text))
-            self._read[leaf.turn.number] = text
-        leaf.done = True
-        return True
-
-
-def _run(step: Step[Any], desk: _Desk) -> Any:
-    token = _desk.set(desk)
-    try:
-        return step.run()
-    finally:
-        _desk.reset(token)
-
-
-def _parts(step: Step[Any]) -> list[Step[Any]]:
-    """The steps of a group, in order; the step itself where it is none."""
-    return [part for one in step.steps for part in _parts(one)] if isinstance(step, Together) else [step]
-
-
-def _result(step: Step[Any], leaves: Iterator[_Leaf]) -> Any:
-    return [_result(one, leaves) for one in step.steps] if isinstance(step, Together) else next(leaves).result
-
-
-def _each(work: Callable[[_Walk], None], walks: Sequence[_Walk], threads: int) -> None:
-    """Do something with each episode; one that fails ends."""
-
-    def on_done(place: int, result: Exception | None) -> None:
-        if isinstance(result, Exception):
-            walks[place].fail(result)
-
-    bounded_map(work, walks, threads=threads, deadline=None, on_done=on_done)
-
-
-def _tell(walks: Sequence[_Walk], turns: Sequence[Turn], texts: Sequence[str | Exception]) -> None:
-    for walk in walks:
-        mine = [text for turn, text in zip(turns, texts, strict=True) if turn.place == walk.place]
-        errors = [text for text in mine if isinstance(text, Exception)]
-        if errors:
-            walk.fail(errors[0])
-        elif mine:
-            walk.tell([text for text in mine if isinstance(text, str)])
-
-
-def _messages(request: Request) -> Messages:
-    system = request.system
-    text = system if isinstance(system, str) else "".join(getattr(part, "text", "") for part in system or ())
-    return (("system", text), *((message.role, message.text or "") for message in request.messages))
-
-
-def _schema(request: Request) -> Schema | None:
-    form: Any = request.config.response_format or {}
-    inner = form.get("json_schema", form)
-    schema = inner.get("schema", inner)
-    return schema if "properties" in schema else None
+def json_text(values: Mapping[str, Any]) -> str:
+    """The values as the embedded LM writes them."""
+    return json.dumps(values, ensure_ascii=False, default=str)
 
 
 def seed_of(*parts: object) -> int:
@@ -345,7 +337,7 @@ def roll_out(
     written: dict[tuple[int, int], Completion] = {}
 
     def answer(turns: Sequence[Turn]) -> list[str | Exception]:
-        refused = [policy.refused(turn.messages, recipe.room) for turn in turns]
+        refused = [policy.refused(policy.prompt(turn.messages), recipe.room) for turn in turns]
         asked = [turn for turn, error in zip(turns, refused, strict=True) if error is None]
         made = policy.write(
             [turn.messages for turn in asked],
@@ -373,8 +365,6 @@ def batch_of(questions: Sequence[Question], size: int, *, seed: int, step: int) 
         seed: Of the order, which is another one each time all were met.
         step: From 0.
     """
-    places = (divmod(position, len(questions)) for position in range(step * size, (step + 1) * size))
-    return [
-        sorted(questions, key=lambda question: seed_of(seed, "order", turn, question.id))[place]
-        for turn, place in places
-    ]
+    places = [divmod(position, len(questions)) for position in range(step * size, (step + 1) * size)]
+    orders = {turn: Random(f"{seed} {turn}").sample(questions, len(questions)) for turn in dict(places)}
+    return [orders[turn][place] for turn, place in places]

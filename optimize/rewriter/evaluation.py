@@ -1,7 +1,7 @@
-"""What a rewriter is worth on questions, beside no rewriting, the untrained model and the teacher.
+"""The arms of a training: episodes as results, how they stand against no rewriting, and what guards look at.
 
 A reward can be raised by what is no rewriting at all: copying the question, writing nothing, naming the answer, or the
-same text whatever is asked. None of it is forbidden; all of it is counted (``checked``) and reported.
+same text whatever is asked. None of it is forbidden; all of it is counted (``guards_of``) and reported.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import fmean
 
 from querywright.data.types import Question
 from querywright.metrics.dspy_metrics import Metric
@@ -19,8 +19,8 @@ from querywright.metrics.usefulness import usefulness
 from querywright.optimize.comparison import Compared
 from querywright.optimize.evaluate import Evaluation, Row
 from querywright.optimize.results import NO_REWRITING
-from querywright.optimize.rewriter.types import Episode
-from querywright.optimize.significance import ALPHA, against
+from querywright.optimize.rewriter.episodes import Episode
+from querywright.optimize.significance import against, verdict_on
 from querywright.programs.query_cleaning import LONGEST_QUERY
 
 UNTRAINED, WARMED_UP, TRAINED, TEACHER, IN_USE, AS_IT_COMES = (
@@ -39,87 +39,27 @@ METRICS = ("exact_recovery@1", "recall@5", "ndcg@10", "decision_useful")
 DEEPEST = 10
 """Passages that the deepest of them looks at."""
 
-
-_RISE = 0.1
-"""A share that rose by more than this is warned of."""
-_DROP = 0.5
-"""Diversity that fell below this part of what it was is warned of."""
-
-_MEANINGS = {
-    "empty": "wrote no query",
-    "copied": "only copied the question",
-    "over_long": "wrote a query longer than is searched well",
-    "leaking": "named the right answer in a query, which the question does not",
-    "unreadable": "could not be read",
-    "cut": "did not end by themselves",
-    "equal": "were the same as for another question",
+SHARES: Mapping[str, str] = {
+    "empty": "rewrites wrote no query",
+    "copied": "rewrites only copied the question",
+    "over_long": "rewrites wrote a query longer than is searched well",
+    "leaking": "rewrites named the right answer in a query, which the question does not",
+    "unreadable": "completions could not be read",
+    "cut": "completions did not end by themselves",
+    "equal": "rewrites were the same as for another question",
 }
+"""The guards that are shares which should not rise, and what they are shares of."""
+_WARNINGS = {
+    "loss": "WORSE than the question as it is written: do not use this rewriter",
+    "no gain shown": "no gain over the question as it is written was shown",
+}
+_RISE = 0.1  # a share that rose by more than this is warned of
+_DROP = 0.5  # diversity that fell below this part of what it was is warned of
 
 
 def evaluation_of(name: str, episodes: Sequence[Episode], metrics: Mapping[str, Metric]) -> Evaluation:
-    """Episodes, one a question, as an arm; a failed one is unscored.
-
-    Args:
-        name: The arm.
-        episodes: From ``run_episodes``.
-        metrics: DSPy metrics by name.
-    """
+    """Episodes, one a question, as an arm of that name; a failed one is unscored."""
     return Evaluation(name, tuple(_row(one, metrics) for one in episodes), 0.0)
-
-
-def measured_by(metric: str, questions: Sequence[Question]) -> list[str]:
-    """The metrics of a training: the one it is for first, and those that the questions allow."""
-    labelled = any(question.evidence for question in questions)
-    return list(dict.fromkeys([metric, *(METRICS if labelled else ())]))
-
-
-def compared(arms: Sequence[Evaluation], questions: Sequence[Question]) -> Compared:
-    """All arms against no rewriting, Holm-corrected within a metric."""
-    return Compared(tuple(arms), NO_REWRITING, tuple(against(arms, NO_REWRITING)), questions=tuple(questions))
-
-
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """How a trained rewriter stands against no rewriting.
-
-    Args:
-        verdict: ``better``, ``worse`` or ``no difference shown``, by the paired test; ``not measured`` where no
-            question could be scored.
-        sentence: Of the test.
-        lower: Whether its mean is below that of no rewriting, whatever the test says.
-    """
-
-    verdict: str
-    sentence: str
-    lower: bool
-
-    @property
-    def warning(self) -> str | None:
-        """What must be said of a rewriter that is no gain."""
-        if self.verdict == "worse":
-            return "WORSE than the question as it is written: do not use this rewriter"
-        if self.lower:
-            return "its mean is below that of the question as it is written"
-        if self.verdict == "better":
-            return None
-        return "no gain over the question as it is written was shown"
-
-
-def standing(found: Compared, metric: str, arm: str = TRAINED) -> Standing:
-    """How an arm stands against no rewriting in a metric.
-
-    Args:
-        found: Arms on the same questions.
-        metric: The one that was trained for.
-        arm: Default the trained policy.
-    """
-    one = next((c for c in found.comparisons if c.metric == metric and c.arm == arm), None)
-    if one is None or not one.test.n:
-        return Standing("not measured", f"{metric}: no question was scored", lower=False)
-    test = one.test
-    shown = test.p_two_sided < ALPHA and test.difference != 0
-    verdict = "no difference shown" if not shown else "better" if test.difference > 0 else "worse"
-    return Standing(verdict, one.sentence, lower=test.difference < 0)
 
 
 def _row(episode: Episode, metrics: Mapping[str, Metric]) -> Row:
@@ -138,75 +78,78 @@ def _row(episode: Episode, metrics: Mapping[str, Metric]) -> Row:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class RewardChecks:
-    """What the completions of some episodes look like; each share is in [0, 1], and NaN-free: 0 of nothing is 0.
+def compared(arms: Sequence[Evaluation], questions: Sequence[Question]) -> Compared:
+    """All arms against no rewriting, Holm-corrected within a metric."""
+    return Compared(tuple(arms), NO_REWRITING, tuple(against(arms, NO_REWRITING)), questions=tuple(questions))
 
-    Args:
-        episodes: How many; those that failed are left out.
-        empty: Share that searched for nothing.
-        copied: Share whose every query is the question again.
-        over_long: Share with a query of more than 120 characters.
-        leaking: Share, of those with a known answer, with a query that names it where question and options do not.
-        unreadable: Share of completions that could not be read.
-        cut: Share of completions that were out of room.
-        equal: Share that searched for just what was searched for another question.
-        distinct_2: Distinct pairs of words of all queries, as a share of all pairs (Li et al. 2016, arXiv 1510.03055).
-        words: Words of an episode's queries, in the mean.
+
+def standing(found: Compared, metric: str, arm: str = TRAINED) -> dict[str, str | None]:
+    """How an arm, the trained policy by default, stands against no rewriting in a metric.
+
+    Returns:
+        ``verdict`` (``gain``, ``no gain shown``, ``loss``, or ``not measured`` where no question could be scored), the
+        ``sentence`` of the paired test, and ``warning``: what must be said of one that is no gain, or None.
     """
-
-    episodes: int
-    empty: float
-    copied: float
-    over_long: float
-    leaking: float
-    unreadable: float
-    cut: float
-    equal: float
-    distinct_2: float
-    words: float
+    one = next((one for one in found.comparisons if (one.metric, one.arm) == (metric, arm)), None)
+    if one is None or not one.test.n:
+        sentence = f"{metric}: no question was scored"
+        return {"verdict": "not measured", "sentence": sentence, "warning": _WARNINGS["no gain shown"]}
+    word, _ = verdict_on({metric: one.test})
+    return {"verdict": word, "sentence": one.sentence, "warning": _WARNINGS.get(word)}
 
 
-def checked(episodes: Sequence[Episode]) -> RewardChecks:
-    """Look at what was written."""
-    through = [episode for episode in episodes if episode.prediction is not None]
-    read = [text for episode in episodes for text in episode.read]
-    ends = [one.ended for episode in episodes for one in episode.completions]
-    known = [episode for episode in through if any(map(normalize_answer, episode.question.answers))]
-    return RewardChecks(
-        episodes=len(through),
-        empty=_share(sum(not episode.queries for episode in through), len(through)),
-        copied=_share(sum(map(_is_copied, through)), len(through)),
-        over_long=_share(sum(any(len(q) > LONGEST_QUERY for q in one.queries) for one in through), len(through)),
-        leaking=_share(sum(map(_leaks, known)), len(known)),
-        unreadable=_share(read.count(None), len(read)),
-        cut=_share(ends.count(False), len(ends)),
-        equal=_share(_equal(through), len(through)),
-        distinct_2=_distinct_2([query for episode in through for query in episode.queries]),
-        words=_share(sum(len(query.split()) for one in through for query in one.queries), len(through)),
-    )
+def guards_of(episodes: Sequence[Episode]) -> dict[str, float]:
+    """What the completions of some episodes look like.
+
+    Returns:
+        Shares in [0, 1], where 0 of nothing is 0: of the episodes that did not fail those that searched for nothing
+        (``empty``), whose every query is the question again (``copied``), with a query of more than 120 characters
+        (``over_long``), of those with a known answer those with a query that names it where question and options do not
+        (``leaking``), and those that searched for just what was searched for another question (``equal``); of the
+        completions those that could not be read (``unreadable``) and were out of room (``cut``); and of all pairs of
+        neighbouring words of the queries those that are distinct (``distinct_2``, Li et al. 2016, arXiv 1510.03055).
+        Besides the number of ``episodes``, and the ``words`` of an episode's queries in the mean.
+    """
+    through = [one for one in episodes if one.prediction is not None]
+    known = [one for one in through if any(map(normalize_answer, one.question.answers))]
+    searched = [frozenset(map(normalize_answer, one.queries)) for one in through]
+    both = list(zip(searched, through, strict=True))
+    askers = Counter(queries for queries, _ in {(queries, one.question.id) for queries, one in both})
+    texts = [normalize_answer(query).split() for one in through for query in one.queries]
+    pairs = [pair for text in texts for pair in itertools.pairwise(text)]
+    return {
+        "episodes": len(through),
+        "empty": _share(not one.queries for one in through),
+        "copied": _share(queries == {normalize_answer(one.question.question)} for queries, one in both),
+        "over_long": _share(any(len(query) > LONGEST_QUERY for query in one.queries) for one in through),
+        "leaking": _share(map(_leaks, known)),
+        "unreadable": _share(text is None for one in episodes for text in one.read),
+        "cut": _share(not one.ended for episode in episodes for one in episode.completions),
+        "equal": _share(bool(queries) and askers[queries] > 1 for queries in searched),
+        "distinct_2": len(set(pairs)) / max(1, len(pairs)),
+        "words": _share(sum(len(query.split()) for query in one.queries) for one in through),
+    }
 
 
-def warnings(before: RewardChecks, after: RewardChecks) -> list[str]:
+def warnings(before: Mapping[str, float], after: Mapping[str, float]) -> list[str]:
     """What got worse, in sentences; none where nothing did.
 
     Args:
-        before: Of the model before reinforcement.
-        after: Of the model after it, on the same questions.
+        before: Guards of the model before reinforcement.
+        after: Those of the model after it, on the same questions.
     """
-    said = []
-    for name, meaning in _MEANINGS.items():
-        one, two = getattr(before, name), getattr(after, name)
-        if two - one > _RISE:
-            what = "completions" if name in {"unreadable", "cut"} else "rewrites"
-            said.append(f"{two:.0%} of the {what} {meaning} ({one:.0%} before)")
-    if after.distinct_2 < _DROP * before.distinct_2:
+    said = [
+        f"{after[name]:.0%} of the {meaning} ({before[name]:.0%} before)"
+        for name, meaning in SHARES.items()
+        if after[name] - before[name] > _RISE
+    ]
+    if after["distinct_2"] < _DROP * before["distinct_2"]:
         said.append(
-            f"diversity fell: {after.distinct_2:.2f} of the pairs of words in queries are distinct "
-            f"({before.distinct_2:.2f} before)"
+            f"diversity fell: {after['distinct_2']:.2f} of the pairs of words in queries are distinct "
+            f"({before['distinct_2']:.2f} before)"
         )
-    if after.words > 2 * before.words > 0:
-        said.append(f"queries grew to {after.words:.0f} words a question ({before.words:.0f} before)")
+    if after["words"] > 2 * before["words"] > 0:
+        said.append(f"queries grew to {after['words']:.0f} words a question ({before['words']:.0f} before)")
     return said
 
 
@@ -222,27 +165,10 @@ def _leaks(episode: Episode) -> bool:
     return any(answer in _spaced(query) for answer in answers for query in episode.queries)
 
 
-def _distinct_2(texts: Sequence[str]) -> float:
-    """Distinct pairs of neighbouring words, as a share of all pairs; 0 without any."""
-    pairs = [pair for text in texts for pair in itertools.pairwise(normalize_answer(text).split())]
-    return _share(len(set(pairs)), len(pairs))
-
-
-def _is_copied(episode: Episode) -> bool:
-    asked = normalize_answer(episode.question.question)
-    return bool(episode.queries) and all(normalize_answer(query) == asked for query in episode.queries)
-
-
-def _equal(episodes: Sequence[Episode]) -> int:
-    """Episodes whose queries are those of another question as well."""
-    found = [(frozenset(map(normalize_answer, one.queries)), one.question.id) for one in episodes if one.queries]
-    askers = Counter(queries for queries, _ in set(found))
-    return sum(askers[queries] > 1 for queries, _ in found)
-
-
 def _spaced(text: str) -> str:
     return f" {normalize_answer(text)} "
 
 
-def _share(count: float, total: float) -> float:
-    return count / total if total else 0.0
+def _share(values: Iterable[float]) -> float:
+    found = list(values)
+    return fmean(found) if found else 0.0

@@ -19,6 +19,7 @@ from __future__ import annotations
 import hashlib
 import math
 import re
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from statistics import fmean
@@ -29,8 +30,7 @@ from querywright.data.types import Label, Passage, Question
 from querywright.errors import InputError
 from querywright.models.embedded import EmbeddedSettings
 from querywright.optimize.evaluate import Progress
-from querywright.optimize.rewriter.canonical import as_written, json_text
-from querywright.optimize.rewriter.episodes import REWRITER_LIMITS, first_asked
+from querywright.optimize.rewriter.episodes import REWRITER_LIMITS, as_written, first_asked, json_text
 from querywright.optimize.rewriter.pairs import Pair
 from querywright.programs.base import Technique
 from querywright.programs.qb_rag import QBRAG
@@ -47,16 +47,17 @@ Rewards = Callable[[Sequence[Writer]], Sequence[Sequence[float]]]
 Found = Callable[[Sequence[Question], Sequence[str]], list[float]]
 """What each question's measure is where a text is searched in its place; NaN where it cannot be told."""
 
+TAUGHT = ("decomposition", "hcqr", "multi_query", "rag_fusion", "rrr")
+"""Techniques of which it is known how their LM would say a query."""
 MOST_NAMES = 2
 LEAST_ALIKE = 8
 """Questions that must ask alike before a sentence is looked for that serves them all."""
-
 LONGEST_PASSAGE = 1500
 """Characters of a passage that is learnt from at most: the time of a training is its prompts."""
 
 _GAP = "{}"  # where a name stood
 _BEHIND = re.compile(r"\s*\([^()]*\)\s*$")
-_FIRST, _SECOND = (64, 16), (8, 64)  # sentences, and questions that each is tried on
+_ROUNDS = ((64, 16), (8, 64))  # sentences, and questions that each is tried on
 _OPENING, _SENTENCES, _WORDS = 400, 2, 16  # characters and sentences of a passage, words of a sentence
 _ENDS = re.compile(r"(?<=[.?!])\s+")
 _PUNCTUATION = re.compile(r"[^\w{}]+")
@@ -88,122 +89,108 @@ def taught_by_evidence(
     check_taught(technique)
     retriever: Any = searched_by(technique.retriever)
     held = retriever if isinstance(retriever, HeldPassages) else None
-    evidence = _Evidence(lambda id: held.get([id])[0] if held is not None and id in held else None)
     signature: Any = technique.predictors()[0].signature
-    options = "options" in signature.input_fields
-    wordings = {} if found is None else evidence.wordings(questions, found, progress)
-    ideas = {one.id: evidence.ideas(one, wordings, options=options) for one in questions}
+    shows_options = "options" in signature.input_fields
+    known = {one.id: _Known(one, held) for one in questions}
+    wordings = {} if found is None else _wordings(list(known.values()), found, progress)
+    ideas = {id: one.ideas(wordings, options=shows_options) for id, one in known.items()}
+    groups = {id: f"{len(known[id].names[:MOST_NAMES])} names; {'; '.join(each)}" for id, each in ideas.items()}
     kinds = list(dict.fromkeys(kind for each in ideas.values() for kind in each))
 
     def write(question: Question, kind: str) -> list[str] | None:
         queries = ideas[question.id].get(kind)
-        return None if queries is None else _said(technique, question, queries)
+        return None if queries is None else [json_text(one) for one in _script(technique, question, queries)]
 
+    tried: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     earned = rewards([partial(write, kind=kind) for kind in kinds])
-    groups = {id: _group(each) for id, each in ideas.items()}
-    tried: dict[str, dict[str, list[float]]] = {}
     for question, values in zip(questions, earned, strict=True):
         for kind, value in zip(kinds, values, strict=True):
             if not math.isnan(value):
-                tried.setdefault(groups[question.id], {}).setdefault(kind, []).append(value)
+                tried[groups[question.id]][kind].append(value)
     best = {group: max(each, key=lambda kind: fmean(each[kind])) for group, each in tried.items()}
     return lambda question: write(question, best.get(groups[question.id], "question"))
 
 
-def _group(ideas: Mapping[str, tuple[str, ...]]) -> str:
-    names = len(ideas.get("question, names", ideas["question"])) - 1
-    return f"{names} names; {'; '.join(ideas)}"
+class _Known:
+    """What a question's labelled evidence knows of it."""
 
-
-class _Evidence:
-    """What the labelled evidence of questions knows; ``passage`` gives a passage by its id, or None."""
-
-    def __init__(self, passage: Callable[[str], Passage | None]) -> None:
-        self._passage = passage
-
-    def names(self, question: Question) -> tuple[str, ...]:
-        """The titles of a question's evidence that stand in it, in its order, without what is behind in brackets."""
+    def __init__(self, question: Question, held: HeldPassages | None) -> None:
+        ids = [id for id, label in question.evidence.items() if label is not Label.NOT_USEFUL]
+        self.question = question
+        self.passages = [] if held is None else held.get([id for id in ids if id in held])
+        titles = {_BEHIND.sub("", passage.title).strip() for passage in self.passages} - {""}
         asked = question.question.casefold()
-        places: dict[str, int] = {}
-        for passage in self._helpful(question):
-            name = _BEHIND.sub("", passage.title).strip()
-            place = asked.find(name.casefold())
-            if name and place >= 0:
-                places[name] = place
-        return tuple(sorted(places, key=lambda name: (places[name], name)))
+        places = {name: asked.find(name.casefold()) for name in titles}
+        # The titles that stand in the question, in its order, without what is behind in brackets.
+        self.names = sorted((name for name in titles if places[name] >= 0), key=lambda name: (places[name], name))
+        # How a question asks that holds one name: in small letters, with a gap for it.
+        one = self.names[0] if len(self.names) == 1 else None
+        self.frame = None if one is None else _PUNCTUATION.sub(" ", _with_gap(asked, one)).strip()
 
-    def ideas(self, question: Question, wordings: Mapping[str, str], *, options: bool) -> dict[str, tuple[str, ...]]:
+    def ideas(self, wordings: Mapping[str | None, str], *, options: bool) -> dict[str, tuple[str, ...]]:
         """Lists of queries that are worth a try, by what they are made of."""
-        asked, names = question.question, self.names(question)[:MOST_NAMES]
+        asked, names = self.question.question, self.names[:MOST_NAMES]
         tried: dict[str, tuple[str, ...]] = {"question": (asked,)}
         if names:
             tried["question, names"] = (asked, *names)
             tried["names, question"] = (*names, asked)
             tried["question, each name with it"] = (asked, *(f"{name} {asked}" for name in names))
-        frame = self._frame(question)
-        wording = wordings.get(frame[0]) if frame else None
-        if wording:
-            tried[f"question, {wording}"] = (f"{asked} {wording.replace(_GAP, names[0])}",)
-        if options and question.options:
-            tried["question with its options"] = (" ".join((asked, *question.options)),)
+        if self.frame in wordings:
+            tried[f"question, {wordings[self.frame]}"] = (self.after(wordings[self.frame]),)
+        if options and self.question.options:
+            tried["question with its options"] = (" ".join((asked, *self.question.options)),)
         return tried
 
-    def wordings(self, questions: Sequence[Question], found: Found, progress: Progress | None) -> dict[str, str]:
-        """For each way to ask, the sentence with a gap that finds most when it is searched after the question.
+    def after(self, sentence: str) -> str:
+        """The question with a sentence behind it that speaks of its name."""
+        return f"{self.question.question} {sentence.replace(_GAP, self.names[0])}"
 
-        Of up to 64 sentences of a frame's evidence the best 8 on 16 questions are tried on 64. A sentence that stands
-        in the evidence of one question alone does not count for that one. Frames of fewer than 8 questions, and those
-        where no sentence finds more than the question alone, are left out.
-        """
-        frames: dict[str, list[tuple[Question, str]]] = {}
-        for question in questions:
-            frame = self._frame(question)
-            if frame is not None:
-                frames.setdefault(frame[0], []).append((question, frame[1]))
-        alike = {asked: members for asked, members in sorted(frames.items()) if len(members) >= LEAST_ALIKE}
-        chosen: dict[str, str] = {}
-        for done, (asked, members) in enumerate(alike.items(), 1):
-            best = self._best(members, found)
-            if best is not None:
-                chosen[asked] = best
-            if progress is not None:
-                progress("how evidence is worded", done, len(alike))
-        return chosen
+    def sentences(self) -> list[str]:
+        """Of the first two sentences of each passage those with the name, 16 words at most, with gaps for it."""
+        found = []
+        for passage in sorted(self.passages, key=lambda passage: passage.id):
+            opening = passage.text[:_OPENING].replace(_GAP, "").strip()
+            for part in _ENDS.split(opening)[:_SENTENCES]:
+                found.append(" ".join(_with_gap(part, self.names[0]).split()[:_WORDS]))
+        return [sentence for sentence in found if _GAP in sentence]
 
-    def _helpful(self, question: Question) -> list[Passage]:
-        """The evidence, in its order, without what is labelled as no help or is missing."""
-        ids = [id for id, label in question.evidence.items() if label is not Label.NOT_USEFUL]
-        return [passage for passage in map(self._passage, ids) if passage is not None]
 
-    def _frame(self, question: Question) -> tuple[str, str] | None:
-        """How a question asks that holds one name, in small letters with a gap for it, and the name."""
-        names = self.names(question)
-        if len(names) != 1:
-            return None
-        return _PUNCTUATION.sub(" ", _with_gap(question.question.casefold(), names[0])).strip(), names[0]
+def _wordings(known: Sequence[_Known], found: Found, progress: Progress | None) -> dict[str | None, str]:
+    """For each way to ask, the sentence with a gap that finds most when it is searched after the question.
 
-    def _best(self, members: Sequence[tuple[Question, str]], found: Found) -> str | None:
-        sources: dict[str, set[str]] = {}
-        for question, name in members:
-            for passage in sorted(self._helpful(question), key=lambda passage: passage.id):
-                for sentence in _sentences(passage, name):
-                    sources.setdefault(sentence, set()).add(question.id)
-        left = sorted(sources, key=_mixed)
-        order = sorted(members, key=lambda member: _mixed(member[0].id))
-        gains: dict[str, float] = {}
-        for most, tried in (_FIRST, _SECOND):
-            left = sorted(left, key=lambda one: -gains.get(one, 0.0))[:most]
+    Of up to 64 sentences of a frame's evidence the best 8 on 16 questions are tried on 64. A sentence that stands
+    in the evidence of one question alone does not count for that one. Frames of fewer than 8 questions, and those
+    where no sentence finds more than the question alone, are left out.
+    """
+    frames: dict[str, list[_Known]] = defaultdict(list)
+    for one in known:
+        if one.frame is not None:
+            frames[one.frame].append(one)
+    alike = {frame: members for frame, members in sorted(frames.items()) if len(members) >= LEAST_ALIKE}
+    chosen: dict[str | None, str] = {}
+    for done, (frame, members) in enumerate(alike.items(), 1):
+        sources: dict[str, set[str]] = defaultdict(set)
+        for one in members:
+            for sentence in one.sentences():
+                sources[sentence].add(one.question.id)
+        left, gains = sorted(sources, key=_mixed), dict[str, float]()
+        order = sorted(members, key=lambda one: _mixed(one.question.id))
+        for most, tried in _ROUNDS:
+            left = sorted(left, key=lambda sentence: -gains.get(sentence, 0.0))[:most]
             gains = _gains({sentence: sources[sentence] for sentence in left}, order[:tried], found)
-        best = max(left, key=lambda one: gains[one], default=None)
-        return best if best is not None and gains[best] > 0 else None
+        best = max(left, key=lambda sentence: gains[sentence], default="")
+        if best and gains[best] > 0:
+            chosen[frame] = best
+        if progress is not None:
+            progress("how evidence is worded", done, len(alike))
+    return chosen
 
 
-def _gains(sentences: dict[str, set[str]], members: Sequence[tuple[Question, str]], found: Found) -> dict[str, float]:
+def _gains(sentences: Mapping[str, set[str]], members: Sequence[_Known], found: Found) -> dict[str, float]:
     """What each sentence adds in the mean to what the questions find by themselves."""
-    questions = [question for question, _ in members]
+    questions = [one.question for one in members]
     plain = found(questions, [question.question for question in questions])
-    texts = [f"{question.question} {one.replace(_GAP, name)}" for one in sentences for question, name in members]
-    values = iter(found(questions * len(sentences), texts))
+    values = iter(found(questions * len(sentences), [one.after(text) for text in sentences for one in members]))
     gains = {}
     for sentence, sources in sentences.items():
         each = [
@@ -213,13 +200,6 @@ def _gains(sentences: dict[str, set[str]], members: Sequence[tuple[Question, str
         ]
         gains[sentence] = fmean(each) if each else 0.0
     return gains
-
-
-def _sentences(passage: Passage, name: str) -> list[str]:
-    """Of the first two sentences those that hold the name, of 16 words at most, with gaps for it."""
-    parts = _ENDS.split(passage.text[:_OPENING].replace(_GAP, "").strip())[:_SENTENCES]
-    cut = (" ".join(_with_gap(part, name).split()[:_WORDS]) for part in parts)
-    return [sentence for sentence in cut if _GAP in sentence]
 
 
 def _with_gap(text: str, name: str) -> str:
@@ -236,66 +216,39 @@ def check_taught(technique: Technique) -> None:
     Raises:
         InputError: It is not known how its LM would say a query.
     """
-    if technique.NAME not in _SCRIPTS:
+    if technique.NAME not in TAUGHT:
         raise InputError(
-            f"the teacher 'evidence' can teach {', '.join(sorted(_SCRIPTS))}, but not {technique.NAME}; give an LM as "
-            "the teacher (--teacher)"
+            f"the teacher 'evidence' can teach {', '.join(TAUGHT)}, but not {technique.NAME}; give an LM as the "
+            "teacher (--teacher)"
         )
 
 
-def _said(technique: Technique, question: Question, queries: Sequence[str]) -> list[str]:
-    """What the LM of a technique would have written, had it wanted these queries searched: a text a turn."""
-    return [json_text(fields) for fields in _SCRIPTS[technique.NAME](question, queries, technique)]
+def _script(technique: Technique, question: Question, queries: Sequence[str]) -> list[dict[str, Any]]:
+    """What the LM of a technique would have written, had it wanted these queries searched: its fields, turn by turn."""
+    asked = question.question
 
+    def counted(texts: Sequence[str], knob: str = "n_queries") -> list[str]:
+        """As many as a grammar wants; what is left over repeats the question, which is searched besides, and once."""
+        count = technique.written(knob)
+        return [*(text for text in texts if folded(text) != folded(asked)), *[asked] * count][:count]
 
-def _counted(texts: Sequence[str], question: Question, count: int) -> list[str]:
-    """As many texts as are asked for, since a grammar takes no fewer.
-
-    The question stands in what is left over: it is searched besides, and not once more for being repeated.
-    """
-    others = [text for text in texts if folded(text) != folded(question.question)]
-    return [*others, *[question.question] * count][:count]
-
-
-def _queries(question: Question, queries: Sequence[str], technique: Technique) -> list[Mapping[str, Any]]:
-    return [{"queries": _counted(queries, question, technique.written())}]
-
-
-def _sub_questions(question: Question, queries: Sequence[str], technique: Technique) -> list[Mapping[str, Any]]:
-    """Each name that has to be looked up, as a question of its own; what repeats the question is none."""
-    asked = [f"What is {text}?" for text in queries if question.question not in text]
-    return [{"sub_questions": _counted(asked, question, technique.written("n_sub_questions"))}]
-
-
-def _rewrite(question: Question, queries: Sequence[str], technique: Technique) -> list[Mapping[str, Any]]:
-    return [{"thought": "Look these up.", "queries": list(queries)}]
-
-
-def _hypothesis(question: Question, queries: Sequence[str], technique: Technique) -> list[Mapping[str, Any]]:
-    """The right option as the guess; the queries in the order support, distinguish, verify.
-
-    A query that is missing is the question with the guess, then the question.
-    """
-    guess = question.answer if question.answer in question.options else question.options[0]
-    support, distinguish, verify = (*queries, f"{question.question} {guess}", question.question)[:3]
-    return [
-        {
-            "discriminating_features": list(question.options[:2]),
-            "reasoning": f"The question points to {guess}",
-            "confirming_evidence": [guess],
-            "best_guess": guess,
-        },
-        {"support": support, "distinguish": distinguish, "verify": verify},
-    ]
-
-
-_SCRIPTS: Mapping[str, Callable[[Question, Sequence[str], Technique], list[Mapping[str, Any]]]] = {
-    "rrr": _rewrite,
-    "multi_query": _queries,
-    "rag_fusion": _queries,
-    "hcqr": _hypothesis,
-    "decomposition": _sub_questions,
-}
+    match technique.NAME:
+        case "rrr":
+            return [{"thought": "Look these up.", "queries": list(queries)}]
+        case "decomposition":  # each name is a question of its own; what repeats the question is none
+            parts = [f"What is {text}?" for text in queries if asked not in text]
+            return [{"sub_questions": counted(parts, "n_sub_questions")}]
+        case "hcqr":  # the right option is the guess; a query that is missing is the question with it
+            guess = question.answer if question.answer in question.options else question.options[0]
+            thought = {
+                "discriminating_features": list(question.options[:2]),
+                "reasoning": f"The question points to {guess}",
+                "confirming_evidence": [guess],
+                "best_guess": guess,
+            }
+            support, distinguish, verify = (*queries, f"{asked} {guess}", asked)[:3]
+            return [thought, {"support": support, "distinguish": distinguish, "verify": verify}]
+    return [{"queries": counted(queries)}]
 
 
 def passage_pairs(
@@ -324,7 +277,13 @@ def passage_pairs(
     Raises:
         InputError: No question says which passage answers it, or nothing is left of what they say.
     """
-    asked = _asked_of_each(questions, passages)
+    answered = any(one.answer for one in questions)
+    asked: dict[str, list[Question]] = defaultdict(list)
+    for question in questions:
+        if not question.jointly and (question.answer or not answered):
+            for id, label in question.evidence.items():
+                if label is Label.ENTAILED and id in passages:
+                    asked[id].append(question)
     if not asked:
         raise InputError(
             f"none of the {len(questions)} train questions has evidence that is a passage of the collection, so "
@@ -342,19 +301,6 @@ def passage_pairs(
     return found
 
 
-def _asked_of_each(questions: Sequence[Question], passages: HeldPassages) -> Mapping[str, list[Question]]:
-    """The questions that each passage answers."""
-    answered = any(one.answer for one in questions)
-    asked: dict[str, list[Question]] = {}
-    for question in questions:
-        if question.jointly or (answered and not question.answer):
-            continue
-        for id, label in question.evidence.items():
-            if label is Label.ENTAILED and id in passages:
-                asked.setdefault(id, []).append(question)
-    return asked
-
-
 def _kept(asked: Sequence[Question], passage: Passage) -> dict[str, Question]:
     """Questions as the writer writes them. One at the limit would be taken for one that was cut off by it."""
     kept: dict[str, Question] = {}
@@ -366,17 +312,8 @@ def _kept(asked: Sequence[Question], passage: Passage) -> dict[str, Question]:
 
 
 def _passage_pair(passage: Passage, asked: Mapping[str, Question], data: str, limits: EmbeddedSettings | None) -> Pair:
-    texts = list(asked)
-    writer = QuestionWriter(len(texts), len(texts))
+    writer = QuestionWriter(len(asked), len(asked))
     messages, schema = first_asked(lambda: writer(passage))
-    return Pair(
-        question=passage.id,
-        technique=QBRAG.NAME,
-        number=0,
-        messages=messages,
-        text=json_text(as_written({"questions": texts}, schema, limits)),
-        reward=None,
-        source="evidence",
-        data=data,
-        asked=" ".join(asked_of(question) for question in asked.values()),
-    )
+    text = json_text(as_written({"questions": list(asked)}, schema, limits))
+    marks = " ".join(asked_of(question) for question in asked.values())
+    return Pair(passage.id, QBRAG.NAME, 0, messages, text, None, "evidence", data, marks)

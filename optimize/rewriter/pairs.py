@@ -7,27 +7,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
+from querywright.checksummed import first_problem
 from querywright.errors import InputError
 from querywright.files import write_file
-from querywright.optimize.rewriter.types import Messages
 
-ROLES = ("system", "user", "assistant")
-
-
-def _framed(messages: Messages) -> Messages:
-    for role, _ in messages:
-        if role not in ROLES:
-            raise ValueError(f"the role {role!r:.40}")
-    return messages
-
-
-def _said(text: str) -> str:
-    if not text.strip():
-        raise ValueError("an empty text")
-    return text
+Role = Annotated[str, StringConstraints(pattern="^(system|user|assistant)$")]
+Said = Annotated[str, StringConstraints(pattern=r"\S")]
 
 
 @dataclass(frozen=True, slots=True, config=ConfigDict(extra="forbid"))
@@ -38,7 +26,7 @@ class Pair:
         question: Id of the question it came from.
         technique: Whose prompt it is.
         number: Which turn of the episode, from 0.
-        messages: The prompt.
+        messages: The prompt: role and text of each message.
         text: The completion.
         reward: Of its episode; None where nothing was scored.
         source: Who wrote it: a model's name, ``evidence``, or ``study:NAME``.
@@ -50,8 +38,8 @@ class Pair:
     question: str
     technique: str
     number: Annotated[int, Field(ge=0, strict=True)]
-    messages: Annotated[Messages, Field(min_length=1), AfterValidator(_framed)]
-    text: Annotated[str, AfterValidator(_said)]
+    messages: Annotated[tuple[tuple[Role, str], ...], Field(min_length=1)]
+    text: Said
     reward: float | None
     source: str
     data: str = ""
@@ -68,9 +56,9 @@ _PAIR = TypeAdapter(Pair)
 
 def write_pairs(path: Path, pairs: Sequence[Pair]) -> None:
     """Write pairs, a line each; the file is the old one or the new one at every moment."""
-    lines = (json.dumps(_plain(pair), ensure_ascii=False) + "\n" for pair in pairs)
+    told = ({name: one for name, one in _PAIR.dump_python(pair, mode="json").items() if one != ""} for pair in pairs)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_file(path, "".join(lines))
+    write_file(path, "".join(json.dumps(pair, ensure_ascii=False) + "\n" for pair in told))
 
 
 def check_pairs_file(path: Path) -> None:
@@ -93,29 +81,19 @@ def read_pairs(path: Path) -> list[Pair]:
         InputError: The file cannot be read, or a line is no pair; the message names the line.
     """
     try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise InputError(
-            f"{path.name!r} cannot be read: {error.strerror}; give a file of pairs, a line each"
-        ) from error
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path.name} is not UTF-8 (byte {error.start}); save it as UTF-8") from None
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else f"not UTF-8 at byte {error.start}"
+        raise InputError(f"{path.name!r} cannot be read: {reason}; give a file of pairs, a line each") from error
     found = []
-    for number, line in enumerate(text.split("\n"), 1):
+    for number, line in enumerate(lines, 1):
         if line.strip():
             try:
                 found.append(_PAIR.validate_json(line))
             except ValidationError as error:
-                first = error.errors()[0]
-                where = "".join(f"{one}: " for one in first["loc"])
                 raise InputError(
-                    f"{path.name}, line {number}: no pair ({where}{first['msg']}); a pair is an object with question, "
+                    f"{path.name}, line {number}: no pair ({first_problem(error)}); a pair is an object with question, "
                     "technique, number, messages (pairs of a role and a text), text, reward and source, and where they "
                     "are known data (the collection) and asked"
                 ) from None
     return found
-
-
-def _plain(pair: Pair) -> dict[str, object]:
-    """As JSON has it; what is not known is left out."""
-    return {name: value for name, value in _PAIR.dump_python(pair, mode="json").items() if value != ""}

@@ -1,13 +1,16 @@
 """A transformers model in training: it writes, says how likely its words were, and learns.
 
 LoRA by default: small matrices beside the frozen weights. The model runs without dropout when it learns as well, so
-that nothing is drawn but tokens.
+that nothing is drawn but tokens. Samples of one question share their prompt, and prompts of one technique share its
+instructions; both are much longer than what is written after them, so what the prompts of a batch begin with is gone
+through once. Gradients flow back through the shared part as well.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,14 +18,18 @@ from typing import Any
 from querywright.errors import InputError, ModelError, PromptTooLongError, QuerywrightError
 from querywright.models.hf import Base, context_of, encode, encode_completion, end_tokens, quietly_adapting
 from querywright.models.rewriter_bases import save_weights
-from querywright.optimize.rewriter.batches import Batch, padded, portions
-from querywright.optimize.rewriter.types import Completion, Messages
+
+Messages = tuple[tuple[str, str], ...]
+"""A prompt as the adapter framed it: (role, content), the roles ``system``, ``user`` and ``assistant``."""
 
 DTYPES = ("auto", "float32", "bfloat16")
 SMALLER = (
-    "begin again with a smaller learning rate ({}) or 32 bits (--dtype float32), in another working folder (--work)"
+    "begin again with a smaller learning rate (--warmup-lr or --lr) or 32 bits (--dtype float32), in another working "
+    "folder (--work)"
 )
-"""What to do about numbers that are none, with the name of the option."""
+"""What to do about numbers that are none."""
+SHARED = 32
+"""Tokens that prompts must have in common at least to be begun together."""
 _WRITTEN = 32_768  # tokens whose keys and values are in memory when writing
 _READ = 4_096  # tokens that are gone through at a time when learning
 
@@ -31,22 +38,23 @@ class TrainingError(QuerywrightError):
     """A training that cannot go on; its last checkpoint is whole."""
 
 
-def check_dtype(name: str) -> None:
-    """Raise where there is no such dtype.
-
-    Raises:
-        InputError: It is none of ``DTYPES``.
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """What a model wrote: a text without its end token, the token ids of the prompt (of the encoder's input for a
+    sequence-to-sequence model) and of the completion (the end token last where it was written), and whether it ended by
+    itself, and not because there was no more room.
     """
-    if name not in DTYPES:
-        raise InputError(f"there is no dtype {name!r}; give one of {', '.join(DTYPES)}")
+
+    text: str
+    prompt: tuple[int, ...]
+    tokens: tuple[int, ...]
+    ended: bool
 
 
 class HFPolicy:
     """A causal or sequence-to-sequence model of transformers as the policy in training.
 
-    What it is when it is made is its reference, until ``set_reference`` is called. ``pad`` fills short rows, ``start``
-    begins a sequence-to-sequence model's output, ``takes`` names the arguments that the model takes, and ``shares``
-    says whether what all prompts of a batch begin with is gone through once.
+    What it is when it is made is its reference, until ``set_reference`` is called.
 
     Args:
         base: From ``load_base``; LoRA is put into its model, whose weights are kept in 32 bits.
@@ -72,10 +80,14 @@ class HFPolicy:
         self.device, self.tokenizer, self.kind = device_of(device), tokenizer, kind
         self._ends = end_tokens(base)
         self.pad = self._ends[0] if tokenizer.pad_token_id is None else tokenizer.pad_token_id
+        """Fills short rows."""
         self.start = _start(model) if kind == "seq2seq" else 0
+        """Begins a sequence-to-sequence model's output."""
         self.takes = frozenset(inspect.signature(model.forward).parameters)
+        """The arguments that the model takes."""
         # A window counts places and not positions, so there must be no gap between prompt and completion.
         self.shares = kind == "causal" and not getattr(model.config, "sliding_window", None)
+        """Whether what all prompts of a batch begin with is gone through once."""
         model.to(torch.float32)  # float() is refused for a model that was read from a GGUF file
         self._saved = base._replace(model=model.requires_grad_(True) if rank is None else _with_lora(base, rank, seed))
         self.model = model.to(self.device).eval()
@@ -124,18 +136,11 @@ class HFPolicy:
         tokens = tuple(encode_completion(self.tokenizer, text))
         return Completion(text, self.prompt(messages), tokens, ended=True)
 
-    def refused(self, messages: Messages, room: int) -> PromptTooLongError | None:
-        """Why a prompt cannot be answered: it and the room after it do not fit the model's context.
-
-        Args:
-            messages: The prompt.
-            room: Tokens of a completion at most.
-        """
-        return self._too_long(len(self.prompt(messages)), room)
-
-    def fits(self, completion: Completion) -> bool:
-        """Whether prompt and completion fit the model's context."""
-        return self._too_long(len(completion.prompt), len(completion.tokens)) is None
+    def refused(self, prompt: tuple[int, ...], room: int) -> PromptTooLongError | None:
+        """Why a prompt of these tokens cannot be answered in so many: they do not fit the model's context."""
+        context = context_of(self.model)
+        taken = len(prompt) + room if self.kind == "causal" else max(len(prompt), room)  # an encoder has its own places
+        return None if context is None or taken <= context else PromptTooLongError(len(prompt), context, room)
 
     def write(
         self,
@@ -160,28 +165,32 @@ class HFPolicy:
         """
         import torch
 
+        generator = None if seed is None else torch.Generator(self.device).manual_seed(seed)
+
+        def choose(logits: Any) -> Any:
+            """A token a row."""
+            if not bool(torch.isfinite(logits.amax(-1)).all()):
+                raise TrainingError(f"the logits are no numbers: the training cannot go on; {SMALLER}")
+            if generator is None:
+                return logits.argmax(-1)
+            scores, names = (logits.float() / temperature).topk(min(top_k or logits.shape[-1], logits.shape[-1]))
+            return names.gather(-1, torch.multinomial(torch.softmax(scores, -1), 1, generator=generator))[:, 0]
+
         made = [self.prompt(messages) for messages in prompts]
-        choose: Callable[[Any], Any] = partial(torch.argmax, dim=-1)
-        if seed is not None:
-            generator = torch.Generator(self.device).manual_seed(seed)
-            choose = partial(_draw, generator=generator, temperature=temperature, top_k=top_k)
         found: dict[int, Completion] = {}
-        sizes = [len(prompt) + room for prompt in made]
         with torch.inference_mode(), self._autocast():
-            for places in portions(made, sizes, _WRITTEN, shares=self.shares):
+            for places in self._portions(made, [len(prompt) + room for prompt in made], _WRITTEN):
                 found.update(zip(places, self._written([made[place] for place in places], choose, room), strict=True))
         return [found[place] for place in range(len(made))]
 
     def parts(self, completions: Sequence[Completion]) -> list[list[int]]:
         """Places of completions in portions that ``log_probs`` can go through with gradients at a time."""
-        prompts, lengths = [one.prompt for one in completions], [len(one.tokens) for one in completions]
-        return portions(prompts, lengths, _READ, shares=self.shares)
+        return self._portions([one.prompt for one in completions], [len(one.tokens) for one in completions], _READ)
 
     def log_probs(self, completions: Sequence[Completion], *, reference: bool = False) -> list[Any]:
         """A tensor a completion: the log-probability of each of its tokens, at temperature 1 and without cuts.
 
-        All that one call goes through stays in memory until the gradient was taken; see ``parts``. A prompt that
-        several of them share is gone through once.
+        All that one call goes through stays in memory until the gradient was taken; see ``parts``.
 
         Args:
             completions: What ``write`` gave, or tokens of someone else, one or more each.
@@ -195,11 +204,10 @@ class HFPolicy:
         call: Callable[..., Any] = self.model
         if reference:
             call = lambda **given: functional_call(self.model, self._reference, (), given)  # noqa: E731
-        tokens, _ = padded([one.tokens for one in completions], self.pad)
+        tokens, _ = _padded([one.tokens for one in completions], self.pad)
         tokens = tokens.to(self.device)
         with torch.set_grad_enabled(torch.is_grad_enabled() and not reference), self._autocast():
-            this: Any = self
-            batch = Batch(this, call, [one.prompt for one in completions])
+            batch = _Batch(self, call, [one.prompt for one in completions])
             logits = batch.logits[:, None]
             if tokens.shape[1] > 1:
                 logits = torch.cat([logits, batch.feed(tokens[:, :-1])], dim=1)
@@ -217,51 +225,135 @@ class HFPolicy:
         save_weights(self._saved, folder)
 
     def _written(self, prompts: Sequence[tuple[int, ...]], choose: Callable[[Any], Any], room: int) -> list[Completion]:
+        """A completion a prompt, all written side by side; who has ended waits for nobody."""
         import torch
 
-        this: Any = self
-        batch = Batch(this, self.model, prompts)
+        batch = _Batch(self, self.model, prompts)
         tokens: list[list[int]] = [[] for _ in prompts]
         rows = list(range(len(prompts)))
-        for step in range(room):
-            if not bool(torch.isfinite(batch.logits.amax(-1)).all()):
-                raise TrainingError(
-                    f"the logits are no numbers at token {step + 1} of a completion: the training cannot go on; "
-                    f"{SMALLER.format('--warmup-lr or --lr')}"
-                )
+        for left in range(room - 1, -1, -1):
             chosen = choose(batch.logits)
             for row, token in zip(rows, chosen.tolist(), strict=True):
                 tokens[row].append(token)
             going = [number for number, row in enumerate(rows) if tokens[row][-1] not in self._ends]
-            if not going or step + 1 == room:
+            if not going or not left:
                 break
             if len(going) < len(rows):
-                left = torch.tensor(going, device=chosen.device)
-                batch.keep(left)
-                chosen, rows = chosen[left], [rows[number] for number in going]
+                kept = torch.tensor(going, device=chosen.device)
+                batch.keep(kept)
+                chosen, rows = chosen[kept], [rows[number] for number in going]
             batch.feed(chosen[:, None])
-        return [self._completion(*one) for one in zip(prompts, tokens, strict=True)]
+        ended = [row[-1] in self._ends for row in tokens]
+        words = [row[:-1] if whole else row for row, whole in zip(tokens, ended, strict=True)]
+        texts = self.tokenizer.batch_decode(words, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        each = zip(texts, prompts, tokens, ended, strict=True)
+        return [Completion(text, prompt, tuple(row), whole) for text, prompt, row, whole in each]
 
-    def _completion(self, prompt: tuple[int, ...], tokens: list[int]) -> Completion:
-        ended = tokens[-1] in self._ends
-        words = tokens[:-1] if ended else tokens
-        text = self.tokenizer.decode(words, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-        return Completion(text, prompt, tuple(tokens), ended)
+    def _portions(self, prompts: Sequence[tuple[int, ...]], lengths: Sequence[int], budget: int) -> list[list[int]]:
+        """Each place once, in portions of so many tokens with their padding, alike prompts side by side."""
+        found: list[list[int]] = []
+        for place in sorted(range(len(prompts)), key=lambda place: prompts[place]):
+            part = [*found[-1], place] if found else []
+            unique = list(dict.fromkeys(prompts[one] for one in part))
+            shared = _common(unique) if self.shares and len(unique) > 1 else 0
+            size = shared + sum(max(map(len, unique)) - shared for _ in unique)
+            if part and size + len(part) * max(lengths[one] for one in part) <= budget:
+                found[-1] = part
+            else:
+                found.append([place])
+        return found
 
-    def _too_long(self, prompt: int, room: int) -> PromptTooLongError | None:
-        context = context_of(self.model)
-        taken = prompt + room if self.kind == "causal" else max(prompt, room)  # an encoder has places of its own
-        return None if context is None or taken <= context else PromptTooLongError(prompt, context, room)
+
+class _Batch:
+    """Prompts that a model has read, to be gone on with token by token or many at a time.
+
+    ``logits`` are those after the last token of each row.
+    """
+
+    def __init__(self, policy: HFPolicy, call: Callable[..., Any], prompts: Sequence[tuple[int, ...]]) -> None:
+        import torch
+
+        self._policy, self._call = policy, call
+        kind, device = policy.kind, policy.device
+        unique = list(dict.fromkeys(prompts))
+        shared = _common(unique) if policy.shares and len(unique) > 1 else 0
+        shared = shared if shared >= SHARED else 0
+        tokens, mask = _padded([prompt[shared:] for prompt in unique], policy.pad, left=kind == "causal")
+        tokens, self._mask = tokens.to(device), mask.to(device)
+        given: dict[str, Any] = {"input_ids": tokens, "use_cache": True}
+        if shared:
+            first = torch.tensor([unique[0][:shared]], device=device)
+            positions = torch.arange(shared, device=device)[None]
+            begun = {"input_ids": first, "attention_mask": torch.ones_like(first), "position_ids": positions}
+            cache = self._ask(begun | {"use_cache": True, "logits_to_keep": 1}).past_key_values
+            cache.batch_select_indices(torch.zeros(len(unique), dtype=torch.long, device=device))
+            given["past_key_values"] = cache
+            self._mask = torch.cat([self._mask.new_ones(len(unique), shared), self._mask], dim=-1)
+        given["attention_mask"] = self._mask
+        if kind == "seq2seq":
+            given["decoder_input_ids"] = torch.full((len(unique), 1), policy.start, device=device)
+        else:
+            given["position_ids"] = (self._mask.cumsum(-1) - 1).clamp(min=0)[:, shared:]
+            given["logits_to_keep"] = 1
+        out = self._ask(given)
+        self._cache, self.logits = out.past_key_values, out.logits[:, -1]
+        self._encoded = out.encoder_last_hidden_state if kind == "seq2seq" else None
+        self._next = self._mask.sum(-1)
+        if unique != list(prompts):
+            numbers = {prompt: number for number, prompt in enumerate(unique)}
+            self.keep(torch.tensor([numbers[prompt] for prompt in prompts], device=device))
+
+    def keep(self, rows: Any) -> None:
+        """Go on with the rows at these places only, or with some several times."""
+        self._cache.batch_select_indices(rows)
+        self.logits, self._mask, self._next = self.logits[rows], self._mask[rows], self._next[rows]
+        if self._encoded is not None:
+            self._encoded = self._encoded[rows]
+
+    def feed(self, tokens: Any) -> Any:
+        """The logits after each of some more tokens, as many a row."""
+        import torch
+
+        given = {"past_key_values": self._cache, "use_cache": True}
+        if self._policy.kind == "seq2seq":
+            given |= {"encoder_outputs": (self._encoded,), "attention_mask": self._mask, "decoder_input_ids": tokens}
+        else:
+            self._mask = torch.cat([self._mask, torch.ones_like(tokens)], dim=-1)
+            steps = torch.arange(tokens.shape[1], device=tokens.device)
+            given |= {"input_ids": tokens, "attention_mask": self._mask, "position_ids": self._next[:, None] + steps}
+            self._next = self._next + tokens.shape[1]
+        out = self._ask(given)
+        self._cache, self.logits = out.past_key_values, out.logits[:, -1]
+        return out.logits
+
+    def _ask(self, given: dict[str, Any]) -> Any:
+        return self._call(**{name: value for name, value in given.items() if name in self._policy.takes})
 
 
-def _draw(logits: Any, *, generator: Any, temperature: float, top_k: int) -> Any:
-    """A token a row."""
+def _common(prompts: Sequence[tuple[int, ...]]) -> int:
+    """How many tokens all begin with; the last of a prompt is not counted."""
+    low, high = min(prompts), max(prompts)
+    most = min(map(len, prompts)) - 1
+    return next((place for place in range(most) if low[place] != high[place]), most)
+
+
+def _padded(rows: Sequence[Sequence[int]], pad: int, *, left: bool = False) -> tuple[Any, Any]:
+    """Tokens as a tensor, filled up on one side, and a tensor that is 1 where they are."""
     import torch
 
-    most = logits.shape[-1]
-    scores, names = (logits.float() / temperature).topk(min(top_k or most, most), dim=-1)
-    drawn = torch.multinomial(torch.softmax(scores, dim=-1), 1, generator=generator)
-    return names.gather(-1, drawn)[:, 0]
+    tensors = [torch.tensor(row, dtype=torch.long) for row in rows]
+    fill = partial(torch.nn.utils.rnn.pad_sequence, batch_first=True, padding_side="left" if left else "right")
+    return fill(tensors, padding_value=pad), fill([torch.ones_like(one) for one in tensors])
+
+
+def check_dtype(name: str) -> None:
+    """Raise where there is no such dtype.
+
+    Raises:
+        InputError: It is none of ``DTYPES``.
+    """
+    if name not in DTYPES:
+        raise InputError(f"there is no dtype {name!r}; give one of {', '.join(DTYPES)}")
 
 
 def device_of(name: str) -> str:
@@ -275,14 +367,10 @@ def device_of(name: str) -> str:
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        device = torch.device(name)
-        here = torch.get_device_module(device.type)
-    except RuntimeError:
-        raise InputError(f"there is no device {name!r}; give cpu, cuda:0, or auto") from None
-    if not here.is_available():
-        raise InputError(f"there is no GPU for the device {name!r}; give cpu, or install torch for the GPU")
-    if (device.index or 0) >= here.device_count():
-        raise InputError(f"there is no device {name!r}: those of its kind are numbered 0 to {here.device_count() - 1}")
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError) as error:  # the latter where torch was built without it
+        reason = str(error).partition("\n")[0]
+        raise InputError(f"there is no device {name!r} here ({reason}); give cpu, cuda:0, or auto") from error
     return name
 
 

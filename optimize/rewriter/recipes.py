@@ -6,8 +6,8 @@ The loop is our own and not TRL's: a question may take several completions and s
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from querywright.errors import InputError
@@ -15,40 +15,23 @@ from querywright.errors import InputError
 MOVING_STEPS = 100
 """Steps that the moving baseline of ``seed`` looks back."""
 
-_LARGEST_ERROR = 0.2
-_HORIZON = 0.1
 
-
-def check_least(settings: Any, least: Mapping[str, int], of: str = "") -> None:
-    """Raise where a number is too small.
+def check_numbers(settings: Any, of: str, zero: Collection[str] = ()) -> None:
+    """Raise where a number of a dataclass is out of range.
 
     Args:
         settings: What has the numbers.
-        least: The smallest of each that will do, by name.
-        of: Whose they are, for the message, such as `` of a recipe``.
+        of: What it is, for the message, such as ``a recipe``.
+        zero: Those that may be 0; all others are more than that.
 
     Raises:
-        InputError: One is smaller; the message has it.
+        InputError: One is not; the message has it.
     """
-    for name, smallest in least.items():
-        if getattr(settings, name) < smallest:
-            raise InputError(f"{name}{of} must be {smallest} or more, but got {getattr(settings, name)}")
-
-
-@dataclass(frozen=True, slots=True)
-class KLSettings:
-    """What drifting from the warmed-up model costs.
-
-    Args:
-        beta: Its price a nat, from 0; where it adapts, the first one.
-        target: The divergence that an adaptive price steers to, in nats a token; None for a price that stays.
-        place: ``reward``: the log-ratio of each drawn token (k1) is taken off that token's reward. ``loss``: the
-            estimate k3 of each token is added to the loss.
-    """
-
-    beta: float
-    target: float | None = None
-    place: Literal["reward", "loss"] = "reward"
+    for name, value in ((one.name, getattr(settings, one.name)) for one in fields(settings)):
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            least = "0 or more" if name in zero else "more than 0"
+            if not (0 <= value < math.inf and (value or name in zero)):
+                raise InputError(f"{name} of {of} must be {least}, but got {value}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +45,10 @@ class Recipe:
         baseline: What a reward is held against: the other samples of its question (``group``), the mean of the last
             100 steps (``moving``), or the mean of its batch, in standard deviations (``batch``; what the tokens earn,
             where drifting is paid for out of the reward).
-        kl: What drifting costs.
+        kl: Price of drifting from the warmed-up model a nat, 0 or more; where it adapts, the first one.
+        kl_target: The divergence that an adaptive price steers to, in nats a token; None for a price that stays.
+        kl_place: ``reward``: the log-ratio of each drawn token (k1) is taken off that token's reward. ``loss``: the
+            estimate k3 of each token is added to the loss.
         lr: Learning rate.
         optimizer: ``adamw`` or ``adafactor``.
         batch: Questions a step.
@@ -83,10 +69,12 @@ class Recipe:
     name: str
     reward: Literal["retrieval", "answer", "paper"]
     baseline: Literal["group", "moving", "batch"]
-    kl: KLSettings
+    kl: float
     lr: float
     optimizer: Literal["adamw", "adafactor"]
     batch: int
+    kl_target: float | None = None
+    kl_place: Literal["reward", "loss"] = "reward"
     group: int = 1
     epochs: int = 1
     clip: float = 0.2
@@ -99,33 +87,22 @@ class Recipe:
     max_grad_norm: float = 1.0
 
     def __post_init__(self) -> None:
-        least = {"batch": 1, "group": 1, "epochs": 1, "steps": 0, "room": 1, "top_k": 0}
-        check_least(self, least, " of a recipe")
-        for name in ("lr", "clip", "temperature", "max_grad_norm"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise InputError(f"{name} of a recipe must be more than 0, but got {getattr(self, name)}")
+        check_numbers(self, "a recipe", ("kl", "steps", "top_k", "length_penalty", "unreadable"))
         if self.baseline == "group" and self.group == 1:
             raise InputError("a baseline of the group needs 2 or more samples a question, but got group=1")
-        if min(self.length_penalty, self.unreadable, self.kl.beta) < 0:
-            raise InputError(f"penalties of a recipe must be 0 or more, but got {self}")
-        if self.kl.target is not None and not 0 < self.kl.target < math.inf:
-            raise InputError(f"the target of an adaptive KL must be more than 0, but got {self.kl.target}")
 
     @property
     def needs_reader(self) -> bool:
         """Whether its reward reads an answer."""
         return self.reward != "retrieval"
 
-    def to_json(self) -> dict[str, Any]:
-        """The recipe as a JSON object."""
-        return asdict(self)
-
 
 OURS = Recipe(
     name="ours",
     reward="retrieval",
     baseline="group",
-    kl=KLSettings(0.02, place="loss"),
+    kl=0.02,
+    kl_place="loss",
     lr=1e-4,
     optimizer="adamw",
     batch=8,
@@ -143,7 +120,7 @@ SEED = Recipe(
     name="seed",
     reward="answer",
     baseline="moving",
-    kl=KLSettings(0.001),
+    kl=0.001,
     lr=1e-4,
     optimizer="adafactor",
     batch=32,
@@ -161,7 +138,8 @@ PAPER = Recipe(
     name="paper",
     reward="paper",
     baseline="batch",
-    kl=KLSettings(0.001, target=0.2),
+    kl=0.001,
+    kl_target=0.2,
     lr=2e-6,
     optimizer="adamw",
     batch=16,
@@ -202,36 +180,30 @@ def advantages_of(recipe: Recipe, rewards: Sequence[float], groups: Sequence[obj
         groups: Which group a sample belongs to, such as its question's id.
         moving: The mean reward of the last steps.
     """
+    import pandas
+
+    values = pandas.Series(rewards, dtype=float)
     if recipe.baseline == "moving":
-        return [0.0 if math.isnan(reward) else reward - moving for reward in rewards]
-    members: dict[object, list[float]] = {}
-    keys = groups if recipe.baseline == "group" else ["all"] * len(rewards)
-    for reward, key in zip(rewards, keys, strict=True):
-        if not math.isnan(reward):
-            members.setdefault(key, []).append(reward)
-
-    def advantage(reward: float, key: object) -> float:
-        known = members.get(key, [])
-        if math.isnan(reward) or len(known) < 2:
-            return 0.0
-        apart = reward - math.fsum(known) / len(known)
-        return apart * len(known) / (len(known) - 1) if recipe.baseline == "group" else apart
-
-    return [advantage(*one) for one in zip(rewards, keys, strict=True)]
+        return list((values - moving).fillna(0.0))
+    alike = values.groupby(list(groups) if recipe.baseline == "group" else ["all"] * len(values))
+    count, apart = alike.transform("count"), values - alike.transform("mean")
+    if recipe.baseline == "group":
+        apart *= count / (count - 1)
+    return list(apart.where(count > 1).fillna(0.0))
 
 
-def steered(kl: KLSettings, beta: float, measured: float) -> float:
+def steered(recipe: Recipe, beta: float, measured: float) -> float:
     """The price of drifting after a step: where a target is set, it grows by 0.1 * error of itself.
 
     Args:
-        kl: Says what is aimed at; without a target the price stays.
+        recipe: Says what is aimed at; without a target the price stays.
         beta: The price until now.
         measured: The divergence of the step, in nats a token; one that is not finite changes nothing.
 
     Source: Ziegler et al. 2019, arXiv:1909.08593, in the form of Ma et al. 2023's code: error = (KL - target) / target,
     at most 0.2 either way.
     """
-    if kl.target is None or not math.isfinite(measured):
+    if recipe.kl_target is None or not math.isfinite(measured):
         return beta
-    error = (measured - kl.target) / kl.target
-    return beta * (1 + _HORIZON * min(max(error, -_LARGEST_ERROR), _LARGEST_ERROR))
+    error = (measured - recipe.kl_target) / recipe.kl_target
+    return beta * (1 + 0.1 * min(max(error, -0.2), 0.2))

@@ -2,8 +2,7 @@
 
 Each step draws questions, answers each several times, scores the episodes and changes the weights once an epoch of
 the recipe. Every now and then the policy answers the dev questions greedily: the weights that did best there are what
-is kept, those of the start among them. The loop is our own and not TRL's: three recipes share it, and an episode may
-have several completions and searches between them.
+is kept, those of the start among them.
 """
 
 from __future__ import annotations
@@ -11,31 +10,26 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from querywright.data.types import Question
 from querywright.errors import InputError
 from querywright.optimize.evaluate import Progress
-from querywright.optimize.rewriter.checkpoints import Checkpoints
-from querywright.optimize.rewriter.episodes import Run, batch_of, roll_out
-from querywright.optimize.rewriter.evaluation import checked
-from querywright.optimize.rewriter.policy import SMALLER, HFPolicy, TrainingError
+from querywright.optimize.rewriter.checkpoints import FLAT_STEPS, Stage, descend
+from querywright.optimize.rewriter.episodes import Episode, Run, batch_of, roll_out
+from querywright.optimize.rewriter.evaluation import guards_of
+from querywright.optimize.rewriter.policy import Completion, HFPolicy, TrainingError
 from querywright.optimize.rewriter.recipes import MOVING_STEPS, Recipe, advantages_of, steered
-from querywright.optimize.rewriter.rewards import Reward
-from querywright.optimize.rewriter.types import Completion, Episode, Scored
+from querywright.optimize.rewriter.rewards import Reward, Scored
 
 LOG = "reinforce.jsonl"
-FLAT_STEPS = 10
-"""Steps in a row that teach nothing, because all advantages are 0, after which it ends."""
-
 _NOTHING = 1e-6  # advantages below teach nothing
-_KEEP_EACH = 5
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Reinforced:
     """What a reinforcement did.
 
@@ -44,39 +38,20 @@ class Reinforced:
         best_step: After how many of them the kept weights were reached; 0 for those of the start.
         first: Mean of the measure on dev at the start.
         best: The same at its best.
-        plain: The same for the questions as they are written.
+        plain: The same for the questions as they are written; None where that is not known.
         early: Whether it ended before the last step, because dev no longer got better or nothing was learnt any more.
         flat: Steps in which all advantages were 0, so that they taught nothing.
         notes: What a reader should know.
-        beta: Price of drifting now.
-        worse: Looks at dev since the best.
-        level: Steps in a row in which all advantages were 0.
-        means: Mean rewards of the last steps.
     """
 
-    steps: int = 0
-    best_step: int = 0
-    first: float | None = None
-    best: float | None = None
-    plain: float | None = None
-    early: bool = False
-    flat: int = 0
-    notes: list[str] = field(default_factory=list)
-    beta: float = 0.0
-    worse: int = 0
-    level: int = 0
-    means: list[float] = field(default_factory=list)
-
-
-class Learnt(NamedTuple):
-    """What a change of the weights did: the loss and the length of the gradient before it was cut, both of the last
-    epoch; the KL to the warmed-up policy in nats a token (mean log ratio of all tokens, k1, as RL4LMs has it); tokens.
-    """
-
-    loss: float = 0.0
-    kl: float = 0.0
-    norm: float = 0.0
-    tokens: int = 0
+    steps: int
+    best_step: int
+    first: float
+    best: float
+    plain: float | None
+    early: bool
+    flat: int
+    notes: tuple[str, ...]
 
 
 def reinforce(
@@ -114,82 +89,40 @@ def reinforce(
             checkpoint is whole.
     """
     policy.set_reference()
-    optimizer, files = make_optimizer(recipe, list(policy.parameters().values())), Checkpoints(folder, LOG)
-    known = files.load(policy, optimizer)
-    done = Reinforced(beta=recipe.kl.beta) if known is None else Reinforced(**known)
-    loop = _Loop(policy, run, reward, recipe, patience, optimizer, files, done, seed)
-    if known is None:
-        loop.look(dev)
-        loop.keep()
-    while not loop.is_over():
-        loop.step(batch_of(train, recipe.batch, seed=seed, step=done.steps))
-        looked = loop.is_over() or done.steps % look_each == 0
-        if looked:
-            loop.look(dev)
-        if looked or done.steps % _KEEP_EACH == 0:
-            loop.keep()
-        if progress is not None:
-            progress("reinforce", recipe.steps if loop.is_over() else done.steps, recipe.steps)
-    files.load_best(policy)
-    return done
+    optimizer = make_optimizer(recipe, list(policy.parameters().values()))
+    stage = Stage(policy, optimizer, folder, LOG)
 
-
-@dataclass(slots=True)
-class _Loop:
-    policy: HFPolicy
-    run: Run
-    reward: Reward
-    recipe: Recipe
-    patience: int
-    optimizer: Any
-    files: Checkpoints
-    done: Reinforced
-    seed: int
-
-    def is_over(self) -> bool:
-        return self.done.early or self.done.steps >= self.recipe.steps
-
-    def keep(self) -> None:
-        self.files.save(self.policy, self.optimizer, asdict(self.done))
-
-    def look(self, dev: Sequence[Question]) -> None:
-        """Answer the dev questions greedily; the best weights so far are kept."""
-        done = self.done
-        episodes = roll_out(self.policy, self.run, dev, self.recipe)
-        scored = self.reward.score(episodes)
+    def look() -> dict[str, Any]:
+        """Answer the dev questions greedily."""
+        episodes = roll_out(policy, run, dev, recipe)
+        scored = reward.score(episodes)
         value = _mean([_on_dev(*one) for one in zip(episodes, scored, strict=True)])
         if math.isnan(value):
             raise InputError(
                 f"none of the {len(dev)} dev questions could be scored; they lack what the measure needs (evidence, or "
                 "a right answer): give labelled questions or another --metric"
             )
-        if done.best is None:
-            done.first, done.plain = value, _mean([one.plain for one in scored])
-        if done.best is None or value > done.best:
-            done.best, done.best_step, done.worse = value, done.steps, 0
-            self.files.save_best(self.policy)
-        else:
-            done.worse += 1
-            done.early = done.early or done.worse >= self.patience
-        line = {"kind": "dev", "step": done.steps, "value": value, "plain": done.plain}
-        self.files.lines.append(line | _told(episodes, scored))
+        return {"value": value} | _told(episodes, scored)
 
-    def step(self, batch: Sequence[Question]) -> None:
-        """Answer the questions, each several times, and learn from what came of it."""
-        began, done, recipe = time.monotonic(), self.done, self.recipe
+    def step(number: int) -> dict[str, Any]:
+        """Answer some questions, each several times, and learn from what came of it."""
+        began, steps = time.monotonic(), stage.steps
+        batch = batch_of(train, recipe.batch, seed=seed, step=number)
         questions = [one for one in batch for _ in range(recipe.group)]
-        episodes = roll_out(self.policy, self.run, questions, recipe, seed=(self.seed, "reinforce", done.steps))
-        scored = self.reward.score(episodes)
+        episodes = roll_out(policy, run, questions, recipe, seed=(seed, "reinforce", number))
+        scored = reward.score(episodes)
         rewards = [one.reward for one in scored]
-        known = [reward for reward in rewards if not math.isnan(reward)]
-        moving = statistics.fmean(done.means) if done.means else 0.0
-        advantages = advantages_of(recipe, rewards, [one.id for one in questions], moving)
-        done.means = [*done.means, *([statistics.fmean(known)] if known else [])][-MOVING_STEPS:]
+        last = [float(line["reward"]) for line in steps if line["reward"] is not None][-MOVING_STEPS:]
+        advantages = advantages_of(recipe, rewards, [one.id for one in questions], statistics.fmean(last or [0.0]))
         flat = all(abs(advantage) < _NOTHING for advantage in advantages)
-        done.level = done.level + 1 if flat else 0
-        done.flat += flat
-        if done.level >= FLAT_STEPS:
-            _end_level(done, rewards)
+        known = [one for one in rewards if not math.isnan(one)]
+        if flat and stage.flat == number == FLAT_STEPS - 1:
+            said = f"between {min(known):.4g} and {max(known):.4g}" if known else "could not be worked out"
+            raise TrainingError(
+                f"nothing can be learnt: in {FLAT_STEPS} steps the rewards of a question's samples were all alike (in "
+                f"the last one {said}). Take another --metric or --recipe, a base model that can write the form, or "
+                "warm it up on collected rewrites first (--stages collect,warmup,reinforce)"
+            )
         pairs = [
             (completion, advantage)
             for one, score, advantage in zip(episodes, scored, advantages, strict=True)
@@ -197,26 +130,38 @@ class _Loop:
             for completion in one.completions
             if completion.tokens
         ]
+        beta = float(steps[-1]["next_beta"]) if steps else recipe.kl
         # A batch that teaches nothing is not scaled, which would make the cost of drifting as loud as a reward.
-        scaled, beta = recipe.baseline == "batch" and not flat, done.beta
-        learnt = learn(self.policy, self.optimizer, pairs, recipe, beta=beta, scaled=scaled, step=done.steps + 1)
-        if learnt.tokens:
-            done.beta = steered(recipe.kl, beta, learnt.kl)
-        done.steps += 1
-        line = {
-            "kind": "step",
-            "step": done.steps,
+        scaled = recipe.baseline == "batch" and not flat
+        learnt = learn(policy, optimizer, pairs, recipe, beta=beta, scaled=scaled, step=number + 1)
+        told = {
             "deviation": statistics.pstdev(known) if known else math.nan,
             "value": _mean([one.value for one in scored]),
-            "plain": _mean([one.plain for one in scored]),
             "unscored": len(rewards) - len(known),
-            "kl": learnt.kl,
+            "flat": flat,
             "beta": beta,
-            "loss": learnt.loss,
-            "gradient": learnt.norm,
+            "next_beta": steered(recipe, beta, learnt.get("kl", math.nan)),
             "seconds": round(time.monotonic() - began, 3),
         }
-        self.files.lines.append(line | _told(episodes, scored))
+        return told | learnt | _told(episodes, scored)
+
+    given: dict[str, Any] = {"look_each": look_each, "patience": patience, "progress": progress}
+    stage.run(step, look, steps=recipe.steps, name="reinforce", **given)
+    first, best, steps = stage.looks[0], stage.best, stage.steps
+    notes = (
+        f"it ended after step {len(steps)}: the last {FLAT_STEPS} steps taught nothing, since the rewards of a "
+        "question's samples were all alike",
+    )
+    return Reinforced(
+        steps=len(steps),
+        best_step=best["step"],
+        first=first["value"],
+        best=best["value"],
+        plain=first["plain"],
+        early=len(steps) < recipe.steps,
+        flat=sum(line["flat"] for line in steps),
+        notes=notes if stage.flat >= FLAT_STEPS else (),
+    )
 
 
 def learn(
@@ -228,7 +173,7 @@ def learn(
     beta: float,
     scaled: bool = False,
     step: int = 1,
-) -> Learnt:
+) -> dict[str, float]:
     """Change the weights once an epoch of the recipe.
 
     The loss is a mean over all tokens of the batch, so that long completions do not count less a token. The KL is taken
@@ -244,6 +189,10 @@ def learn(
             deviation 1 (the ``paper`` recipe).
         step: For the message of an error.
 
+    Returns:
+        ``loss`` and ``gradient`` (its length before it was cut) of the last epoch, and ``kl``, to the warmed-up policy
+        in nats a token (mean log ratio of all tokens, k1, as RL4LMs has it). Nothing where nothing was written.
+
     Raises:
         TrainingError: The loss or the gradient is no number; the weights are those before this epoch.
     """
@@ -251,7 +200,7 @@ def learn(
 
     total = sum(len(one.tokens) for one, _ in pairs)
     if not total:
-        return Learnt()
+        return {}
     parts = [[pairs[place] for place in part] for part in policy.parts([one for one, _ in pairs])]
     texts = [[one for one, _ in part] for part in parts]
     with torch.no_grad():
@@ -267,26 +216,18 @@ def learn(
         mean, deviation = float(every.mean()), float(every.std(correction=0))
         earned = [[(one - mean) / (deviation + 1e-8) for one in part] for part in earned]
     kl = math.fsum(float(one.sum()) for part in ratios for one in part) / total
-    tensors, loss, norm = list(policy.parameters().values()), math.nan, math.nan
-    for _ in range(recipe.epochs):
-        optimizer.zero_grad(set_to_none=True)
-        loss = 0.0
-        for part in zip(texts, olds, refs, earned, strict=True):
-            news = policy.log_probs(part[0])
-            losses = [_loss(*one, recipe, beta) for one in zip(news, *part[1:], strict=True)]
-            part_loss = torch.cat(losses).sum() / total
-            part_loss.backward()
-            loss += float(part_loss.detach())
-        norm = float(torch.nn.utils.clip_grad_norm_(tensors, recipe.max_grad_norm))
-        if not (math.isfinite(loss) and math.isfinite(norm)):
-            optimizer.zero_grad(set_to_none=True)
-            raise TrainingError(
-                f"the loss of step {step} is {loss} (gradient {norm}): the training cannot go on; "
-                f"{SMALLER.format('--lr')}. The weights of the last checkpoint are kept"
+
+    def losses() -> Iterator[Any]:
+        for part, *others in zip(texts, olds, refs, earned, strict=True):
+            each = zip(policy.log_probs(part), *others, strict=True)
+            yield (
+                torch.cat([_loss(new, old, ref, earned, recipe, beta) for new, old, ref, earned in each]).sum() / total
             )
-        optimizer.step()
-    optimizer.zero_grad(set_to_none=True)
-    return Learnt(loss, kl, norm, total)
+
+    loss, norm = math.nan, math.nan
+    for _ in range(recipe.epochs):
+        loss, norm = descend(policy, optimizer, losses(), recipe.max_grad_norm, f"step {step}")
+    return {"kl": kl, "loss": loss, "gradient": norm}
 
 
 def _earned(advantage: float, ratio: Any, recipe: Recipe, beta: float) -> Any:
@@ -294,7 +235,7 @@ def _earned(advantage: float, ratio: Any, recipe: Recipe, beta: float) -> Any:
     import torch
 
     earned = torch.full_like(ratio, advantage)
-    return earned - beta * ratio.flip(0).cumsum(0).flip(0) if recipe.kl.place == "reward" else earned
+    return earned - beta * ratio.flip(0).cumsum(0).flip(0) if recipe.kl_place == "reward" else earned
 
 
 def _loss(new: Any, old: Any, ref: Any, earned: Any, recipe: Recipe, beta: float) -> Any:
@@ -303,7 +244,7 @@ def _loss(new: Any, old: Any, ref: Any, earned: Any, recipe: Recipe, beta: float
 
     ratio = torch.exp(new - old)
     loss = -torch.minimum(ratio * earned, ratio.clamp(1 - recipe.clip, 1 + recipe.clip) * earned)
-    return loss if recipe.kl.place == "reward" else loss + beta * (torch.exp(ref - new) - (ref - new) - 1)
+    return loss if recipe.kl_place == "reward" else loss + beta * (torch.exp(ref - new) - (ref - new) - 1)
 
 
 def make_optimizer(recipe: Recipe, tensors: Sequence[Any]) -> Any:
@@ -325,26 +266,6 @@ def make_optimizer(recipe: Recipe, tensors: Sequence[Any]) -> Any:
     return torch.optim.AdamW(tensors, lr=recipe.lr, weight_decay=0.0)
 
 
-def _end_level(done: Reinforced, rewards: Sequence[float]) -> None:
-    """The end, since nothing is learnt any more; an error where nothing ever was."""
-    if done.flat <= done.steps:
-        done.early = True
-        done.notes.append(
-            f"it ended after step {done.steps + 1}: the last {done.level} steps taught nothing, since the rewards of "
-            "a question's samples were all alike"
-        )
-        return
-    told, known = "could not be worked out for any", [reward for reward in rewards if not math.isnan(reward)]
-    if known:
-        low, high = min(known), max(known)
-        told = f"was {low:.4g} each time" if high - low < _NOTHING else "was that of the other samples each time"
-    raise TrainingError(
-        f"nothing can be learnt: in the last {done.level} steps the reward of all {done.level * len(rewards)} "
-        f"episodes {told}. Take another --metric or --recipe, a base model that can write the form, or warm it up on "
-        "collected rewrites first (--stages collect,warmup,reinforce)"
-    )
-
-
 def _on_dev(episode: Episode, scored: Scored) -> float:
     """What an episode counts; one that failed, never more than the question as it is written."""
     return scored.value if episode.error is None else min(scored.plain, 0.0 * scored.plain)
@@ -355,10 +276,11 @@ def _told(episodes: Sequence[Episode], scored: Sequence[Scored]) -> dict[str, An
     completions = [one for episode in episodes for one in episode.completions]
     return {
         "reward": _mean([one.reward for one in scored]),
+        "plain": _mean([one.plain for one in scored]),
         "failed": sum(one.error is not None for one in episodes),
         "tokens": _mean([float(len(one.tokens)) for one in completions]),
         "ended": _mean([float(one.ended) for one in completions]),
-        "guards": asdict(checked(episodes)),
+        "guards": guards_of(episodes),
     }
 
 

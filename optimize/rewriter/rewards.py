@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from statistics import fmean
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import dspy
 
@@ -17,14 +18,24 @@ from querywright.metrics.tokens import normalize_answer
 from querywright.optimize.dspy_context import asking
 from querywright.optimize.failures import failure_kind
 from querywright.optimize.pool import bounded_map
+from querywright.optimize.rewriter.episodes import Episode
 from querywright.optimize.rewriter.recipes import Recipe
-from querywright.optimize.rewriter.types import Episode, Scored
 from querywright.programs.base import MAX_PASSAGES
 from querywright.programs.plain import PlainRetrieval
 from querywright.programs.rag import RAG
 from querywright.retrieval.replay import searched_by
 
-DEFAULT_METRIC = "ndcg@10"
+
+class Scored(NamedTuple):
+    """An episode's reward, which is learnt from (NaN where it cannot be worked out, and then left out and counted); the
+    measure itself, such as nDCG@10, of the episode and of the question as it was written; and what the reward is made
+    of, by name.
+    """
+
+    reward: float
+    value: float
+    plain: float
+    parts: Mapping[str, float] = MappingProxyType({})
 
 
 class Reward:
@@ -53,7 +64,7 @@ class Reward:
         recipe: Recipe,
         program: RAG,
         *,
-        metric: str = DEFAULT_METRIC,
+        metric: str = "ndcg@10",
         lm: dspy.LM | None = None,
         target: float | None = None,
         threads: int = 4,
@@ -68,14 +79,13 @@ class Reward:
             raise InputError(
                 f"the reward {self.name} reads answers, but there is no reader, or no LM for it; give --reader, --lm"
             )
-        self._measured = metric_named(metric)
         if recipe.length_penalty and target is None:
             raise InputError("a length penalty needs the length aimed at; give target, or length_penalty=0")
-        knobs: dict[str, Any] = {}
-        if MAX_PASSAGES.name in technique.knobs:
-            knobs = {MAX_PASSAGES.name: technique.max_passages}
+        knobs: dict[str, Any] = (
+            {MAX_PASSAGES.name: technique.max_passages} if MAX_PASSAGES.name in technique.knobs else {}
+        )
         self._plain = RAG(PlainRetrieval(technique.retriever, **knobs), program.reader if self.needs_reader else None)
-        self._lm = lm if self.needs_reader else None
+        self._measured, self._lm = metric_named(metric), lm if self.needs_reader else None
         self._recipe, self._target, self._threads = recipe, target, threads
         self._known: dict[str, float] = {}
 
@@ -97,18 +107,15 @@ class Reward:
         new = list({one.id: one for one in questions if one.id not in self._known}.values())
 
         def work(question: Question) -> float:
-            return self._value(question, self._plain(question=question.question, options=list(question.options)))
+            return self.value(question, self._plain(question=question.question, options=list(question.options)))
 
         def on_done(place: int, result: float | Exception) -> None:
-            if isinstance(result, Exception):
-                if failure_kind(result) is None:
-                    raise result
-                result = math.nan
-            self._known[new[place].id] = result
+            if isinstance(result, Exception) and failure_kind(result) is None:
+                raise result
+            self._known[new[place].id] = math.nan if isinstance(result, Exception) else result
 
-        if new:
-            with nullcontext() if self._lm is None else asking(self._lm):
-                bounded_map(work, new, threads=self._threads, on_done=on_done)
+        with nullcontext() if self._lm is None else asking(self._lm):
+            bounded_map(work, new, threads=self._threads, on_done=on_done)
         return [self._known[question.id] for question in questions]
 
     def found(self, questions: Sequence[Question], texts: Sequence[str]) -> list[float]:
@@ -121,10 +128,10 @@ class Reward:
         technique = self._plain.technique
         rankings = searched_by(technique.retriever).search(texts, technique.max_passages)
         predictions = (dspy.Prediction(passages=[hit.passage for hit in hits]) for hits in rankings)
-        return [self._value(*one) for one in zip(questions, predictions, strict=True)]
+        return [self.value(*one) for one in zip(questions, predictions, strict=True)]
 
     def parts(self, question: Question, prediction: Any) -> dict[str, float]:
-        """What the value of a prediction is made of; their sum is the value. NaN where it cannot be worked out."""
+        """What the value of a prediction is made of. NaN where it cannot be worked out."""
         example = question.to_example()
         if self.name == "retrieval":
             return {self.metric: float(self._measured(example, prediction))}
@@ -136,26 +143,22 @@ class Reward:
         hit = _substring_hit([passage.content for passage in prediction.passages], question.answers)
         return parts | ({} if math.isnan(hit) and question.answers else {"hit": hit})
 
+    def value(self, question: Question, prediction: Any) -> float:
+        """The sum of its ``parts``."""
+        return math.fsum(self.parts(question, prediction).values())
+
     def _scored(self, episode: Episode, plain: float) -> Scored:
         if episode.prediction is None:
             return Scored(math.nan, math.nan, plain)
-        parts = self.parts(episode.question, episode.prediction)
-        value, taken = math.fsum(parts.values()), self._taken(episode)
-        gain = value if self.name == "paper" else value - plain
-        return Scored(gain + math.fsum(taken.values()), value, plain, parts | taken)
-
-    def _taken(self, episode: Episode) -> dict[str, float]:
-        """What is taken off, by name; nothing that is 0."""
-        off = {}
+        parts, off = self.parts(episode.question, episode.prediction), {}
         if self._target is not None and episode.completions:
             apart = fmean(abs(len(one.tokens) - self._target) for one in episode.completions)
             off["length"] = -self._recipe.length_penalty * apart
         if episode.read:
             off["unreadable"] = -self._recipe.unreadable * episode.read.count(None) / len(episode.read)
-        return {name: value for name, value in off.items() if value}
-
-    def _value(self, question: Question, prediction: Any) -> float:
-        return math.fsum(self.parts(question, prediction).values())
+        value, off = math.fsum(parts.values()), {name: one for name, one in off.items() if one}
+        gain = value if self.name == "paper" else value - plain
+        return Scored(gain + math.fsum(off.values()), value, plain, parts | off)
 
 
 def _substring_hit(passages: Sequence[str], answers: Sequence[str]) -> float:

@@ -2,38 +2,32 @@
 
 from __future__ import annotations
 
-import hashlib
-import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import dspy
 
-from querywright.data.splits import Splits, asked_of, data_hash
+from querywright.data.splits import Splits, asked_of
 from querywright.data.types import Question
 from querywright.errors import InputError
 from querywright.metrics.dspy_metrics import metric_named, needs
 from querywright.models.embedded import EmbeddedSettings
 from querywright.models.hf import EMBEDDED
-from querywright.models.rewriter_bases import RewriterBase, describe_base
-from querywright.optimize.rewriter.checkpoints import as_plain, plain_json, read_json, write_json
-from querywright.optimize.rewriter.episodes import REWRITER_LIMITS, seed_of
+from querywright.optimize.rewriter.episodes import REWRITER_LIMITS
 from querywright.optimize.rewriter.evidence import check_taught
 from querywright.optimize.rewriter.pairs import Pair
 from querywright.optimize.rewriter.policy import check_dtype, device_of
-from querywright.optimize.rewriter.recipes import OURS, Recipe, check_least
+from querywright.optimize.rewriter.recipes import OURS, Recipe, check_numbers
 from querywright.optimize.rewriter.warmup import LEAST_PAIRS
-from querywright.programs import RAG, TECHNIQUES, make_program, technique_class
+from querywright.programs import RAG, make_program, technique_class
 from querywright.programs.qb_rag import QBRAG
 
 COLLECT, WARMUP, REINFORCE = "collect", "warmup", "reinforce"
 STAGES = (COLLECT, WARMUP, REINFORCE)
-RUN, LOCK = "run.json", "training.lock"
-_COUNTS = ("candidates", "epochs", "warmup_batch", "least_pairs", "look_each", "patience", "threads")
-DEV_PAIRS = 0.1
-"""Share of the questions whose pairs the warm-up is measured by."""
+RUN = "run.json"
+"""The file of a working folder that says what is trained there."""
 
 EVIDENCE: Literal["evidence"] = "evidence"
 Teacher: TypeAlias = dspy.LM | Literal["evidence"]
@@ -66,6 +60,9 @@ class TrainSettings:
         device: Such as ``cpu`` or ``cuda:0``; ``auto`` takes a GPU where there is one.
         dtype: ``auto``, ``float32`` or ``bfloat16``.
         threads: Questions under way at a time.
+
+    Raises:
+        InputError: A number is out of range.
     """
 
     technique: str
@@ -90,11 +87,7 @@ class TrainSettings:
     threads: int = 4
 
     def __post_init__(self) -> None:
-        least = dict.fromkeys(_COUNTS, 1) | {"seed": 0} | ({} if self.rank is None else {"rank": 1})
-        check_least(self, least, " of a training")
-        for name in ("temperature", "warmup_lr"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise InputError(f"{name} of a training must be more than 0, but got {getattr(self, name)}")
+        check_numbers(self, "a training", ("seed",))
 
     @property
     def limits(self) -> EmbeddedSettings | None:
@@ -148,11 +141,8 @@ def check_stages(stages: Sequence[str]) -> tuple[str, ...]:
     Raises:
         InputError: One is unknown or stands twice, or there is none.
     """
-    for one in stages:
-        if one not in STAGES:
-            raise InputError(f"unknown stage {one!r}; the stages are: {', '.join(STAGES)}")
-    if not stages or len(set(stages)) != len(stages):
-        raise InputError(f"--stages takes each stage once, such as {','.join(STAGES)}, but got {','.join(stages)!r}")
+    if not stages or set(stages) - set(STAGES) or len(set(stages)) < len(stages):
+        raise InputError(f"--stages takes each stage once, of {','.join(STAGES)}, but got {','.join(stages)!r}")
     return tuple(one for one in STAGES if one in stages)
 
 
@@ -168,24 +158,14 @@ def check_training(settings: TrainSettings, given: Given) -> None:
     """
     check_stages(settings.stages)
     collects, pairs, splits = COLLECT in settings.stages, given.pairs, given.splits
-    _check_rewrites(settings, by_evidence=collects and given.teacher == EVIDENCE)
-    for name, part in splits._asdict().items():
-        if not part and name != "test":
-            raise InputError(f"there is no {name} question: 1 more is needed; give more questions or other --sizes")
+    _check_technique(settings, by_evidence=collects and given.teacher == EVIDENCE)
+    _check_there(given, "train", "dev")
     check_dtype(settings.dtype)
     device_of(settings.device)
     _check_labels(settings.metric, needs(settings.metric), "dev", splits.dev)
-    if collects and given.teacher is None and given.study is None:
-        raise InputError(
-            f"there is nothing to collect rewrites from for the base {settings.base!r}: give --teacher NAME or "
-            "--from-study FOLDER, or leave the stage collect out (--stages)"
-        )
-    for name in sorted({pair.technique for pair in pairs} - set(TECHNIQUES)):
-        raise InputError(
-            f"there are pairs of {name!r} in --pairs, which is no technique; the techniques are: "
-            f"{', '.join(TECHNIQUES)}"
-        )
-    leaking = len(_leaking(pairs, splits, given.collection))
+    if collects and given.study is None:
+        _check_teacher(settings, given)
+    leaking = _leaking(pairs, splits, given.collection)
     if leaking:
         raise InputError(
             f"{leaking} of the {len(pairs)} pairs of --pairs are of dev or test questions, which must not be learnt "
@@ -213,14 +193,10 @@ def check_collecting(settings: TrainSettings, given: Given) -> None:
     Raises:
         InputError: A value is wrong, or the questions are too few or not labelled.
     """
-    if not given.splits.train:
-        raise InputError("there is no train question: 1 more is needed; give more questions or other --sizes")
-    if given.teacher is None:
-        raise InputError(
-            f"there is nothing to collect rewrites from for the base {settings.base!r}: give --teacher NAME"
-        )
+    _check_there(given, "train")
+    _check_teacher(settings, given)
     if settings.technique != QBRAG.NAME:  # of passages: nothing is rewritten there, or rewarded
-        _check_rewrites(settings, by_evidence=given.teacher == EVIDENCE)
+        _check_technique(settings, by_evidence=given.teacher == EVIDENCE)
         _check_rewarded(settings, "train", given.splits.train, given)
     elif given.teacher != EVIDENCE:
         raise InputError(
@@ -229,7 +205,26 @@ def check_collecting(settings: TrainSettings, given: Given) -> None:
         )
 
 
-def _check_rewrites(settings: TrainSettings, *, by_evidence: bool) -> None:
+def teacher_name(teacher: Teacher | None) -> str | None:
+    """What a teacher is called."""
+    return teacher if teacher is None or isinstance(teacher, str) else teacher.model
+
+
+def _check_there(given: Given, *parts: str) -> None:
+    for name in parts:
+        if not getattr(given.splits, name):
+            raise InputError(f"there is no {name} question: 1 more is needed; give more questions or other --sizes")
+
+
+def _check_teacher(settings: TrainSettings, given: Given) -> None:
+    if given.teacher is None:
+        raise InputError(
+            f"there is nothing to collect rewrites from for the base {settings.base!r}: give --teacher NAME, for a "
+            "training also --from-study FOLDER, or leave the stage collect out (--stages)"
+        )
+
+
+def _check_technique(settings: TrainSettings, *, by_evidence: bool) -> None:
     technique = technique_class(settings.technique)(None, **settings.knobs)
     if not technique.predictors():
         raise InputError(
@@ -269,83 +264,13 @@ def _check_labels(what: str, wanted: Collection[str], part: str, questions: Sequ
             )
 
 
-def _leaking(pairs: Sequence[Pair], splits: Splits, collection: str) -> list[Pair]:
-    """The pairs of dev and test questions: by id within the collection, by text and options also across collections.
+def _leaking(pairs: Sequence[Pair], splits: Splits, collection: str) -> int:
+    """How many pairs are of dev or test questions: by id within the collection, by text and options also across them.
 
     What is asked in train as well is the splits' own affair: it is learnt from whether or not pairs are given.
     """
     held_out = [*splits.dev, *splits.test]
-    ids = {question.id for question in held_out}
-    asked = {asked_of(question) for question in held_out} - {asked_of(question) for question in splits.train}
-
-    def same(pair: Pair) -> bool:
-        return pair.data in ("", collection) and pair.technique != QBRAG.NAME and pair.question in ids
-
-    return [pair for pair in pairs if same(pair) or asked & set(pair.asked.split())]
-
-
-def split_pairs(pairs: Sequence[Pair], seed: int) -> tuple[list[Pair], list[Pair]]:
-    """Pairs to learn from, and pairs to choose the epoch by, of other questions.
-
-    Args:
-        pairs: All of them.
-        seed: Of the choice.
-    """
-    keys = sorted({pair.key for pair in pairs}, key=lambda key: (seed_of(seed, "pairs", key[0]), key))
-    chosen = set(keys[: max(1, round(DEV_PAIRS * len(keys)))] if len(keys) > 1 else ())
-    return [one for one in pairs if one.key not in chosen], [one for one in pairs if one.key in chosen]
-
-
-def claim(folder: Path, settings: TrainSettings, given: Given) -> RewriterBase:
-    """Make the folder this training's own, or see that it is.
-
-    Args:
-        folder: The working folder.
-        settings: How it is trained.
-        given: What with.
-
-    Returns:
-        The base, as a rewriter remembers it.
-
-    Raises:
-        InputError: It belongs to a training that differs, or holds something else; the message names the difference.
-    """
-    base = describe_base(settings.base)
-    facts = asdict(settings) | {
-        "base": base,
-        "device": None,
-        "threads": None,
-        "data": data_facts(given.splits),
-        "collection": given.collection,
-        "fingerprint": given.retriever.fingerprint,
-        "teacher": teacher_name(given.teacher),
-        "study": None if given.study is None else given.study.name,
-        "reader": given.reader,
-        "reader_lm": None if given.reader_lm is None else given.reader_lm.model,
-        "pairs": hashlib.sha256(plain_json(list(given.pairs))).hexdigest(),
-    }
-    old, new = read_json(folder / RUN), as_plain(facts)
-    if old is None:
-        others = [one.name for one in folder.iterdir() if one.name != LOCK]
-        if others:
-            raise InputError(
-                f"{folder.name!r} holds {others[0]!r} and no training; give another working folder (--work)"
-            )
-        write_json(folder / RUN, facts)
-    elif old != new:
-        differ = [name for name in new if old.get(name) != new[name]]
-        raise InputError(
-            f"{folder.name!r} belongs to another training ({', '.join(differ)} differ); give another folder (--work or "
-            "--out), or delete this one"
-        )
-    return base
-
-
-def teacher_name(teacher: Teacher | None) -> str | None:
-    """What a teacher is called."""
-    return teacher if teacher is None or isinstance(teacher, str) else teacher.model
-
-
-def data_facts(splits: Splits) -> dict[str, dict[str, Any]]:
-    """How many questions there are, and their hashes, by part."""
-    return {name: {"n": len(part), "sha256": data_hash(part)} for name, part in splits._asdict().items() if part}
+    ids, asked = {one.id for one in held_out}, {asked_of(one) for one in held_out}
+    asked -= {asked_of(one) for one in splits.train}
+    by_id = [one.data in ("", collection) and one.technique != QBRAG.NAME and one.question in ids for one in pairs]
+    return sum(same or bool(asked & set(one.asked.split())) for one, same in zip(pairs, by_id, strict=True))

@@ -6,43 +6,33 @@ of the working folder, and the warm-up and the reinforcement go on from their la
 
 from __future__ import annotations
 
+import hashlib
+import json
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import dspy
 
+from querywright.data.splits import Splits, data_hash
 from querywright.errors import InputError
 from querywright.files import locked, write_file
 from querywright.models.hf import EMBEDDED, load_base
 from querywright.models.openmp import limit_spinning
-from querywright.models.rewriter_bases import RewriterBase
+from querywright.models.rewriter_bases import RewriterBase, describe_base
 from querywright.models.rewriters import write_rewriter
 from querywright.optimize.comparison import Compared
 from querywright.optimize.evaluate import Evaluation, Progress, evaluate, metrics_by_name
 from querywright.optimize.results import NO_REWRITING, today
+from querywright.optimize.rewriter import evaluation as arms
 from querywright.optimize.rewriter.checkpoints import as_plain, read_json, read_lines, write_json
-from querywright.optimize.rewriter.collect import collect, collect_from_study
-from querywright.optimize.rewriter.episodes import roll_out, run_episodes
-from querywright.optimize.rewriter.evaluation import (
-    AS_IT_COMES,
-    IN_USE,
-    TEACHER,
-    TRAINED,
-    UNTRAINED,
-    WARMED_UP,
-    RewardChecks,
-    checked,
-    compared,
-    evaluation_of,
-    measured_by,
-    standing,
-    warnings,
-)
+from querywright.optimize.rewriter.collect import collect, collect_from_study, study_programs
+from querywright.optimize.rewriter.episodes import roll_out, run_episodes, seed_of
+from querywright.optimize.rewriter.evaluation import METRICS, compared, evaluation_of, guards_of, standing, warnings
 from querywright.optimize.rewriter.pairs import Pair, read_pairs, write_pairs
 from querywright.optimize.rewriter.policy import HFPolicy
 from querywright.optimize.rewriter.reinforce import reinforce
@@ -50,36 +40,28 @@ from querywright.optimize.rewriter.report import rewriter_card, rewriter_html
 from querywright.optimize.rewriter.rewards import Reward
 from querywright.optimize.rewriter.settings import (
     COLLECT,
-    LOCK,
+    EVIDENCE,
     REINFORCE,
+    RUN,
     WARMUP,
     Given,
     TrainSettings,
     check_training,
-    claim,
-    data_facts,
-    split_pairs,
     teacher_name,
 )
-from querywright.optimize.rewriter.study_arms import study_arms
 from querywright.optimize.rewriter.warmup import warm_up
 from querywright.programs import make_program
 
-REPORT, PAIRS = "report.html", "pairs.jsonl"
+REPORT, PAIRS, LOCK = "report.html", "pairs.jsonl", "training.lock"
+DEV_PAIRS = 0.1
+"""Share of the questions whose pairs the warm-up is measured by."""
 TOLD_APART = ("technique", "knobs", "base", "recipe", "metric", "device")
 """Settings that stand by themselves in the card, or are of the machine."""
 
 
-@dataclass(frozen=True, slots=True)
-class Trained:
-    """What a training made.
-
-    Args:
-        folder: The rewriter.
-        card: The content of its ``card.json``.
-        dev: Arms on dev.
-        test: Arms on test; None where there are no test questions.
-        report: The HTML page.
+class Trained(NamedTuple):
+    """What a training made: the folder of the rewriter, the content of its ``card.json``, arms on dev and on test (None
+    where there are no test questions), and the HTML page.
     """
 
     folder: Path
@@ -89,14 +71,7 @@ class Trained:
     report: Path
 
 
-def train(
-    settings: TrainSettings,
-    given: Given,
-    *,
-    out: Path,
-    work: Path,
-    progress: Progress | None = None,
-) -> Trained:
+def train(settings: TrainSettings, given: Given, *, out: Path, work: Path, progress: Progress | None = None) -> Trained:
     """Trains a rewriter.
 
     Args:
@@ -114,15 +89,15 @@ def train(
     """
     check_training(settings, given)
     if given.study is not None and COLLECT in settings.stages:
-        with study_arms(given.study, settings.technique, home=given.home) as arms:
-            arms.met(given.splits.train)
+        with study_programs(given.study, settings.technique, given):  # refused before the base is loaded
+            pass
     limit_spinning()  # torch is loaded before llama.cpp here
     work.mkdir(mode=0o700, parents=True, exist_ok=True)
     busy = InputError(
         f"another process trains in {work.name!r}; wait until it has ended, or give another folder (--work)"
     )
     with locked(work / LOCK, busy):
-        return _Training(settings, given, claim(work, settings, given), out, work, progress).go()
+        return _Training(settings, given, _claimed(work, settings, given), out, work, progress).go()
 
 
 class _Training:
@@ -139,38 +114,46 @@ class _Training:
         self.out, self.work, self.progress = out, work, progress
         self.recipe, self.techniques = settings.recipe, [settings.technique]
         self.parts = {name: part for name, part in (("dev", given.splits.dev), ("test", given.splits.test)) if part}
-        self.finds, self.program = given.program(settings, reads=False), given.program(settings)
-        self.reader_lm = given.reader_lm if settings.recipe.needs_reader else None
-        self.metrics = metrics_by_name(measured_by(settings.metric, given.splits.dev))
+        self.finds = given.program(settings, reads=False)
+        labelled = any(question.evidence for question in given.splits.dev)
+        self.metrics = metrics_by_name(list(dict.fromkeys([settings.metric, *(METRICS if labelled else ())])))
         base = load_base(settings.base, revision=described.digest if described.kind == "hub" else None)
-        self.policy = HFPolicy(
-            base, rank=settings.rank, device=settings.device, dtype=settings.dtype, seed=settings.seed
-        )
+        given_to: dict[str, Any] = {"device": settings.device, "dtype": settings.dtype, "seed": settings.seed}
+        self.policy = HFPolicy(base, rank=settings.rank, **given_to)
         self.reports: dict[str, Any] = {}
         self.arms: dict[str, list[Evaluation]] = {name: [] for name in self.parts}
-        self.checks: dict[str, RewardChecks] = {}
+        self.guards: dict[str, dict[str, float]] = {}
 
     def go(self) -> Trained:
-        settings = self.settings
-        plain = make_program("plain", self.given.retriever, max_passages=self.finds.technique.max_passages)
+        settings, given = self.settings, self.given
+        stages, opened = settings.stages, given.open_lm if settings.base == EMBEDDED else None
+        plain = make_program("plain", given.retriever, max_passages=self.finds.technique.max_passages)
         self._evaluate(NO_REWRITING, dspy.LM("none", cache=False), plain)
-        self._teacher()
-        self._measure(UNTRAINED)
+        # The evidence of a question is known in training alone, so that teacher answers nothing; and the embedded model
+        # as its own teacher is the arm AS_IT_COMES.
+        teacher = None if given.teacher == EVIDENCE or COLLECT not in stages else given.teacher
+        if teacher is not None and (opened is None or teacher.model != opened(EMBEDDED).model):
+            self._evaluate(arms.TEACHER, teacher)
+        self._measure(arms.UNTRAINED)
         pairs = self._collected()
         own = [pair for pair in pairs if pair.technique == settings.technique]
         if not own:  # there is no length to aim at
             self.recipe = replace(self.recipe, length_penalty=0.0)
-        if WARMUP in settings.stages:
+        if WARMUP in stages:
             self.techniques = sorted({*self.techniques, *(pair.technique for pair in pairs)})
             self._done(WARMUP, self._warmed_up(pairs))
-            if REINFORCE in settings.stages:
-                self._measure(WARMED_UP)
-        if REINFORCE in settings.stages:
+            if REINFORCE in stages:
+                self._measure(arms.WARMED_UP)
+        if REINFORCE in stages:
             self._done(REINFORCE, self._reinforced(own))
-        self._measure(TRAINED)
+        self._measure(arms.TRAINED)
         weights = self.work / "weights"
         self.policy.save(weights)
-        self._in_use(weights)
+        if opened is not None:  # the embedded model, as it comes and as trained, in the engine that they run in
+            path = self.work / "in-use" / self.out.name
+            self._write(path, weights, {}, "")
+            self._evaluate(arms.AS_IT_COMES, opened(EMBEDDED))
+            self._evaluate(arms.IN_USE, opened(f"rewriter:{path}"))
         return self._kept(weights)
 
     def _measure(self, arm: str) -> None:
@@ -180,31 +163,15 @@ class _Training:
             episodes = roll_out(self.policy, run, part, self.recipe)
             self.arms[name].append(evaluation_of(arm, episodes, self.metrics))
             if name == "dev":
-                self.checks[arm] = checked(episodes)
+                self.guards[arm] = guards_of(episodes)
             if self.progress is not None:
                 self.progress(f"measuring: {arm}", place, len(self.parts))
 
     def _evaluate(self, arm: str, lm: dspy.LM, program: Any = None) -> None:
         """Answer dev and test with an LM."""
+        given: dict[str, Any] = {"metrics": self.metrics, "threads": self.settings.threads, "progress": self.progress}
         for name, part in self.parts.items():
-            found = evaluate(
-                program or self.finds,
-                part,
-                lm=lm,
-                name=arm,
-                metrics=self.metrics,
-                threads=self.settings.threads,
-                progress=self.progress,
-            )
-            self.arms[name].append(found)
-
-    def _teacher(self) -> None:
-        teacher = self.given.teacher
-        if teacher is None or isinstance(teacher, str) or COLLECT not in self.settings.stages:
-            return  # the evidence of a question is known in training alone, so this teacher answers nothing
-        opened = self.given.open_lm if self.settings.base == EMBEDDED else None
-        if opened is None or teacher.model != opened(EMBEDDED).model:  # else it is the arm AS_IT_COMES
-            self._evaluate(TEACHER, teacher)
+            self.arms[name].append(evaluate(program or self.finds, part, lm=lm, name=arm, **given))
 
     def _done(self, stage: str, report: Mapping[str, Any]) -> None:
         self.reports[stage] = report
@@ -223,11 +190,8 @@ class _Training:
         if given.study is not None:
             told = collect_from_study(settings, given, progress=self.progress)
             found += told.pairs
-            report |= {
-                "arms of the study": told.arms,
-                "not kept there": told.missing,
-                "from the study": len(told.pairs),
-            }
+            counts = {"arms of the study": told.arms, "not kept there": told.missing}
+            report |= {**counts, "from the study": len(told.pairs)}
         if given.teacher is not None:
             now = collect(settings, given, progress=self.progress)
             found += now.pairs
@@ -237,12 +201,10 @@ class _Training:
         return [*given.pairs, *found]
 
     def _warmed_up(self, pairs: Sequence[Pair]) -> dict[str, Any]:
-        learnt, looked_at = split_pairs(pairs, self.settings.seed)
         settings = self.settings
         done = warm_up(
             self.policy,
-            learnt,
-            looked_at,
+            *split_pairs(pairs, settings.seed),
             self.work / WARMUP,
             epochs=settings.epochs,
             batch=settings.warmup_batch,
@@ -257,15 +219,16 @@ class _Training:
     def _reinforced(self, pairs: Sequence[Pair]) -> dict[str, Any]:
         given, settings, recipe = self.given, self.settings, self.recipe
         target: float | None = None
-        shared: dict[str, Any] = {"lm": self.reader_lm, "threads": settings.threads}
         if recipe.length_penalty:
             target = statistics.median(len(self.policy.taught(one.messages, one.text).tokens) for one in pairs)
+        program, lm = given.program(settings), given.reader_lm if recipe.needs_reader else None
+        shared: dict[str, Any] = {"lm": lm, "threads": settings.threads}
         done = reinforce(
             self.policy,
             given.splits.train,
             given.splits.dev,
-            run=partial(run_episodes, self.program, settings=settings.limits, **shared),
-            reward=Reward(recipe, self.program, metric=settings.metric, target=target, **shared),
+            run=partial(run_episodes, program, settings=settings.limits, **shared),
+            reward=Reward(recipe, program, metric=settings.metric, target=target, **shared),
             recipe=recipe,
             folder=self.work / REINFORCE,
             look_each=settings.look_each,
@@ -273,34 +236,21 @@ class _Training:
             progress=self.progress,
             seed=settings.seed,
         )
-        told = asdict(done)
-        return {name: told[name] for name in told if name not in ("beta", "worse", "level", "means")}
-
-    def _in_use(self, weights: Path) -> None:
-        """The embedded model, as it comes and as trained, in the engine that they run in."""
-        if self.given.open_lm is None or self.settings.base != EMBEDDED:
-            return
-        self._evaluate(AS_IT_COMES, self.given.open_lm(EMBEDDED))
-        path = self.work / "in-use" / self.out.name
-        self._write(path, weights, {}, "")
-        self._evaluate(IN_USE, self.given.open_lm(f"rewriter:{path}"))
+        return asdict(done)
 
     def _kept(self, weights: Path) -> Trained:
-        found = {name: compared(arms, self.parts[name]) for name, arms in self.arms.items()}
-        dev, test = found["dev"], found.get("test")
+        found = {name: compared(measured, self.parts[name]) for name, measured in self.arms.items()}
         card, name = self._card(found), self.out.name
         logs = {stage: read_lines(self.work / stage / f"{stage}.jsonl") for stage in (WARMUP, REINFORCE)}
         curve = [{"stage": stage, **line} for stage, lines in logs.items() for line in lines]
-        self._write(self.out, weights, card, rewriter_card(name, card, dev, test), curve)
+        self._write(self.out, weights, card, rewriter_card(name, card, found), curve)
         report = self.work / REPORT
-        dev_questions = self.given.splits.dev
-        page = rewriter_html(name, card, dev, test, dev_questions, warmup=logs[WARMUP], reinforcement=logs[REINFORCE])
-        write_file(report, page)
-        return Trained(self.out, card, dev, test, report)
+        write_file(report, rewriter_html(name, card, found, logs))
+        return Trained(self.out, card, found["dev"], found.get("test"), report)
 
     def _card(self, found: Mapping[str, Compared]) -> dict[str, Any]:
         settings, reports = self.settings, self.reports
-        before, after = self.checks.get(WARMED_UP, self.checks[UNTRAINED]), self.checks[TRAINED]
+        before, after = self.guards.get(arms.WARMED_UP, self.guards[arms.UNTRAINED]), self.guards[arms.TRAINED]
         said = warnings(before, after)
         flat = reports.get(REINFORCE, {}).get("flat")
         if flat:
@@ -309,8 +259,7 @@ class _Training:
             of = settings.technique
             said.append(f"there were no pairs of {of}, so the length penalty had no target and was left out")
         said += [note for report in reports.values() for note in report.get("notes", ())]
-        arm = IN_USE if any(one.name == IN_USE for one in found["dev"].arms) else TRAINED
-        standings = {name: standing(one, settings.metric, arm) for name, one in found.items()}
+        arm = arms.IN_USE if any(one.name == arms.IN_USE for one in found["dev"].arms) else arms.TRAINED
         card: dict[str, Any] = as_plain(
             {
                 "created": today(),
@@ -325,7 +274,7 @@ class _Training:
                 "data": data_facts(self.given.splits),
                 "settings": {k: v for k, v in asdict(settings).items() if k not in TOLD_APART},
                 "stages": reports,
-                "standing": {n: {**asdict(one), "warning": one.warning} for n, one in standings.items()},
+                "standing": {name: standing(one, settings.metric, arm) for name, one in found.items()},
                 "guards": {"before": before, "after": after, "warnings": said},
                 **{name: one.to_json() for name, one in found.items()},
             }
@@ -348,3 +297,42 @@ class _Training:
             curve=curve,
             **({} if limits is None else {"max_chars": limits.max_chars, "max_items": limits.max_items}),
         )
+
+
+def split_pairs(pairs: Sequence[Pair], seed: int) -> tuple[list[Pair], list[Pair]]:
+    """Pairs to learn from, and pairs to choose the epoch by, of other questions; the seed says of which."""
+    keys = sorted({pair.key for pair in pairs}, key=lambda key: (seed_of(seed, "pairs", key[0]), key))
+    chosen = set(keys[: max(1, round(DEV_PAIRS * len(keys)))] if len(keys) > 1 else ())
+    return [one for one in pairs if one.key not in chosen], [one for one in pairs if one.key in chosen]
+
+
+def data_facts(splits: Splits) -> dict[str, dict[str, Any]]:
+    """How many questions there are, and their hashes, by part."""
+    return {name: {"n": len(part), "sha256": data_hash(part)} for name, part in splits._asdict().items() if part}
+
+
+def _claimed(folder: Path, settings: TrainSettings, given: Given) -> RewriterBase:
+    """The base, once it is noted in the folder what is trained there; InputError where that is another training."""
+    base = describe_base(settings.base)
+    facts = asdict(settings) | {
+        "base": base,
+        "device": None,
+        "threads": None,
+        "data": data_facts(given.splits),
+        "collection": given.collection,
+        "fingerprint": given.retriever.fingerprint,
+        "teacher": teacher_name(given.teacher),
+        "study": None if given.study is None else given.study.name,
+        "reader": given.reader,
+        "reader_lm": None if given.reader_lm is None else given.reader_lm.model,
+        "pairs": hashlib.sha256(json.dumps(as_plain(list(given.pairs))).encode()).hexdigest(),
+    }
+    old, new = read_json(folder / RUN), as_plain(facts)
+    differ = [] if old is None else [name for name in new if old.get(name) != new[name]]
+    if differ:
+        raise InputError(
+            f"{folder.name!r} belongs to another training ({', '.join(differ)} differ); give another folder (--work or "
+            "--out), or delete this one"
+        )
+    write_json(folder / RUN, facts)
+    return base

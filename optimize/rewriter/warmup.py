@@ -15,14 +15,13 @@ from typing import Any
 
 from querywright.errors import InputError
 from querywright.optimize.evaluate import Progress
-from querywright.optimize.rewriter.checkpoints import Checkpoints
+from querywright.optimize.rewriter.checkpoints import Stage, descend
 from querywright.optimize.rewriter.pairs import Pair
 from querywright.optimize.rewriter.policy import SMALLER, HFPolicy, TrainingError
-from querywright.optimize.rewriter.types import Completion
 
 LOG = "warmup.jsonl"
 LEAST_PAIRS = 16
-_RISE, _LONGEST_GRADIENT, _KEEP_EACH = 0.03, 1.0, 5
+_RISE, _LONGEST_GRADIENT = 0.03, 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,99 +82,50 @@ def warm_up(
     """
     import torch
 
-    learnt, looked_at = (_fitting(policy, pairs) for pairs in (train, dev))
+    taught = [[policy.taught(pair.messages, pair.text) for pair in pairs] for pairs in (train, dev)]
+    learnt, looked_at = (
+        [one for one in part if policy.refused(one.prompt, len(one.tokens)) is None] for part in taught
+    )
     left_out = len(train) + len(dev) - len(learnt) - len(looked_at)
-    _check_enough(learnt, looked_at, left_out, least)
-    optimizer = torch.optim.AdamW(policy.parameters().values(), lr=lr, weight_decay=0.0)
-    each = math.ceil(len(learnt) / batch)
-    steps = each * epochs
-    files = Checkpoints(folder, LOG)
-    state = files.load(policy, optimizer) or {"step": 0, "losses": []}
-    step, losses = state["step"], list(state["losses"])
-
-    def look() -> None:
-        loss = _dev_loss(policy, looked_at, step)
-        losses.append(loss)
-        if loss == min(losses):
-            files.save_best(policy)
-        files.lines.append({"kind": "dev", "step": step, "epoch": len(losses) - 1, "loss": loss})
-        files.save(policy, optimizer, {"step": step, "losses": losses})
-
-    if not losses:
-        look()
-    while step < steps:
-        epoch, place = divmod(step, each)
-        order = random.Random(f"{seed} {epoch}").sample(learnt, len(learnt))
-        rate = lr * _share(step, steps)
-        step += 1
-        learn = order[place * batch : (place + 1) * batch]
-        files.lines.append({"kind": "step", "step": step, "lr": rate, **_step(policy, optimizer, learn, rate, step)})
-        if step % each == 0:
-            look()
-        elif step % _KEEP_EACH == 0:
-            files.save(policy, optimizer, {"step": step, "losses": losses})
-        if progress is not None:
-            progress("warm-up", step, steps)
-    files.load_best(policy)
-    best = losses.index(min(losses))
-    notes = () if best else ("no epoch was better on dev than the start, so the weights are those of the start",)
-    return WarmupReport(step, len(learnt), left_out, losses[0], tuple(losses[1:]), best, notes)
-
-
-def _fitting(policy: HFPolicy, pairs: Sequence[Pair]) -> list[Completion]:
-    taught = [policy.taught(pair.messages, pair.text) for pair in pairs]
-    return [one for one in taught if policy.fits(one)]
-
-
-def _check_enough(train: Sequence[Completion], dev: Sequence[Completion], left_out: int, enough: int) -> None:
-    for name, pairs, least in (("train", train, enough), ("dev", dev, 1)):
-        if len(pairs) < least:
+    for name, count, needed in (("train", len(learnt), least), ("dev", len(looked_at), 1)):
+        if count < needed:
             gone = f" ({left_out} do not fit the model's context)" if left_out else ""
             raise InputError(
-                f"the warm-up needs {least} {name} pairs or more, but there are {len(pairs)}{gone}: "
-                f"{least - len(pairs)} more needed; collect from more questions, or with more candidates a question"
+                f"the warm-up needs {needed} {name} pairs or more, but there are {count}{gone}: {needed - count} more "
+                "needed; collect from more questions, or with more candidates a question"
             )
+    optimizer = torch.optim.AdamW(policy.parameters().values(), lr=lr, weight_decay=0.0)
+    each = math.ceil(len(learnt) / batch)
+    rising = math.ceil(_RISE * each * epochs)
 
+    def step(number: int) -> dict[str, Any]:
+        epoch, place = divmod(number, each)
+        chosen = random.Random(f"{seed} {epoch}").sample(learnt, len(learnt))[place * batch : (place + 1) * batch]
+        falling = 0.5 * (1 + math.cos(math.pi * (number - rising) / max(1, each * epochs - rising)))
+        rate = lr * ((number + 1) / rising if number < rising else falling)
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        tokens = sum(len(one.tokens) for one in chosen)
+        parts = ([chosen[place] for place in places] for places in policy.parts(chosen))
+        losses = (-torch.cat(policy.log_probs(part)).sum() / tokens for part in parts)
+        loss, norm = descend(policy, optimizer, losses, _LONGEST_GRADIENT, f"step {number + 1} of the warm-up")
+        return {"lr": rate, "loss": loss, "gradient": norm, "tokens": tokens}
 
-def _share(step: int, steps: int) -> float:
-    """Of the highest learning rate, at a step from 0."""
-    rising = math.ceil(_RISE * steps)
-    if step < rising:
-        return (step + 1) / rising
-    return 0.5 * (1 + math.cos(math.pi * (step - rising) / max(1, steps - rising)))
+    def look() -> dict[str, Any]:
+        with torch.no_grad():
+            parts = (policy.log_probs([looked_at[place] for place in places]) for places in policy.parts(looked_at))
+            total = math.fsum(float(one.sum()) for part in parts for one in part)
+        loss = -total / sum(len(one.tokens) for one in looked_at)
+        if not math.isfinite(loss):
+            raise TrainingError(
+                f"the loss on dev is {loss} in the warm-up: the training cannot go on; {SMALLER}. The last checkpoint "
+                "is whole"
+            )
+        return {"loss": loss, "value": -loss}
 
-
-def _step(policy: HFPolicy, optimizer: Any, batch: Sequence[Completion], rate: float, number: int) -> dict[str, float]:
-    """Learn from a batch; what the log says of it."""
-    import torch
-
-    for group in optimizer.param_groups:
-        group["lr"] = rate
-    optimizer.zero_grad(set_to_none=True)
-    total, loss = sum(len(one.tokens) for one in batch), 0.0
-    for places in policy.parts(batch):
-        part = -torch.cat(policy.log_probs([batch[place] for place in places])).sum() / total
-        part.backward()
-        loss += float(part.detach())
-    norm = float(torch.nn.utils.clip_grad_norm_(list(policy.parameters().values()), _LONGEST_GRADIENT))
-    if not (math.isfinite(loss) and math.isfinite(norm)):
-        raise _no_number(f"the loss of step {number} of the warm-up is {loss} (gradient {norm})")
-    optimizer.step()
-    return {"loss": loss, "gradient": norm, "tokens": total}
-
-
-def _dev_loss(policy: HFPolicy, dev: Sequence[Completion], step: int) -> float:
-    import torch
-
-    with torch.no_grad():
-        parts = [policy.log_probs([dev[place] for place in places]) for places in policy.parts(dev)]
-    loss = -math.fsum(float(one.sum()) for part in parts for one in part) / sum(len(one.tokens) for one in dev)
-    if not math.isfinite(loss):
-        raise _no_number(f"the loss on dev is {loss} after step {step} of the warm-up")
-    return loss
-
-
-def _no_number(what: str) -> TrainingError:
-    return TrainingError(
-        f"{what}: the training cannot go on; {SMALLER.format('--warmup-lr')}. The last checkpoint is whole"
-    )
+    stage = Stage(policy, optimizer, folder, LOG)
+    stage.run(step, look, steps=each * epochs, look_each=each, name="warm-up", progress=progress)
+    losses = [float(line["loss"]) for line in stage.looks]
+    best = stage.looks.index(stage.best)
+    notes = () if best else ("no epoch was better on dev than the start, so the weights are those of the start",)
+    return WarmupReport(len(stage.steps), len(learnt), left_out, losses[0], tuple(losses[1:]), best, notes)

@@ -16,81 +16,65 @@ from querywright.optimize.rewriter.pairs import read_pairs
 SIZES = (4, 3, 3)
 
 
+def number_of(question: str) -> int:
+    return int(question.rsplit("number ", 1)[1].split("?")[0])
+
+
 @pytest.fixture
 def vague(write: Callable[..., Path], rows: list[dict[str, Any]]) -> Path:
     """Questions that share no word with their passages; the teacher knows the topic by the question's number."""
-    return write(
-        "vague.jsonl",
-        [
-            {**row, "question": f"Which one is number {place}?", "options": [], "answer": row["answer"]}
-            for place, row in enumerate(rows)
-        ],
-    )
+    asked = [{**row, "question": f"Which one is number {n}?", "options": []} for n, row in enumerate(rows)]
+    return write("vague.jsonl", asked)
 
 
 @pytest.fixture
-def teacher(server: Any, rows: list[dict[str, Any]]) -> list[str]:
-    """Writes the topic of a question with an even number, and of the others what finds nothing."""
+def collect(cli: Any, vague: Path, collection: str, server: Any, rows: list[dict[str, Any]]) -> Callable[..., Any]:
+    """Collects of a teacher that writes the topic of even numbers, and of the others what finds nothing."""
 
     def reply(body: dict[str, Any]) -> str:
-        number = int(body["messages"][-1]["content"].rsplit("number ", 1)[1].split("?")[0])
-        topic = rows[number]["answer"]
-        return json.dumps({"thought": "t", "queries": [topic if number % 2 == 0 else "nobody knows"]})
+        number = number_of(body["messages"][-1]["content"])
+        return json.dumps({"thought": "t", "queries": ["nobody knows" if number % 2 else rows[number]["answer"]]})
 
     server.reply = reply
-    return ["--teacher", "openai/scripted", "--teacher-api-base", server.address, "--teacher-api-key-env",
-            "SCRIPTED_KEY"]  # fmt: skip
 
-
-@pytest.fixture
-def collect(cli: Any, vague: Path, collection: str, teacher: list[str]) -> Callable[..., Any]:
     def call(*more: object, sizes: str = "4,3,3") -> Any:
         return cli(
             "rewriter", "collect", vague, "--collection", collection, "--metric", "recall@1", "--sizes", sizes,
-            "--candidates", "2", "--knob", "max_passages=1", *teacher, *more, width=200,
+            "--candidates", "2", "--knob", "max_passages=1", "--teacher", "openai/scripted", "--teacher-api-base",
+            server.address, "--teacher-api-key-env", "SCRIPTED_KEY", *more, width=200,
         )  # fmt: skip
 
     return call
 
 
 def numbers(server: Any) -> set[int]:
-    return {int(body["messages"][-1]["content"].rsplit("number ", 1)[1].split("?")[0]) for body in server.requests}
+    return {number_of(body["messages"][-1]["content"]) for body in server.requests}
 
 
 def test_only_train_questions_are_asked_and_the_best_kept(collect: Any, vague: Path, server: Any, home: Path) -> None:
     done = collect("--out", "a.jsonl")
     assert done.status == 0, done.err
-    train = split_questions(read_questions(vague), sizes=SIZES).train
-    assert numbers(server) == {int(one.question.split()[-1].rstrip("?")) for one in train}
-    pairs = read_pairs(Path("a.jsonl"))
-    learnt = {one.id for one in train if int(one.question.split()[-1].rstrip("?")) % 2 == 0}
-    assert {pair.question for pair in pairs} == learnt
-    assert {(pair.technique, pair.data, pair.source) for pair in pairs} == {("rrr", "tiny", "openai/scripted")}
-    assert {pair.asked for pair in pairs} == {asked_of(one) for one in train if one.id in learnt}
     told = " ".join(done.out.split())
     assert "technique: rrr collection: tiny" in told
     assert "measure: recall@1" in told
-
-
-def test_as_json_and_again_without_asking(collect: Any, server: Any) -> None:
-    first = collect("--out", "a.jsonl", "--json")
-    assert first.status == 0, first.err
-    data = first.data
-    assert (data["questions"], data["answered"], data["measure"]) == (4, 4, "recall@1")
-    assert data["pairs"] == data["questions_kept"] == len(read_pairs(Path("a.jsonl")))
-    assert data["best"] > data["plain"]
-    asked, before = len(server.requests), Path("a.jsonl").read_bytes()
-    again = collect("--out", "a.jsonl", "--json")
-    assert again.data == data
+    train = split_questions(read_questions(vague), sizes=SIZES).train
+    assert numbers(server) == {number_of(one.question) for one in train}
+    learnt = {one.id: asked_of(one) for one in train if number_of(one.question) % 2 == 0}
+    pairs, before = read_pairs(Path("a.jsonl")), Path("a.jsonl").read_bytes()
+    assert {pair.question: pair.asked for pair in pairs} == learnt
+    assert {(pair.technique, pair.data, pair.source) for pair in pairs} == {("rrr", "tiny", "openai/scripted")}
+    asked, again = len(server.requests), collect("--out", "a.jsonl", "--json")
+    assert (again.data["questions"], again.data["answered"], again.data["measure"]) == (4, 4, "recall@1")
+    assert again.data["pairs"] == again.data["questions_kept"] == len(pairs)
+    assert again.data["best"] > again.data["plain"]
     assert len(server.requests) == asked
     assert Path("a.jsonl").read_bytes() == before
 
 
 def test_a_collection_that_was_stopped_asks_nothing_twice(collect: Any, server: Any) -> None:
     stopped = collect("--out", "a.jsonl", "--max-calls", "3")
-    assert stopped.status == 3
+    assert (stopped.status, len(server.requests)) == (3, 3)
     assert not Path("a.jsonl").exists()
-    assert len(server.requests) == 3
     assert collect("--out", "a.jsonl", "--json").data["answered"] == 4
     assert len(server.requests) == 4 * 2
     known, before = numbers(server), read_pairs(Path("a.jsonl"))
@@ -111,17 +95,14 @@ def test_a_collection_that_was_stopped_asks_nothing_twice(collect: Any, server: 
 )
 def test_what_cannot_be_collected_is_said_at_once(collect: Any, server: Any, options: list[str], said: str) -> None:
     Path("mine.txt").write_text("mine\n")
-    out = () if "--out" in options else ("--out", "a.jsonl")
-    refused = collect(*out, *options)
+    refused = collect(*(() if "--out" in options else ("--out", "a.jsonl")), *options)
     assert refused.status == 2
     assert said in " ".join(refused.err.split())
     assert server.requests == []
     assert Path("mine.txt").read_text() == "mine\n"
 
 
-def test_the_evidence_teaches_names_and_options_without_an_lm(
-    cli: Any, write: Callable[..., Path], server: Any
-) -> None:
+def test_the_evidence_teaches_names_and_options_without_an_lm(cli: Any, write: Any, server: Any) -> None:
     """The titles of passages stand in every question; options tell what the question itself does not."""
     passages = [{"id": f"p{n}", "title": f"Thing{n} (x)", "text": f"word{n} what is it"} for n in range(20)]
     asked = [
@@ -136,53 +117,39 @@ def test_the_evidence_teaches_names_and_options_without_an_lm(
         "--out", "a.jsonl", "--json",
     )  # fmt: skip
     assert done.status == 0, done.err
-    assert done.data["answered"] == 4
-    assert server.requests == []
     pairs = read_pairs(Path("a.jsonl"))
+    assert (done.data["answered"], len(pairs), server.requests) == (4, 4, [])
     assert {pair.source for pair in pairs} == {"evidence"}
-    assert len(pairs) == 4
     for pair in pairs:
-        queries = json.loads(pair.text)["queries"]
-        assert queries[0].removesuffix(f" word{pair.question[1:]} none") == f"what is it of Thing{pair.question[1:]}?"
+        queries, number = json.loads(pair.text)["queries"], pair.question[1:]
+        assert queries[0].removesuffix(f" word{number} none") == f"what is it of Thing{number}?"
 
 
 def test_what_was_asked_of_passages_is_for_the_writer_of_questions(
-    cli: Any, write: Callable[..., Path], rows: list[dict[str, Any]], collection: str, server: Any
+    cli: Any, write: Any, rows: list[dict[str, Any]], collection: str, server: Any
 ) -> None:
     asked = write("asked.jsonl", rows)
     call = ("rewriter", "collect", asked, "--collection", collection, "--technique", "qb_rag", "--sizes", "4,3,3")
     done = cli(*call, "--teacher", "evidence", "--out", "a.jsonl", width=200)
     assert done.status == 0, done.err
     assert "nothing is searched or scored" in done.err
-    train = {one.id: one for one in split_questions(read_questions(asked), sizes=SIZES).train}
-    pairs = read_pairs(Path("a.jsonl"))
+    split, pairs = split_questions(read_questions(asked), sizes=SIZES), read_pairs(Path("a.jsonl"))
     assert {(pair.technique, pair.data, pair.source) for pair in pairs} == {("qb_rag", "tiny", "evidence")}
     learnt = {text for pair in pairs for text in json.loads(pair.text)["questions"]}
     assert learnt
-    assert learnt <= {one.question for one in train.values()}
+    assert learnt <= {one.question for one in split.train}
     again = cli(*call, "--teacher", "evidence", "--out", "a.jsonl", "--json")
-    assert again.data["pairs"] == len(pairs)
-    assert again.data["plain"] is None
+    assert (again.data["pairs"], again.data["plain"]) == (len(pairs), None)
     refused = cli(*call, "--out", "b.jsonl")
     assert refused.status == 2
     assert "so give --teacher evidence" in refused.err
     assert server.requests == []
-    assert not Path("b.jsonl").exists()
-
-
-def test_questions_of_passages_that_are_held_out_are_refused(
-    cli: Any, write: Callable[..., Path], rows: list[dict[str, Any]], collection: str
-) -> None:
-    asked = write("asked.jsonl", rows)
-    call = ("rewriter", "collect", asked, "--collection", collection, "--technique", "qb_rag", "--teacher", "evidence")
-    train = ("rewriter", "train", asked, "--collection", collection, "--out", "r", "--sizes", "4,3,3", "--stages",
-        "warmup", "--base", "some/model", "--pairs")  # fmt: skip
-    split = split_questions(read_questions(asked), sizes=SIZES)
-    held = {asked_of(one) for one in (*split.dev, *split.test)}
-    assert cli(*call, "--out", "a.jsonl", "--seed", "4").status == 0
-    pairs = read_pairs(Path("a.jsonl"))
+    # questions that are held out are refused
+    assert cli(*call[:-2], "--teacher", "evidence", "--out", "c.jsonl", "--seed", "4").status == 0
+    held, pairs = {asked_of(one) for one in (*split.dev, *split.test)}, read_pairs(Path("c.jsonl"))
     leaking = [pair for pair in pairs if held & set(pair.asked.split())]
     assert leaking
-    refused = cli(*train, "a.jsonl")
+    refused = cli("rewriter", "train", asked, "--collection", collection, "--out", "r", "--sizes", "4,3,3",
+        "--stages", "warmup", "--base", "some/model", "--pairs", "c.jsonl")  # fmt: skip
     assert refused.status == 2
     assert f"{len(leaking)} of the {len(pairs)} pairs of --pairs are of dev or test questions" in refused.err

@@ -14,10 +14,10 @@ from querywright.data import read_questions, split_questions
 from querywright.data.splits import Splits
 from querywright.errors import InputError
 from querywright.models.embedder import resolve_embedder
-from querywright.optimize.rewriter.collect import Collected, collect_from_study
+from querywright.optimize.rewriter.collect import Collected, collect_from_study, splits_after
 from querywright.optimize.rewriter.pairs import read_pairs
-from querywright.optimize.rewriter.settings import Given, TrainSettings, data_facts
-from querywright.optimize.rewriter.study_arms import splits_after
+from querywright.optimize.rewriter.settings import Given, TrainSettings
+from querywright.optimize.rewriter.train import data_facts
 from querywright.retrieval.engines import open_retriever
 
 TOLD = "Write what to look up, in the words of a handbook."

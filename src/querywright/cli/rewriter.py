@@ -223,8 +223,8 @@ def train_command(
     """
     from querywright.data import split_questions
     from querywright.models.rewriters import check_target
+    from querywright.optimize.rewriter.collect import splits_after
     from querywright.optimize.rewriter.pairs import read_pairs
-    from querywright.optimize.rewriter.study_arms import splits_after
     from querywright.optimize.rewriter.train import train
 
     settings = training.settings(rewrites, search, run.threads)
@@ -475,6 +475,6 @@ def _show_trained(trained: Trained) -> None:
             breaks=("LM calls / question",),
         )
         if standing["warning"]:
-            say(f"{name}: {standing['warning']}", style="bold red" if standing["verdict"] == "worse" else "bold")
+            say(f"{name}: {standing['warning']}", style="bold red" if standing["verdict"] == "loss" else "bold")
     for one in card["guards"]["warnings"]:
         say(f"guard: {one}", style="bold")

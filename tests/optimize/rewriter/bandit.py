@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from querywright.errors import InputError
-from querywright.optimize.rewriter.types import Completion, Episode, Messages, Scored, Turn
+from querywright.optimize.rewriter.episodes import Episode, Turn
+from querywright.optimize.rewriter.policy import Completion, Messages
+from querywright.optimize.rewriter.rewards import Scored
 
 WORDS = ("end", "good", "bad", "plain", "other")
 
@@ -16,11 +18,10 @@ class Bandit:
 
     size = 8
 
-    def __init__(self, start: float = 0.0) -> None:
+    def __init__(self, start: float = 0.0, words: int = len(WORDS)) -> None:
         import torch
 
-        self.logits = torch.nn.Parameter(torch.full((len(WORDS),), start))
-        self._reference: Any = None
+        self.logits = torch.nn.Parameter(torch.full((words,), start))
         self.set_reference()
 
     def write(
@@ -41,12 +42,13 @@ class Bandit:
         return made
 
     def parts(self, completions: Sequence[Completion]) -> list[list[int]]:
-        return [
-            list(range(start, min(start + self.size, len(completions))))
-            for start in range(0, len(completions), self.size)
-        ]
+        places = list(range(len(completions)))
+        return [places[start : start + self.size] for start in range(0, len(places), self.size)]
 
-    def refused(self, messages: Messages, room: int) -> Exception | None:
+    def prompt(self, messages: Messages) -> Any:
+        return messages
+
+    def refused(self, prompt: Any, room: int) -> Exception | None:
         return None
 
     def log_probs(self, completions: Sequence[Completion], *, reference: bool = False) -> list[Any]:
@@ -59,12 +61,9 @@ class Bandit:
         return {"logits": self.logits}
 
     def set_parameters(self, tensors: Mapping[str, Any]) -> None:
-        import torch
-
         if tensors["logits"].shape != self.logits.shape:
             raise InputError("the tensors are of another base model")
-        with torch.no_grad():
-            self.logits.copy_(tensors["logits"])
+        self.logits.data.copy_(tensors["logits"])
 
     def set_reference(self) -> None:
         self._reference = self.logits.detach().clone()
@@ -73,15 +72,16 @@ class Bandit:
 def one_turn(questions: Sequence[Any], answer: Any) -> list[Episode]:
     """Each question is one turn, whose text is all that comes of it."""
     turns = [Turn(place, 0, (("user", one.question),)) for place, one in enumerate(questions)]
-    texts = answer(turns)
-    return [
-        Episode(question, (turn,), (text,), None) for question, turn, text in zip(questions, turns, texts, strict=True)
-    ]
+    each = zip(questions, turns, answer(turns), strict=True)
+    return [Episode(question, (turn,), (text,), None) for question, turn, text in each]
 
 
 class Words:
-    """Half a point for each good word, off for each bad one."""
+    """Half a point for each good word, off for each bad one; changed by a function of the score and its episode."""
+
+    def __init__(self, change: Any = lambda scored, episode: scored) -> None:
+        self.change = change
 
     def score(self, episodes: Sequence[Episode]) -> list[Scored]:
         values = [0.5 * (one.texts[0].count("good") - one.texts[0].count("bad")) for one in episodes]
-        return [Scored(value, value, 0.0) for value in values]
+        return [self.change(Scored(value, value, 0.0), one) for value, one in zip(values, episodes, strict=True)]

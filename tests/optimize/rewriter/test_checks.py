@@ -18,18 +18,13 @@ from querywright.data.types import Label, Question
 from querywright.errors import InputError
 from querywright.optimize.evaluate import Evaluation, Row
 from querywright.optimize.results import NO_REWRITING
-from querywright.optimize.rewriter.evaluation import TRAINED, UNTRAINED, checked, compared, standing, warnings
+from querywright.optimize.rewriter.episodes import Episode
+from querywright.optimize.rewriter.evaluation import TRAINED, compared, guards_of, standing, warnings
 from querywright.optimize.rewriter.pairs import Pair, check_pairs_file, read_pairs, write_pairs
+from querywright.optimize.rewriter.policy import Completion
 from querywright.optimize.rewriter.recipes import SEED
-from querywright.optimize.rewriter.report import rewriter_card, rewriter_html
-from querywright.optimize.rewriter.settings import (
-    STAGES,
-    Given,
-    TrainSettings,
-    check_training,
-    split_pairs,
-)
-from querywright.optimize.rewriter.types import Completion, Episode
+from querywright.optimize.rewriter.settings import STAGES, Given, TrainSettings, check_training
+from querywright.optimize.rewriter.train import split_pairs
 from querywright.retrieval.types import Query
 
 QUESTIONS = [
@@ -56,11 +51,9 @@ def check(settings: TrainSettings, **given: Any) -> None:
     ("data", "id", "text", "leaks"),
     [
         ("small", "q0", "What of number 0?", False),
-        ("small", "q17", "What of number 17?", True),
         ("small", "q17", "What else?", True),
         ("", "q17", "", True),
         ("others", "q17", "What else?", False),
-        ("others", "q17", "", False),
         ("others", "o1", "What of  NUMBER 21?", True),
         ("", "o1", "What of number 21?", True),
         ("others", "q17", "What of number 0?", False),
@@ -90,18 +83,15 @@ ASKED: dict[str, Any] = {"teacher": READER, "reader": "short_answer", "reader_lm
     ("changes", "given", "said"),
     [
         ({}, {"pairs": LEARNT[:4]}, "needs 17 pairs or more, but --pairs has 4: 13 more needed"),
-        ({}, {"pairs": [*LEARNT, pair("q0", "mine")]}, "pairs of 'mine' in --pairs, which is no technique"),
         ({}, {"splits": SPLITS._replace(dev=[])}, "there is no dev question: 1 more is needed"),
         ({"stages": ("collect",)}, {}, "nothing to collect rewrites from for the base 'embedded'"),
         ({"stages": ("warmup", "warmup")}, {}, "each stage once"),
-        ({"stages": ("sleep",)}, {}, "unknown stage 'sleep'"),
         ({"dtype": "bf16"}, {}, "no dtype 'bf16'"),
         ({"technique": "plain"}, {}, "plain writes nothing with an LM"),
         ({"metric": "accuracy"}, {}, "accuracy needs a reader"),
         ({"technique": "step_back", "stages": STAGES}, {"teacher": "evidence"}, "but not step_back"),
         ({"stages": STAGES, "recipe": SEED}, {"teacher": READER}, "seed rewards answers and needs a reader"),
         ({"stages": STAGES}, ASKED | {"splits": without("evidence", "train")}, "none of the 16 train questions"),
-        ({"stages": STAGES, "recipe": SEED}, ASKED | {"splits": without("answer", "train")}, "none of the 16 train"),
         ({"stages": STAGES, "recipe": SEED}, ASKED | {"splits": without("answer", "dev")}, "none of the 4 dev"),
         ({"stages": STAGES, "metric": "hit"}, ASKED | {"splits": without("answer", "train")}, "hit needs right answ"),
     ],
@@ -118,17 +108,13 @@ def test_what_can_be_trained_is_not_refused() -> None:
     check(replace(SETTINGS, recipe=SEED), pairs=LEARNT, splits=without("answer", "train", "dev", "test"))
     check(replace(SETTINGS, stages=("collect", "warmup"), recipe=SEED), **ASKED | {"splits": without("answer", "dev")})
     for name in ("candidates", "epochs", "look_each", "patience", "rank", "temperature", "warmup_lr"):
-        with pytest.raises(InputError, match=f"{name} of a training must be (1 or more|more than 0), but got 0"):
+        with pytest.raises(InputError, match=f"{name} of a training must be more than 0, but got 0"):
             replace(SETTINGS, **{name: 0})
 
 
 def test_pairs_to_choose_by_are_of_other_questions_in_any_data() -> None:
-    pairs = [
-        pair(f"q{n % 10}", technique, data=data)
-        for n in range(20)
-        for technique in ("rrr", "hcqr")
-        for data in ("small", "others")
-    ]
+    both = [(technique, data) for technique in ("rrr", "hcqr") for data in ("small", "others")]
+    pairs = [pair(f"q{n % 10}", technique, data=data) for n in range(20) for technique, data in both]
     learnt, chosen = split_pairs(pairs, 0)
     assert len(learnt) + len(chosen) == len(pairs)
     assert len({one.key for one in chosen}) == 2  # a tenth of 20 questions
@@ -138,19 +124,16 @@ def test_pairs_to_choose_by_are_of_other_questions_in_any_data() -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda data: data.pop("text"), "text: Field required"),
-        (lambda data: data.update(text=" "), "an empty text"),
-        (lambda data: data.update(messages=[]), "messages"),
-        (lambda data: data.update(messages=[["tool", "x"]]), "the role 'tool'"),
-        (lambda data: data.update(messages=[["user"]]), "messages"),
-        (lambda data: data.update(number=-1), "number"),
-        (lambda data: data.update(question=3), "question"),
-        (lambda data: data.update(data=None), "data"),
+        (lambda data: data.pop("text"), "field text: Field required"),
+        (lambda data: data.update(text=" "), "field text"),
+        (lambda data: data.update(messages=[]), "field messages"),
+        (lambda data: data.update(messages=[["tool", "x"]]), "field messages.0.0"),
+        (lambda data: data.update(number=-1), "field number"),
+        (lambda data: data.update(data=None), "field data"),
     ],
 )
 def test_a_line_that_is_no_pair_is_named(tmp_path: Path, change: Callable[[Any], Any], said: str) -> None:
-    file = tmp_path / "p.jsonl"
-    whole = pair("q", data="mine", asked="0123")
+    file, whole = tmp_path / "p.jsonl", pair("q", data="mine", asked="0123")
     write_pairs(file, [pair("q"), whole])
     assert read_pairs(file) == [pair("q"), whole]
     check_pairs_file(file)
@@ -158,18 +141,13 @@ def test_a_line_that_is_no_pair_is_named(tmp_path: Path, change: Callable[[Any],
     assert set(second) - set(first) == {"data", "asked"}  # what is not known of a pair is not written
     change(second)
     file.write_text(json.dumps(first) + "\n" + json.dumps(second) + "\n")
-    with pytest.raises(InputError, match=rf"p.jsonl, line 2: no pair \(.*{said}"):
+    with pytest.raises(InputError, match=rf"p.jsonl, line 2: no pair \({said}"):
         read_pairs(file)
     with pytest.raises(InputError, match=r"'p.jsonl' exists and is no file of pairs"):
         check_pairs_file(file)
-
-
-def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"'p.jsonl' cannot be read"):
-        read_pairs(tmp_path / "p.jsonl")
-    (tmp_path / "p.jsonl").write_bytes(b"\xff\n")
+    file.write_bytes(b"\xff\n")
     with pytest.raises(InputError, match="not UTF-8"):
-        read_pairs(tmp_path / "p.jsonl")
+        read_pairs(file)
 
 
 def episode(id: str, *queries: str, read: Sequence[str | None] = ("{}",), **question: Any) -> Episode:
@@ -181,7 +159,7 @@ def episode(id: str, *queries: str, read: Sequence[str | None] = ("{}",), **ques
 def test_each_way_to_cheat_is_counted() -> None:
     failed = Episode(Question("i", "?"), (), ("x",), None, "bug", (None,))
     ended = tuple(Completion("", (), (1,), one) for one in (True, True, False))
-    found = checked(
+    found = guards_of(
         [
             episode("a", "discovery of radium"),
             episode("b"),
@@ -194,96 +172,46 @@ def test_each_way_to_cheat_is_counted() -> None:
             failed,
         ]
     )
-    assert found.episodes == 8
-    assert (found.empty, found.copied, found.over_long, found.leaking) == (1 / 8,) * 4
-    assert (found.equal, found.unreadable, found.cut) == (2 / 8, 2 / 10, pytest.approx(1 / 3))
-    assert checked([episode("a", "radium"), episode("a", "radium")]).equal == 0  # samples of one question may be equal
-    assert checked([episode("a", "red fox runs", "red fox sleeps", "one")]).distinct_2 == 3 / 4
-    assert checked([]).words == 0
-
-
-@pytest.mark.parametrize(
-    ("question", "leaks"),
-    [
+    assert (found["episodes"], found["equal"], found["unreadable"], found["cut"]) == (8, 2 / 8, 2 / 10, 1 / 3)
+    assert [found[name] for name in ("empty", "copied", "over_long", "leaking")] == [1 / 8] * 4
+    samples = guards_of([episode("a", "red fox runs", "red fox sleeps", "one")] * 2)
+    assert (samples["equal"], samples["distinct_2"]) == (0, 3 / 8)  # samples of one question may be equal
+    assert guards_of([])["words"] == 0
+    for question, leaks in (
         ({}, 1),
         ({"options": ("Marie Curie", "Bohr")}, 0),
         ({"answer": "radium"}, 0),
         ({"answer": "curi"}, 0),  # whole words
         ({"answer": "A"}, 0),
-    ],
-)
-def test_an_answer_that_the_question_or_an_option_names_is_no_leak(question: dict[str, Any], leaks: int) -> None:
-    assert checked([episode("a", "curie born Marie Curie a", **question)]).leaking == leaks
+    ):
+        assert guards_of([episode("a", "curie born Marie Curie a", **question)])["leaking"] == leaks  # type: ignore[arg-type]
 
 
 def test_what_got_worse_is_said_and_nothing_else() -> None:
-    before = checked([episode("a", "radium chemist prize"), episode("b", "uranium ore mine")])
+    before = guards_of([episode("a", "radium chemist prize"), episode("b", "uranium ore mine")])
     assert warnings(before, before) == []
-    said = warnings(before, checked([episode(id, "radium radium radium radium") for id in "ab"]))
+    said = warnings(before, guards_of([episode(id, "radium radium radium radium") for id in "ab"]))
     assert said[0] == "100% of the rewrites were the same as for another question (0% before)"
     assert [one.partition(" fell")[0] for one in said[1:]] == ["diversity"]
     long = [episode("a", "radium one two three four five six"), episode("b", "ore and nine more words are here")]
-    assert warnings(before, checked(long)) == ["queries grew to 7 words a question (3 before)"]
-
-
-def arm(name: str, values: Sequence[float], query: str = "a query") -> Evaluation:
-    rows = [Row(f"q{n}", {"ndcg@10": value}, queries=(("rewrite", f"{query} {n}"),)) for n, value in enumerate(values)]
-    return Evaluation(name, tuple(rows), 0.0)
+    assert warnings(before, guards_of(long)) == ["queries grew to 7 words a question (3 before)"]
 
 
 @pytest.mark.parametrize(
     ("values", "verdict", "warning"),
     [
-        ([1.0] * 8 + [0.0] * 2, "better", None),
-        ([0.0] * 10, "no difference shown", "no gain"),
-        ([-1.0] * 2 + [0.0] * 8, "no difference shown", "its mean is below"),
-        ([-1.0] * 8 + [0.0] * 2, "worse", "WORSE than the question as it is written"),
+        ([1.0] * 8 + [0.0] * 2, "gain", None),
+        ([-1.0] * 2 + [0.0] * 8, "no gain shown", "no gain"),
+        ([-1.0] * 8 + [0.0] * 2, "loss", "WORSE than the question as it is written"),
         ([math.nan] * 10, "not measured", "no gain"),
     ],
 )
 def test_how_a_rewriter_stands(values: list[float], verdict: str, warning: str | None) -> None:
-    made = standing(compared([arm(NO_REWRITING, [0.0] * 10), arm(TRAINED, values)], QUESTIONS[:10]), "ndcg@10")
-    assert made.verdict == verdict
-    assert (made.warning or "").startswith(warning or "")
-    assert (made.warning is None) == (warning is None)
-
-
-def card(found: Any) -> dict[str, Any]:
-    made = standing(found, "ndcg@10")
-    return {
-        "technique": "rrr", "techniques": ["rrr"], "base": "tiny", "created": "2026-01-02",
-        "stages": {"warmup": {"steps": 2}},
-        "recipe": {"name": "ours", "lr": 0.1}, "metric": "ndcg@10", "collection": "<b>mine</b>",
-        "settings": {"seed": 3}, "data": {"dev": {"n": 10, "sha256": "x"}},
-        "standing": {"dev": {"verdict": made.verdict, "sentence": made.sentence, "warning": made.warning}},
-        "guards": {"before": {"copied": 0.0}, "after": {"copied": 0.5}, "warnings": ["50% only copied <i>"]},
-    }  # fmt: skip
-
-
-def test_the_page_and_the_card_say_what_was_found() -> None:
     arms = [
-        arm(NO_REWRITING, [0.5] * 10), arm(UNTRAINED, [0.5] * 10, "before"),
-        arm(TRAINED, [-1.0] * 8 + [0.5] * 2, "<script>after"),
-    ]  # fmt: skip
-    questions = [Question(f"q{n}", f"What is {n}?") for n in range(10)]
-    found = compared(arms, questions)
-    log = [
-        {"kind": "dev", "step": 0, "value": 0.5, "plain": 0.4, "guards": {"copied": 0.1}},
-        {"kind": "step", "step": 1, "reward": 0.1, "kl": 0.0, "tokens": 9.0, "guards": {"copied": 0.1}},
-        {"kind": "step", "step": 2, "reward": None, "kl": 0.2, "tokens": 8.0, "guards": {"copied": 0.2}},
+        Evaluation(name, tuple(Row(f"q{n}", {"ndcg@10": value}) for n, value in enumerate(of)), 0.0)
+        for name, of in ((NO_REWRITING, [0.0] * 10), (TRAINED, values))
     ]
-    html = rewriter_html("mine", card(found), found, None, questions, reinforcement=log)
-    assert "WORSE than the question as it is written" in html
-    assert "<script>after" not in html
-    assert "<b>mine</b>" not in html
-    assert "&lt;script&gt;after 0" in html
-    assert "before 0" in html
-    figures = json.loads(html.split('id="report-figures">')[1].split("</script>")[0])
-    assert figures["figure-dev"]["data"][0]["x"] == [0.0]
-    assert figures["figure-reward"]["data"][0]["y"] == [0.1]
-    assert [one["name"] for one in figures["figure-guards"]["data"]] == ["copied"]
-    readme = rewriter_card("mine", card(found), found, None)
-    assert "**WORSE than the question as it is written: do not use this rewriter** (dev)." in readme
-    assert "| trained | 10 | -70.0" in readme
-    assert "- 50% only copied <i>" in readme
-    assert "--rewriter path/to/mine" in readme
+    made = standing(compared(arms, QUESTIONS[:10]), "ndcg@10")
+    assert made["verdict"] == verdict
+    assert (made["warning"] or "").startswith(warning or "")
+    assert (made["warning"] is None) == (warning is None)

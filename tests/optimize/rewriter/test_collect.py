@@ -9,13 +9,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from dspy import lm15
 
 from querywright.data.splits import Splits
 from querywright.errors import BudgetError
 from querywright.models.engine_errors import LMBudgetError
-from querywright.optimize.rewriter import collect as collecting
-from querywright.optimize.rewriter.canonical import as_written, json_text
 from querywright.optimize.rewriter.collect import Collected, collect
 from querywright.optimize.rewriter.recipes import PAPER
 from querywright.optimize.rewriter.settings import Given, TrainSettings
@@ -34,60 +31,54 @@ def go(world: Any, lm: Any, size: int = 4, settings: TrainSettings = SETTINGS, *
     return collect(settings, Given(**made), progress=progress)
 
 
+def queries(found: Collected) -> list[tuple[str, list[str]]]:
+    return [(pair.question, json.loads(pair.text)["queries"]) for pair in found.pairs]
+
+
 @pytest.fixture
 def teacher(make_engine: Any, make_lm: Any) -> Callable[..., Any]:
     """Makes an LM that writes by a function of the question's number and of the seed, None for the greedy one."""
 
     def make(write: Callable[[int, int | None], str], before: Callable[[int], None] = lambda n: None) -> Any:
         engine = make_engine()
-        lock = threading.Lock()
-        seen: list[tuple[int, float, int | None]] = []
-        scripted = type(engine).complete
+        lock, scripted, engine.seen = threading.Lock(), type(engine).complete, []
 
-        def complete(request: lm15.Request) -> lm15.Response:
+        def complete(request: Any) -> Any:
             config = request.config
-            text: str = request.messages[-1].text or ""
-            if "thought" in json.dumps(config.response_format, default=str):
-                number = int(text.rsplit("number ", 1)[1].split("?")[0])
-                with lock:
-                    seen.append((number, config.temperature or 0.0, config.seed))
-                    before(len(seen))
-                    engine.write = lambda asked: write(asked.number, config.seed)
-                    return scripted(engine, request)
             with lock:
                 engine.write = None
+                if "thought" in json.dumps(config.response_format, default=str):
+                    number = int(request.messages[-1].text.rsplit("number ", 1)[1].split("?")[0])
+                    engine.seen.append((number, config.temperature or 0.0, config.seed))
+                    before(len(engine.seen))
+                    engine.write = lambda asked: write(asked.number, config.seed)
                 return scripted(engine, request)
 
         engine.complete = complete
-        engine.seen = seen
         return make_lm(engine)
 
     return make
 
 
-def seen_by(lm: Any) -> list[tuple[int, float, int | None]]:
-    return sorted(lm.engine.inner.seen, key=str)
-
-
-def test_the_best_rewrite_that_beats_the_question_is_kept(world: Any, teacher: Any) -> None:
+def test_the_best_rewrite_that_beats_the_question_is_kept(world: Any, make_world: Any, teacher: Any) -> None:
     def write(n: int, seed: int | None) -> str:
         found = {0: seed is None, 1: seed == 1}.get(n, False)
         return "no JSON" if n == 3 else rrr(f"key of {n}" if found else f"none of {n}")
 
-    lm, told = teacher(write), []
+    lm, told = teacher(write), list[Any]()
     found = go(world, lm, progress=lambda *one: told.append(one))
-    assert [(pair.question, json.loads(pair.text)["queries"]) for pair in found.pairs] == [
-        ("q0", ["key of 0"]),
-        ("q1", ["key of 1"]),
-    ]
+    assert queries(found) == [("q0", ["key of 0"]), ("q1", ["key of 1"])]
     assert {(pair.technique, pair.number, pair.source, pair.reward, pair.data) for pair in found.pairs} == {
         ("rrr", 0, "scripted/model", 1.0, "small")
     }
     assert found.pairs[0].messages[-1] == ("user", "question: What of number 0?\n\noptions:\n- right 0\n- wrong 0")
     assert (found.questions, found.answered, found.questions_kept, found.measure) == (4, 4, 2, "ndcg@10")
     assert (found.plain, found.best) == (0.0, 0.5)
-    assert {(2, 0.0, None), (2, 0.8, 1)} <= set(seen_by(lm))
+    assert {(2, 0.0, None), (2, 0.8, 1)} <= set(lm.engine.inner.seen)
     assert told == [("collect", 4, 4)]
+    both, lm = make_world("both"), teacher(lambda n, seed: rrr(f"key of {n}"))
+    assert go(both, lm, 2).pairs == []
+    assert len(go(both, lm, 2, replace(SETTINGS, ties=True)).pairs) == 2
 
 
 def test_what_is_learnt_can_be_written_by_the_rewriter(world: Any, teacher: Any) -> None:
@@ -98,32 +89,14 @@ def test_what_is_learnt_can_be_written_by_the_rewriter(world: Any, teacher: Any)
     (pair,) = go(world, lm, 1, replace(SETTINGS, base="another")).pairs
     assert len(json.loads(pair.text)["queries"]) == 4
     assert go(world, teacher(lambda n, seed: rrr()), 1).pairs == []  # no grammar has an empty list
-    told = as_written({"queries": ["half \ud83d of it"], "thought": "\ud83d\ude00"[:1]}, None, None)
-    assert told == {"queries": ["half \ufffd of it"], "thought": "\ufffd"}
-    assert json_text({"thought": "\ud800"}) == '{"thought": "\ufffd"}'
 
 
-def test_ties_are_kept_where_they_are_wanted(make_world: Any, teacher: Any) -> None:
-    world, lm = make_world("both"), teacher(lambda n, seed: rrr(f"key of {n}"))
-    assert go(world, lm, 2).pairs == []
-    ties = replace(SETTINGS, ties=True)
-    assert len(go(world, lm, 2, ties).pairs) == 2
-
-
-def test_a_right_answer_is_what_counts_where_answers_are_read(
-    world: Any, teacher: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_right_answer_is_what_counts_where_answers_are_read(world: Any, teacher: Any) -> None:
     lm = teacher(lambda n, seed: rrr(f"key of {n}" if n < 2 and seed else f"none of {n}"))
     questions = [replace(question, options=()) for question in world.questions[:4]]
     given: dict[str, Any] = {"questions": questions, "reader": "short_answer", "reader_lm": lm}
-    settings = replace(SETTINGS, recipe=PAPER)
-    # "wrong 2" shares one of two tokens with "right 2": F1 .5
-    for least, kept in ((1, ["q0", "q1"]), (500, ["q0", "q1", "q2", "q3"])):
-        monkeypatch.setattr(collecting, "LEAST_RIGHT", least)
-        found = go(world, lm, 4, settings, **given)
-        assert [pair.question for pair in found.pairs] == kept
-        assert found.measure == "paper"
-    assert json.loads(found.pairs[0].text)["queries"] == ["key of 0"]
+    found = go(world, lm, 4, replace(SETTINGS, recipe=PAPER), **given)
+    assert (queries(found), found.measure) == ([("q0", ["key of 0"]), ("q1", ["key of 1"])], "paper")
 
 
 def test_an_lm_out_of_budget_stops_it(world: Any, teacher: Any) -> None:
@@ -138,6 +111,6 @@ def test_an_lm_out_of_budget_stops_it(world: Any, teacher: Any) -> None:
 def test_evidence_teaches_the_names_that_it_is_about(make_world: Any) -> None:
     """Without titles there are no names, so the question and its options are all that can be tried."""
     found = go(make_world("both"), "evidence", 3)
-    assert [json.loads(pair.text)["queries"] for pair in found.pairs] == [[f"What of number {n}?"] for n in range(3)]
+    assert queries(found) == [(f"q{n}", [f"What of number {n}?"]) for n in range(3)]
     assert {pair.source for pair in found.pairs} == {"evidence"}
     assert (found.questions_kept, found.plain, found.best) == (3, 1.0, 1.0)

@@ -1,19 +1,28 @@
-"""Episodes under a scripted policy: rounds, prompts, what is read, what fails."""
+"""Episodes under a scripted policy: rounds, prompts, what is read, what fails; and what they are worth, by hand."""
 
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import dspy
 import pytest
 
-from querywright.errors import InputError
+from querywright.data.types import Label, Passage, Question
+from querywright.errors import BudgetError, InputError
+from querywright.models.engine_errors import LMBudgetError
 from querywright.optimize.dspy_context import asking
-from querywright.optimize.rewriter.episodes import run_episodes
-from querywright.optimize.rewriter.types import Turn
+from querywright.optimize.rewriter.episodes import Episode, Turn, run_episodes
+from querywright.optimize.rewriter.policy import Completion
+from querywright.optimize.rewriter.recipes import OURS, PAPER, SEED
+from querywright.optimize.rewriter.rewards import Reward
+
+BOTH = {"discriminating_features": ["d"], "reasoning": "r", "confirming_evidence": ["c"]}
 
 
 def number(turn: Turn) -> int:
@@ -24,34 +33,29 @@ class Script:
     """Writes by a function of the turn, and keeps the rounds."""
 
     def __init__(self, write: Callable[[Turn], str]) -> None:
-        self.write = write
-        self.rounds: list[list[Turn]] = []
+        self.write, self.rounds = write, list[list[Turn]]()
 
     def __call__(self, turns: Sequence[Turn]) -> list[str]:
         self.rounds.append(list(turns))
         return [self.write(turn) for turn in turns]
 
 
+def rrr(*queries: str) -> str:
+    return json.dumps({"thought": "t", "queries": list(queries)})
+
+
 def rewrite(turn: Turn) -> str:
-    return json.dumps({"thought": "t", "queries": [f"key of {number(turn)}"]})
+    return rrr(f"key of {number(turn)}")
 
 
 def hcqr(turn: Turn) -> str:
     n = number(turn)
     if turn.number == 0:
-        guess = f"right {n}"
-        return json.dumps(
-            {
-                "discriminating_features": ["d"],
-                "reasoning": "r",
-                "confirming_evidence": ["c"],
-                "best_guess": guess,
-            }
-        )
+        return json.dumps({**BOTH, "best_guess": f"right {n}"})
     return json.dumps({"support": f"key of {n}", "distinguish": f"other of {n}", "verify": f"another of {n}"})
 
 
-def test_one_turn_an_episode_and_one_round(world: Any) -> None:
+def test_stages_are_rounds_of_all_episodes(world: Any) -> None:
     script = Script(rewrite)
     program = world.program("rrr", None)
     episodes = run_episodes(program, world.questions[:4], script)
@@ -61,18 +65,12 @@ def test_one_turn_an_episode_and_one_round(world: Any) -> None:
     assert [one.prediction.passages[0].id for one in episodes] == [f"decides-{n}" for n in range(4)]
     assert [one.read for one in episodes] == [one.texts for one in episodes]
     assert [record.kind for record in episodes[0].prediction.steps] == ["lm", "search"]
-
-
-def test_two_stages_are_two_rounds_of_all_episodes(world: Any) -> None:
     script = Script(hcqr)
     episodes = run_episodes(world.program("hcqr", None), world.questions[:3], script, threads=2)
-    assert [[(turn.place, turn.number) for turn in turns] for turns in script.rounds] == [
-        [(0, 0), (1, 0), (2, 0)],
-        [(0, 1), (1, 1), (2, 1)],
-    ]
+    rounds = [[turn[:2] for turn in turns] for turns in script.rounds]
+    assert rounds == [[(n, stage) for n in range(3)] for stage in (0, 1)]
     assert episodes[1].queries == ("key of 1", "other of 1", "another of 1")
     assert [turn.number for turn in episodes[1].turns] == [0, 1]
-    assert "best_guess" in script.rounds[1][0].messages[-1][1]
 
 
 def test_an_episode_that_ends_early_leaves_the_rounds_of_the_others(world: Any) -> None:
@@ -104,40 +102,30 @@ def test_steps_side_by_side_are_one_round(world: Any) -> None:
 
 
 def test_the_prompt_is_the_one_of_an_lm_in_use(world: Any, make_engine: Any, make_lm: Any) -> None:
-    seen: list[Any] = []
-    engine = make_engine(write=lambda asked: "{}")
+    def write(asked: Any) -> str:
+        return hcqr(Turn(0, 0 if "best_guess" in asked.properties else 1, (("user", "number 1"),)))
+
+    engine = make_engine(write=write)
     engine.decides_by_likelihood = True
-    lm = make_lm(engine)
+    seen, lm = list[Any](), make_lm(engine)
     complete = lm.engine.complete
-
-    def recording(request: Any) -> Any:
-        seen.append(request)
-        return complete(request)
-
-    lm.engine.complete = recording
-    engine.write = lambda asked: json.dumps(
-        {"discriminating_features": ["d"], "reasoning": "r", "confirming_evidence": ["c"], "best_guess": "right 1"}
-        if "best_guess" in asked.properties
-        else {"support": "key of 1", "distinguish": "other of 1", "verify": "another of 1"}
-    )
-    question = world.questions[1]
-    program = world.program("hcqr", None)
+    lm.engine.complete = lambda request: seen.append(request) or complete(request)
+    question, program = world.questions[1], world.program("hcqr", None)
     with asking(lm):
         program(question=question.question, options=list(question.options))
     (episode,) = run_episodes(program, [question], Script(hcqr))
     used = []
-    for request in seen:
-        system = request.system if isinstance(request.system, str) else "".join(part.text for part in request.system)
-        used.append((("system", system), *((m.role, m.text) for m in request.messages)))
+    for one in seen:
+        system = one.system if isinstance(one.system, str) else "".join(part.text for part in one.system)
+        used.append((("system", system), *((message.role, message.text) for message in one.messages)))
     assert [turn.messages for turn in episode.turns] == used
 
 
 def test_an_unreadable_text_falls_back_and_is_asked_for_once(world: Any) -> None:
-    script = Script(lambda turn: "no JSON" if turn.place == 0 else rewrite(turn))
-    bad, good = run_episodes(world.program("rrr", None), world.questions[:2], script)
+    script = Script(lambda turn: ("no JSON", "", rewrite(turn))[turn.place])
+    bad, empty, good = run_episodes(world.program("rrr", None), world.questions[:3], script)
     assert len(script.rounds) == 1
-    assert bad.read == (None,)
-    assert bad.texts == ("no JSON",)
+    assert (bad.read, bad.texts, empty.read) == ((None,), ("no JSON",), (None,))
     assert bad.prediction.fallbacks == ["rewrite"]
     assert bad.queries == ("What of number 0?",)
     assert good.read == good.texts
@@ -151,33 +139,26 @@ def test_a_text_is_held_to_what_a_rewriter_can_write(world: Any) -> None:
     read = json.loads(held.read[0] or "")
     assert list(read) == ["thought", "queries"]
     assert len(read["queries"]) == 3
-    assert read["queries"][0].startswith("the 'key' of 0")
-    assert len(read["queries"][0]) <= 320
-    assert read["queries"][0].endswith("word")
+    assert re.fullmatch("the 'key' of 0 .{,305}word", read["queries"][0])
     assert held.queries == tuple(read["queries"])
     (free,) = run_episodes(world.program("rrr", None), world.questions[:1], lambda turns: [text], settings=None)
-    assert len(free.queries) == 3
+    assert free.queries[0].startswith('the "key" of 0')
 
 
-def test_the_reader_answers_with_its_own_lm(world: Any, make_engine: Any, make_lm: Any) -> None:
-    engine = make_engine()
-    episodes = run_episodes(world.program("rrr"), world.questions[:3], Script(rewrite), lm=make_lm(engine))
-    assert [one.prediction.answer for one in episodes] == ["right 0", "right 1", "right 2"]
-    assert [asked.step for asked in engine.asked] == ["reader"] * 3
-
-
-def test_a_question_that_fails_has_no_prediction(world: Any) -> None:
+def test_the_reader_answers_with_its_own_lm_and_a_question_that_fails_has_no_prediction(
+    world: Any, make_engine: Any, make_lm: Any
+) -> None:
     def search(queries: Sequence[str], k: int) -> Any:
         if "key of 1" in queries:
             raise RuntimeError("broken")
         return type(world).search(world, queries, k)
 
-    world.search = search
-    one, two = run_episodes(world.program("rrr", None), world.questions[:2], Script(rewrite))
-    assert (one.error, two.error) == (None, "bug")
-    assert two.prediction is None
-    assert two.queries == ()
-    assert two.texts
+    world.search, engine = search, make_engine()
+    found = run_episodes(world.program("rrr"), world.questions[:3], Script(rewrite), lm=make_lm(engine))
+    assert [one.prediction and one.prediction.answer for one in found] == ["right 0", None, "right 2"]
+    assert [asked.step for asked in engine.asked] == ["reader"] * 2
+    assert [one.error for one in found] == [None, "bug", None]
+    assert (found[1].queries, len(found[1].texts)) == ((), 1)
 
 
 def test_two_things_in_one_step_are_refused(world: Any) -> None:
@@ -208,3 +189,103 @@ def test_two_things_in_one_step_are_refused(world: Any) -> None:
     answer = json.dumps({"thought": "t", "query": "q"})
     with pytest.raises(InputError, match="one thing a step"):
         run_episodes(RAG(Odd(world), None), world.questions[:1], lambda turns: [answer] * len(turns))
+
+
+EIFFEL = Question("q", "Where?", answer="Eiffel Tower in Paris", evidence={"b": Label.ENTAILED})
+CHOICE = Question("q", "Which?", ("Paris", "Rome"), "Paris")
+
+
+@pytest.mark.parametrize(
+    ("question", "answer", "texts", "parts"),
+    [
+        (EIFFEL, "the Eiffel Tower", ["It is in Paris."], {"em": 0, "f1": 2 / 3, "hit": -1}),
+        (EIFFEL, "Eiffel tower, in Paris!", ["See the EIFFEL TOWER (in Paris)."], {"em": 1, "f1": 1, "hit": 1}),
+        (CHOICE, "A", ["Paris"], {"em": 1}),  # of multiple choice exact match alone
+        (CHOICE, "B", ["Paris"], {"em": 0}),
+        # a hit is a substring of the joined text
+        (replace(EIFFEL, answer="no"), "no", ["I know."], {"em": 1, "f1": 1, "hit": 1}),
+        (replace(EIFFEL, answer="The Eiffel Tower"), "x", ["the Eiffel", "Tower"], {"em": 0, "f1": 0, "hit": 1}),
+        # SQuAD's normalisation makes "A" nothing, and so equal to no answer and in no text
+        (replace(EIFFEL, answer="A"), "", ["x"], {"em": 0, "f1": 0}),
+    ],
+)
+def test_the_papers_reward_is_exact_match_f1_and_hit(
+    world: Any, make_lm: Any, question: Question, answer: str, texts: list[str], parts: dict[str, float]
+) -> None:
+    predicted = SimpleNamespace(answer=answer, passages=[Passage(f"p{n}", text) for n, text in enumerate(texts)])
+    reward = Reward(PAPER, world.program("rrr"), lm=make_lm())
+    assert reward.parts(question, predicted) == pytest.approx(parts)
+
+
+def sized(episode: Episode, *counts: int) -> Episode:
+    """The episode as if its completions had so many tokens."""
+    return replace(episode, completions=tuple(Completion("", (1,), (0,) * count, True) for count in counts))
+
+
+def played(world: Any, texts: Sequence[str], questions: Any = None, reader: str | None = None, lm: Any = None) -> Any:
+    program = world.program("rrr", reader)
+    return program, run_episodes(program, questions or world.questions[:1] * len(texts), lambda turns: texts, lm=lm)
+
+
+def test_retrieval_gain_is_the_gain_over_the_plain_question_which_is_searched_once(world: Any, make_world: Any) -> None:
+    texts = [rrr("key of 0"), rrr("nothing of 0"), "unreadable"]
+    program, episodes = played(world, texts)
+    reward = Reward(OURS, program, metric="recall@5")
+    scored = reward.score(episodes)
+    assert [(one.value, one.plain) for one in scored] == [(1.0, 0.0), (0.0, 0.0), (0.0, 0.0)]
+    assert [one.reward for one in scored] == pytest.approx([1.0, 0.0, -0.1])
+    assert scored[2].parts == {"recall@5": 0.0, "unreadable": -0.1}
+    reward.score(episodes)
+    assert [query for query, _ in world.searches].count("What of number 0?") == 2  # the unreadable one's, and plain
+    program, episodes = played(make_world("both"), [rrr("key of 0"), rrr("none of 0")])
+    scored = Reward(OURS, program).score(episodes)  # where the plain question finds it a miss costs
+    assert [(one.value, one.plain, one.reward) for one in scored] == [(1.0, 1.0, 0.0), (0.0, 1.0, -1.0)]
+
+
+@pytest.mark.parametrize(("counts", "taken"), [([30], 0.06), ([18], 0.06), ([20, 30], 0.05), ([24], 0.0)])
+def test_the_length_penalty_is_the_mean_distance_from_the_length_aimed_at(
+    world: Any, counts: list[int], taken: float
+) -> None:
+    program, (episode,) = played(world, [rrr("key of 0")])
+    recipe = replace(OURS, length_penalty=0.01)
+    (scored,) = Reward(recipe, program, metric="recall@5", target=24).score([sized(episode, *counts)])
+    assert scored.reward == pytest.approx(1 - taken)
+
+
+def test_answer_gain_is_f1_less_that_of_the_answer_without_rewriting(
+    world: Any, make_engine: Any, make_lm: Any
+) -> None:
+    lm = make_lm(make_engine())
+    program, episodes = played(world, [rrr("key of 0"), rrr("nothing of 0")], reader="multiple_choice", lm=lm)
+    reward = Reward(SEED, program, lm=lm, target=20)
+    scored = reward.score([sized(episodes[0], 20), sized(episodes[1], 30)])
+    # "right 0" against "right 0" is 1; "wrong 0" against it shares one token of two: .5, as without rewriting
+    assert [(one.value, one.plain) for one in scored] == [(1.0, 0.5), (0.5, 0.5)]
+    assert [one.reward for one in scored] == pytest.approx([0.5, -0.1])
+    (scored, _) = Reward(PAPER, program, lm=lm).score(episodes)  # the paper's is the value itself
+    assert (scored.reward, scored.value, scored.plain) == (1.0, 1.0, 0.0)
+
+
+def test_what_failed_or_is_not_labelled_is_nan_and_what_is_missing_is_said(
+    world: Any, make_engine: Any, make_lm: Any
+) -> None:
+    program, (bare,) = played(world, [rrr("key of 1")], [replace(world.questions[1], evidence={})])
+    failed = Episode(world.questions[0], (), (), None, "bug")
+    scored = Reward(OURS, program).score([failed, bare])
+    assert [math.isnan(one.reward) for one in scored] == [True, True]
+    assert scored[0].plain == 0.0
+    read, lm = world.program("rrr"), make_lm()
+    for recipe, of, given, said in (
+        (SEED, program, {"lm": lm, "target": 9}, "there is no reader, or no LM"),
+        (PAPER, read, {}, "there is no reader, or no LM"),
+        (OURS, program, {"metric": "ndgc@10"}, "unknown metric"),
+        (SEED, read, {"lm": lm}, "length aimed at"),
+    ):
+        with pytest.raises(InputError, match=said):
+            Reward(recipe, of, **given)
+
+    def before(n: int, asked: Any) -> None:
+        raise LMBudgetError("spent")
+
+    with pytest.raises(BudgetError, match="spent"):  # an outage of the reader stops everything
+        Reward(SEED, read, lm=make_lm(make_engine(before=before)), target=20).plain_values(world.questions[:2])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import runpy
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +12,9 @@ import pytest
 
 from querywright.errors import InputError
 from querywright.models.hf import Base
-from querywright.optimize.rewriter.batches import SHARED, portions
 from querywright.optimize.rewriter.pairs import Pair
 from querywright.optimize.rewriter.policy import HFPolicy, TrainingError
-from querywright.optimize.rewriter.warmup import warm_up
+from querywright.optimize.rewriter.warmup import WarmupReport, warm_up
 
 torch: Any = pytest.importorskip("torch")
 pytest.importorskip("peft")
@@ -31,7 +29,7 @@ CASES = pytest.mark.parametrize("kind", ["causal", "seq2seq"])
 WAYS = pytest.mark.parametrize("rank", [4, None], ids=["lora", "full"])
 
 
-def make(kind: str, rank: int | None = 4, *, moved: bool = True, **given: Any) -> HFPolicy:
+def make(kind: str = "causal", rank: int | None = 4, *, moved: bool = True, **given: Any) -> HFPolicy:
     model, tokenizer, kind = TINY[f"tiny_{kind}"]()
     model.generation_config.eos_token_id = list(range(300, 330))  # so many that one is met soon
     policy = HFPolicy(Base(model, tokenizer, kind), rank=rank, device="cpu", **given)  # type: ignore[arg-type]
@@ -47,8 +45,14 @@ def move(policy: HFPolicy, seed: int = 1, by: float = 0.05) -> None:
     )
 
 
+def broken() -> HFPolicy:
+    policy = make()
+    policy.set_parameters({name: torch.full_like(one, math.nan) for name, one in policy.parameters().items()})
+    return policy
+
+
 def apart(ones: Any, others: Any) -> float:
-    return max(float((torch.as_tensor(a) - torch.as_tensor(b)).abs().max()) for a, b in zip(ones, others, strict=True))
+    return max(float((a - b).detach().abs().max()) for a, b in zip(ones, others, strict=True))
 
 
 def plainly(policy: HFPolicy, completion: Any) -> Any:
@@ -71,7 +75,7 @@ def test_log_probs_and_gradients_of_a_batch_are_those_of_a_plain_pass_over_each(
     assert len({one.tokens for one in written}) == len(GROUPS)
     assert {one.ended for one in written} == {True, False}
     scored = policy.log_probs(written)
-    assert apart([plainly(policy, one) for one in written], [one.detach() for one in scored]) < 1e-4
+    assert apart([plainly(policy, one) for one in written], scored) < 1e-4
     sum(one.sum() for one in scored).backward()
     together = {name: one.grad.clone() for name, one in policy.parameters().items()}
     policy.model.zero_grad()
@@ -83,6 +87,7 @@ def test_log_probs_and_gradients_of_a_batch_are_those_of_a_plain_pass_over_each(
     frozen = [one for one in policy.model.parameters() if not one.requires_grad]
     assert all(one.grad is None for one in frozen)
     assert bool(frozen) == (rank is not None)
+    assert sorted(place for part in policy.parts(written) for place in part) == list(range(len(GROUPS)))
 
 
 @CASES
@@ -99,10 +104,13 @@ def test_greedy_is_what_the_model_itself_generates(kind: str) -> None:
 
 
 def test_what_is_drawn_depends_on_the_seed_and_lies_within_the_cuts() -> None:
-    policy = make("causal")
     state = torch.get_rng_state()
-    first, again, other = (policy.write(PROMPTS, seed=seed, room=8) for seed in (1, 1, 2))
-    assert first == again != other
+    policy, same, other = (make(moved=False, seed=seed) for seed in (0, 0, 1))
+    assert apart(policy.parameters().values(), same.parameters().values()) == 0
+    assert apart(policy.parameters().values(), other.parameters().values()) > 0
+    move(policy)
+    first, again, third = (policy.write(PROMPTS, seed=seed, room=8) for seed in (1, 1, 2))
+    assert first == again != third
     assert torch.equal(torch.get_rng_state(), state)
     for one in policy.write(PROMPTS[:1] * 8, seed=3, room=6, temperature=3.0, top_k=3):
         with torch.no_grad():
@@ -119,47 +127,35 @@ def test_the_reference_stays_until_it_is_set(kind: str, rank: int | None) -> Non
     with torch.no_grad():
         before = policy.log_probs(written)
     move(policy)
-    now = policy.log_probs(written)
-    reference = policy.log_probs(written, reference=True)
+    now, reference = policy.log_probs(written), policy.log_probs(written, reference=True)
     assert not any(one.requires_grad for one in reference)
     assert apart(before, reference) < 1e-5
-    assert apart(before, [one.detach() for one in now]) > 1e-2
+    assert apart(before, now) > 1e-2
     now[0].sum().backward()  # what went through the reference does not disturb it
     assert any(one.grad is not None for one in policy.parameters().values())
     policy.set_reference()
-    assert apart([one.detach() for one in now], policy.log_probs(written, reference=True)) < 1e-5
-
-
-def test_making_one_leaves_the_random_numbers_of_others_alone() -> None:
-    torch.manual_seed(3)
-    state = torch.get_rng_state()
-    first, second, third = (make("causal", moved=False, seed=seed).parameters() for seed in (0, 0, 1))
-    assert torch.equal(torch.get_rng_state(), state)
-    assert all(torch.equal(one, second[name]) for name, one in first.items())
-    assert any(not torch.equal(one, third[name]) for name, one in first.items())
+    assert apart(now, policy.log_probs(written, reference=True)) < 1e-5
 
 
 def test_a_text_of_someone_else_ends_with_the_end_token() -> None:
-    policy = make("causal")
-    text = '{"queries": ["Blutgruppe 日本"]}'
+    policy, text = make(), '{"queries": ["Blutgruppe 日本"]}'
     taught = policy.taught(PROMPTS[0], text)
     assert taught.tokens[-1] == policy.tokenizer.eos_token_id
     assert policy.tokenizer.decode(taught.tokens[:-1]) == text
 
 
 def test_a_prompt_that_does_not_fit_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    policy = make("causal")
-    policy.model.config.max_position_embeddings = len(policy.prompt(PROMPTS[2])) + 8
+    policy = make()
+    prompt = policy.prompt(PROMPTS[2])
+    policy.model.config.max_position_embeddings = len(prompt) + 8
     assert len(policy.write(PROMPTS, room=8)) == len(PROMPTS)
-    assert "9 are kept for the answer" in str(policy.refused(PROMPTS[2], 9))
-    one = policy.taught(PROMPTS[2], "word")
-    assert policy.fits(replace(one, tokens=one.tokens[:1] * 8))
-    assert not policy.fits(replace(one, tokens=one.tokens[:1] * 9))
-    assert make("seq2seq").refused((("user", "Why " * 3200),), 500) is None  # T5 counts from one another
+    assert policy.refused(prompt, 8) is None
+    assert "9 are kept for the answer" in str(policy.refused(prompt, 9))
+    encoder = make("seq2seq")
+    assert encoder.refused((1,) * 6000, 500) is None  # T5 counts from one another
     monkeypatch.setattr("querywright.optimize.rewriter.policy.context_of", lambda model: 64)
-    encoder = make("seq2seq")  # its encoder has places of its own
-    assert encoder.refused((("user", "Why?"),), 64) is None
-    assert encoder.refused((("user", "Why?"),), 65) is not None
+    assert encoder.refused((1,), 64) is None  # its encoder has places of its own
+    assert encoder.refused((1,), 65) is not None
 
 
 def test_an_adapter_is_written_as_peft_has_it(tmp_path: Path) -> None:
@@ -168,66 +164,34 @@ def test_an_adapter_is_written_as_peft_has_it(tmp_path: Path) -> None:
 
     from querywright.models.hf import quietly_adapting
 
-    policy = make("causal")
+    policy = make()
     policy.save(tmp_path)
     config = json.loads((tmp_path / "adapter_config.json").read_text())
     assert config["target_modules"] == ["down_proj", "gate_proj", "k_proj", "o_proj", "q_proj", "up_proj", "v_proj"]
     assert (config["r"], config["lora_alpha"], config["base_model_name_or_path"]) == (4, 8, None)
     tensors = load_file(tmp_path / "adapter.safetensors")
     assert {str(one.dtype) for one in tensors.values()} == {"torch.float16"}
-    base = make("causal", None, moved=False).model
-    with quietly_adapting():
-        taken = get_peft_model(
-            base, LoraConfig(**{name: config[name] for name in ("r", "lora_alpha", "target_modules")})
-        )
-    assert not set_peft_model_state_dict(taken, tensors).unexpected_keys
+    chosen = {name: config[name] for name in ("r", "lora_alpha", "target_modules")}
+    untaught = make(rank=None, moved=False).model
     ids = torch.tensor([policy.prompt(PROMPTS[0])])
-    with torch.no_grad():
-        taught, untaught = policy.model(ids).logits, make("causal", None, moved=False).model(ids).logits
-        assert apart(taken(ids).logits, taught) < apart(untaught, taught) / 500
+    with torch.no_grad(), quietly_adapting():
+        taught, before = policy.model(ids).logits, untaught(ids).logits
+        taken = get_peft_model(untaught, LoraConfig(**chosen))
+        assert not set_peft_model_state_dict(taken, tensors).unexpected_keys
+        assert apart(taken(ids).logits, taught) < apart(before, taught) / 500
 
 
-@pytest.mark.parametrize(
-    ("given", "told"),
-    [({"dtype": "int8"}, "no dtype 'int8'"), ({"device": "cuda:0"}, "no GPU"), ({"device": "abacus"}, "'abacus'")],
-)
-def test_wrong_settings_are_refused(given: dict[str, Any], told: str) -> None:
-    if given.get("device") == "cuda:0" and torch.cuda.is_available():
-        pytest.skip("there is a GPU here")
-    with pytest.raises(InputError, match=told):
-        HFPolicy(Base(*TINY["tiny_causal"]()), rank=4, **{"device": "cpu"} | given)
+def test_wrong_settings_are_refused_and_less_precise_numbers_are_much_like_the_others() -> None:
+    for given, told in (({"dtype": "int8"}, "no dtype 'int8'"), ({"device": "abacus"}, "no device 'abacus'")):
+        with pytest.raises(InputError, match=told):
+            HFPolicy(Base(*TINY["tiny_causal"]()), rank=4, **{"device": "cpu"} | given)
     with pytest.raises(InputError, match="another base model"):
-        make("causal").set_parameters(make("causal", 2).parameters())
-
-
-def test_less_precise_numbers_are_much_like_the_others() -> None:
-    half, full = (make("causal", moved=False, dtype=dtype) for dtype in ("bfloat16", "float32"))
+        make().set_parameters(make(rank=2).parameters())
+    half, full = (make(moved=False, dtype=dtype) for dtype in ("bfloat16", "float32"))
     written = full.write(PROMPTS, seed=1, room=8)
     with torch.no_grad():
-        difference = apart(half.log_probs(written), full.log_probs(written))
-    assert 1e-6 < difference < 0.5
+        assert 1e-6 < apart(half.log_probs(written), full.log_probs(written)) < 0.5
     assert all(one.dtype == torch.float32 for one in half.parameters().values())
-
-
-def test_portions_hold_each_place_once_and_keep_like_with_like() -> None:
-    begun = tuple(range(SHARED))
-    prompts = [(*begun, 1), (77,) * 9, (*begun, 2, 3), (*begun, 1), (88,) * 5, (*begun, 1)]
-    assert portions(prompts, [4] * 6, 10_000) == [[0, 3, 5, 2, 1, 4]]
-    assert portions(prompts, [4] * 6, 1) == [[0], [3], [5], [2], [1], [4]]
-    assert portions(prompts, [4] * 6, 60)[0] == [0, 3, 5, 2]
-    assert portions(prompts, [4] * 6, 60, shares=False)[0] == [0, 3, 5]
-    assert portions([], [], 10) == []
-
-
-def test_logits_that_are_no_numbers_end_the_training() -> None:
-    policy = make("causal")
-    policy.set_parameters({name: torch.full_like(one, torch.nan) for name, one in policy.parameters().items()})
-    for seed in (None, 1):
-        with pytest.raises(TrainingError, match=r"logits are no numbers at token 1 .*--lr"):
-            policy.write(PROMPTS[:1], seed=seed, room=4)
-
-
-SETTINGS: Any = {"epochs": 2, "batch": 4, "lr": 0.02, "least": 4}
 
 
 def taught(numbers: range, text: str = '{"queries": ["key %d"]}') -> list[Pair]:
@@ -236,28 +200,14 @@ def taught(numbers: range, text: str = '{"queries": ["key %d"]}') -> list[Pair]:
     ]
 
 
-def test_a_model_learns_its_pairs_and_keeps_the_best_epoch(tmp_path: Path) -> None:
-    policy = make("causal", moved=False)
-    done = warm_up(policy, taught(range(12)), taught(range(12, 15)), tmp_path, **SETTINGS)
-    assert (done.steps, done.pairs, done.left_out) == (6, 12, 0)
-    assert len(done.losses) == 2
-    assert min(done.losses) < done.before - 0.2
-    lines = [json.loads(line) for line in (tmp_path / "warmup.jsonl").read_text().splitlines()]
-    assert [line["kind"] for line in lines] == ["dev", *["step"] * 3, "dev", *["step"] * 3, "dev"]
-    rates = [line["lr"] for line in lines if line["kind"] == "step"]
-    assert rates[0] == 0.02 == max(rates)
-    assert rates[-1] < 0.003
-    with torch.no_grad():
-        completions = [policy.taught(pair.messages, pair.text) for pair in taught(range(12, 15))]
-        scored = policy.log_probs(completions)
-    loss = -sum(float(one.sum()) for one in scored) / sum(len(one.tokens) for one in completions)
-    assert loss == pytest.approx(min(done.losses), abs=1e-4)
+TRAIN, DEV = taught(range(12)), taught(range(12, 15))
 
 
-def test_a_warm_up_that_was_ended_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
-    whole = warm_up(
-        make("causal", moved=False), taught(range(12)), taught(range(12, 15)), tmp_path / "whole", **SETTINGS
-    )
+def warmed(policy: HFPolicy, folder: Path, train: Any = TRAIN, dev: Any = DEV, **given: Any) -> WarmupReport:
+    return warm_up(policy, train, dev, folder, epochs=2, batch=4, lr=0.02, least=4, **given)
+
+
+def test_a_model_learns_its_pairs_keeps_the_best_epoch_and_goes_on_after_an_end(tmp_path: Path) -> None:
     steps: list[int] = []
 
     def stopped(what: str, done: int, total: int) -> None:
@@ -265,41 +215,49 @@ def test_a_warm_up_that_was_ended_goes_on_from_its_checkpoint(tmp_path: Path) ->
         if len(steps) == 4:
             raise KeyboardInterrupt
 
-    again = tmp_path / "again"
     with pytest.raises(KeyboardInterrupt):
-        warm_up(
-            make("causal", moved=False), taught(range(12)), taught(range(12, 15)), again, progress=stopped, **SETTINGS
-        )
-    policy = make("causal", moved=False)
-    done = warm_up(policy, taught(range(12)), taught(range(12, 15)), again, progress=stopped, **SETTINGS)
+        warmed(make(moved=False), tmp_path, progress=stopped)
+    policy = make(moved=False)
+    done = warmed(policy, tmp_path, progress=stopped)
     assert steps == [1, 2, 3, 4, 4, 5, 6]  # the checkpoint is the one at the end of the epoch
-    assert done.losses == pytest.approx(whole.losses, abs=1e-3)
-    before = policy.parameters()
-    assert warm_up(policy, taught(range(12)), taught(range(12, 15)), again, progress=stopped, **SETTINGS) == done
+    assert (done.steps, done.pairs, done.left_out, len(done.losses)) == (6, 12, 0, 2)
+    assert min(done.losses) < done.before - 0.2
+    assert done.losses == pytest.approx(warmed(make(moved=False), tmp_path / "whole").losses, abs=1e-3)
+    lines = [json.loads(line) for line in (tmp_path / "warmup.jsonl").read_text().splitlines()]
+    assert [line["kind"] for line in lines] == ["dev", *["step"] * 3, "dev", *["step"] * 3, "dev"]
+    rates = [line["lr"] for line in lines if line["kind"] == "step"]
+    assert rates[0] == 0.02 == max(rates)
+    assert rates[-1] < 0.003
+    with torch.no_grad():
+        completions = [policy.taught(pair.messages, pair.text) for pair in DEV]
+        scored = policy.log_probs(completions)
+    loss = -sum(float(one.sum()) for one in scored) / sum(len(one.tokens) for one in completions)
+    assert loss == pytest.approx(min(done.losses), abs=1e-4)
+    assert warmed(policy, tmp_path, progress=stopped) == done
     assert len(steps) == 7
-    assert all(torch.equal(one, policy.parameters()[name]) for name, one in before.items())
-    (again / "checkpoint.safetensors").write_bytes(b"half")
-    with pytest.raises(InputError, match=r"checkpoint.safetensors in 'again' is damaged .* delete that folder"):
-        warm_up(policy, taught(range(12)), taught(range(12, 15)), again, **SETTINGS)
+    (tmp_path / "checkpoint.safetensors").write_bytes(b"half")
+    with pytest.raises(InputError, match=r"checkpoint.safetensors in .* is damaged .* delete that folder"):
+        warmed(policy, tmp_path)
 
 
 def test_where_nothing_gets_better_the_weights_are_those_of_the_start(tmp_path: Path) -> None:
-    policy = make("causal", moved=False)
+    policy = make(moved=False)
     before = {name: one.detach().clone() for name, one in policy.parameters().items()}
-    done = warm_up(policy, taught(range(8)), taught(range(2), "ßßßß %d ÄÖÜ"), tmp_path, **SETTINGS)
+    done = warmed(policy, tmp_path, taught(range(8)), taught(range(2), "ßßßß %d ÄÖÜ"))
     assert done.best_epoch == 0
     assert "no epoch was better on dev than the start" in done.notes[0]
     assert all(torch.equal(one, policy.parameters()[name]) for name, one in before.items())
 
 
 def test_too_few_pairs_and_no_numbers_are_said(tmp_path: Path) -> None:
-    policy = make("causal", moved=False)
+    policy = make()
     with pytest.raises(InputError, match=r"needs 4 train pairs or more, but there are 3: 1 more needed"):
-        warm_up(policy, taught(range(3)), taught(range(1)), tmp_path, **SETTINGS)
+        warmed(policy, tmp_path, TRAIN[:3])
     policy.model.config.max_position_embeddings = 8
-    with pytest.raises(InputError, match=r"there are 0 \(9 do not fit the model's context\)"):
-        warm_up(policy, taught(range(8)), taught(range(1)), tmp_path, **SETTINGS)
-    broken = make("causal", moved=False)
-    broken.set_parameters({name: torch.full_like(one, math.nan) for name, one in broken.parameters().items()})
+    with pytest.raises(InputError, match=r"there are 0 \(15 do not fit the model's context\)"):
+        warmed(policy, tmp_path)
     with pytest.raises(TrainingError, match=r"loss on dev is nan.*--warmup-lr.*--work"):
-        warm_up(broken, taught(range(8)), taught(range(1)), tmp_path / "nan", **SETTINGS)
+        warmed(broken(), tmp_path / "nan")
+    for seed in (None, 1):
+        with pytest.raises(TrainingError, match=r"logits are no numbers.*--lr"):
+            broken().write(PROMPTS[:1], seed=seed, room=4)

@@ -9,12 +9,10 @@ from pathlib import Path
 from typing import Any
 
 START, END = "<|im_start|>", "<|im_end|>"
-
 TEMPLATE = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] }}"
     "{{ '<|im_end|>\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
-
 TEXTS = (
     '{"thought": "look for the treatment", "queries": ["first line treatment", "side effects of the drug"]}',
     "system\nuser\nassistant\nYour task: rewrite the question as search queries that find the deciding passage.",
@@ -31,77 +29,67 @@ def tiny_tokenizer(template: str | None = TEMPLATE) -> Any:
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    special = ["<pad>", START, END]
     trainer = trainers.BpeTrainer(
-        vocab_size=400,
-        special_tokens=["<pad>", START, END],
-        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-        show_progress=False,
+        vocab_size=400, special_tokens=special, initial_alphabet=alphabet, show_progress=False
     )
     tokenizer.train_from_iterator(TEXTS, trainer)
-    made = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        pad_token="<pad>",
-        bos_token=START,
-        eos_token=END,
-        clean_up_tokenization_spaces=False,
-    )
+    names = {"pad_token": "<pad>", "bos_token": START, "eos_token": END, "clean_up_tokenization_spaces": False}
+    made = PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names)
     made.chat_template = template
     return made
 
 
 def tiny_causal(seed: int = 0, *, layers: int = 4, hidden: int = 32) -> tuple[Any, Any, str]:
     """A random llama: (model, tokenizer, "causal")."""
-    import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    torch.set_num_threads(1)
     tokenizer = tiny_tokenizer()
     config = LlamaConfig(
-        vocab_size=len(tokenizer),
         hidden_size=hidden,
         intermediate_size=2 * hidden,
         num_hidden_layers=layers,
         num_attention_heads=4,
         num_key_value_heads=2,
         max_position_embeddings=4096,
-        tie_word_embeddings=True,
         initializer_range=0.2,
-        pad_token_id=tokenizer.pad_token_id,
         bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
+        **_shared(tokenizer),
     )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = LlamaForCausalLM(config)
-    return model.eval(), tokenizer, "causal"
+    return _random(LlamaForCausalLM, config, seed), tokenizer, "causal"
 
 
 def tiny_seq2seq(seed: int = 0, *, layers: int = 2, hidden: int = 32) -> tuple[Any, Any, str]:
     """A random T5 without a chat template: (model, tokenizer, "seq2seq")."""
-    import torch
     from transformers import T5Config, T5ForConditionalGeneration
 
-    torch.set_num_threads(1)
     tokenizer = tiny_tokenizer(None)
     config = T5Config(
-        vocab_size=len(tokenizer),
         d_model=hidden,
         d_kv=hidden // 4,
         d_ff=2 * hidden,
         num_layers=layers,
         num_heads=4,
-        dropout_rate=0.1,
         feed_forward_proj="gated-gelu",
-        tie_word_embeddings=True,
-        initializer_factor=1.0,
-        pad_token_id=tokenizer.pad_token_id,
-        eos_token_id=tokenizer.eos_token_id,
         decoder_start_token_id=tokenizer.pad_token_id,
+        **_shared(tokenizer),
     )
+    return _random(T5ForConditionalGeneration, config, seed), tokenizer, "seq2seq"
+
+
+def _shared(tokenizer: Any) -> dict[str, Any]:
+    ids = {"pad_token_id": tokenizer.pad_token_id, "eos_token_id": tokenizer.eos_token_id}
+    return {"vocab_size": len(tokenizer), "tie_word_embeddings": True, **ids}
+
+
+def _random(model: Any, config: Any, seed: int) -> Any:
+    import torch
+
+    torch.set_num_threads(1)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = T5ForConditionalGeneration(config)
-    return model.eval(), tokenizer, "seq2seq"
+        return model(config).eval()
 
 
 def save_tiny(folder: Path, kind: str = "causal", seed: int = 0) -> Path:
