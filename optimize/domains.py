@@ -49,33 +49,30 @@ class Domain:
     @property
     def size(self) -> int | None:
         """How many values there are; None where they cannot be counted."""
-        if self.choices:
-            return len(self.choices)
-        if self.step is None and not self.whole:
-            return 1 if self.single else None
-        return int((Decimal(str(self.high)) - Decimal(str(self.low))) // Decimal(str(self.step or 1))) + 1
+        counted = self.choices or self.step is not None or self.whole or self.single
+        return len(self.values) if counted else None
 
     @property
     def values(self) -> list[Value]:
         """All values in order; only where they can be counted."""
         if self.choices:
             return list(self.choices)
-        low, step = Decimal(str(self.low)), Decimal(str(self.step or 1))
-        return [self._typed(float(low + step * place)) for place in range(self.size or 0)]
+        low, high, step = (Decimal(str(one)) for one in (self.low, self.high, self.step or 1))
+        return [self._typed(float(low + step * place)) for place in range(int((high - low) // step) + 1)]
 
     @property
     def highest(self) -> Value:
         """The largest number, or the last of choices that are no numbers."""
-        if not self.choices:
-            return self._typed(self.high)
-        return max(self.choices, key=float) if self._counts else self.choices[-1]
+        if self.choices:
+            return max(self.choices, key=float) if self._counts else self.choices[-1]
+        return self._typed(self.high)
 
     @property
     def lowest(self) -> Value:
         """The smallest number, or the first of choices that are no numbers."""
-        if not self.choices:
-            return self._typed(self.low)
-        return min(self.choices, key=float) if self._counts else self.choices[0]
+        if self.choices:
+            return min(self.choices, key=float) if self._counts else self.choices[0]
+        return self._typed(self.low)
 
     @property
     def _counts(self) -> bool:

@@ -10,7 +10,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, nullcontext, suppress
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -25,7 +25,6 @@ from querywright.data.types import Passage, Question
 from querywright.errors import CollectionError, PromptTooLongError
 from querywright.files import json_digest
 from querywright.home import home as working_folder
-from querywright.metrics.judge import Judge
 from querywright.metrics.judges import AnswerabilityJudge
 from querywright.models.embedder import TextEmbedder
 from querywright.models.lm import engine_of
@@ -60,6 +59,78 @@ LONGEST_REASON = 300
 Done = Generator[tuple[int, PassageRecord | Exception], None, None]
 Runner = Callable[[Sequence[Passage], str], Done]
 """Makes the records of passages under a digest of settings: position and record, or failure, of each as it is done."""
+
+
+class RecordMaker:
+    """Writes and judges the questions of single passages; the same answers of the LMs give the same record.
+
+    Args:
+        lm: An LM made by ``resolve_lm``, which writes.
+        judge_lm: An LM made by ``resolve_lm``, which judges. Default: the one that writes.
+        writer: Writes the questions. Default ``QuestionWriter()``.
+        judge: Judges them. Default ``AnswerabilityJudge()``.
+        threads: LM calls under way at a time, over all passages, 1 or more. Default 4.
+
+    Raises:
+        ModelError: An LM was not made by ``resolve_lm``.
+    """
+
+    def __init__(
+        self,
+        lm: dspy.LM,
+        judge_lm: dspy.LM | None = None,
+        writer: QuestionWriter | None = None,
+        judge: AnswerabilityJudge | None = None,
+        threads: int = 4,
+    ) -> None:
+        self.lm, self.judge_lm, self.threads = lm, judge_lm or lm, threads
+        self.writer, self.judge = writer or QuestionWriter(), judge or AnswerabilityJudge()
+        lms = [
+            [engine_of(one).identity, one.kwargs.get("temperature"), one.kwargs.get("max_tokens")]
+            for one in (self.lm, self.judge_lm)
+        ]
+        self.settings = json_digest({
+            "rules": RULES,
+            "writer": {name: state.model_dump() for name, state in predictor_states(self.writer).items()},
+            "asked": [self.writer.num_questions, self.writer.batch_size, self.writer.temperature],
+            "judge": self.judge.digest(),
+            "lms": lms,
+        })  # fmt: skip
+        """SHA-256, as hex, of all that a record depends on beside its passage."""
+        self._turn = threading.Semaphore(max(1, threads))
+
+    def __call__(self, passage: Passage) -> PassageRecord:
+        """The record of a passage; a question whose judgement cannot be read, or has no room, is left without a label.
+
+        Raises:
+            AdapterParseError: The first batch of questions could not be read.
+            PromptTooLongError: The passage has no room in the context of the LM that writes.
+            dspy.LMError: An LM failed.
+        """
+        with self._turn, asking(self.lm):
+            written = self.writer(passage=passage)
+        dropped = Counter(written.dropped)
+        repeated = dropped.pop(REPEATED, 0)
+        questions = Together([Call(partial(self._judged, passage, text)) for text in written.questions]).run()
+        return PassageRecord(
+            passage.id, passage.text_digest(), self.settings, tuple(questions), repeated, dict(sorted(dropped.items()))
+        )
+
+    def in_threads(self, passages: Sequence[Passage], settings: str) -> Done:
+        """Makes the records in threads of this process.
+
+        There are as many passages under way as calls may be, and each has one to make at any time, so that the number
+        of calls under way falls only when there is no passage left to begin.
+        """
+        return bounded_each(self, passages, threads=self.threads)
+
+    def _judged(self, passage: Passage, text: str) -> WrittenQuestion:
+        made = None
+        with self._turn, asking(self.judge_lm), suppress(PromptTooLongError):
+            made = self.judge.judgement(Case(Question(passage.id, text), (passage,)))
+        if made is None:
+            return WrittenQuestion(text, "")
+        return WrittenQuestion(text, str(made.label), " ".join(str(made.reason).split())[:LONGEST_REASON])
 
 
 class QuestionsMade(Checksummed):
@@ -166,9 +237,8 @@ def build_questions(
     folder = questions_folder(collection, home)
     manifest, passages = published_passages(collection_folder(collection, home), home)
     check_embedder(manifest, embedder)
-    writer, judge, judge_lm = writer or QuestionWriter(), judge or AnswerabilityJudge(), judge_lm or lm
-    settings = settings_digest(writer, judge, lm, judge_lm)
-    runner = runner or in_threads(writer, judge, lm, judge_lm, threads)
+    maker = RecordMaker(lm, judge_lm, writer, judge, threads)
+    settings, runner = maker.settings, runner or maker.in_threads
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     with building(folder, questions_name(collection), LOCK), metered() as meter:
         looked_at = list(passages.values())[:limit]
@@ -205,11 +275,21 @@ def build_questions(
         made = QuestionsMade(
             settings=settings,
             lm=lm.model,
-            judge_lm=judge_lm.model,
-            num_questions=writer.num_questions,
-            batch_size=writer.batch_size,
+            judge_lm=maker.judge_lm.model,
+            num_questions=maker.writer.num_questions,
+            batch_size=maker.writer.batch_size,
         )
-        made = _noted(folder, made, seconds, cost)
+        known = None
+        with suppress(CollectionError):  # only what earlier builds cost is lost
+            known = read_made(folder)
+        if known is not None and not cost.asked:
+            made = known
+        else:
+            same = known if known is not None and known.settings == settings else made
+            total = Cost.from_json(same.cost) + cost
+            changes = {"seconds": round(same.seconds + seconds, 3), "cost": total.to_json()}
+            made = made.model_copy(update=changes)
+            made.write(folder / MADE)
     return QuestionsReport(
         collection=collection,
         passages=len(looked_at),
@@ -226,81 +306,6 @@ def build_questions(
     )
 
 
-def in_threads(
-    writer: QuestionWriter, judge: AnswerabilityJudge, lm: dspy.LM, judge_lm: dspy.LM, threads: int
-) -> Runner:
-    """Makes records in threads of this process, so that ``threads`` LM calls are under way at a time.
-
-    There are as many passages under way as calls may be, and each has one to make at any time, so that the number
-    of calls under way falls only when there is no passage left to begin.
-    """
-
-    def run(passages: Sequence[Passage], settings: str) -> Done:
-        turn = threading.Semaphore(max(1, threads))
-        work = partial(write_record, settings=settings, writer=writer, judge=judge, lm=lm, judge_lm=judge_lm, turn=turn)
-        return bounded_each(work, passages, threads=threads)
-
-    return run
-
-
-def write_record(
-    passage: Passage,
-    *,
-    settings: str,
-    writer: QuestionWriter,
-    judge: AnswerabilityJudge,
-    lm: dspy.LM,
-    judge_lm: dspy.LM,
-    turn: AbstractContextManager[Any] | None = None,
-) -> PassageRecord:
-    """Writes and judges the questions of one passage; the same answers of the LMs give the same record.
-
-    A judgement that cannot be read, or that has no room in the LM's context, leaves its question without a label.
-    ``turn`` is held during each call of an LM: a semaphore bounds the calls of many passages.
-
-    Raises:
-        AdapterParseError: The first batch of questions could not be read.
-        PromptTooLongError: The passage has no room in the context of the LM that writes.
-        dspy.LMError: An LM failed.
-    """
-    turn = turn or nullcontext()
-
-    def judged(text: str) -> WrittenQuestion:
-        made = None
-        with turn, asking(judge_lm), suppress(PromptTooLongError):
-            made = judge.judgement(Case(Question(passage.id, text), (passage,)))
-        if made is None:
-            return WrittenQuestion(text, "")
-        return WrittenQuestion(text, str(made.label), " ".join(str(made.reason).split())[:LONGEST_REASON])
-
-    with turn, asking(lm):
-        written = writer(passage=passage)
-    dropped = Counter(written.dropped)
-    repeated = dropped.pop(REPEATED, 0)
-    questions = Together([Call(partial(judged, text)) for text in written.questions]).run()
-    return PassageRecord(
-        passage.id, passage.text_digest(), settings, tuple(questions), repeated, dict(sorted(dropped.items()))
-    )
-
-
-def settings_digest(writer: QuestionWriter, judge: Judge, lm: dspy.LM, judge_lm: dspy.LM) -> str:
-    """SHA-256, as hex, of all that a record depends on beside its passage.
-
-    Raises:
-        ModelError: An LM was not made by ``resolve_lm``.
-    """
-    lms = [
-        [engine_of(one).identity, one.kwargs.get("temperature"), one.kwargs.get("max_tokens")] for one in (lm, judge_lm)
-    ]
-    return json_digest({
-        "rules": RULES,
-        "writer": {name: state.model_dump() for name, state in predictor_states(writer).items()},
-        "asked": [writer.num_questions, writer.batch_size, writer.temperature],
-        "judge": judge.digest(),
-        "lms": lms,
-    })  # fmt: skip
-
-
 def read_made(folder: Path) -> QuestionsMade | None:
     """How the questions of a folder were made; None where nothing was built there.
 
@@ -313,17 +318,3 @@ def read_made(folder: Path) -> QuestionsMade | None:
         raise CollectionError(
             f"{MADE} in {folder.name!r} is damaged ({error}); remove it, and only what the questions cost is forgotten"
         ) from error
-
-
-def _noted(folder: Path, made: QuestionsMade, seconds: float, cost: Cost) -> QuestionsMade:
-    """Writes down how questions were made, the cost of earlier builds with these settings added; gives what stands."""
-    known = None
-    with suppress(CollectionError):  # only what earlier builds cost is lost
-        known = read_made(folder)
-    if known is not None and not cost.asked:
-        return known
-    if known is not None and known.settings == made.settings:
-        seconds, cost = known.seconds + seconds, Cost.from_json(known.cost) + cost
-    made = made.model_copy(update={"seconds": round(seconds, 3), "cost": cost.to_json()})
-    made.write(folder / MADE)
-    return made

@@ -12,7 +12,6 @@ import importlib
 import logging
 import os
 import secrets
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -24,14 +23,13 @@ import dspy
 
 from querywright.data.types import Passage
 from querywright.errors import InputError, OutageError
-from querywright.metrics.judges import AnswerabilityJudge
 from querywright.models.budget import Budget
 from querywright.models.keys import api_key
 from querywright.models.lm import resolve_lm
 from querywright.models.store import Store, open_store
 from querywright.models.usage import Cost, Ledger, metered
 from querywright.optimize.failures import FailedElsewhereError, failure_kind
-from querywright.optimize.question_build import Done, Runner, settings_digest, write_record
+from querywright.optimize.question_build import Done, RecordMaker, Runner
 from querywright.programs.question_writer import QuestionWriter
 from querywright.retrieval.generated_questions import PassageRecord
 
@@ -87,18 +85,17 @@ class RayBuild:
         """
         os.environ["QUERYWRIGHT_HOME"] = self.home
         store = open_store(Path(self.home))
-        writer, judge = QuestionWriter(self.num_questions, self.batch_size), AnswerabilityJudge()
         lm = self._lm(self.lm, store, "writer")
-        judge_lm = lm if self.judge_lm is None else self._lm(self.judge_lm, store, "judge")
-        settings = settings_digest(writer, judge, lm, judge_lm)
-        if settings != self.settings:
+        judge_lm = None if self.judge_lm is None else self._lm(self.judge_lm, store, "judge")
+        writer = QuestionWriter(self.num_questions, self.batch_size)
+        maker = RecordMaker(lm, judge_lm, writer, threads=self.threads)
+        if maker.settings != self.settings:
             raise InputError(
-                f"a process of Ray would write questions under the settings {settings[:12]}, but {self.settings[:12]} "
-                "are asked for: its version of querywright, or the address of an LM in its environment, is another "
-                "one. Install the same version everywhere and give the addresses with --api-base"
+                f"a process of Ray would write questions under the settings {maker.settings[:12]}, but "
+                f"{self.settings[:12]} are asked for: its version of querywright, or the address of an LM in its "
+                "environment, is another one. Install the same version everywhere and give the addresses with --api-base"
             )
-        turn = threading.Semaphore(self.threads)
-        return partial(write_record, settings=settings, writer=writer, judge=judge, lm=lm, judge_lm=judge_lm, turn=turn)
+        return maker
 
     def calls(self, whose: str, store: Store) -> Budget | None:
         """The budget of ``writer`` or ``judge``, for all processes together; None without a limit."""

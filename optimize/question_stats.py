@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from querywright.data.types import Passage
 from querywright.errors import CollectionError
 from querywright.home import home as working_folder
 from querywright.models.embedder import Embedder, TextEmbedder, Vectors, with_store
-from querywright.optimize.question_build import QuestionsMade, read_made
+from querywright.optimize.question_build import read_made
 from querywright.programs.question_rules import REPEATED
 from querywright.retrieval.collection import collection_folder, published_passages
 from querywright.retrieval.generated_questions import (
@@ -37,75 +36,9 @@ SAMPLE = 1000
 """Complete questions whose similarities are looked at; all where there are no more."""
 
 
-@dataclass(frozen=True, slots=True)
-class Similarities:
-    """Mean cosine similarities; NaN where there is no such pair.
-
-    Args:
-        same_passage: Two questions of one passage.
-        other_passage: Two questions of different passages.
-        own_passage: A question and the passage that it was written for.
-        not_own_passage: A question and another passage.
-        questions: Questions that were looked at.
-    """
-
-    same_passage: float
-    other_passage: float
-    own_passage: float
-    not_own_passage: float
-    questions: int
-
-
-@dataclass(frozen=True, slots=True)
-class QuestionStats:
-    """What is known of a collection's questions.
-
-    Args:
-        collection: Its name.
-        passages: Passages in the collection.
-        recorded: Passages whose questions were written, as they are now.
-        stale: Passages that changed since.
-        unwritten: Passages for which none were written yet.
-        removed: Passages with questions that are in the collection no more.
-        imported: Passages as they are now whose questions people edited and imported.
-        other_settings: Other passages whose questions were written in another way than ``made`` says.
-        written: Questions written for passages as they are now, repetitions left out.
-        labels: How many of them have each label; ``unreadable`` where the judge's answer was.
-        kept_share: Share of complete ones among those that could be judged; NaN without any.
-        per_passage: Mean, least and most complete questions a recorded passage.
-        bare: Ids of recorded passages without a complete question; a search through questions does not find them.
-        coverage: Share of the collection's passages that have a complete question.
-        dropped: Questions that were dropped before they were judged, by reason.
-        similarities: How near the complete questions lie.
-        made: How they were made and what that cost; None where it is not known.
-    """
-
-    collection: str
-    passages: int
-    recorded: int
-    stale: int
-    unwritten: int
-    removed: int
-    imported: int
-    other_settings: int
-    written: int
-    labels: Mapping[str, int]
-    kept_share: float
-    per_passage: tuple[float, int, int]
-    bare: tuple[str, ...]
-    coverage: float
-    dropped: Mapping[str, int]
-    similarities: Similarities
-    made: QuestionsMade | None
-
-    def to_json(self) -> dict[str, Any]:
-        """The figures as a JSON object; a NaN stays one."""
-        return {**asdict(self), "made": None if self.made is None else self.made.model_dump()}
-
-
 def question_stats(
     collection: str, *, embedder: TextEmbedder, home: Path | None = None, size: int = SAMPLE, seed: int = 0
-) -> QuestionStats:
+) -> dict[str, Any]:
     """The figures of a collection's questions, from their records.
 
     Args:
@@ -114,6 +47,20 @@ def question_stats(
         home: The working folder. Default: ``querywright.home.home()``.
         size: Complete questions whose similarities are looked at, drawn where there are more. Default 1000.
         seed: Of the draw. Default 0.
+
+    Returns:
+        ``collection``; of passages how many there are (``passages``), have questions as they are now (``recorded``),
+        changed since (``stale``), have none yet (``unwritten``), are in the collection no more (``removed``), have
+        questions that people imported (``imported``) or that were written in another way than ``made`` says
+        (``other_settings``); ``written`` questions, repetitions left out, and how many have each of the ``labels``;
+        ``kept_share``, of complete ones among those that could be judged; ``per_passage``, mean, least and most
+        complete questions a recorded passage; ``bare``, ids of recorded passages without any, which a search through
+        questions does not find; ``coverage``, share of the collection's passages that have one; ``dropped`` before
+        they were judged, by reason; ``similarities``, mean cosines of two questions of one passage
+        (``same_passage``) and of different ones (``other_passage``), of a question and the passage that it was
+        written for (``own_passage``) and another one (``not_own_passage``), and the number of ``questions`` looked
+        at; ``made``, how they were made and what that cost, None where it is not known. A share or mean of nothing is
+        NaN.
 
     Raises:
         CollectionError: There is no such collection, or no questions were written for it.
@@ -138,30 +85,30 @@ def question_stats(
     }
     counts = [len(texts) for texts in complete.values()]
     readable = labels.total() - labels["unreadable"]
-    return QuestionStats(
-        collection=collection,
-        passages=len(passages),
-        recorded=len(complete),
-        stale=len(known) - len(complete),
-        unwritten=len(passages) - len(known),
-        removed=len(records) - len(known),
-        imported=ways[IMPORTED],
-        other_settings=0 if made is None else len(current) - ways[made.settings] - ways[IMPORTED],
-        written=labels.total(),
-        labels={label: labels[label] for label in (COMPLETE, PARTIAL, NONE, "unreadable")},
-        kept_share=labels[COMPLETE] / readable if readable else math.nan,
-        per_passage=(sum(counts) / len(counts), min(counts), max(counts)) if counts else (math.nan, 0, 0),
-        bare=tuple(id for id, texts in complete.items() if not texts),
-        coverage=sum(count > 0 for count in counts) / len(passages),
-        dropped={why: count for why, count in sorted(dropped.items()) if count},
-        similarities=_similarities(complete, passages, with_store(embedder, home), size, seed),
-        made=made,
-    )
+    return {
+        "collection": collection,
+        "passages": len(passages),
+        "recorded": len(complete),
+        "stale": len(known) - len(complete),
+        "unwritten": len(passages) - len(known),
+        "removed": len(records) - len(known),
+        "imported": ways[IMPORTED],
+        "other_settings": 0 if made is None else len(current) - ways[made.settings] - ways[IMPORTED],
+        "written": labels.total(),
+        "labels": {label: labels[label] for label in (COMPLETE, PARTIAL, NONE, "unreadable")},
+        "kept_share": labels[COMPLETE] / readable if readable else math.nan,
+        "per_passage": (sum(counts) / len(counts), min(counts), max(counts)) if counts else (math.nan, 0, 0),
+        "bare": [id for id, texts in complete.items() if not texts],
+        "coverage": sum(count > 0 for count in counts) / len(passages),
+        "dropped": {why: count for why, count in sorted(dropped.items()) if count},
+        "similarities": _similarities(complete, passages, with_store(embedder, home), size, seed),
+        "made": None if made is None else made.model_dump(),
+    }
 
 
 def _similarities(
     complete: Mapping[str, Sequence[str]], passages: Mapping[str, Passage], embedder: Embedder, size: int, seed: int
-) -> Similarities:
+) -> dict[str, float]:
     """Of passages drawn whole, so that there are pairs of one passage, until there are enough questions."""
     ids = [id for id, texts in complete.items() if texts]
     chosen: list[str] = []
@@ -170,19 +117,16 @@ def _similarities(
         if len(questions) < size:
             chosen.append(ids[place])
             questions += complete[ids[place]]
-    if not chosen:
-        return Similarities(math.nan, math.nan, math.nan, math.nan, 0)
     vectors, about = embedder.encode(questions), embedder.encode([passages[id].content for id in chosen])
-    owner = np.repeat(np.arange(len(chosen)), [len(complete[id]) for id in chosen])
-    same = owner[:, None] == owner
-    own = owner[:, None] == np.arange(len(chosen))
-    return Similarities(
-        same_passage=_mean(vectors, vectors, same & ~np.eye(len(owner), dtype=bool)),
-        other_passage=_mean(vectors, vectors, ~same),
-        own_passage=_mean(vectors, about, own),
-        not_own_passage=_mean(vectors, about, ~own),
-        questions=len(questions),
-    )
+    owner = np.repeat(np.arange(len(chosen)), np.array([len(complete[id]) for id in chosen], dtype=int))
+    same, own = owner[:, None] == owner, owner[:, None] == np.arange(len(chosen))
+    return {
+        "same_passage": _mean(vectors, vectors, same & ~np.eye(len(owner), dtype=bool)),
+        "other_passage": _mean(vectors, vectors, ~same),
+        "own_passage": _mean(vectors, about, own),
+        "not_own_passage": _mean(vectors, about, ~own),
+        "questions": len(questions),
+    }
 
 
 def _mean(rows: Vectors, columns: Vectors, pairs: NDArray[np.bool_]) -> float:

@@ -19,7 +19,7 @@ import random
 import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -76,6 +76,7 @@ class QuestionSet:
         parents: Id of the stored question by the id of its rephrasing; empty for new questions.
         lm: The LM that wrote them.
         judge: The LM that judged them, or None where none did.
+        index: The LMs that made the index of questions, ``writer`` and ``judge``; empty where it does not tell.
     """
 
     kind: Kind
@@ -90,6 +91,21 @@ class QuestionSet:
     parents: Mapping[str, str]
     lm: str
     judge: str | None = None
+    index: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def cautions(self) -> list[str]:
+        """What a reader of results on this set must know about its LMs and those of the index, a sentence each."""
+        lines = []
+        if "writer" not in self.index:
+            lines.append("the index does not tell which LM wrote it; if it is the one of this set, the set is circular")
+        elif self.index["writer"] == self.lm:
+            lines.append(f"circular: {self.lm} wrote the index and this set, which favours the index; use another LM")
+        if self.judge is not None and self.judge == self.lm:
+            lines.append(f"circular: {self.lm} judged the questions that it wrote; use another LM to judge")
+        if self.judge is not None and self.judge == self.index.get("judge"):
+            lines.append(f"circular: {self.judge} judged the index and this set")
+        return lines
 
 
 def make_testset(
@@ -210,6 +226,10 @@ def make_testset(
     rows = sorted(
         ((_question(kind, owner(one).id, text), one.id) for one, text in kept.values()), key=lambda row: row[0].id
     )
+    try:
+        by = read_made(questions_folder(collection, home))
+    except CollectionError:  # only who made them is not known
+        by = None
     return QuestionSet(
         kind=kind,
         collection=collection,
@@ -223,6 +243,7 @@ def make_testset(
         parents={question.id: parent for question, parent in rows} if kind == "rephrase" else {},
         lm=lm.model,
         judge=None if kind == "rephrase" else (judge_lm or lm).model,
+        index={} if by is None else {"writer": by.lm, "judge": by.judge_lm},
     )
 
 
@@ -250,36 +271,12 @@ def check_set_file(path: Path) -> None:
         )
 
 
-def index_models(collection: str, home: Path | None = None) -> dict[str, str]:
-    """The LMs that made the index of questions: ``writer`` and ``judge``; none where it does not tell."""
-    try:
-        made = read_made(questions_folder(collection, home))
-    except CollectionError:  # only who made them is not known
-        made = None
-    return {} if made is None else {"writer": made.lm, "judge": made.judge_lm}
-
-
-def cautions(made: QuestionSet, index: Mapping[str, str]) -> list[str]:
-    """What a reader of results on this set must know about its LMs and those of the index, a sentence each."""
-    lines = []
-    if "writer" not in index:
-        lines.append("the index does not tell which LM wrote it; if it is the one of this set, the set is circular")
-    elif index["writer"] == made.lm:
-        lines.append(f"circular: {made.lm} wrote the index and this set, which favours the index; use another LM")
-    if made.judge is not None and made.judge == made.lm:
-        lines.append(f"circular: {made.lm} judged the questions that it wrote; use another LM to judge")
-    if made.judge is not None and made.judge == index.get("judge"):
-        lines.append(f"circular: {made.judge} judged the index and this set")
-    return lines
-
-
-def write_question_set(path: Path, made: QuestionSet, index: Mapping[str, str]) -> dict[str, Any]:
+def write_question_set(path: Path, made: QuestionSet) -> dict[str, Any]:
     """Write a set and its card, whole or not at all; gives the card.
 
     Args:
         path: A file that ends in .jsonl; its folder is made when it is missing.
         made: The set, with at least one question.
-        index: From ``index_models``.
 
     Raises:
         InputError: The set is empty, or its file cannot have this name.
@@ -291,19 +288,16 @@ def write_question_set(path: Path, made: QuestionSet, index: Mapping[str, str]) 
             f"not one of {made.asked} questions asked for is left ({why}); nothing was written. Name a better LM with "
             "--lm"
         )
-    rows = [
-        question.to_json() | ({"parent": made.parents[question.id]} if made.parents else {})
-        for question in made.questions
-    ]
-    data = "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows).encode()
+    parents = made.parents
+    rows = [one.to_json() | ({"parent": parents[one.id]} if parents else {}) for one in made.questions]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    digest = write_file(path, "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows))
     told = ("kind", "collection", "seed", "wanted", "available", "skipped", "asked", "dropped", "lm", "judge")
     card = {name: getattr(made, name) for name in told} | {
-        "kept": len(made.questions),
-        "index": dict(index),
-        "cautions": cautions(made, index),
-        "sha256": hashlib.sha256(data).hexdigest(),
+        "kept": len(rows),
+        "index": dict(made.index),
+        "cautions": made.cautions,
+        "sha256": digest,
     }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_file(path, data)
-    write_file(card_file(path), json.dumps(card, ensure_ascii=False, indent=2).encode() + b"\n")
+    write_file(card_file(path), json.dumps(card, ensure_ascii=False, indent=2) + "\n")
     return card

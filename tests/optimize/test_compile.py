@@ -94,7 +94,7 @@ def test_what_is_recommended_is_as_good_on_dev_as_every_arm(winner, objective, r
     assert objective_value(chosen.dev, objective) == max(values)
     assert objective_value(compiled.compiled.dev, objective) == max(values[1:])
     assert compiled.recommended == (recommended or compiled.recommended)
-    assert compiled.program.technique.NAME == ("plain" if compiled.recommended == "no rewriting" else "hcqr")
+    assert ("plain" if compiled.recommended == "no rewriting" else "hcqr") == compiled.program.technique.NAME
 
 
 def test_a_setting_of_the_knobs_that_wins_is_found(make_world, compiled_in):

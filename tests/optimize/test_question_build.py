@@ -20,7 +20,7 @@ from querywright.data.types import Passage
 from querywright.errors import CollectionError
 from querywright.metrics.judges import AnswerabilityJudge
 from querywright.optimize.failures import TooManyFailuresError
-from querywright.optimize.question_build import MADE, build_questions, settings_digest, write_record
+from querywright.optimize.question_build import MADE, RecordMaker, build_questions
 from querywright.programs.question_writer import QuestionWriter
 from querywright.retrieval.collection import building, published_passages
 from querywright.retrieval.generated_questions import (
@@ -105,31 +105,31 @@ def build(home):
     """Builds the questions of the four passages, three each, in one call."""
 
     def call(lm, *, writer=None, **options):
-        return build_questions(
-            "foods", lm=lm, embedder=Words(), writer=writer or QuestionWriter(3, 3), home=home, **options
-        )
+        writer = writer or QuestionWriter(3, 3)
+        return build_questions("foods", lm=lm, embedder=Words(), writer=writer, home=home, **options)
 
     return call
 
 
+@pytest.fixture
 def folder(home):
     return questions_folder("foods", home)
 
 
-def test_the_records_are_the_same_however_many_calls_are_under_way(build, home, lm, make_lm):
+def test_the_records_are_the_same_however_many_calls_are_under_way(build, folder, lm, make_lm):
     report = build(lm, threads=1)
     assert (report.passages, report.written, report.current, report.failed) == (4, 4, 0, {})
-    one = (folder(home) / RECORDS).read_bytes()
-    shutil.rmtree(folder(home))
+    one = (folder / RECORDS).read_bytes()
+    shutil.rmtree(folder)
     build(make_lm(Engine()), threads=7)
-    assert (folder(home) / RECORDS).read_bytes() == one
-    record = read_records(folder(home))["bread"]
-    assert [(question.text, question.label) for question in record.questions] == [
-        ("What is bread one good for?", "complete"),
-        ("What is bread two good for?", "partial"),
-        ("What is bread three good for?", "complete"),
+    assert (folder / RECORDS).read_bytes() == one
+    assert [
+        (question.text, question.label, question.reason) for question in read_records(folder)["bread"].questions
+    ] == [
+        ("What is bread one good for?", "complete", "It is of bread."),
+        ("What is bread two good for?", "partial", "It is of bread."),
+        ("What is bread three good for?", "complete", "It is of bread."),
     ]
-    assert {question.reason for question in record.questions} == {"It is of bread."}
 
 
 def test_so_many_calls_are_under_way_as_were_asked_for_and_never_more(build, make_lm):
@@ -152,34 +152,31 @@ def test_so_many_calls_are_under_way_as_were_asked_for_and_never_more(build, mak
 def test_what_is_dropped_is_counted_in_the_record(make_lm):
     written = ["What is bread?", "what is bread?", "Bread.", "What does the text say?", "?"]
     lm = make_lm(Engine(lambda text: None if judging(text) else json.dumps({"questions": written})))
-    made = write_record(
-        Passage("p", "bread is good."), settings="s", writer=QuestionWriter(5, 5), judge=AnswerabilityJudge(),
-        lm=lm, judge_lm=lm,
-    )  # fmt: skip
+    made = RecordMaker(lm, writer=QuestionWriter(5, 5))(Passage("p", "bread is good."))
     assert [question.text for question in made.questions] == ["What is bread?"]
     assert made.repeated == 1 + 2  # the second batch, which ends the list, has all of it again
     assert made.unfit == {"no_question": 2, "no_words": 2, "points_at_text": 2}
 
 
 @pytest.mark.parametrize("answer", ["?", '{"label": "complete"}', '{"reason": "r", "label": "all"}'])
-def test_a_question_whose_judgement_cannot_be_read_has_no_label_and_is_not_published(build, home, make_lm, answer):
+def test_a_question_whose_judgement_cannot_be_read_has_no_label_and_is_not_published(build, folder, make_lm, answer):
     report = build(make_lm(Engine(lambda text: answer if judging(text) and "bread one" in text else None)))
     assert report.failed == {}
-    assert [question.label for question in read_records(folder(home))["bread"].questions] == ["", "partial", "complete"]
-    _, kept = published_passages(folder(home))
+    assert [question.label for question in read_records(folder)["bread"].questions] == ["", "partial", "complete"]
+    _, kept = published_passages(folder)
     assert len(kept) == 11
     assert not any("bread one" in passage.text for passage in kept.values())
 
 
 @pytest.mark.parametrize("broken", ["write", "judge"])
-def test_a_passage_that_fails_is_counted_and_tried_again(build, home, make_lm, store, broken):
+def test_a_passage_that_fails_is_counted_and_tried_again(build, folder, make_lm, store, broken):
     def before(text):
         if "bread" in text and judging(text) is (broken == "judge"):
             raise dspy.LMError("no")
 
     report = build(make_lm(Engine(before), store=store))
     assert (report.written, report.failed) == (3, {"lm": 1})
-    assert sorted(read_records(folder(home))) == ["apple", "cheese", "dates"]
+    assert sorted(read_records(folder)) == ["apple", "cheese", "dates"]
     engine = Engine()
     report = build(make_lm(engine, store=store))
     assert (report.written, report.current, report.failed) == (1, 3, {})
@@ -187,7 +184,7 @@ def test_a_passage_that_fails_is_counted_and_tried_again(build, home, make_lm, s
 
 
 def test_more_failures_than_allowed_stop_the_build_and_what_was_answered_is_not_asked_again(
-    build, home, make_lm, store
+    build, folder, make_lm, store
 ):
     def before(text):
         if "apple" not in text:
@@ -195,34 +192,29 @@ def test_more_failures_than_allowed_stop_the_build_and_what_was_answered_is_not_
 
     with pytest.raises(TooManyFailuresError, match="2 of 4 passages failed in 'questions'"):
         build(make_lm(Engine(before), store=store), threads=1)
-    assert read_records(folder(home)) == {}
+    assert read_records(folder) == {}
     engine = Engine()
     assert build(make_lm(engine, store=store)).written == 4
     assert not any("apple" in asked for asked in engine.asked)
 
 
-def test_another_judge_is_asked_about_the_same_questions(build, lm, make_lm, store):
+def test_the_same_settings_ask_nothing_and_other_ones_write_or_judge_anew(build, folder, lm, make_lm):
     build(lm)
+    made = (folder / MADE).read_bytes()
+    assert build(lm).written == 0
+    assert (folder / MADE).read_bytes() == made
     judge = make_lm(Engine())
     judge.engine.identity = "another"
     report = build(lm, judge_lm=judge)
     assert report.written == 4
     assert len(lm.engine.inner.asked) == 4 * (1 + 3)  # the questions were stored
     assert len(judge.engine.inner.asked) == 4 * 3
-    assert report.made.cost["calls"] == 4 * 3
-    assert report.made.cost["saved"] == 4
-
-
-def test_the_same_settings_ask_nothing_and_other_ones_write_anew(build, home, lm):
-    build(lm)
-    made = (folder(home) / MADE).read_bytes()
-    assert build(lm).written == 0
-    assert (folder(home) / MADE).read_bytes() == made
+    assert (report.made.cost["calls"], report.made.cost["saved"]) == (4 * 3, 4)
     assert build(lm, writer=QuestionWriter(2, 2)).written == 4
-    assert {len(record.questions) for record in read_records(folder(home)).values()} == {2}
+    assert {len(record.questions) for record in read_records(folder).values()} == {2}
 
 
-def test_questions_that_people_edited_stay_until_their_passage_changes(build, home, lm, tmp_path):
+def test_questions_that_people_edited_stay_until_their_passage_changes(build, home, folder, lm, tmp_path):
     build(lm)
     file = tmp_path / "questions.parquet"
     export_questions("foods", file, home)
@@ -230,28 +222,25 @@ def test_questions_that_people_edited_stay_until_their_passage_changes(build, ho
     table["question"] = table["question"].replace("What is bread one good for?", "Who should eat bread?")
     table.to_parquet(file)
     import_questions("foods", file, embedder=Words(), home=home)
-    edited = read_records(folder(home))["bread"]
+    edited = read_records(folder)["bread"]
     assert (edited.settings, edited.questions[0].text) == (IMPORTED, "Who should eat bread?")
 
-    calls = len(lm.engine.inner.asked)
-    assert build(lm).written == 0
-    assert len(lm.engine.inner.asked) == calls
     report = build(lm, writer=QuestionWriter(2, 2))  # all but the edited ones are of other settings now
     assert (report.written, report.current) == (3, 1)
-    assert read_records(folder(home))["bread"] == edited
+    assert read_records(folder)["bread"] == edited
 
     index(home, bread="bread is good. For ever.")
     report = build(lm, writer=QuestionWriter(2, 2))
-    assert (report.written, report.current) == (1, 3)
-    bread = read_records(folder(home))["bread"]
-    assert bread.settings == read_records(folder(home))["apple"].settings
+    assert (report.written, report.current, report.replaced) == (1, 3, 1)
+    bread = read_records(folder)["bread"]
+    assert bread.settings == read_records(folder)["apple"].settings
     assert [question.text for question in bread.questions] == [f"What is bread {n} good for?" for n in NUMBERS[:2]]
 
 
-def test_only_one_process_writes(build, home, lm):
-    folder(home).mkdir(parents=True)
+def test_only_one_process_writes(build, folder, lm):
+    folder.mkdir(parents=True)
     with (
-        building(folder(home), questions_name("foods"), LOCK),
+        building(folder, questions_name("foods"), LOCK),
         pytest.raises(CollectionError, match="'foods-questions' is being built by another process"),
     ):
         build(lm)
@@ -259,28 +248,25 @@ def test_only_one_process_writes(build, home, lm):
 
 
 def test_the_digest_of_settings_is_of_all_that_a_record_depends_on(lm, make_lm):
-    writer, judge = QuestionWriter(), AnswerabilityJudge()
-    other = make_lm(Engine())
+    other, hotter = make_lm(Engine()), make_lm(Engine())
     other.engine.identity = "another"
-    hotter = make_lm(Engine())
     hotter.kwargs["temperature"] = 0.5
-    reworded = QuestionWriter()
+    reworded, taught = QuestionWriter(), AnswerabilityJudge()
     reworded.write_questions.signature = reworded.write_questions.signature.with_instructions("Ask.")
-    taught = AnswerabilityJudge()
     taught.label.demos = [dspy.Example(passage="p", question="q", reason="r", label="none")]
     digests = [
-        settings_digest(*parts)
-        for parts in [
-            (writer, judge, lm, lm),
-            (QuestionWriter(19), judge, lm, lm),
-            (QuestionWriter(batch_size=4), judge, lm, lm),
-            (QuestionWriter(temperature=0.5), judge, lm, lm),
-            (reworded, judge, lm, lm),
-            (writer, taught, lm, lm),
-            (writer, judge, other, lm),
-            (writer, judge, lm, other),
-            (writer, judge, hotter, lm),
+        RecordMaker(**{"lm": lm, **changes}).settings
+        for changes in [
+            {},
+            {"writer": QuestionWriter(19)},
+            {"writer": QuestionWriter(batch_size=4)},
+            {"writer": QuestionWriter(temperature=0.5)},
+            {"writer": reworded},
+            {"judge": taught},
+            {"lm": other, "judge_lm": lm},
+            {"judge_lm": other},
+            {"judge_lm": hotter},
         ]
     ]
     assert len(set(digests)) == len(digests)
-    assert digests[0] == settings_digest(QuestionWriter(), AnswerabilityJudge(), make_lm(Engine()), lm)
+    assert digests[0] == RecordMaker(make_lm(Engine()), threads=9).settings

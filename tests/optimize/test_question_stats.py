@@ -64,21 +64,27 @@ def home(tmp_path):
 
 def test_counts_shares_and_similarities(home):
     found = question_stats("letters", embedder=Circle(), home=home)
-    assert (found.passages, found.recorded, found.stale, found.unwritten, found.removed) == (5, 3, 1, 1, 1)
-    assert found.written == 7
-    assert found.labels == {"complete": 3, "partial": 1, "none": 2, "unreadable": 1}
-    assert found.kept_share == 3 / 6
-    assert found.per_passage == (1.0, 0, 2)
-    assert found.bare == ("pc",)
-    assert found.coverage == 2 / 5
-    assert found.dropped == {"no_words": 1, "repeated": 3}
-    assert (found.made, found.other_settings) == (None, 0)
-    near, half, root = found.similarities, math.cos(math.radians(60)), math.cos(math.radians(30))
-    assert near.questions == 3
-    assert near.same_passage == pytest.approx(half)  # a? and b?
-    assert near.other_passage == pytest.approx((0 + root) / 2)  # a? and b? with c?
-    assert near.own_passage == pytest.approx((1 + half + 1) / 3)
-    assert near.not_own_passage == pytest.approx((0 + root + 0) / 3)
+    assert (found["passages"], found["recorded"], found["stale"], found["unwritten"], found["removed"]) == (
+        5,
+        3,
+        1,
+        1,
+        1,
+    )
+    assert found["written"] == 7
+    assert found["labels"] == {"complete": 3, "partial": 1, "none": 2, "unreadable": 1}
+    assert found["kept_share"] == 3 / 6
+    assert found["per_passage"] == (1.0, 0, 2)
+    assert found["bare"] == ["pc"]
+    assert found["coverage"] == 2 / 5
+    assert found["dropped"] == {"no_words": 1, "repeated": 3}
+    assert (found["made"], found["other_settings"]) == (None, 0)
+    near, half, root = found["similarities"], math.cos(math.radians(60)), math.cos(math.radians(30))
+    assert near["questions"] == 3
+    assert near["same_passage"] == pytest.approx(half)  # a? and b?
+    assert near["other_passage"] == pytest.approx((0 + root) / 2)  # a? and b? with c?
+    assert near["own_passage"] == pytest.approx((1 + half + 1) / 3)
+    assert near["not_own_passage"] == pytest.approx((0 + root + 0) / 3)
 
 
 def test_without_a_complete_question_nothing_is_near_and_without_any_the_command_is_named(tmp_path):
@@ -87,9 +93,9 @@ def test_without_a_complete_question_nothing_is_near_and_without_any_the_command
         question_stats("letters", embedder=Circle(), home=tmp_path)
     write_records(questions_folder("letters", tmp_path), [record(PASSAGES[0], ("a?", ""))])
     found = question_stats("letters", embedder=Circle(), home=tmp_path)
-    assert math.isnan(found.kept_share)
-    assert math.isnan(found.similarities.own_passage)
-    assert (found.coverage, found.bare) == (0.0, ("pa",))
+    assert math.isnan(found["kept_share"])
+    assert math.isnan(found["similarities"]["own_passage"])
+    assert (found["coverage"], found["bare"]) == (0.0, ["pa"])
 
 
 def test_imported_questions_are_no_other_settings(home):
@@ -100,7 +106,7 @@ def test_imported_questions_are_no_other_settings(home):
     ]
     write_records(folder, (read_records(folder) | {one.passage: one for one in edited}).values())
     found = question_stats("letters", embedder=Circle(), home=home)
-    assert (found.imported, found.other_settings) == (2, 0)
+    assert (found["imported"], found["other_settings"]) == (2, 0)
     MADE.write(questions_folder("letters", home) / NAME)
     found = question_stats("letters", embedder=Circle(), home=home)
-    assert (found.imported, found.other_settings, found.recorded) == (2, 1, 4)
+    assert (found["imported"], found["other_settings"], found["recorded"]) == (2, 1, 4)

@@ -239,7 +239,7 @@ def test_without_an_index_of_questions_the_command_that_makes_one_is_named(tmp_p
 def test_the_file_is_read_as_questions_and_the_card_says_how_it_came(publish, answering, tmp_path):
     home = publish()
     made = make_testset("rephrase", "facts", lm=answering(reworded), number=3, seed=5, home=home)
-    card = write_question_set(tmp_path / "sets" / "a.jsonl", made, {"writer": "scripted/model"})
+    card = write_question_set(tmp_path / "sets" / "a.jsonl", replace(made, index={"writer": "scripted/model"}))
     data = (tmp_path / "sets" / "a.jsonl").read_bytes()
     assert read_questions(tmp_path / "sets" / "a.jsonl") == list(made.questions)
     assert [json.loads(line)["parent"] for line in data.splitlines()] == [made.parents[q.id] for q in made.questions]
@@ -250,7 +250,7 @@ def test_the_file_is_read_as_questions_and_the_card_says_how_it_came(publish, an
         "circular: scripted/model wrote the index and this set, which favours the index; use another LM"
     ]
     with pytest.raises(InputError, match=r"ends in \.jsonl, not 'a\.csv'"):
-        write_question_set(tmp_path / "a.csv", made, {})
+        write_question_set(tmp_path / "a.csv", made)
     with pytest.raises(InputError, match="not one of 3 questions asked for is left"):
-        write_question_set(tmp_path / "b.jsonl", replace(made, questions=()), {})
+        write_question_set(tmp_path / "b.jsonl", replace(made, questions=()))
     assert not (tmp_path / "b.jsonl").exists()

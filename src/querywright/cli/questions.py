@@ -124,7 +124,7 @@ def stats(
     from querywright.optimize.question_stats import question_stats
 
     embeds = output.embedder(embedder)
-    found = question_stats(collection, embedder=embeds, home=output.folder, size=sample, seed=seed).to_json()
+    found = question_stats(collection, embedder=embeds, home=output.folder, size=sample, seed=seed)
     bare = found["bare"]
     emit(output.as_json, found, lambda: show_facts({**found, "bare": f"{len(bare)}: {', '.join(bare[:SHOWN])}"}))
 
@@ -299,7 +299,7 @@ def _make_set(
     **asked: Any,
 ) -> None:
     """Make a set of test questions, write it and say what it is."""
-    from querywright.optimize.testsets import card_file, check_set_file, index_models, make_testset, write_question_set
+    from querywright.optimize.testsets import card_file, check_set_file, make_testset, write_question_set
 
     check_set_file(save_to)
     for file in (save_to, card_file(save_to)):
@@ -313,7 +313,7 @@ def _make_set(
             kind, collection, lm=workspace.lm, judge_lm=judging, **asked, **work.run.given, home=workspace.home,
             progress=update,
         )  # fmt: skip
-    card = write_question_set(save_to, made, index_models(made.collection, workspace.home))
+    card = write_question_set(save_to, made)
     for line in card["cautions"]:
         note(f"warning: {line}", style="yellow")
     if made.wanted is not None and card["kept"] < made.wanted:
