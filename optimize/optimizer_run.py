@@ -106,13 +106,13 @@ class Work:
 
     def with_prompts_of(self, tuned: dspy.Module) -> RAG:
         """The program with the instructions and demonstrations of another, of the part that may change."""
-        other = copy.deepcopy(self.program)
-        found: dict[str, Any] = dict(tuned.named_predictors())
-        own: dict[str, Any] = dict(other.named_predictors())
-        for name, predictor in own.items():
+        other, found = copy.deepcopy(self.program), dict(tuned.named_predictors())
+        predictors: dict[str, Any] = dict(other.named_predictors())
+        for name, predictor in predictors.items():
             if name in found and name.startswith(self.prefix):
-                predictor.signature = predictor.signature.with_instructions(found[name].signature.instructions)
-                predictor.demos = demonstrations(predictor, found[name].demos)
+                source: Any = found[name]
+                predictor.signature = predictor.signature.with_instructions(source.signature.instructions)
+                predictor.demos = demonstrations(predictor, source.demos)
         return other
 
     @contextlib.contextmanager
@@ -160,8 +160,7 @@ class DrawnLM(dspy.LM):
 
     def __init__(self, lm: dspy.LM, seed: int, stop: Callable[[Exception | None], None]) -> None:
         self.__dict__.update(lm.copy().__dict__)
-        self._seed = seed
-        self._stop = stop
+        self._seed, self._stop = seed, stop
         self._seeded = "seed" in lm.supported_params
 
     def __deepcopy__(self, memo: dict[int, Any]) -> DrawnLM:
@@ -182,27 +181,20 @@ class DrawnLM(dspy.LM):
     def __call__(self, prompt: Any = None, *, messages: Any = None, **kwargs: Any) -> Any:
         """Ask; each of several samples on its own."""
         settings = {**self.kwargs, **kwargs}
-        rollout, count = settings.get("rollout_id"), int(settings.get("n") or 1)
+        rollout, seed = settings.get("rollout_id"), settings.get("seed")
+        drawn = bool(settings.get("temperature")) and self._seeded and (seed is None or rollout is not None)
         outputs: list[Any] = []
-        for number in range(count):
+        for number in range(int(settings.get("n") or 1)):
             self._stop(None)
             own = {**kwargs, **({"n": 1} if "n" in settings else {})}
-            drawn = bool(settings.get("temperature")) and self._seeded
-            if drawn and (settings.get("seed") is None or rollout is not None):
-                own["seed"] = _hashed(f"{self._seed}:{settings.get('seed')}:{rollout}:{number}") >> 1
+            if drawn:
+                own["seed"] = _hashed(f"{self._seed}:{seed}:{rollout}:{number}") >> 1
             try:
                 outputs += super().__call__(prompt, messages=messages, **own)
             except LMError as error:
+                # A run of the program is counted by its question; instructions that cannot be written are an outage.
                 in_program = any(isinstance(module, RAG) for module in dspy.settings.caller_modules or ())
-                if in_program or not is_retryable_lm_error(error):
-                    self._stop(error)  # failures of the program are counted by question
-                    raise
-                self._stop(
-                    OutageError(
-                        f"the LM failed while instructions were written, after all attempts: {error}. Check the "
-                        "model's service and run again: answers received so far are kept"
-                    )
-                )
+                self._stop(error if in_program or not is_retryable_lm_error(error) else _outage(error))
                 raise
         return outputs
 
@@ -287,8 +279,13 @@ def halves(train: Sequence[Question], share: float, seed: int) -> tuple[list[Que
     if len(train) < 2:
         raise InputError(f"{len(train)} training question cannot be split in two; give 2 or more")
     ordered = split_questions(train, train=1.0, dev=0.0, seed=seed).train
-    kept = min(max(1, round(len(ordered) * (1 - share))), len(ordered) - 1)
+    kept = learnt_from(len(ordered), share)
     return ordered[:kept], ordered[kept:]
+
+
+def learnt_from(n_train: int, share: float) -> int:
+    """How many of so many training questions are learnt from where a share of them is chosen on."""
+    return min(max(1, round(n_train * (1 - share))), max(1, n_train - 1))
 
 
 def demonstrations(predictor: Any, demos: Sequence[Any]) -> list[Any]:
@@ -311,20 +308,26 @@ def _examples(questions: Sequence[Question], seed: int | str) -> list[Any]:
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Keep an optimizer's progress bars, prints and warnings, and its logging of examples, off the terminal."""
-    logger = logging.getLogger("dspy")
-    before, output = logger.level, io.StringIO()
+    logger, output = logging.getLogger("dspy"), io.StringIO()
+    before = logger.level
+    logger.setLevel(logging.CRITICAL + 1)
     try:
-        logger.setLevel(logging.CRITICAL + 1)
         with (
             quiet_optuna(),
             contextlib.redirect_stderr(output),
             contextlib.redirect_stdout(output),
-            warnings.catch_warnings(),
+            warnings.catch_warnings(action="ignore"),
         ):
-            warnings.simplefilter("ignore")
             yield
     finally:
         logger.setLevel(before)
+
+
+def _outage(error: LMError) -> OutageError:
+    return OutageError(
+        f"the LM failed while instructions were written, after all attempts: {error}. Check the model's service and "
+        "run again: answers received so far are kept"
+    )
 
 
 def _hashed(text: str) -> int:

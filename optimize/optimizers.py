@@ -16,7 +16,7 @@ from querywright.errors import InputError, TechniqueError, unknown
 from querywright.metrics.dspy_metrics import Metric
 from querywright.metrics.feedback import feedback_metric
 from querywright.models.adapter import PromptAdapter
-from querywright.optimize.optimizer_run import OptimizerError, Work, demonstrations, halves
+from querywright.optimize.optimizer_run import OptimizerError, Work, demonstrations, learnt_from
 from querywright.optimize.program_state import shaped
 from querywright.programs import RAG, Ensemble
 from querywright.programs.ensemble import MOST_MEMBERS
@@ -104,12 +104,9 @@ class Optimizer:
         bound = self.bound(n_train, n_predictors, self.check(arguments))
         return bound.runs * (n_predictors if calls_per_run is None else calls_per_run) + bound.proposals
 
-    def parts(self, train: Sequence[Question], arguments: Arguments | None, seed: int) -> tuple[int, int]:
-        """How many training questions it learns from, and how many of them it keeps to choose on."""
-        if _VALIDATION not in self.options:
-            return len(train), 0
-        learn, choose = halves(train, float(self.check(arguments)["validation"]), seed)
-        return len(learn), len(choose)
+    def parts(self, n_train: int, arguments: Arguments | None) -> tuple[int, int]:
+        """How many of so many training questions it learns from, and how many it keeps to choose on."""
+        return _choosing(n_train, self.check(arguments)) if _VALIDATION in self.options else (n_train, 0)
 
 
 OPTIMIZERS: dict[str, Optimizer] = {}
@@ -135,7 +132,7 @@ def _once(n: int, predictors: int, given: Arguments) -> Bound:
 
 def _choosing(n_train: int, given: Arguments) -> tuple[int, int]:
     """Questions to learn from and to choose on."""
-    kept = min(max(1, round(n_train * (1 - given["validation"]))), max(1, n_train - 1))
+    kept = learnt_from(n_train, given["validation"])
     return kept, n_train - kept
 
 

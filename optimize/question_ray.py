@@ -93,7 +93,7 @@ class RayBuild:
             raise InputError(
                 f"a process of Ray would write questions under the settings {maker.settings[:12]}, but "
                 f"{self.settings[:12]} are asked for: its version of querywright, or the address of an LM in its "
-                "environment, is another one. Install the same version everywhere and give the addresses with --api-base"
+                "environment, is another one. Install the same version everywhere and give addresses with --api-base"
             )
         return maker
 

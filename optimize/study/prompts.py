@@ -86,7 +86,7 @@ def make_variant(
         optimizer = optimizer_named(spec.optimizer)
         asked: dict[str, Any] = {"arguments": spec.arguments, "part": spec.part, "seed": own, **settings}
         changed = run_optimizer(spec.optimizer, changed, train, metric=metric, lm=lm, **asked)
-        learn, choose = optimizer.parts(train, spec.arguments, own)
+        learn, choose = optimizer.parts(len(train), spec.arguments)
         made |= {"optimizer": spec.optimizer, "arguments": optimizer.check(spec.arguments), "part": spec.part}
         made |= {"learnt_from": learn, "chosen_on": choose}
     states = {name: one for name, one in predictor_states(changed).items() if _covers(spec, _plain(name))}

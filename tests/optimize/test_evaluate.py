@@ -34,7 +34,7 @@ def timeless(result, **cost):
     return [replace(row, seconds=0.0, cost=replace(row.cost, seconds=0.0, **cost)) for row in result.rows]
 
 
-def test_questions_are_scored_in_their_order(world, make_lm):
+def test_questions_are_scored_in_their_order_however_many_are_under_way(world, make_lm):
     lm, told = make_lm(), []
     result = evaluate(
         world.program(), world.questions, lm=lm, name="hcqr", threads=3, progress=lambda *what: told.append(what)
@@ -58,12 +58,10 @@ def test_what_is_found_again_in_the_store_is_the_same_and_asks_nothing(world, ma
     replay = ReplayRetriever(world, store=store, deepest=10)
     programs = [make_program("hcqr", replay, reader="multiple_choice", max_passages=3) for _ in range(2)]
     first, again = (evaluate(one, world.questions, lm=lm, name="hcqr", threads=3) for one in programs)
-
     assert len(lm.engine.inner.asked) == 54
     assert len(set(world.searches)) == len(world.searches)
-    assert [replace(row, cost=Cost()) for row in timeless(again)] == [
-        replace(row, cost=Cost()) for row in timeless(first)
-    ]
+    one, other = ([replace(row, cost=Cost()) for row in timeless(found)] for found in (first, again))
+    assert one == other
     assert [row.cost.asked for row in again.rows] == [row.cost.asked for row in first.rows] == [3] * 18
     assert (again.cost.calls, again.cost.saved_tokens) == (0, first.cost.tokens)
     assert dspy.settings.lm is None
@@ -72,15 +70,14 @@ def test_what_is_found_again_in_the_store_is_the_same_and_asks_nothing(world, ma
 def test_a_zero_is_no_failure_and_what_has_no_label_is_no_zero(world, make_lm):
     plain = evaluate(world.program("plain"), world.questions, lm=make_lm(), name="plain")
     assert (plain.mean("decision_useful").value, plain.mean("accuracy").value) == (0.0, 0.0)
-    assert not plain.failures
+    assert plain.failures == {}
     assert plain.label_share(Label.NOT_USEFUL) == 1.0
     bare = [replace(q, evidence={}, answer=None) if q.id in {"q0", "q1"} else q for q in world.questions]
     result = evaluate(world.program(), bare, lm=make_lm(), name="some bare")
     for metric in ("accuracy", "decision_useful"):
         mean = result.mean(metric)
         assert (mean.value, mean.n, mean.unscored) == (1.0, 16, 2)
-    assert result.rows[0].label is None
-    assert result.failures == {}
+    assert (result.rows[0].label, result.failures) == (None, {})
 
 
 def test_a_program_is_scored_by_what_it_does(world, make_lm):
@@ -120,34 +117,33 @@ def test_a_failure_is_typed_counted_and_no_score(kind, error, world, make_lm, ma
     assert (mean.value, mean.n, mean.unscored) == (1.0, 17, 1)
 
 
-def test_bugs_and_answers_that_nothing_can_read_are_failures_of_their_own_kinds(world, make_lm, make_engine):
-    class Broken(PlainRetrieval):
-        async def plan(self, question, options):
-            if "number 3?" in question:
-                raise KeyError("a slip")
-            return await super().plan(question, options)
+class Broken(PlainRetrieval):
+    async def plan(self, question, options):
+        if "number 3?" in question:
+            raise KeyError("a slip")
+        return await super().plan(question, options)
 
+
+class Strict(dspy.Module):
+    def __init__(self):
+        super().__init__()
+        self.reader = object()
+        self.predict = dspy.Predict("question -> answer: int")
+
+    def forward(self, question, options):
+        self.predict(question=question)
+
+
+def test_bugs_and_answers_that_nothing_can_read_are_failures_of_their_own_kinds(world, make_lm, make_engine):
     program = RAG(Broken(world, max_passages=3), world.program().reader)
     result = evaluate(program, world.questions, lm=make_lm(), name="broken")
     assert result.failures == {"bug": 1}
     assert "a slip" in result.rows[3].message
-
     for wrong in (None, math.inf):
         metrics = {"mine": lambda example, prediction, trace=None, w=wrong: w if example.id == "q2" else 1.0}
         result = evaluate(world.program(), world.questions, lm=make_lm(), name="x", metrics=metrics)
-        assert result.failures == {"bug": 1}
-        assert result.rows[2].cost.calls == 3
+        assert (result.failures, result.rows[2].cost.calls) == ({"bug": 1}, 3)
         assert result.mean("mine").unscored == 1
-
-    class Strict(dspy.Module):
-        def __init__(self):
-            super().__init__()
-            self.reader = object()
-            self.predict = dspy.Predict("question -> answer: int")
-
-        def forward(self, question, options):
-            self.predict(question=question)
-
     lm = make_lm(make_engine(write=lambda asked: "{}"))
     assert evaluate(Strict(), world.questions[:1], lm=lm, name="strict").failures == {"parse": 1}
 
