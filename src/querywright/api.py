@@ -203,7 +203,7 @@ def compile(
     questions: Any,
     *,
     retriever: Any,
-    lm: LM = "embedded",
+    lm: LM | Callable[[], Workspace] = "embedded",
     reader: str | None = "auto",
     knobs: Mapping[str, Any] | None = None,
     settings: CompileSettings | None = None,
@@ -213,8 +213,10 @@ def compile(
     reranker: Any = None,
     rewriter: str | Path | None = None,
     reader_check: int | Sequence[Question] = 0,
+    reading: Mapping[str, Any] | None = None,
     home: str | Path | None = None,
     progress: Progress | None = None,
+    tell: Tell | None = None,
     **changes: Any,
 ) -> Tuned:
     """Tune a technique's prompts and knobs on dev, and hold the winner against no rewriting on test.
@@ -224,7 +226,7 @@ def compile(
         questions: As ``read_questions`` takes it; split by a hash of seed and id. Or ``Splits``, or a mapping of
             ``train``, ``dev`` (or ``validation``) and ``test``, such as a ``DatasetDict``.
         retriever: What is searched: a collection's name, or a retriever.
-        lm: The LM, or its name. Default ``embedded``.
+        lm: The LM, or its name, or what opens a ``Workspace`` once all else was checked. Default ``embedded``.
         reader: As ``evaluate`` has it.
         knobs: Values that are fixed and not searched; ``max_passages`` is the budget of every arm. Default 5.
         settings: How much is tried.
@@ -235,8 +237,10 @@ def compile(
         rewriter: Folder of a rewriter, which the technique asks in place of the LM.
         reader_check: So many further questions that the splits leave over, or the questions, which closed book and
             oracle evidence meet.
+        reading: ``columns``, ``limit`` and ``split`` of the questions, as ``read_questions`` takes them.
         home: The working folder. Default ``$QUERYWRIGHT_HOME`` or ``.querywright``.
         progress: Called with what, done and total as work proceeds.
+        tell: Called with what a user should know meanwhile. Default: ``warnings.warn``.
         changes: Fields of ``CompileSettings``, such as ``n_trials=10``. The objective is ``decision_useful`` where dev
             is labelled, else ``accuracy``, unless it is given.
 
@@ -247,67 +251,22 @@ def compile(
         InputError: Something cannot be used; it names what, and what may be given.
         OutageError: The LM is out of reach; answers so far are kept, nothing is chosen.
     """
-    given = settings or CompileSettings(objective="auto")
+    settings = settings or CompileSettings(objective="auto")
     try:
-        given = replace(given, **changes)
+        settings = replace(settings, **changes)
     except TypeError as error:
         known = ", ".join(CompileSettings.__dataclass_fields__)
         raise InputError(f"compile takes the settings {known}, but got {', '.join(changes)}") from error
-    return compiled(
-        technique, questions, workspace=_workspace(home, lm), retriever=retriever, reader=reader, knobs=knobs or {},
-        settings=given, sizes=sizes, embedder=embedder, engine=engine, reranker=reranker,
-        rewriter=None if rewriter is None else Path(rewriter), reader_check=reader_check, progress=progress, tell=_warn,
-    )  # fmt: skip
-
-
-def compiled(
-    technique: str,
-    questions: Any,
-    *,
-    workspace: Callable[[], Workspace],
-    retriever: Any,
-    reader: str | None,
-    knobs: Mapping[str, Any],
-    settings: CompileSettings,
-    progress: Progress | None,
-    tell: Tell,
-    sizes: tuple[int, int, int] | None = None,
-    embedder: Any = "embedded",
-    engine: str | None = None,
-    reranker: Any = None,
-    rewriter: Path | None = None,
-    reader_check: int | Sequence[Question] = 0,
-    reading: Mapping[str, Any] | None = None,
-) -> Tuned:
-    """``compile``, with a workspace that is opened once everything was checked.
-
-    Args:
-        technique: As ``compile`` has it, like all that is not told here.
-        questions: What is asked.
-        workspace: Opens working folder and LM.
-        retriever: What is searched.
-        reader: Of all arms.
-        knobs: Values, or their texts.
-        settings: How much is tried; the objective may be ``auto``.
-        sizes: Of the splits.
-        embedder: Of a collection.
-        engine: What is searched with.
-        reranker: For a technique that reranks.
-        rewriter: Folder of a rewriter.
-        reader_check: Further questions.
-        progress: Called as work proceeds.
-        tell: Says what a user should know meanwhile.
-        reading: ``columns``, ``limit`` and ``split`` of the questions.
-    """
     if not isinstance(technique, str):
         raise InputError(f"compile takes the name of a technique, such as hcqr, but got {technique!r:.80}")
     needs_options = technique_class(technique).NEEDS_OPTIONS or reader == "multiple_choice"
-    values = knob_values(technique, knobs)
+    folder = None if rewriter is None else Path(rewriter)
+    values = knob_values(technique, knobs or {})
     check_reader(reader)
     searched = engine_for(technique, engine) or "dense"
     check_reranker(technique, reranker)
-    check_rewriter(technique, rewriter)
-    tell_unlearnt(rewriter, [technique], tell)
+    check_rewriter(technique, folder)
+    tell_unlearnt(folder, [technique], tell or _warn)
     if settings.objective != "auto":
         objective_named(settings.objective)
     asked, splits = _split(questions, sizes, settings.seed, needs_options, reading or {})
@@ -317,21 +276,13 @@ def compiled(
     read_by = reader_for(asked, reader)
     if isinstance(reader_check, int):
         reader_check = further_questions(reader_check, asked, splits, [read_by], settings.seed)
-    place = workspace()
-    writer = place.rewriter(rewriter, keep=True)
+    place = _workspace(home, lm)()
+    writer = place.rewriter(folder, keep=True)
     found = compile_program(
-        technique,
-        splits,
-        retriever=opened(place, retriever, embedder, searched),
-        lm=place.lm,
-        reader=read_by,
-        knobs=values,
-        settings=settings,
-        reader_check=reader_check,
-        reranker=open_reranker(reranker),
-        rewriter=writer,
+        technique, splits, retriever=opened(place, retriever, embedder, searched), lm=place.lm, reader=read_by,
+        knobs=values, settings=settings, reader_check=reader_check, reranker=open_reranker(reranker), rewriter=writer,
         progress=progress,
-    )
+    )  # fmt: skip
     return Tuned(found, splits, place, writer)
 
 
@@ -356,7 +307,9 @@ def _split(
     return [question for part in parts for question in part], parts
 
 
-def _workspace(home: str | Path | None, lm: LM) -> Callable[[], Workspace]:
+def _workspace(home: str | Path | None, lm: LM | Callable[[], Workspace]) -> Callable[[], Workspace]:
+    if callable(lm) and not isinstance(lm, dspy.BaseLM):
+        return lm
     return lambda: Workspace.open(home, lm, tell=_warn)
 
 

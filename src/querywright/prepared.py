@@ -1,33 +1,52 @@
-"""From what was named to what can be asked: all is checked, and read, before anything is spent."""
+"""From what was named to what can be asked: all is checked, and read, before anything is spent.
+
+An arm is the name of a technique, ``NAME[@ENGINE][:KNOB=VALUE,...]`` (``rewriter=FOLDER`` or ``none`` may stand among
+the knobs), the folder of an artifact, a loaded one, a technique, or a technique with its reader.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from querywright.arms import Arm, NamedArm, Opened, SavedArm, named_arms
+import dspy
+
 from querywright.data import Question, read_questions
 from querywright.data.reading import check_evidence
 from querywright.errors import DataError, InputError
 from querywright.metrics.dspy_metrics import Metric, needs
 from querywright.named import (
     check_reader,
+    check_rewriter,
+    engine_for,
+    knob_values,
     of_grounded,
     open_reranker,
+    pairs,
     reader_for,
     tell_unlearnt,
 )
+from querywright.optimize.artifacts.files import Artifact, read_artifact
+from querywright.optimize.artifacts.load import load
+from querywright.optimize.artifacts.loaded import LoadedProgram
+from querywright.optimize.artifacts.rewriters import find_rewriter
 from querywright.optimize.evaluate import metrics_by_name
 from querywright.programs import (
     RAG,
     READERS,
+    Technique,
+    make_program,
+    make_reader,
+    takes_rewriter,
+    technique_class,
 )
 from querywright.retrieval.callable import as_retriever
 from querywright.retrieval.engines import check_engine
 from querywright.retrieval.rerank import Reranker
-from querywright.workspace import Workspace
+from querywright.workspace import Tell, Workspace
 
 DEFAULT_TECHNIQUES = ("closed_book", "plain", "hcqr")
 SHOWN_WARNINGS = 3
@@ -39,28 +58,37 @@ LACKING = {
 
 
 @dataclass(slots=True, kw_only=True)
-class Prepared(Opened):
+class Prepared:
     """What is ready to be asked.
 
     Args:
-        arms: By name.
+        workspace: Working folder and LM.
+        reader: The reader of the arms that bring none.
         questions: What is asked.
         metrics: By name.
         lacks: What the metrics that cannot be scored do without, by their names.
+        notes: What is said below the table.
+        reranker: Scores passages, for techniques that rerank.
+        retrievers: Open retrievers by engine.
         programs: By the names of their arms.
     """
 
-    arms: dict[str, Arm]
+    workspace: Workspace
+    reader: str | None
     questions: list[Question]
     metrics: Mapping[str, Metric]
     lacks: Mapping[str, str]
+    notes: list[str]
+    reranker: Reranker | None = None
+    retrievers: dict[str, Any] = field(default_factory=dict)
     programs: dict[str, RAG] = field(default_factory=dict)
+    _rewriters: dict[Path, Any] = field(default_factory=dict)
 
-    @property
-    def searched(self) -> dict[str, Any]:
-        """By arm the retriever of those that search."""
-        found = {name: program.technique.retriever for name, program in self.programs.items()}
-        return {name: retriever for name, retriever in found.items() if retriever is not None}
+    def rewriter(self, folder: Path | None) -> Any:
+        """The LM of a rewriter, the same one for all arms that have it."""
+        if folder is not None and folder not in self._rewriters:
+            self._rewriters[folder] = self.workspace.rewriter(folder)
+        return None if folder is None else self._rewriters[folder]
 
     @property
     def rewriters(self) -> dict[str, list[str]]:
@@ -74,7 +102,68 @@ class Prepared(Opened):
     @property
     def retriever(self) -> Any:
         """What is searched, else what the first arm searches; None where nothing searches."""
-        return next(iter((*self.retrievers.values(), *self.searched.values())), None)
+        own = (program.technique.retriever for program in self.programs.values())
+        return next((one for one in (*self.retrievers.values(), *own) if one is not None), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Arm:
+    """What can be asked, once all is open: a technique that was named, or an artifact, or a program that is there.
+
+    Args:
+        kind: Its technique.
+        reader: The name of a reader of its own; None where it takes that of all arms, or has none.
+        engine: What a technique that was named searches with.
+        knobs: Values of its knobs.
+        rewriter: Folder of a rewriter; beside an artifact, instead of its own.
+        path: Folder of an artifact.
+        artifact: What is in it.
+        given: A technique, or one with its reader.
+    """
+
+    kind: type[Technique]
+    reader: str | None = None
+    engine: str = "dense"
+    knobs: Mapping[str, Any] = field(default_factory=dict)
+    rewriter: Path | None = None
+    path: Path | None = None
+    artifact: Artifact | None = None
+    given: Technique | RAG | None = None
+
+    @property
+    def is_named(self) -> bool:
+        return self.artifact is None and self.given is None
+
+    @property
+    def searches(self) -> bool:
+        """Whether a retriever is opened for it."""
+        return self.is_named and self.kind.SEARCHES != "0"
+
+    @property
+    def needs_options(self) -> bool:
+        """Whether every question must have options."""
+        return self.kind.NEEDS_OPTIONS or self.reader == "multiple_choice"
+
+    def program(self, name: str, ready: Prepared) -> RAG:
+        """The program of the arm of that name."""
+        reranker = ready.reranker if self.kind.USES_RERANKER else None
+        if isinstance(self.given, RAG):
+            return self.given
+        if self.given is not None:
+            return RAG(self.given, None if ready.reader is None else make_reader(ready.reader))
+        if self.artifact is None:
+            return make_program(
+                self.kind.NAME, ready.retrievers[self.engine] if self.searches else None, reader=ready.reader,
+                reranker=reranker, rewriter=ready.rewriter(self.rewriter), **self.knobs,
+            )  # fmt: skip
+        own, home, lm = self.artifact.manifest, ready.workspace.home, ready.workspace.lm
+        opened = next((one for one in ready.retrievers.values() if one.fingerprint == own.fingerprint), None)
+        asked = None if own.rewriter is None else self.rewriter or find_rewriter(own.rewriter, home)
+        if own.lm != lm.model:
+            ready.notes.append(f"{name} was compiled for the LM {own.lm}")
+        return load(
+            self.artifact, home=home, lm=lm, retriever=opened, reranker=reranker, rewriter=ready.rewriter(asked)
+        ).program
 
 
 def prepare(
@@ -93,7 +182,7 @@ def prepare(
     reading: Mapping[str, Any] | None = None,
     jointly: bool | None = None,
     judged: bool = False,
-    tell: Callable[[str], object] = print,
+    tell: Tell = print,
 ) -> Prepared:
     """Check, read and open all that was named.
 
@@ -121,14 +210,13 @@ def prepare(
     check_engine(engine)
     check_reader(reader)
     knobs = knobs or {}
-    named = named_arms(arms, engine, knobs, rewriter)
+    named = _named_arms(arms, engine, knobs, rewriter)
     is_given = bool(named)
     if not named:
         defaults = [one for one in DEFAULT_TECHNIQUES if reader not in (None, "none") or one != "closed_book"]
-        named = named_arms(defaults, engine, knobs, rewriter)
-    _check_knobs(knobs, named)
-    _check_rewriter(rewriter, named, tell)
-    chosen: Mapping[str, Metric] = metrics_by_name(metrics) if not isinstance(metrics, Mapping) else dict(metrics)
+        named = _named_arms(defaults, engine, knobs, rewriter)
+    _check_shared(knobs, rewriter, named.values(), tell)
+    chosen: Mapping[str, Metric] = dict(metrics) if isinstance(metrics, Mapping) else metrics_by_name(metrics)
     asked = _questions(questions, named if is_given else {}, reader, reading or {})
     if jointly is not None:
         asked = [replace(question, jointly=jointly) for question in asked]
@@ -138,21 +226,27 @@ def prepare(
         named = {name: arm for name, arm in named.items() if name not in left_out}
         notes += [f"left out: {', '.join(left_out)}, because not every question has options"] if left_out else []
     read_by = reader_for(asked, reader)
-    chosen, lacks, said = _settled(named, asked, read_by, chosen, judged=judged)
+    own = [arm.reader for arm in named.values()]
+    readers = list(dict.fromkeys(one for one in ([read_by] if None in own else []) + own if one is not None))
+    chosen, lacks = _scorable(chosen, asked, readers, judged=judged)
+    notes += [line for name in readers for line in of_grounded(name)]
+    grounded = any(READERS[name].GROUNDED for name in readers)
+    if grounded and "accuracy" in chosen and not all(question.options for question in asked):
+        notes.append("accuracy is contains_answer where a reader names its support, else exact_match")
+    labelled = any(question.evidence for question in asked)
+    notes.append("usefulness from labelled evidence" if labelled else "no labelled evidence")
     searching = {name: arm for name, arm in named.items() if arm.searches}
     if searching and retriever is None:
         raise InputError(f"{next(iter(searching))} searches; name a collection with --collection (retriever=)")
     if reranker is not None and not any(arm.kind.USES_RERANKER for arm in named.values()):
         raise InputError("nothing here reranks; leave the reranker out (--reranker), or name a technique that does")
     ready = Prepared(
-        workspace=workspace(), reader=read_by, notes=[*notes, *said], arms=named, questions=asked, metrics=chosen,
-        lacks=lacks,
+        workspace=workspace(), reader=read_by, questions=asked, metrics=chosen, lacks=lacks, notes=notes
     )  # fmt: skip
     if retriever is not None:
-        engines = [one.engine for one in searching.values() if isinstance(one, NamedArm)] or [engine]
-        for one in dict.fromkeys(engines):
+        for one in dict.fromkeys([arm.engine for arm in searching.values()] or [engine]):
             ready.retrievers[one] = opened(ready.workspace, retriever, embedder, one)
-        _tell_missing_evidence(asked, next(iter(ready.retrievers.values())), tell)
+        _tell_missing_evidence(asked, ready.retriever, tell)
     ready.reranker = open_reranker(reranker)
     for name, arm in named.items():
         ready.programs[name] = arm.program(name, ready)
@@ -178,24 +272,83 @@ def opened(workspace: Workspace, retriever: Any, embedder: Any, engine: str) -> 
     return found
 
 
-def _check_knobs(knobs: Mapping[str, Any], arms: Mapping[str, Arm]) -> None:
-    named = {
-        arm.kind.NAME: [knob.name for knob in arm.kind.KNOBS] for arm in arms.values() if isinstance(arm, NamedArm)
-    }
+def is_folder(name: str) -> bool:
+    """Whether an arm is the folder of an artifact, not a technique."""
+    return os.sep in name.partition(":")[0] or (Path(name) / "manifest.json").is_file()
+
+
+def _named_arms(
+    arms: Iterable[Any] | Mapping[str, Any], engine: str, knobs: Mapping[str, Any], rewriter: Path | None
+) -> dict[str, _Arm]:
+    """The arms by name: a technique's as it was written, an artifact's folder, a program's technique with a number."""
+    if isinstance(arms, str | os.PathLike | dspy.Module | LoadedProgram):
+        arms = [arms]
+    if isinstance(arms, Mapping):
+        return {str(name): _arm(one, engine, knobs, rewriter) for name, one in arms.items()}
+    found: dict[str, _Arm] = {}
+    for one in arms:
+        arm = _arm(one, engine, knobs, rewriter)
+        name = str(one) if arm.is_named else arm.kind.NAME
+        if arm.path is not None:
+            name = str(arm.path) if arm.path.name in found else arm.path.name
+        number = 2
+        while arm.given is not None and name in found:
+            name, number = f"{arm.kind.NAME} {number}", number + 1
+        found[name] = arm
+    return found
+
+
+def _arm(one: Any, engine: str, knobs: Mapping[str, Any], rewriter: Path | None) -> _Arm:
+    if isinstance(one, LoadedProgram):
+        one = one.program
+    if isinstance(one, Technique):
+        return _Arm(kind=type(one), given=one)
+    if isinstance(one, RAG):
+        return _Arm(kind=type(one.technique), reader=None if one.reader is None else one.reader.NAME, given=one)
+    if isinstance(one, os.PathLike) or (isinstance(one, str) and is_folder(one)):
+        artifact = read_artifact(Path(one))
+        own = artifact.manifest
+        return _Arm(
+            kind=technique_class(own.technique), reader=own.reader, rewriter=rewriter, path=Path(one), artifact=artifact
+        )
+    if isinstance(one, str):
+        return _technique_arm(one, engine, knobs, rewriter)
+    raise InputError(
+        "an arm is the name of a technique, the folder of an artifact, what load or make_program gives, or a technique "
+        f"such as HCQR(retriever), but got {one!r:.80}"
+    )
+
+
+def _technique_arm(text: str, engine: str, knobs: Mapping[str, Any], rewriter: Path | None) -> _Arm:
+    """The arm that a text names; knobs of its own, and a rewriter, go before those of all arms."""
+    head, _, own = text.partition(":")
+    technique, at, named = head.partition("@")
+    kind = technique_class(technique)
+    engine = engine_for(technique, named if at else None) or engine
+    given = pairs([one for one in own.split(",") if one], f"the arm {text!r}:")
+    if "rewriter" in given:
+        folder = given.pop("rewriter")
+        rewriter = None if folder == "none" else Path(folder)
+    elif not takes_rewriter(kind):
+        rewriter = None
+    check_rewriter(technique, rewriter)
+    values = {**knob_values(technique, knobs, strict=False), **knob_values(technique, given)}
+    if at and kind.SEARCHES == "0":
+        raise InputError(f"{technique} does not search, so it has no engine; write {technique} for {text!r}")
+    return _Arm(kind=kind, engine=engine, knobs=values, rewriter=rewriter)
+
+
+def _check_shared(knobs: Mapping[str, Any], rewriter: Path | None, arms: Iterable[_Arm], tell: Tell) -> None:
+    """Raise when a knob or a rewriter was named for all arms that none of them has; tell whose prompts are strange."""
+    arms = list(arms)
+    named = [arm for arm in arms if arm.is_named]
+    known = {arm.kind.NAME: [knob.name for knob in arm.kind.KNOBS] for arm in named}
     for key in knobs:
-        if not any(key in known for known in named.values()):
-            known = "; ".join(f"{name}: {', '.join(own) or 'none'}" for name, own in named.items())
-            raise InputError(
-                f"no technique here has the knob {key!r}; the knobs are: {known or 'none, in an artifact'}"
-            )
-
-
-def _check_rewriter(rewriter: Path | None, arms: Mapping[str, Arm], tell: Callable[[str], object]) -> None:
-    """Raise when a rewriter was named for all arms, and none of them would ask it; tell whose prompts are strange."""
-    named = [arm for arm in arms.values() if isinstance(arm, NamedArm)]
-    saved = [arm for arm in arms.values() if isinstance(arm, SavedArm)]
-    asks = any(arm.rewriter == rewriter for arm in named) or any(arm.manifest.rewriter for arm in saved)
-    if rewriter is not None and not asks:
+        if not any(key in own for own in known.values()):
+            said = "; ".join(f"{name}: {', '.join(own) or 'none'}" for name, own in known.items())
+            raise InputError(f"no technique here has the knob {key!r}; the knobs are: {said or 'none, in an artifact'}")
+    saved = any(arm.artifact is not None and arm.artifact.manifest.rewriter for arm in arms)
+    if rewriter is not None and not saved and not any(arm.rewriter == rewriter for arm in named):
         raise InputError(
             "no technique here writes what is searched for, and no artifact was compiled with a rewriter; leave the "
             "rewriter out (--rewriter), or name a technique that writes, such as rrr"
@@ -204,7 +357,7 @@ def _check_rewriter(rewriter: Path | None, arms: Mapping[str, Arm], tell: Callab
         tell_unlearnt(folder, [arm.kind.NAME for arm in named if arm.rewriter == folder], tell)
 
 
-def _questions(source: Any, arms: Mapping[str, Arm], reader: str | None, reading: Mapping[str, Any]) -> list[Question]:
+def _questions(source: Any, arms: Mapping[str, _Arm], reader: str | None, reading: Mapping[str, Any]) -> list[Question]:
     """Read the questions; where an arm that was named compares options, every one must have some."""
     needing = [name for name, arm in arms.items() if arm.needs_options]
     needing += ["the reader multiple_choice"] if reader == "multiple_choice" else []
@@ -216,19 +369,10 @@ def _questions(source: Any, arms: Mapping[str, Arm], reader: str | None, reading
         raise DataError([f"{', '.join(needing)}: every question needs options", *error.problems]) from error
 
 
-def _settled(
-    arms: Mapping[str, Arm],
-    asked: Sequence[Question],
-    reader: str | None,
-    metrics: Mapping[str, Metric],
-    *,
-    judged: bool,
-) -> tuple[Mapping[str, Metric], dict[str, str], list[str]]:
-    """The metrics, what those do without that cannot be scored, and notes."""
-    own = [arm.reader for arm in arms.values() if arm.reader is not None]
-    readers = list(
-        dict.fromkeys(([reader] if reader and any(arm.reader is None for arm in arms.values()) else []) + own)
-    )
+def _scorable(
+    metrics: Mapping[str, Metric], asked: Sequence[Question], readers: Sequence[str], *, judged: bool
+) -> tuple[Mapping[str, Metric], dict[str, str]]:
+    """The metrics, and what those do without that cannot be scored."""
     labelled = any(question.evidence for question in asked)
     if not metrics:
         names = ["accuracy"] if readers else []
@@ -240,21 +384,17 @@ def _settled(
         "reader": bool(readers),
         "support": any(READERS[name].GROUNDED for name in readers),
     }
-    missing = {name: [need for need in sorted(needs(name)) if not given.get(need)] for name in metrics}
-    lacks = {
-        name: " and ".join(LACKING.get(one, one) for one in lacking) for name, lacking in missing.items() if lacking
+    missing = {
+        name: [LACKING.get(need, need) for need in sorted(needs(name)) if not given.get(need)] for name in metrics
     }
+    lacks = {name: " and ".join(lacking) for name, lacking in missing.items() if lacking}
     if len(lacks) == len(metrics) and not judged:
         wanting = "; ".join(f"{name} needs {lacking}" for name, lacking in lacks.items())
         raise InputError(
             f"nothing can be scored: {wanting or 'no metric'}; give questions with an answer (and a reader) or with "
             "labelled evidence, or --judge-lm"
         )
-    notes = [line for name in readers for line in of_grounded(name)]
-    if given["support"] and "accuracy" in metrics and not all(question.options for question in asked):
-        notes.append("accuracy is contains_answer where a reader names its support, else exact_match")
-    notes.append("usefulness from labelled evidence" if labelled else "no labelled evidence")
-    return metrics, lacks, notes
+    return metrics, lacks
 
 
 def _shallow(metrics: Iterable[str], programs: Mapping[str, RAG]) -> list[str]:
@@ -272,7 +412,7 @@ def _shallow(metrics: Iterable[str], programs: Mapping[str, RAG]) -> list[str]:
     return notes
 
 
-def _tell_missing_evidence(asked: Sequence[Question], retriever: Any, tell: Callable[[str], object]) -> None:
+def _tell_missing_evidence(asked: Sequence[Question], retriever: Any, tell: Tell) -> None:
     if not callable(getattr(retriever, "passages", None)):
         return
     missing = check_evidence(asked, {passage.id for passage in retriever.passages()})

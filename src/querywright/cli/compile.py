@@ -72,7 +72,7 @@ def compile_command(
     counts = split_sizes(sizes)
     check_folder(save_to, "--out")
     _run(
-        technique, questions, save_to, output, workspace=lambda: lm.open(output.home), retriever=collection,
+        technique, questions, save_to, output, lm=lambda: lm.open(output.home), retriever=collection,
         reader=reader, knobs=search.knobs, sizes=counts, embedder=search.embedder, engine=search.engine,
         reranker=helpers.reranker, rewriter=helpers.rewriter, reader_check=reader_check, reading=data.given,
         settings=CompileSettings(objective=objective, n_trials=trials, seed=seed, threads=run.threads),
@@ -102,7 +102,7 @@ def demo(
     note(f"sample: {report.count} passages, {report.embedded} embedded")
     splits = split_questions(sample.questions, sizes=DEMO_SIZES)
     _run(
-        "hcqr", splits, save_to, output, workspace=lambda: opt.LMOptions().open(output.home), retriever="sample",
+        "hcqr", splits, save_to, output, lm=lambda: opt.LMOptions().open(output.home), retriever="sample",
         reader="multiple_choice", knobs={"max_passages": DEMO_BUDGET},
         settings=CompileSettings(n_trials=DEMO_TRIALS, reader_demo_sizes=(), threads=run.threads),
         reader_check=left_over(sample.questions, splits)[:DEMO_READER_CHECK],
@@ -111,7 +111,7 @@ def demo(
 
 def _run(technique: str, questions: Any, save_to: Path, output: opt.Output, **given: Any) -> None:
     """Compile, save and show; what was found is also shown when it could not be saved."""
-    from querywright.api import compiled
+    from querywright.api import compile as compiled
 
     failed: QuerywrightError | None = None
     with progress() as update:

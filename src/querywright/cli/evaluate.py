@@ -301,7 +301,7 @@ def _asked_of(lm: dspy.LM, metric: JudgedMetric) -> Callable[..., float]:
 
 def _arm(name: str) -> str:
     """An arm as it is named; the folder of an artifact in one spelling only."""
-    from querywright.arms import is_folder
+    from querywright.prepared import is_folder
 
     return os.path.normpath(name) if is_folder(name) else name
 
