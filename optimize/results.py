@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -164,12 +164,7 @@ class Compiled:
     @property
     def compared(self) -> Compared:
         """The test as a comparison with no rewriting; what checks the reader is a reference."""
-        from querywright.optimize.comparison import Compared
-
-        known = {one.name: one for one in self.test}
-        arms = tuple(one for one in known.values() if one.name not in (CLOSED_BOOK, ORACLE))
-        held: Any = tuple(one for one in self.comparisons if one.other == NO_REWRITING and known[one.arm] in arms)
-        return Compared(arms, NO_REWRITING, held, tuple(one for one in known.values() if one not in arms))
+        return beside(self.test, self.comparisons)
 
     def to_json(self) -> dict[str, Any]:
         """Everything but single questions, as a JSON object."""
@@ -221,6 +216,20 @@ class Compiled:
         from querywright.optimize.report import results_html
 
         return results_html(self.test, [f"{self.sentence}.", *(one.sentence for one in self.comparisons)])
+
+
+def beside(met: Sequence[Evaluation], comparisons: Sequence[Comparison]) -> Compared:
+    """Programs that met test as a comparison with no rewriting; what checks the reader is a reference.
+
+    Args:
+        met: Results on test; those of no rewriting are among them.
+        comparisons: The planned ones, as they were made.
+    """
+    from querywright.optimize.comparison import Compared
+
+    arms = tuple(one for one in met if one.name not in (CLOSED_BOOK, ORACLE))
+    held = tuple(one for one in comparisons if one.other == NO_REWRITING)
+    return Compared(arms, NO_REWRITING, held, tuple(one for one in met if one.name in (CLOSED_BOOK, ORACLE)))
 
 
 def objective_metrics(objective: str) -> tuple[str, ...]:

@@ -247,6 +247,14 @@ def test_trials_over_numbers_ask_once_and_loops_by_hand_as_often_as_their_cache_
     assert "always four queries" in capsys.readouterr().out
 
 
+def test_the_time_of_trials_is_set_beside_that_of_their_calls(studies: Callable[..., Any]) -> None:
+    found = studies("overhead")["overhead"]
+    assert set(found) == {"plain", "rag_fusion"}
+    assert found["plain"]["calls"] == 3 * found["plain"]["trials"]
+    for one in found.values():
+        assert one["without client"] <= one["share"] <= 1
+
+
 def test_searches_are_compared_at_equal_calls(studies: Callable[..., Any]) -> None:
     found = studies("equal-calls")["equal-calls"]
     assert [one["name"].split()[0] for one in found["searches"]] == ["study", "random", "one", "MIPROv2"]

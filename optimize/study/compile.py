@@ -2,33 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import dspy
 
-from querywright.data import read_questions, split_questions
 from querywright.data.splits import Splits, marks
 from querywright.data.types import Question
 from querywright.errors import InputError
 from querywright.models.lm import as_lm, engine_of
 from querywright.models.store import Store
-from querywright.models.usage import Cost
-from querywright.optimize.artifacts.files import ArtifactManifest
-from querywright.optimize.artifacts.save import save_compiled
 from querywright.optimize.evaluate import Progress
 from querywright.optimize.optimizer_run import OptimizerError
 from querywright.optimize.results import AS_WRITTEN, NO_REWRITING, Arm, Compiled, CompileSettings
-from querywright.optimize.study.building import build_space
 from querywright.optimize.study.holdout import meet_test
-from querywright.optimize.study.objectives import check_objectives, objectives_of
+from querywright.optimize.study.objectives import check_objectives
 from querywright.optimize.study.reading import read_spec
 from querywright.optimize.study.resources import Bench
 from querywright.optimize.study.select import choose
-from querywright.optimize.study.spec import BUDGET, StudySpec
+from querywright.optimize.study.space import build_space
+from querywright.optimize.study.spec import PLAIN, StudySpec
 from querywright.optimize.study.storage import memory_storage
 from querywright.optimize.study.trial import Worker
 from querywright.optimize.study.types import TrialRecord
@@ -44,45 +38,20 @@ GIVEN = "given"
 """Stands in the study for what has no name because it is open already."""
 
 
-@dataclass(frozen=True, slots=True)
-class Tuned(Compiled):
-    """What a compilation found, with what it was made of.
-
-    Args:
-        splits: The questions.
-        lm: The LM.
-    """
-
-    splits: Splits = field(default_factory=lambda: Splits([], [], []))
-    lm: Any = None
-
-    def save(self, path: str | Path) -> ArtifactManifest:
-        """Write the recommended program as an artifact, which ``querywright.load`` opens.
-
-        Args:
-            path: Its folder.
-
-        Raises:
-            ArtifactError: It cannot be written there.
-        """
-        return save_compiled(path, self, self.splits, lm=self.lm, threads=self.settings.threads)
-
-
 def compile_program(
     technique: str,
-    questions: Any,
+    splits: Splits,
     *,
     retriever: Any,
     lm: dspy.LM,
     reader: str | None = "auto",
     knobs: Mapping[str, Any] | None = None,
     settings: CompileSettings | None = None,
-    sizes: tuple[int, int, int] | None = None,
     reader_check: Sequence[Question] = (),
     reranker: Reranker | None = None,
     rewriter: dspy.LM | None = None,
     progress: Progress | None = None,
-) -> Tuned:
+) -> Compiled:
     """Tune a technique on labelled questions and hold it against no rewriting.
 
     A study of one technique, kept in memory. A DSPy optimizer bootstraps demonstration sets for the technique's
@@ -99,19 +68,18 @@ def compile_program(
 
     Args:
         technique: A name in ``TECHNIQUES``.
-        questions: ``Splits`` of train, dev and test questions, or all that ``read_questions`` takes, which is split.
+        splits: Train, dev and test questions.
         retriever: What is searched.
         lm: Any DSPy LM. Answers of one without a store are kept in memory, so that nothing is asked twice.
         reader: A reader's name, or None to tune retrieval alone. Default ``auto``: ``multiple_choice`` where every
             question has options, else ``short_answer``.
         knobs: Values that are fixed and not searched; ``max_passages`` is the budget of every arm. Default 5.
         settings: How much is tried.
-        sizes: Questions in train, dev and test, where they are split here. Default 30, 30 and 40 per cent.
         reader_check: Further labelled questions, met by closed book and oracle evidence alone: whether the reader
             reads takes more questions to show than whether the technique finds. Default none.
         reranker: Scores passages, for a technique that reranks. Default None: the technique's own way.
         rewriter: What the technique asks, and the reader does not: an LM made by ``resolve_lm`` with the store and the
-            ledger of ``lm``. Default None: ``lm``.
+            ledger of ``lm``, so that its calls are counted and kept. Default None: ``lm``.
         progress: Called as work proceeds.
 
     Returns:
@@ -127,34 +95,26 @@ def compile_program(
         QuerywrightError: Most arms failed.
     """
     settings = settings or CompileSettings()
-    if isinstance(questions, Splits):
-        splits = questions
-    else:
-        splits = split_questions(read_questions(questions), seed=settings.seed, sizes=sizes)
     if reader == "auto":
         reader = "multiple_choice" if all(one.options for part in splits for one in part) else "short_answer"
-    if settings.objective == "auto":
-        labelled = any(question.evidence for question in splits.dev)
-        settings = replace(settings, objective="decision_useful" if labelled else "accuracy")
-    fixed = {"max_passages": BUDGET, **(knobs or {})}
     store = Store()  # of answers that are kept nowhere else, so that no trial asks for them again
     lm, rewriter = as_lm(lm, store=store), None if rewriter is None else as_lm(rewriter, store=store)
-    spec = _study_of(technique, lm, reader, fixed, settings)
+    spec = _study_of(technique, lm, reader, knobs or {}, settings)
     bench = _bench_of(spec, technique, splits, as_retriever(retriever), lm, reranker)
     bench.reader_check, bench.rewriter, bench.progress = reader_check, rewriter, progress
-    _check_given(bench, technique, fixed)
-    costs: dict[str, Cost] = {}
+    _check_given(bench, technique, knobs or {})
     with memory_storage(spec.name) as storage:
-        with _stage(bench, costs, "prompts"):
-            variants, nothing = _bootstrap(bench, technique)
+        start = bench.ledger.total
+        variants, nothing = _bootstrap(bench, technique)
+        costs, start = {"prompts": bench.spent_since(start)}, bench.ledger.total
         _narrow(bench, technique, variants, settings.n_trials)
         worker = Worker(bench, storage)
-        with _stage(bench, costs, "search"):
-            worker.work()
+        worker.work()
+        costs["search"] = bench.spent_since(start)
         trials = worker.finished()
-        chosen = choose(trials, bench.objectives, len(splits.test))
-        out = {one.arm.key for one in trials if one.state == "failed" and one.arm is not None}
-        tested = meet_test(bench, chosen, out)
+    chosen = choose(trials, bench.objectives, len(splits.test))
+    out = {one.arm.key for one in trials if one.state == "failed" and one.arm is not None}
+    tested = meet_test(bench, chosen, out)
 
     names = _names(bench, technique, trials)
     arms = {
@@ -165,14 +125,17 @@ def compile_program(
     failed = {names[one.number]: one.message for one in trials if one.state == "failed"}
     for name, said in tested.reader_prompts.failed.items():
         failed[f"reader {name}" if name == AS_WRITTEN else f"reader with {name}"] = said
-    return Tuned(
+    # The final table: from no passages to perfect ones, then what the reader's demonstrations did.
+    order = ("closed book", NO_REWRITING, f"{technique} as written", f"{technique} compiled", "oracle evidence")
+    places = {name: place for place, name in enumerate(order)}
+    return Compiled(
         program=tested.programs[tested.recommended],
         technique=technique,
         recommended=names[chosen.winner.number],
         arms=tuple(arms.values()),
         compiled=arms[(chosen.best or chosen.plain).number],
         reader_demos=tested.reader_prompts.variant is not None,
-        test=_in_order((*tested.rows, *tested.references), technique),
+        test=tuple(sorted(tested.rows, key=lambda one: places.get(one.name, len(places)))),
         comparisons=tested.comparisons,
         verdict=tested.verdict,
         sentence=tested.sentence,
@@ -184,13 +147,11 @@ def compile_program(
         reader_check=tuple(reader_check),
         dead_knobs=tuple(str(one["knob"]) for one in tested.dead_knobs),
         corrected=None if chosen.corrected is None else (chosen.corrected.dev, chosen.corrected.corrected),
-        splits=splits,
-        lm=lm,
     )
 
 
 def _check_given(bench: Bench, technique: str, knobs: Mapping[str, Any]) -> None:
-    """Refuse what is no part of a study's file: questions, reranker, and a rewriter whose calls are not the LM's.
+    """Refuse what is no part of a study's file: questions, reranker and rewriter.
 
     Raises:
         InputError: They cannot be compiled.
@@ -236,18 +197,19 @@ def _study_of(
         **_sets("demos", () if bare else settings.demo_sizes, {}),
         **_sets("reader_demos", () if reader is None else settings.reader_demo_sizes, last),
     }
-    own = {name: value for name, value in knobs.items() if name != "max_passages"}
-    given = {"questions": GIVEN, "collection": GIVEN, "embedder": GIVEN, "lm": lm.model, "reader": reader or "none"}
-    tried = {"seed": settings.seed, "threads": settings.threads, "max_failures": settings.max_failures}
+    own = dict(knobs)
+    fixed = {"fixed": {"max_passages": own.pop("max_passages")}} if "max_passages" in own else {}
     return read_spec(
         {
             "name": "compile",
-            **given,
-            **tried,
+            **dict.fromkeys(("questions", "collection", "embedder"), GIVEN),
+            "lm": lm.model,
+            "reader": reader or "none",
+            **{name: getattr(settings, name) for name in ("seed", "threads", "max_failures")},
             "objectives": [settings.objective],
             "techniques": {technique: {"knobs": own}},
             "prompts": prompts,
-            "fixed": {"max_passages": knobs["max_passages"]},
+            **fixed,
             "each_prompt": True,
             "pruner": "none",
             "trials": 2 + len(prompts) + settings.n_trials,
@@ -270,24 +232,20 @@ def _bench_of(
 ) -> Bench:
     """All that a trial needs, from what is open; no rewriting does without an index of the technique's own."""
     kind, store = technique_class(technique), engine_of(lm).store
+    searched = make_program(technique, retriever, reranker=reranker if kind.USES_RERANKER else None, reader=None)
     readers = [None if spec.reader == "none" else str(spec.reader)]
-    reranked = reranker if kind.USES_RERANKER else None
-    searched = make_program(technique, retriever, reranker=reranked, reader=None)
     space = build_space(spec, readers, {technique: searched.technique.searched_knobs})
-    plain = retriever if kind.ENGINE is None else getattr(retriever, "plain", retriever)
-    opened = {"dense": plain} | ({} if kind.ENGINE is None else {kind.ENGINE: retriever})
-    retrievers = {
-        name: ReplayRetriever(one, store=store, deepest=space.deepest(name)) for name, one in opened.items()
-    }  # fmt: skip
-    objectives = objectives_of(spec.objectives)
-    return Bench(spec, splits, space, objectives, lm, store, reranker=reranker, retrievers=retrievers)
+    opened = {"dense": retriever if kind.ENGINE is None else getattr(retriever, "plain", retriever)}
+    opened |= {} if kind.ENGINE is None else {kind.ENGINE: retriever}
+    known = {name: ReplayRetriever(one, store=store, deepest=space.deepest(name)) for name, one in opened.items()}
+    return Bench(spec, splits, space, lm, store, reranker=reranker, retrievers=known)
 
 
 def _bootstrap(bench: Bench, technique: str) -> tuple[list[str], dict[str, str]]:
     """The technique's demonstration sets, and why there is none of a name; one that equals an earlier is no choice."""
     found: dict[str, Any] = {}
     nothing: dict[str, str] = {}
-    for name in bench.space.variants(technique)[1:]:
+    for name in bench.space[technique].early[1:]:
         try:
             variant = bench.variant(replace(bench.space.as_written(technique), prompt=name))
         except OptimizerError as error:
@@ -300,34 +258,18 @@ def _bootstrap(bench: Bench, technique: str) -> tuple[list[str], dict[str, str]]
 
 def _narrow(bench: Bench, technique: str, variants: Sequence[str], n_trials: int) -> None:
     """Leave the prompts that there are; ``n_trials`` are the technique's, and no rewriting comes on top."""
-    own = bench.spec.techniques[technique]
-    trials = max(n_trials, 1 + len(variants)) + (technique != "plain")
-    narrowed = {**bench.spec.techniques, technique: own.model_copy(update={"prompts": list(variants)})}
-    changes = {"techniques": narrowed, "trials": trials}
-    searched = {technique: bench.space[technique].knobs}
-    bench.spec = bench.spec.model_copy(update=changes)
-    bench.space = build_space(bench.spec, bench.space.readers, searched)
-
-
-@contextmanager
-def _stage(bench: Bench, costs: dict[str, Cost], name: str) -> Iterator[None]:
-    """Enter what the ``with`` block costs."""
-    before = bench.ledger.total
-    yield
-    costs[name] = bench.spent_since(before)
+    trials = max(n_trials, 1 + len(variants)) + (technique != PLAIN)
+    own = bench.spec.techniques[technique].model_copy(update={"prompts": list(variants)})
+    techniques = {**bench.spec.techniques, technique: own}
+    bench.spec = bench.spec.model_copy(update={"techniques": techniques, "trials": trials})
+    left = replace(bench.space[technique], early=(AS_WRITTEN, *variants))
+    spaces = tuple(left if one.name == technique else one for one in bench.space.techniques)
+    bench.space = replace(bench.space, techniques=spaces, trials=trials)
 
 
 def _names(bench: Bench, technique: str, trials: Sequence[TrialRecord]) -> dict[int, str]:
     """How each trial's arm is called."""
-    written = bench.space.as_written(technique).key
-    names = {}
-    for one in trials:
-        is_written = one.arm is not None and one.arm.key == written
-        names[one.number] = NO_REWRITING if one.number == 0 else AS_WRITTEN if is_written else one.name
-    return names
-
-
-def _in_order(rows: Sequence[Any], technique: str) -> tuple[Any, ...]:
-    """The final table: from no passages to perfect ones, then what the reader's demonstrations did."""
-    order = ("closed book", NO_REWRITING, f"{technique} as written", f"{technique} compiled", "oracle evidence")
-    return tuple(sorted(rows, key=lambda one: order.index(one.name) if one.name in order else len(order)))
+    written = bench.space.as_written(technique)
+    return {one.number: AS_WRITTEN if one.number and one.arm == written else one.name for one in trials} | {
+        0: NO_REWRITING
+    }

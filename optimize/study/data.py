@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,10 +11,9 @@ from querywright.data import read_questions, split_questions
 from querywright.data.splits import Splits, left_over
 from querywright.data.types import Passage, Question
 from querywright.errors import DataError, InputError
-from querywright.optimize.study.building import build_space, readers_for
 from querywright.optimize.study.objectives import check_objectives
 from querywright.optimize.study.reading import read_spec
-from querywright.optimize.study.space import Space
+from querywright.optimize.study.space import Space, build_space, readers_for
 from querywright.optimize.study.spec import StudySpec
 from querywright.programs import technique_class
 from querywright.retrieval.collection import collection_folder, published_passages
@@ -37,8 +35,7 @@ class StudyData(NamedTuple):
     reader_check: list[Question]
 
 
-@dataclass(frozen=True, slots=True)
-class CheckedStudy:
+class CheckedStudy(NamedTuple):
     """A study that was read and checked, with its data and without its models.
 
     Args:
@@ -51,7 +48,7 @@ class CheckedStudy:
     spec: StudySpec
     splits: Splits
     space: Space
-    passages: tuple[Passage, ...]
+    passages: Sequence[Passage]
 
 
 def checked_study(source: Path | str | Mapping[str, Any], home: Path | None = None) -> CheckedStudy:
@@ -69,8 +66,7 @@ def checked_study(source: Path | str | Mapping[str, Any], home: Path | None = No
     _, held = published_passages(collection_folder(spec.collection, home), home)
     ids = sorted(held)
     chosen = sorted(random.Random(spec.seed).sample(ids, min(SAMPLE, len(ids))))
-    passages = tuple(held[one] for one in chosen)
-    return CheckedStudy(spec, splits, build_space(spec, readers), passages)
+    return CheckedStudy(spec, splits, build_space(spec, readers), [held[one] for one in chosen])
 
 
 def data_of(spec: StudySpec) -> StudyData:
@@ -84,22 +80,17 @@ def data_of(spec: StudySpec) -> StudyData:
         InputError: The questions or the reader cannot carry an objective.
     """
     needing = [name for name in spec.techniques if technique_class(name).NEEDS_OPTIONS]
-    named: Sequence[str] = spec.reader if isinstance(spec.reader, list) else [spec.reader]
-    needing += ["the reader multiple_choice"] if "multiple_choice" in named else []
+    needing += ["the reader multiple_choice"] if "multiple_choice" in [spec.reader, *spec.reader] else []
+    options = True if needing else None
     try:
         asked = read_questions(
-            spec.questions,
-            columns=spec.columns or None,
-            limit=spec.limit,
-            split=spec.split,
-            multiple_choice=True if needing else None,
+            spec.questions, columns=spec.columns or None, limit=spec.limit, split=spec.split, multiple_choice=options
         )
     except DataError as error:
         if not any("multiple_choice=True" in problem for problem in error.problems):
             raise
         raise DataError([f"{', '.join(needing)}: every question needs options", *error.problems]) from error
-    splits = split_questions(asked, seed=spec.seed, sizes=spec.sizes)
-    readers = readers_for(spec, asked)
+    splits, readers = split_questions(asked, seed=spec.seed, sizes=spec.sizes), readers_for(spec, asked)
     for reader in readers:
         check_objectives(spec.objectives, splits, reader)
     return StudyData(splits, readers, further_questions(spec.reader_check, asked, splits, readers, spec.seed))

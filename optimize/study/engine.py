@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
+import secrets
+import signal
+import subprocess
+import sys
 import time
-import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from querywright.data.splits import data_hash
-from querywright.errors import InputError
+from querywright.errors import BudgetError, InputError
 from querywright.models.usage import Cost
 from querywright.optimize.artifacts.rewriters import ref_of
-from querywright.optimize.study.building import late_trials_of
 from querywright.optimize.study.finish import finish
 from querywright.optimize.study.objectives import objectives_of
 from querywright.optimize.study.reading import read_spec, spec_differences, write_spec
 from querywright.optimize.study.resources import Bench, open_bench
+from querywright.optimize.study.space import late_trials_of
 from querywright.optimize.study.spec import StudySpec
 from querywright.optimize.study.status import minutes_busy
 from querywright.optimize.study.storage import (
     JOURNAL_NAME,
+    LOCKS_NAME,
     SQLITE_NAME,
     StudyStorage,
     open_storage,
@@ -30,7 +36,6 @@ from querywright.optimize.study.storage import (
 )
 from querywright.optimize.study.trial import SPEC, Worker
 from querywright.optimize.study.types import Snapshot, Spent, TrialRecord
-from querywright.optimize.study.workers import workers_beside
 
 SPEC_FILE = "study.yaml"
 BUDGET, DATA, TEST, OUTCOME, SPENT = "budget", "data", "test", "outcome", "spent"
@@ -42,10 +47,19 @@ ELSEWHERE = "postgresql://"
 _LIBPQ = ("PGHOST", "PGHOSTADDR", "PGSERVICE")
 """Variables that tell PostgreSQL's library where its server is."""
 
+STORAGE = "QUERYWRIGHT_STORAGE"
+"""The variable that may hold the address of a storage, which other users of this machine cannot read there."""
+
 REPORT_SECONDS = 1.0
 """Between two looks at how far a study is, at least."""
 
+WAIT_SECONDS = 60.0
+"""How long other workers may take to receive the answers that are paid for, and to see that a study has ended."""
+
+AGAIN = "give another name and another --out: what was answered is kept and costs nothing again"
+
 Report = Callable[[Snapshot], None]
+_logger = logging.getLogger(__name__)
 
 
 @plain_failures()
@@ -57,7 +71,6 @@ def run_study(
     home: Path | None = None,
     storage: str | None = None,
     command: str = "",
-    name: str = "1",
     progress: Report | None = None,
 ) -> Snapshot:
     """Run a study to its end, or go on with it.
@@ -69,11 +82,10 @@ def run_study(
     Args:
         spec: What is asked for, checked.
         folder: Where it is kept; made when missing.
-        workers: Processes, 1 or more. Default 1: this one.
+        workers: Processes, 1 or more. Default 1: this one. The others are the command line's ``study resume``.
         home: The working folder.
         storage: Instead of the one in ``spec``, which is where a password has no place.
         command: What makes the study again, for the report.
-        name: How this worker is called.
         progress: Called after a trial, and every second or so while others are at work.
 
     Raises:
@@ -96,18 +108,18 @@ def run_study(
         _settle_spec(store, spec)
         write_spec(kept, folder / SPEC_FILE)  # last, so that what is refused changes nothing
         if store.attribute(OUTCOME) is None:
-            with workers_beside(workers - 1, folder, where, home):
+            with _workers_beside(workers - 1, folder, where, home):
                 url = where if kind == "postgresql" else None
                 bench = open_bench(spec, home, url, budget=f"study {store.attribute(BUDGET)}")
                 _settle_data(store, bench)
                 looked = _looker(spec, store, bench, progress)
-                worker = Worker(bench, store, name, looked)
+                worker = Worker(bench, store, secrets.token_hex(2), looked)
                 try:
                     worker.work()
                     _conclude(worker, folder, command)
                 finally:
                     looked(force=True)
-        return snapshot_of(spec, store)
+        return _snapshot_of(spec, store)
 
 
 def resume_study(
@@ -119,7 +131,7 @@ def resume_study(
         folder: The study's.
         changes: New values of ``trials``, ``budget``, ``threads`` or ``max_failures``.
         storage: As of ``run_study``,
-        options: and so are ``workers``, ``home``, ``command``, ``name`` and ``progress``.
+        options: and so are ``workers``, ``home``, ``command`` and ``progress``.
 
     Raises:
         InputError: The folder holds no study, or what ``run_study`` raises.
@@ -144,22 +156,7 @@ def snapshot(folder: Path, storage: str | None = None) -> Snapshot:
     if storage_kind(where) == "journal" and not (folder / JOURNAL_NAME).exists():
         return Snapshot(spec)
     with open_storage(where, folder, spec.name) as store:
-        return snapshot_of(spec, store)
-
-
-def snapshot_of(spec: StudySpec, store: StudyStorage) -> Snapshot:
-    """What an open storage knows now."""
-    study = store.study([one.direction for one in objectives_of(spec.objectives)], create=False)
-    trials = tuple(TrialRecord.of(one) for one in study.get_trials(deepcopy=False))
-    outcome, paid = store.attribute(OUTCOME), store.attribute(SPENT, {})
-    later = [Cost.from_json(cost) for name, cost in (outcome or {}).get("costs", {}).items() if name not in _TRIALS]
-    saved = sum(one.spent.saved for one in trials) + sum(one.saved for one in later)
-    minutes = minutes_busy(trials) + (outcome or {}).get("seconds", 0.0) / 60
-    return Snapshot(spec, trials, Spent(saved=saved, minutes=minutes, **paid), outcome is not None, outcome)
-
-
-_TRIALS = ("search", "prompts")
-"""The stages of the outcome that its trials paid."""
+        return _snapshot_of(spec, store)
 
 
 def spec_in(folder: Path) -> StudySpec:
@@ -186,18 +183,58 @@ def storage_of(spec: StudySpec, storage: str | None) -> str:
     return storage or spec.storage
 
 
+@contextlib.contextmanager
+def _workers_beside(count: int, folder: Path, storage: str, home: Path | None) -> Iterator[None]:
+    """Further workers for the time of the ``with`` block: the study's command, started so many times more.
+
+    One that is killed costs nothing: the others take up its trial. One that loses this process goes on.
+    """
+    command = [sys.executable, "-m", "querywright", "study", "resume", str(folder)]
+    command += [] if home is None else ["--home", str(home)]
+    known = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    known |= {STORAGE: storage} if "://" in storage else {}
+    off = subprocess.DEVNULL
+    workers = [subprocess.Popen(command, env=known, stdin=off, stdout=off, stderr=off) for _ in range(count)]
+    try:
+        yield
+    except BudgetError:
+        raise  # they come to the same end
+    except BaseException:
+        for one in workers:
+            one.send_signal(signal.SIGINT)
+        raise
+    finally:
+        for one in workers:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                one.wait(WAIT_SECONDS)
+            one.kill()
+            if one.wait() and sys.exc_info()[0] is None:
+                _logger.warning("a worker ended early, with status %s", one.returncode)
+
+
+def _snapshot_of(spec: StudySpec, store: StudyStorage) -> Snapshot:
+    """What an open storage knows now."""
+    study = store.study([one.direction for one in objectives_of(spec.objectives)], create=False)
+    trials = tuple(map(TrialRecord.of, study.get_trials(deepcopy=False)))
+    outcome: dict[str, Any] | None = store.attribute(OUTCOME)
+    ended = outcome or {"costs": {}, "seconds": 0.0}
+    later = [Cost.from_json(cost) for name, cost in ended["costs"].items() if name not in {"search", "prompts"}]
+    saved = sum(one.spent.saved for one in trials) + sum(one.saved for one in later)
+    minutes = minutes_busy(trials) + ended["seconds"] / 60
+    return Snapshot(spec, trials, Spent(saved=saved, minutes=minutes, **store.attribute(SPENT, {})), outcome)
+
+
 def _conclude(worker: Worker, folder: Path, command: str) -> None:
     """Choose, meet test, save; done once in a study, by whoever comes first, and again by whoever finds it undone."""
-    store, began = worker.storage, time.time()
+    store, bench, began = worker.storage, worker.bench, time.time()
     with store.hold("finish"):
         if store.attribute(OUTCOME) is not None:
             return
         worker.see_trials()
-        store.set_attribute(TEST, {"trials": worker.bench.spec.trials})
-        worker.bench.progress = worker.within_minutes(began)
-        outcome = finish(worker, folder, command=command)
-        budget, told = worker.bench.budget, sum(cost["calls"] for cost in outcome["costs"].values())
-        lost = 0 if budget is None else max(0, budget.spent.calls - told)
+        store.set_attribute(TEST, {"trials": bench.spec.trials})
+        outcome = finish(bench, worker.finished(), folder, command=command)
+        told = sum(cost["calls"] for cost in outcome["costs"].values())
+        lost = 0 if bench.budget is None else max(0, bench.budget.spent.calls - told)
         outcome["costs"]["interrupted"] = Cost(calls=lost).to_json()
         store.set_attribute(OUTCOME, {**outcome, "seconds": round(time.time() - began, 3)})
 
@@ -212,7 +249,7 @@ def _looker(spec: StudySpec, store: StudyStorage, bench: Bench, progress: Report
         if spent != store.attribute(SPENT):
             store.set_attribute(SPENT, spent)
         if progress is not None and (force or time.monotonic() - last > REPORT_SECONDS):
-            progress(snapshot_of(spec, store))
+            progress(_snapshot_of(spec, store))
             last = time.monotonic()
 
     return look
@@ -224,23 +261,19 @@ def _check_folder(spec: StudySpec, folder: Path) -> None:
     Raises:
         InputError: It holds something else.
     """
-    file = folder / SPEC_FILE
-    if file.is_file():
-        before = read_spec(file)
+    if (folder / SPEC_FILE).is_file():
+        before = spec_in(folder)
         _same_study(before, spec, f"the folder {str(folder)!r}")
-        if storage_kind(before.storage) != storage_kind(spec.storage):
+        kinds = storage_kind(before.storage), storage_kind(spec.storage)
+        if len(set(kinds)) > 1:
             raise InputError(
-                f"the study in the folder {str(folder)!r} is kept in the storage {storage_kind(before.storage)}, not "
-                f"in {storage_kind(spec.storage)}, where it would begin anew; give the same with --storage, or another "
-                "--out"
+                f"the study in the folder {str(folder)!r} is kept in the storage {kinds[0]}, not in {kinds[1]}, where "
+                "it would begin anew; give the same with --storage, or another --out"
             )
-    elif folder.exists() and (not folder.is_dir() or not all(map(_is_ours, folder.iterdir()))):
+        return
+    ours = (f".{SPEC_FILE}.", Path(JOURNAL_NAME).stem, SQLITE_NAME, LOCKS_NAME)  # written before the study's file is
+    if folder.exists() and (not folder.is_dir() or not all(one.name.startswith(ours) for one in folder.iterdir())):
         raise InputError(f"{str(folder)!r} is there and holds no study; give another --out")
-
-
-def _is_ours(path: Path) -> bool:
-    """Whether a file is what another run writes, or ended over, before the study's file is there."""
-    return path.name.startswith((f".{SPEC_FILE}.", JOURNAL_NAME.partition(".")[0], SQLITE_NAME, "locks"))
 
 
 def _settle_spec(store: StudyStorage, spec: StudySpec) -> None:
@@ -253,20 +286,16 @@ def _settle_spec(store: StudyStorage, spec: StudySpec) -> None:
     with store.hold("ask"):
         known = store.attribute(SPEC)
         if known is None:
-            store.set_attribute(BUDGET, uuid.uuid4().hex)
+            store.set_attribute(BUDGET, secrets.token_hex(16))
         else:
             before = read_spec(known)
             _same_study(before, spec, "the storage")
             late = late_trials_of(before)
-            again = "give another name and another --out: what was answered is kept and costs nothing again"
-            if before.trials != spec.trials and store.attribute(TEST) is not None:
+            begun = late and len(study.get_trials(deepcopy=False)) > before.trials - late
+            if before.trials != spec.trials and (begun or store.attribute(TEST) is not None):
                 raise InputError(
-                    f"this study has met its test questions, which is done once; for more trials {again}"
-                )  # fmt: skip
-            if before.trials != spec.trials and late and len(study.get_trials(deepcopy=False)) > before.trials - late:
-                raise InputError(
-                    "the late trials of this study have begun, for techniques that survived "
-                    f"{before.trials - late} trials; for more trials {again}"
+                    "the late trials of this study, or its test, which is met once, have begun with "
+                    f"{before.trials} trials; for more {AGAIN}"
                 )
         store.set_attribute(SPEC, {**spec.to_json(), "storage": "journal"})
 
@@ -277,8 +306,7 @@ def _settle_data(store: StudyStorage, bench: Bench) -> None:
     Raises:
         InputError: They changed since it was begun.
     """
-    now = {name: data_hash(part) for name, part in bench.splits._asdict().items()}
-    now |= {"reader_check": data_hash(bench.reader_check)} if bench.reader_check else {}
+    now = {name: data_hash(part) for name, part in bench.data.items()}
     now |= {f"the collection, by {engine}": bench.retriever(engine).fingerprint for engine in bench.space.engines}
     now |= {} if bench.rewriter is None else {"the rewriter": str(ref_of(bench.rewriter))}
     with store.hold("ask"):
@@ -290,7 +318,7 @@ def _settle_data(store: StudyStorage, bench: Bench) -> None:
     if changed:
         raise InputError(
             f"{', '.join(changed)} changed since this study was begun, so its trials cannot be compared with new ones; "
-            "undo that, or give another name and another --out: what was answered is kept"
+            f"undo that, or {AGAIN}"
         )
 
 

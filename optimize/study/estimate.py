@@ -22,11 +22,9 @@ from querywright.models.lm import engine_of
 from querywright.models.usage import metered
 from querywright.optimize.evaluate import asking
 from querywright.optimize.optimizers import OPTIMIZERS
-from querywright.optimize.study.building import last_variants, predictors_of, prompt_of, reads_for
 from querywright.optimize.study.finish import GOLDEN
 from querywright.optimize.study.holdout import FRONT
-from querywright.optimize.study.objectives import objectives_of
-from querywright.optimize.study.space import Space, TechniqueSpace
+from querywright.optimize.study.space import Space, TechniqueSpace, predictors_of, reads_for
 from querywright.optimize.study.spec import PLAIN, StudySpec
 from querywright.programs import RAG, make_program, technique_class
 from querywright.retrieval.types import Hit, Kind
@@ -68,10 +66,12 @@ class Stage:
 
     def row(self) -> dict[str, str]:
         """A row of a table."""
-        shown: dict[str, tuple[float | None, str]] = {"LM calls": (self.calls, ",d"), "tokens": (self.tokens, ",d")}
-        shown |= {"dollars": (self.dollars, ".2f"), "minutes": (self.minutes, ".1f")}
-        texts = {name: "unknown" if value is None else f"{value:{form}}" for name, (value, form) in shown.items()}
-        return {"stage": self.name, **texts}
+        dollars, minutes = (
+            "unknown" if value is None else f"{value:{form}}"
+            for value, form in ((self.dollars, ".2f"), (self.minutes, ".1f"))
+        )
+        counts = {"LM calls": f"{self.calls:,}", "tokens": f"{self.tokens:,}"}
+        return {"stage": self.name, **counts, "dollars": dollars, "minutes": minutes}
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +112,10 @@ def estimate(
         seconds_per_call: Of one LM call, as ``measure`` gives it. Default None: no minutes.
     """
     cap = int(lm.kwargs.get("max_tokens") or lm.kwargs.get("max_completion_tokens") or ANSWER_TOKENS)
-    looked = _Look(splits.dev[:QUESTIONS], passages or _MADE_UP, space.readers[0], engine_of(lm).decides_by_likelihood)
-    asks = {one.name: looked.at(one) for one in space.techniques}
-    each = math.ceil(looked.longest / CHARACTERS_A_TOKEN) + cap
+    likely = engine_of(lm).decides_by_likelihood
+    asked, shown = splits.dev[:QUESTIONS], passages or _MADE_UP
+    seen = {one.name: _looked_at(one, asked, shown, space.readers[0], likely) for one in space.techniques}
+    each = math.ceil(max(longest for _, _, longest in seen.values()) / CHARACTERS_A_TOKEN) + cap
     price = _price(lm, each, cap)
 
     def stage(name: str, calls: int, how: str) -> Stage:
@@ -122,61 +123,21 @@ def estimate(
         minutes = None if seconds_per_call is None else calls * seconds_per_call / 60
         return Stage(name, how, calls, calls * each, dollars, minutes)
 
-    stages = [stage(*one) for one in _counted(spec, space, splits, asks)]
+    counted = _counted(spec, space, splits, {name: (calls, ways) for name, (calls, ways, _) in seen.items()})
+    stages = [stage(*one) for one in counted]
     total = stage("in all, at most", sum(one.calls for one in stages), "")
-    shown = "passages of the collection" if passages else "made-up passages of about 600 characters"
+    of = "passages of the collection" if passages else "made-up passages of about 600 characters"
     assumed = (
         "nothing is stored yet, and an LM step with the same prompt is asked once in a study, whatever trial asks it; "
         "each knob was looked at by itself for whether it changes a prompt",
         "no call is tried a second time and no unreadable answer asked for once more; both come on top",
-        f"every call has {each} tokens, those of the longest prompt of {len(looked.asked)} dev questions with {shown} "
+        f"every call has {each} tokens, those of the longest prompt of {len(asked)} dev questions with {of} "
         f"({CHARACTERS_A_TOKEN} characters each) and of the longest answer that is allowed ({cap})",
         "seconds a call are unknown; they are measured with one real call (--measure)"
         if seconds_per_call is None
         else f"a call takes {seconds_per_call:.2f} seconds, as one that was made did; one at a time",
     )
     return Estimate((*stages, total), assumed)
-
-
-def _counted(
-    spec: StudySpec, space: Space, splits: Splits, asks: dict[str, tuple[int, int]]
-) -> Iterator[tuple[str, int, str]]:
-    """Name, calls and how they were counted of each stage, from a technique's calls a question and its ways to ask."""
-    n_train, n_dev, n_test = map(len, splits)
-    reads, last = any(one.reads for one in objectives_of(spec.objectives)), last_variants(spec)
-    dear = max(asks, key=lambda name: asks[name][0])
-    left, calls, said = max(0, space.trials - len(asks)), 0, []
-    for name, (asked, ways) in sorted(asks.items(), key=lambda one: -one[1][0]):  # as often as the costly ask anew
-        times = 1 + min(left, ways * len(space.variants(name)) - 1) if asked else 1
-        left, calls = left - times + 1, calls + times * asked * n_dev
-        said += [f"{name} {asked} in at most {times} ways"] if asked else []
-    how = f"calls a question: {', '.join(said) or 'none'}; each way once for {n_dev} questions"
-    yield "techniques, on dev", calls, how
-    how = f"{space.trials} trials x {n_dev} questions; equal contexts are read once" if reads else "no objective reads"
-    how += f"; {len(last)} ways to read and the reader as written x {n_dev} questions" if last else ""
-    yield "reader, on dev", ((space.trials if reads else 0) + (1 + len(last) if last else 0)) * n_dev, how
-
-    def most(variant: str, technique: str, reads: bool) -> int:
-        """Calls that making a prompt takes."""
-        found = prompt_of(spec, variant)
-        prompt = None if found is None else spec.prompts[found[0]]
-        if prompt is None or prompt.optimizer is None:
-            return 0
-        parts = {"technique", "reader"} if prompt.part == "all" else {prompt.part}
-        tuned = [key for key in predictors_of(spec, technique) if key.partition(".")[0] in parts]
-        runs = asks[technique][0] + (1 if reads or reads_for(prompt) else 0)
-        return OPTIMIZERS[prompt.optimizer].most_calls(n_train, len(tuned), prompt.arguments, calls_per_run=runs)
-
-    made = [most(name, one.name, reads) for one in space.techniques for name in one.early]
-    made += [most(name, dear, True) for name in last]
-    late = sorted((sum(most(name, one.name, reads) for name in one.late) for one in space.techniques), reverse=True)
-    how = "each once; late ones for as many techniques as survive" if spec.prompts else "none"
-    yield "prompts", sum(made) + sum(late[: spec.survivors]), how
-    front, reader = FRONT if len(spec.objectives) > 1 else 0, space.readers[0] is not None
-    further = (2 * spec.reader_check + (2 + front) * min(GOLDEN, n_dev)) * reader
-    how = f"{TEST_ARMS + front} programs x {n_test} questions, each as costly as {dear}"
-    how += f"; {further} further readings" if further else ""
-    yield "test", (TEST_ARMS + front) * n_test * (asks[dear][0] + reader) + further, how
 
 
 def measure(lm: dspy.LM, program: Any, question: Question) -> float | None:
@@ -197,69 +158,117 @@ def measure(lm: dspy.LM, program: Any, question: Question) -> float | None:
     return min(cost.seconds, time.monotonic() - began) / cost.calls if cost.calls and cost.seconds else None
 
 
+def _counted(
+    spec: StudySpec, space: Space, splits: Splits, asks: dict[str, tuple[int, int]]
+) -> Iterator[tuple[str, int, str]]:
+    """Name, calls and how they were counted of each stage, from a technique's calls a question and its ways to ask."""
+    n_train, n_dev, n_test = map(len, splits)
+    last, dear = len(spec.last_prompts), max(asks, key=lambda name: asks[name][0])
+    left, calls, said = max(0, space.trials - len(asks)), 0, []
+    for name, (asked, ways) in sorted(asks.items(), key=lambda one: -one[1][0]):  # as often as the costly ask anew
+        own = space[name]
+        times = 1 + min(left, ways * len((*own.early, *own.late)) - 1) if asked else 1
+        left, calls = left - times + 1, calls + times * asked * n_dev
+        said += [f"{name} {asked} in at most {times} ways"] if asked else []
+    how = f"calls a question: {', '.join(said) or 'none'}; each way once for {n_dev} questions"
+    yield "techniques, on dev", calls, how
+    how = f"{space.trials} trials x {n_dev} questions; equal contexts are read once" if spec.reads else "none reads"
+    how += f"; {last} ways to read and the reader as written x {n_dev} questions" if last else ""
+    yield "reader, on dev", ((space.trials if spec.reads else 0) + (1 + last if last else 0)) * n_dev, how
+
+    def most(variant: str, technique: str, reads: bool) -> int:
+        """Calls that making a prompt takes."""
+        prompt = spec.prompt_of(variant)
+        if prompt is None or prompt.optimizer is None:
+            return 0
+        tuned = [key for key in predictors_of(spec, technique) if key.partition(".")[0] in prompt.parts]
+        runs = asks[technique][0] + (1 if reads or reads_for(prompt) else 0)
+        return OPTIMIZERS[prompt.optimizer].most_calls(n_train, len(tuned), prompt.arguments, calls_per_run=runs)
+
+    made = [most(name, one.name, spec.reads) for one in space.techniques for name in one.early]
+    made += [most(name, dear, True) for name in spec.last_prompts]
+    late = sorted(
+        (sum(most(name, one.name, spec.reads) for name in one.late) for one in space.techniques), reverse=True
+    )
+    how = "each once; late ones for as many techniques as survive" if spec.prompts else "none"
+    yield "prompts", sum(made) + sum(late[: spec.survivors]), how
+    front, reader = FRONT if len(spec.objectives) > 1 else 0, space.readers[0] is not None
+    further = (2 * spec.reader_check + (2 + front) * min(GOLDEN, n_dev)) * reader
+    how = f"{TEST_ARMS + front} programs x {n_test} questions, each as costly as {dear}"
+    how += f"; {further} further readings" if further else ""
+    yield "test", (TEST_ARMS + front) * n_test * (asks[dear][0] + reader) + further, how
+
+
 def _price(lm: Any, each: int, cap: int) -> float | None:
     """US dollars of a call of so many tokens; None where the price is not known."""
     inner = engine_of(lm).inner
     price = getattr(inner, "price", None)
     if price is None:
         return 0.0 if hasattr(inner, "answers_identity") else None
-    model, usage = lm.model.partition("/")[2], lm15.Usage(input_tokens=each - cap, output_tokens=cap, total_tokens=each)
-    message = lm15.Message.assistant([lm15.TextPart("-")])
-    response = lm15.Response(id=None, model=model, message=message, finish_reason="stop", usage=usage)
-    found: float | None = price(lm15.Request(model=model, messages=(lm15.Message.user("-"),)), response)
+    request = lm15.Request(model=lm.model.partition("/")[2], messages=(lm15.Message.user("-"),))
+    found: float | None = price(request, _response(request, "-", each - cap, cap))
     return found
 
 
-@dataclass(slots=True)
-class _Look:
-    """Runs techniques dry, and keeps how many characters their longest prompt has."""
+def _looked_at(
+    space: TechniqueSpace, asked: Sequence[Question], shown: Sequence[Passage], reader: str | None, likely: bool
+) -> tuple[int, int, int]:
+    """LM calls of a technique for a question at most, in how many ways its values let it ask, its longest prompt.
 
-    asked: Sequence[Question]
-    shown: Sequence[Passage]
-    reader: str | None
-    likely: bool
-    longest: int = 0
+    It is run dry with its values as written and at their largest, and from there one knob at a time.
+    """
+    name, starts = space.name, [dict(space.given)]
+    starts.append({**space.given, **{key: domain.highest for key, domain in space.domains.items()}})
+    if technique_class(name).ENGINE is not None and not technique_class(name).LM_STAGES:
+        # It asks nothing, and what it finds is read as what no rewriting finds.
+        name, starts = PLAIN, [{"max_passages": space.given["max_passages"]}]
+    calls, longest, engine = 0, 0, "dense" if name == PLAIN else space.engine
 
-    def at(self, space: TechniqueSpace) -> tuple[int, int]:
-        """LM calls of a technique for a question at most, and in how many ways its values let it ask.
+    def run(values: dict[str, Any], questions: Sequence[Question] = asked[:1], engine: str = engine) -> set[str]:
+        nonlocal calls, longest
+        program = make_program(name, DryRetriever(engine, shown), reader=reader, **values)
+        prompts: set[str] = set()
+        for one in questions:
+            technique, read = dry_run(program, one, decides_by_likelihood=likely)
+            calls, prompts = max(calls, len(technique)), prompts | set(technique)
+            longest = max([longest, *map(len, technique), *map(len, read)])
+        return prompts
 
-        It is run with its values as written and at their largest, and from there one knob at a time.
-        """
-        name, starts = space.name, [dict(space.given)]
-        starts.append({**space.given, **{key: domain.highest for key, domain in space.domains.items()}})
-        if technique_class(name).ENGINE is not None and not technique_class(name).LM_STAGES:
-            # It asks nothing, and what it finds is read as what no rewriting finds.
-            name, starts = PLAIN, [{"max_passages": space.given["max_passages"]}]
-        calls = 0
-
-        def run(engine: str, values: dict[str, Any], questions: Sequence[Question]) -> set[str]:
-            nonlocal calls
-            program = make_program(name, DryRetriever(engine, self.shown), reader=self.reader, **values)
-            asked: set[str] = set()
-            for one in questions:
-                technique, read = dry_run(program, one, decides_by_likelihood=self.likely)
-                calls, asked = max(calls, len(technique)), asked | set(technique)
-                self.longest = max([self.longest, *map(len, technique), *map(len, read)])
-            return asked
-
-        engine, ways = "dense" if name == PLAIN else space.engine, 1
-        for start in starts:
-            run(engine, start, self.asked)
-        if not calls:
-            return 0, 1
-        for key, domain in space.domains.items():
-            for start in starts:
-                seen = [run(engine, {**start, key: one}, self.asked[:1]) for one in (domain.lowest, domain.highest)]
-                if _differ([run(engine, start, self.asked[:1]), *seen]):
-                    ways *= domain.size or _MANY
-                    break
-        several = _differ([run(one, starts[0], self.asked[:1]) for one in space.engines])
-        return calls, ways * (len(space.engines) if several else 1)
+    for start in starts:
+        run(start, asked)
+    ways = 1
+    for key, domain in space.domains.items() if calls else ():
+        ends = (domain.lowest, domain.highest)
+        if any(_differ([run(start), *(run({**start, key: one}) for one in ends)]) for start in starts):
+            ways *= domain.size or _MANY
+    if calls and _differ([run(starts[0], engine=one) for one in space.engines]):
+        ways *= len(space.engines)
+    return calls, ways, longest
 
 
 def _differ(asks: list[set[str]]) -> bool:
     """Whether one asks what another does not, more than that it asks less."""
     return any(not (one <= other or other <= one) for one in asks for other in asks)
+
+
+def dry_run(program: RAG, question: Question, *, decides_by_likelihood: bool) -> tuple[list[str], list[str]]:
+    """The prompts of a technique and of its reader for a question, as far as made-up answers lead.
+
+    Args:
+        program: Over a ``DryRetriever``.
+        question: The question.
+        decides_by_likelihood: Whether the LM decides choices by likelihood, and is shown no list of them and no
+            quotation marks.
+    """
+    engine = _DryEngine(decides_by_likelihood)
+    lm = dspy.LM("dry/run", engine=LMEngine(engine, identity="dry"), cache=False, num_retries=0)
+    given = {"question": question.question, "options": list(question.options) or None}
+    with asking(lm):
+        found = program.technique(**given)
+        before = len(engine.asked)
+        if program.reader is not None:
+            program.reader(**given, passages=found.passages, findings=found.findings)
+    return engine.asked[:before], engine.asked[before:]
 
 
 @dataclass
@@ -282,13 +291,17 @@ class _DryEngine:
         mark = hashlib.sha256(f"{prompt}{(request.config.temperature, request.config.seed)}".encode()).hexdigest()[:8]
         self.asked.append(f"{prompt}{mark}")
         form: Any = request.config.response_format or {}
-        schema = form.get("json_schema", form).get("schema", {})
-        text = json.dumps({name: _filler(one, f"{name} {mark}") for name, one in schema.get("properties", {}).items()})
-        message, usage = lm15.Message.assistant([lm15.TextPart(text)]), lm15.Usage(input_tokens=1, output_tokens=1)
-        return lm15.Response(id=None, model=request.model, message=message, finish_reason="stop", usage=usage)
+        fields = form.get("json_schema", form).get("schema", {}).get("properties", {})
+        return _response(request, json.dumps({name: _filler(one, f"{name} {mark}") for name, one in fields.items()}))
 
     def close(self) -> None:
         """Do nothing."""
+
+
+def _response(request: lm15.Request, text: str, read: int = 1, written: int = 1) -> lm15.Response:
+    message = lm15.Message.assistant([lm15.TextPart(text)])
+    usage = lm15.Usage(input_tokens=read, output_tokens=written, total_tokens=read + written)
+    return lm15.Response(id=None, model=request.model, message=message, finish_reason="stop", usage=usage)
 
 
 @dataclass
@@ -332,26 +345,6 @@ class DryRetriever:
         mark = hashlib.sha256(f"{self.engine}\n{query}\n{rank}".encode()).hexdigest()
         one = self.passages[int(mark[:8], 16) % len(self.passages)]
         return Hit(Passage(mark[:16], one.text, f"{one.title} {mark[:6]}".strip()), 0.0, rank)
-
-
-def dry_run(program: RAG, question: Question, *, decides_by_likelihood: bool) -> tuple[list[str], list[str]]:
-    """The prompts of a technique and of its reader for a question, as far as made-up answers lead.
-
-    Args:
-        program: Over a ``DryRetriever``.
-        question: The question.
-        decides_by_likelihood: Whether the LM decides choices by likelihood, and is shown no list of them and no
-            quotation marks.
-    """
-    engine = _DryEngine(decides_by_likelihood)
-    lm = dspy.LM("dry/run", engine=LMEngine(engine, identity="dry"), cache=False, num_retries=0)
-    given = {"question": question.question, "options": list(question.options) or None}
-    with asking(lm):
-        found = program.technique(**given)
-        before = len(engine.asked)
-        if program.reader is not None:
-            program.reader(**given, passages=found.passages, findings=found.findings)
-    return engine.asked[:before], engine.asked[before:]
 
 
 def _filler(schema: Any, mark: str) -> Any:

@@ -6,12 +6,12 @@ import math
 from pathlib import Path
 from typing import Any
 
-from querywright.optimize.evaluate import Row
 from querywright.optimize.study.status import aims, interval
 from querywright.optimize.study.types import Snapshot, TrialRecord
 from querywright.optimize.tables import write_table
 
 _COST = ("calls", "saved", "retries", "failures", "repairs", "input_tokens", "output_tokens", "dollars")
+_FACTS = ("late", "same_as", "worker", "began", "ended", "message")
 
 
 def export(snapshot: Snapshot, path: str | Path, *, questions: bool = False) -> int:
@@ -36,57 +36,42 @@ def export(snapshot: Snapshot, path: str | Path, *, questions: bool = False) -> 
     Raises:
         InputError: The suffix is another one, or the folder is not there.
     """
-    rows = question_rows(snapshot) if questions else trial_rows(snapshot)
+    made = _of_questions if questions else _of_trial
+    rows = [
+        {
+            **{name: getattr(one, name) for name in ("number", "state")},
+            **{name: getattr(one.arm, name, None) for name in ("technique", "engine", "prompt", "reader")},
+            **row,
+        }
+        for one in snapshot.trials
+        for row in made(snapshot, one)
+    ]
     write_table(Path(path), rows)
     return len(rows)
 
 
-def trial_rows(snapshot: Snapshot) -> list[dict[str, Any]]:
-    """A row a trial."""
-    objectives = aims(snapshot.spec)
-    rows = []
-    for one in snapshot.trials:
-        row = {
-            **_of_trial(one),
-            **{name: getattr(one, name) for name in ("late", "same_as", "worker", "began", "ended", "message")},
-        }
-        for aim in objectives:
-            found = interval(one, aim)
-            values = (one.values.get(aim.name, math.nan), found.low, found.high)
-            row |= {f"{what}.{aim.name}": value for what, value in zip(("value", "low", "high"), values, strict=True)}
-        row["questions"] = 0 if one.dev is None else len(one.dev.rows)
-        row |= {f"spent.{name}": getattr(one.spent, name) for name in _COST}
-        row["prompt_spent.calls"] = one.prompt_spent.calls
-        row |= {f"knob.{name}": value for name, value in ({} if one.arm is None else one.arm.knobs).items()}
-        row |= {f"param.{name}": value for name, value in one.params.items()}
-        rows.append(row)
-    return rows
+def _of_trial(snapshot: Snapshot, one: TrialRecord) -> list[dict[str, Any]]:
+    row = {name: getattr(one, name) for name in _FACTS}
+    for aim in aims(snapshot.spec):
+        found = interval(one, aim)
+        values = {"value": one.values.get(aim.name, math.nan), "low": found.low, "high": found.high}
+        row |= {f"{what}.{aim.name}": value for what, value in values.items()}
+    row["questions"] = 0 if one.dev is None else len(one.dev.rows)
+    row |= {f"spent.{name}": getattr(one.spent, name) for name in _COST}
+    row["prompt_spent.calls"] = one.prompt_spent.calls
+    row |= {f"knob.{name}": value for name, value in ({} if one.arm is None else one.arm.knobs).items()}
+    return [row | {f"param.{name}": value for name, value in one.params.items()}]
 
 
-def question_rows(snapshot: Snapshot) -> list[dict[str, Any]]:
-    """A row a trial and question that it met."""
+def _of_questions(snapshot: Snapshot, one: TrialRecord) -> list[dict[str, Any]]:
     return [
-        {**_of_trial(trial), **_of_question(row)}
-        for trial in snapshot.trials
-        if trial.dev is not None
-        for row in trial.dev.rows
+        {
+            "id": row.id,
+            **{f"score.{name}": value for name, value in row.scores.items()},
+            "label": None if row.label is None else str(row.label),
+            "lm_calls": row.cost.asked,
+            "tokens": row.cost.tokens + row.cost.saved_tokens,
+            **{name: getattr(row, name) for name in ("passages", "seconds", "fallbacks", "failure")},
+        }
+        for row in (() if one.dev is None else one.dev.rows)
     ]
-
-
-def _of_trial(trial: TrialRecord) -> dict[str, Any]:
-    named = {name: getattr(trial.arm, name, None) for name in ("technique", "engine", "prompt", "reader")}
-    return {"number": trial.number, "state": trial.state, **named}
-
-
-def _of_question(row: Row) -> dict[str, Any]:
-    return {
-        "id": row.id,
-        **{f"score.{name}": value for name, value in row.scores.items()},
-        "label": None if row.label is None else str(row.label),
-        "passages": list(row.passages),
-        "lm_calls": row.cost.asked,
-        "tokens": row.cost.tokens + row.cost.saved_tokens,
-        "seconds": row.seconds,
-        "fallbacks": list(row.fallbacks),
-        "failure": row.failure,
-    }

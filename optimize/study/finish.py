@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,6 @@ from querywright.optimize.study.holdout import Tested, meet_test
 from querywright.optimize.study.resources import Bench
 from querywright.optimize.study.select import choose
 from querywright.optimize.study.spec import AS_WRITTEN
-from querywright.optimize.study.trial import Worker
 from querywright.optimize.study.types import TrialRecord
 from querywright.programs import RAG
 
@@ -28,23 +27,25 @@ GOLDEN = 3
 RECOMMENDED, RUNNER_UP = "recommended", "runner-up"
 """Names of the artifacts of what a study recommends, and of what that was held against."""
 
+_MADE = ("recommended", "verdict", "sentence", "corrected", "comparisons", "costs", "seeds", "data", "dead_knobs")
+"""What an artifact says of the study that made it."""
 
-def finish(worker: Worker, folder: Path, *, command: str) -> dict[str, Any]:
+
+def finish(bench: Bench, trials: Sequence[TrialRecord], folder: Path, *, command: str) -> dict[str, Any]:
     """Hold what dev chose against no rewriting on test, and save programs; started again, it ends the same.
 
     Args:
-        worker: Has what is open, and the trials, which have all ended.
+        bench: What is open.
+        trials: All of the study, which have ended.
         folder: The study's.
         command: What makes the study again, for the report.
 
     Returns:
         All that is said of the outcome, as plain data.
     """
-    bench, trials = worker.bench, worker.finished()
     chosen = choose(trials, bench.objectives, len(bench.splits.test))
     out = {one.arm.key for one in trials if one.state == "failed" and one.arm is not None}
     tested = meet_test(bench, chosen, out)
-    data = {**bench.splits._asdict(), "reader_check": bench.reader_check}
     prompts = sum((one.prompt_spent for one in trials), Cost())
     costs = {"search": sum((one.spent for one in trials), Cost()) - prompts, "prompts": prompts, **tested.costs}
     outcome: dict[str, Any] = {
@@ -56,16 +57,16 @@ def finish(worker: Worker, folder: Path, *, command: str) -> dict[str, Any]:
         "front": [one.number for one in chosen.front],
         "arms": {name: arm.to_json() for name, arm in tested.arms.items()},
         "corrected": None if chosen.corrected is None else asdict(chosen.corrected),
-        "reader_prompts": tested.reader_prompts.to_json(),
+        "reader_prompts": asdict(tested.reader_prompts),
         "failed_on_test": dict(tested.failed),
-        "test": [one.to_json(rows=True) for one in (*tested.rows, *tested.references)],
+        "test": [one.to_json(rows=True) for one in tested.rows],
         "comparisons": [one.to_json() for one in tested.comparisons],
         "dead_knobs": [dict(one) for one in tested.dead_knobs],
         "costs": {name: cost.to_json() for name, cost in costs.items()},
         "command": command,
         "seeds": {"study": bench.spec.seed},
         "questions": [one.to_json() for one in (*bench.splits.dev, *bench.splits.test, *bench.reader_check)],
-        "data": {name: {"n": len(part), "sha256": data_hash(part)} for name, part in data.items() if part},
+        "data": {name: {"n": len(part), "sha256": data_hash(part)} for name, part in bench.data.items()},
         "prompts": _prompts(bench, trials, tested),
     }
     before = bench.ledger.total
@@ -76,11 +77,10 @@ def finish(worker: Worker, folder: Path, *, command: str) -> dict[str, Any]:
 
 def _of_trial(record: TrialRecord, name: str) -> dict[str, Any]:
     values = {key: finite(value) for key, value in record.values.items()}
-    arm = None if record.arm is None else record.arm.to_json()
-    return {"name": name, "number": record.number, "arm": arm, "values": values}
+    return {"name": name, "number": record.number, "arm": record.arm and record.arm.to_json(), "values": values}
 
 
-def _prompts(bench: Bench, trials: list[TrialRecord], tested: Tested) -> dict[str, Any]:
+def _prompts(bench: Bench, trials: Sequence[TrialRecord], tested: Tested) -> dict[str, Any]:
     """By technique and variant each predictor's prompt before and after, those chosen last for the reader too."""
     found: dict[str, Any] = {}
     for arm in (one.arm for one in trials if one.state in ("complete", "pruned")):
@@ -110,11 +110,11 @@ def _changes(written: RAG, tuned: RAG) -> dict[str, Any]:
     }
 
 
-def _save(bench: Bench, tested: Tested, outcome: Mapping[str, Any], folder: Path) -> None:
+def _save(bench: Bench, tested: Tested, outcome: dict[str, Any], folder: Path) -> None:
     """One artifact each for what is recommended, for what that was held against, and for the rest of the front."""
-    kept = ("recommended", "verdict", "sentence", "corrected", "comparisons", "costs", "seeds", "data", "dead_knobs")
-    made = {"study": bench.spec.name, **{key: outcome[key] for key in kept}}
+    made = {"study": bench.spec.name, **{key: outcome[key] for key in _MADE}}
     made["reader_prompts"] = tested.reader_prompts.name
+    about = f"from the study `{bench.spec.name}` of {today()} for the LM `{bench.lm.model}`."
     for name, arm in tested.arms.items():
         if name.startswith("front"):
             called = name.partition(", reader ")[0].replace(", trial ", "-")
@@ -122,30 +122,25 @@ def _save(bench: Bench, tested: Tested, outcome: Mapping[str, Any], folder: Path
             called = RECOMMENDED if name == tested.recommended else RUNNER_UP
         else:
             continue  # as written
-        program = tested.programs[name]
+        advice = "" if name == tested.recommended else f" What the study recommends is **{tested.recommended}**."
+        card = render(
+            "program.md",
+            name=called,
+            program=tested.programs[name],
+            made=f" ({name}), {about}{advice}",
+            sentence=tested.sentence,
+            said=(),
+            tested=tested.rows,
+            note="",
+            metrics=list(dict.fromkeys(metric for one in tested.rows for metric in one.metrics)),
+            sentences=(),
+        )
         save_program(
             folder / "artifacts" / called,
-            program,
+            tested.programs[name],
             lm=bench.lm,
             asked=bench.splits.dev[:GOLDEN],
             threads=bench.spec.threads,
             made={**made, "arm": arm.to_json(), "name": name},
-            card=_card(called, name, bench, program, tested),
+            card=card,
         )
-
-
-def _card(called: str, name: str, bench: Bench, program: RAG, tested: Tested) -> str:
-    tested_on = [*tested.rows, *tested.references]
-    advice = "" if name == tested.recommended else f" What the study recommends is **{tested.recommended}**."
-    return render(
-        "program.md",
-        name=called,
-        program=program,
-        made=f" ({name}), from the study `{bench.spec.name}` of {today()} for the LM `{bench.lm.model}`.{advice}",
-        sentence=tested.sentence,
-        said=(),
-        tested=tested_on,
-        note="",
-        metrics=list(dict.fromkeys(metric for one in tested_on for metric in one.metrics)),
-        sentences=(),
-    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -12,15 +13,17 @@ from querywright.models.cached import stored_only
 from querywright.models.usage import Cost
 from querywright.optimize.evaluate import Evaluation, finite
 from querywright.optimize.failures import TooManyFailuresError
+from querywright.optimize.optimizer_run import OptimizerError
 from querywright.optimize.references import CLOSED_BOOK, ORACLE, closed_book, oracle_evidence
-from querywright.optimize.results import NO_REWRITING, Comparison
+from querywright.optimize.results import NO_REWRITING, Arm, Comparison
 from querywright.optimize.significance import READER_CHECK, Verdict, family, figures, verdict_on
-from querywright.optimize.study.objectives import Objective
-from querywright.optimize.study.reader_prompts import ReaderPrompts, choose_reader_prompts
+from querywright.optimize.study.objectives import Objective, objective_named
+from querywright.optimize.study.prompts import Variant, with_reader_prompts
 from querywright.optimize.study.resources import Bench
-from querywright.optimize.study.select import Chosen
+from querywright.optimize.study.select import Chosen, beats, best_of
+from querywright.optimize.study.spec import AS_WRITTEN
 from querywright.optimize.study.types import ArmConfig
-from querywright.programs import RAG, make_reader
+from querywright.programs import RAG, Ensemble, make_reader
 from querywright.programs.hyperparameters import Value
 
 FRONT = 4
@@ -28,6 +31,32 @@ FRONT = 4
 
 DEFAULT_METRICS = ("decision_useful", "accuracy")
 """Metrics that are compared besides those of the objective."""
+
+
+@dataclass(slots=True)
+class ReaderPrompts:
+    """The reader's prompts that were chosen last.
+
+    Args:
+        name: The variant; ``as written`` where none was better, or none was tried.
+        variant: Its prompts; None for those as written.
+        tried: Accuracy on dev by variant, ``as written`` among them; empty where none was tried.
+        failed: Variants with which too many questions failed, ``as written`` too, and what they said.
+        nothing: Variants that could not be made, and why.
+    """
+
+    name: str = AS_WRITTEN
+    variant: Variant | None = None
+    tried: dict[str, float | None] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+    nothing: dict[str, str] = field(default_factory=dict)
+
+    def put_into(self, program: RAG) -> RAG:
+        """The program with the reader's prompts that were chosen; as it is where it has another reader."""
+        reader = None if program.reader is None else program.reader.NAME
+        if self.variant is None or self.variant["reader"] != reader:
+            return program
+        return with_reader_prompts(program, self.variant)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +68,12 @@ class Tested:
         programs: Their programs, with the reader's prompts that were chosen last.
         best: Name of the best arm other than no rewriting; empty where there is none.
         recommended: Name of the arm that dev chose.
-        rows: Results of every program, those without an arm included.
-        references: Results of the programs that check the reader.
+        rows: Results of every program, those that check the reader last.
         comparisons: The planned comparisons.
         verdict: What came of it, as a word,
         sentence: and as a plain sentence with figures.
         reader_prompts: The reader's prompts that were chosen last.
-        dead_knobs: Knobs that change nothing, as ``dead_knobs`` gives them.
+        dead_knobs: Knobs that change nothing, each with its ``technique`` and the ``values`` that were tried.
         costs: Cost by stage: ``reader``, ``reader check`` and ``test``.
         failed: Programs on which too many questions of the test failed, and what they said. They have no row.
     """
@@ -55,7 +83,6 @@ class Tested:
     best: str
     recommended: str
     rows: tuple[Evaluation, ...]
-    references: tuple[Evaluation, ...]
     comparisons: tuple[Comparison, ...]
     verdict: Verdict
     sentence: str
@@ -85,21 +112,17 @@ def meet_test(bench: Bench, chosen: Chosen, out: Collection[str] = ()) -> Tested
         TooManyFailuresError: No rewriting or what dev chose failed on too many questions.
     """
     assert chosen.winner.arm is not None
-    before = bench.ledger.total
-    prompts = choose_reader_prompts(bench, chosen.winner.arm)
-    costs = {"reader": bench.spent_since(before)}
+    start = bench.ledger.total
+    prompts = _reader_prompts(bench, chosen.winner.arm)
+    costs = {"reader": bench.spent_since(start)}
     looked_at = [one.arm for one in (chosen.best, *chosen.front) if one is not None and one.arm is not None]
     by_technique = {arm.technique: arm for arm in reversed(looked_at)}
-    dead = tuple(found for arm in by_technique.values() for found in dead_knobs(bench, arm))
-    arms = final_arms(bench, chosen, out)
-    key = None if chosen.best is None or chosen.best.arm is None else chosen.best.arm.key
-    best = next((name for name, arm in arms.items() if arm.key == key), "")
+    dead = tuple(found for arm in by_technique.values() for found in _dead_knobs(bench, arm))
+    arms, best = _final_arms(bench, chosen, out)
     recommended = NO_REWRITING if chosen.winner is chosen.plain else best
-    as_read = f"{recommended}, reader as written"
     written = {name: bench.program(arm, reads=True) for name, arm in arms.items()}
     programs = {name: prompts.put_into(program) for name, program in written.items()}
-    shown = dict(programs) if prompts.variant is None else {**programs, as_read: written[recommended]}
-    references = {name: prompts.put_into(one) for name, one in _references(bench, arms[NO_REWRITING]).items()}
+    as_read = {} if prompts.variant is None else {f"{recommended}, reader as written": written[recommended]}
     failed: dict[str, str] = {}
 
     def met(programs: Mapping[str, RAG], questions: Sequence[Question]) -> dict[str, Evaluation]:
@@ -113,14 +136,14 @@ def meet_test(bench: Bench, chosen: Chosen, out: Collection[str] = ()) -> Tested
                 failed[name] = str(error)[:500]
         return found
 
-    before = bench.ledger.total
-    rows = met(shown, bench.splits.test)
-    tested = bench.ledger.total
-    checked = met(references, [*bench.splits.test, *bench.reader_check])
-    costs |= {"reader check": bench.spent_since(tested), "test": tested - before}
-    objective = bench.objectives[0]
-    comparisons = planned_comparisons({**rows, **checked}, objective, arms, best, recommended)
-    verdict, sentence = verdict_of(chosen, objective, comparisons, best)
+    references = {name: prompts.put_into(one) for name, one in _references(bench, arms[NO_REWRITING]).items()}
+    start = bench.ledger.total
+    rows = met({**programs, **as_read}, bench.splits.test)
+    tested, middle = bench.spent_since(start), bench.ledger.total
+    rows |= met(references, [*bench.splits.test, *bench.reader_check])
+    costs |= {"reader check": bench.spent_since(middle), "test": tested}
+    comparisons = _planned(rows, bench.objectives[0], arms, best, recommended)
+    verdict, sentence = verdict_of(chosen, bench.objectives[0], comparisons, best)
     if recommended != NO_REWRITING and arms[best].reader != arms[NO_REWRITING].reader:
         sentence = (
             f"Chosen on dev; no rewriting has a result with the reader {arms[NO_REWRITING].reader} alone, so nothing "
@@ -132,7 +155,6 @@ def meet_test(bench: Bench, chosen: Chosen, out: Collection[str] = ()) -> Tested
         best=best,
         recommended=recommended,
         rows=tuple(rows.values()),
-        references=tuple(checked.values()),
         comparisons=tuple(comparisons),
         verdict=verdict,
         sentence=sentence,
@@ -143,36 +165,70 @@ def meet_test(bench: Bench, chosen: Chosen, out: Collection[str] = ()) -> Tested
     )
 
 
-def final_arms(bench: Bench, chosen: Chosen, out: Collection[str] = ()) -> dict[str, ArmConfig]:
-    """The programs that meet test, by name: no rewriting, the best, the same technique as written, the front.
+def _reader_prompts(bench: Bench, arm: ArmConfig) -> ReaderPrompts:
+    """Choose the reader's prompts by whether dev is read more accurately with them.
+
+    Where too many questions fail with the reader as written it is out, and the best of the others is chosen.
+    """
+    chosen, accuracy = ReaderPrompts(), objective_named("accuracy")
+    if not bench.spec.last_prompts or arm.reader is None:
+        return chosen
+    program = bench.program(arm, reads=True)
+    single = bench.program(replace(arm, prompt=AS_WRITTEN), reads=True) if isinstance(program, Ensemble) else program
+    read: list[Arm] = []
+    variants: dict[str, Variant | None] = {}
+    for name in (AS_WRITTEN, *bench.spec.last_prompts):
+        try:
+            prompt, variant, tried = bench.spec.prompt_of(name), None, program
+            if prompt is not None:
+                variant = bench.compiled(prompt, f"reader, {name}", single)
+                if any(one is not None and one["predictors"] == variant["predictors"] for one in variants.values()):
+                    continue
+                tried = with_reader_prompts(program, variant)
+            variants[name] = variant
+            called = "the reader as written" if prompt is None else f"the reader with {name}"
+            read.append(Arm(name, {}, name, bench.evaluated(tried, bench.splits.dev, called)))
+        except OptimizerError as error:
+            chosen.nothing[name] = str(error)[:500]
+        except TooManyFailuresError as error:
+            chosen.failed[name] = str(error)[:500]
+        if name == AS_WRITTEN and read and math.isnan(accuracy.value(read[0].dev)):
+            return ReaderPrompts()
+    if read:
+        best, first = best_of(read, accuracy), read[0]
+        chosen.name = AS_WRITTEN
+        if first.name != AS_WRITTEN or beats(best.dev, first.dev, accuracy):
+            chosen.name = best.name
+        chosen.variant = variants[chosen.name]
+        chosen.tried = {one.name: finite(accuracy.value(one.dev)) for one in read}
+    return chosen
+
+
+def _final_arms(bench: Bench, chosen: Chosen, out: Collection[str] = ()) -> tuple[dict[str, ArmConfig], str]:
+    """The programs that meet test, by name, and the name of the best: no rewriting, the best, it as written, the front.
 
     No arm meets it twice: where the best one is the technique as written, it is the only row of that technique. Those
     of the front are named after their reader where readers differ.
-
-    Args:
-        bench: Has the arms as written.
-        chosen: What dev decided.
-        out: Keys of arms on which too many questions of dev failed; they do not meet test.
     """
     assert chosen.plain.arm is not None
-    arms = {NO_REWRITING: chosen.plain.arm}
+    arms, called = {NO_REWRITING: chosen.plain.arm}, ""
     if chosen.best is not None and chosen.best.arm is not None:
         best = chosen.best.arm
-        arms[f"{best.technique} compiled"] = best
+        called = f"{best.technique} compiled"
+        arms[called] = best
         written = replace(bench.space.as_written(best.technique), reader=best.reader)
         if written.key not in {*out, *(arm.key for arm in arms.values())}:
             arms[f"{best.technique} as written"] = written
     known = {arm.key for arm in arms.values()}
-    front: dict[str, ArmConfig] = {}
-    for record in chosen.front if len(bench.objectives) > 1 else ():
-        if record.arm is not None and record.arm.key not in known and len(front) < FRONT:
-            front[f"front, {record.name}"] = record.arm
+    kept = chosen.front if len(bench.objectives) > 1 else ()
+    front = {f"front, {one.name}": one.arm for one in kept if one.arm is not None and one.arm.key not in known}
+    front = dict(list(front.items())[:FRONT])
     if len({arm.reader for arm in (*arms.values(), *front.values())}) > 1:
         front = {f"{name}, reader {arm.reader}": arm for name, arm in front.items()}
-    return {**arms, **front}
+    return {**arms, **front}, called
 
 
-def planned_comparisons(
+def _planned(
     met: Mapping[str, Evaluation], objective: Objective, arms: Mapping[str, ArmConfig], best: str, recommended: str
 ) -> list[Comparison]:
     """The planned comparisons, whichever way they fall.
@@ -181,13 +237,6 @@ def planned_comparisons(
     front against no rewriting, and what the reader's prompts did; arms of different readers are not compared. Oracle
     evidence against closed book is a check of the reader and no claim about a technique, so it is a family of its own
     and corrects nothing else.
-
-    Args:
-        met: Results on test by name.
-        objective: The first one of the study.
-        arms: The arms by name.
-        best: Name of the best one; empty where there is none.
-        recommended: Name of what dev chose.
     """
     pairs = [(best, NO_REWRITING), (best, f"{best.removesuffix(' compiled')} as written")]
     pairs += [(name, NO_REWRITING) for name in arms if name.startswith("front, ")]
@@ -230,13 +279,8 @@ def verdict_of(
             f"Nothing was better than no rewriting on dev ({objective.name}: best {mine} against {plain} per "
             f"cent{said}), so no rewriting is what was saved",
         )
-    return verdict_on(
-        {
-            one.metric: one.test
-            for one in comparisons
-            if (one.arm, one.other) == (best, NO_REWRITING) and one.metric in objective.metrics
-        }
-    )
+    held = [one for one in comparisons if (one.arm, one.other) == (best, NO_REWRITING)]
+    return verdict_on({one.metric: one.test for one in held if one.metric in objective.metrics})
 
 
 def _references(bench: Bench, plain: ArmConfig) -> dict[str, RAG]:
@@ -250,18 +294,11 @@ def _references(bench: Bench, plain: ArmConfig) -> dict[str, RAG]:
     return found if oracle is None else {**found, ORACLE: oracle}
 
 
-def dead_knobs(bench: Bench, arm: ArmConfig) -> list[dict[str, Any]]:
+def _dead_knobs(bench: Bench, arm: ArmConfig) -> list[dict[str, Any]]:
     """The searched knobs of an arm that make no difference to any dev question, each tried by itself.
 
     Nothing is spent: a value that would need a new LM call is left out, and a knob of which only one value could be
     tried is not judged.
-
-    Args:
-        bench: What is open.
-        arm: The arm whose other knobs stay as they are.
-
-    Returns:
-        One object a dead knob: ``technique``, ``knob`` and the ``values`` that were tried.
     """
     found = []
     own = bench.space[arm.technique]
@@ -279,12 +316,11 @@ def dead_knobs(bench: Bench, arm: ArmConfig) -> list[dict[str, Any]]:
 
 def _passages(bench: Bench, arm: ArmConfig, name: str, value: Value) -> tuple[tuple[str, ...], ...] | None:
     """What the arm finds with another value; None where that would take a new LM call or is not allowed."""
+    given: dict[str, Any] = {"metrics": {}, "max_failures": 0.0, "progress": None}
     try:
         program = bench.program(replace(arm, knobs={**arm.knobs, name: value}), reads=False)
         with stored_only():
-            met = bench.evaluated(
-                program, bench.splits.dev, f"{name}={value}", metrics={}, max_failures=0.0, progress=None
-            )
+            met = bench.evaluated(program, bench.splits.dev, f"{name}={value}", **given)
     except QuerywrightError:
         return None
     return tuple(row.passages for row in met.rows)

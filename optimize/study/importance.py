@@ -10,7 +10,7 @@ from typing import Any
 
 from querywright.optimize.quiet import quiet_optuna
 from querywright.optimize.study.objectives import Objective
-from querywright.optimize.study.status import ended, of_technique
+from querywright.optimize.study.status import of_technique, ranked
 from querywright.optimize.study.types import TrialRecord
 
 FEWEST = 8
@@ -47,58 +47,46 @@ def importances(trials: Sequence[TrialRecord], aim: Objective, techniques: Seque
 
     Source: Watanabe et al. 2023, arXiv:2304.10255, as Optuna has it.
     """
-    found = [_importance(None, trials, aim)]
+    scored = ranked(trials, aim)
+    found = [_importance(None, [(dict(one.params), one.values[aim.name]) for one in scored], aim)]
     for name in techniques:
-        mine = of_technique(trials, name)
-        if any(_own(one.params, name) for one in mine):
-            found.append(_importance(name, mine, aim))
+        mine = [
+            ({key: value for key, value in one.params.items() if key.startswith(f"{name}.") or key == "reader"}, one)
+            for one in of_technique(scored, name)
+        ]
+        if any(params for params, _ in mine):
+            found.append(_importance(name, [(params, one.values[aim.name]) for params, one in mine], aim))
     return found
 
 
-def _importance(technique: str | None, trials: Sequence[TrialRecord], aim: Objective) -> Importance:
-    scored = [one for one in ended(trials, "complete") if not math.isnan(one.values.get(aim.name, math.nan))]
-    n, values = len(scored), [one.values[aim.name] for one in scored]
+def _importance(technique: str | None, trials: Sequence[tuple[dict[str, Any], float]], aim: Objective) -> Importance:
+    """That of parameters by trials, the best first."""
+    import optuna
+    from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
+
+    n = len(trials)
     if n < FEWEST:
         return Importance(technique, n, {}, f"complete trials: {n}, and it takes {FEWEST}")
-    params = [dict(one.params) if technique is None else _own(one.params, technique) for one in scored]
-    names = dict.fromkeys(name for one in params for name in one)
-    spaces = {name: _distribution([one[name] for one in params if name in one]) for name in names}
+    names = dict.fromkeys(name for params, _ in trials for name in params)
+    spaces = {name: _distribution([params[name] for params, _ in trials if name in params]) for name in names}
     searched = {name: space for name, space in spaces.items() if not space.single()}
     if not searched:
         return Importance(technique, n, {}, "no parameter has two values")
     share = min(0.5, max(0.1, TOP / n))
-    ordered = sorted(values, reverse=aim.direction == "maximize")
-    if ordered[math.ceil(share * n) - 1] == ordered[-1]:  # the best share holds all trials
+    if trials[math.ceil(share * n) - 1][1] == trials[-1][1]:  # the best share holds all trials
         return Importance(technique, n, {}, "the best trials cannot be told from the others")
-    return Importance(technique, n, _shares(params, values, searched, share, aim))
-
-
-def _shares(
-    params: Sequence[Mapping[str, Any]],
-    values: Sequence[float],
-    searched: Mapping[str, Any],
-    share: float,
-    aim: Objective,
-) -> dict[str, float]:
-    import optuna
-    from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
-
     with quiet_optuna(), warnings.catch_warnings():
         # That values with a single trial are not told well is said in the report, of all of it.
         warnings.filterwarnings("ignore", message="Some regimes for parameter", category=UserWarning)
         study = optuna.create_study(direction=aim.direction)
-        for mine, value in zip(params, values, strict=True):
-            kept = {name: one for name, one in mine.items() if name in searched}
-            spaces = {name: searched[name] for name in kept}
-            study.add_trial(optuna.trial.create_trial(value=value, params=kept, distributions=spaces))
+        for params, value in trials:
+            kept = {name: one for name, one in params.items() if name in searched}
+            own = {name: searched[name] for name in kept}
+            study.add_trial(optuna.trial.create_trial(value=value, params=kept, distributions=own))
         evaluator = PedAnovaImportanceEvaluator(target_quantile=share)
         found = get_param_importances(study, evaluator=evaluator, params=list(searched))
-    return {name: round(float(value), 6) for name, value in sorted(found.items(), key=lambda one: (-one[1], one[0]))}
-
-
-def _own(params: Mapping[str, Any], technique: str) -> dict[str, Any]:
-    """The parameters of one technique, and the reader."""
-    return {name: value for name, value in params.items() if name.startswith(f"{technique}.") or name == "reader"}
+    by_size = sorted(found.items(), key=lambda one: (-one[1], one[0]))
+    return Importance(technique, n, {name: round(float(value), 6) for name, value in by_size})
 
 
 def _distribution(values: Sequence[Any]) -> Any:

@@ -19,6 +19,7 @@ _LACKING = {
     "answer": "questions with an answer, but no dev question has one",
     "evidence": "labelled evidence, but no dev question has any",
     "options": "questions with options, but no dev question has any",
+    "reader": "a reader; give one, or another objective",
     "support": "a reader that names its support, such as grounded",
 }
 COSTS: Mapping[str, Callable[[Cost], float]] = {
@@ -45,6 +46,11 @@ class Objective:
     def direction(self) -> Literal["maximize", "minimize"]:
         """Which way is better."""
         return "maximize" if self.metrics else "minimize"
+
+    @property
+    def sign(self) -> int:
+        """1 where more is better, else -1."""
+        return 1 if self.metrics else -1
 
     @property
     def reads(self) -> bool:
@@ -83,7 +89,7 @@ def objective_named(name: str) -> Objective:
     except InputError:
         known = dict.fromkeys([*METRICS, *OBJECTIVE_METRICS, *COSTS, *(f"{measure}@K" for measure in RANKED)])
         raise InputError(f"{unknown('objective', name, known)} (K from 1 to 1000)") from None
-    return Objective(name, tuple(OBJECTIVE_METRICS.get(name, (name,))))
+    return Objective(name, OBJECTIVE_METRICS.get(name, (name,)))
 
 
 def objectives_of(names: Sequence[str]) -> tuple[Objective, ...]:
@@ -92,7 +98,7 @@ def objectives_of(names: Sequence[str]) -> tuple[Objective, ...]:
     Raises:
         InputError: There is none of a name.
     """
-    return tuple(objective_named(name) for name in names)
+    return tuple(map(objective_named, names))
 
 
 def check_objectives(objectives: Sequence[str], splits: Splits, reader: str | None) -> None:
@@ -106,22 +112,12 @@ def check_objectives(objectives: Sequence[str], splits: Splits, reader: str | No
     Raises:
         InputError: A split is empty, or an objective lacks what it needs; all that is lacking at once.
     """
-    problems = [
-        f"the {name} split is empty; give more questions or other sizes"
-        for name, part in splits._asdict().items()
-        if not part
-    ]
-    given = {
-        "answer": any(question.answer for question in splits.dev),
-        "options": any(question.options for question in splits.dev),
-        "evidence": any(question.evidence for question in splits.dev),
-        "reader": reader is not None,
-        "support": reader is not None and READERS[reader].GROUNDED,
-    }
+    parts = splits._asdict().items()
+    problems = [f"the {name} split is empty; give more questions or other sizes" for name, part in parts if not part]
+    there = {what for what in ("answer", "options", "evidence") if any(getattr(one, what) for one in splits.dev)}
+    there |= set() if reader is None else {"reader", *(["support"] if READERS[reader].GROUNDED else [])}
     for objective in objectives_of(objectives):
-        lacking = sorted({need for metric in objective.metrics for need in needs(metric) if not given.get(need)})
-        if "reader" in lacking:
-            problems.append(f"the objective {objective.name} needs a reader; give one, or another objective")
-        problems += [f"the objective {objective.name} needs {_LACKING[need]}" for need in lacking if need in _LACKING]
+        lacking = sorted({need for metric in objective.metrics for need in needs(metric)} - there)
+        problems += [f"the objective {objective.name} needs {_LACKING[need]}" for need in lacking]
     if problems:
         raise InputError("\n".join(problems))

@@ -3,48 +3,27 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import dspy
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import ValidationError
 
 from querywright.checksummed import first_problem
 from querywright.data.types import Question
 from querywright.errors import ArtifactError, InputError, TechniqueError
 from querywright.metrics.dspy_metrics import Metric
-from querywright.optimize.optimizers import optimizer_named, run_optimizer
-from querywright.optimize.program_state import PredictorState, apply_states, predictor_states, shaped
+from querywright.optimize.optimizers import run_optimizer
+from querywright.optimize.program_state import ProgramState, apply_states, predictor_states, shaped, state_of
+from querywright.optimize.study.sampling import seed_of
 from querywright.optimize.study.spec import PromptSpec
-from querywright.programs import RAG, Ensemble
-from querywright.programs.ensemble import MOST_MEMBERS
+from querywright.programs import RAG
+
+Variant = Mapping[str, Any]
+"""A ``ProgramState`` as plain data: what was tuned in a program, as far as the variant says something of it."""
 
 MOST_CHARS = 100_000
 """Characters of instructions that are given by hand."""
-
-
-class VariantState(BaseModel):
-    """A prompt variant as it is kept.
-
-    Args:
-        technique: Of the program it was made with.
-        reader: Likewise; None where the variant says nothing of a reader.
-        predictors: Those that it says something of.
-        nearest: Demonstrations that a call is shown; 0 for all.
-        members: Programs of an ensemble; 0 for none.
-        made: How it was made, for people: the optimizer, its arguments, and how many training questions it learnt
-            from and chose on.
-    """
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    technique: str
-    reader: str | None
-    predictors: dict[str, PredictorState]
-    nearest: int = Field(default=0, ge=0)
-    members: int = Field(default=0, ge=0, le=MOST_MEMBERS)
-    made: dict[str, Any] = Field(default_factory=dict)
 
 
 def make_variant(
@@ -76,33 +55,25 @@ def make_variant(
     Raises:
         InputError: A name or value is wrong, or there is nothing to tune.
         ArtifactError: A demonstration holds something that JSON cannot.
-
-    It raises what ``run_optimizer`` raises as well.
+        QuerywrightError: What ``run_optimizer`` raises.
     """
-    changed = with_instructions(program, spec.instructions)
-    made: dict[str, Any] = {"variant": variant_name, "instructions": sorted(spec.instructions)}
+    changed = _with_instructions(program, spec.instructions)
     if spec.optimizer is not None:
-        own = int.from_bytes(hashlib.sha256(f"{seed}:{variant_name}".encode()).digest()[:4], "big") >> 1
-        optimizer = optimizer_named(spec.optimizer)
-        asked: dict[str, Any] = {"arguments": spec.arguments, "part": spec.part, "seed": own, **settings}
-        changed = run_optimizer(spec.optimizer, changed, train, metric=metric, lm=lm, **asked)
-        learn, choose = optimizer.parts(len(train), spec.arguments)
-        made |= {"optimizer": spec.optimizer, "arguments": optimizer.check(spec.arguments), "part": spec.part}
-        made |= {"learnt_from": learn, "chosen_on": choose}
-    states = {name: one for name, one in predictor_states(changed).items() if _covers(spec, _plain(name))}
-    reads = any(_plain(name).startswith("reader.") for name in states)
-    state = VariantState(
-        technique=program.technique.NAME,
-        reader=program.reader.NAME if reads and program.reader is not None else None,
-        predictors=states,
-        nearest=changed.nearest,
-        members=len(changed.members) if isinstance(changed, Ensemble) else 0,
-        made=made,
-    )
-    return state.model_dump(mode="json")
+        asked: dict[str, Any] = {"arguments": spec.arguments, "part": spec.part, **settings}
+        own = seed_of(f"{seed}:{variant_name}") >> 1
+        changed = run_optimizer(spec.optimizer, changed, train, metric=metric, lm=lm, seed=own, **asked)
+    tuned = set() if spec.optimizer is None else spec.parts
+    state = state_of(changed)
+    said = {
+        name: one
+        for name, one in state.predictors.items()
+        if _plain(name) in spec.instructions or _plain(name).partition(".")[0] in tuned
+    }
+    reader = state.reader if any(_plain(name).startswith("reader.") for name in said) else None
+    return state.model_copy(update={"predictors": said, "knobs": {}, "reader": reader}).model_dump(mode="json")
 
 
-def with_variant(program: RAG, state: Mapping[str, Any]) -> RAG:
+def with_variant(program: RAG, state: Variant) -> RAG:
     """A copy of a program with the prompts of a variant; its knobs, and predictors that are not named, stay.
 
     Args:
@@ -113,25 +84,19 @@ def with_variant(program: RAG, state: Mapping[str, Any]) -> RAG:
         ArtifactError: It is damaged, or belongs to another technique or reader.
     """
     variant = _read(state)
-    states = variant.predictors
-    if program.reader is None:
-        states = {name: one for name, one in states.items() if not _plain(name).startswith("reader.")}
-    elif variant.reader is not None:
-        _same_reader(variant, program)
-    if variant.technique != program.technique.NAME:
-        raise ArtifactError(
-            f"the prompt variant was made for {variant.technique}, and cannot be put into {program.technique.NAME}; "
-            "make it for that one"
-        )
+    if program.reader is not None and variant.reader is not None:
+        _same("the reader ", variant.reader, program.reader.NAME)
+    _same("", variant.technique, program.technique.NAME)
     try:
         other = shaped(program, nearest=variant.nearest, members=variant.members)
     except TechniqueError as error:
         raise ArtifactError(f"a prompt variant: {error}; make it again") from error
+    states = {n: one for n, one in variant.predictors.items() if program.reader or not _plain(n).startswith("reader.")}
     apply_states(other, {**predictor_states(other), **states}, whose=variant.technique, file="a prompt variant")
     return other
 
 
-def with_reader_prompts(program: RAG, state: Mapping[str, Any]) -> RAG:
+def with_reader_prompts(program: RAG, state: Variant) -> RAG:
     """A copy of any program with the reader's prompts of a variant, whatever technique it was made with.
 
     Args:
@@ -142,7 +107,7 @@ def with_reader_prompts(program: RAG, state: Mapping[str, Any]) -> RAG:
         ArtifactError: It is of another reader.
     """
     variant = _read(state)
-    _same_reader(variant, program)
+    _same("the reader ", variant.reader, None if program.reader is None else program.reader.NAME)
     other = copy.deepcopy(program)
     before = predictor_states(other)
     reading = {name: variant.predictors[_plain(name)] for name in before if _plain(name) in variant.predictors}
@@ -150,32 +115,23 @@ def with_reader_prompts(program: RAG, state: Mapping[str, Any]) -> RAG:
     return other
 
 
-def _read(state: Mapping[str, Any]) -> VariantState:
+def _read(state: Variant) -> ProgramState:
     try:
-        return VariantState.model_validate(dict(state))
+        return ProgramState.model_validate(dict(state))
     except ValidationError as error:
         raise ArtifactError(f"a prompt variant: {first_problem(error)}; make it again") from error
 
 
-def _same_reader(variant: VariantState, program: RAG) -> None:
-    reader = None if program.reader is None else program.reader.NAME
-    if reader != variant.reader:
+def _same(what: str, made_for: str | None, name: str | None) -> None:
+    if made_for != name:
         raise ArtifactError(
-            f"the prompt variant was made for the reader {variant.reader}, and cannot be put into a program with "
-            f"{reader}; make it for that one"
+            f"the prompt variant was made for {what}{made_for}, and cannot be put into a program with {what}{name}; "
+            "make it for that one"
         )
 
 
-def with_instructions(program: RAG, instructions: Mapping[str, str]) -> RAG:
-    """A copy of a program with instructions written by hand.
-
-    Args:
-        program: It is not changed.
-        instructions: By the predictor's name, such as ``technique.write_queries``.
-
-    Raises:
-        InputError: There is no such predictor, or the instructions are empty or too long.
-    """
+def _with_instructions(program: RAG, instructions: Mapping[str, str]) -> RAG:
+    """A copy of a program with instructions written by hand, by the predictor's name."""
     other = copy.deepcopy(program)
     predictors: dict[str, Any] = dict(other.named_predictors())
     for name, text in instructions.items():
@@ -188,13 +144,6 @@ def with_instructions(program: RAG, instructions: Mapping[str, str]) -> RAG:
             raise InputError(f"the instructions of {name} must have 1 to {MOST_CHARS} characters, but have {len(text)}")
         predictors[name].signature = predictors[name].signature.with_instructions(text)
     return other
-
-
-def _covers(spec: PromptSpec, name: str) -> bool:
-    """Whether a variant says something of a predictor."""
-    if name in spec.instructions:
-        return True
-    return spec.optimizer is not None and (spec.part == "all" or name.startswith(f"{spec.part}."))
 
 
 def _plain(name: str) -> str:

@@ -7,36 +7,58 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib import metadata
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 from querywright import __version__
+from querywright.data.types import Question
 from querywright.files import write_file
 from querywright.models.usage import Cost
-from querywright.optimize import figures as comparison_figures
 from querywright.optimize.artifacts.diff import word_changes
 from querywright.optimize.comparison import Compared
 from querywright.optimize.evaluate import finite
+from querywright.optimize.figures import (
+    ARM,
+    BASELINE,
+    COLOURS,
+    LEGEND,
+    Figure,
+    arm_label,
+    bars,
+    differences,
+    dots,
+    lined,
+    means,
+    plane,
+)
 from querywright.optimize.report import NO_QUESTIONS, browser, page, score_rows
-from querywright.optimize.study import figures
-from querywright.optimize.study.importance import importances
+from querywright.optimize.study.importance import Importance, importances
 from querywright.optimize.study.objectives import Objective
-from querywright.optimize.study.spec import StudySpec
 from querywright.optimize.study.status import (
+    STATES,
     aims,
     arm_name,
-    asked_on_test,
     best,
+    best_rows,
     changed_knobs,
     ended,
     front,
     interval,
     of_technique,
     on_test,
+    ranked,
+    shown,
+    technique_rows,
     techniques,
+    value_text,
 )
-from querywright.optimize.study.tables import best_rows, hidden, ranked, shown, technique_rows, value_text
 from querywright.optimize.study.types import Snapshot, TrialRecord
+
+SYMBOLS = ("circle", "square", "triangle-up", "cross", "star", "hexagon", "pentagon", "triangle-down")
+MADE, SAVED = "#3b82c4", "#a8c5de"
+MANY = 12
+"""Parameters that are drawn, the greatest first."""
 
 
 def write_report(snapshot: Snapshot, path: str | Path) -> None:
@@ -46,7 +68,7 @@ def write_report(snapshot: Snapshot, path: str | Path) -> None:
         snapshot: The study: running, broken off or finished.
         path: The file.
     """
-    write_file(Path(path), study_html(snapshot).encode("utf-8", "replace"))
+    write_file(Path(path), study_html(snapshot))
 
 
 def study_html(snapshot: Snapshot) -> str:
@@ -56,7 +78,7 @@ def study_html(snapshot: Snapshot) -> str:
         snapshot: The study: running, broken off or finished.
 
     Returns:
-        HTML with all scripts and styles inside, every text from the data escaped, and no password of an address.
+        HTML with all scripts and styles inside and every text from the data escaped.
     """
     spec, trials, outcome = snapshot.spec, snapshot.trials, dict(snapshot.outcome or {})
     objectives, names = aims(spec), techniques(snapshot)
@@ -65,64 +87,75 @@ def study_html(snapshot: Snapshot) -> str:
     compared = on_test(snapshot.outcome)
     metric, data = _questions(outcome, compared, objectives)
     mattered = importances(trials, aim, names)
+    prompts = sum((one.prompt_spent for one in trials), Cost())
+    stages = {"search": sum((one.spent for one in trials), Cost()) - prompts, "prompts": prompts}
+    stages |= {name: Cost.from_json(cost) for name, cost in outcome.get("costs", {}).items()}
     costs = {name: sum((one.spent for one in of_technique(trials, name)), Cost()) for name in names}
-    leader = best(trials, aim)
-    drawn = {
-        "fronts": figures.fronts(trials, objectives) if kept else [],
-        "means": [] if compared is None else comparison_figures.means(compared),
-        "differences": [] if compared is None else comparison_figures.differences(compared),
-        "mattered": figures.mattered(mattered, aim),
-        "spread": figures.spread(trials, aim, names),
-        "course": [drawn for one in objectives for drawn in figures.course(trials, one, names)],
-        "spending": [
-            *figures.spending("stages", "By stage", _stages(snapshot, outcome)),
-            *figures.spending("techniques", "By technique, while searching", costs),
-        ],
-    }
+    counts = {state: len(ended(trials, state)) for state in STATES}
+    how_far = (
+        f"{len(ended(trials))} of {spec.trials} trials have ended, {counts['running']} under way or broken off; "
+        "nothing was chosen and tested yet"
+    )
+    best_arm = (outcome.get("best") or {}).get("arm") or {}
+    prompt = f"{best_arm.get('technique')}, {best_arm.get('prompt')}"
     return page(
         "study.html",
         title=f"Study {spec.name}",
-        facts=_facts(snapshot),
-        notes=_notes(snapshot),
-        figures=drawn,
+        facts={
+            "Questions": Path(spec.questions).name + (f", the first {spec.limit}" if spec.limit else ""),
+            "Collection": spec.collection,
+            "LM": spec.lm,
+            **({} if spec.rewriter is None else {"Rewriter": Path(spec.rewriter).name}),
+            "Reader": spec.reader if isinstance(spec.reader, str) else ", ".join(spec.reader),
+            "Objectives": ", ".join(spec.objectives),
+            "Trials": f"{spec.trials} planned; {', '.join(f'{n} {state}' for state, n in counts.items() if n)}",
+            "querywright": __version__,
+        },
+        notes=[
+            "Everything but the test was measured on dev, on which programs were chosen."
+            if snapshot.finished
+            else f"This study has not ended: {how_far}."
+        ],
+        figures={
+            "fronts": _fronts(trials, objectives) if kept else [],
+            "means": [] if compared is None else means(compared),
+            "differences": [] if compared is None else differences(compared),
+            "mattered": _mattered(mattered, aim),
+            "course": [drawn for one in objectives for drawn in _course(trials, one, names)],
+            "spending": _spending(stages),
+        },
         data=data,
         outcome=outcome,
-        how_far=_how_far(snapshot),
+        how_far=how_far,
         aim=aim,
         several=len(objectives) > 1,
-        leader=leader,
+        leader=best(trials, aim),
         best=best_rows(ranked(trials, aim), objectives),
         front=best_rows([one for one in trials if one.number in kept], objectives, len(kept)),
         scores=[] if compared is None else score_rows(compared),
         silent=[one for one in mattered if one.why],
         techniques=technique_rows(snapshot, aim),
         trials=trials,
-        measured=list(dict.fromkeys([*spec.objectives, *(name for one in trials for name in one.values)])),
+        measured=spec.objectives,
         spent=snapshot.spent,
         costs=_costs(trials, aim, costs),
-        in_use=_in_use(compared, aim),
         metric=metric,
-        chosen=_chosen_prompt(outcome),
-        command=hidden(str(outcome.get("command") or f"querywright study run {spec.name}.yaml --out FOLDER")),
+        chosen=prompt if prompt in (outcome.get("prompts") or {}) else None,
+        command=str(outcome.get("command") or f"querywright study run {spec.name}.yaml --out FOLDER"),
         seeds=outcome.get("seeds") or {"study": spec.seed},
         versions={
             "querywright": __version__,
             **{name: metadata.version(name) for name in ("optuna", "dspy", "plotly")},
         },
-        spec=_asked(spec),
-        **{one.__name__: one for one in (arm_name, changed_knobs, changes, hidden, interval, shown, value_text)},
+        spec=json.dumps(spec.to_json(), ensure_ascii=False, indent=2),
+        **{one.__name__: one for one in (arm_name, changed_knobs, changes, interval, shown, value_text)},
     )
 
 
-def _how_far(snapshot: Snapshot) -> str:
-    """One sentence on a study that has no outcome yet."""
-    done, planned = len(ended(snapshot.trials)), snapshot.spec.trials
-    if done >= planned:
-        return f"All {planned} trials have ended; nothing was chosen and tested yet"
-    under_way = len(ended(snapshot.trials, "running"))
-    return (
-        f"{done} of {planned} trials have ended, {under_way} under way or broken off; nothing was chosen and tested yet"
-    )
+def changes(before: str, after: str) -> list[tuple[str, str]]:
+    """The pieces of two texts as one; a text that was written anew stands on lines of its own."""
+    found: list[tuple[str, str]] = [*word_changes(before, after)]
+    return [found[0], ("equal", "\n"), found[1]] if [kind for kind, _ in found] == ["del", "ins"] else found
 
 
 def _costs(trials: Sequence[TrialRecord], aim: Objective, costs: Mapping[str, Cost]) -> list[dict[str, Any]]:
@@ -133,37 +166,9 @@ def _costs(trials: Sequence[TrialRecord], aim: Objective, costs: Mapping[str, Co
     for name, cost in costs.items():
         leader = best(of_technique(trials, name), aim)
         value = math.nan if leader is None else leader.values[aim.name]
-        gain = finite(value - base if aim.direction == "maximize" else base - value)
+        gain = finite(aim.sign * (value - base))
         rows.append({"technique": name, "cost": cost, "best": value_text(value, aim), "gain": gain})
     return rows
-
-
-def _in_use(compared: Compared | None, aim: Objective) -> list[dict[str, Any]]:
-    """What a point gained on test costs each time that an arm is asked; nothing where that cannot be told."""
-    if compared is None or not aim.metrics:
-        return []
-    if not all(metric in arm.metrics for arm in compared.arms for metric in aim.metrics):
-        return []
-    calls = {arm.name: arm.cost.asked / max(1, len(arm.rows)) for arm in compared.arms}
-    value = {arm.name: sum(arm.mean(name).value for name in aim.metrics) / len(aim.metrics) for arm in compared.arms}
-    base = compared.baseline
-    return [
-        {
-            "arm": name,
-            "calls": calls[name],
-            "more": calls[name] - calls[base],
-            "gain": 100 * (value[name] - value[base]),
-        }
-        for name in calls
-    ]
-
-
-def _stages(snapshot: Snapshot, outcome: Mapping[str, Any]) -> dict[str, Cost]:
-    """What each stage cost: as the outcome has it, else what the trials took so far."""
-    if outcome.get("costs"):
-        return {str(name): Cost.from_json(cost) for name, cost in outcome["costs"].items()}
-    prompts = sum((one.prompt_spent for one in snapshot.trials), Cost())
-    return {"search": sum((one.spent for one in snapshot.trials), Cost()) - prompts, "prompts": prompts}
 
 
 def _questions(
@@ -173,50 +178,126 @@ def _questions(
     if compared is None:
         return "", NO_QUESTIONS
     baseline = compared.arm(compared.baseline)
-    asked = asked_on_test(outcome, [row.id for row in baseline.rows])
+    known = {one["id"]: one for one in outcome["questions"]}
+    asked = []
+    for one in (known[row.id] for row in baseline.rows):
+        answer, options = one.get("answer"), tuple(one.get("options") or ())
+        asked.append(Question(one["id"], one["question"], options, answer, tuple(one.get("aliases") or ())))
     wanted = [metric for one in objectives for metric in one.metrics if metric in baseline.metrics]
     metric = [*wanted, *baseline.metrics, "decision_useful"][0]
     return metric, browser(replace(compared, questions=tuple(asked)), metric)
 
 
-def _chosen_prompt(outcome: Mapping[str, Any]) -> str | None:
-    """The prompt variant of the recommended program, where it is known."""
-    arm = (outcome.get("best") or {}).get("arm") or {}
-    names = (f"{arm.get('technique')}, {arm.get('prompt')}", arm.get("prompt"))
-    return next((name for name in names if name in (outcome.get("prompts") or {})), None)
+def _course(trials: Sequence[TrialRecord], aim: Objective, techniques: Sequence[str]) -> list[Figure]:
+    """Value by the number of the trial, the best so far as a line; late trials stand on grey, crosses were pruned."""
+    told = [one for one in ended(trials, "complete", "pruned") if not math.isnan(interval(one, aim).value)]
+    if not told:
+        return []
+    data = []
+    for name, colour, symbol in zip(techniques, cycle(COLOURS), cycle(SYMBOLS), strict=False):
+        if mine := of_technique(told, name):
+            pruned = [one.state == "pruned" for one in mine]
+            marker = {
+                "size": 9,
+                "color": colour,
+                "symbol": ["x-thin-open" if one else symbol for one in pruned],
+                "line": {"width": [2 if one else 0 for one in pruned], "color": colour},
+            }
+            values = [_scaled(interval(one, aim).value, aim) for one in mine]
+            said = [_said(one, aim) for one in mine]
+            data.append(dots([one.number for one in mine], values, said, name=name, marker=marker))
+    complete = sorted(ranked(trials, aim), key=lambda one: one.number)
+    leaders = [best(complete[: place + 1], aim) for place in range(len(complete))]
+    line: dict[str, Any] = {"type": "scatter", "mode": "lines", "name": "best so far", "hoverinfo": "skip"}
+    line |= {"x": [one.number for one in complete], "line": {"shape": "hv", "color": BASELINE, "width": 2}}
+    data.append({**line, "y": [_scaled(one.values[aim.name], aim) for one in leaders if one is not None]})
+    layout = plane("trial", "mean, %" if aim.metrics else aim.name) | LEGEND
+    late = [one.number for one in trials if one.late]
+    if late:
+        grey = {"layer": "below", "line": {"width": 0}, "fillcolor": "rgba(138,143,152,0.18)"}
+        area = {"x0": min(late) - 0.5, "x1": max(late) + 0.5, "y0": 0, "y1": 1, "yref": "paper"}
+        layout["shapes"] = [{"type": "rect", **area, **grey}]
+    leaps = dict.fromkeys((one.number, value_text(one.values[aim.name], aim)) for one in leaders if one is not None)
+    alt = f"{len(told)} trials. Best so far: " + "; ".join(f"trial {number} {value}" for number, value in leaps)
+    return [Figure(f"figure-course-{_slug(aim)}", f"{aim.name} by trial", data, layout, alt)]
 
 
-def changes(before: str, after: str) -> list[tuple[str, str]]:
-    """The pieces of two texts as one; a text that was written anew stands on lines of its own."""
-    found: list[tuple[str, str]] = [*word_changes(before, after)]
-    return [found[0], ("equal", "\n"), found[1]] if [kind for kind, _ in found] == ["del", "ins"] else found
+def _fronts(trials: Sequence[TrialRecord], aims: Sequence[Objective]) -> list[Figure]:
+    """Each further objective against the first: every complete trial, those of the front named and joined."""
+    kept = set(front(trials, aims))
+    return [_one_front(trials, aims[0], other, kept) for other in aims[1:] if kept]
 
 
-def _asked(spec: StudySpec) -> str:
-    """What was asked for, without passwords."""
-    asked = {**spec.to_json(), "storage": hidden(spec.storage)}
-    if spec.api_base is not None:
-        asked["api_base"] = hidden(spec.api_base)
-    return json.dumps(asked, ensure_ascii=False, indent=2)
+def _one_front(trials: Sequence[TrialRecord], aim: Objective, other: Objective, kept: set[int]) -> Figure:
+    told = [one for one in ranked(trials, other) if not math.isnan(one.values.get(aim.name, math.nan))]
+    first = sorted((one for one in told if one.number in kept), key=lambda one: one.values[other.name])
+    rest = [one for one in told if one.number not in kept]
+
+    def points(some: Sequence[TrialRecord], name: str, **more: Any) -> dict[str, Any]:
+        x, y = ([_scaled(one.values[which.name], which) for one in some] for which in (other, aim))
+        said = [f"{_said(one, aim)}; {other.name} {value_text(one.values[other.name], other)}" for one in some]
+        return dots(x, y, said, name=name, **more)
+
+    named = {"mode": "markers+text+lines", "text": [str(one.number) for one in first], "textposition": "top center"}
+    line = {"color": ARM, "width": 1, "dash": "dot"}
+    data = [
+        points(rest, "other trials", marker={"size": 8, "color": BASELINE, "opacity": 0.6}),
+        points(first, "front", **named, line=line, marker={"size": 11, "color": ARM, "symbol": "diamond"}),
+    ]
+    x_title, y_title = (
+        f"{one.name}{', %' if one.metrics else ''} ({'more' if one.metrics else 'less'} is better)"
+        for one in (other, aim)
+    )
+    alt = f"Front: {'; '.join(data[1]['customdata'])}"
+    title = f"{aim.name} against {other.name}"
+    return Figure(f"figure-front-{_slug(other)}", title, data, plane(x_title, y_title) | LEGEND, alt)
 
 
-def _facts(snapshot: Snapshot) -> dict[str, str]:
-    spec = snapshot.spec
-    states = {state: len(ended(snapshot.trials, state)) for state in ("complete", "pruned", "failed", "running")}
-    counts = ", ".join(f"{count} {state}" for state, count in states.items() if count)
-    return {
-        "Questions": f"{Path(spec.questions).name}" + (f", the first {spec.limit}" if spec.limit else ""),
-        "Collection": spec.collection,
-        "LM": spec.lm,
-        **({} if spec.rewriter is None else {"Rewriter": Path(spec.rewriter).name}),
-        "Reader": spec.reader if isinstance(spec.reader, str) else ", ".join(spec.reader),
-        "Objectives": ", ".join(spec.objectives),
-        "Trials": f"{spec.trials} planned; {counts or 'none begun'}",
-        "querywright": __version__,
-    }
+def _mattered(found: Sequence[Importance], aim: Objective) -> list[Figure]:
+    """The shares of the parameters as bars, a figure for the study and one a technique."""
+    figures = []
+    for place, one in enumerate(found):
+        if one.shares:
+            shares = dict(list(one.shares.items())[:MANY])
+            percents = [100 * share for share in shares.values()]
+            said = [f"{name}: {100 * share:.1f} %" for name, share in shares.items()]
+            data = bars(percents, ARM, said, text=[f"{share:.0f}" for share in percents], textposition="outside")
+            layout = lined([arm_label(None, name.removeprefix(f"{one.of}.")) for name in shares], "share, %")
+            layout["xaxis"] |= {"range": [0, 115], "tickvals": [0, 25, 50, 75, 100]}
+            title = f"{one.of or 'The whole study'}, {one.n} trials"
+            figures.append(Figure(f"figure-mattered-{_slug(aim)}-{place}", title, [data], layout))
+    return figures
 
 
-def _notes(snapshot: Snapshot) -> list[str]:
-    if snapshot.finished:
-        return ["Everything but the test was measured on dev, on which programs were chosen."]
-    return [f"This study has not ended: {_how_far(snapshot)}."]
+def _spending(costs: Mapping[str, Cost]) -> list[Figure]:
+    """LM calls made and saved as bars, a line a stage."""
+    costs = {name: cost for name, cost in costs.items() if cost.asked}
+    if not costs:
+        return []
+    data = []
+    for what, colour in (("calls", MADE), ("saved", SAVED)):
+        counts = {name: getattr(cost, what) for name, cost in costs.items()}
+        told = "made" if what == "calls" else what
+        said = [f"{name}: {count} {told}" for name, count in counts.items()]
+        look = {"textposition": "inside", "textangle": 0, "name": told}
+        data.append(bars([*counts.values()], colour, said, **look))
+    layout = lined([arm_label(None, name) for name in costs], "LM calls") | LEGEND
+    layout |= {"barmode": "stack", "height": layout["height"] + 40}
+    return [Figure("figure-spending", "LM calls by stage", data, layout)]
+
+
+def _said(record: TrialRecord, aim: Objective) -> str:
+    found = f"trial {record.number}, {arm_name(record.arm)}: {shown(interval(record, aim), aim)}"
+    if record.state == "pruned":
+        found += f", pruned after {0 if record.dev is None else len(record.dev.rows)} questions"
+    knobs = changed_knobs(record.arm)
+    return found if knobs == "-" else f"{found}; {knobs}"
+
+
+def _scaled(value: float, aim: Objective) -> float:
+    return 100 * value if aim.metrics else value
+
+
+def _slug(aim: Objective) -> str:
+    """The objective as a part of an element's id."""
+    return "".join(letter if letter.isascii() and (letter.isalnum() or letter == "_") else "-" for letter in aim.name)

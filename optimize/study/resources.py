@@ -6,7 +6,7 @@ import copy
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -27,20 +27,16 @@ from querywright.optimize.evaluate import DEFAULT_METRICS, Evaluation, Progress,
 from querywright.optimize.failures import TooManyFailuresError
 from querywright.optimize.optimizer_run import OptimizerError
 from querywright.optimize.program_state import state_of
-from querywright.optimize.study.building import build_space, prompt_of, reads_for
 from querywright.optimize.study.data import data_of
 from querywright.optimize.study.objectives import Objective, objectives_of
-from querywright.optimize.study.prompts import make_variant, with_variant
-from querywright.optimize.study.space import Space
+from querywright.optimize.study.prompts import Variant, make_variant, with_variant
+from querywright.optimize.study.space import Space, build_space, reads_for
 from querywright.optimize.study.spec import PromptSpec, StudySpec
 from querywright.optimize.study.types import ArmConfig
 from querywright.programs import RAG, Technique, make_program, takes_rewriter, technique_class
 from querywright.retrieval.engines import LEXICAL, open_retriever
 from querywright.retrieval.replay import ReplayRetriever
 from querywright.retrieval.rerank import Reranker
-
-Variant = Mapping[str, Any]
-"""Prompts of a variant as plain data, as ``make_variant`` gives them."""
 
 PROMPTS = "prompts"
 """The kind of compiled prompts in the store."""
@@ -54,7 +50,6 @@ class Bench:
         spec: The study.
         splits: Its questions.
         space: Its search space.
-        objectives: Its objectives.
         lm: The LM.
         store: Where answers and compiled prompts are kept; None to keep none.
         local: Where vectors and rankings are kept, which cost no call; None to keep none.
@@ -71,7 +66,6 @@ class Bench:
     spec: StudySpec
     splits: Splits
     space: Space
-    objectives: tuple[Objective, ...]
     lm: dspy.LM
     store: Store | None = None
     local: Store | None = None
@@ -86,21 +80,27 @@ class Bench:
     _made: dict[str, Variant | Exception] = field(default_factory=dict)
 
     @property
+    def objectives(self) -> tuple[Objective, ...]:
+        """The objectives of the study."""
+        return objectives_of(self.spec.objectives)
+
+    @property
     def ledger(self) -> Ledger:
         """Where all calls are entered."""
         ledger: Ledger = engine_of(self.lm).ledger
         return ledger
 
     @property
-    def reads(self) -> bool:
-        """Whether trials have a reader."""
-        return any(objective.reads for objective in self.objectives)
-
-    @property
     def metrics(self) -> dict[str, Metric]:
         """The metrics that trials are scored by: those of the objectives, and the usual ones."""
         names = [metric for objective in self.objectives for metric in objective.metrics]
         return {**DEFAULT_METRICS, **{name: metric_named(name) for name in names}}
+
+    @property
+    def data(self) -> dict[str, Sequence[Question]]:
+        """The questions of each part: train, dev and test, and those of the reader check where there are any."""
+        further = {"reader_check": self.reader_check} if self.reader_check else {}
+        return {**self.splits._asdict(), **further}
 
     def retriever(self, engine: str) -> Any:
         """The retriever of an engine; what it found once it finds again without a search."""
@@ -123,7 +123,7 @@ class Bench:
             OptimizerError: Its prompts came to nothing.
             TooManyFailuresError: Too many questions failed while they were compiled.
         """
-        reader = arm.reader if (self.reads if reads is None else reads) else None
+        reader = arm.reader if (self.spec.reads if reads is None else reads) else None
         key = (arm.technique, arm.engine, arm.prompt, reader)
         if key not in self._programs:
             kind = technique_class(arm.technique)
@@ -148,12 +148,11 @@ class Bench:
             OptimizerError: They came to nothing.
             TooManyFailuresError: Too many questions failed.
         """
-        found = prompt_of(self.spec, arm.prompt)
-        if found is None:
+        prompt = self.spec.prompt_of(arm.prompt)
+        if prompt is None:
             return None
-        prompt = self.spec.prompts[found[0]]
         written = replace(self.space.as_written(arm.technique), reader=arm.reader)
-        program = self.program(written, reads=self.reads or reads_for(prompt))
+        program = self.program(written, reads=self.spec.reads or reads_for(prompt))
         return self.compiled(prompt, f"{arm.technique}, {arm.prompt}", program)
 
     def compiled(self, prompt: PromptSpec, called: str, program: RAG) -> Variant:
@@ -168,15 +167,41 @@ class Bench:
             OptimizerError: They came to nothing, now or before.
             TooManyFailuresError: Too many questions failed.
         """
-        key = self._key(prompt, called, program)
+        searched = program.technique.retriever
+        rests_on = [
+            prompt.model_dump(mode="json"),
+            called,
+            state_of(program).model_dump(mode="json"),
+            None if searched is None else searched.fingerprint,
+            data_hash(self.splits.train),
+            [engine_of(one).identity for one in (self.lm, self.rewriter) if one is not None],
+            {name: self.lm.kwargs.get(name) for name in ("temperature", "max_tokens")},
+            self.objectives[0].name,
+            self.spec.seed,
+        ]
+        key = hashlib.sha256(json.dumps(rests_on, sort_keys=True, default=str).encode()).hexdigest()
+        say = self.progress
 
         def make() -> bytes:
-            return json.dumps(self._make(prompt, called, program)).encode()
+            made = make_variant(
+                prompt,
+                called,
+                program,
+                self.splits.train,
+                metric=self._metric(prompt),
+                lm=self.lm,
+                seed=self.spec.seed,
+                threads=self.spec.threads,
+                max_failures=self.spec.max_failures,
+                progress=None if say is None else lambda done, total: say(f"prompts {called}", done, total),
+            )
+            return json.dumps(made).encode()
 
         if key not in self._made:
             try:
-                kept = make() if self.store is None else self.store.get_or_compute(PROMPTS, key, make)
-                self._made[key] = json.loads(kept)
+                self._made[key] = json.loads(
+                    make() if self.store is None else self.store.get_or_compute(PROMPTS, key, make)
+                )
             except (OptimizerError, TooManyFailuresError) as error:
                 self._made[key] = error
         made = self._made[key]
@@ -192,37 +217,6 @@ class Bench:
     def spent_since(self, before: Cost) -> Cost:
         """What was spent since the ledger stood at ``before``."""
         return self.ledger.total - before
-
-    def _key(self, prompt: PromptSpec, called: str, program: RAG) -> str:
-        """Names all that compiled prompts rest on."""
-        searched = program.technique.retriever
-        parts = [
-            prompt.model_dump(mode="json"),
-            called,
-            state_of(program).model_dump(mode="json"),
-            None if searched is None else searched.fingerprint,
-            data_hash(self.splits.train),
-            [engine_of(one).identity for one in (self.lm, self.rewriter) if one is not None],
-            {name: self.lm.kwargs.get(name) for name in ("temperature", "max_tokens")},
-            self.objectives[0].name,
-            self.spec.seed,
-        ]
-        return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
-
-    def _make(self, prompt: PromptSpec, called: str, program: RAG) -> dict[str, Any]:
-        say = self.progress
-        return make_variant(
-            prompt,
-            called,
-            program,
-            self.splits.train,
-            metric=self._metric(prompt),
-            lm=self.lm,
-            seed=self.spec.seed,
-            threads=self.spec.threads,
-            max_failures=self.spec.max_failures,
-            progress=None if say is None else lambda done, total: say(f"prompts {called}", done, total),
-        )
 
     def _metric(self, prompt: PromptSpec) -> Metric:
         """What prompts are compiled for: their own metric, or the mean of the first objective's."""
@@ -252,19 +246,19 @@ def open_bench(spec: StudySpec, home: Path | None, url: str | None = None, budge
     folder = working_folder(home)
     os.environ["QUERYWRIGHT_HOME"] = str(folder.resolve())  # libraries of ours write to the same folder
     local = open_store(folder)
-    store, ledger = local if url is None else open_store(url=url), Ledger()
+    store = local if url is None else open_store(url=url)
     key = None if spec.api_key_env is None else os.environ.get(spec.api_key_env)
     if spec.api_key_env is not None and not key:
         raise InputError(f"the variable {spec.api_key_env!r} holds no key; set it, or change api_key_env")
     limits = spec.budget.model_dump(include={"calls", "tokens", "dollars"})
     remedy = "Raise the budget in the study's file and run it again, or resume it with a larger one"
     purse = None if budget is None else Budget(store, budget, **limits, remedy=remedy)
-    common: dict[str, Any] = {"store": store, "ledger": ledger, "budget": purse}
+    common: dict[str, Any] = {"store": store, "ledger": Ledger(), "budget": purse}
     lm = resolve_lm(spec.lm, api_base=spec.api_base, api_key=key, **common)
     rewriter = None
     if spec.rewriter is not None:
         keep_rewriter(Path(spec.rewriter), home)  # a copy, for the programs that are saved
         rewriter = open_rewriter(Path(spec.rewriter), **common)
     splits, readers, further = data_of(spec)
-    space, objectives = build_space(spec, readers), objectives_of(spec.objectives)
-    return Bench(spec, splits, space, objectives, lm, store, local, folder, further, None, rewriter, budget=purse)
+    given: dict[str, Any] = {"store": store, "local": local, "home": folder, "budget": purse}
+    return Bench(spec, splits, build_space(spec, readers), lm, reader_check=further, rewriter=rewriter, **given)

@@ -12,7 +12,6 @@ import hashlib
 import importlib.util
 import inspect
 import random
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -22,10 +21,7 @@ from optuna.samplers import BaseSampler, QMCSampler, RandomSampler
 
 from querywright.errors import InputError, unknown
 from querywright.optimize.quiet import quiet_optuna
-from querywright.optimize.study.spec import SamplerSpec
-
-Union = Mapping[str, BaseDistribution]
-"""Every parameter that some trial has, with its distribution."""
+from querywright.optimize.study.space import Space
 
 _UNWARNED = {"warn_independent_sampling": False}
 _SAMPLERS: Mapping[str, tuple[str, Mapping[str, Any], str | None]] = {
@@ -40,7 +36,6 @@ _SAMPLERS: Mapping[str, tuple[str, Mapping[str, Any], str | None]] = {
 }
 """Optuna's class, our defaults and the package that it imports when it is first asked, by name."""
 
-SAMPLERS = (*_SAMPLERS, "grid")
 _OURS = frozenset({"self", "seed", "independent_sampler", "qmc_independent_sampler"})
 
 
@@ -53,24 +48,26 @@ class SeededSampler(BaseSampler):
         union: Every parameter, for a sampler that takes them all together whether a trial has them or not.
     """
 
-    def __init__(self, make: Callable[[int, int], BaseSampler], seed: int, union: Union | None = None) -> None:
+    def __init__(
+        self,
+        make: Callable[[int, int], BaseSampler],
+        seed: int,
+        union: Mapping[str, BaseDistribution] | None = None,
+    ) -> None:
         self._make, self._seed, self._union = make, seed, union
-        self._asked = threading.local()
 
     def infer_relative_search_space(self, study: Any, trial: Any) -> dict[str, BaseDistribution]:
         """The parameters that are sampled together."""
-        inner = self._inner(trial.number)
-        self._asked.inner = (trial.number, inner)
         if self._union is not None:
-            return {name: one for name, one in self._union.items() if not one.single()}
-        found: dict[str, BaseDistribution] = inner.infer_relative_search_space(study, trial)
+            return dict(self._union)
+        found: dict[str, BaseDistribution] = self._inner(trial.number).infer_relative_search_space(study, trial)
         return found
 
     def sample_relative(self, study: Any, trial: Any, search_space: dict[str, BaseDistribution]) -> dict[str, Any]:
         """Their values. Those that a trial turns out not to have are not used."""
-        number, inner = getattr(self._asked, "inner", (None, None))
-        if inner is None or number != trial.number:
-            inner = self._inner(trial.number)
+        inner = self._inner(trial.number)
+        if self._union is None:
+            inner.infer_relative_search_space(study, trial)  # it notes groups of parameters there
         values: dict[str, Any] = inner.sample_relative(study, trial, search_space)
         return values
 
@@ -109,9 +106,7 @@ class _Grid(RandomSampler):
 
     def __init__(self, number: int, combinations: Sequence[Mapping[str, Any]], seed: int) -> None:
         super().__init__(seed=seed)
-        places = list(range(len(combinations)))
-        random.Random(seed).shuffle(places)
-        self._chosen = dict(combinations[places[number % len(places)]]) if places else {}
+        self._chosen = combinations[number % len(combinations)]
 
     def sample_relative(self, study: Any, trial: Any, search_space: dict[str, BaseDistribution]) -> dict[str, Any]:
         return {name: value for name, value in self._chosen.items() if name in search_space}
@@ -123,53 +118,50 @@ def seed_of(*parts: Any) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big")
 
 
-def make_sampler(
-    spec: SamplerSpec,
-    seed: int,
-    *,
-    union: Union | None = None,
-    combinations: Callable[[], Sequence[Mapping[str, Any]]] | None = None,
-) -> SeededSampler:
-    """The sampler of a study.
+def make_sampler(name: str, arguments: Mapping[str, Any], seed: int, space: Space | None = None) -> SeededSampler:
+    """What proposes the trials of a study.
 
     Args:
-        spec: Its name and arguments.
+        name: The sampler's.
+        arguments: Passed to it.
         seed: The study's.
-        union: Every parameter of the study.
-        combinations: All combinations of its values, for ``grid``.
+        space: The study's arms; ``qmc`` and ``grid`` go through all of them evenly, and need it. Default None, to see
+            whether the sampler can be made.
 
     Raises:
-        InputError: There is no such sampler, or an argument is unknown, not allowed or lacks a package.
+        InputError: There is no such sampler, an argument is unknown, not allowed or lacks a package, or the
+            combinations of a grid cannot be counted or are too many.
     """
-    name = spec.name
-    if name not in SAMPLERS:
-        raise InputError(unknown("sampler", name, SAMPLERS))
+    union = {} if space is None else space.distributions()
     if name == "grid":
-        if spec.arguments:
-            raise InputError(f"the sampler grid takes no arguments, but got {', '.join(spec.arguments)}")
-        rows = [] if combinations is None else list(combinations())
-        return SeededSampler(lambda _, number: _Grid(number, rows, seed_of(seed)), seed, union or {})
+        if arguments:
+            raise InputError(f"the sampler grid takes no arguments, but got {', '.join(arguments)}")
+        rows = [{}] if space is None else space.combinations()
+        random.Random(seed_of(seed)).shuffle(rows)
+        return SeededSampler(lambda own, number: _Grid(number, rows, own), seed, union)
+    if name not in _SAMPLERS:
+        raise InputError(unknown("sampler", name, (*_SAMPLERS, "grid")))
     kind, defaults, package = _SAMPLERS[name]
     if package is not None and importlib.util.find_spec(package) is None:
         raise InputError(f"the sampler {name} needs the package {package}, which is not there; install it, or take tpe")
     known = [one for one in inspect.signature(getattr(optuna.samplers, kind).__init__).parameters if one not in _OURS]
-    for given in spec.arguments:
+    for given in arguments:
         if given == "seed":
             raise InputError("the sampler's seed is the study's; give seed beside sampler, not among its arguments")
         if given not in known:
             raise InputError(unknown(f"argument of the sampler {name}", given, known))
-    options: dict[str, Any] = {**defaults, **spec.arguments}
+    options: dict[str, Any] = {**defaults, **arguments}
 
-    def make(seed_of_trial: int, number: int) -> BaseSampler:
+    def make(own: int, number: int) -> BaseSampler:
         with quiet_optuna():
             if name == "qmc":  # one sequence for all trials
-                alone = RandomSampler(seed=seed_of_trial)
+                alone = RandomSampler(seed=own)
                 return _Numbered(number, seed=seed_of(seed), independent_sampler=alone, **options)
-            made: BaseSampler = getattr(optuna.samplers, kind)(seed=seed_of_trial, **options)
+            made: BaseSampler = getattr(optuna.samplers, kind)(seed=own, **options)
             return made
 
     try:
         make(0, 0)
     except (ValueError, TypeError) as error:
         raise InputError(f"the sampler {name} refuses its arguments: {error}") from error
-    return SeededSampler(make, seed, (union or {}) if name == "qmc" else None)
+    return SeededSampler(make, seed, union if name == "qmc" else None)

@@ -13,16 +13,16 @@ from querywright.data.types import Label
 from querywright.errors import QuerywrightError
 from querywright.metrics.statistics import PairedTest
 from querywright.optimize.evaluate import Evaluation
-from querywright.optimize.quiet import quiet_optuna
 from querywright.optimize.study.objectives import Objective
-from querywright.optimize.study.status import front, points
+from querywright.optimize.study.spec import PLAIN
+from querywright.optimize.study.status import best, ended, front, points
 from querywright.optimize.study.types import TrialRecord
 
 FEWEST = 6
 """Questions without which no exact test can show anything at the level of 5 per cent, even if all were won."""
 
 ALPHA = 0.05
-"""Level of each one-sided test that ends a trial. With one objective the threshold of Optuna's ``WilcoxonPruner``."""
+"""Level of each one-sided test that ends a trial."""
 
 RESAMPLES = 1000
 
@@ -84,40 +84,45 @@ def choose(trials: Sequence[TrialRecord], objectives: Sequence[Objective], n_tes
     Raises:
         QuerywrightError: No rewriting could not be scored, so nothing can be held against it.
     """
-    complete = [one for one in trials if one.state == "complete" and one.arm is not None and one.dev is not None]
-    distinct = list({one.arm.key: one for one in complete[::-1] if one.arm is not None}.values())[::-1]
+    arms: dict[str, tuple[Any, TrialRecord]] = {}
+    for one in ended(trials, "complete"):
+        if one.arm is not None and one.dev is not None:
+            arms.setdefault(one.arm.key, (one.arm, one))
     # With other knobs, where a study searches them, plain retrieval is an arm to choose like any other.
-    knobs = next((one.arm.knobs for one in complete if one.arm is not None and one.arm.is_plain), None)
-    plains = [one for one in distinct if one.arm is not None and one.arm.is_plain and one.arm.knobs == knobs]
+    knobs = next((arm.knobs for arm, _ in arms.values() if arm.is_plain), None)
+    plains = {arm.reader: one for arm, one in arms.values() if arm.is_plain and arm.knobs == knobs}
     if not plains:
         raise QuerywrightError(
             "no rewriting has no result, so nothing can be chosen; `querywright study status` tells of trial 0"
         )
-    first = objectives[0]
-    kept = pareto(distinct, objectives)
-    rivals = [one for one in distinct if one not in plains]
-    others = [one for one in rivals if one in kept] if len(objectives) > 1 else []
-    best = best_of(others or rivals, first) if rivals else None
-    # No rewriting with the reader of the best arm, so that a reader's gain is not taken for rewriting's.
-    reader = None if best is None or best.arm is None else best.arm.reader
-    plain = next((one for one in plains if one.arm is not None and one.arm.reader == reader), plains[0])
-    winner, test, values = plain, None, (math.nan, math.nan)
-    assert plain.dev is not None
-    if best is not None:
-        assert best.dev is not None
-        winner = best if beats(best.dev, plain.dev, first) else plain
-        mine, theirs = paired(best.dev, plain.dev, first)
-        values = first.value(mine), first.value(theirs)
+    first, distinct = objectives[0], [one for _, one in arms.values()]
+    values = points(distinct, objectives)
+    kept = front(distinct, objectives)
+    kept_first = sorted(kept, key=lambda number: ([-value for value in values[number]], number))
+    by_number = {one.number: one for one in distinct}
+    rivals = [one for one in distinct if one not in plains.values()]
+    others = [one for one in rivals if one.number in kept] if len(objectives) > 1 else []
+    leader = best_of(others or rivals, first) if rivals else None
+    plain, test, pair, too_few = next(iter(plains.values())), None, (math.nan, math.nan), ""
+    winner = plain
+    if leader is not None:
+        # No rewriting with the reader of the best arm, so that a reader's gain is not taken for rewriting's.
+        plain = plains.get(leader.arm and leader.arm.reader, plain)
+        assert leader.dev is not None
+        assert plain.dev is not None
+        winner = leader if beats(leader.dev, plain.dev, first) else plain
+        mine, theirs = paired(leader.dev, plain.dev, first)
+        pair = first.value(mine), first.value(theirs)
         test = mine.against(theirs, first.metrics[0]) if mine.rows else None
-    too_few = ""
-    n_dev = len(first.scores(plain.dev))
-    if winner is not plain and min(n_dev, n_test) < FEWEST:
-        too_few = (
-            f"{n_dev} dev and {n_test} test questions are too few to crown an arm: with fewer than {FEWEST} no test "
-            "can show a difference"
-        )
-        winner = plain
-    return Chosen(plain, best, winner, tuple(kept), winners_curse(distinct, first), test, too_few, values)
+        n_dev = len(first.scores(plain.dev))
+        if winner is not plain and min(n_dev, n_test) < FEWEST:
+            too_few = (
+                f"{n_dev} dev and {n_test} test questions are too few to crown an arm: with fewer than {FEWEST} no "
+                "test can show a difference"
+            )
+            winner = plain
+    best_first = tuple(by_number[number] for number in kept_first)
+    return Chosen(plain, leader, winner, best_first, winners_curse(distinct, first), test, too_few, pair)
 
 
 def best_of(arms: Sequence[T], objective: Objective) -> T:
@@ -169,13 +174,6 @@ def _rank(evaluation: Evaluation, objective: Objective) -> tuple[float, float, f
     )
 
 
-def pareto(trials: Sequence[TrialRecord], objectives: Sequence[Objective]) -> list[TrialRecord]:
-    """The trials of the front, best by the first objective first."""
-    kept, values = set(front(trials, objectives)), points(trials, objectives)
-    found = [one for one in trials if one.number in kept]
-    return sorted(found, key=lambda one: ([-value for value in values[one.number]], one.number))
-
-
 def winners_curse(trials: Sequence[TrialRecord], objective: Objective, seed: int = 0) -> Corrected | None:
     """How good the best arm is likely to be on other questions.
 
@@ -215,73 +213,53 @@ def surviving(trials: Sequence[TrialRecord], objective: Objective, number: int) 
         objective: The study's first.
         number: How many go on at most. No rewriting, which has no prompts to tune, is not counted.
     """
-    tried = [one for one in trials if one.dev is not None and one.arm is not None and one.arm.technique != "plain"]
-    left = [one for one in tried if one.state == "complete"] or tried
+    tried = [(one.arm.technique, one) for one in trials if one.arm and one.dev and one.arm.technique != PLAIN]
+    left = [(name, one) for name, one in tried if one.state == "complete"] or tried
     found: list[str] = []
     while left and len(found) < number:
-        arm = best_of(left, objective).arm
-        assert arm is not None
-        found.append(arm.technique)
-        left = [one for one in left if one.arm is not None and one.arm.technique != arm.technique]
+        leader = best_of([one for _, one in left], objective)
+        found += [name for name, one in left if one is leader]
+        left = [(name, one) for name, one in left if name not in found]
     return found
 
 
 def worse_than(met: Evaluation, finished: Sequence[TrialRecord], objectives: Sequence[Objective]) -> TrialRecord | None:
     """The finished trial that shows another to be worse, on the questions that it has met.
 
-    With one objective Optuna's ``WilcoxonPruner`` decides, against the best trial. It compares the scores of each
-    question with those of the best trial. With several, for which Optuna prunes nothing, a trial is worse than one on
-    the front that is better in some objective of quality (one-sided Wilcoxon test), behind it in none, and no cheaper
-    in any objective of cost.
+    With one objective it is held against the best trial, as Optuna's ``WilcoxonPruner`` does it; with several, for
+    which Optuna prunes nothing, against every trial that costs no more and is behind in nothing: it is worse than one
+    that is better in some objective of quality (one-sided Wilcoxon test).
 
     Args:
         met: The trial's results so far, in the order of the dev questions.
         finished: Complete trials.
         objectives: Of the study.
     """
-    rivals = [one for one in finished if one.state == "complete" and one.dev is not None]
-    if len(met.rows) < FEWEST or not rivals:
-        return None
+    rivals = ended(finished, "complete")
     if len(objectives) == 1:
-        values = {number: point[0] for number, point in points(rivals, objectives).items()}
-        best = max(rivals, key=lambda one: (values.get(one.number, -math.inf), -one.number))
-        return best if objectives[0].metrics and _wilcoxon_prunes(met, best, objectives[0]) else None
+        leader = best(rivals, objectives[0])
+        rivals = [] if leader is None else [leader]
+    if len(met.rows) < FEWEST:
+        return None
     return next((one for one in rivals if one.dev is not None and _dominated(met, one.dev, objectives)), None)
-
-
-def _wilcoxon_prunes(met: Evaluation, best: TrialRecord, objective: Objective) -> bool:
-    """What Optuna's pruner says; it is shown both trials in memory, so that nothing is written a question."""
-    import optuna
-
-    assert best.dev is not None
-    places = {row.id: place for place, row in enumerate(best.dev.rows)}
-    mine, theirs = (
-        {places[key]: value for key, value in objective.scores(one).items() if key in places} for one in (met, best.dev)
-    )
-    with quiet_optuna():
-        study = optuna.create_study(direction=objective.direction)
-        study.add_trial(optuna.trial.create_trial(value=best.values[objective.name], intermediate_values=theirs))
-        running = optuna.trial.create_trial(state=optuna.trial.TrialState.RUNNING, intermediate_values=mine)
-        pruner = optuna.pruners.WilcoxonPruner(p_threshold=ALPHA, n_startup_steps=FEWEST)
-        return bool(mine) and bool(pruner.prune(study, running))
 
 
 def _dominated(met: Evaluation, rival: Evaluation, objectives: Sequence[Objective]) -> bool:
     from scipy.stats import wilcoxon
 
-    by_id = {row.id: row for row in rival.rows}
-    theirs = Evaluation(rival.name, tuple(by_id[row.id] for row in met.rows if row.id in by_id), 0.0)
+    asked = {row.id for row in met.rows}
+    theirs = Evaluation(rival.name, tuple(row for row in rival.rows if row.id in asked), 0.0)
     shown = False
     for objective in objectives:
         if not objective.metrics:  # a cost
             if not objective.value(met) >= objective.value(theirs):
                 return False
             continue
-        a, b = objective.scores(met), objective.scores(theirs)
+        a, b = objective.scores(met), objective.scores(rival)
         differences = [a[key] - b[key] for key in a if key in b]
-        if sum(differences) > 0:
-            return False
-        moved = [one for one in differences if one]
-        is_behind = len(moved) >= FEWEST - 1 and wilcoxon(moved, alternative="less", method="auto").pvalue < ALPHA
-        shown = shown or bool(is_behind)
+        if sum(differences) > 0 or sum(a.values()) * len(b) > sum(b.values()) * len(a):
+            return False  # ahead, on these questions or on all that each has met
+        if len(differences) >= FEWEST:
+            p = wilcoxon(differences, alternative="less", zero_method="zsplit").pvalue
+            shown = shown or bool(p < ALPHA)
     return shown

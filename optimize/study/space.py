@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from querywright.errors import InputError
-from querywright.optimize.domains import Domain
-from querywright.optimize.study.spec import AS_WRITTEN, SamplerSpec
+from querywright.data.types import Question
+from querywright.errors import InputError, TechniqueError
+from querywright.metrics.dspy_metrics import needs
+from querywright.optimize.domains import Domain, domain_of, own_step
+from querywright.optimize.study.spec import AS_WRITTEN, PLAIN, KnobRange, KnobSpace, PromptSpec, StudySpec
 from querywright.optimize.study.types import ArmConfig
-from querywright.programs import technique_class
+from querywright.programs import READERS, make_program, technique_class
 from querywright.programs.gate import GATE_DEPTH
 from querywright.programs.hyperparameters import Knob, Value
 
-if TYPE_CHECKING:
-    from querywright.optimize.study.sampling import SeededSampler
-
 MOST_COMBINATIONS = 3_000
 """Combinations of values that a grid goes through at most."""
+
+_COUNTS = ("n_queries", "n_sub_questions")
+"""Knobs that say how many of the ``n_written`` texts are used."""
 
 Pick = Callable[[str, Domain, Value], Value]
 """Gives a parameter a value, from its name, its domain and its value as written."""
@@ -58,6 +60,15 @@ class TechniqueSpace:
         chosen = [len(self.engines) > 1, len(self.early) + len(self.late) > 1]
         return not any(chosen) and all(domain.single for domain in self.domains.values())
 
+    @property
+    def depth(self) -> int:
+        """Hits that it asks for at most."""
+        most: dict[str, Any] = dict(self.given) | {name: domain.highest for name, domain in self.domains.items()}
+        technique = technique_class(self.name)(None, **most)
+        gate = self.domains["gate"].values if "gate" in self.domains else [most.get("gate", "off")]
+        gated = max(GATE_DEPTH, technique.max_passages) if set(gate) != {"off"} else 0
+        return max(technique.depth, int(most.get("depth", 0)), gated)
+
 
 @dataclass(frozen=True, slots=True)
 class Space:
@@ -95,22 +106,13 @@ class Space:
         several = tuple(one.name for one in self.techniques if not one.has_one_arm or len(self.readers) > 1)
         return several or tuple(one.name for one in self.techniques)
 
-    def variants(self, technique: str, *, late: bool = True) -> list[str]:
-        """Prompt variants of a technique, ``as written`` first, those of late trials last.
-
-        Args:
-            technique: Its name.
-            late: Whether those of late trials are among them. Default True.
-        """
-        own = self[technique]
-        return [*own.early, *(own.late if late else ())]
-
-    def is_late(self, number: int) -> bool:
-        """Whether the trial of that number is a late one."""
-        return number >= max(self.trials - self.late_trials, len(self._openings))
+    @property
+    def engines(self) -> tuple[str, ...]:
+        """All engines that some arm searches with."""
+        return tuple(dict.fromkeys(engine for one in self.techniques for engine in one.engines))
 
     @property
-    def _openings(self) -> list[tuple[str, str | None, str]]:
+    def openings(self) -> list[tuple[str, str | None, str]]:
         """Technique, reader and prompt of the first trials.
 
         Each technique as written, then no rewriting with the other readers, then the early prompts where each is tried.
@@ -121,6 +123,10 @@ class Space:
             first += [(one.name, self.readers[0], prompt) for one in self.techniques for prompt in one.early[1:]]
         return first
 
+    def is_late(self, number: int) -> bool:
+        """Whether the trial of that number is a late one."""
+        return number >= max(self.trials - self.late_trials, len(self.openings))
+
     def suggest(self, trial: Any, number: int, survivors: Sequence[str] = ()) -> ArmConfig:
         """The arm of a trial; for one of the first, and for the technique of a late one, no sampler is asked.
 
@@ -130,37 +136,41 @@ class Space:
             survivors: Techniques that go on to the late trials, in order.
 
         Raises:
-            InputError: A late trial has no survivors, or the trial has parameters that are not this study's.
+            InputError: A late trial has no survivors.
         """
-        technique, reader, prompt = self._openings[number] if number < len(self._openings) else (None, None, AS_WRITTEN)
-        opening = technique is not None
-        if self.is_late(number):
-            technique = self._surviving(number, survivors)
+        openings = self.openings
+        opening, late = number < len(openings), self.is_late(number)
+        technique, reader, prompt = openings[number] if opening else (None, None, AS_WRITTEN)
+        if late:
+            if not survivors:
+                raise InputError(f"trial {number} is a late one and needs techniques that survived, but got none")
+            going = [self[name].name for name in survivors]
+            going = [name for name in going if name in self.chosen] or going
+            technique = going[(number - self.trials + self.late_trials) % len(going)]
 
         def pick(name: str, domain: Domain, default: Value) -> Value:
-            settled = domain.nearest(default) if opening or (technique and name == "technique") else None
-            if settled is not None and not domain.single:
+            if (opening or (technique and name == "technique")) and not domain.single:
                 # What enqueue_trial() would have left there; a sampler is not asked for these.
-                trial._fixed_params = {**getattr(trial, "_fixed_params", {}), name: settled}
-            value = domain.suggest(trial, name)
-            if settled is not None and value != settled:
-                raise InputError(
-                    f"trial {number} has {name} = {value!r} where it should have {settled!r}; was the storage used for "
-                    "another study?"
-                )
-            return value
+                settled = {name: domain.nearest(default)}
+                trial._fixed_params = {**getattr(trial, "_fixed_params", {}), **settled}
+            return domain.suggest(trial, name)
 
-        return self._walk(pick, technique, late=self.is_late(number), reader=reader, prompt=prompt)
+        return self._walk(pick, technique, late=late, reader=reader, prompt=prompt)
 
     def as_written(self, technique: str) -> ArmConfig:
         """The arm of a technique whose numbers and prompts nobody chose."""
-        own = self[technique]
-        values = {**own.given, **{name: domain.nearest(own.given[name]) for name, domain in own.domains.items()}}
-        return ArmConfig(technique, own.engine, values, AS_WRITTEN, self.readers[0])
+        return self._walk(lambda name, domain, default: domain.nearest(default), technique)
 
     def distributions(self) -> dict[str, Any]:
         """Every parameter that some trial has, with Optuna's distribution of it."""
-        return {name: domain.distribution() for name, domain in self._parameters().items()}
+        found = {"technique": Domain(choices=self.chosen), "reader": Domain(choices=tuple(map(str, self.readers)))}
+        for one in self.techniques:
+            found[f"{one.name}.engine"] = Domain(choices=one.engines)
+            found |= {f"{one.name}.{name}": domain for name, domain in one.domains.items()}
+            found[f"{one.name}.prompt"] = Domain(choices=one.early)
+            if one.late and self.late_trials:
+                found[f"{one.name}.late_prompt"] = Domain(choices=(*one.early, *one.late))
+        return {name: domain.distribution() for name, domain in found.items() if not domain.single}
 
     def combinations(self) -> list[dict[str, Value]]:
         """The parameters of every arm of an early trial.
@@ -168,37 +178,43 @@ class Space:
         Raises:
             InputError: There are too many, or a number has no step.
         """
-        ways: _Ways = []
-        for own in map(self.__getitem__, self.chosen):
-            mine: _Ways = [({}, dict(own.given))]
-            mine = _each(mine, "technique", Domain(choices=self.chosen), values=[own.name])
-            mine = _each(mine, f"{own.name}.engine", Domain(choices=own.engines))
-            for knob in own.knobs:
-                mine = _each(mine, f"{own.name}.{knob.name}", own.domains[knob.name], knob)
-            mine = _each(mine, f"{own.name}.prompt", Domain(choices=own.early))
-            ways += _each(mine, "reader", Domain(choices=tuple(map(str, self.readers))))
-        _check_count(ways)
-        return [params for params, _ in ways]
+        found: list[dict[str, Value]] = []
+        ways: list[dict[str, Value]] = [{}]
+        while ways:
+            params = ways.pop()
+
+            def pick(name: str, domain: Domain, default: Value, params: dict[str, Value] = params) -> Value:
+                if domain.single:
+                    return domain.lowest
+                if domain.size is None:
+                    raise InputError(f"the sampler grid needs a step for {name}; give one, or take another sampler")
+                if name not in params:
+                    first, *others = domain.values
+                    ways.extend({**params, name: other} for other in others)
+                    params[name] = first
+                return params[name]
+
+            self._walk(pick)
+            found.append(params)
+            if len(found) + len(ways) > MOST_COMBINATIONS:
+                raise InputError(
+                    f"the sampler grid would go through more than {MOST_COMBINATIONS:,} combinations; search fewer "
+                    "values, or take another sampler"
+                )
+        return found
 
     def deepest(self, engine: str) -> int:
         """The greatest number of hits that any arm asks of an engine; 0 where none asks it."""
-        return max((_depth(one) for one in self.techniques if engine in one.engines), default=0)
-
-    @property
-    def engines(self) -> tuple[str, ...]:
-        """All engines that some arm searches with."""
-        return tuple(dict.fromkeys(engine for one in self.techniques for engine in one.engines))
-
-    def _surviving(self, number: int, survivors: Sequence[str]) -> str:
-        """The technique of a late trial."""
-        if not survivors:
-            raise InputError(f"trial {number} is a late one and needs techniques that survived, but got none")
-        going = [self[name].name for name in survivors]
-        going = [name for name in going if name in self.chosen] or going
-        return going[(number - self.trials + self.late_trials) % len(going)]
+        return max((one.depth for one in self.techniques if engine in one.engines), default=0)
 
     def _walk(
-        self, pick: Pick, technique: str | None, *, late: bool, reader: str | None = None, prompt: str = AS_WRITTEN
+        self,
+        pick: Pick,
+        technique: str | None = None,
+        *,
+        late: bool = False,
+        reader: str | None = None,
+        prompt: str = AS_WRITTEN,
     ) -> ArmConfig:
         """The arm that is chosen parameter by parameter."""
         name = technique or self.chosen[0]
@@ -218,70 +234,159 @@ class Space:
             reader = str(pick("reader", Domain(choices=tuple(map(str, self.readers))), reader))
         return ArmConfig(name, engine, values, prompt, reader)
 
-    def _parameters(self) -> dict[str, Domain]:
-        found: dict[str, Domain] = {"technique": Domain(choices=self.chosen)}
-        for one in self.techniques:
-            found[f"{one.name}.engine"] = Domain(choices=one.engines)
-            found |= {f"{one.name}.{name}": domain for name, domain in one.domains.items()}
-            found[f"{one.name}.prompt"] = Domain(choices=one.early)
-            if one.late and self.late_trials:
-                found[f"{one.name}.late_prompt"] = Domain(choices=(*one.early, *one.late))
-        found["reader"] = Domain(choices=tuple(map(str, self.readers)))
-        return {name: domain for name, domain in found.items() if not domain.single}
 
-
-_Ways = list[tuple[dict[str, Value], dict[str, Value]]]
-"""Parameters, and the knobs that they lead to."""
-
-
-def _each(ways: _Ways, name: str, domain: Domain, knob: Knob | None = None, values: Sequence[Value] = ()) -> _Ways:
-    """Every way on with every value of a parameter, where it makes a difference."""
-    if domain.size is None:
-        raise InputError(f"the sampler grid needs a step for {name}; give one, or take another sampler")
-    found: _Ways = []
-    for params, knobs in ways:
-        if knob is not None and not knob.acts(knobs):
-            found.append((params, knobs))
-            continue
-        for value in values or domain.values:
-            chosen = {} if domain.single else {name: value}
-            found.append(({**params, **chosen}, {**knobs, **({} if knob is None else {knob.name: value})}))
-    _check_count(found)
-    return found
-
-
-def _check_count(ways: _Ways) -> None:
-    if len(ways) > MOST_COMBINATIONS:
-        raise InputError(
-            f"the sampler grid would go through more than {MOST_COMBINATIONS:,} combinations; search fewer values, or "
-            "take another sampler"
-        )
-
-
-def seeded_sampler(spec: SamplerSpec, seed: int, space: Space | None = None) -> SeededSampler:
-    """What proposes trials: a sampler that is made anew for each, from the study's seed and the trial's number.
+def build_space(
+    spec: StudySpec,
+    readers: Sequence[str | None],
+    searched: Mapping[str, Sequence[Knob]] | None = None,
+) -> Space:
+    """The arms of a study.
 
     Args:
-        spec: Its name and arguments.
-        seed: The study's.
-        space: The study's arms; ``qmc`` and ``grid`` go through all of them evenly, and need it.
+        spec: A study that was checked.
+        readers: Readers to choose from, as ``readers_for`` settles them; None alone where none reads.
+        searched: Knobs that a study searches by technique, for retrievers that narrow them
+            (``Technique.searched_knobs``). Default: as they are declared.
 
     Raises:
-        InputError: There is no such sampler, an argument is wrong, or a grid is too large.
+        InputError: A value is not allowed.
     """
-    from querywright.optimize.study.sampling import make_sampler
+    found = []
+    for name, asked in spec.techniques.items():
+        narrowed = {knob.name: knob for knob in (searched or {}).get(name, ())}
+        knobs = {key: narrowed.get(key, knob) for key, knob in knobs_of(name).items()}
+        ranges = {key for key, value in asked.knobs.items() if isinstance(value, (list, KnobRange))}
+        wanted = ranges | {key for key, knob in knobs.items() if asked.search == "all" and knob.search}
+        wanted -= set(spec.fixed) | (set(asked.knobs) - ranges) | ({"n_written"} - ranges)
+        domains = {key: domain_for(knobs[key], asked.knobs.get(key)) for key in knobs if key in wanted}
+        given = _given(spec, name, knobs, domains)
+        acting = tuple(knob for key, knob in knobs.items() if key in domains and _can_act(knob, domains, given))
+        domains = {knob.name: domains[knob.name] for knob in acting}
+        found.append(TechniqueSpace(name, engines_of(spec, name), given, acting, domains, *variants_of(spec, name)))
+    return Space(tuple(found), tuple(readers), spec.trials, late_trials_of(spec), spec.each_prompt)
 
-    if space is None:
-        return make_sampler(spec, seed)
-    return make_sampler(spec, seed, union=space.distributions(), combinations=space.combinations)
+
+def readers_for(spec: StudySpec, questions: Sequence[Question]) -> list[str | None]:
+    """The readers of a study; ``auto`` chooses between options where every question has them.
+
+    Args:
+        spec: The study.
+        questions: All of its questions.
+    """
+    if isinstance(spec.reader, list):
+        return list(spec.reader)
+    if spec.reader == "auto":
+        return ["multiple_choice" if all(question.options for question in questions) else "short_answer"]
+    return [None if spec.reader == "none" else spec.reader]
 
 
-def _depth(own: TechniqueSpace) -> int:
-    """Hits that a technique asks for at most."""
-    most: dict[str, Any] = dict(own.given) | {name: domain.highest for name, domain in own.domains.items()}
-    technique = technique_class(own.name)(None, **most)
-    asked = [technique.depth, int(most.get("depth", 0))]
-    gate = own.domains["gate"].values if "gate" in own.domains else [most.get("gate", "off")]
-    if any(rule != "off" for rule in gate):
-        asked.append(max(GATE_DEPTH, technique.max_passages))
-    return max(asked)
+def engines_of(spec: StudySpec, name: str) -> tuple[str, ...]:
+    """The engines of a technique; no rewriting always has dense."""
+    named = spec.techniques[name].engines or [technique_class(name).ENGINE or "dense"]
+    return tuple(dict.fromkeys(["dense", *named] if name == PLAIN else named))
+
+
+def late_trials_of(spec: StudySpec) -> int:
+    """How many trials are late."""
+    if spec.late_trials is not None:
+        return spec.late_trials
+    return spec.trials // 4 if any(variants_of(spec, name)[1] for name in spec.techniques) else 0
+
+
+def knobs_of(name: str) -> dict[str, Knob]:
+    """The knobs of a technique by name, each after those that it depends on."""
+    return {knob.name: knob for knob in sorted(technique_class(name).KNOBS, key=lambda knob: len(knob.when))}
+
+
+def domain_for(knob: Knob, asked: KnobSpace | None) -> Domain:
+    """The values of a knob that a study asks for.
+
+    Args:
+        knob: The knob.
+        asked: A range, a list or one value; None for the knob's own range.
+
+    Raises:
+        InputError: A value is not allowed, or a range is none.
+    """
+    if asked is None:
+        return domain_of(knob)
+    if not isinstance(asked, KnobRange):
+        return Domain(choices=tuple(knob.check(value) for value in (asked if isinstance(asked, list) else [asked])))
+    if knob.choices or isinstance(knob.default, bool):
+        raise InputError(f"must be a list or one of {knob.range}, for it is no number, but got a range")
+    whole = isinstance(knob.default, int)
+    for end in ("low", "high"):
+        try:
+            knob.check(getattr(asked, end))
+        except TechniqueError as error:
+            raise InputError(f"{end}: {error}") from error
+    low, high, step = float(asked.low), float(asked.high), asked.step
+    if low >= high:
+        raise InputError(f"low must be smaller than high, but got {asked.low} and {asked.high}; one value is fixed")
+    if step is not None and (step <= 0 or step > high - low or (whole and step != int(step))):
+        rule = "a whole number from 1" if whole else "more than 0"
+        raise InputError(f"step must be {rule}, and no more than high - low, but got {step}")
+    if asked.log and (low <= 0 or step is not None):
+        raise InputError("log needs a low of more than 0 and no step")
+    if step is None and not whole and not asked.log:
+        step = domain_of(knob).step and own_step(low, high)
+    return Domain(low=low, high=high, step=None if step is None else float(step), log=asked.log, whole=whole)
+
+
+def variants_of(spec: StudySpec, name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The prompt variants of a technique: those of early trials, "as written" first, and those of late ones alone."""
+    named = spec.techniques[name].prompts
+    early: list[str] = [AS_WRITTEN]
+    late: list[str] = []
+    for key, prompt in spec.prompts.items():
+        suits = key in named if named is not None else lacking(spec, name, prompt) is None
+        if suits and not prompt.last:
+            (late if prompt.is_late else early).extend(prompt.names(key))
+    return tuple(early), tuple(late)
+
+
+def reads_for(prompt: PromptSpec) -> bool:
+    """Whether a prompt takes a reader to be made, whatever the objectives are."""
+    return prompt.part != "technique" or (prompt.metric is not None and "reader" in needs(prompt.metric))
+
+
+def lacking(spec: StudySpec, name: str, prompt: PromptSpec) -> str | None:
+    """Why a prompt is none for a technique; None where there is something to tune, and what it instructs is there."""
+    known = predictors_of(spec, name)
+    absent = [key for key in prompt.instructions if key not in known]
+    if absent:
+        return f"{name} has no predictor {', '.join(absent)}"
+    if prompt.optimizer is not None and not any(key.partition(".")[0] in prompt.parts for key in known):
+        return f"{name} asks no LM" if prompt.part == "technique" else "there is no reader"
+    if prompt.optimizer == "labelled_few_shot" and prompt.part == "technique":
+        return "labelled_few_shot shows answers that are labelled, which only a reader gives; say part: reader"
+    return None
+
+
+def predictors_of(spec: StudySpec, name: str) -> list[str]:
+    """The predictors of a technique's programs by name, such as ``technique.write_queries`` and ``reader.predict``."""
+    reader = spec.reader[0] if isinstance(spec.reader, list) else spec.reader
+    if reader == "auto":
+        reader = "short_answer"  # every reader has the same predictors
+    program = make_program(name, None, reader=reader if reader in READERS else None)
+    return [key for key, _ in program.named_predictors()]
+
+
+def _given(spec: StudySpec, name: str, knobs: Mapping[str, Knob], domains: Mapping[str, Domain]) -> dict[str, Value]:
+    """The value of every knob where nothing is chosen."""
+    values: dict[str, Any] = {key: value for key, value in spec.fixed.items() if key in knobs}
+    asked = spec.techniques[name].knobs
+    values |= {key: value for key, value in asked.items() if not isinstance(value, (list, KnobRange))}
+    values |= {key: domain.nearest(knobs[key].default) for key, domain in domains.items()}
+    counted = next((key for key in _COUNTS if key in domains and not domains[key].single), None)
+    if "n_written" in knobs and counted is not None:
+        values.setdefault("n_written", domains[counted].highest)  # smaller numbers are the first of the same texts
+    return dict(technique_class(name)(None, **values).knobs)
+
+
+def _can_act(knob: Knob, domains: Mapping[str, Domain], given: Mapping[str, Value]) -> bool:
+    """Whether some choice of the others lets a knob make a difference."""
+    return all(
+        any(value in allowed for value in (domains[other].values if other in domains else [given[other]]))
+        for other, allowed in knob.when.items()
+    )

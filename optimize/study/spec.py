@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import json
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
@@ -17,34 +19,114 @@ from pydantic import (
     model_validator,
 )
 
-from querywright.errors import InputError
+from querywright.errors import InputError, unknown
 from querywright.metrics.dspy_metrics import metric_named
+from querywright.models.postgres import SCHEMES
 from querywright.optimize.optimizers import OPTIMIZERS
 from querywright.optimize.study.objectives import objective_named
-from querywright.optimize.study.validators import (
-    check_storage,
-    finite,
-    named_prompt,
-    once,
-    one_of,
-    public,
-    readers,
-    rule,
-    searching,
-)
-from querywright.programs import TECHNIQUES
+from querywright.programs import READERS, TECHNIQUES, technique_class
 from querywright.retrieval.engines import ENGINES
 
 PLAIN = "plain"
 AS_WRITTEN = "as written"
 """The prompt variant of a program whose prompts nobody tuned; every technique and reader has it."""
 
-_Number = Annotated[int | float, Field(union_mode="left_to_right")]
-_Json = Annotated[JsonValue, AfterValidator(finite)]
+BUDGET = 5
+"""Passages that every arm may show its reader, where the study does not say."""
+
+
+def _checked(check: Callable[[Any], Any]) -> Any:
+    """A validator out of a function that raises an ``InputError``."""
+
+    def checked(value: Any) -> Any:
+        try:
+            check(value)
+        except InputError as error:
+            raise ValueError(str(error)) from None
+        return value
+
+    return AfterValidator(checked)
+
+
+def _one_of(what: str, names: Collection[str]) -> Any:
+    """A validator of names."""
+
+    def checked(name: str) -> str:
+        if name not in names:
+            raise ValueError(unknown(what, name, names))
+        return name
+
+    return AfterValidator(checked)
+
+
+def _once(values: Any) -> Any:
+    twice = [one for place, one in enumerate(values or ()) if one in values[:place]]
+    if twice:
+        raise ValueError(f"must hold each value once, but {twice[0]!r} stands there twice")
+    return values
+
+
+def _searching(name: str) -> str:
+    if technique_class(name).SEARCHES == "0":
+        raise ValueError("finds no passages, so there is nothing to search; leave it out")
+    return name
+
+
+def _public(address: str) -> str:
+    """Refuse an address with a secret, which is never shown: a study's file is copied, shown and kept."""
+    head, _, rest = address.partition("@")
+    if rest and ":" in head.partition("://")[2]:
+        what = "a password"
+    elif urlsplit(address).query:
+        what = "settings after a question mark, which may be a key"
+    else:
+        return address
+    raise ValueError(f"holds {what}, and no study's file may; give a storage with --storage, a key by api_key_env")
+
+
+def check_storage(storage: str) -> str:
+    """The storage, where it is one of ours and holds no secret.
+
+    Args:
+        storage: ``journal``, ``sqlite`` or an address of PostgreSQL; what else an address holds is never shown.
+
+    Raises:
+        InputError: It is something else.
+    """
+    scheme, address, _ = storage.partition("://")
+    if storage in {"journal", "sqlite"} or (address and scheme in SCHEMES):
+        return storage
+    # Only a plain word is repeated: anything else may be an address, mistyped, with a password.
+    word = scheme.replace("+", "").isalnum()
+    got = f"begins with {scheme}://" if address and word else f"is {storage!r}" if storage.isalnum() else "is neither"
+    raise InputError(
+        "must be journal, sqlite (a file in the study's folder) or an address that begins with postgresql:// (its "
+        f"driver is psycopg), but {got}"
+    )
+
+
+def _readers(asked: Any) -> Any:
+    named = asked if isinstance(asked, list) else [asked]
+    if not named or not all(isinstance(one, str) for one in named):
+        raise ValueError(f"must be a name or a list of names, but got {asked!r}; write none for a study without")
+    allowed = list(READERS) if isinstance(asked, list) else ["auto", *READERS, "none"]
+    for one in named:
+        if one not in allowed:
+            raise ValueError(unknown("reader", one, allowed))
+    return _once(asked) if isinstance(asked, list) else asked
+
+
+def _finite(value: Any) -> Any:
+    json.dumps(value, allow_nan=False)  # a ValueError where JSON has no such number
+    return value
 
 
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+_Number = Annotated[int | float, Field(union_mode="left_to_right")]
+_Json = Annotated[JsonValue, AfterValidator(_finite)]
 
 
 class KnobRange(_Strict):
@@ -63,12 +145,7 @@ class KnobRange(_Strict):
     log: bool = False
 
 
-def _plain(asked: Any) -> Any:
-    return asked.model_dump() if isinstance(asked, KnobRange) else asked
-
-
 def _values(asked: Any) -> Any:
-    """The values of a knob: a range, a list or one value."""
     if isinstance(asked, Mapping):
         return KnobRange.model_validate(asked, strict=True)
     if isinstance(asked, (KnobRange, int, float, str, bool)):
@@ -77,11 +154,13 @@ def _values(asked: Any) -> Any:
         raise ValueError(f"must be a value, a list of values or a range (low, high), but got {asked!r}")
     if not asked:
         raise ValueError("must be a list of one value or more, but got []")
-    return once(asked)
+    return _once(asked)
 
 
 KnobSpace = Annotated[
-    KnobRange | list[Any] | int | float | str | bool, PlainValidator(_values), PlainSerializer(_plain)
+    KnobRange | list[Any] | int | float | str | bool,
+    PlainValidator(_values),
+    PlainSerializer(lambda asked: asked.model_dump() if isinstance(asked, KnobRange) else asked),
 ]
 """A range, a list of values to choose from, or one value that is fixed."""
 
@@ -102,13 +181,13 @@ class PromptSpec(_Strict):
             where the reader is right more often with it. Only for the reader's own demonstrations or instructions.
     """
 
-    optimizer: Annotated[str, one_of("optimizer", OPTIMIZERS)] | None = None
+    optimizer: Annotated[str, _one_of("optimizer", OPTIMIZERS)] | None = None
     arguments: dict[str, _Json] = Field(default_factory=dict)
     instructions: dict[str, str] = Field(default_factory=dict)
     sets: int = Field(default=1, ge=1, le=20)
     part: Literal["technique", "reader", "all"] = "technique"
     late: bool | None = None
-    metric: Annotated[str, rule(metric_named)] | None = None
+    metric: Annotated[str, _checked(metric_named)] | None = None
     last: bool = False
 
     @property
@@ -116,19 +195,22 @@ class PromptSpec(_Strict):
         """Whether only late trials have it."""
         return OPTIMIZERS[self.optimizer].late if self.late is None and self.optimizer else bool(self.late)
 
+    @property
+    def parts(self) -> set[str]:
+        """The parts that are tuned: ``technique``, ``reader``, or both."""
+        return {"technique", "reader"} if self.part == "all" else {self.part}
+
+    def names(self, key: str) -> list[str]:
+        """The names of its variants, by its own in the study: ``few``, or ``few.1``, ``few.2`` of several sets."""
+        return [key] if self.sets == 1 else [f"{key}.{number}" for number in range(1, self.sets + 1)]
+
     @model_validator(mode="after")
     def _fits_together(self) -> PromptSpec:
-        problems = [*self._without_optimizer(), *(self._for_last() if self.last else ())]
-        if self.optimizer is not None:
-            try:
-                OPTIMIZERS[self.optimizer].check(self.arguments)
-            except InputError as error:
-                problems.append(f"arguments: {error}")
-        if problems:
+        if problems := list(self._problems()):
             raise ValueError("; ".join(problems))
         return self
 
-    def _without_optimizer(self) -> Iterator[str]:
+    def _problems(self) -> Iterator[str]:
         if self.optimizer is None:
             if not self.instructions:
                 yield "names neither an optimizer nor instructions; give one of them"
@@ -136,9 +218,14 @@ class PromptSpec(_Strict):
                 yield "arguments are for an optimizer, but none is named"
             if self.sets > 1:
                 yield f"sets: instructions alone give one set, but got {self.sets}"
-
-    def _for_last(self) -> Iterator[str]:
-        """What is tried on the reader of every arm has to suit the reader of every arm."""
+        else:
+            try:
+                OPTIMIZERS[self.optimizer].check(self.arguments)
+            except InputError as error:
+                yield f"arguments: {error}"
+        if not self.last:
+            return
+        # What is tried on the reader of every arm has to suit the reader of every arm.
         if self.part != "reader":
             yield "last tunes the reader alone; say part: reader"
         if self.late:
@@ -148,9 +235,6 @@ class PromptSpec(_Strict):
         for name in self.instructions:
             if not name.startswith("reader."):
                 yield f"instructions.{name} is no predictor of the reader, and the prompt is for last"
-
-
-_Engine = Annotated[str, one_of("engine", ENGINES)]
 
 
 class TechniqueSpec(_Strict):
@@ -164,7 +248,14 @@ class TechniqueSpec(_Strict):
         prompts: Names out of the study's ``prompts`` to choose from besides "as written". None: all of them.
     """
 
-    engines: Annotated[list[_Engine], Field(min_length=1), AfterValidator(once)] | None = None
+    engines: (
+        Annotated[
+            list[Annotated[str, _one_of("engine", ENGINES)]],
+            Field(min_length=1),
+            AfterValidator(_once),
+        ]
+        | None
+    ) = None
     knobs: dict[str, KnobSpace] = Field(default_factory=dict)
     search: Literal["all", "named"] = "all"
     prompts: list[str] | None = None
@@ -174,7 +265,8 @@ class SamplerSpec(_Strict):
     """What proposes trials.
 
     Args:
-        name: ``tpe``, ``random``, ``nsga2``, ``qmc``, ``gp``, ``cmaes`` or ``grid``-like names of Optuna's samplers.
+        name: ``tpe``, ``random``, ``nsga2``, ``nsga3``, ``qmc``, ``gp`` or ``cmaes``, which are Optuna's samplers, or
+            ``grid``, which goes through every combination of values once.
         arguments: Passed to it; its seed is the study's, mixed with the number of the trial.
     """
 
@@ -186,8 +278,7 @@ class SamplerSpec(_Strict):
         from querywright.optimize.study.sampling import make_sampler
 
         try:
-            this: Any = self
-            make_sampler(this, 0)
+            make_sampler(self.name, self.arguments, 0)
         except InputError as error:
             raise ValueError(str(error)) from None
         return self
@@ -200,7 +291,7 @@ class BudgetSpec(_Strict):
         calls: Attempts at LM calls that are sent.
         tokens: Input and output tokens of calls made.
         dollars: Estimated US dollars of calls made.
-        minutes: Minutes in which at least one worker ran.
+        minutes: Minutes in which at least one worker ran; looked at before each trial.
     """
 
     calls: int | None = Field(default=None, ge=0)
@@ -209,11 +300,9 @@ class BudgetSpec(_Strict):
     minutes: float | None = Field(default=None, gt=0)
 
 
-BUDGET = 5
-"""Passages that every arm may show its reader, where the study does not say."""
-
-_Technique = Annotated[str, one_of("technique", TECHNIQUES), AfterValidator(searching)]
-_Objective = Annotated[str, rule(objective_named)]
+_Technique = Annotated[str, _one_of("technique", TECHNIQUES), AfterValidator(_searching)]
+_Objective = Annotated[str, _checked(objective_named)]
+_PromptName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$")]
 
 
 class StudySpec(_Strict):
@@ -237,8 +326,9 @@ class StudySpec(_Strict):
         reader: A reader's name, ``auto``, ``none``, or a list of names to choose from.
         objectives: One or several names out of ``OBJECTIVES``; the first decides between programs of the front.
         techniques: By name; ``plain``, which is no rewriting, is always among them.
-        prompts: Ways to prompts, by a name of one's own.
-        fixed: Knobs of every technique that has them, not searched. ``max_passages`` is the budget of all arms.
+        prompts: Ways to prompts, by a name of one's own: letters, digits, ``-`` and ``_``.
+        fixed: Knobs of every technique that has them, not searched. ``max_passages`` is the budget of all arms, 5 where
+            it is not given; with ``fixed: {}`` there is none, and techniques may search it.
         trials: Trials in all, the late ones included.
         each_prompt: Whether each prompt that is not late is tried once with the technique's numbers as written, before
             the sampler proposes. Default False.
@@ -264,15 +354,15 @@ class StudySpec(_Strict):
     sizes: Annotated[tuple[int, int, int], Field(strict=False)] | None = None
     reader_check: int = Field(default=0, ge=0)
     lm: str = "embedded"
-    api_base: Annotated[str, AfterValidator(public)] | None = None
+    api_base: Annotated[str, AfterValidator(_public)] | None = None
     api_key_env: str | None = None
     rewriter: str | None = None
     embedder: str = "embedded"
-    reader: Annotated[str | list[str], PlainValidator(readers)] = "auto"
-    objectives: Annotated[list[_Objective], Field(min_length=1), AfterValidator(once)] = ["decision_useful"]
+    reader: Annotated[str | list[str], PlainValidator(_readers)] = "auto"
+    objectives: Annotated[list[_Objective], Field(min_length=1), AfterValidator(_once)] = ["decision_useful"]
     techniques: dict[_Technique, TechniqueSpec] = Field(min_length=1)
-    prompts: dict[Annotated[str, AfterValidator(named_prompt)], PromptSpec] = Field(default_factory=dict)
-    fixed: dict[str, _Json] = Field(default_factory=dict, validate_default=True)
+    prompts: dict[_PromptName, PromptSpec] = Field(default_factory=dict)
+    fixed: dict[str, _Json] = {"max_passages": BUDGET}
     trials: int = Field(default=50, ge=1)
     each_prompt: bool = False
     late_trials: int | None = Field(default=None, ge=0)
@@ -281,7 +371,7 @@ class StudySpec(_Strict):
     sampler: SamplerSpec = Field(default_factory=SamplerSpec)
     pruner: Literal["paired", "none"] = "paired"
     budget: BudgetSpec = Field(default_factory=BudgetSpec)
-    storage: Annotated[str, AfterValidator(public), rule(check_storage)] = "journal"
+    storage: Annotated[str, AfterValidator(_public), _checked(check_storage)] = "journal"
     threads: int = Field(default=4, ge=1)
     max_failures: float = Field(default=0.05, ge=0, le=1)
 
@@ -294,7 +384,21 @@ class StudySpec(_Strict):
     @field_validator("fixed")
     @classmethod
     def _with_a_budget(cls, fixed: dict[str, Any]) -> dict[str, Any]:
-        return {"max_passages": BUDGET, **fixed}
+        return {"max_passages": BUDGET, **fixed} if fixed else fixed
+
+    @property
+    def reads(self) -> bool:
+        """Whether some objective takes a reader."""
+        return any(objective_named(name).reads for name in self.objectives)
+
+    @property
+    def last_prompts(self) -> list[str]:
+        """The prompt variants that are tried at the end, on the reader of what dev chose."""
+        return [name for key, prompt in self.prompts.items() if prompt.last for name in prompt.names(key)]
+
+    def prompt_of(self, variant: str) -> PromptSpec | None:
+        """The prompt of a variant; None for prompts as written."""
+        return None if variant == AS_WRITTEN else self.prompts[variant.partition(".")[0]]
 
     def to_json(self) -> dict[str, Any]:
         """The specification as plain data, defaults filled in."""

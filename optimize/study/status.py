@@ -1,4 +1,4 @@
-"""How far a study is and what came of it, from a snapshot of its storage."""
+"""How far a study is and what came of it, from a snapshot of its storage; and its trials as rows for people."""
 
 from __future__ import annotations
 
@@ -8,34 +8,33 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from querywright.data.types import Question
 from querywright.metrics.statistics import Mean, mean_with_interval
 from querywright.optimize.comparison import Compared
 from querywright.optimize.evaluate import Evaluation, Row, finite, mean_json
-from querywright.optimize.results import NO_REWRITING, Comparison
-from querywright.optimize.significance import READER_CHECK
+from querywright.optimize.results import NO_REWRITING, Comparison, beside
 from querywright.optimize.study.objectives import Objective, objectives_of
-from querywright.optimize.study.spec import AS_WRITTEN
+from querywright.optimize.study.spec import AS_WRITTEN, PLAIN, StudySpec
 from querywright.optimize.study.types import ArmConfig, Snapshot, TrialRecord
+from querywright.optimize.tables import percent
 from querywright.programs import TECHNIQUES
 
 RECENT = 20
 """Trials that the pace is taken from, the last ones that ended."""
 
 FEWEST_FOR_PACE = 3
+BEST_SHOWN = 8
 STATES = ("complete", "pruned", "failed", "running")
 
 
-def aims(spec: Any) -> tuple[Objective, ...]:
+def aims(spec: StudySpec) -> tuple[Objective, ...]:
     """The objectives of a study, the one that decides first."""
     return objectives_of(spec.objectives)
 
 
 def points(trials: Sequence[TrialRecord], objectives: Sequence[Objective]) -> dict[int, tuple[float, ...]]:
     """The values of the complete trials that have all of them, by number; larger is better."""
-    signs = {one.name: 1 if one.direction == "maximize" else -1 for one in objectives}
     found = {
-        one.number: tuple(sign * one.values.get(name, math.nan) for name, sign in signs.items())
+        one.number: tuple(aim.sign * one.values.get(aim.name, math.nan) for aim in objectives)
         for one in sorted(ended(trials, "complete"), key=lambda one: one.number)
     }
     return {number: point for number, point in found.items() if not any(map(math.isnan, point))}
@@ -54,16 +53,31 @@ def front(trials: Sequence[TrialRecord], objectives: Sequence[Objective]) -> lis
     )
 
 
+def ranked(trials: Sequence[TrialRecord], aim: Objective) -> list[TrialRecord]:
+    """The complete trials with a value, the best first, of equals the first."""
+    values = points(trials, [aim])
+    scored = [one for one in trials if one.number in values]
+    return sorted(scored, key=lambda one: (-values[one.number][0], one.number))
+
+
 def best(trials: Sequence[TrialRecord], aim: Objective) -> TrialRecord | None:
     """The complete trial with the best value; the first of equals; None where none has one."""
-    values = points(trials, [aim])
-    number = max(values, key=lambda number: (values[number], -number), default=None)
-    return next((one for one in trials if one.number == number), None)
+    return next(iter(ranked(trials, aim)), None)
 
 
 def ended(trials: Sequence[TrialRecord], *states: str) -> list[TrialRecord]:
     """The trials that are in one of these states; without any, all that are not running."""
     return [one for one in trials if one.state in (states or STATES[:3])]
+
+
+def of_technique(trials: Sequence[TrialRecord], technique: str) -> list[TrialRecord]:
+    """The trials of one technique."""
+    return [one for one in trials if one.arm is not None and one.arm.technique == technique]
+
+
+def techniques(snapshot: Snapshot) -> list[str]:
+    """The techniques of a study, no rewriting first."""
+    return list(dict.fromkeys([PLAIN, *snapshot.spec.techniques]))
 
 
 def interval(record: TrialRecord, aim: Objective) -> Mean:
@@ -118,20 +132,8 @@ def changed_knobs(arm: ArmConfig | None) -> str:
     """The knobs that are not at their technique's defaults; ``-`` where all are."""
     if arm is None:
         return "-"
-    known = TECHNIQUES.get(arm.technique)
-    defaults = {} if known is None else {knob.name: knob.default for knob in known.KNOBS}
+    defaults = {knob.name: knob.default for knob in TECHNIQUES[arm.technique].KNOBS}
     return " ".join(f"{name}={value}" for name, value in arm.knobs.items() if defaults.get(name) != value) or "-"
-
-
-def techniques(snapshot: Snapshot) -> list[str]:
-    """The techniques of a study: no rewriting, those asked for, and any other that a trial was about."""
-    tried = (one.arm.technique for one in snapshot.trials if one.arm is not None)
-    return list(dict.fromkeys(["plain", *snapshot.spec.techniques, *tried]))
-
-
-def of_technique(trials: Sequence[TrialRecord], technique: str) -> list[TrialRecord]:
-    """The trials of one technique."""
-    return [one for one in trials if one.arm is not None and one.arm.technique == technique]
 
 
 def status(snapshot: Snapshot) -> dict[str, Any]:
@@ -144,24 +146,23 @@ def status(snapshot: Snapshot) -> dict[str, Any]:
     first = objectives[0]
     left = 0 if snapshot.finished else max(0, spec.trials - len(ended(trials)))
     speed = pace(trials)
-    rows = {name: of_technique(trials, name) for name in techniques(snapshot)}
+    mine = {name: of_technique(trials, name) for name in techniques(snapshot)}
+    made = {"calls": spent.calls, "tokens": spent.tokens, "dollars": round(spent.dollars, 6)}
+    made["minutes"] = round(spent.minutes, 2)
     return {
         "name": spec.name,
         "finished": snapshot.finished,
         "trials": {"planned": spec.trials, **_counts(trials), "left": left},
         "objectives": {aim.name: aim.direction for aim in objectives},
         "techniques": [
-            {"technique": name, "trials": len(mine), **_counts(mine), "best": _trial(best(mine, first), first)}
-            for name, mine in rows.items()
+            {"technique": name, "trials": len(own), **_counts(own), "best": _trial(best(own, first), first)}
+            for name, own in mine.items()
         ],
         "best": _trial(best(trials, first), first),
         "front": front(trials, objectives) if len(objectives) > 1 else None,
         "spent": {
-            "calls": {"made": spent.calls, "limit": budget.calls},
+            **{name: {"made": value, "limit": getattr(budget, name)} for name, value in made.items()},
             "saved": spent.saved,
-            "tokens": {"made": spent.tokens, "limit": budget.tokens},
-            "dollars": {"made": round(spent.dollars, 6), "limit": budget.dollars},
-            "minutes": {"made": round(spent.minutes, 2), "limit": budget.minutes},
         },
         "trials_per_minute": None if speed is None else round(speed, 3),
         "minutes_left": None if speed is None else round(left / speed, 1),
@@ -188,44 +189,75 @@ def _trial(record: TrialRecord | None, aim: Objective) -> dict[str, Any] | None:
 
 
 def evaluations(outcome: Mapping[str, Any] | None) -> list[Evaluation]:
-    """The results on test, where their rows were kept."""
+    """The results on test; none before that."""
     return [
-        Evaluation(one["arm"], tuple(Row.from_json(row) for row in one["rows"]), one.get("seconds") or 0.0)
-        for one in (outcome or {}).get("test") or ()
-        if one.get("rows")
+        Evaluation(one["arm"], tuple(map(Row.from_json, one["rows"])), one["seconds"])
+        for one in (outcome or {}).get("test", ())
     ]
 
 
 def on_test(outcome: Mapping[str, Any] | None) -> Compared | None:
-    """Every program that met the test, held against no rewriting; None before that.
-
-    Those that check the reader, and any that met other questions, are references.
-    """
+    """Every program that met the test, held against no rewriting; None before that."""
     met = evaluations(outcome)
-    if not met:
+    if outcome is None or not met:
         return None
-    baseline = next((one for one in met if one.name == NO_REWRITING), met[0])
-    asked = [row.id for row in baseline.rows]
-    rivals = [one for one in met if one.name not in READER_CHECK and [row.id for row in one.rows] == asked]
-    arms = {one.name: one for one in (baseline, *rivals)}
-    held = []
-    for one in (outcome or {}).get("comparisons") or ():  # as they were made, with the corrected p that was kept
-        if one["arm"] in arms and one["other"] == baseline.name:
-            p = one.get("p_holm")
-            raw = arms[one["arm"]].against(baseline, one["metric"])
-            test = replace(raw, p_two_sided=math.nan if p is None else p)
-            held.append(Comparison(one["family"], one["metric"], one["arm"], baseline.name, test, one["sentence"]))
-    references = tuple(one for one in met if one.name not in arms)
-    return Compared(tuple(arms.values()), baseline.name, tuple(held), references)
+    by_name, held = {one.name: one for one in met}, []
+    for one in outcome["comparisons"]:  # as they were made, with the corrected p that was kept
+        if one["other"] == NO_REWRITING:
+            raw = by_name[one["arm"]].against(by_name[NO_REWRITING], one["metric"])
+            test = replace(raw, p_two_sided=math.nan if one["p_holm"] is None else one["p_holm"])
+            held.append(Comparison(one["family"], one["metric"], one["arm"], NO_REWRITING, test, one["sentence"]))
+    return beside(met, held)
 
 
-def asked_on_test(outcome: Mapping[str, Any], ids: Sequence[str]) -> list[Question]:
-    """The test questions in the order of these ids; one whose text was not kept is called by its id."""
-    known = {one["id"]: one for one in outcome.get("questions") or ()}
-    found = []
-    for id in ids:
-        data = known.get(id, {"id": id, "question": id})
-        answer, options = data.get("answer"), tuple(data.get("options") or ())
-        answer = answer if isinstance(answer, str) else None
-        found.append(Question(id, data["question"], options, answer, tuple(data.get("aliases") or ())))
-    return found
+def shown(mean: Mean, aim: Objective) -> str:
+    """A value for people: per cent with its interval, or a cost as it is."""
+    return percent(mean) if aim.metrics else value_text(mean.value, aim)
+
+
+def value_text(value: float, aim: Objective) -> str:
+    """A value of an objective without an interval; ``-`` where there is none."""
+    if math.isnan(value):
+        return "-"
+    return f"{100 * value:.1f} %" if aim.metrics else f"{value:.4g}"
+
+
+def best_rows(
+    trials: Sequence[TrialRecord], aims: Sequence[Objective], limit: int = BEST_SHOWN
+) -> list[dict[str, str]]:
+    """A row a trial, equal arms once.
+
+    Args:
+        trials: In the order in which they are shown.
+        aims: The objectives.
+        limit: Rows at the most.
+    """
+    arms = {one.arm.key: one for one in reversed(trials) if one.arm is not None}
+    distinct = [one for one in trials if one.arm is not None and arms[one.arm.key] is one]
+    return [
+        {
+            "trial": str(one.number),
+            "arm": arm_name(one.arm),
+            **{aim.name: shown(interval(one, aim), aim) for aim in aims},
+            "knobs": changed_knobs(one.arm),
+        }
+        for one in distinct[:limit]
+    ]
+
+
+def technique_rows(snapshot: Snapshot, aim: Objective) -> list[dict[str, str]]:
+    """A row a technique: its trials by state, and its best one."""
+    rows = []
+    for name in techniques(snapshot):
+        mine = of_technique(snapshot.trials, name)
+        leader = best(mine, aim)
+        rows.append(
+            {
+                "technique": name,
+                "trials": str(len(mine)),
+                **{state: str(count) for state, count in _counts(mine).items()},
+                "best": "-" if leader is None else shown(interval(leader, aim), aim),
+                "knobs": "-" if leader is None else changed_knobs(leader.arm),
+            }
+        )
+    return rows

@@ -17,7 +17,7 @@ from querywright.errors import InputError, QuerywrightError
 from querywright.files import append_line, locked, open_lock, take_lock
 from querywright.models.postgres import server_options, unreachable
 from querywright.optimize.quiet import quiet_optuna
-from querywright.optimize.study.validators import check_storage
+from querywright.optimize.study.spec import check_storage
 
 JOURNAL_NAME, SQLITE_NAME, LOCKS_NAME = "journal.log", "study.sqlite", "locks"
 LOCK_SECONDS = 60.0
@@ -30,30 +30,22 @@ Take = Callable[[str], Callable[[], None] | None]
 """Takes the lock of a name and gives what releases it; None where another has it."""
 
 
-class StudyStorage:
+class StudyStorage(ExitStack):
     """A study's trials, attributes and locks, closed by its ``with`` block.
 
     Made by ``open_storage`` and ``memory_storage``. A lock ends with the process that has it, however that ends.
 
     Args:
         name: The study's name.
-        trials: Optuna's storage.
-        take: Its locks.
-        closing: What is closed with it.
     """
 
-    def __init__(self, name: str, trials: Any, take: Take, closing: ExitStack) -> None:
-        self.name, self.trials = name, trials
-        self._take, self._closing = take, closing
+    trials: Any
+    """Optuna's storage."""
 
-    def __repr__(self) -> str:
-        return f"<the storage of the study {self.name!r}>"
-
-    def __enter__(self) -> StudyStorage:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._closing.close()
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
+        self.locks: Take = lambda lock: lambda: None
 
     def study(self, directions: Sequence[str], sampler: Any = None, *, create: bool = True) -> Any:
         """Optuna's study.
@@ -97,7 +89,7 @@ class StudyStorage:
 
     def take(self, name: str) -> ExitStack | None:
         """The lock of a name, released by its ``with`` block; None where another worker has it."""
-        release = self._take(name)
+        release = self.locks(name)
         if release is None:
             return None
         held = ExitStack()
@@ -132,23 +124,26 @@ def open_storage(text: str, folder: Path, name: str) -> StudyStorage:
         InputError: There is no such storage, its driver is missing, or it is another process's.
         QuerywrightError: It cannot be reached or written.
     """
-    from optuna.storages import get_storage
-
-    kind = storage_kind(text)
-    with ExitStack() as closing, plain_failures():
-        closing.enter_context(quiet_optuna())
-        try:
+    kind, opened = storage_kind(text), StudyStorage(name)
+    opened.enter_context(quiet_optuna())
+    try:
+        with plain_failures():
             (folder / LOCKS_NAME).mkdir(mode=0o700, parents=True, exist_ok=True)
-            take: Take = partial(_file_lock, folder / LOCKS_NAME)
+            opened.locks = partial(_file_lock, folder / LOCKS_NAME)
             if kind == "postgresql":
-                trials, take = _postgres(server_options(text), name, closing)
+                _open_postgres(opened, server_options(text))
+            elif kind == "sqlite":
+                _open_sqlite(opened, folder / SQLITE_NAME)
             else:
-                trials = _sqlite(folder, take, closing) if kind == "sqlite" else _journal(folder / JOURNAL_NAME)
-        except OSError as error:
+                opened.trials = _journal(folder / JOURNAL_NAME)
+    except BaseException as error:
+        opened.close()
+        if isinstance(error, OSError):
             raise QuerywrightError(
                 f"the study's folder {str(folder)!r} cannot be written ({error.strerror}); name another with --out"
             ) from error
-        return StudyStorage(name, get_storage(trials), take, closing.pop_all())
+        raise
+    return opened
 
 
 def memory_storage(name: str) -> StudyStorage:
@@ -159,9 +154,10 @@ def memory_storage(name: str) -> StudyStorage:
     """
     from optuna.storages import InMemoryStorage
 
-    closing = ExitStack()
-    closing.enter_context(quiet_optuna())
-    return StudyStorage(name, InMemoryStorage(), lambda name: lambda: None, closing)
+    opened = StudyStorage(name)
+    opened.enter_context(quiet_optuna())
+    opened.trials = InMemoryStorage()
+    return opened
 
 
 def storage_kind(text: str) -> str:
@@ -212,22 +208,22 @@ def _journal(path: Path) -> Any:
         ) from error
 
 
-def _sqlite(folder: Path, take: Take, closing: ExitStack) -> Any:
+def _open_sqlite(opened: StudyStorage, path: Path) -> None:
     from sqlalchemy import URL
 
-    path, release = folder / SQLITE_NAME, take("sqlite")
-    if release is None:
+    held = opened.take("sqlite")
+    if held is None:
         raise InputError(
             "the study's storage is sqlite, which serves one process, and another process has it open; wait until that "
             "ends, or begin the study with --storage journal, which any number of processes share"
         )
-    closing.callback(release)
+    opened.push(held)
     os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
     url = URL.create("sqlite", database=str(path)).render_as_string().replace("{", "{{").replace("}", "}}")
-    return _tables(url, {"connect_args": {"timeout": 30}, "hide_parameters": True}, closing)
+    _open_tables(opened, url, {"connect_args": {"timeout": 30}, "hide_parameters": True})
 
 
-def _postgres(options: dict[str, Any], name: str, closing: ExitStack) -> tuple[Any, Take]:
+def _open_postgres(opened: StudyStorage, options: dict[str, Any]) -> None:
     from sqlalchemy import NullPool, create_engine, text
 
     alone = {key: value for key, value in options.items() if key in {"connect_args", "hide_parameters"}}
@@ -235,7 +231,7 @@ def _postgres(options: dict[str, Any], name: str, closing: ExitStack) -> tuple[A
 
     def take(lock: str) -> Callable[[], None] | None:
         """An advisory lock of a session of its own, which the server gives back when the session ends."""
-        digest = hashlib.sha256(f"{name}\0{lock}".encode()).digest()
+        digest = hashlib.sha256(f"{opened.name}\0{lock}".encode()).digest()
         key = int.from_bytes(digest[:8], "big", signed=True)
         session = sessions.connect()
         if session.execute(text("SELECT pg_try_advisory_lock(:key)"), {"key": key}).scalar():
@@ -243,28 +239,24 @@ def _postgres(options: dict[str, Any], name: str, closing: ExitStack) -> tuple[A
         session.close()
         return None
 
-    # Tables are made by one worker at a time: PostgreSQL lets two try, and fails one of them.
-    while (release := take("tables")) is None:
-        time.sleep(LOOK_SECONDS)
-    try:
-        return _tables("postgresql+psycopg://", options, closing), take
-    finally:
-        release()
+    opened.locks = take
+    with opened.hold("tables"):  # one worker makes them: PostgreSQL lets two try, and fails one of them
+        _open_tables(opened, "postgresql+psycopg://", options)
 
 
-def _tables(url: str, options: dict[str, Any], closing: ExitStack) -> Any:
+def _open_tables(opened: StudyStorage, url: str, options: dict[str, Any]) -> None:
     """Optuna's storage in a database, its tables made where they are not there."""
-    from optuna.storages import RDBStorage
+    from optuna.storages import RDBStorage, get_storage
 
     # Its own check of the version would leave connections open.
     storage = RDBStorage(url, engine_kwargs=options, skip_compatibility_check=True)
-    closing.callback(storage.engine.dispose)
+    opened.callback(storage.engine.dispose)
     if storage.get_current_version() != storage.get_head_version():
         raise InputError(
             "the tables of this storage were made by another version of Optuna; go on with that version, or name "
             "another storage"
         )
-    return storage
+    opened.trials = get_storage(storage)
 
 
 def _file_lock(folder: Path, name: str) -> Callable[[], None] | None:

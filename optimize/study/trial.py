@@ -8,18 +8,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from querywright.data.types import Question
 from querywright.errors import BudgetError, QuerywrightError
-from querywright.optimize.evaluate import Evaluation, Row
+from querywright.optimize.evaluate import Evaluation
 from querywright.optimize.failures import Failures, TooManyFailuresError
 from querywright.optimize.optimizer_run import OptimizerError
 from querywright.optimize.study.resources import Bench
+from querywright.optimize.study.sampling import make_sampler
 from querywright.optimize.study.select import surviving, worse_than
-from querywright.optimize.study.space import seeded_sampler
 from querywright.optimize.study.status import minutes_busy
 from querywright.optimize.study.storage import StudyStorage
 from querywright.optimize.study.types import ARM, RESULT, ArmConfig, TrialRecord
-from querywright.programs import RAG
 
 SPEC = "spec"
 """The attribute of a study that holds what it was begun with."""
@@ -46,7 +44,7 @@ class Worker:
     Args:
         bench: What it has open.
         storage: Where trials are kept.
-        name: How it is called, such as ``1``.
+        name: How it is called, such as ``1f3b``.
         looked: Called after each trial and while there is nothing to do.
     """
 
@@ -60,7 +58,7 @@ class Worker:
     def __post_init__(self) -> None:
         """Open Optuna's study."""
         spec = self.bench.spec
-        sampler = seeded_sampler(spec.sampler, spec.seed, self.bench.space)
+        sampler = make_sampler(spec.sampler.name, spec.sampler.arguments, spec.seed, self.bench.space)
         self.study = self.storage.study([objective.direction for objective in self.bench.objectives], sampler)
 
     def work(self) -> None:
@@ -72,17 +70,22 @@ class Worker:
             TooManyFailuresError: No rewriting failed; it is tried again when the study is resumed.
             QuerywrightError: Most trials fail, or another run gave the study more trials.
         """
-        while True:
+        spec = self.bench.spec
+        while len(ended := self.finished()) < spec.trials:
+            failed = [one for one in ended if one.state == "failed"]
+            if len(failed) >= MOST_FAILED and 2 * len(failed) > len(ended):
+                raise QuerywrightError(f"{len(failed)} of {len(ended)} trials failed; the last: {failed[-1].message}")
+            if spec.budget.minutes is not None and minutes_busy(ended) >= spec.budget.minutes:
+                raise BudgetError(
+                    f"the study's budget of {spec.budget.minutes:g} minutes is spent; what was answered so far is "
+                    "kept. Raise budget.minutes in its file, or resume it with --budget-minutes"
+                )
             taken = self._take()
-            if taken is not None:
-                trial, lock = taken
-                with lock:
-                    self.run(trial)
-                self._see_failures()
-            elif sum(one.state.is_finished() for one in self._trials()) >= self.bench.spec.trials:
-                return
-            else:
+            if taken is None:
                 time.sleep(IDLE_SECONDS)
+            else:
+                with taken[1]:
+                    self.run(taken[0])
             self.looked()
 
     def finished(self) -> list[TrialRecord]:
@@ -104,6 +107,46 @@ class Worker:
             raise QuerywrightError(
                 f"another run gave this study {trials} trials, and goes on with them; this one knew of {mine}"
             )
+
+    def run(self, trial: Any) -> TrialRecord:
+        """Try what a trial proposes and keep what came of it.
+
+        Args:
+            trial: An Optuna trial that is running, and this worker's.
+        """
+        from optuna.exceptions import UpdateFinishedTrialError
+        from optuna.trial import TrialState
+
+        bench, number, finished = self.bench, trial.number, self.finished()
+        began, before, late = time.time(), bench.ledger.total, bench.space.is_late(number)
+        survivors: list[str] = []
+        if late:
+            early = [one for one in finished if not bench.space.is_late(one.number)]
+            survivors = surviving(early, bench.objectives[0], bench.spec.survivors) or list(bench.space.chosen)
+        arm = bench.space.suggest(trial, number, survivors=survivors)
+        trial.set_user_attr(ARM, arm.to_json())
+        record = TrialRecord(number, "running", arm, late=late, began=began, worker=self.name)
+        same = next((one for one in finished if one.arm == arm), None)
+        if same is not None:
+            first = same.number if same.same_as is None else same.same_as
+            taken = {name: getattr(same, name) for name in ("state", "values", "dev", "message")}
+            record = replace(record, same_as=first, **taken)
+        else:
+            try:
+                record = self._tried(record, arm, finished)
+            except (TooManyFailuresError, OptimizerError) as error:
+                if arm.is_plain and arm.knobs == bench.space.as_written(arm.technique).knobs:
+                    raise  # every arm is held against it, so it is tried again when the study goes on
+                record = replace(record, state="failed", message=str(error)[:500])
+        record = replace(record, ended=time.time(), spent=bench.spent_since(before))
+        complete = record.state == "complete"
+        values = [record.values[objective.name] for objective in bench.objectives] if complete else None
+        # Optuna forgets failed trials and would propose them again; pruned ones it counts among the worst.
+        state = TrialState.COMPLETE if complete else TrialState.PRUNED
+        with contextlib.suppress(UpdateFinishedTrialError):  # another took it up, and came to the same
+            trial.set_user_attr(RESULT, record.to_json())
+            self.study.tell(trial, values, state=state, skip_if_finished=True)
+        return record
 
     def _trials(self) -> list[Any]:
         found: list[Any] = self.study.get_trials(deepcopy=False)
@@ -129,121 +172,27 @@ class Worker:
                 return None  # who survives is known when the first phase has ended
             trial = self.study.ask()
             lock = self.storage.take(f"trial-{trial.number}")
-            if lock is None:
-                raise QuerywrightError(f"trial {trial.number} is new, but locked by another process; run it again")
+            assert lock is not None
             return trial, lock
-
-    def run(self, trial: Any) -> TrialRecord:
-        """Try what a trial proposes and keep what came of it.
-
-        Args:
-            trial: An Optuna trial that is running, and this worker's.
-        """
-        from optuna.exceptions import UpdateFinishedTrialError
-        from optuna.trial import TrialState
-
-        bench, number, finished = self.bench, trial.number, self.finished()
-        began, before, late = time.time(), bench.ledger.total, bench.space.is_late(trial.number)
-        survivors: list[str] = []
-        if late:
-            early = [one for one in finished if not bench.space.is_late(one.number)]
-            survivors = surviving(early, bench.objectives[0], bench.spec.survivors) or list(bench.space.chosen)
-        arm = bench.space.suggest(trial, number, survivors=survivors)
-        trial.set_user_attr(ARM, arm.to_json())
-        record = TrialRecord(number, "running", arm, late=late, began=began, worker=self.name)
-        same = next((one for one in finished if one.arm is not None and one.arm.key == arm.key), None)
-        if same is not None:
-            first = same.number if same.same_as is None else same.same_as
-            record = replace(
-                record, state=same.state, values=same.values, dev=same.dev, same_as=first, message=same.message
-            )
-        else:
-            try:
-                record = self._tried(record, arm, finished)
-            except (TooManyFailuresError, OptimizerError) as error:
-                if arm.is_plain and arm.knobs == bench.space.as_written(arm.technique).knobs:
-                    raise  # every arm is held against it, so it is tried again when the study goes on
-                record = replace(record, state="failed", message=str(error)[:500])
-        record = replace(record, ended=time.time(), spent=bench.spent_since(before))
-        with contextlib.suppress(UpdateFinishedTrialError):  # another took it up, and came to the same
-            trial.set_user_attr(RESULT, record.to_json())
-            if record.state == "complete":
-                values = [record.values[objective.name] for objective in bench.objectives]
-                self.study.tell(trial, values, skip_if_finished=True)
-            else:
-                # Optuna forgets failed trials and would propose them again; pruned ones it counts among the worst.
-                self.study.tell(trial, state=TrialState.PRUNED, skip_if_finished=True)
-        return record
 
     def _tried(self, record: TrialRecord, arm: ArmConfig, finished: Sequence[TrialRecord]) -> TrialRecord:
         bench, before = self.bench, self.bench.ledger.total
         program = bench.program(arm)
         record = replace(record, prompt_spent=bench.spent_since(before))
-        dev, better = self._on_dev(record, program, [one for one in finished if one.state == "complete"])
-        if better is not None:
-            message = f"worse than trial {better.number} on {len(dev.rows)} questions"
-            return replace(record, state="pruned", dev=dev, message=message)
+        rivals = [one for one in finished if one.state == "complete"] if bench.spec.pruner == "paired" else []
+        questions, name = bench.splits.dev, record.name
+        failures = Failures(name, len(questions), bench.spec.max_failures)
+        size = max(SMALLEST_BLOCK, -(-len(questions) // BLOCKS)) if rivals else max(1, len(questions))
+        dev = Evaluation(name, (), 0.0)
+        for start in range(0, len(questions), size):
+            block = questions[start : start + size]
+            met = bench.evaluated(program, block, name, failures=failures)
+            dev = Evaluation(name, (*dev.rows, *met.rows), dev.seconds + met.seconds)
+            better = worse_than(dev, rivals, bench.objectives) if len(dev.rows) < len(questions) else None
+            if better is not None:
+                message = f"worse than trial {better.number} on {len(dev.rows)} questions"
+                return replace(record, state="pruned", dev=dev, message=message)
         values = {objective.name: objective.value(dev) for objective in bench.objectives}
         if any(value != value for value in values.values()):
             return replace(record, state="failed", dev=dev, message="no question could be scored")
         return replace(record, state="complete", dev=dev, values=values)
-
-    def _on_dev(
-        self, record: TrialRecord, program: RAG, rivals: Sequence[TrialRecord]
-    ) -> tuple[Evaluation, TrialRecord | None]:
-        """Results on dev, and the trial that showed this one to be worse before it had met all questions."""
-        bench, questions = self.bench, self.bench.splits.dev
-        failures = Failures(record.name, len(questions), bench.spec.max_failures)
-        prunes = bench.spec.pruner == "paired" and bool(rivals)
-        done = Evaluation(record.name, (), 0.0)
-        ticking = self.within_minutes(time.time())
-        for block in _blocks(questions) if prunes else [questions]:
-            place = (record.number * 7) % len(block)  # workers that begin together do not wait for the same answers
-            turned = [*block[place:], *block[:place]]
-            met = bench.evaluated(program, turned, record.name, failures=failures, progress=ticking)
-            by_id = {row.id: row for row in met.rows}
-            rows: tuple[Row, ...] = (*done.rows, *(by_id[question.id] for question in block))
-            done = Evaluation(record.name, rows, done.seconds + met.seconds)
-            better = worse_than(done, rivals, bench.objectives) if prunes and len(rows) < len(questions) else None
-            if better is not None:
-                return done, better
-        return done, None
-
-    def within_minutes(self, began: float) -> Callable[[str, int, int], None]:
-        """Tells how work proceeds, as long as the budget of minutes lasts; the other budgets are looked at by the LM.
-
-        Args:
-            began: When this work began, Unix time.
-
-        Raises:
-            BudgetError: By what is returned, when it does not last.
-        """
-        limit, say = self.bench.spec.budget.minutes, self.bench.progress
-        busy = 0.0 if limit is None else minutes_busy(self.finished())
-
-        def told(what: str, done: int, total: int) -> None:
-            if limit is not None and busy + (time.time() - began) / 60 >= limit:
-                raise BudgetError(
-                    f"the study's budget of {limit:g} minutes is spent; what was answered so far is kept. Raise "
-                    "budget.minutes in its file, or resume it with --budget-minutes"
-                )
-            if say is not None:
-                say(what, done, total)
-
-        return told
-
-    def _see_failures(self) -> None:
-        """End a study most of whose trials fail.
-
-        Raises:
-            QuerywrightError: They do.
-        """
-        ended = self.finished()
-        failed = [one for one in ended if one.state == "failed"]
-        if len(failed) >= MOST_FAILED and 2 * len(failed) > len(ended):
-            raise QuerywrightError(f"{len(failed)} of {len(ended)} trials failed; the last: {failed[-1].message}")
-
-
-def _blocks(questions: Sequence[Question]) -> list[Sequence[Question]]:
-    size = max(SMALLEST_BLOCK, -(-len(questions) // BLOCKS))
-    return [questions[start : start + size] for start in range(0, len(questions), size)]

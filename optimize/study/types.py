@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from querywright.models.usage import Cost
 from querywright.optimize.evaluate import Evaluation, Row, finite
-from querywright.optimize.study.spec import AS_WRITTEN, StudySpec
+from querywright.optimize.study.spec import AS_WRITTEN, PLAIN, StudySpec
 from querywright.programs.hyperparameters import Value
 
 TrialState = Literal["running", "complete", "pruned", "failed"]
@@ -48,7 +48,7 @@ class ArmConfig:
     @property
     def is_plain(self) -> bool:
         """Whether the question is searched as it was asked, in the collection's own passages."""
-        return self.technique == "plain" and self.engine == "dense" and self.prompt == AS_WRITTEN
+        return self.technique == PLAIN and self.engine == "dense" and self.prompt == AS_WRITTEN
 
     def to_json(self) -> dict[str, Any]:
         """The arm as a JSON object."""
@@ -78,7 +78,7 @@ class TrialRecord:
         params: Optuna's parameters.
         began: Unix time, seconds.
         ended: Unix time, seconds; None while it runs.
-        worker: Which worker finished it, such as ``1``; never a host's name.
+        worker: Which worker finished it, by a mark that it drew; never a host's name.
         message: Why it failed or was pruned.
     """
 
@@ -106,14 +106,15 @@ class TrialRecord:
         """What came of it, as the attribute of a trial that ended; its arm and parameters are kept beside."""
         dev = self.dev
         return {
-            "state": self.state,
-            "late": self.late,
             "values": {name: finite(value) for name, value in self.values.items()},
-            "rows": None if dev is None else [_compact(row) for row in dev.rows],
-            "seconds": 0.0 if dev is None else round(dev.seconds, 3),
+            "rows": dev and [{name: row[name] for name in _KEPT} for row in (one.to_json() for one in dev.rows)],
+            "seconds": dev and dev.seconds,
             "spent": self.spent.to_json(),
             "prompt_spent": self.prompt_spent.to_json(),
-            **{name: getattr(self, name) for name in ("same_as", "began", "ended", "worker", "message")},
+            **{
+                name: getattr(self, name)
+                for name in ("state", "late", "same_as", "began", "ended", "worker", "message")
+            },
         }
 
     @classmethod
@@ -132,19 +133,11 @@ class TrialRecord:
             return record
         data = dict(result)
         rows, seconds = data.pop("rows"), data.pop("seconds")
-        read = None if rows is None else tuple(Row.from_json({**_BARE, **row}) for row in rows)
-        data["dev"] = None if read is None else Evaluation(record.name, read, seconds)
+        if rows is not None:
+            data["dev"] = Evaluation(record.name, tuple(Row.from_json({**_BARE, **row}) for row in rows), seconds)
         data["values"] = {name: value for name, value in data["values"].items() if value is not None}
         costs = {name: Cost.from_json(data[name]) for name in ("spent", "prompt_spent")}
         return replace(record, **{**data, **costs})
-
-
-def _compact(row: Row) -> dict[str, Any]:
-    """A row as far as a storage keeps it: no texts, and nothing that is empty."""
-    data = {name: value for name, value in row.to_json().items() if name in _KEPT and value != _BARE[name]}
-    if "cost" in data:
-        data["cost"] = {name: value for name, value in data["cost"].items() if value}
-    return data
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,12 +167,15 @@ class Snapshot:
         spec: The study.
         trials: By number.
         spent: Over all workers and runs.
-        finished: Whether test was met and programs are saved.
-        outcome: All that was found; None before.
+        outcome: All that was found, once test was met and programs are saved; None before.
     """
 
     spec: StudySpec
     trials: tuple[TrialRecord, ...] = ()
     spent: Spent = Spent()
-    finished: bool = False
     outcome: Mapping[str, Any] | None = None
+
+    @property
+    def finished(self) -> bool:
+        """Whether test was met and programs are saved."""
+        return self.outcome is not None

@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 from querywright.optimize.study.engine import snapshot
@@ -20,38 +21,22 @@ PATIENCE = 120.0
 """Seconds that a test waits for a process at most."""
 
 
-class Ended:
-    """What a process left behind."""
-
-    def __init__(self, status: int, out: str, err: str) -> None:
-        self.status, self.out, self.err = status, out, err
-
-    @property
-    def text(self) -> str:
-        return self.out + self.err
-
-
 class Command:
     """``querywright study ...`` in a process, and in a process group, of its own."""
 
     started: ClassVar[list[Command]] = []
 
-    def __init__(self, *arguments: object, **environment: str) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "querywright", "study", *map(str, arguments)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, **environment},
-            start_new_session=True,
-        )
+    def __init__(self, *arguments: object) -> None:
+        command = [sys.executable, "-m", "querywright", "study", *map(str, arguments)]
+        pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        self.process = subprocess.Popen(command, start_new_session=True, **pipes)
         self.started.append(self)
 
     @classmethod
     def end_all(cls) -> None:
         for one in cls.started:
             with one.process:
-                one.kill()
+                one.process.kill()
 
     @property
     def runs(self) -> bool:
@@ -65,7 +50,7 @@ class Command:
             text = Path(f"/proc/{number}/task/{number}/children").read_text()
         except FileNotFoundError:
             return []
-        return [int(one) for one in text.split() if "study.workers" in command_line(int(one))]
+        return alive([int(one) for one in text.split()])
 
     def wait_for(self, condition: Callable[[], Any]) -> None:
         """Wait until something is so; the command must not end before."""
@@ -79,22 +64,21 @@ class Command:
     def kill(self) -> None:
         self.process.kill()
 
-    def end(self) -> Ended:
+    def end(self) -> Any:
         out, err = self.process.communicate(timeout=PATIENCE)
-        return Ended(self.process.returncode, out, err)
-
-
-def command_line(number: int) -> str:
-    """What a process was started with; "" where it has ended."""
-    try:
-        return Path(f"/proc/{number}/cmdline").read_bytes().replace(b"\0", b" ").decode()
-    except OSError:
-        return ""
+        return SimpleNamespace(status=self.process.returncode, out=out, err=err, text=out + err)
 
 
 def alive(numbers: list[int]) -> list[int]:
     """Those of the worker processes that still run."""
-    return [one for one in numbers if "study.workers" in command_line(one)]
+
+    def command_line(number: int) -> bytes:
+        try:
+            return Path(f"/proc/{number}/cmdline").read_bytes().replace(b"\0", b" ")
+        except OSError:
+            return b""
+
+    return [one for one in numbers if b"study resume" in command_line(one)]
 
 
 def wait_for(condition: Callable[[], Any], seconds: float = PATIENCE) -> None:
@@ -114,27 +98,17 @@ def forget_answers(home: Path) -> None:
 
 def table(folder: Path, storage: str | None = None) -> list[dict[str, Any]]:
     """All that a study found, trial by trial, but for what a clock, the store and the names of workers say."""
+    kept = ("number", "state", "arm", "params", "late", "values", "same_as", "message")
     return [
-        {
-            "number": one.number,
-            "state": one.state,
-            "arm": None if one.arm is None else one.arm.to_json(),
-            "params": dict(one.params),
-            "late": one.late,
-            "values": dict(one.values),
-            "same_as": one.same_as,
-            "message": one.message,
-            "rows": None
-            if one.dev is None
-            else [(row.id, dict(row.scores), row.passages, row.cost.asked) for row in one.dev.rows],
-        }
+        {name: getattr(one, name) for name in kept}
+        | {"rows": one.dev and [(row.id, row.scores, row.passages, row.cost.asked) for row in one.dev.rows]}
         for one in snapshot(folder, storage).trials
     ]
 
 
 def arms(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
     """What of a table does not rest on the order in which trials ended."""
-    return [(one["number"], one["state"], one["arm"], one["values"], one["rows"]) for one in rows]
+    return [tuple(one[name] for name in ("number", "state", "arm", "values", "rows")) for one in rows]
 
 
 def outcome(folder: Path, storage: str | None = None) -> dict[str, Any]:
@@ -152,11 +126,6 @@ def outcome(folder: Path, storage: str | None = None) -> dict[str, Any]:
 def asked_twice(requests: list[dict[str, Any]]) -> int:
     """Requests that the server had answered, or was answering, before."""
     return sum(count - 1 for count in Counter(json.dumps(one, sort_keys=True) for one in requests).values())
-
-
-def calls_of_trials(folder: Path) -> int:
-    """LM calls that the trials of a study made, its test left out."""
-    return sum(one.spent.calls for one in snapshot(folder).trials)
 
 
 def outcomes(folder: Path) -> int:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-import yaml
 from rich.console import Console
 
 from querywright.cli.study_show import show_status, show_study, study_json, study_progress
@@ -21,29 +20,13 @@ made_snapshot, made_trials, made_spec = made["made_snapshot"], made["made_trials
 
 
 @pytest.fixture
-def study(collection, questions, server, tmp_path):
-    """Writes a study over the tiny collection, and gives its path."""
-
-    def write(name="tiny", **changes):
-        spec = {
-            "name": name,
-            "questions": str(questions),
-            "collection": collection,
-            "sizes": [4, 6, 4],
-            "lm": "openai/scripted",
-            "api_base": server.address,
-            "api_key_env": "SCRIPTED_KEY",
-            "techniques": {"multi_query": {"search": "named", "knobs": {"top_k": [1, 2], "n_queries": 2}}},
-            "fixed": {"max_passages": 2},
-            "trials": 4,
-            "threads": 2,
-            **changes,
-        }
-        path = tmp_path / f"{name}.yaml"
-        path.write_text(yaml.safe_dump(spec), encoding="utf-8")
-        return path
-
-    return write
+def study(study_file):
+    """Writes a study of one technique, and gives its path."""
+    given = {
+        "sizes": [4, 6, 4], "trials": 4,
+        "techniques": {"multi_query": {"search": "named", "knobs": {"top_k": [1, 2], "n_queries": 2}}},
+    }  # fmt: skip
+    return lambda **changes: study_file("tiny", **{**given, **changes})
 
 
 def test_a_study_is_run_shown_reported_and_exported(cli, study, tmp_path):
@@ -113,21 +96,15 @@ def test_check_says_what_a_study_takes(cli, study, server):
     assert 0 < len(server.requests) <= 3
 
 
-@pytest.mark.parametrize("command", ["status", "report", "resume"])
-def test_a_folder_without_a_study_is_refused(cli, tmp_path, command):
-    missing = cli("study", command, tmp_path / "gone")
-    assert missing.status == 2
-    assert "gone' is no folder; name one that querywright study run made with --out" in missing.err
-    (tmp_path / "other").mkdir()
-    empty = cli("study", command, tmp_path / "other")
-    assert empty.status == 2
-    assert "holds no study" in empty.err
-
-
-def test_a_folder_with_other_files_is_refused_and_left_alone(cli, study, tmp_path):
-    out = tmp_path / "out"
+def test_a_folder_without_a_study_is_refused_and_one_with_other_files_left_alone(cli, study, tmp_path):
+    out = tmp_path / "other"
     out.mkdir()
     (out / "mine.txt").write_text("mine")
+    for command in ("status", "report", "resume"):
+        missing, other = cli("study", command, tmp_path / "gone", width=400), cli("study", command, out)
+        assert (missing.status, other.status) == (2, 2)
+        assert "gone' is no folder; name one that querywright study run made with --out" in missing.err
+        assert "holds no study" in other.err
     done = cli("study", "run", study(), "--out", out)
     assert done.status == 2
     assert "holds no study" in done.err
@@ -165,6 +142,9 @@ def test_a_study_without_an_outcome_is_shown_as_far_as_it_is(capsys):
     assert "LM calls: 420 made" in capsys.readouterr().out
     show_study(made_snapshot(), Path("out"), as_json=True)
     assert json.loads(capsys.readouterr().out)["verdict"] is None
+    written = json.dumps(study_json(made_snapshot(finished=True), {}))
+    assert "Question 3?" not in written
+    assert "Write a passage" not in written
 
 
 def test_status_on_the_terminal(capsys):
@@ -180,40 +160,21 @@ def test_status_on_the_terminal(capsys):
         assert said in printed, said
 
 
-def test_questions_and_prompts_are_left_out_of_json():
-    written = json.dumps(study_json(made_snapshot(finished=True), {}))
-    assert "Question 3?" not in written
-    assert "Write a passage" not in written
-
-
-def test_without_a_terminal_there_is_a_line_a_trial_at_most_every_few_seconds(capsys):
-    trials = made_trials(24)
-
-    def told(every):
-        quiet = Console(file=io.StringIO())
-        with study_progress(quiet, every=every) as update:
-            for n in range(3, 25):
-                for _ in range(3):
-                    update(made_snapshot(trials=trials[:n]))
+def test_without_a_terminal_there_is_a_line_a_trial_at_most_every_few_seconds_and_always_the_last(capsys):
+    def told(every, trials, **more):
+        with study_progress(Console(file=io.StringIO()), every=every) as update:
+            for n in range(len(trials) + 1):
+                update(made_snapshot(trials=trials[:n], **more))
         return capsys.readouterr().err.splitlines()
 
-    lines = told(0.0)
+    lines = told(0.0, made_trials(24))
     assert len(lines) == len(set(lines))
-    assert lines[0].startswith("trials: 4 of 24; best so far ")
-    assert "LM calls 420 made of at most 1000, 180 saved" in lines[0]
-    assert "min left" in lines[0]
-    assert told(60.0) == []
-
-
-def test_the_last_trial_is_always_told(capsys):
-    trials = tuple(one for one in made_trials(25) if one.state == "complete")
-    spec = made_spec(trials=len(trials), late_trials=None)
-    with study_progress(Console(file=io.StringIO()), every=60.0) as update:
-        for n in range(len(trials) + 1):
-            update(made_snapshot(spec=spec, trials=trials[:n]))
-    lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 1
-    assert lines[0].startswith(f"trials: {len(trials)} of {len(trials)}; best so far ")
+    assert lines[3].startswith("trials: 4 of 24; best so far ")
+    assert "LM calls 420 made of at most 1000, 180 saved" in lines[3]
+    assert "min left" in lines[3]
+    complete = tuple(one for one in made_trials(25) if one.state == "complete")
+    lines = told(60.0, complete, spec=made_spec(trials=len(complete), late_trials=None))
+    assert [line.partition("; best so far")[0] for line in lines] == [f"trials: {len(complete)} of {len(complete)}"]
     assert "left" not in lines[0]
 
 

@@ -41,7 +41,7 @@ class StorageOptions:
         storage: Of PostgreSQL, in place of the one in the file; it is never printed or kept.
     """
 
-    storage: opt.Url | None = None
+    storage: Annotated[opt.Url | None, Parameter(env_var="QUERYWRIGHT_STORAGE")] = None
 
 
 @dataclass(frozen=True)

@@ -105,8 +105,7 @@ def study_json(snapshot: Snapshot, files: Mapping[str, str]) -> dict[str, Any]:
 
 def show_study(snapshot: Snapshot, folder: Path, *, as_json: bool) -> None:
     """Print the end of a study: dev, test, verdicts and cost; or one JSON object."""
-    from querywright.optimize.study.status import aims, evaluations
-    from querywright.optimize.study.tables import best_rows, ranked
+    from querywright.optimize.study.status import aims, best_rows, evaluations, ranked
     from querywright.optimize.tables import table_rows
 
     files = {"report": str(folder / "report.html"), "artifacts": str(folder / "artifacts")}
@@ -147,8 +146,7 @@ def _verdicts(outcome: Mapping[str, Any]) -> list[str]:
 
 def show_status(snapshot: Snapshot) -> None:
     """Print how far a study is."""
-    from querywright.optimize.study.status import aims, status
-    from querywright.optimize.study.tables import best_rows, technique_rows
+    from querywright.optimize.study.status import aims, best_rows, status, technique_rows
 
     found, objectives = status(snapshot), aims(snapshot.spec)
     trials = found["trials"]

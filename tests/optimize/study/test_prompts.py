@@ -48,7 +48,6 @@ def test_a_optimizer_comes_after_the_instructions(make):
     assert len(state["predictors"][QUERIES]["demos"]) == 2
     assert sorted(state["predictors"]) == ["technique.form_hypothesis", QUERIES]
     assert state["reader"] is None
-    assert (state["made"]["learnt_from"], state["made"]["chosen_on"]) == (6, 0)
 
 
 @pytest.mark.parametrize(
@@ -73,7 +72,7 @@ def test_a_variant_of_a_reader_goes_with_that_reader_only(make, world):
     state = make(PromptSpec(optimizer="bootstrap_few_shot", part="reader"), metric=METRICS["accuracy"])
     assert state["reader"] == "multiple_choice"
     assert list(state["predictors"]) == ["reader.predict"]
-    with pytest.raises(ArtifactError, match="multiple_choice, and cannot be put into a program with short_answer"):
+    with pytest.raises(ArtifactError, match="multiple_choice, and cannot be put into a program with the reader short"):
         with_variant(world.program(reader="short_answer"), state)
     alone = world.program(reader=None)
     assert state_of(with_variant(alone, state)) == state_of(alone)
@@ -129,6 +128,6 @@ def test_the_readers_prompts_go_into_programs_of_any_technique(make, world):
             name: one for name, one in before.items() if name not in reading
         }
     with pytest.raises(
-        ArtifactError, match="the reader multiple_choice, and cannot be put into a program with short_answer"
+        ArtifactError, match="the reader multiple_choice, and cannot be put into a program with the reader short_answer"
     ):
         with_reader_prompts(world.program("plain", reader="short_answer"), state)

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from querywright.errors import InputError
 from querywright.optimize.domains import Domain, domain_of
-from querywright.optimize.study.building import build_space, domain_for, knobs_of
-from querywright.optimize.study.space import seeded_sampler
-from querywright.optimize.study.spec import KnobRange, SamplerSpec
+from querywright.optimize.study.sampling import make_sampler
+from querywright.optimize.study.space import build_space, domain_for, knobs_of
+from querywright.optimize.study.spec import KnobRange
 from querywright.optimize.study.types import ArmConfig
 from querywright.programs import TECHNIQUES, technique_class
 from querywright.programs.hyperparameters import Knob
@@ -20,7 +20,7 @@ PROMPTS = {"few": {"optimizer": "cheap", "sets": 2}, "best": {"optimizer": "dear
 
 
 def study_with(space, sampler="tpe", seed=0, storage=None, **arguments):
-    made = seeded_sampler(SamplerSpec(name=sampler, arguments=arguments), seed, space)
+    made = make_sampler(sampler, arguments, seed, space)
     return optuna.create_study(direction="maximize", sampler=made, storage=storage)
 
 
@@ -40,15 +40,9 @@ def arms_of(study, space, count, survivors=("hcqr",), value=worth):
 @pytest.fixture
 def mixed(study_of, optimizers):
     """Two techniques with prompts, early and late."""
-    spec = study_of(
-        {
-            "hcqr": {"engines": ["dense", "hybrid"], "knobs": {"top_k": [3, 5, 10]}},
-            "rag_fusion": {"knobs": {"n_queries": {"low": 2, "high": 8, "step": 3}}, "prompts": ["few"]},
-        },
-        prompts=PROMPTS,
-        trials=24,
-        seed=3,
-    )
+    hcqr = {"engines": ["dense", "hybrid"], "knobs": {"top_k": [3, 5, 10]}}
+    fusion = {"knobs": {"n_queries": {"low": 2, "high": 8, "step": 3}}, "prompts": ["few"]}
+    spec = study_of({"hcqr": hcqr, "rag_fusion": fusion}, prompts=PROMPTS, trials=24, seed=3)
     return build_space(spec, ["multiple_choice"])
 
 
@@ -58,14 +52,13 @@ def test_every_arm_is_allowed_and_complete(technique, study_of):
     for arm in arms_of(study_with(space, "random"), space, 30):
         made = technique_class(arm.technique)(None, **arm.knobs)
         assert dict(made.knobs) == dict(arm.knobs)
-        assert arm.knobs["max_passages"] == 5
-        assert arm.reader == "short_answer"
+        assert (arm.knobs["max_passages"], arm.reader) == (5, "short_answer")
         assert ArmConfig.from_json(arm.to_json()) == arm
 
 
 def test_the_first_trials_are_the_techniques_as_written_no_rewriting_first(mixed):
     arms = arms_of(study_with(mixed), mixed, 3)
-    assert [arm.technique for arm in arms] == ["plain", "hcqr", "rag_fusion"]
+    assert arms == [mixed.as_written(name) for name in ("plain", "hcqr", "rag_fusion")]
     assert arms[0].is_plain
     assert (arms[1].engine, arms[1].prompt, arms[1].knobs["top_k"]) == ("dense", "as written", 5)
     assert arms[2].knobs["n_queries"] == 5  # 4 is its default, and no value of the space
@@ -75,33 +68,24 @@ def test_the_first_trials_are_the_techniques_as_written_no_rewriting_first(mixed
 def test_parameters_have_conditional_names(mixed):
     study = study_with(mixed)
     arms_of(study, mixed, 24)
-    names = {name for trial in study.trials for name in trial.params}
+    names, union = {name for trial in study.trials for name in trial.params}, mixed.distributions()
     assert {"technique", "hcqr.engine", "hcqr.top_k", "hcqr.prompt", "hcqr.late_prompt", "rag_fusion.prompt"} <= names
-    assert "rag_fusion.late_prompt" not in names
-    assert "reader" not in names
-    union = mixed.distributions()
+    assert not {"rag_fusion.late_prompt", "reader"} & names
     for trial in study.trials:
         assert trial.distributions.items() <= union.items()
-        others = {name.partition(".")[0] for name in trial.params} - {"technique"}
-        assert len(others) <= 1
+        assert len({name.partition(".")[0] for name in trial.params} - {"technique"}) <= 1
         assert ("hcqr.rrf_k" in trial.params) == (trial.params.get("hcqr.fusion") == "rrf")
 
 
 def test_late_trials_take_turns_among_the_survivors_and_alone_have_the_dear_prompts(mixed):
     assert mixed.late_trials == 6
-    assert mixed.variants("hcqr") == ["as written", "few.1", "few.2", "best"]
-    assert mixed.variants("hcqr", late=False) == ["as written", "few.1", "few.2"]
-    assert mixed.variants("rag_fusion") == ["as written", "few.1", "few.2"]
-    assert mixed.variants("plain") == ["as written"]
+    assert (mixed["hcqr"].early, mixed["hcqr"].late) == (("as written", "few.1", "few.2"), ("best",))
+    assert (mixed["rag_fusion"].late, mixed["plain"].early) == ((), ("as written",))
     arms = arms_of(study_with(mixed, "random"), mixed, 24, ["rag_fusion", "hcqr"])
     assert [arm.technique for arm in arms[18:]] == ["rag_fusion", "hcqr"] * 3
     assert all(arm.prompt != "best" for arm in arms[:18])
-    late = {
-        arm.prompt
-        for seed in range(6)
-        for arm in arms_of(study_with(mixed, "random", seed), mixed, 24)[18:]
-    }  # fmt: skip
-    assert "best" in late
+    late = [arms_of(study_with(mixed, "random", seed), mixed, 24)[18:] for seed in range(6)]
+    assert "best" in {arm.prompt for one in late for arm in one}
     assert [arm.technique for arm in arms[:18]].count("plain") == 1
     assert mixed.suggest(study_with(mixed).ask(), 18, ["plain"]).is_plain  # a survivor all the same
     with pytest.raises(InputError, match="needs techniques that survived"):
@@ -110,43 +94,32 @@ def test_late_trials_take_turns_among_the_survivors_and_alone_have_the_dear_prom
         mixed.suggest(study_with(mixed).ask(), 20, ["hyde"])
 
 
-def test_no_rewriting_is_searched_where_the_study_names_it(study_of):
+def test_no_rewriting_is_searched_where_it_is_named_and_readers_where_there_are_several(study_of):
     space = build_space(study_of({"plain": {"engines": ["bm25"]}, "hcqr": {}}, trials=40), [None])
     arms = arms_of(study_with(space, "random"), space, 40)
     assert {arm.engine for arm in arms if arm.technique == "plain"} == {"dense", "bm25"}
     assert arms[0].is_plain
-    assert arms[0].knobs["query_with_options"] is False
-
-
-def test_readers_are_a_parameter_where_there_are_several(study_of):
-    spec = study_of(reader=["grounded", "short_answer"], objectives=["accuracy"], trials=20)
-    space = build_space(spec, ["grounded", "short_answer"])
-    study = study_with(space, "random")
-    arms = arms_of(study, space, 20)
-    assert arms[0].reader == "grounded"
-    assert {arm.reader for arm in arms} == {"grounded", "short_answer"}
-    assert all("reader" in trial.params for trial in study.trials)
+    readers = ["grounded", "short_answer"]
+    space = build_space(study_of(reader=readers, objectives=["accuracy"], trials=20), readers)
+    arms = arms_of(study_with(space, "random"), space, 20)
+    assert (arms[0].reader, {arm.reader for arm in arms}) == ("grounded", set(readers))
 
 
 @pytest.mark.parametrize("sampler", ["tpe", "random", "qmc", "nsga2", "grid"])
 def test_a_study_cut_at_any_trial_goes_on_as_if_nothing_had_happened(sampler, study_of, optimizers):
     knobs = {"hcqr": {"engines": ["dense", "hybrid"], "search": "named", "knobs": {"top_k": [3, 5, 10, 20]}}}
     space = build_space(study_of(knobs, prompts=PROMPTS, trials=16), [None])
-    whole = arms_of(study_with(space, sampler, 5, n_startup_trials=3) if sampler == "tpe" else
-                    study_with(space, sampler, 5), space, 16)  # fmt: skip
+    options = {"n_startup_trials": 3} if sampler == "tpe" else {}
+    whole = arms_of(study_with(space, sampler, 5, **options), space, 16)
     for cut in range(0, 16, 3):
         storage = optuna.storages.InMemoryStorage()
-        options = {"n_startup_trials": 3} if sampler == "tpe" else {}
         study = study_with(space, sampler, 5, storage, **options)
         arms = arms_of(study, space, cut)
         left = study.ask()  # its worker dies, with some of its parameters in the storage
         if left.number >= 3 and not space.is_late(left.number):
             space.suggest(_Dying(left, cut % 4), left.number, ["hcqr"])
-        again = optuna.load_study(
-            study_name=study.study_name,
-            storage=storage,
-            sampler=seeded_sampler(SamplerSpec(name=sampler, arguments=options), 5, space),
-        )
+        anew = make_sampler(sampler, options, 5, space)
+        again = optuna.load_study(study_name=study.study_name, storage=storage, sampler=anew)
         trial = optuna.trial.Trial(again, left._trial_id)
         arms.append(space.suggest(trial, trial.number, ["hcqr"]))
         again.tell(trial, worth(arms[-1]))
@@ -168,16 +141,6 @@ class _Dying:
         return self._trial.suggest_categorical(name, choices) if self._alive >= 0 else choices[0]
 
 
-def test_a_trial_of_another_study_is_not_taken(mixed, study_of):
-    study = study_with(mixed)
-    trial = study.ask()
-    study.tell(trial, 0.0)
-    trial = study.ask({"technique": optuna.distributions.CategoricalDistribution(["hcqr", "rag_fusion"])})
-    trial._cached_frozen_trial.params["technique"] = "rag_fusion"
-    with pytest.raises(InputError, match="was the storage used for another study"):
-        mixed.suggest(trial, 1)
-
-
 def test_what_is_fixed_is_not_searched_and_reaches_those_that_have_it(study_of):
     spec = study_of({"hcqr": {}, "hyde": {}}, fixed={"max_passages": 7, "top_k": 9, "n_documents": 2}, trials=12)
     space = build_space(spec, [None])
@@ -186,50 +149,42 @@ def test_what_is_fixed_is_not_searched_and_reaches_those_that_have_it(study_of):
         assert arm.knobs.get("top_k", 9) == 9
         assert arm.knobs.get("n_documents", 2) == 2
         assert ("top_k" in arm.knobs) == (arm.technique == "hcqr")
-
-
-def test_only_named_knobs_are_searched_where_that_is_asked(study_of):
-    space = build_space(study_of({"hcqr": {"search": "named", "knobs": {"top_k": [3, 5], "n_queries": 2}}}), [None])
+    named = {"search": "named", "knobs": {"top_k": [3, 5], "n_queries": 2}}
+    space = build_space(study_of({"hcqr": named}), [None])
     assert set(space.distributions()) == {"hcqr.top_k"}
     assert space["hcqr"].given["n_queries"] == 2
+    space = build_space(study_of({"hcqr": {"search": "named", "knobs": {"max_passages": [3, 9]}}}, fixed={}), [None])
+    assert set(space.distributions()) == {"hcqr.max_passages"}
 
 
 def test_a_retriever_may_narrow_the_knobs(study_of):
-    spec = study_of({"qb_rag": {}})
-    narrow = [Knob("match", "nearest", "how", choices=("nearest",))]
-    assert "qb_rag.match" in build_space(spec, [None]).distributions()
-    assert "qb_rag.match" not in build_space(spec, [None], {"qb_rag": narrow}).distributions()
-    asked = study_of({"qb_rag": {"knobs": {"match": ["nearest", "hybrid"]}}})
+    narrow = {"qb_rag": [Knob("match", "nearest", "how", choices=("nearest",))]}
+    assert "qb_rag.match" in build_space(study_of({"qb_rag": {}}), [None]).distributions()
+    assert "qb_rag.match" not in build_space(study_of({"qb_rag": {}}), [None], narrow).distributions()
     with pytest.raises(InputError, match="match must be nearest"):
-        build_space(asked, [None], {"qb_rag": narrow})
+        build_space(study_of({"qb_rag": {"knobs": {"match": ["nearest", "hybrid"]}}}), [None], narrow)
 
 
 @pytest.mark.parametrize(("technique", "knob"), [("rag_fusion", "n_queries"), ("decomposition", "n_sub_questions")])
-def test_smaller_numbers_of_queries_are_the_first_of_the_largest(technique, knob, study_of, monkeypatch):
-    own = technique_class(technique)
-    if "n_written" not in {one.name for one in own.KNOBS}:
-        more = Knob("n_written", 0, "texts that are written", low=0, high=8, search=False)
-        monkeypatch.setattr(own, "KNOBS", (*own.KNOBS, more))
+def test_smaller_numbers_of_queries_are_the_first_of_the_largest(technique, knob, study_of):
     space = build_space(study_of({technique: {"knobs": {knob: [2, 3, 6]}}}, trials=12), [None])
     arms = arms_of(study_with(space, "random"), space, 12)
     assert {arm.knobs["n_written"] for arm in arms if arm.technique == technique} == {6}
     assert {arm.knobs[knob] for arm in arms if arm.technique == technique} == {2, 3, 6}
     assert f"{technique}.n_written" not in space.distributions()
-    given = build_space(study_of({technique: {"knobs": {knob: 3}}}), [None])
-    assert given[technique].given["n_written"] == 0
-    settled = build_space(study_of({technique: {"knobs": {knob: [2, 3], "n_written": 5}}}), [None])
-    assert settled[technique].given["n_written"] == 5
+    for knobs, written in (({knob: 3}, 0), ({knob: [2, 3], "n_written": 5}, 5)):
+        assert build_space(study_of({technique: {"knobs": knobs}}), [None])[technique].given["n_written"] == written
 
 
 @pytest.mark.parametrize(
     ("techniques", "fixed", "depths"),
     [
-        ({"hcqr": {"knobs": {"top_k": [3, 12]}}}, {}, (12, 0)),
-        ({"hcqr": {"engines": ["bm25"]}}, {}, (5, 50)),
+        ({"hcqr": {"knobs": {"top_k": [3, 12]}}}, {"max_passages": 5}, (12, 0)),
+        ({"hcqr": {"engines": ["bm25"]}}, {"max_passages": 5}, (5, 50)),
         ({"rerank": {"knobs": {"pool": {"low": 10, "high": 40}}}}, {}, (40, 0)),
         ({"hyde": {"search": "named"}}, {"max_passages": 8}, (8, 0)),
         ({"hyde": {"search": "named"}}, {"gate": "score"}, (10, 0)),
-        ({"hcqr": {"knobs": {"gate": ["off", "margin"], "top_k": 3}}}, {}, (10, 0)),
+        ({"hcqr": {"knobs": {"gate": ["off", "margin"], "top_k": 3}}}, {"max_passages": 5}, (10, 0)),
     ],
 )
 def test_the_greatest_depth_of_an_engine(techniques, fixed, depths, study_of):
@@ -238,26 +193,22 @@ def test_the_greatest_depth_of_an_engine(techniques, fixed, depths, study_of):
 
 
 def test_a_grid_goes_through_every_arm_once(study_of):
-    knobs = {"search": "named", "engines": ["dense", "bm25"]}
-    hcqr = {**knobs, "knobs": {"top_k": [3, 5], "fusion": ["rrf", "union"], "rrf_k": [10, 60, 100]}}
+    knobs = {"top_k": [3, 5], "fusion": ["rrf", "union"], "rrf_k": [10, 60, 100]}
+    hcqr = {"search": "named", "engines": ["dense", "bm25"], "knobs": knobs}
     space = build_space(study_of({"hcqr": hcqr, "hyde": {"search": "named"}}, trials=40), [None])
-    rows = space.combinations()
-    assert len(rows) == 2 * 2 * (3 + 1)  # rrf_k acts beside rrf alone; hyde has one arm, which is tried as written
-    study = study_with(space, "grid")
-    arms = arms_of(study, space, 3 + 16)
+    assert len(space.combinations()) == 16  # rrf_k acts beside rrf alone; hyde has one arm, which is tried as written
+    arms = arms_of(study_with(space, "grid"), space, 3 + 16)
     assert len({arm.key for arm in arms[3:]}) == 16
-    big = build_space(study_of({"hcqr": {}}), [None])
     with pytest.raises(InputError, match=r"more than 3,000 combinations"):
-        big.combinations()
+        build_space(study_of({"hcqr": {}}), [None]).combinations()
 
 
 def test_independent_samplers_do_not_look_at_results(mixed):
     for name, same in (("random", True), ("qmc", True), ("tpe", False)):
-        found = [
-            arms_of(study_with(mixed, name, 1), mixed, 18, value=value)
-            for value in (worth, lambda arm: -worth(arm))
-        ]  # fmt: skip
-        assert (found[0] == found[1]) == same
+        good, bad = (
+            arms_of(study_with(mixed, name, 1), mixed, 18, value=value) for value in (worth, lambda arm: -worth(arm))
+        )
+        assert (good == bad) == same
 
 
 @settings(max_examples=60, deadline=None)
@@ -268,8 +219,7 @@ def test_independent_samplers_do_not_look_at_results(mixed):
     value=st.floats(-50, 150),
 )
 def test_the_nearest_value_of_a_range_is_one_of_it(low, span, step, value):
-    whole = step in {None, 1, 2, 3}
-    domain = Domain(low=low, high=low + span, step=step, whole=whole)
+    domain = Domain(low=low, high=low + span, step=step, whole=step in {None, 1, 2, 3})
     found = domain.nearest(value)
     assert domain.distribution()._contains(found)
     assert found in domain.values
@@ -278,14 +228,12 @@ def test_the_nearest_value_of_a_range_is_one_of_it(low, span, step, value):
 
 
 def test_ranges_of_knobs():
-    top_k = knobs_of("hcqr")["top_k"]
+    top_k, weight = knobs_of("hcqr")["top_k"], knobs_of("hcqr")["question_weight"]
     assert domain_for(top_k, None) == domain_of(top_k)
     assert domain_for(top_k, KnobRange(low=1, high=10, step=4)).values == [1, 5, 9]
     assert domain_for(top_k, KnobRange(low=2, high=40, log=True)).log
-    weight = knobs_of("hcqr")["question_weight"]
     assert domain_for(weight, KnobRange(low=0.5, high=1)).values == [0.5, 0.75, 1.0]
     assert domain_for(weight, KnobRange(low=0.3, high=1)).size is None
-    assert domain_for(top_k, 7).single
     trial = optuna.create_study().ask()
     assert domain_of(Knob("a", 3, "one value", low=3, high=3)).suggest(trial, "a") == 3
-    assert trial.params == {}
+    assert (trial.params, domain_for(top_k, 7).single) == ({}, True)
