@@ -146,7 +146,7 @@ def compile_program(
         nothing={**nothing, **tested.reader_prompts.nothing},
         reader_check=tuple(reader_check),
         dead_knobs=tuple(str(one["knob"]) for one in tested.dead_knobs),
-        corrected=None if chosen.corrected is None else (chosen.corrected.dev, chosen.corrected.corrected),
+        corrected=None if chosen.corrected is None else (chosen.corrected["dev"], chosen.corrected["corrected"]),
     )
 
 

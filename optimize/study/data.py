@@ -21,20 +21,6 @@ from querywright.retrieval.collection import collection_folder, published_passag
 SAMPLE = 200
 
 
-class StudyData(NamedTuple):
-    """The questions of a study and what reads them.
-
-    Args:
-        splits: Train, dev and test.
-        readers: Readers to choose from; None alone where none reads.
-        reader_check: Further questions, for closed book and oracle evidence.
-    """
-
-    splits: Splits
-    readers: list[str | None]
-    reader_check: list[Question]
-
-
 class CheckedStudy(NamedTuple):
     """A study that was read and checked, with its data and without its models.
 
@@ -69,11 +55,14 @@ def checked_study(source: Path | str | Mapping[str, Any], home: Path | None = No
     return CheckedStudy(spec, splits, build_space(spec, readers), [held[one] for one in chosen])
 
 
-def data_of(spec: StudySpec) -> StudyData:
-    """The questions of a study and its readers.
+def data_of(spec: StudySpec) -> tuple[Splits, list[str | None], list[Question]]:
+    """The questions of a study and what reads them.
 
     Args:
         spec: A study that was checked.
+
+    Returns:
+        The splits; the readers to choose from, None alone where none reads; further questions of the reader check.
 
     Raises:
         DataError: A question is wrong, or lacks the options that a technique or reader compares.
@@ -93,7 +82,7 @@ def data_of(spec: StudySpec) -> StudyData:
     splits, readers = split_questions(asked, seed=spec.seed, sizes=spec.sizes), readers_for(spec, asked)
     for reader in readers:
         check_objectives(spec.objectives, splits, reader)
-    return StudyData(splits, readers, further_questions(spec.reader_check, asked, splits, readers, spec.seed))
+    return splits, readers, further_questions(spec.reader_check, asked, splits, readers, spec.seed)
 
 
 def further_questions(

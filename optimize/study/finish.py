@@ -56,7 +56,7 @@ def finish(bench: Bench, trials: Sequence[TrialRecord], folder: Path, *, command
         "plain": _of_trial(chosen.plain, NO_REWRITING),
         "front": [one.number for one in chosen.front],
         "arms": {name: arm.to_json() for name, arm in tested.arms.items()},
-        "corrected": None if chosen.corrected is None else asdict(chosen.corrected),
+        "corrected": chosen.corrected,
         "reader_prompts": asdict(tested.reader_prompts),
         "failed_on_test": dict(tested.failed),
         "test": [one.to_json(rows=True) for one in tested.rows],

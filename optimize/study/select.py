@@ -31,23 +31,6 @@ T = TypeVar("T", bound=Any)
 
 
 @dataclass(frozen=True, slots=True)
-class Corrected:
-    """The best value on dev without the luck of having been chosen there.
-
-    Args:
-        dev: The value as it was measured.
-        corrected: What an arm that is chosen on a resample of the questions gets on those left out of it, on average.
-        arms: Arms that were chosen from.
-        n: Questions.
-    """
-
-    dev: float
-    corrected: float
-    arms: int
-    n: int
-
-
-@dataclass(frozen=True, slots=True)
 class Chosen:
     """What dev decides.
 
@@ -56,7 +39,7 @@ class Chosen:
         best: The best other arm, plain retrieval with other knobs among them; None where none was complete.
         winner: ``best`` where it beats no rewriting, else no rewriting.
         front: Arms that no other beats in all objectives, the first objective's best first.
-        corrected: The winner's curse of the best arm.
+        corrected: The winner's curse of the best arm, as ``winners_curse`` gives it.
         test: The best arm against no rewriting, on the dev questions that both scored.
         too_few: Why no arm is crowned although one was ahead; empty where questions suffice.
         values: The first objective of the best arm and of no rewriting on the dev questions that both scored; NaN
@@ -67,7 +50,7 @@ class Chosen:
     best: TrialRecord | None
     winner: TrialRecord
     front: tuple[TrialRecord, ...]
-    corrected: Corrected | None
+    corrected: dict[str, float] | None
     test: PairedTest | None
     too_few: str = ""
     values: tuple[float, float] = (math.nan, math.nan)
@@ -174,7 +157,7 @@ def _rank(evaluation: Evaluation, objective: Objective) -> tuple[float, float, f
     )
 
 
-def winners_curse(trials: Sequence[TrialRecord], objective: Objective, seed: int = 0) -> Corrected | None:
+def winners_curse(trials: Sequence[TrialRecord], objective: Objective, seed: int = 0) -> dict[str, float] | None:
     """How good the best arm is likely to be on other questions.
 
     The choice is made again on 1,000 resamples of the dev questions; each time the chosen arm is looked at on the
@@ -187,7 +170,9 @@ def winners_curse(trials: Sequence[TrialRecord], objective: Objective, seed: int
         seed: Of the resamples.
 
     Returns:
-        None with fewer than two arms or six questions that all of them scored.
+        ``dev``, the value as it was measured; ``corrected``, what an arm that is chosen on a resample gets on the
+        questions left out of it, on average; the number of ``arms`` chosen from and ``n``, of questions. None with
+        fewer than two arms or six questions that all of them scored.
     """
     tables = [objective.scores(one.dev) for one in trials if one.dev is not None]
     shared = [key for key in (tables[0] if tables else {}) if all(key in table for table in tables)]
@@ -202,7 +187,8 @@ def winners_curse(trials: Sequence[TrialRecord], objective: Objective, seed: int
         if len(outside):
             chosen = int(values[:, inside].mean(axis=1).argmax())
             left_out.append(values[chosen, outside].mean())
-    return Corrected(float(values.mean(axis=1).max()), float(np.mean(left_out)), len(tables), len(shared))
+    counts = {"arms": len(tables), "n": len(shared)}
+    return {"dev": float(values.mean(axis=1).max()), "corrected": float(np.mean(left_out)), **counts}
 
 
 def surviving(trials: Sequence[TrialRecord], objective: Objective, number: int) -> list[str]:

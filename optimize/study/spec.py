@@ -237,6 +237,10 @@ class PromptSpec(_Strict):
                 yield f"instructions.{name} is no predictor of the reader, and the prompt is for last"
 
 
+_Engine = Annotated[str, _one_of("engine", ENGINES)]
+_Engines = Annotated[list[_Engine], Field(min_length=1), AfterValidator(_once)]
+
+
 class TechniqueSpec(_Strict):
     """What of a technique is searched.
 
@@ -248,14 +252,7 @@ class TechniqueSpec(_Strict):
         prompts: Names out of the study's ``prompts`` to choose from besides "as written". None: all of them.
     """
 
-    engines: (
-        Annotated[
-            list[Annotated[str, _one_of("engine", ENGINES)]],
-            Field(min_length=1),
-            AfterValidator(_once),
-        ]
-        | None
-    ) = None
+    engines: _Engines | None = None
     knobs: dict[str, KnobSpace] = Field(default_factory=dict)
     search: Literal["all", "named"] = "all"
     prompts: list[str] | None = None

@@ -170,13 +170,6 @@ def test_further_questions_check_the_reader_alone(cli, study_file, tmp_path):
     assert "Met once" in (out / "report.html").read_text()
 
 
-def test_more_further_questions_than_are_left_are_refused(cli, study_file, server, tmp_path):
-    done = cli("study", "run", study_file(reader_check=1000), "--out", tmp_path / "out")
-    assert done.status == 2
-    assert "1000 further questions" in done.err
-    assert server.requests == []
-
-
 @pytest.mark.slow
 def test_compile_checks_its_reader_on_further_questions_too(cli, collection, more_questions, server):
     command = ("compile", "hcqr", more_questions, "--collection", collection, "--sizes", "3,4,4", "--trials", "1",
@@ -217,40 +210,6 @@ def test_a_study_goes_on_without_a_reader_that_is_out_as_written(cli, study_file
     assert f"{outcome['recommended']}, reader as written" in outcome["failed_on_test"]
 
 
-def test_the_estimate_counts_what_is_chosen_last_and_checked(cli, study_file):
-    def calls(**changes):
-        return {
-            one["name"]: one["calls"] for one in cli("study", "check", study_file(**changes), "--json").data["stages"]
-        }
-
-    few, more = calls(), calls(prompts=LAST, reader_check=3)
-    added = {name: more[name] - few[name] for name in few if more[name] != few[name]}
-    assert added == {"reader, on dev": 2 * 8, "prompts": 4 * 2, "test": 2 * 3}
-
-
-@pytest.mark.parametrize(
-    ("prompt", "said"),
-    [
-        ({**SHOWN, "last": True}, "say part: reader"),
-        ({**SHOWN, "part": "reader", "last": True, "late": True}, "leave late out"),
-        ({"optimizer": "knn_few_shot", "part": "reader", "last": True}, "another shape"),
-        ({**SHOWN, "part": "reader"}, "say last: true"),
-        ({**SHOWN, "metric": "speed"}, "unknown metric 'speed'"),
-    ],
-)
-def test_prompts_that_cannot_be_chosen_so_are_refused(prompt, said, cli, study_file):
-    done = cli("study", "check", study_file(prompts={"shown": prompt}))
-    assert done.status == 2
-    assert said in " ".join(done.err.split())
-
-
-def test_a_last_prompt_is_no_choice_of_a_technique(cli, study_file):
-    file = study_file(prompts=LAST, techniques={"step_back": {"prompts": ["shown"]}})
-    done = cli("study", "check", file)
-    assert done.status == 2
-    assert "tried at the end" in " ".join(done.err.split())
-
-
 def test_each_prompt_is_tried_with_numbers_as_written(cli, study_file, tmp_path):
     prompts = {"one": SHOWN, "other": {**SHOWN, "arguments": {"max_bootstrapped_demos": 2}}}
     out = tmp_path / "out"
@@ -260,6 +219,3 @@ def test_each_prompt_is_tried_with_numbers_as_written(cli, study_file, tmp_path)
     first = [(one.arm.technique, one.arm.prompt) for one in trials[3:7]]
     assert first == [(name, prompt) for name in ("rag_fusion", "step_back") for prompt in ("one", "other")]
     assert [one.arm.knobs for one in trials[3:7]] == [trials[place].arm.knobs for place in (1, 1, 2, 2)]
-    few = cli("study", "check", study_file(prompts=prompts, each_prompt=True, trials=6))
-    assert few.status == 2
-    assert "must be 7 or more, for 7 techniques and prompts" in " ".join(few.err.split())

@@ -67,6 +67,11 @@ def test_prompts_by_what_their_optimizers_take(estimated, optimizers):
     found, stages = estimated({"hcqr": ONLY, "multi_query": ONLY}, prompts=prompts, trials=20, survivors=1)
     assert stages["prompts"].calls == 2 * (4 * 2) + 2 * (4 * 1) + 4 * 2  # the dearest survivor's alone
     assert json.loads(json.dumps(found.to_json()))["calls"] == found.stages[-1].calls
+    last = {"shown": {"optimizer": "cheap", "part": "reader", "last": True}}
+    _, few = estimated({"hcqr": ONLY}, trials=9)
+    _, more = estimated({"hcqr": ONLY}, trials=9, prompts=last, reader_check=3)
+    added = {name: more[name].calls - few[name].calls for name in few if name != "in all, at most"}
+    assert added == {"techniques, on dev": 0, "reader, on dev": 2 * 5, "prompts": 4 * 3, "test": 2 * 3}
 
 
 def test_dollars_by_the_price_of_the_lm_and_minutes_by_a_measured_call(estimated):
@@ -101,6 +106,8 @@ def test_one_real_call_is_measured_and_a_stored_one_is_not(world, make_lm, store
 def test_a_study_is_opened_with_its_data_and_techniques_that_compare_options_need_them(study_of, tmp_path):
     with pytest.raises(InputError, match="1 problem"):
         checked_study({**study_of().to_json(), "trials": 0}, tmp_path)
+    with pytest.raises(InputError, match="asks for 1000 further questions"):
+        data_of(study_of({"hyde": {}}, sizes=[4, 5, 6], reader_check=1000))
     file = tmp_path / "questions.jsonl"
     file.write_text("".join(json.dumps({"question": f"Who {n}?", "answer": "x"}) + "\n" for n in range(9)))
     with pytest.raises(DataError, match="hcqr, the reader multiple_choice: every question needs options"):

@@ -192,6 +192,10 @@ def test_the_budget_of_all_arms_is_5_passages_unless_it_is_given_or_given_up():
         (of(storage="sqlite:///x.db"), "begins with sqlite://"),
         (of(storage="somewhere"), "but is 'somewhere'"),
         (of(max_failures=float("nan")), "should be a finite number"),
+        (
+            of(each_prompt=True, trials=2, prompts={"few": {"optimizer": "bootstrap_few_shot"}}),
+            "3 techniques and prompts",
+        ),
         (of(techniques={}), "techniques: dictionary should have at least 1 item"),
         (of(prompts={"a.1": {"optimizer": "mipro"}}), "prompts.a.1: string should match pattern"),
     ],
@@ -215,6 +219,8 @@ def test_a_password_is_never_repeated(address):
     [
         ({}, "names neither an optimizer nor instructions"),
         ({"optimizer": "cheap", "part": "reader", "last": True, "late": True}, "leave late out"),
+        ({"optimizer": "cheap", "last": True}, "say part: reader"),
+        ({"optimizer": "cheap", "metric": "speed"}, "unknown metric 'speed'"),
         ({"optimizer": "ensemble", "part": "reader", "last": True}, "another shape"),
         ({"optimizer": "chep"}, "unknown optimizer 'chep' (did you mean cheap?)"),
         ({"optimizer": "cheap", "arguments": {"kk": 1}}, "unknown argument of cheap 'kk' (did you mean k?)"),
@@ -234,8 +240,9 @@ def test_prompts_that_a_technique_names(optimizers):
     assert "unknown prompt 'mien'" in refused(of({"hcqr": {"prompts": ["mien"]}}, prompts=prompts))
     said = refused(of({"hcqr": {}, "plain": {"prompts": ["mine"]}}, prompts=prompts))
     assert "'mine' cannot be made for it: plain asks no LM" in said
-    said = refused(of({"plain": {}}, prompts=prompts))
-    assert "can be made for none of the techniques" in said
+    assert "can be made for none of the techniques" in refused(of({"plain": {}}, prompts=prompts))
+    last = {"mine": {"optimizer": "cheap", "part": "reader", "last": True}}
+    assert "tried at the end" in refused(of({"hcqr": {"prompts": ["mine"]}}, prompts=last))
 
 
 def test_only_what_changes_results_is_a_difference():
@@ -256,12 +263,12 @@ def test_only_what_changes_results_is_a_difference():
     assert spec_differences(*turned) == ["techniques: the order plain, hyde, hcqr became plain, hcqr, hyde"]
 
 
+LEAF = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
+DATA = LEAF | st.lists(LEAF, max_size=3) | st.dictionaries(st.text(max_size=8), LEAF | st.lists(LEAF), max_size=3)
+
+
 @settings(max_examples=25, deadline=None)
-@given(st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
-    max_leaves=6,
-), st.sampled_from(sorted(StudySpec.model_fields)))  # fmt: skip
+@given(DATA, st.sampled_from(sorted(StudySpec.model_fields)))
 def test_whatever_stands_under_a_key_is_read_or_refused(value, key):
     try:
         spec = read_spec(of(**{key: value}))

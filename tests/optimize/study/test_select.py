@@ -96,12 +96,11 @@ def test_the_lead_of_the_luckiest_of_many_equal_arms_is_taken_back():
     coins = np.random.default_rng(3).integers(0, 2, (40, 30)).astype(float)
     trials = [tried(arm, values) for arm, values in enumerate(coins.tolist())]
     found = winners_curse(trials, USEFUL[0])
-    assert found.arms == 40
-    assert found.n == 30
-    assert found.dev > 0.6  # the best of 40 coins
-    assert abs(found.corrected - 0.5) < 0.5 * (found.dev - 0.5)
+    assert (found["arms"], found["n"]) == (40, 30)
+    assert found["dev"] > 0.6  # the best of 40 coins
+    assert abs(found["corrected"] - 0.5) < 0.5 * (found["dev"] - 0.5)
     better = winners_curse([tried(0, [0.0, 1.0] * 20), tried(1, [1.0] * 40)], USEFUL[0])
-    assert better.dev == better.corrected == 1.0  # really better, so it keeps its lead
+    assert better["dev"] == better["corrected"] == 1.0  # really better, so it keeps its lead
 
 
 def test_survivors_are_the_best_techniques_without_no_rewriting():
