@@ -206,6 +206,27 @@ def asking() -> Callable[..., Any]:
 
 
 @pytest.fixture
+def run(retriever: Any, scripted: Callable[..., dspy.LM], asking: Callable[..., Any]) -> Callable[..., Any]:
+    """Runs a technique with some answers of the LM; gives the result and what the LM was asked."""
+
+    def run(
+        technique: Any,
+        *steps: Step,
+        question: str,
+        options: Any = None,
+        over: Any = None,
+        adapter: Any = None,
+        **given: Any,
+    ) -> tuple[Any, list[Asked]]:
+        lm = scripted(*steps)
+        with asking(lm, adapter):
+            out = technique(over or retriever, **given)(question=question, options=options)
+        return out, lm.engine.asked
+
+    return run
+
+
+@pytest.fixture
 def passages() -> list[Passage]:
     return numbered_passages()
 

@@ -1,175 +1,285 @@
+"""Programs: made by name, under DSPy alone, several as one, and with a rewriter of their own."""
+
 from __future__ import annotations
 
+import asyncio
+import copy
+import json
+import pickle
+
+import cloudpickle
+import dspy
 import pytest
 
+from querywright import ChromaRetriever, build_collection, resolve_embedder
 from querywright.data.types import Label, Passage, Question
 from querywright.errors import InputError, TechniqueError
+from querywright.metrics import metric_named, scorable
+from querywright.metrics.feedback import feedback_metric
+from querywright.optimize.optimizer_run import DrawnLM
+from querywright.optimize.program_state import program_from, shaped, state_of
 from querywright.programs import (
+    HCQR,
     RAG,
     TECHNIQUES,
-    ClosedBook,
+    Ensemble,
     MultipleChoiceReader,
     OracleEvidence,
     PlainRetrieval,
     Plan,
     Technique,
     make_program,
+    make_reader,
+    takes_rewriter,
     technique_class,
+    use_rewriter,
 )
 from querywright.retrieval.types import Query
 
-QUESTION = "Which drug lowers blood sugar?"
-OPTIONS = ["Aspirin", "Insulin"]
-
-
-def test_techniques_by_name(retriever):
-    assert technique_class("plain") is PlainRetrieval
-    known = ", ".join(TECHNIQUES)
-    with pytest.raises(TechniqueError, match=f"^unknown technique 'hyd'; the techniques are: {known}$"):
-        technique_class("hyd")
-    with pytest.raises(TechniqueError, match="unknown technique 'hyd'"):
-        make_program("hyd", retriever)
+QUESTION, OPTIONS = "Which drug lowers blood sugar?", ["Aspirin", "Insulin"]
 
 
 def test_make_program(retriever):
     program = make_program("plain", retriever, reader="multiple_choice", max_passages=7)
-
-    assert isinstance(program, RAG)
-    assert isinstance(program.technique, PlainRetrieval)
-    assert isinstance(program.reader, MultipleChoiceReader)
-    assert program.technique.retriever is retriever
-    assert program.technique.knobs["max_passages"] == 7
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
+    assert (type(program.technique), type(program.reader)) == (PlainRetrieval, MultipleChoiceReader)
+    assert (program.technique.retriever, program.technique.knobs["max_passages"]) == (retriever, 7)
+    known = ", ".join(TECHNIQUES)
+    with pytest.raises(TechniqueError, match=f"^unknown technique 'hyd'; the techniques are: {known}$"):
+        technique_class("hyd")
+    for arguments, message in (
         ({"reader": "long"}, "unknown reader 'long'"),
         ({"top_k": 3}, "unknown knob 'top_k'; the knobs are: max_passages, query_with_options"),
         ({"max_passages": 0}, "max_passages must be a whole number from 1 to 50, but got 0"),
-    ],
-)
-def test_make_program_says_what_is_wrong(retriever, arguments, message):
-    with pytest.raises(TechniqueError, match=message):
-        make_program("plain", retriever, **arguments)
-
-
-def test_a_retriever_that_is_none_is_refused():
+    ):
+        with pytest.raises(TechniqueError, match=message):
+            make_program("plain", retriever, **arguments)
     with pytest.raises(InputError, match="int is no retriever"):
         make_program("plain", 5)
 
 
-def test_any_function_can_be_the_retriever(scripted, asking):
-    program = make_program("plain", lambda query, k: [f"{query} {n}" for n in range(k)], max_passages=2)
-    with asking(scripted()):
-        out = program(question="Why?")
-
-    assert [passage.text for passage in out.passages] == ["Why? 0", "Why? 1"]
-
-
-def test_plain_searches_the_question_alone_by_default(retriever):
-    out = PlainRetrieval(retriever)(question=QUESTION, options=OPTIONS)
-
-    assert [(q.text, q.role) for q in out.queries] == [(QUESTION, "original")]
-    assert retriever.searches == [((QUESTION,), 5)]
-    assert [p.id for p in out.passages] == [h.passage.id for h in retriever.search([QUESTION], 5)[0]]
-
-
-def test_plain_may_search_the_options_too(retriever):
-    technique = PlainRetrieval(retriever, query_with_options=True)
-
-    assert technique(question=QUESTION, options=OPTIONS).queries[0].text == f"{QUESTION} Aspirin Insulin"
-    assert technique(question=QUESTION).queries[0].text == QUESTION
-
-
-def test_closed_book_finds_nothing_and_needs_no_retriever():
-    out = ClosedBook()(question=QUESTION, options=OPTIONS)
-
-    assert (out.passages, out.queries, out.steps, out.fallbacks) == ([], [], [], [])
-
-
-def test_a_technique_may_leave_knobs_undeclared(retriever):
+def test_a_technique_of_ones_own_may_leave_knobs_undeclared_but_not_its_plan(retriever):
     class Pair(Technique):
         NAME = "pair"
 
         async def plan(self, question, options):
             return Plan((Query("one"), Query("two")))
 
-    out = Pair(retriever, max_passages=4)(question=QUESTION)
-
     one, two = retriever.search(["one", "two"], 4)
     rounds = [hit.passage.id for pair in zip(one, two, strict=True) for hit in pair]
+    out = Pair(retriever, max_passages=4)(question=QUESTION)
     assert [p.id for p in out.passages] == list(dict.fromkeys(rounds))[:4]
-
-
-def test_a_technique_without_a_plan_says_so(retriever):
     with pytest.raises(NotImplementedError, match=r"Technique must write plan\(\)"):
         Technique(retriever)(question=QUESTION)
 
 
-def test_rag_without_a_reader_only_retrieves(retriever, scripted, asking):
-    lm = scripted()
-    with asking(lm):
-        out = make_program("plain", retriever)(question=QUESTION)
-
-    assert out.answer is None
-    assert len(out.passages) == 5
-    assert lm.engine.asked == []
-
-
-def test_rag_gives_everything_that_technique_and_reader_give(retriever, scripted, asking):
-    program = make_program("hcqr", retriever, reader="multiple_choice", max_passages=4)
+def test_rag_gives_what_technique_and_reader_give_and_names_the_fallbacks_of_both(retriever, scripted, asking):
     with asking(scripted()):
-        out = program(question=QUESTION, options=OPTIONS)
-
-    assert out.answer in OPTIONS
-    assert len(out.passages) == 4
-    assert [q.role for q in out.queries] == ["support", "distinguish", "verify"]
-    assert out.steps[0].made["best_guess"] in OPTIONS
-    assert out.fallbacks == []
-
-
-def test_rag_names_the_fallbacks_of_both(retriever, scripted, asking):
-    program = make_program("hcqr", retriever, reader="multiple_choice")
+        out = make_program("hcqr", retriever, reader="multiple_choice", max_passages=4)(QUESTION, OPTIONS)
+        bare = make_program("plain", retriever)(question=QUESTION)
+    assert (len(out.passages), [q.role for q in out.queries]) == (4, ["support", "distinguish", "verify"])
+    assert (bare.answer, len(bare.passages)) == (None, 5)
     with asking(scripted("B")):
-        out = program(question=QUESTION, options=OPTIONS)
-
-    assert out.fallbacks == ["hypothesis", "reader"]
-    assert out.answer == "B"
+        out = make_program("hcqr", retriever, reader="multiple_choice")(QUESTION, OPTIONS)
+    assert (out.answer, out.fallbacks) == ("B", ["hypothesis", "reader"])
 
 
 CARDS = {key: Passage(key, f"card {key}") for key in "abcd"}
-LABELLED = Question(
-    "q",
-    QUESTION,
-    ("Aspirin", "Insulin"),
-    "Insulin",
-    evidence={"c": Label.ENTAILED, "a": Label.USEFUL, "gone": Label.ENTAILED, "b": Label.ENTAILED},
-)
+EVIDENCE = {"c": Label.ENTAILED, "a": Label.USEFUL, "gone": Label.ENTAILED, "b": Label.ENTAILED}
+LABELLED = Question("q", QUESTION, tuple(OPTIONS), "Insulin", evidence=EVIDENCE)
 
 
-def test_oracle_gives_the_passages_that_entail():
+def test_oracle_gives_the_passages_that_entail_and_knows_only_its_questions(scripted, asking):
     oracle = OracleEvidence(CARDS, [LABELLED])
-
-    out = oracle(question=QUESTION, options=OPTIONS)
-    assert [p.id for p in out.passages] == ["c", "b"]
-    assert (out.queries, out.steps, out.fallbacks) == ([], [], [])
-    assert [p.id for p in oracle.with_knobs(max_passages=1)(question=QUESTION, options=OPTIONS).passages] == ["c"]
-
-
-def test_oracle_knows_only_its_questions():
-    oracle = OracleEvidence(CARDS, [LABELLED])
-
-    assert oracle(question="Another one?", options=OPTIONS).passages == []
-    assert oracle(question=QUESTION, options=["Insulin", "Aspirin"]).passages == []
-    assert oracle(question=QUESTION).passages == []
-
-
-def test_oracle_is_a_reference_and_no_technique(scripted, asking):
     assert OracleEvidence.NAME not in TECHNIQUES
-
-    lm = scripted({"answer": "Insulin"})
-    with asking(lm):
-        out = RAG(OracleEvidence(CARDS, [LABELLED]), MultipleChoiceReader())(question=QUESTION, options=OPTIONS)
-    assert out.answer == "Insulin"
+    with asking(lm := scripted({"answer": "Insulin"})):
+        out = RAG(oracle, MultipleChoiceReader())(question=QUESTION, options=OPTIONS)
+    assert ([p.id for p in out.passages], out.queries, out.answer) == (["c", "b"], [], "Insulin")
     assert "[1] card c\n[2] card b" in lm.engine.asked[0].text
+    assert [p.id for p in oracle.with_knobs(max_passages=1)(QUESTION, OPTIONS).passages] == ["c"]
+    for question, options in (("Another one?", OPTIONS), (QUESTION, OPTIONS[::-1]), (QUESTION, None)):
+        assert oracle(question=question, options=options).passages == []
+
+
+# Under DSPy alone: saved, pickled, evaluated and compiled by it.
+
+FOUND = metric_named("decision_useful")
+PADS = [{"id": "a", "text": "Pads wear first."}, {"id": "b", "text": "A rotor lasts."}]
+
+
+def search(query, k):
+    return PADS[:k]
+
+
+def test_an_unlabelled_question_is_left_out_of_dspys_mean_and_said():
+    asked = [Question(f"q{n}", f"What of {n}?", evidence={"a": Label.ENTAILED} if n < 4 else {}) for n in range(6)]
+    examples, program = [question.to_example() for question in asked], make_program("plain", search, reader=None)
+    with pytest.warns(UserWarning, match=r"2 of 6 examples cannot be scored.*labelled evidence"):
+        kept = scorable("decision_useful", examples)
+    assert [example.id for example in kept] == ["q0", "q1", "q2", "q3"]
+    assert dspy.Evaluate(devset=kept, metric=FOUND, display_progress=False)(program).score == 100.0
+    with pytest.raises(InputError, match="none of the 2 examples can be scored: recall@5 needs labelled evidence"):
+        scorable("recall@5", examples[4:])
+    with pytest.raises(InputError, match="accuracy needs a right answer"):
+        scorable("accuracy", examples)
+    told = feedback_metric(FOUND)(examples[0], program.technique(question="What?"))
+    assert (told.score, "decides the question" in told.feedback) == (1.0, True)
+
+
+def test_whole_programs_are_copied_pickled_and_saved(tmp_path):
+    program = RAG(HCQR(search, max_passages=1), make_reader("short_answer"), nearest=1)
+    program.reader.predict.demos = [dspy.Example(question=f"q{n}", answer=f"a{n}") for n in range(3)]
+    program.save(tmp_path / "program", save_program=True)
+    program.save(tmp_path / "program.json")
+    loaded = RAG(HCQR(search), make_reader("short_answer"))
+    loaded.load(tmp_path / "program.json")
+    for other in (
+        loaded,
+        copy.deepcopy(program),
+        program.deepcopy(),
+        program.reset_copy(),
+        pickle.loads(pickle.dumps(program)),
+        cloudpickle.loads(cloudpickle.dumps(program)),
+        dspy.load(tmp_path / "program", allow_pickle=True),
+    ):
+        assert (other.nearest, other.technique.knobs) == (1, program.technique.knobs)
+        assert [hit.passage.id for hit in other.technique.searched.search(["x"], 1)[0]] == ["a"]
+    assert len(loaded.reader.predict.demos) == 3
+
+
+def test_a_pickle_opens_a_collection_anew_and_holds_no_lm(tmp_path):
+    embedder = resolve_embedder()
+    build_collection("pads", [Passage(one["id"], one["text"]) for one in PADS], embedder=embedder, home=tmp_path)
+    retriever = ChromaRetriever("pads", embedder=embedder, home=tmp_path)
+    other = pickle.loads(pickle.dumps(make_program("plain", retriever, reader=None)))
+    assert other.technique.searched.fingerprint == retriever.fingerprint
+    technique = make_program("rrr", search).technique
+    technique.own_lm = dspy.LM("openai/x", api_key="secret")
+    with pytest.raises(TechniqueError, match="own_lm to None"):
+        cloudpickle.dumps(technique)
+
+
+# Several programs as one.
+
+
+@pytest.fixture
+def members(retriever):
+    made = [
+        make_program("multi_query", retriever, reader="short_answer", n_queries=1, max_passages=4) for _ in range(3)
+    ]
+    for number, program in enumerate(made):
+        for predictor in program.predictors():
+            predictor.signature = predictor.signature.with_instructions(f"Member {number}.")
+    return made
+
+
+def answers(*texts):
+    """A step that answers as each member's reader is to, and searches for other words in each member."""
+
+    def step(asked):
+        number = int(asked.text.split("Member ")[1][0])
+        return json.dumps({"queries": [f"words of {number}"], "answer": texts[number]})
+
+    return step
+
+
+def test_an_ensemble_gives_the_answer_of_most_and_fuses_what_all_found(members, scripted, asking):
+    program = Ensemble(members)
+    with asking(scripted(answers("a", "B.", " b"))):
+        alone = [{p.id for p in member(question="What?").passages} for member in members]
+        made, later = program(question="What?"), asyncio.run(program.acall(question="What?"))
+    ids = [passage.id for passage in made.passages]
+    common = set.intersection(*alone)
+    assert (made.answer, len(made.queries), len(set(ids))) == ("B.", 6, 4)
+    assert set(ids) <= set.union(*alone)
+    assert set(ids[: len(common)]) == common  # what all found stands first
+    assert (later.answer, [p.id for p in later.passages]) == (made.answer, ids)
+    with asking(scripted(answers("a", "b", "c"))):
+        assert program(question="What?").answer == "a"  # of equals the first
+
+
+def test_an_ensemble_is_a_program_like_any_other_of_one_kind(members, retriever, scripted, asking):
+    program = Ensemble(members)
+    names = [name for name, _ in program.named_predictors()]
+    assert names[:3] == ["technique.paraphrase", "reader.predict", "members[1].technique.paraphrase"]
+    other = copy.deepcopy(program)
+    other.technique.paraphrase.demos = [{"question": "x", "queries": ["y"]}]
+    assert (bool(other.members[0].technique.paraphrase.demos), program.technique.paraphrase.demos) == (True, [])
+    with asking(scripted()):
+        assert Ensemble([make_program("multi_query", retriever) for _ in range(2)])(question="What?").answer is None
+    for odd, message in (
+        (members[:1], "2 to 20"),
+        ([members[0], make_program("hyde", retriever, reader="short_answer")], "one technique and one reader"),
+        ([members[0], make_program("multi_query", retriever)], "one technique and one reader"),
+        ([program, members[0]], "give its members"),
+    ):
+        with pytest.raises(TechniqueError, match=message):
+            Ensemble(odd)
+
+
+# A rewriter: an LM of its own for what a technique writes.
+
+WRITERS = [name for name, kind in TECHNIQUES.items() if takes_rewriter(kind)]
+
+
+@pytest.fixture
+def lms(scripted):
+    """The LM of the settings, and a rewriter."""
+    outer, rewriter = scripted(), scripted()
+    outer.model, rewriter.model = "outer", "rewriter:mine@abc"
+    return outer, rewriter
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_rewriter_writes_for_the_technique_and_the_other_lm_reads(name, lms, retriever, asking):
+    outer, rewriter = lms
+    program = make_program(name, retriever, reader="multiple_choice", rewriter=rewriter)
+    with asking(outer):
+        out = program(question=QUESTION, options=OPTIONS)
+        later = asyncio.run(program.acall(question=QUESTION, options=OPTIONS))
+        plain = make_program("rrr", retriever)(question=QUESTION)
+    assert (len(outer.engine.asked), bool(rewriter.engine.asked)) == (3, True), "one reading each, and no rewriter"
+    assert {step.lm for step in out.steps if step.kind == "lm"} == {"rewriter:mine@abc"}
+    assert [step.made for step in later.steps] == [step.made for step in out.steps]
+    assert all("lm" not in step.given for step in out.steps)
+    assert [(step.kind, step.lm) for step in plain.steps] == [("lm", "outer"), ("search", None)]
+
+
+def test_techniques_that_write_nothing_take_no_rewriter(lms, retriever):
+    assert set(TECHNIQUES) - set(WRITERS) == {"closed_book", "plain", "qb_rag", "rerank", "filter"}
+    with pytest.raises(TechniqueError, match="filter asks no LM to write"):
+        make_program("filter", retriever, rewriter=lms[1])
+
+
+def test_copies_keep_the_rewriter_and_what_is_saved_does_not(lms, retriever, asking):
+    outer, rewriter = lms
+    program = make_program("rrr", retriever, rewriter=rewriter)
+    copies = [copy.deepcopy(program), program.reset_copy(), shaped(program, nearest=2, members=0)]
+    for one in (*copies, several := shaped(program, nearest=0, members=2)):
+        before = len(rewriter.engine.asked)
+        with asking(outer):
+            one(question=QUESTION)
+        assert len(rewriter.engine.asked) == before + (2 if isinstance(one, Ensemble) else 1)
+    assert not outer.engine.asked
+    assert program.technique.with_knobs(max_passages=2).own_lm is rewriter
+    use_rewriter(several, None)
+    with asking(outer):
+        several(question=QUESTION)
+    assert len(outer.engine.asked) == 2
+    assert state_of(program) == state_of(make_program("rrr", retriever))
+    assert program.dump_state()["technique.rewriter"]["lm"] is None
+    assert program_from(state_of(program), retriever).technique.own_lm is None
+
+
+def test_where_an_optimizer_draws_anew_the_rewriter_is_drawn_from_and_stopped_too(lms, retriever, asking):
+    outer, rewriter = lms
+    stops = []
+    drawn = DrawnLM(outer, 7, stops.append)
+    program = make_program("rrr", retriever, reader="short_answer", rewriter=rewriter)
+    for lm in (drawn, drawn.copy(rollout_id=1, temperature=1.0), drawn.copy(rollout_id=2, temperature=1.0)):
+        with asking(lm):
+            program(question=QUESTION)
+    sampling = [asked.sampling for asked in rewriter.engine.asked]
+    assert not any(sampling[0])
+    assert [temperature for temperature, _ in sampling[1:]] == [1.0, 1.0]
+    assert (len({seed for _, seed in sampling}), len(stops)) == (3, 6), "stopped before each call, of both"
+    assert rewriter.kwargs.get("rollout_id") is None, "the rewriter itself is as it was"
