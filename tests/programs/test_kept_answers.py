@@ -47,16 +47,16 @@ def under(lm):
 def seen(out):
     """All that a caller can see of a result."""
     return (
-        [(passage.id, id(passage)) for passage in out.passages],
+        [passage.id for passage in out.passages],
         [(query.text, query.role, query.weight) for query in out.queries],
         [(record.kind, record.name, record.stage, record.given, record.made) for record in out.steps],
         (list(out.fallbacks), list(out.findings), out.answer, out.support),
     )
 
 
-def drawn(name, seed, draw):
+def drawn(name, draw):
     """Random values of the knobs of a technique."""
-    rng = random.Random(f"{name} {seed} {draw}")
+    rng = random.Random(f"{name} {draw}")
     values = {}
     for knob in TECHNIQUES[name].KNOBS:
         if knob.choices or isinstance(knob.default, bool):
@@ -75,13 +75,11 @@ def unreliable(asked):
         return "{}"
     values = {}
     for name, spec in asked.properties.items():
-        if "enum" in spec:
-            values[name] = spec["enum"][number % len(spec["enum"])]
-        elif spec.get("type") == "array" and spec["items"].get("type") == "integer":
-            values[name] = [1, number % 4]
+        texts = [f"{name} {number % 11} {place}" for place in range(8)]
+        if spec.get("type") == "array":
+            values[name] = [1, number % 4] if spec["items"].get("type") == "integer" else texts
         else:
-            texts = [f"{name} {number % 11} {place}" for place in range(8)]
-            values[name] = texts if spec.get("type") == "array" else texts[0]
+            values[name] = spec.get("enum", texts)[number % len(spec.get("enum", texts))]
     return json.dumps(values)
 
 
@@ -93,12 +91,10 @@ def test_kept_answers_and_rankings_change_no_result(name, retriever, counted, st
         retriever.get = lambda ids: [by_id[id] for id in ids]  # so that rankings can be kept in the store
     plain, kept = counted(unreliable), counted(unreliable, store=store)
     for draw in range(4):
-        knobs, reader = drawn(name, 0, draw), [None, *READERS][draw % 4]
         results = []
-        for lm, searched in (
-            (plain, retriever), *[(kept, ReplayRetriever(retriever, store=store, deepest=20)) for _ in range(2)],
-        ):  # fmt: skip
-            program = make_program(name, searched, reader=reader, **knobs)
+        replays = [(kept, ReplayRetriever(retriever, store=store, deepest=20)) for _ in range(2)]
+        for lm, searched in ((plain, retriever), *replays):
+            program = make_program(name, searched, reader=[None, *READERS][draw % 4], **drawn(name, draw))
             with under(lm), metered() as meter:
                 results.append((seen(program(question=QUESTION, options=OPTIONS)), meter.total.asked))
         assert results[0] == results[1] == results[2]
@@ -109,16 +105,16 @@ def test_kept_answers_and_rankings_change_no_result(name, retriever, counted, st
 def test_a_trial_that_changes_only_numbers_asks_and_searches_nothing(name, retriever, counted, store):
     """Numbers that shape prompts are at their largest first; those that choose what is searched stay."""
     lm, replay = counted(store=store), ReplayRetriever(retriever, store=None, deepest=50)
-    knobs = [knob for knob in TECHNIQUES[name].KNOBS if knob.name in {"max_passages", "top_k", "n_queries", "rrf_k"}]
-    written = {"n_written": 8} if name in {"multi_query", "rag_fusion", "rrr"} else {}
+    names = {"max_passages", "top_k", "n_queries", "rrf_k"}
     if name in {"decomposition", "ircot", "qa_rag"}:  # what they read, and so ask, depends on how much they find
-        knobs = [knob for knob in knobs if knob.name in {"max_passages", "rrf_k"}]
+        names = {"max_passages", "rrf_k"}
+    written = {"n_written": 8} if name in {"multi_query", "rag_fusion", "rrr"} else {}
+    largest = {knob.name: min(knob.high, 50) for knob in TECHNIQUES[name].KNOBS if knob.name in names}
     with under(lm):
-        largest = {knob.name: min(knob.high, 50) for knob in knobs}
         make_program(name, replay, **written, **largest)(question=QUESTION, options=OPTIONS)
         asked, searched = len(lm.engine.inner.asked), len(retriever.searches)
-        for seed in range(4):
-            values = {key: value for key, value in drawn(name, 1, seed).items() if key in largest}
+        for draw in range(4):
+            values = {key: value for key, value in drawn(name, draw).items() if key in largest}
             make_program(name, replay, **written, **values)(question=QUESTION, options=OPTIONS)
     assert (len(lm.engine.inner.asked), len(retriever.searches)) == (asked, searched)
 
@@ -126,7 +122,6 @@ def test_a_trial_that_changes_only_numbers_asks_and_searches_nothing(name, retri
 def test_fewer_documents_of_hyde_are_the_first_of_more(retriever, counted, store):
     lm = counted(store=store)
     with under(lm):
-        many = TECHNIQUES["hyde"](retriever, n_documents=8)(question=QUESTION)
-        few = TECHNIQUES["hyde"](retriever, n_documents=3)(question=QUESTION)
+        many, few = (TECHNIQUES["hyde"](retriever, n_documents=n)(question=QUESTION) for n in (8, 3))
     assert len(lm.engine.inner.asked) == 8
     assert [query.text for query in few.queries] == [query.text for query in many.queries[:4]]

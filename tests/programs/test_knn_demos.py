@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import asyncio
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import dspy
 import numpy as np
@@ -14,34 +14,34 @@ from querywright.programs.knn_demos import NearestDemos
 QUESTIONS = ("red apples", "green apples", "blue sea", "deep blue sea")
 
 
-def with_pool(program, predictor, **outputs):
+def pool(predictor, **outputs):
     predictor.demos = [dspy.Example(question=text, **outputs) for text in QUESTIONS]
-    return program
+    return predictor
 
 
 @pytest.fixture
 def paraphrasing(retriever):
-    program = make_program("multi_query", retriever)
-    return with_pool(RAG(program.technique, None, nearest=2), program.technique.paraphrase, queries=["x"])
+    program = RAG(make_program("multi_query", retriever).technique, None, nearest=2)
+    pool(program.technique.paraphrase, queries=["x"])
+    program._nearest = NearestDemos()
+    return program
 
 
 def shown(lm, place=-1):
-    return [text for role, text in lm.engine.asked[place].messages[:-1] if role == "user"]
-
-
-def demos_of(predictor):
-    return [demo["question"] for demo in predictor.demos]
+    return [text.partition("\n")[0] for role, text in lm.engine.asked[place].messages[:-1] if role == "user"]
 
 
 def test_without_an_embedder_they_are_nearest_by_words():
-    predictor = dspy.Predict("question -> answer")
-    with_pool(None, predictor, answer="x")
-    nearest = NearestDemos()
-    chosen = nearest.choose(predictor, {"question": "the blue sea"}, 2)
-    assert [demo["question"] for demo in chosen] == ["blue sea", "deep blue sea"]
-    chosen = nearest.choose(predictor, {"question": "nothing alike"}, 3)
-    assert [demo["question"] for demo in chosen] == list(QUESTIONS[:3])  # of equals, the first
-    assert nearest.choose(predictor, {"question": "x"}, 4) == predictor.demos
+    predictor, nearest = pool(dspy.Predict("question -> answer"), answer="x"), NearestDemos()
+    for asked, count, expected in (
+        ("the blue sea", 2, ["blue sea", "deep blue sea"]),
+        ("nothing alike", 3, list(QUESTIONS[:3])),  # of equals, the first
+        ("x", 4, list(QUESTIONS)),
+    ):
+        assert [demo["question"] for demo in nearest.choose(predictor, {"question": asked}, count)] == expected
+    other = dspy.Predict("claim -> answer")  # its first input is compared, where there is no question
+    other.demos = [dspy.Example(claim=text, answer="x") for text in QUESTIONS]
+    assert [demo["claim"] for demo in nearest.choose(other, {"claim": "green"}, 1)] == ["green apples"]
 
 
 def test_with_an_embedder_they_are_nearest_by_their_vectors_and_embedded_once():
@@ -51,78 +51,48 @@ def test_with_an_embedder_they_are_nearest_by_their_vectors_and_embedded_once():
         embedded.extend(texts)
         return np.array([[len(text), 1.0] for text in texts], dtype=np.float32)
 
-    predictor = dspy.Predict("question -> answer")
-    with_pool(None, predictor, answer="x")
-    nearest = NearestDemos(embed)
-    chosen = nearest.choose(predictor, {"question": "x" * 13}, 1)
-    assert [demo["question"] for demo in chosen] == ["deep blue sea"]
-    nearest.choose(predictor, {"question": "x" * 8}, 1)
+    predictor, nearest = pool(dspy.Predict("question -> answer"), answer="x"), NearestDemos(embed)
+    for asked, expected in (("x" * 13, "deep blue sea"), ("x" * 8, "blue sea")):
+        assert [demo["question"] for demo in nearest.choose(predictor, {"question": asked}, 1)] == [expected]
     assert sorted(embedded) == sorted([*QUESTIONS, "x" * 13, "x" * 8])
 
 
-def test_an_input_of_another_name_is_compared_where_there_is_no_question():
-    predictor = dspy.Predict("claim -> answer")
-    predictor.demos = [dspy.Example(claim=text, answer="x") for text in QUESTIONS]
-    (demo,) = NearestDemos().choose(predictor, {"claim": "green"}, 1)
-    assert demo["claim"] == "green apples"
-
-
-def test_only_the_nearest_stand_in_the_prompt_and_the_program_stays(paraphrasing, scripted, asking):
-    paraphrasing._nearest = NearestDemos()
-    before, lm = list(demos_of(paraphrasing.technique.paraphrase)), scripted()
-    with asking(lm):
-        paraphrasing(question="a green apple, red apples")
-    assert [text.partition("\n")[0] for text in shown(lm)] == ["question: red apples", "question: green apples"]
-    assert demos_of(paraphrasing.technique.paraphrase) == before
-
-
-def test_it_is_the_same_in_an_event_loop(paraphrasing, scripted, asking):
+def test_only_the_nearest_stand_in_the_prompt_also_in_an_event_loop_and_the_program_stays(
+    paraphrasing, scripted, asking
+):
     lm = scripted()
     with asking(lm):
-        paraphrasing(question="deep water")
-        asyncio.run(paraphrasing.acall(question="deep water"))
-    assert len(shown(lm)) == 2
-    assert shown(lm, 0) == shown(lm, 1)
+        paraphrasing(question="a green apple, red apples")
+        asyncio.run(paraphrasing.acall(question="a green apple, red apples"))
+    assert shown(lm, 0) == shown(lm, 1) == ["question: red apples", "question: green apples"]
+    assert [demo["question"] for demo in paraphrasing.technique.paraphrase.demos] == list(QUESTIONS)
+    paraphrasing.showing.update({"nearest": 0})
+    with asking(lm):
+        paraphrasing(question="red")
+    assert len(shown(lm)) == 4  # a program shows all by default
 
 
 def test_a_reader_is_shown_the_nearest_too(retriever, scripted, asking):
-    program = make_program("plain", retriever, reader="short_answer")
-    other = RAG(program.technique, make_reader("short_answer"), nearest=1)
-    with_pool(other, other.reader.predict, passages="p", answer="x", sub_answers=[])
-    other._nearest, lm = NearestDemos(), scripted()
+    program = RAG(make_program("plain", retriever).technique, make_reader("short_answer"), nearest=1)
+    pool(program.reader.predict, passages="p", answer="x", sub_answers=[])
+    program._nearest, lm = NearestDemos(), scripted()
     with asking(lm):
-        other(question="the deep sea")
-    (one,) = shown(lm)
+        program(question="the deep sea")
+    ((_, one), *_) = lm.engine.asked[-1].messages
     assert "deep blue sea" in one
+    with pytest.raises(TechniqueError, match="nearest must be 0"):
+        RAG(program.technique, None, nearest=-1)
 
 
 def test_each_of_many_threads_gets_its_own(paraphrasing, scripted, asking):
-    paraphrasing._nearest, lm = NearestDemos(), scripted()
+    lm = scripted()
     paraphrasing.showing.update({"nearest": 1})
 
     def ask(text):
         with asking(lm):
-            paraphrasing(question=text)
+            paraphrasing(question=f"{text}?")
 
-    threads = [threading.Thread(target=ask, args=(f"{text}?",)) for text in QUESTIONS * 5]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    pairs = [[text for role, text in asked.messages if role == "user"] for asked in lm.engine.asked]
-    assert len(pairs) == 20
-    for demo, asked in pairs:
-        assert demo.splitlines()[0] == asked.splitlines()[0].rstrip("?")
-
-
-def test_a_program_shows_all_by_default_also_inside_one_that_does_not(paraphrasing, scripted, asking):
-    lm = scripted()
-    paraphrasing.showing.update({"nearest": 0})
-    with asking(lm):
-        paraphrasing(question="red")
-    assert len(shown(lm)) == 4
-
-
-def test_a_number_below_none_is_refused(retriever):
-    with pytest.raises(TechniqueError, match="nearest must be 0"):
-        RAG(make_program("plain", retriever).technique, None, nearest=-1)
+    with ThreadPoolExecutor(20) as threads:
+        list(threads.map(ask, QUESTIONS * 5))
+    for place, asked in enumerate(lm.engine.asked):
+        assert shown(lm, place) == [asked.messages[-1][1].partition("\n")[0].rstrip("?")]

@@ -17,27 +17,20 @@ def index(indexes):
     return indexes["full"]
 
 
-def test_it_gives_what_the_index_matches_and_asks_no_lm(index):
+def test_it_gives_what_the_index_matches_with_its_knobs_and_asks_no_lm(index):
     out = QBRAG(index, max_passages=3)(question=QUESTION)
-
     assert out.passages == [hit.passage for hit in index.search([QUESTION], 3)[0]]
     assert [(query.text, query.role) for query in out.queries] == [(QUESTION, "original")]
-    assert out.fallbacks == []
-
-
-def test_the_knobs_are_those_of_the_index(index):
     technique = QBRAG(index, match="hybrid", coverage=8, keep_partial=True, weight=0.25, depth=20, max_passages=4)
-
     matching = Matching("hybrid", coverage=8, keep_partial=True, weight=0.25, depth=20)
     assert technique.matching == matching
-    found = [one.hit.passage for one in index.match([QUESTION], 4, matching)[0]]
-    assert technique(question=QUESTION).passages == found
+    assert technique(question=QUESTION).passages == [one.hit.passage for one in index.match([QUESTION], 4, matching)[0]]
 
 
 def test_the_record_names_the_question_that_led_to_each_passage(index):
+    matched = index.match([QUESTION], 5)[0]
     for out in (QBRAG(index)(question=QUESTION), asyncio.run(QBRAG(index).acall(question=QUESTION))):
         (record,) = out.steps
-        matched = index.match([QUESTION], 5)[0]
         assert (record.kind, record.name, record.stage) == ("search", "questions", 1)
         assert record.made == {QUESTION: [passage.id for passage in out.passages]}
         assert record.given["through"] == {one.hit.passage.id: one.question for one in matched}
@@ -48,22 +41,22 @@ def test_the_reader_never_sees_a_matched_question(index, scripted, asking):
     lm = scripted()
     with asking(lm):
         out = make_program("qb_rag", index, reader="short_answer")(question=QUESTION)
-
     matched = out.steps[0].given["through"].values()
     assert len(matched) == 5
     assert not any(text in asked.text for text in matched for asked in lm.engine.asked)
-    assert lm.engine.asked
 
 
-def test_another_retriever_is_refused_with_the_remedy(index):
+def searched_choices(technique):
+    """The ways of matching that a study searches."""
+    return next(knob.choices for knob in technique.searched_knobs if knob.name == "match")
+
+
+def test_what_cannot_be_searched_is_refused_with_the_remedy(index, monkeypatch):
     for other in (index.plain, lambda query, k: []):
         with pytest.raises(TechniqueError, match="engine questions, and if there are none yet run querywright quest"):
             QBRAG(other)
     with pytest.raises(TechniqueError, match=r"questions build full$"):
         QBRAG(index.plain)
-
-
-def test_filled_matching_is_refused_where_nothing_more_is_known(index, monkeypatch):
     assert "filled" in searched_choices(QBRAG(index))
     monkeypatch.setattr(index, "_answers", None)
     with pytest.raises(InputError, match="run querywright questions fill full"):
@@ -72,27 +65,14 @@ def test_filled_matching_is_refused_where_nothing_more_is_known(index, monkeypat
         QBRAG(index).with_knobs(match="filled")
     assert searched_choices(QBRAG(index)) == ("nearest", "hybrid", "prototypes")
     assert searched_choices(QBRAG()) == ("nearest", "hybrid", "filled", "prototypes")
-
-
-def searched_choices(technique):
-    """The ways of matching that a study searches."""
-    return next(knob.choices for knob in technique.searched_knobs if knob.name == "match")
-
-
-def test_a_study_does_not_search_budgets():
     assert [knob.name for knob in QBRAG().searched_knobs] == ["match", "keep_partial", "weight", "depth"]
 
 
-def test_other_techniques_search_through_questions(index, scripted, asking):
-    plain = PlainRetrieval(index)(question=QUESTION)
+def test_other_techniques_and_the_gate_search_through_questions(index, scripted, asking):
+    assert PlainRetrieval(index)(question=QUESTION).passages == QBRAG(index)(question=QUESTION).passages
     with asking(scripted({"passage": "A drug."})):
         hyde = HyDE(index, n_documents=1, search_question=False)(question=QUESTION)
-
-    assert plain.passages == QBRAG(index)(question=QUESTION).passages
     assert hyde.passages == [hit.passage for hit in index.search(["A drug."], 5)[0]]
-
-
-def test_a_gate_looks_at_the_similarity_of_questions(index, scripted, asking):
     best = index.search([QUESTION], 1)[0][0].score
     for least, verdict in ((best - 0.01, "pass the question through"), (best + 0.01, "translate")):
         with asking(scripted()):

@@ -33,50 +33,45 @@ def test_a_coroutine_gets_what_its_steps_give(run):
         two, three = await Together([noted(one + 1), noted(one + 2)])
         return one, two, three
 
+    async def nothing():
+        return "done"
+
     log = []
     assert run(work(), log) == (1, 2, 3)
     assert [(record.stage, record.made) for record in log] == [(1, 1), (2, 2), (2, 3)]
+    assert run(nothing(), []) == "done"
 
 
 @BOTH
-def test_a_coroutine_without_a_step_gives_its_result(run):
-    async def work():
-        return "done"
+def test_an_error_reaches_the_coroutine_which_may_go_on_or_be_closed(run):
+    closed = []
 
-    assert run(work(), []) == "done"
-
-
-@BOTH
-def test_an_error_reaches_the_coroutine_which_may_go_on(run):
-    async def work():
+    async def goes_on():
         try:
             await Call(fails)
         except LookupError as error:
             return await noted(f"after {error}")
 
+    async def ends():
+        try:
+            await noted(1)
+            await Together([noted(2), Call(fails), noted(3)])
+        finally:
+            closed.append(True)
+
     log = []
-    assert run(work(), log) == "after gone"
+    assert run(goes_on(), log) == "after gone"
     assert [(record.stage, record.made) for record in log] == [(2, "after gone")]
-
-
-@BOTH
-def test_an_error_that_nobody_takes_goes_up(run):
-    async def work():
-        await noted(1)
-        await Together([noted(2), Call(fails), noted(3)])
-
-    log = []
     with pytest.raises(LookupError, match="gone"):
-        run(work(), log)
-    assert [record.made for record in log] == [1]
+        run(ends(), log := [])
+    assert ([record.made for record in log], closed) == ([1], [True])
 
 
 @BOTH
 @pytest.mark.parametrize("count", [0, 1, 9])
 def test_steps_side_by_side_wait_together_and_keep_their_order(run, count):
-    barrier = threading.Barrier(max(count, 1))  # breaks unless all of them are under way at the same time
-    if run is not drive:
-        barrier = threading.Barrier(1)  # an event loop's own threads are few
+    # In threads it breaks unless all are under way at the same time; an event loop's own threads are few.
+    barrier = threading.Barrier(max(count, 1) if run is drive else 1)
 
     def work_of(number):
         def work():
@@ -114,22 +109,7 @@ def test_a_trace_is_in_the_order_of_the_steps(run):
         assert dspy.settings.trace is None
 
 
-@BOTH
-def test_what_is_left_of_a_coroutine_is_closed(run):
-    closed = []
-
-    async def work():
-        try:
-            await Call(fails)
-        finally:
-            closed.append(True)
-
-    with pytest.raises(LookupError):
-        run(work(), [])
-    assert closed == [True]
-
-
-def test_a_step_that_hangs_holds_up_neither_the_error_of_another_nor_the_process(tmp_path):
+def test_a_step_that_hangs_holds_up_neither_the_error_of_another_nor_the_process():
     script = (
         "import time\n"
         "from querywright.programs.steps import Call, Together\n"
@@ -144,8 +124,8 @@ def test_a_step_that_hangs_holds_up_neither_the_error_of_another_nor_the_process
     assert done.stdout == "seen\n", done.stderr
 
 
-def test_in_an_event_loop_the_others_end_when_one_fails():
-    ended = []
+def test_when_one_fails_the_others_end_in_an_event_loop_and_none_begins_in_threads():
+    ended, begun = [], []
 
     class Slow(Step):
         async def run_async(self):
@@ -155,24 +135,15 @@ def test_in_an_event_loop_the_others_end_when_one_fails():
                 ended.append(True)
 
     async def work():
-        try:
+        with pytest.raises(LookupError):
             await Together([Slow(), Call(fails), Slow()])
-        except LookupError:
-            return list(ended)
+        return list(ended)
+
+    def fails_and_tells():
+        begun.append(True)
+        raise LookupError
 
     assert asyncio.run(drive_async(work(), [])) == [True, True]
-
-
-def test_of_two_errors_the_first_step_s_is_raised_and_no_further_step_begins():
-    begun = []
-
-    def fails_as(number):
-        def work():
-            begun.append(number)
-            raise LookupError(str(number))
-
-        return work
-
     with pytest.raises(LookupError):
-        Together([Call(fails_as(number)) for number in range(200)]).run()
+        Together([Call(fails_and_tells) for _ in range(200)]).run()
     assert len(begun) <= 33  # those that were under way in their threads
