@@ -63,13 +63,6 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return requests
 
 
-def compiled(cli: Any, questions: Path, collection: str, server: Any, trained: Rewriter, *more: object) -> Any:
-    return cli(
-        "compile", "rrr", questions, "--collection", collection, "--out", "artifacts/mine", "--rewriter", trained.path,
-        "--sizes", "3,8,12", "--trials", "2", "--threads", "2", *server.lm, *more,
-    )  # fmt: skip
-
-
 def test_ask_has_the_rewriter_write_and_the_lm_read(
     cli: Any, collection: str, server: Any, trained: Rewriter, asked: list[Any]
 ) -> None:
@@ -84,56 +77,42 @@ def test_ask_has_the_rewriter_write_and_the_lm_read(
     assert f"1. lm: rewriter ({trained.identity})" in shown.out
 
 
-def test_evaluate_counts_the_calls_of_both_and_holds_trained_against_frozen(
+def test_evaluate_counts_the_calls_of_both_and_notes_what_was_not_learnt(
     cli: Any, questions: Path, collection: str, server: Any, trained: Rewriter, asked: list[Any]
 ) -> None:
-    command = ("evaluate", questions, "--collection", collection, "--limit", "2", "--reader", "none", *server.lm)
-    arms = ("--technique", "plain", "--technique", "rrr:rewriter=none", "--technique", "rrr")
-    found = cli(*command, *arms, "--rewriter", trained.path, "--json")
+    def evaluated(*arms: str, more: Any = (), limit: str = "2") -> Any:
+        named = [part for arm in arms for part in ("--technique", arm)]
+        reads = ("--limit", limit, "--reader", "none")
+        return cli("evaluate", questions, "--collection", collection, *reads, *server.lm, *named, *more, width=200)
+
+    found = evaluated("plain", "rrr:rewriter=none", "rrr", more=("--rewriter", trained.path, "--json"))
     assert found.status == 0, found.err
     assert [arm["cost"]["calls"] for arm in found.data["arms"]] == [0, 2, 2]
     assert (len(server.requests), len(asked)) == (2, 2)
     assert f"rrr: what is searched was written by {trained.identity}" in found.data["notes"]
-    named = cli(*command, "--technique", "plain", "--technique", f"rrr:rewriter={trained.path}", width=200)
-    assert "LM calls: 0 made, 2 saved" in named.out
-
-
-def test_techniques_that_the_rewriter_did_not_learn_are_noted_once(
-    cli: Any, questions: Path, collection: str, server: Any, trained: Rewriter, asked: list[Any]
-) -> None:
+    assert "LM calls: 0 made, 2 saved" in evaluated("plain", f"rrr:rewriter={trained.path}").out
     said = f"the rewriter {trained.name} learnt the prompts of rrr, and not of"
-    command = ("evaluate", questions, "--collection", collection, "--limit", "1", "--reader", "none", *server.lm)
-    arms = [part for name in ("plain", "rrr", "hcqr", "step_back") for part in ("--technique", name)]
-    found = cli(*command, *arms, "--rewriter", trained.path)
-    assert found.status == 0, found.err
-    assert f"{said} hcqr, step_back: measure it there" in found.err
-    assert found.err.count(said) == 1
-    known = cli(*command, "--technique", "plain", "--technique", "rrr", "--rewriter", trained.path)
-    assert said not in known.err
-    one = cli("ask", QUESTION, "--technique", "step_back", "--collection", collection, *OPTIONS, *server.lm,
-              "--rewriter", trained.path, "--json")  # fmt: skip
-    assert f"{said} step_back:" in one.err
-    assert one.data["answer"]
+    told = evaluated("plain", "rrr", "hcqr", "step_back", more=("--rewriter", trained.path), limit="1")
+    assert f"{said} hcqr, step_back: measure it there" in told.err
+    assert told.err.count(said) == 1
+    assert said not in evaluated("plain", "rrr", more=("--rewriter", trained.path), limit="1").err
 
 
 def test_a_limit_of_calls_is_that_of_lm_and_rewriter_together(
     cli: Any, questions: Path, collection: str, server: Any, trained: Rewriter, asked: list[Any]
 ) -> None:
-    found = cli(
-        "evaluate", questions, "--collection", collection, "--technique", "rrr", "--rewriter", trained.path,
-        "--max-calls", "5", *server.lm,
-    )  # fmt: skip
+    found = cli("evaluate", questions, "--collection", collection, "--technique", "rrr", "--rewriter", trained.path,
+        "--max-calls", "5", *server.lm)  # fmt: skip
     assert found.status == 3
     assert "the limit of 5 LM calls is reached" in found.err
     assert len(server.requests) + len(asked) == 5
 
 
-def test_compare_keeps_rows_by_rewriter_and_names_it_in_the_report(
+def test_compare_keeps_answers_by_rewriter_and_names_it_in_the_report(
     cli: Any, questions: Path, collection: str, server: Any, trained: Rewriter, asked: list[Any], tmp_path: Path
 ) -> None:
     command = ("compare", "rrr", "--data", questions, "--out", "out", "--collection", collection, "--limit", "2")
-    other = small_rewriter(tmp_path / "other", seed=1)
-    calls = []
+    other, calls = small_rewriter(tmp_path / "other", seed=1), []
     for path in (trained.path, trained.path, other.path):
         asked.clear()
         found = cli(*command, "--rewriter", path, *server.lm)
@@ -175,7 +154,8 @@ def riddles(write: Any, rows_of_questions: Any) -> Path:
 def test_an_artifact_is_asked_shown_packed_and_evaluated_with_its_rewriter(
     cli: Any, riddles: Path, collection: str, server: Any, trained: Rewriter, asked: list[Any]
 ) -> None:
-    made = compiled(cli, riddles, collection, server, trained, "--knob", "max_passages=1")
+    made = cli("compile", "rrr", riddles, "--collection", collection, "--out", "artifacts/mine", "--rewriter",
+        trained.path, "--sizes", "3,8,12", "--trials", "2", "--knob", "max_passages=1", *server.lm)  # fmt: skip
     assert made.status == 0, made.err
     assert f"what rrr searched was written by {trained.identity}" in " ".join(made.out.split())
     name = f"mine@{trained.checksum[:12]}"
@@ -235,29 +215,19 @@ def test_the_embedded_model_with_an_adapter_writes_for_real(
 
 
 def test_a_rewriter_is_evaluated_as_trained_beside_no_rewriting_in_the_same_engine(
-    cli: Any,
-    questions: Path,
-    collection: str,
-    server: Any,
-    trained: Rewriter,
-    asked: list[Any],
-    monkeypatch: pytest.MonkeyPatch,
+    cli: Any, questions: Path, collection: str, server: Any, trained: Rewriter, asked: list[Any], monkeypatch: Any
 ) -> None:
-    card = {"technique": "rrr", "knobs": {"max_passages": 2}}
-
-    def told(**changes: Any) -> None:
-        changed = {"card": card, **changes}
+    def told(*techniques: str) -> None:
+        changed = {"card": {"technique": "rrr", "knobs": {"max_passages": 2}}, "techniques": techniques}
         monkeypatch.setattr(rewriters, "read_rewriter", lambda path: read_rewriter(path).model_copy(update=changed))
 
-    told()
     made: list[tuple[Any, ...]] = []
+    searched: list[str] = []
+    retriever_of = Workspace.retriever
 
     def program(technique: str, retriever: Any, **knobs: Any) -> Any:
         made.append((technique, retriever, knobs))
         return make_program(technique, retriever, **knobs)
-
-    searched: list[str] = []
-    retriever_of = Workspace.retriever
 
     def retriever(workspace: Workspace, collection: str, embedder: str, engine: str) -> Any:
         searched.append(engine)
@@ -267,6 +237,7 @@ def test_a_rewriter_is_evaluated_as_trained_beside_no_rewriting_in_the_same_engi
     monkeypatch.setattr(Workspace, "retriever", retriever)
     command = ("rewriter", "evaluate", trained.path, questions, "--collection", collection, "--limit", "2", "--json",
         "--metric", "hit", "--engine", "bm25", *server.lm)  # fmt: skip
+    told("qb_rag", "rrr")  # what it learnt to ask of passages is no technique's search
     found = cli(*command)
     assert found.status == 0, found.err
     assert [arm["arm"] for arm in found.data["arms"]] == ["no rewriting", "rrr, openai/scripted", "rrr, mine"]
@@ -278,17 +249,7 @@ def test_a_rewriter_is_evaluated_as_trained_beside_no_rewriting_in_the_same_engi
     assert searched == ["bm25"]
     assert cli(*command, "--knob", "max_passages=1").status == 0
     assert made[-1][2] == {"max_passages": 1}
-
-    # What it learnt to ask of passages is no technique's search.
-    told(techniques=("qb_rag", "rrr"))
-    again = cli(*command)
-    assert again.status == 0, again.err
-    assert [arm["arm"] for arm in again.data["arms"]] == [arm["arm"] for arm in found.data["arms"]]
-    monkeypatch.setattr(
-        rewriters,
-        "read_rewriter",
-        lambda path: read_rewriter(path).model_copy(update={"card": card, "techniques": ("qb_rag",)}),
-    )
+    told("qb_rag")
     refused = cli(*command)
     assert refused.status == 2
     assert "learnt the prompts of qb_rag, which no search asks; name a technique" in " ".join(refused.err.split())
