@@ -1,31 +1,34 @@
-"""Whether traffic still looks like the questions that a program was compiled on."""
+"""Whether traffic still looks like the questions that a program was compiled on: measures, their tests, the verdict."""
 
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from statistics import pstdev
+from statistics import NormalDist, fmean, pstdev
 from typing import Any, Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 from querywright.errors import BudgetError, OutageError
-from querywright.metrics.statistics import holm, p_value
+from querywright.metrics.statistics import holm, p_value, wilson_interval
+from querywright.models.embedder import Vectors
 from querywright.optimize.artifacts.watchers import Exchange, exchange_of
-from querywright.watching.measures import LEAST, Embed, Measure, detectable, far, options, scores, shares
 from querywright.watching.traffic import HASHED
 
 ALPHA = 0.05
+CONFIDENCE = 0.95
+LEAST = 30
+"""Questions that a side needs at least: fewer say too little of a distribution."""
 MOST = 2_000
 """Distinct questions of a side that are compared, the newest ones."""
-_DETOUR = 1.07
-"""How much larger a shift must be for Anderson-Darling to find it than for the t-test; measured, on normal values."""
-_GIVEN_UP = frozenset({"CancelledError", "KeyboardInterrupt", "GeneratorExit"})
-"""Errors of a question that whoever asked it did not wait for; they say nothing of the program."""
-_MISTAKEN = frozenset({"TechniqueError"})
-"""Errors of a question that could not be asked so, as a blank one; they say nothing of the program either. A plain
-InputError does: a retriever or a reranker gave what is no answer."""
-_OF_THE_READER = frozenset({"reader"})
+MOST_EMBEDDED = 500
+"""Questions of a side that are embedded; the test of more would take minutes and show no more that matters."""
+FAR_SHARE = 0.05
+"""Share of the reference that counts as far."""
 BEST, FAR, PASSAGES, FELL_BACK, DECLINED, FAILED = (
     "best score",
     "far questions",
@@ -35,7 +38,54 @@ BEST, FAR, PASSAGES, FELL_BACK, DECLINED, FAILED = (
     "failed",
 )
 
+_DRAWS = 999  # of a permutation test: the smallest p-value is 0.001, which seven tests at once leave below 0.05
+_DETOUR = 1.07  # how much larger a shift Anderson-Darling needs than the t-test; measured, on normal values
+# A question that nobody waited for, or that could not be asked so (as a blank one), says nothing of the program. A
+# plain InputError does: a retriever or a reranker gave what is no answer.
+_SAYS_NOTHING = frozenset({"CancelledError", "KeyboardInterrupt", "GeneratorExit", "TechniqueError"})
+
+Embed = Callable[[Sequence[str]], Vectors]
 Verdict = Literal["none", "drift", "too_few"]
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """One thing that was compared, traffic against reference.
+
+    Args:
+        name: What was measured.
+        kind: ``score`` (a mean) or ``share`` (of questions).
+        n: Questions of the traffic that have it.
+        n_reference: Questions of the reference that have it.
+        value: Of the traffic; NaN without questions.
+        reference: Of the reference.
+        low: Lower end of the difference's 95 % interval; NaN where there is none.
+        high: Upper end.
+        effect: Size of the difference beside the spread: Cliff's delta of scores, in [-1, 1]; Cohen's h of shares.
+        p: Probability of such a difference if there were none; NaN where it was not tested.
+        method: The test.
+        note: Why it was not tested.
+        p_holm: The same, corrected for all that was tested.
+    """
+
+    name: str
+    kind: Literal["score", "share"]
+    n: int
+    n_reference: int
+    value: float = math.nan
+    reference: float = math.nan
+    low: float = math.nan
+    high: float = math.nan
+    effect: float = math.nan
+    p: float = math.nan
+    method: str = ""
+    note: str = ""
+    p_holm: float = math.nan
+
+    @property
+    def difference(self) -> float:
+        """The traffic's value less that of the reference."""
+        return self.value - self.reference
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +110,6 @@ class Drift:
 
     def to_json(self) -> dict[str, Any]:
         """All of it as plain data; NaN where there is no number."""
-        measures = [{**asdict(one), "difference": one.difference} for one in self.measures]
         return {
             "verdict": self.verdict,
             "sentence": self.sentence,
@@ -68,7 +117,7 @@ class Drift:
             "questions": self.questions,
             "reference_questions": self.reference,
             "alpha": ALPHA,
-            "measures": measures,
+            "measures": [{**asdict(one), "difference": one.difference} for one in self.measures],
         }
 
 
@@ -91,7 +140,9 @@ def find_drift(
         seed: Of the tests. Default 0.
     """
     ours, theirs = distinct(traffic), distinct(reference)
-    measures = _corrected(_measures(ours, theirs, embed, seed))
+    measures = _measures(ours, theirs, embed, seed)
+    corrected = holm([one.p for one in measures])
+    measures = [replace(one, p_holm=p) for one, p in zip(measures, corrected, strict=True)]
     verdict, sentence = _verdict(measures, ours, theirs)
     return Drift(verdict, sentence, tuple(measures), len(traffic), len(ours), len(theirs))
 
@@ -102,7 +153,7 @@ def distinct(traffic: Sequence[Exchange]) -> list[Exchange]:
     A question that was answered and then only searched for counts as it was answered.
     """
     last: dict[tuple[str, ...], Exchange] = {}
-    for one in (one for one in traffic if one.error not in _GIVEN_UP | _MISTAKEN):
+    for one in (one for one in traffic if one.error not in _SAYS_NOTHING):
         before = last.pop(one.key, one)
         only_searched = one.answer is None and one.error is None
         last[one.key] = before if only_searched and before.answer is not None else one
@@ -117,32 +168,25 @@ def too_few(questions: int, reference: int) -> str:
 
 
 def _measures(ours: Sequence[Exchange], theirs: Sequence[Exchange], embed: Embed | None, seed: int) -> list[Measure]:
-    through, others = _answered(ours), _answered(theirs)
-    read, read_too = _read(through), _read(others)
-    ignored = frozenset[str]() if read_too or not read else _OF_THE_READER
+    sides = (ours, theirs)
+    through = [[one for one in side if one.error is None] for side in sides]
+    read, read_too = ([one for one in side if one.answer is not None] for side in through)
+    ignored = {"reader"} if read and not read_too else set[str]()
 
-    def fell_back(one: Exchange) -> bool:
-        return bool(set(one.fallbacks) - ignored)
+    def each(what: Callable[[Exchange], Any], of: Sequence[Sequence[Exchange]] = through) -> list[list[Any]]:
+        return [[what(one) for one in side] for side in of]
 
-    found = [scores(BEST, _best(through), _best(others), seed=seed)] if _best([*through, *others]) else []
+    best = [_best(side) for side in through]
+    found = [scores(BEST, *best, seed=seed)] if any(best) else []
     if embed is not None:
         found.append(_far(ours, theirs, embed, seed))
-    found.append(scores(PASSAGES, [one.n_passages for one in through], [one.n_passages for one in others], seed=seed))
-    found.append(shares(FELL_BACK, [fell_back(one) for one in through], [fell_back(one) for one in others]))
+    found.append(scores(PASSAGES, *each(lambda one: one.n_passages), seed=seed))
+    found.append(shares(FELL_BACK, *each(lambda one: bool(set(one.fallbacks) - ignored))))
     if read and read_too:
-        found.append(shares(DECLINED, [one.declined for one in read], [one.declined for one in read_too]))
+        found.append(shares(DECLINED, *each(lambda one: one.declined, (read, read_too))))
         chosen = options(read, read_too, seed=seed)
         found += [] if chosen is None else [chosen]
-    found.append(shares(FAILED, [one.error is not None for one in ours], [one.error is not None for one in theirs]))
-    return found
-
-
-def _answered(traffic: Sequence[Exchange]) -> list[Exchange]:
-    return [one for one in traffic if one.error is None]
-
-
-def _read(traffic: Sequence[Exchange]) -> list[Exchange]:
-    return [one for one in traffic if one.answer is not None]
+    return [*found, shares(FAILED, *each(lambda one: one.error is not None, sides))]
 
 
 def _best(traffic: Sequence[Exchange]) -> list[float]:
@@ -152,17 +196,8 @@ def _best(traffic: Sequence[Exchange]) -> list[float]:
 def _far(ours: Sequence[Exchange], theirs: Sequence[Exchange], embed: Embed, seed: int) -> Measure:
     if any(one.question.startswith(HASHED) for one in (*ours, *theirs)):
         return Measure(FAR, "share", len(ours), len(theirs), note="the texts of the questions were not kept")
-    return far(
-        list(dict.fromkeys(one.question for one in ours)),
-        list(dict.fromkeys(one.question for one in theirs)),
-        embed,
-        seed=seed,
-    )
-
-
-def _corrected(measures: Sequence[Measure]) -> list[Measure]:
-    adjusted = holm([one.p for one in measures])
-    return [replace(one, p_holm=p) for one, p in zip(measures, adjusted, strict=True)]
+    asked, known = (list(dict.fromkeys(one.question for one in side)) for side in (ours, theirs))
+    return far(asked, known, embed, seed=seed)
 
 
 def _verdict(measures: Sequence[Measure], ours: Sequence[Exchange], theirs: Sequence[Exchange]) -> tuple[Verdict, str]:
@@ -171,12 +206,20 @@ def _verdict(measures: Sequence[Measure], ours: Sequence[Exchange], theirs: Sequ
         return "too_few", few
     sides = f"{len(ours)} distinct questions of traffic, {len(theirs)} of the reference"
     shown = sorted((one for one in measures if one.p_holm < ALPHA), key=lambda one: one.p_holm)
-    if not shown:
-        return "none", f"nothing shown: {sides}{_could_have_been(measures, ours, theirs)}"
-    facts = "; ".join(_fact(one) for one in shown)
-    if {one.name for one in shown} == {FAILED}:
-        return "drift", f"drift shown: {facts} ({sides}): look at the LM first, compiling again mends no failures"
-    return "drift", f"drift shown: {facts} ({sides}): label recorded traffic and compile again with it"
+    if shown:
+        remedy = "label recorded traffic and compile again with it"
+        if {one.name for one in shown} == {FAILED}:
+            remedy = "look at the LM first, compiling again mends no failures"
+        return "drift", f"drift shown: {'; '.join(map(_fact, shown))} ({sides}): {remedy}"
+    tested = [one for one in measures if not math.isnan(one.p)]
+    best = next((one for one in tested if one.name == BEST), None)
+    if best is None:
+        return "none", f"nothing shown: {sides}"
+    # What would have been found, so that nothing shown is not taken for nothing there.
+    spread = pstdev(_best([one for one in (*ours, *theirs) if one.error is None]))
+    shift = _DETOUR * spread * detectable(best.n, best.n_reference, alpha=ALPHA / len(tested))
+    found = f"a best score that is {shift:.3f} lower or higher would have been found four times in five"
+    return "none", f"nothing shown: {sides}; {found}"
 
 
 def _fact(one: Measure) -> str:
@@ -184,20 +227,147 @@ def _fact(one: Measure) -> str:
     p = p_value(one.p_holm, ALPHA)
     if one.kind == "share":
         return f"{one.name} {100 * one.value:.1f} %, was {100 * one.reference:.1f} % ({p})"
-    if one.low <= 0 <= one.high:
-        return f"{one.name} spread otherwise around {one.value:.3f}, was {one.reference:.3f} ({p})"
-    return f"{one.name} {one.value:.3f} on average, was {one.reference:.3f} ({p})"
+    how = "spread otherwise around {}, was {}" if one.low <= 0 <= one.high else "{} on average, was {}"
+    return f"{one.name} {how.format(f'{one.value:.3f}', f'{one.reference:.3f}')} ({p})"
 
 
-def _could_have_been(measures: Sequence[Measure], ours: Sequence[Exchange], theirs: Sequence[Exchange]) -> str:
-    """The change of the best score that would have been found, so that nothing shown is not taken for nothing there."""
-    best = next((one for one in measures if one.name == BEST and not math.isnan(one.p)), None)
-    if best is None:
-        return ""
-    tests = sum(not math.isnan(one.p) for one in measures)
-    spread = pstdev(_best(_answered([*ours, *theirs])))
-    shift = _DETOUR * spread * detectable(best.n, best.n_reference, alpha=ALPHA / tests)
-    return f"; a best score that is {shift:.3f} lower or higher would have been found four times in five"
+def scores(name: str, traffic: Sequence[float], reference: Sequence[float], *, seed: int = 0) -> Measure:
+    """Two samples of numbers: means, Welch's interval, the Anderson-Darling test by permutation."""
+    n, m = len(traffic), len(reference)
+    made = Measure(name, "score", n, m, _mean(traffic), _mean(reference))
+    if min(n, m) < LEAST:
+        return replace(made, note=_lacking(n, m))
+    if len({*traffic, *reference}) == 1:
+        return replace(made, low=0.0, high=0.0, effect=0.0, note="all of them are equal")
+    from scipy import stats
+
+    with warnings.catch_warnings():  # where all of one side are equal
+        warnings.simplefilter("ignore", RuntimeWarning)
+        low, high = stats.ttest_ind(traffic, reference, equal_var=False).confidence_interval(CONFIDENCE)
+    drawn = stats.PermutationMethod(n_resamples=_DRAWS, rng=np.random.default_rng(seed))
+    found: Any = stats.anderson_ksamp([traffic, reference], variant="right", method=drawn)
+    # Cliff's delta: how much more often a value of the traffic is the larger one of a pair.
+    delta = 2 * float(stats.mannwhitneyu(traffic, reference).statistic) / (n * m) - 1
+    p = float(found.pvalue)
+    return replace(made, low=float(low), high=float(high), effect=delta, p=p, method="Anderson-Darling")
+
+
+def shares(name: str, traffic: Sequence[bool], reference: Sequence[bool]) -> Measure:
+    """Two samples of yes and no: shares, Newcombe's interval, Fisher's exact test."""
+    n, m, hits, others = len(traffic), len(reference), sum(traffic), sum(reference)
+    if min(n, m) < LEAST:
+        return _share(name, n, m, _mean(traffic), _mean(reference))
+    if hits + others in (0, n + m):
+        return _share(name, n, m, hits / n, others / m, note=f"it is {'every' if hits else 'no'} question of both")
+    from scipy.stats import fisher_exact
+
+    exact: Any = fisher_exact(np.array([[hits, n - hits], [others, m - others]]))
+    return _share(name, n, m, hits / n, others / m, p=min(1.0, float(exact.pvalue)), method="Fisher")
+
+
+def options(traffic: Sequence[Exchange], reference: Sequence[Exchange], *, seed: int = 0) -> Measure | None:
+    """Which place among its options the answer has: a chi-squared test over drawn tables of the same margins.
+
+    What is shown is the place whose share differs most, with an interval that is wide enough for all of them. None
+    where no question has options.
+    """
+    ours, theirs = (
+        [one.options.index(one.answer) if one.answer in one.options else -1 for one in side if one.options]
+        for side in (traffic, reference)
+    )
+    n, m = len(ours), len(theirs)
+    if not ours or not theirs:
+        return None
+    places = sorted({*ours, *theirs})
+    most = max(places, key=lambda place: abs(ours.count(place) / n - theirs.count(place) / m))
+    name = "answer: no option" if most < 0 else f"answer: option {most + 1}"
+    value, other = ours.count(most) / n, theirs.count(most) / m
+    if min(n, m) < LEAST or len(places) == 1:
+        return _share(name, n, m, value, other, note="all of them are equal")
+    from scipy.stats import MonteCarloMethod, chi2_contingency
+
+    table = np.array([[side.count(place) for place in places] for side in (ours, theirs)])
+    drawn = MonteCarloMethod(n_resamples=_DRAWS, rng=np.random.default_rng(seed))
+    p = float(chi2_contingency(table, correction=False, method=drawn).pvalue)
+    wide = 1 - (1 - CONFIDENCE) / len(places)
+    return _share(name, n, m, value, other, confidence=wide, p=p, method="chi-squared")
+
+
+def far(traffic: Sequence[str], reference: Sequence[str], embed: Embed, *, seed: int = 0) -> Measure:
+    """Questions that are farther from every question of the reference than 95 % of these are from one another.
+
+    The test draws anew which of all the vectors are the reference, one-sided.
+    """
+    n, m = len(traffic), len(reference)
+    if min(n, m) < LEAST:
+        return Measure(FAR, "share", n, m, note=_lacking(n, m))
+    generator = np.random.default_rng(seed)
+    texts = []
+    for side in (list(traffic), list(reference)):
+        chosen = generator.choice(len(side), min(len(side), MOST_EMBEDDED), replace=False)
+        texts.append([side[place] for place in sorted(chosen)])
+    n, m = map(len, texts)
+    rows = np.asarray(embed([*texts[0], *texts[1]]), dtype=np.float32)
+    vectors = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
+    near = vectors @ vectors.T
+    np.fill_diagonal(near, -np.inf)
+    cut = math.floor(FAR_SHARE * m)
+
+    def share(mine: NDArray[np.int64], given: NDArray[np.int64]) -> float:
+        """Of the vectors at some places, those that are farther than the cut from all at other places."""
+        inside = np.sort(near[np.ix_(given, given)].max(axis=1))
+        return float((near[np.ix_(mine, given)].max(axis=1) < inside[cut]).mean())
+
+    from scipy.stats import permutation_test
+
+    sides = (np.arange(n), np.arange(n, n + m))
+    rng = np.random.default_rng(seed)
+    drawn = permutation_test(sides, share, vectorized=False, n_resamples=_DRAWS, alternative="greater", rng=rng)
+    p = float(drawn.pvalue)
+    return _share(FAR, n, m, float(drawn.statistic), cut / m, p=p, method="permutation, one-sided")
+
+
+def _share(
+    name: str, n: int, m: int, value: float, reference: float, *, confidence: float = CONFIDENCE, **told: Any
+) -> Measure:
+    """A measure of two shares; without interval where a side has too few questions."""
+    made = Measure(name, "share", n, m, value, reference)
+    if min(n, m) < LEAST:
+        return replace(made, note=_lacking(n, m))
+    low, high = newcombe(value, n, reference, m, confidence=confidence)
+    effect = 2 * math.asin(math.sqrt(value)) - 2 * math.asin(math.sqrt(reference))
+    return replace(made, low=low, high=high, effect=effect, **told)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return fmean(values) if values else math.nan
+
+
+def _lacking(n: int, m: int) -> str:
+    side, count = ("the traffic", n) if n < LEAST else ("the reference", m)
+    return f"too few: {side} has {count}, {LEAST} are needed"
+
+
+def newcombe(a: float, n: int, b: float, m: int, *, confidence: float = CONFIDENCE) -> tuple[float, float]:
+    """Interval of the difference a - b of two shares, from Wilson's intervals of each.
+
+    Args:
+        a: Share of n.
+        n: 1 or more.
+        b: Share of m.
+        m: 1 or more.
+        confidence: Between 0 and 1. Default 0.95.
+
+    Source: Newcombe 1998, Statistics in Medicine 17(8), 873-890, method 10.
+    """
+    (low_a, high_a), (low_b, high_b) = (wilson_interval(s, k, confidence=confidence) for s, k in ((a, n), (b, m)))
+    return a - b - math.hypot(a - low_a, high_b - b), a - b + math.hypot(high_a - a, b - low_b)
+
+
+def detectable(n: int, m: int, *, alpha: float, power: float = 0.8) -> float:
+    """The shift of a mean, in standard deviations, that is found with this power."""
+    normal = NormalDist()
+    return (normal.inv_cdf(1 - alpha / 2) + normal.inv_cdf(power)) * math.sqrt(1 / n + 1 / m)
 
 
 def recorded_now(
@@ -241,15 +411,10 @@ def recorded_now(
     failed = [result for result in results if isinstance(result, Exception)]
     if failed and len(failed) == len(results):  # that is no rate of failures, but something is wrong here and now
         raise failed[0]
-    now = datetime.now(UTC).isoformat()
-    return [
-        exchange_of(
-            None if isinstance(result, Exception) else result,
-            at=now,
-            artifact=artifact,
-            question=question.question,
-            options=question.options,
-            error=result if isinstance(result, Exception) else None,
-        )
-        for question, result in zip(questions, results, strict=True)
-    ]
+    given: dict[str, Any] = {"at": datetime.now(UTC).isoformat(), "artifact": artifact}
+    exchanges = []
+    for question, result in zip(questions, results, strict=True):
+        error = result if isinstance(result, Exception) else None
+        made = None if error is not None else result
+        exchanges.append(exchange_of(made, question=question.question, options=question.options, error=error, **given))
+    return exchanges

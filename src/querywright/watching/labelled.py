@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -64,12 +63,14 @@ class _Gathered:
     """What is said of one question; answers by what is left of them without case and spaces, each with who says so."""
 
     recorded: Exchange
+    labels: int = 0
     right: dict[str, tuple[str, str]] = field(default_factory=dict)
     wrong: dict[str, tuple[str, str]] = field(default_factory=dict)
     evidence: dict[str, Label] = field(default_factory=dict)
     conflicts: list[str] = field(default_factory=list)
 
     def add(self, one: Exchange, answers: Sequence[str], evidence: dict[str, Label], feedback: bool | None) -> None:
+        self.labels += 1
         said = [(answer, self.right) for answer in answers]
         if feedback is not None and one.answer is not None:
             said.append((one.answer, self.right if feedback else self.wrong))
@@ -79,29 +80,24 @@ class _Gathered:
             if self.evidence.setdefault(passage, label) != label:
                 self.conflicts.append(f"the passage {passage!r} is {self.evidence[passage]} and {label} ({one.id})")
 
-    def contradictions(self) -> list[str]:
-        """What cannot be true together."""
+    def problems(self) -> list[str]:
+        """What cannot be true together, or that too little is known."""
         found = list(self.conflicts)
         if self.recorded.options and len(self.right) > 1:
             said = " and ".join(f"{answer!r} ({id})" for answer, id in self.right.values())
             found.append(f"the right answer is {said}")
-        found += [
-            f"{answer!r} is right ({self.right[key][1]}) and wrong ({id})"
-            for key, (answer, id) in self.wrong.items()
-            if key in self.right
-        ]
+        for key, (answer, id) in self.wrong.items():
+            if key in self.right:
+                found.append(f"{answer!r} is right ({self.right[key][1]}) and wrong ({id})")
+        if not found and not self.right and not self.evidence:
+            found.append("nothing but a wrong answer is known; label the right one, or passages that help")
         return found
 
     def question(self) -> Question:
-        asked, answers = self.recorded, [answer for answer, _ in self.right.values()]
-        return Question(
-            derived_id(asked.question.strip(), asked.options),
-            asked.question.strip(),
-            asked.options,
-            answers[0] if answers else None,
-            tuple(answers[1:]),
-            dict(self.evidence),
-        )
+        text, options = self.recorded.question.strip(), self.recorded.options
+        answers = [answer for answer, _ in self.right.values()]
+        first, others = answers[0] if answers else None, tuple(answers[1:])
+        return Question(derived_id(text, options), text, options, first, others, dict(self.evidence))
 
 
 def labelled_questions(traffic: Sequence[Exchange], labels: str | Path) -> Labelled:
@@ -117,33 +113,26 @@ def labelled_questions(traffic: Sequence[Exchange], labels: str | Path) -> Label
     Raises:
         DataError: The file cannot be read, or a label is none; all of them are named.
     """
-    by_id = {one.id: one for one in traffic}
-    table = Table(COLUMNS, None, ())
-    gathered: dict[tuple[str, ...], _Gathered] = {}
-    left_out: list[str] = []
-    counts: dict[tuple[str, ...], int] = defaultdict(int)
-    rows = 0
-    for row in _rows(Path(labels), table.problems):
-        rows += 1
+    path, by_id = Path(labels), {one.id: one for one in traffic}
+    if not path.is_file() or not format_of(path.name)[0]:
+        raise DataError(f"{path.name}: labels are a .jsonl, .json, .csv or .tsv file that is there, one label a row")
+    table, gathered, left_out = Table(COLUMNS, None, ()), dict[tuple[str, ...], _Gathered](), list[str]()
+    rows = list(file_rows(path, path.name, table.problems))
+    for row in rows:
         name = _id(table.record(row))
         if name is not None and name not in by_id:
             left_out.append(f"{row.place}: there is no exchange {name!r} in the traffic")
         elif name is not None:
-            _add(gathered, counts, by_id[name], table, row, left_out)
-    table.raise_problems(os.fspath(labels), rows)
+            _add(gathered, by_id[name], table, row, left_out)
+    table.raise_problems(os.fspath(labels), len(rows))
     place = {one.key: number for number, one in reversed(list(enumerate(traffic)))}
-    questions = []
-    for key in sorted(gathered, key=place.__getitem__):
-        one = gathered[key]
-        conflicts = one.contradictions()
-        shown = f"{one.recorded.question[:60]!r}"
-        if conflicts:
-            left_out.append(f"{shown}: {'; '.join(conflicts)}")
-        elif not one.right and not one.evidence:
-            left_out.append(f"{shown}: nothing but a wrong answer is known; label the right one, or passages that help")
-        else:
-            questions.append(one.question())
-    return Labelled(tuple(questions), tuple(left_out), rows, sum(counts.values()) - len(counts))
+    known = [gathered[key] for key in sorted(gathered, key=place.__getitem__)]
+    wrong = [one.problems() for one in known]
+    left_out += [
+        f"{one.recorded.question[:60]!r}: {'; '.join(bad)}" for one, bad in zip(known, wrong, strict=True) if bad
+    ]
+    questions = tuple(one.question() for one, bad in zip(known, wrong, strict=True) if not bad)
+    return Labelled(questions, tuple(left_out), len(rows), sum(one.labels - 1 for one in known))
 
 
 def write_questions(path: str | Path, questions: Sequence[Question]) -> None:
@@ -159,23 +148,15 @@ def write_questions(path: str | Path, questions: Sequence[Question]) -> None:
         InputError: The file cannot be written.
     """
     target = Path(path).resolve()
-    lines = (
-        json.dumps({key: value for key, value in one.to_json().items() if key != "id"}, ensure_ascii=False) + "\n"
-        for one in questions
-    )
+    told = ({key: value for key, value in one.to_json().items() if key != "id"} for one in questions)
     try:
+        text = "".join(json.dumps(one, ensure_ascii=False) + "\n" for one in told)
         if target.exists() and not target.is_file():  # such as /dev/stdout
-            target.write_text("".join(lines), encoding="utf-8")
+            target.write_text(text, encoding="utf-8")
         else:
-            write_file(target, (line.encode() for line in lines), mode=0o600)
+            write_file(target, text, mode=0o600)
     except OSError as error:
         raise InputError(f"{target.name!r} could not be written: {error.strerror}; give another file") from error
-
-
-def _rows(path: Path, problems: list[str]) -> list[Row]:
-    if not path.is_file() or not format_of(path.name)[0]:
-        raise DataError(f"{path.name}: labels are a .jsonl, .json, .csv or .tsv file that is there, one label a row")
-    return list(file_rows(path, path.name, problems))
 
 
 def _id(record: Record) -> str | None:
@@ -187,44 +168,27 @@ def _id(record: Record) -> str | None:
 
 
 def _add(
-    gathered: dict[tuple[str, ...], _Gathered],
-    counts: dict[tuple[str, ...], int],
-    one: Exchange,
-    table: Table,
-    row: Row,
-    left_out: list[str],
+    gathered: dict[tuple[str, ...], _Gathered], one: Exchange, table: Table, row: Row, left_out: list[str]
 ) -> None:
     """Take what a row says of a recorded question."""
     # The options are those that were recorded: a letter, or the text of one, is understood as in a file of questions.
     record = table.record(Row(row.place, {**row.values, "options": list(one.options)}))
     answer = read_answer(record, read_options(record))
     evidence = read_evidence(record)
-    feedback = _feedback(record)
+    column, told = record.cell("feedback")
+    feedback = FEEDBACK.get(str(told).strip().lower())
+    if told is not None and feedback is None:
+        record.complain(column, told, f"one of {', '.join(FEEDBACK)}")
     answers = [] if answer.text is None else [answer.text, *answer.aliases]
+    # Whether the recorded answer could be the right one.
+    says = bool(one.answer) and not one.declined and (not one.options or one.answer in one.options)
     if not record.ok:
         return
     if not answers and not evidence and feedback is None:
         record.complain("answer", None, "an answer, evidence or feedback")
     elif one.question.startswith(HASHED):
         left_out.append(f"{row.place}: the text of {one.id!r} was not kept, so nothing can be learnt from it")
-    elif feedback and not answers and not evidence and not _says_something(one):
+    elif feedback and not answers and not evidence and not says:
         left_out.append(f"{row.place}: {one.id!r} gave no answer that could be the right one, whatever its feedback")
     else:
-        usable = feedback if _says_something(one) else None
-        gathered.setdefault(one.key, _Gathered(one)).add(one, answers, evidence, usable)
-        counts[one.key] += 1
-
-
-def _says_something(one: Exchange) -> bool:
-    """Whether the recorded answer could be the right one."""
-    return bool(one.answer) and not one.declined and (not one.options or one.answer in one.options)
-
-
-def _feedback(record: Record) -> bool | None:
-    column, value = record.cell("feedback")
-    if value is None:
-        return None
-    known = FEEDBACK.get(str(value).strip().lower())
-    if known is None:
-        record.complain(column, value, f"one of {', '.join(FEEDBACK)}")
-    return known
+        gathered.setdefault(one.key, _Gathered(one)).add(one, answers, evidence, feedback if says else None)

@@ -48,43 +48,45 @@ class OpenTelemetry:
             from opentelemetry import metrics, trace
         except ImportError as error:
             raise InputError("OpenTelemetry needs the extra otel: pip install 'querywright[otel]'") from error
-        self._trace = trace
+        self._error, self._name, self._texts = trace.StatusCode.ERROR, name, texts
         self._tracer = trace.get_tracer("querywright", __version__, tracer_provider=tracer_provider)
-        self._name = name
-        self._texts = texts
         meter = metrics.get_meter("querywright", __version__, meter_provider=meter_provider)
-        self._duration = meter.create_histogram(
-            "querywright.question.duration", "s", "From question to answer", explicit_bucket_boundaries_advisory=SECONDS
-        )
-        self._score = meter.create_histogram(
-            "querywright.question.top_score", "1", "Best retrieval score", explicit_bucket_boundaries_advisory=SCORES
-        )
-        self._passages = meter.create_histogram(
-            "querywright.question.passages",
-            "{passage}",
-            "Passages found",
-            explicit_bucket_boundaries_advisory=PASSAGES,
-        )
+
+        def histogram(what: str, unit: str, said: str, bounds: Sequence[float]) -> Any:
+            return meter.create_histogram(
+                f"querywright.question.{what}", unit, said, explicit_bucket_boundaries_advisory=bounds
+            )
+
+        self._duration = histogram("duration", "s", "From question to answer", SECONDS)
+        self._score = histogram("top_score", "1", "Best retrieval score", SCORES)
+        self._passages = histogram("passages", "{passage}", "Passages found", PASSAGES)
         self._calls = meter.create_counter("querywright.lm.calls", "{call}", "LM calls, made or saved by the store")
         self._fallbacks = meter.create_counter("querywright.fallbacks", "{fallback}", "Steps that fell back")
 
     def __call__(self, exchange: Exchange) -> None:
         """Make a span and metrics of what came of one question."""
-        self._span(exchange)
-        self._measure(exchange)
-
-    def _span(self, exchange: Exchange) -> None:
+        failed = {} if exchange.error is None else {"error.type": exchange.error}
         begin = round(datetime.fromisoformat(exchange.at).timestamp() * 1e6) * 1_000
         span = self._tracer.start_span(
-            f"{OPERATION} {self._name}", start_time=begin, attributes=self._attributes(exchange)
+            f"{OPERATION} {self._name}", start_time=begin, attributes=self._attributes(exchange) | failed
         )
-        if exchange.error is not None:
-            span.set_attribute("error.type", exchange.error)
-            span.set_status(self._trace.StatusCode.ERROR)
+        if failed:
+            span.set_status(self._error)
         span.end(begin + round(exchange.seconds * 1e9))
+        of = {"gen_ai.workflow.name": self._name, "querywright.artifact": exchange.artifact}
+        self._duration.record(exchange.seconds, {**of, "querywright.outcome": outcome(exchange), **failed})
+        if not failed:
+            self._passages.record(exchange.n_passages, of)
+        if exchange.top_scores:
+            self._score.record(max(exchange.top_scores), of)
+        for kind, calls in (("made", exchange.lm_calls), ("saved", exchange.lm_saved)):
+            if calls:
+                self._calls.add(calls, {**of, "querywright.lm.call": kind})
+        for step in exchange.fallbacks:
+            self._fallbacks.add(1, {**of, "querywright.step": step.partition(":")[0]})
 
     def _attributes(self, exchange: Exchange) -> dict[str, Any]:
-        attributes: dict[str, Any] = {
+        found: dict[str, Any] = {
             "gen_ai.operation.name": OPERATION,
             "gen_ai.workflow.name": self._name,
             "querywright.exchange": exchange.id,
@@ -97,24 +99,20 @@ class OpenTelemetry:
             "querywright.lm.calls.saved": exchange.lm_saved,
         }
         if exchange.top_scores:
-            attributes["querywright.top_score"] = max(exchange.top_scores)
-        if self._texts:
-            attributes |= _texts(exchange)
-        return attributes
-
-    def _measure(self, exchange: Exchange) -> None:
-        of = {"gen_ai.workflow.name": self._name, "querywright.artifact": exchange.artifact}
-        failed = {} if exchange.error is None else {"error.type": exchange.error}
-        self._duration.record(exchange.seconds, {**of, "querywright.outcome": outcome(exchange), **failed})
-        if exchange.error is None:
-            self._passages.record(exchange.n_passages, of)
-        if exchange.top_scores:
-            self._score.record(max(exchange.top_scores), of)
-        for kind, calls in (("made", exchange.lm_calls), ("saved", exchange.lm_saved)):
-            if calls:
-                self._calls.add(calls, {**of, "querywright.lm.call": kind})
-        for step in exchange.fallbacks:
-            self._fallbacks.add(1, {**of, "querywright.step": step.partition(":")[0]})
+            found["querywright.top_score"] = max(exchange.top_scores)
+        if not self._texts:
+            return found
+        found |= {
+            "gen_ai.input.messages": _message("user", exchange.question),
+            "gen_ai.retrieval.documents": json.dumps([{"id": passage} for passage in exchange.passages or ()]),
+            "querywright.query.texts": [query.text for query in exchange.queries],
+            "querywright.query.roles": [query.role for query in exchange.queries],
+        }
+        if exchange.options:
+            found["querywright.options"] = list(exchange.options)
+        if exchange.answer is not None:
+            found["gen_ai.output.messages"] = _message("assistant", exchange.answer, finish_reason="stop")
+        return found
 
 
 def outcome(exchange: Exchange) -> str:
@@ -126,20 +124,5 @@ def outcome(exchange: Exchange) -> str:
     return "declined" if exchange.declined else "answered"
 
 
-def _texts(exchange: Exchange) -> dict[str, Any]:
-    found: dict[str, Any] = {
-        "gen_ai.input.messages": _messages("user", [exchange.question]),
-        "gen_ai.retrieval.documents": json.dumps([{"id": passage} for passage in exchange.passages or ()]),
-        "querywright.query.texts": [query.text for query in exchange.queries],
-        "querywright.query.roles": [query.role for query in exchange.queries],
-    }
-    if exchange.options:
-        found["querywright.options"] = list(exchange.options)
-    if exchange.answer is not None:
-        found["gen_ai.output.messages"] = _messages("assistant", [exchange.answer], finish_reason="stop")
-    return found
-
-
-def _messages(role: str, texts: Sequence[str], **more: str) -> str:
-    parts = [{"type": "text", "content": text} for text in texts]
-    return json.dumps([{"role": role, "parts": parts, **more}], ensure_ascii=False)
+def _message(role: str, text: str, **more: str) -> str:
+    return json.dumps([{"role": role, "parts": [{"type": "text", "content": text}], **more}], ensure_ascii=False)

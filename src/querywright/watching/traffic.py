@@ -1,8 +1,6 @@
 """Recorded traffic: one JSON line a question, written by ``JsonLines`` and read back by ``read_traffic``.
 
-A line is written whole or not at all, from any number of threads and processes: it is appended in one write while a
-lock file is held, and cut off again where the disk had no room for all of it. Lines are not forced to the disk, so a
-crash of the machine (not of the process) can lose the last ones.
+A line is written whole or not at all, from any number of threads and processes, while a lock file is held.
 """
 
 from __future__ import annotations
@@ -12,19 +10,19 @@ import hmac
 import itertools
 import json
 import logging
-import math
 import os
 import secrets
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
+from querywright.checksummed import first_problem
 from querywright.errors import DataError, InputError
-from querywright.files import locked
+from querywright.files import append_line, locked
 from querywright.optimize.artifacts.watchers import Exchange
 
 logger = logging.getLogger("querywright.watching")
@@ -72,16 +70,13 @@ class JsonLines:
             raise InputError(f"max_bytes must be 1 or more, or None for a file that grows, but got {max_bytes}")
         if keep < 1:
             raise InputError(f"keep must be 1 or more files, but got {keep}")
-        self.path = Path(path).absolute()
-        self.lost = 0
-        self._passages = passages
-        self._max_bytes = max_bytes
-        self._keep = keep
+        self.path, self.lost = Path(path).absolute(), 0
+        self._passages, self._max_bytes, self._keep = passages, max_bytes, keep
         self._redact = redact or (lambda text: text)
-        self._counting = threading.Lock()
-        self._failing = False
+        self._lock = self.path.with_name(f".{self.path.name}.lock")
+        self._counting, self._failing = threading.Lock(), False
         try:
-            os.close(self._open(self.path))
+            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600))
             self._salt = None if questions else self._read_salt(self.path.with_name(self.path.name + ".salt"))
         except OSError as error:
             raise InputError(
@@ -92,26 +87,11 @@ class JsonLines:
     def __call__(self, exchange: Exchange) -> None:
         """Append what came of one question."""
         try:
-            line, alone = self._line(exchange), True
-            with ExitStack() as held:
-                try:
-                    held.enter_context(self._locked())
-                except TimeoutError:  # somebody holds it for good: a line is one write all the same
-                    alone = False
-                self._append(line, alone)
+            self._append(self._line(exchange))
         except Exception as error:  # noqa: BLE001 - whoever asked a question has nothing to do with its record
             self._count(error)
         else:
             self._failing = False
-
-    def __repr__(self) -> str:
-        return f"JsonLines({self.path.name!r})"
-
-    def _locked(self) -> AbstractContextManager[object]:
-        if self.path.exists() and not self.path.is_file():  # such as /dev/stdout, which has no place for a lock
-            return nullcontext()
-        lock = self.path.with_name(f".{self.path.name}.lock")
-        return locked(lock, seconds=LOCK_SECONDS)
 
     def _text(self, value: str) -> str:
         shown = self._redact(value)
@@ -130,38 +110,22 @@ class JsonLines:
         if not self._passages:
             kept |= {"passages": None, "support": None}
         # Half of a surrogate pair is no text in any encoding: a question mark stands in its place.
-        return (json.dumps(kept, ensure_ascii=False, allow_nan=False) + "\n").encode("utf-8", "replace")
+        return json.dumps(kept, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace")
 
-    @staticmethod
-    def _open(path: Path) -> int:
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-
-    def _append(self, line: bytes, alone: bool) -> None:
-        """Append a line in one write; what is left of one that did not fit is taken back."""
-        with suppress(OSError):  # where it cannot be put aside it goes on growing
-            self._rotate(len(line) if alone else -math.inf)
-        # The file is opened for each line: one that another process has put aside is never written to.
-        descriptor = self._open(self.path)
-        try:
-            size = os.fstat(descriptor).st_size
-            last = os.pread(descriptor, 1, size - 1) if size else b"\n"
-            whole = line if last == b"\n" else b"\n" + line  # a process was killed in the middle of one
-            try:
-                written = os.write(descriptor, whole)
-                if written < len(whole):
-                    raise OSError(f"only {written} of {len(whole)} bytes were written")
-            except OSError:
-                if alone:
-                    with suppress(OSError):  # what is no file has no size
-                        os.ftruncate(descriptor, size)
-                raise
-        finally:
-            os.close(descriptor)
-
-    def _rotate(self, more: float) -> None:
-        size = self.path.stat().st_size
-        if self._max_bytes is None or size == 0 or size + more <= self._max_bytes:
+    def _append(self, line: bytes) -> None:
+        if self.path.exists() and not self.path.is_file():  # such as /dev/stdout
+            with self.path.open("ab", buffering=0) as file:
+                file.write(line + b"\n")
             return
+        with locked(self._lock, seconds=LOCK_SECONDS):
+            size = self.path.stat().st_size if self.path.exists() else 0
+            if self._max_bytes is not None and size > 0 and size + len(line) >= self._max_bytes:
+                with suppress(OSError):  # where it cannot be put aside it goes on growing
+                    self._put_aside()
+            self.path.touch(mode=0o600)
+            append_line(self.path, line)
+
+    def _put_aside(self) -> None:
         for number in range(self._keep - 1, -1, -1):
             aside = _rotated(self.path, number)
             if aside.exists():
@@ -169,13 +133,12 @@ class JsonLines:
 
     def _read_salt(self, path: Path) -> bytes:
         """The salt of the file, made once by whichever process comes first."""
-        with self._locked():
-            descriptor = self._open(path)
-            with open(descriptor, "r+b") as file:
-                salt = file.read()
-                if not salt:
-                    salt = secrets.token_bytes(SALT_BYTES)
-                    file.write(salt)
+        with locked(self._lock, seconds=LOCK_SECONDS):
+            path.touch(mode=0o600)
+            salt = path.read_bytes()
+            if not salt:
+                salt = secrets.token_bytes(SALT_BYTES)
+                path.write_bytes(salt)
         if len(salt) != SALT_BYTES:
             raise InputError(f"{path.name!r} is no salt of {SALT_BYTES} bytes; remove it, or record in another file")
         return salt
@@ -184,15 +147,11 @@ class JsonLines:
         with self._counting:
             self.lost += 1
             first, self._failing = not self._failing, True
-            lost = self.lost
         if first:  # a full disk would fill the log as well
             # The error's name, and what the system says of its number: its own text may hold a question.
-            number = error.errno if isinstance(error, OSError) else None
-            why = type(error).__name__ + ("" if number is None else f": {os.strerror(number)}")
-            logger.warning(
-                "a line of traffic could not be written to %s (%s); %d lost so far, the next is tried again",
-                self.path.name, why, lost,
-            )  # fmt: skip
+            said = f": {os.strerror(error.errno)}" if isinstance(error, OSError) and error.errno else ""
+            text = "a line of traffic could not be written to %s (%s%s); %d lost so far, the next is tried again"
+            logger.warning(text, self.path.name, type(error).__name__, said, self.lost)
 
 
 def read_traffic(path: str | Path, *, problems: list[str] | None = None) -> list[Exchange]:
@@ -214,10 +173,9 @@ def read_traffic(path: str | Path, *, problems: list[str] | None = None) -> list
     for file in (*reversed(list(older)), Path(path)):
         for exchange in _read(file, bad):
             found.setdefault(exchange.id, exchange)
-    if problems is not None:
-        problems += bad
-    elif bad:
+    if bad and problems is None:
         raise DataError(bad)
+    (problems if problems is not None else []).extend(bad)
     return list(found.values())
 
 
@@ -240,15 +198,12 @@ def _read(file: Path, bad: list[str]) -> Iterator[Exchange]:
     try:
         with file.open("rb") as lines:
             for number, line in enumerate(lines, start=1):
-                if not line.strip():
-                    continue
                 try:
-                    yield Exchange.model_validate_json(line, strict=True)
+                    if line.strip():
+                        yield Exchange.model_validate_json(line, strict=True)
                 except ValidationError as error:
                     if line.endswith(b"\n"):
-                        first = error.errors(include_url=False, include_input=False)[0]
-                        where = ".".join(str(part) for part in first["loc"]) or "the line"
-                        bad.append(f"{file.name} line {number}: {where}: {first['msg']}")
+                        bad.append(f"{file.name} line {number}: {first_problem(error)}")
     except OSError as error:
         raise DataError(
             f"{file.name}: the traffic cannot be read ({error.strerror}); give the file that a JsonLines watcher wrote"
