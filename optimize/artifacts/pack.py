@@ -30,34 +30,11 @@ from querywright.home import home as working_folder
 from querywright.models.embedder import CHUNK, Embedder, Vectors, embedder_of
 from querywright.models.rewriters import FILES as REWRITER_FILES
 from querywright.models.store import FILE_NAME, Store, open_store
-from querywright.optimize.artifacts.files import (
-    LIMITS,
-    ArtifactManifest,
-    check_replaceable,
-    put_artifact,
-    read_artifact,
-)
+from querywright.optimize.artifacts import files, rewriters
 from querywright.optimize.artifacts.load import open_compiled_on
-from querywright.optimize.artifacts.rewriters import (
-    LARGEST_KEPT,
-    checked_rewriter,
-    copy_rewriter,
-    find_rewriter,
-    is_small,
-    keep_rewriter,
-)
 from querywright.optimize.program_state import program_from
-from querywright.retrieval.collection import (
-    MANIFEST,
-    PASSAGES,
-    Generation,
-    collection_folder,
-    content_hash,
-    published_passages,
-    read_manifest,
-    read_passages,
-    write_passages,
-)
+from querywright.retrieval import collection as published
+from querywright.retrieval.collection import MANIFEST, PASSAGES, Generation, collection_folder
 from querywright.retrieval.generated_questions import ANSWERS, RECORDS, questions_name, read_pairs, read_records
 from querywright.retrieval.index import build_collection, checked_passages
 
@@ -65,9 +42,9 @@ SUFFIX = ".qw"
 VECTORS = "vectors.f32"
 _OF_COLLECTION = {MANIFEST: 2**20, PASSAGES: 2**30, VECTORS: 4 * 2**30, RECORDS: 2**30, ANSWERS: 2**30}
 MEMBERS = {
-    **{f"artifact/{name}": limit for name, limit in LIMITS.items()},
+    **{f"artifact/{name}": limit for name, limit in files.LIMITS.items()},
     **{f"{where}/{name}": limit for where in ("collection", "questions") for name, limit in _OF_COLLECTION.items()},
-    **{f"rewriter/{name}": LARGEST_KEPT for name in REWRITER_FILES},
+    **{f"rewriter/{name}": rewriters.LARGEST_KEPT for name in REWRITER_FILES},
 }
 """Every member that there can be, and bytes of each that are read at most."""
 
@@ -117,11 +94,13 @@ def pack(artifact: Path, out: Path, *, home: Path | None = None, rewriter: Path 
     """
     if out.suffix != SUFFIX:
         raise InputError(f"a packed artifact is a file that ends in {SUFFIX}, not {out.name!r}; give another --out")
-    read = read_artifact(artifact)
+    read = files.read_artifact(artifact)
     manifest, writer = read.manifest, None
     if manifest.rewriter is not None:
-        writer = checked_rewriter(rewriter or find_rewriter(manifest.rewriter, home), manifest.rewriter)
-        writer = writer if is_small(writer) else None
+        writer = rewriters.checked_rewriter(
+            rewriter or rewriters.find_rewriter(manifest.rewriter, home), manifest.rewriter
+        )
+        writer = writer if rewriters.is_small(writer) else None
     elif rewriter is not None:
         raise InputError("the artifact names no rewriter; leave --rewriter out")
     beside = out.absolute().parent
@@ -130,7 +109,7 @@ def pack(artifact: Path, out: Path, *, home: Path | None = None, rewriter: Path 
         write_all(staged / "artifact", read.data)
         (staged / "rewriter").mkdir()
         if writer is not None:
-            copy_rewriter(writer, staged / "rewriter")
+            rewriters.copy_rewriter(writer, staged / "rewriter")
         counts = {where: _stage(staged / where, name, manifest, home) for where, name in _searched(manifest).items()}
         with zipfile.ZipFile(made, "w") as archive:
             for name in MEMBERS:
@@ -139,8 +118,7 @@ def pack(artifact: Path, out: Path, *, home: Path | None = None, rewriter: Path 
         sync(made)
         made.replace(out)
         sync(beside)
-    digest = f"sha256:{file_digest(out)}"
-    return _report(artifact.resolve().name, out.stat().st_size, digest, manifest, counts, writer is not None)
+    return _report(artifact.resolve().name, out, manifest, counts, writer is not None)
 
 
 def unpack(file: Path, out: Path, *, home: Path | None = None, digest: str | None = None) -> PackReport:
@@ -166,33 +144,34 @@ def unpack(file: Path, out: Path, *, home: Path | None = None, digest: str | Non
             shutil.rmtree(left, ignore_errors=True)
         with tempfile.TemporaryDirectory(prefix=".unpacking-", dir=place) as temporary:
             staged = Path(temporary)
-            found = _extract(file, staged, digest)
-            artifact = read_artifact(staged / "artifact")
+            _extract(file, staged, digest)
+            artifact = files.read_artifact(staged / "artifact")
             program_from(artifact.state)
             manifest = artifact.manifest
             with_rewriter = (staged / "rewriter").exists()
             if with_rewriter and manifest.rewriter is None:
                 raise ArtifactError("the packed file holds a rewriter, which its artifact does not name; do not use it")
             collections = {where: _read(staged / where, name) for where, name in _searched(manifest).items()}
-            check_replaceable(target)
+            files.check_replaceable(target)
             if manifest.rewriter is not None and with_rewriter:
-                keep_rewriter(staged / "rewriter", place, manifest.rewriter)
+                rewriters.keep_rewriter(staged / "rewriter", place, manifest.rewriter)
             built = _build(list(collections.values()), manifest, staged, place) if collections else ()
-            put_artifact(target, artifact.data)
+            files.put_artifact(target, artifact.data)
     counts = {where: len(one.passages) for where, one in collections.items()}
-    return _report(target.name, file.stat().st_size, found, manifest, counts, with_rewriter, built)
+    return _report(target.name, file, manifest, counts, with_rewriter, built)
 
 
 def _report(
-    artifact: str, size: int, digest: str, manifest: ArtifactManifest, counts: Mapping[str, int], with_rewriter: bool,
+    artifact: str, file: Path, manifest: files.ArtifactManifest, counts: Mapping[str, int], with_rewriter: bool,
     built: tuple[str, ...] = (),
 ) -> PackReport:  # fmt: skip
+    size, digest = file.stat().st_size, f"sha256:{file_digest(file)}"
     passages, questions = (counts.get(where, 0) for where in ("collection", "questions"))
     rewriter = str(manifest.rewriter) if with_rewriter else None
     return PackReport(artifact, size, digest, manifest.collection, passages, questions, rewriter, built)
 
 
-def _searched(manifest: ArtifactManifest) -> dict[str, str]:
+def _searched(manifest: files.ArtifactManifest) -> dict[str, str]:
     """The collections that an artifact needs, by their folder in a packed file; questions come first."""
     if manifest.collection is None:
         return {}
@@ -211,8 +190,8 @@ def _add(archive: zipfile.ZipFile, path: Path, name: str) -> None:
         shutil.copyfileobj(source, member)
 
 
-def _extract(file: Path, staged: Path, digest: str | None) -> str:
-    """Write the members of a packed file into a folder; gives the file's digest."""
+def _extract(file: Path, staged: Path, digest: str | None) -> None:
+    """Write the members of a packed file into a folder."""
     if not file.is_file():
         raise ArtifactError(f"the packed file {file.name!r} cannot be read; give what artifact pack wrote with --out")
     with file.open("rb") as opened:
@@ -232,7 +211,6 @@ def _extract(file: Path, staged: Path, digest: str | None) -> str:
             raise ArtifactError(
                 f"{file.name!r} is no packed file, was cut off or changed ({error}); get it again"
             ) from error
-    return found
 
 
 def _check(info: zipfile.ZipInfo, staged: Path) -> None:
@@ -245,17 +223,17 @@ def _check(info: zipfile.ZipInfo, staged: Path) -> None:
         raise ArtifactError(f"{name} has more than the {MEMBERS[name]} bytes that are read")
 
 
-def _stage(staged: Path, name: str, manifest: ArtifactManifest, home: Path | None) -> int:
+def _stage(staged: Path, name: str, manifest: files.ArtifactManifest, home: Path | None) -> int:
     """Write a collection into its folder; gives how many passages it has."""
     source = collection_folder(name, home)
-    published, passages = published_passages(source, home)
+    facts, passages = published.published_passages(source, home)
     store = open_store(home)
-    embedder = embedder_of(published.embedder, store=store) or _stored(published, store)
+    embedder = embedder_of(facts.embedder, store=store) or _stored(facts, store)
     if name == manifest.collection:
         open_compiled_on(manifest, embedder, home)
     staged.mkdir()
-    published.model_copy(update={"number": 1, "index_files": {}}).write(staged / MANIFEST)
-    write_passages(staged / PASSAGES, passages.values())
+    facts.model_copy(update={"number": 1, "index_files": {}}).write(staged / MANIFEST)
+    published.write_passages(staged / PASSAGES, passages.values())
     texts = _distinct_texts(passages.values())
     with (staged / VECTORS).open("wb") as file:
         for start in range(0, len(texts), CHUNK):
@@ -301,9 +279,9 @@ class _Collection:
 def _read(staged: Path, name: str) -> _Collection:
     try:
         facts = Generation.from_bytes((staged / MANIFEST).read_bytes())
-        passages = checked_passages(read_passages(staged / PASSAGES, facts).values())
+        passages = checked_passages(published.read_passages(staged / PASSAGES, facts).values())
         vectors = np.fromfile(staged / VECTORS, dtype="<f4").reshape(-1, facts.dimension)
-        if facts.name != name or facts.content_hash != content_hash(passages.values()):
+        if facts.name != name or facts.content_hash != published.content_hash(passages.values()):
             raise ValueError("it is not what its artifact names")
         if staged.name == "questions":
             read_records(staged)
@@ -313,7 +291,9 @@ def _read(staged: Path, name: str) -> _Collection:
     return _Collection(staged, facts, passages, vectors)
 
 
-def _build(collections: Sequence[_Collection], manifest: ArtifactManifest, staged: Path, home: Path) -> tuple[str, ...]:
+def _build(
+    collections: Sequence[_Collection], manifest: files.ArtifactManifest, staged: Path, home: Path
+) -> tuple[str, ...]:
     """Build what is missing in a folder of its own, and move it when it is whole: questions before their passages."""
     missing = [one.facts.name for one in collections if not _is_there(one.facts, home)]
     with closing(Store(staged / FILE_NAME)) as store:
@@ -344,8 +324,8 @@ def _is_there(facts: Generation, home: Path) -> bool:
     if not folder.exists() or not any(folder.iterdir()):
         return False
     with contextlib.suppress(CollectionError):
-        published = read_manifest(folder)
-        if published and (published.embedder, published.content_hash) == (facts.embedder, facts.content_hash):
+        there = published.read_manifest(folder)
+        if there and (there.embedder, there.content_hash) == (facts.embedder, facts.content_hash):
             return True
     raise CollectionError(
         f"the collection {facts.name!r} of the packed file cannot be put in place: a folder of that name holds another "

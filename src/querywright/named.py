@@ -17,14 +17,7 @@ from querywright.retrieval.rerank import CrossEncoderReranker, Reranker
 
 
 def engine_for(technique: str, named: str | None) -> str | None:
-    """The engine that a technique searches with.
-
-    Args:
-        technique: Its name.
-        named: The engine that was named for it; None when none was.
-
-    Returns:
-        The technique's own, else the named one; None when there is neither.
+    """The engine that a technique searches with: its own, else the one that was named; None when there is neither.
 
     Raises:
         InputError: The technique has another engine of its own.
@@ -63,13 +56,7 @@ def check_rewriter(technique: str, rewriter: Path | None) -> None:
 
 
 def tell_unlearnt(rewriter: Path | None, techniques: Iterable[str], tell: Callable[[str], object]) -> None:
-    """Say, in one line, which techniques ask a rewriter that did not learn their prompts.
-
-    Args:
-        rewriter: Its folder; nothing is said without one.
-        techniques: Names of those that ask it; one that writes nothing asks nobody, and is left out.
-        tell: Says it.
-    """
+    """Say, in one line, which techniques ask a rewriter that did not learn their prompts; nothing without one."""
     if rewriter is None:
         return
     found = read_rewriter(rewriter)
@@ -82,12 +69,7 @@ def tell_unlearnt(rewriter: Path | None, techniques: Iterable[str], tell: Callab
 
 
 def pairs(values: Iterable[str], option: str) -> dict[str, str]:
-    """``NAME=VALUE`` texts as a mapping.
-
-    Args:
-        values: The texts.
-        option: What they were given to.
-    """
+    """``NAME=VALUE`` texts as a mapping; ``option`` is what they were given to."""
     found: dict[str, str] = {}
     for value in values:
         name, separator, rest = value.partition("=")
@@ -101,13 +83,7 @@ def pairs(values: Iterable[str], option: str) -> dict[str, str]:
 
 
 def knob_values(technique: str, given: Mapping[str, Any], *, strict: bool = True) -> dict[str, Any]:
-    """Knobs in the types of a technique.
-
-    Args:
-        technique: Its name.
-        given: Values, or their texts, by knob.
-        strict: Refuse a knob that the technique does not have; otherwise leave it out.
-    """
+    """Values of knobs, or their texts, in the types of a technique; unless strict, knobs that it lacks are left out."""
     knobs = Knobs(technique_class(technique).KNOBS)
     return {
         name: knobs.knob(name).parse(value) if isinstance(value, str) else value

@@ -21,7 +21,6 @@ from querywright.data.types import Passage
 from querywright.errors import ArtifactError, CollectionError, InputError
 from querywright.models.embedder import resolve_embedder
 from querywright.models.store import open_store
-from querywright.optimize.artifacts import pack as module
 from querywright.optimize.artifacts.files import read_artifact
 from querywright.optimize.artifacts.load import load
 from querywright.optimize.artifacts.pack import MEMBERS, pack, unpack
@@ -256,7 +255,7 @@ def test_vectors_that_are_none_are_refused(value, file, tmp_path, refused):
 # Killed on the way.
 
 
-@pytest.mark.parametrize("step", ["build_collection", "open_compiled_on", "put_artifact"])
+@pytest.mark.parametrize("step", ["pack.build_collection", "pack.open_compiled_on", "files.put_artifact"])
 def test_what_ends_midway_leaves_nothing_half_there(step, built, tmp_path, other, monkeypatch, word_model, make_lm):
     home, artifact = built("questions")
     pack(artifact, tmp_path / "x.qw", home=home)
@@ -265,7 +264,7 @@ def test_what_ends_midway_leaves_nothing_half_there(step, built, tmp_path, other
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(module, step, interrupted)
+        patch.setattr(f"querywright.optimize.artifacts.{step}", interrupted)
         with pytest.raises(KeyboardInterrupt):
             unpack(tmp_path / "x.qw", tmp_path / "a", home=other)
     assert not (tmp_path / "a").exists()
