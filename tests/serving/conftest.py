@@ -189,13 +189,13 @@ class Running:
 
 
 @pytest.fixture
-def run() -> Iterator[Callable[..., Running]]:
-    """Starts servers, and stops them at the end."""
+def run(scripted: Scripted, retriever: InMemory) -> Iterator[Callable[..., Running]]:
+    """Starts servers of programs, one over the scripted LM where none is given, and stops them at the end."""
     running: list[Running] = []
 
-    def start(programs: Mapping[str, LoadedProgram] | LoadedProgram, *, load: Any = None, **changes: Any) -> Running:
+    def start(programs: Any = None, *, load: Any = None, **changes: Any) -> Running:
         settings = replace(ServeSettings(rate=0, grace=5), **changes)
-        named = programs if isinstance(programs, Mapping) else {"sample": programs}
+        named = programs if isinstance(programs, Mapping) else {"sample": programs or loaded(scripted, retriever)}
         running.append(Running(make_app(named, settings, load=load), settings))
         return running[-1]
 

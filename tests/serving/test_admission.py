@@ -1,0 +1,292 @@
+"""Who may ask, what, how often and how long: everything else is refused with a reason."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import pytest
+
+from querywright.errors import InputError
+from querywright.serving import ServeSettings, make_app, middleware
+from querywright.serving.failures import RequestError
+from querywright.serving.metrics import ServerMetrics
+from querywright.serving.middleware import MOST_CLIENTS, Front, Rates
+from querywright.serving.work import Work
+
+OPEN = ["/", "/page.js", "/page.css", "/docs", "/docs.js", "/health"]
+CLOSED = ["/metrics", "/openapi.json", "/nowhere"]
+ASKED = {"question": "What of 7?"}
+
+
+# Who asks.
+
+
+def test_the_token_is_needed_for_all_but_health_and_the_pages(run, token):
+    server = run(token=token)
+    assert server.ask().status_code == 200
+    with httpx.Client(base_url=server.url) as stranger:
+        assert [stranger.get(path).status_code for path in OPEN] == [200] * len(OPEN)
+        refused = [stranger.get(path) for path in CLOSED]
+        refused += [stranger.post(path, json={"question": "q"}) for path in ("/ask", "/retrieve", "/reload")]
+        for given in ("", "Bearer", "Bearer x", f"Basic {token}", f"Bearer {token}x", "Bearer \xff", token):
+            refused.append(stranger.get("/metrics", headers={"Authorization": given.encode("latin-1")}))
+        assert {answer.status_code for answer in refused} == {401}
+        assert {answer.headers["www-authenticate"] for answer in refused} == {"Bearer"}
+        assert stranger.get("/metrics", headers={"Authorization": f"bearer {token}"}).status_code == 200
+        assert stranger.get("/health").json()["token"]
+    assert token not in server.logs.getvalue() + repr(ServeSettings(token=token))
+
+
+def test_pages_of_other_sites_cannot_ask_and_ours_load_nothing_from_elsewhere(run):
+    server = run()
+    for odd in ("https://evil.example", "null", "http://[", "http://]", "//\uff0f", "", "http://127.0.0.1:x"):
+        assert server.client.post("/reload", headers={"Origin": odd.encode()}).status_code == 403
+    assert server.client.post("/ask", json=ASKED, headers={"Host": "evil.example"}).status_code == 400
+    assert server.client.post("/ask", json=ASKED, headers={"Origin": server.url}).status_code == 200
+    assert not any("access-control" in name for name in server.ask().headers)
+    for path in ("/", "/docs"):
+        answer = server.client.get(path)
+        policy = answer.headers["content-security-policy"]
+        assert ("default-src 'none'" in policy, "unsafe" in policy) == (True, False)
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert not any(word in answer.text for word in ("http://", "https://", "<script>", "style="))
+    for path in ("/page.js", "/docs.js"):
+        text = server.client.get(path).text
+        assert not any(word in text for word in ("innerHTML", "outerHTML", "insertAdjacent", "document.write", "eval("))
+
+
+def test_an_id_is_taken_when_it_is_a_plain_word(run):
+    server = run()
+    for given, taken in {"a-1.b_2": True, "x" * 65: False, "a b": False, '"': False, "": False}.items():
+        found = server.client.get("/health", headers={"X-Request-Id": given}).headers["x-request-id"]
+        assert found
+        assert (found == given) == taken
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        *(({"host": host}, "--token-env") for host in ("0.0.0.0", "::", "qa.example")),
+        ({"token": "short"}, "16"),
+        ({"token": "with a \n line end in it"}, "printable"),
+        *(
+            ({name: 0}, name)
+            for name in ("concurrency", "connections", "burst", "deadline", "body_seconds", "max_body")
+        ),
+        *(({name: -1}, name) for name in ("waiting", "rate", "port")),
+        ({"max_options": 1}, "max_options"),
+        ({"rate": float("nan")}, "rate"),
+        ({"grace": float("inf")}, "grace"),
+        ({"port": 70_000}, "port"),
+        ({"digests": ("sha256:x",)}, "there are 0 artifacts, but 1 digests"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(changes, named):
+    with pytest.raises(InputError, match=named):
+        ServeSettings(**changes)
+
+
+def test_nothing_cannot_be_served():
+    with pytest.raises(InputError, match="at least one"):
+        make_app({})
+
+
+# What is asked.
+
+
+WRONG = [
+    (b"", 422, "invalid"),
+    (b"{", 400, "not_json"),
+    (b'{"question": "\\ud800"}', 422, "invalid"),
+    (b"[" * 5000, 400, "not_json"),
+    (b"\xff\xfe", 400, "not_json"),
+    (b"[]", 422, "invalid"),
+    (b'{"question": 7}', 422, "invalid"),
+    (b'{"question": " \\n"}', 422, "invalid"),
+    (b'{"question": "q", "else": 1}', 422, "invalid"),
+    (b'{"question": "q", "stream": "yes"}', 422, "invalid"),
+    (b'{"question": "q", "options": ["a"]}', 422, "invalid"),
+    (b'{"question": "q", "options": ["a", " a "]}', 422, "invalid"),
+    (b'{"question": "q", "options": ["a", ""]}', 422, "invalid"),
+    (b'{"question": "q", "options": ["a", "bbbbbb"]}', 422, "invalid"),
+    (b'{"question": "q", "options": ["a", "b", "c", "d"]}', 422, "invalid"),
+    (b'{"question": "01234567890"}', 422, "invalid"),
+    (b'{"question": "q", "artifact": "' + b"x" * 300 + b'"}', 422, "invalid"),
+    (b'{"question": "q", "artifact": "x"}', 404, "artifact"),
+    (b'{"question": "' + b"x" * 7000 + b'"}', 413, "too_large"),
+    (b'{"question": "' + b"x" * 200_000 + b'"}', 413, "too_large"),
+]
+
+
+def test_what_cannot_be_asked_is_told(run, scripted):
+    server = run(max_body=6000, max_question=10, max_options=3, max_option=5)
+    for body, status, kind in WRONG:
+        answer = server.client.post("/ask", content=body, headers={"Content-Type": "application/json"})
+        assert (answer.status_code, answer.json()["error"]["kind"]) == (status, kind), body[:80]
+    assert scripted.asked == []
+    assert server.client.get("/nowhere").json()["error"]["kind"] == "address"
+    wrong = server.client.get("/ask")
+    assert (wrong.status_code, wrong.headers["allow"]) == (405, "POST")
+    assert server.client.post("/ask", content=b"question=q").status_code == 415
+    assert server.client.post("/ask/", json={}).status_code == 404
+
+
+def raw(server, data):
+    """What the server sends on a bare connection."""
+    with socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2])), timeout=10) as connection:
+        connection.sendall(data)
+        found = b""
+        while part := connection.recv(65536):
+            found += part
+        return found
+
+
+def test_a_body_that_does_not_come_is_not_waited_for(run):
+    found = raw(run(body_seconds=0.2), b"POST /ask HTTP/1.1\r\nHost: localhost\r\nContent-Length: 50\r\n\r\n{")
+    assert found.startswith(b"HTTP/1.1 408")
+
+
+# How often, how many, how long.
+
+
+def test_who_asks_too_often_is_told_when_to_come_back(run):
+    server = run(rate=0.5, burst=2)
+    assert [server.ask(n).status_code for n in range(3)] == [200, 200, 429]
+    late = server.ask()
+    assert late.json()["error"]["kind"] == "rate"
+    assert 1 <= int(late.headers["retry-after"]) <= 2
+    assert server.client.get("/health").status_code == 200
+
+
+def test_rates_are_kept_for_each_client_and_for_so_many(monkeypatch):
+    now = 0.0
+    monkeypatch.setattr(middleware.time, "monotonic", lambda: now)
+    rates = Rates(1, 2)
+
+    def allowed(client):
+        try:
+            rates.take(client)
+        except RequestError:
+            return False
+        return True
+
+    assert [allowed(one) for one in "aaab"] == [True, True, False, True]
+    now = 1.0
+    assert [allowed("a"), allowed("a")] == [True, False]
+    assert [allowed(f"2001:db8::{n}") for n in (1, 2, 3)] == [True, True, False]  # one network
+    mapped = ("::ffff:1.2.3.4", "::ffff:1.2.3.4", "1.2.3.4", "::ffff:1.2.3.5")
+    assert [allowed(one) for one in mapped] == [True, True, False, True]
+    for number in range(MOST_CLIENTS + 10):
+        allowed(f"client {number}")
+    assert len(rates._buckets) == MOST_CLIENTS
+
+
+def test_more_questions_than_may_wait_are_refused(run, scripted):
+    go = threading.Event()
+    scripted.before = lambda number: go.wait(10)
+    server = run(concurrency=1, waiting=1)
+    under_way = server.server._service.work
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(server.ask, 1)
+        server.wait_for(lambda: under_way.running == 1)
+        second = pool.submit(server.ask, 2)
+        server.wait_for(lambda: under_way.waiting == 1)
+        refused = [server.ask(3), server.ask(4, stream=True)]
+        go.set()
+        assert [first.result().json()["answer"], second.result().json()["answer"]] == ["answer 1", "answer 2"]
+    for answer in refused:
+        assert (answer.status_code, answer.json()["error"]["kind"]) == (503, "busy")
+        assert answer.headers["retry-after"] == "1"
+    assert sorted(scripted.asked) == [1, 2]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_answer_that_takes_too_long_is_given_up(run, scripted, stream):
+    go = threading.Event()
+    scripted.before = lambda number: go.wait(10)
+    server = run(deadline=0.3)
+    answer = server.ask(7, stream=stream)
+    go.set()
+    if stream:  # what was found was sent before
+        assert answer.text.rstrip().endswith('"no answer within 0.3 seconds"}}')
+        assert "event: passages" in answer.text
+    else:
+        assert (answer.status_code, answer.json()["error"]["kind"]) == (504, "deadline")
+    server.wait_for(lambda: bool(server.lines()))
+    assert server.lines()[0]["status"] == 504
+    assert server.metric("requests_total", route="/ask", status="504") == 1
+    assert server.metric("requests_total", route="/ask", status="200") == 0
+    assert server.server._service.work.running == 0
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_nothing_further_is_done_for_a_client_that_went_away(run, scripted, retriever, stream):
+    searching, go = threading.Event(), threading.Event()
+
+    def wait():
+        searching.set()
+        go.wait(10)
+
+    retriever.before = wait
+    server = run()
+    with pytest.raises(httpx.ReadTimeout):
+        server.client.post("/ask", json=ASKED | {"stream": stream}, timeout=0.3)
+    assert searching.is_set()
+    server.wait_for(lambda: server.server._service.work.running == 0)
+    server.wait_for(lambda: bool(server.lines()))
+    go.set()
+    time.sleep(0.1)
+    assert scripted.asked == []
+    assert server.lines()[0]["status"] == 499
+    assert server.ask(8).json()["answer"] == "answer 8"
+    assert server.metric("requests_total", route="/ask", status="499") == 1
+
+
+def test_further_connections_than_may_be_are_refused(run):
+    server = run(connections=2)
+    port = int(server.url.rpartition(":")[2])
+    held = [socket.create_connection(("127.0.0.1", port), timeout=5) for _ in range(2)]
+    server.wait_for(lambda: len(server.server.server_state.connections) == 2)
+    asked = b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    assert raw(server, asked).startswith(b"HTTP/1.1 503")
+    for one in held:
+        one.close()
+    server.wait_for(lambda: not server.server.server_state.connections)
+    assert server.ask().status_code == 200
+
+
+def test_the_work_for_a_client_that_takes_nothing_ends(monkeypatch):
+    monkeypatch.setattr(middleware, "SLOWEST_SECONDS", 0.05)
+    given = [{"type": "http.request", "body": b"", "more_body": False}]
+    ended = []
+
+    async def endless():
+        try:
+            while True:
+                yield "text", {"text": "x"}
+                await asyncio.sleep(0.001)
+        finally:
+            ended.append(True)
+
+    async def receive():
+        return given.pop() if given else await asyncio.Event().wait()
+
+    async def send(message):
+        if message["type"] == "http.response.body":
+            await asyncio.Event().wait()
+
+    async def app(scope, receive, send):
+        response = await Work(1, 1, 30).streamed(receive, endless(), lambda error: pytest.fail(str(error)))
+        await response(scope, receive, send)
+
+    async def stream():
+        front = Front(app, settings=ServeSettings(), metrics=ServerMetrics([]), open_paths=frozenset("/"))
+        await front({"type": "http", "headers": [(b"host", b"localhost")], "path": "/", "method": "GET"}, receive, send)
+        return list(ended)
+
+    assert asyncio.run(stream()) == [True]
