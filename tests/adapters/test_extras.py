@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from querywright.adapters.common import asked, found, lm_by_name
+from querywright.adapters.common import asked, documents, lm_by_name
 from querywright.data.types import Passage
 from querywright.errors import InputError
 from querywright.programs import Record
@@ -70,13 +70,13 @@ def test_a_passage_knows_how_it_was_found():
     passages = [Passage("a", "text a"), Passage("b", "text b", "B", {"page": 3, "rank": 9})]
     steps = [
         Record("lm", "queries", 1, {}, {"support": "one"}),
-        Record("search", "passages", 2, {}, {"one": ["b", "a"], "two": ["b"]}),
+        Record("search", "passages", 2, {}, {"one": ["b", "a"], "two": ["b"]}, {"one": [0.5, 0.4], "two": [0.7]}),
         Record("search", "passages", 3, {}, {"three": ["c"]}),
     ]
-    first, second = found(passages, steps)
-    assert (first.rank, first.queries, first.score) == (1, ("one",), None)
-    assert second.metadata == {"id": "b", "title": "B", "page": 3, "rank": 2, "queries": ["one", "two"]}
-    assert found(passages)[1].queries == ()
+    first, second = documents(lambda *told: told, passages, steps)
+    assert first == (passages[0], 0.4, {"id": "a", "title": "", "rank": 1, "queries": ["one"]})
+    assert second[1:] == (0.7, {"id": "b", "title": "B", "page": 3, "rank": 2, "queries": ["one", "two"]})
+    assert documents(lambda *told: told, passages)[1][1:] == (None, {**second[2], "queries": []})
 
 
 @pytest.mark.parametrize("given", [None, 3, ["a"], {"options": ["a", "b"]}, {"question": 3}])

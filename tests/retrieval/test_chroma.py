@@ -1,318 +1,354 @@
+"""Dense search: against exact search, over damage, beside builders, and over a Chroma collection of the user's own."""
+
 from __future__ import annotations
 
 import copy
 import gc
-import hashlib
 import json
 import os
+import pickle
 import shutil
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 
 import numpy as np
+import pandas
 import pytest
 
 from querywright.data.types import Passage
-from querywright.errors import CollectionError, InputError
-from querywright.models.embedder import Embedder, Vectors
+from querywright.errors import CollectionError, DataError, InputError
+from querywright.models.embedder import Embedder
 from querywright.models.store import open_store
-from querywright.retrieval.chroma import ChromaRetriever
-from querywright.retrieval.index import build_collection
-from querywright.retrieval.types import Hit, Retriever
-
-DIMENSION = 32
-COUNT = 400
-
-
-class HashModel:
-    """Random but repeatable vectors."""
-
-    def __init__(self) -> None:
-        self.calls: list[list[str]] = []
-
-    def encode(self, texts: Sequence[str], **options: object) -> Vectors:
-        self.calls.append(list(texts))
-        return np.stack([self.vector(text) for text in texts])
-
-    @staticmethod
-    def vector(text: str) -> Vectors:
-        seed = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
-        vector = np.random.default_rng(seed).normal(size=DIMENSION).astype(np.float32)
-        return vector / np.linalg.norm(vector)
-
-
-def _embedder(home: Path, model: HashModel | None = None, id: str = "hash:32") -> Embedder:
-    return Embedder(id, lambda: model or HashModel(), dimension=DIMENSION, store=open_store(home))
-
+from querywright.programs import TECHNIQUES
+from querywright.retrieval.chroma import ChromaRetriever, ForeignChromaRetriever
+from querywright.retrieval.engines import Opened, opened
+from querywright.retrieval.replay import ReplayRetriever
+from querywright.retrieval.types import Retriever, VectorRetriever
 
 PASSAGES = [
-    Passage(
-        f"p{number:03}",
-        f"text {number}",
-        "Title" if number % 2 else "",
-        {"n": number, "third": number % 3 == 0},
-    )
-    for number in range(COUNT)
+    Passage(f"p{n:03}", f"text {n}", "Title" if n % 2 else "", {"n": n, "third": n % 3 == 0}) for n in range(400)
 ]
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def books(tmp_path_factory, build):
     home = tmp_path_factory.mktemp("home")
-    build_collection("books", PASSAGES, embedder=_embedder(home), home=home)
+    build(home, "books", PASSAGES)
     yield home
     open_store(home).close()
 
 
 @pytest.fixture
-def retriever(home: Path) -> ChromaRetriever:
-    return ChromaRetriever("books", embedder=_embedder(home), home=home)
+def own_books(books, home):
+    """A copy that a test may damage."""
+    open_store(books).close()
+    shutil.copytree(books, home)
+    return home
 
 
 @pytest.fixture
-def own_home(home: Path, tmp_path: Path) -> Iterator[Path]:
-    """A copy that a test may damage."""
-    open_store(home).close()
-    shutil.copytree(home, tmp_path / "home")
-    yield tmp_path / "home"
-    open_store(tmp_path / "home").close()
+def opened_in(hashed):
+    return lambda home, **options: ChromaRetriever("books", home=home, **{"embedder": hashed(), **options})
 
 
-def _exact(query: str, k: int, passages: Sequence[Passage] = PASSAGES) -> tuple[list[str], list[float]]:
-    vectors = np.stack([HashModel.vector(passage.content) for passage in passages] or [np.zeros(DIMENSION)])
-    scores = vectors @ HashModel.vector(query)
+def exact(embedder, query, k, passages=PASSAGES):
+    """Ids and scores by exact search."""
+    scores = embedder.encode([passage.content for passage in passages]) @ embedder.encode([query])[0]
     best = sorted(range(len(passages)), key=lambda row: (-scores[row], passages[row].id))[:k]
-    return [passages[row].id for row in best], [float(scores[row]) for row in best]
+    return [passages[row].id for row in best], pytest.approx(scores[best].tolist(), abs=1e-4)
 
 
-def _ids(hits: Sequence[Hit]) -> list[str]:
-    return [hit.passage.id for hit in hits]
+def ids_and_scores(hits):
+    return [hit.passage.id for hit in hits], [hit.score for hit in hits]
 
 
-def test_search_equals_exact_search(retriever: ChromaRetriever) -> None:
-    queries = [f"query {number}" for number in range(100)]
-    for query, hits in zip(queries, retriever.search(queries, 10), strict=True):
-        ids, scores = _exact(query, 10)
-        assert _ids(hits) == ids
-        assert [hit.score for hit in hits] == pytest.approx(scores, abs=1e-5)
+def test_search_equals_exact_search_in_one_batch(books, hashed, opened_in):
+    embedder, queries = hashed(), [f"query {number}" for number in range(100)]
+    retriever = opened_in(books, embedder=embedder)
+    embedder.batches.clear()
+    lists = retriever.search(queries, 10)
+    assert embedder.batches == [queries]
+    for query, hits in zip(queries, lists, strict=True):
+        assert ids_and_scores(hits) == exact(embedder, query, 10)
         assert [hit.rank for hit in hits] == list(range(1, 11))
-
-
-def test_one_batch_and_one_call_for_all_queries(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = HashModel()
-    retriever = ChromaRetriever("books", embedder=Embedder("hash:32", lambda: model, dimension=DIMENSION), home=home)
-    model.calls.clear()
-    calls: list[int] = []
-    query = retriever._index._table.query
-
-    def spy(**options: Vectors) -> object:
-        calls.append(len(options["query_embeddings"]))
-        return query(**options)
-
-    monkeypatch.setattr(retriever._index, "_table", type("Table", (), {"query": staticmethod(spy)}))
-    assert len(retriever.search(["a", "b", "a", "c"], 3)) == 4
-    assert model.calls == [["a", "b", "c"]]
-    assert calls == [4]
-
-
-@pytest.mark.parametrize(
-    ("search", "message"),
-    [
-        (lambda r: r.search(["a"], 0), "k must be 1 or more, but got 0"),
-        (lambda r: r.search("a", 3), r"list of queries.*write \[query\]"),
-        (lambda r: r.search_vectors(np.ones((1, 5)), 3), r"shape \(n, 32\), but got \(1, 5\)"),
-        (lambda r: r.search_vectors(np.ones(DIMENSION), 3), r"but got \(32,\)"),
-        (lambda r: r.search_vectors(np.zeros((1, DIMENSION)), 3), "finite and not zero"),
-        (lambda r: r.search_vectors(np.full((1, DIMENSION), np.nan), 3), "finite and not zero"),
-        (lambda r: r.get(["p001", "nope", "neither"]), "not in the collection 'books': 'nope', 'neither'"),
-    ],
-)
-def test_bad_requests(retriever: ChromaRetriever, search: Callable[[ChromaRetriever], object], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        search(retriever)
+    longer = retriever.search_vectors(3 * retriever.embed(queries), 10)
+    assert [[hit.passage for hit in hits] for hits in longer] == [[hit.passage for hit in hits] for hits in lists]
 
 
 @pytest.mark.parametrize(
     ("where", "keep"),
     [
         ({"n": {"$lt": 20}}, lambda passage: passage.metadata["n"] < 20),
-        ({"third": True}, lambda passage: passage.metadata["third"]),
-        (
-            {"third": True, "n": {"$gte": 300}},
-            lambda passage: passage.metadata["third"] and passage.metadata["n"] >= 300,
-        ),
-        ({"n": 5}, lambda passage: passage.metadata["n"] == 5),
+        ({"third": True, "n": {"$gte": 300}}, lambda one: one.metadata["third"] and one.metadata["n"] >= 300),
         ({"n": -1}, lambda passage: False),
     ],
 )
-def test_a_filter_over_metadata_is_exact(home: Path, where: dict[str, object], keep: Callable[[Passage], bool]) -> None:
+def test_a_filter_over_metadata_is_exact(books, hashed, opened_in, where, keep):
+    (hits,) = opened_in(books, where=where).search(["one query"], 12)
     kept = [passage for passage in PASSAGES if keep(passage)]
-    retriever = ChromaRetriever("books", embedder=_embedder(home), home=home, where=where)
-    for query in ("one query", "another"):
-        (hits,) = retriever.search([query], 12)
-        assert _ids(hits) == _exact(query, 12, kept)[0]
+    assert [hit.passage.id for hit in hits] == (exact(hashed(), "one query", 12, kept)[0] if kept else [])
 
 
-def test_equal_passages_come_in_the_order_of_their_ids(tmp_path: Path) -> None:
-    twins = [Passage(f"twin-{letter}", "the same words") for letter in "dbeac"]
-    passages = [*twins, *PASSAGES[:50]]
-    embedder = _embedder(tmp_path)
-    build_collection("twins", passages, embedder=embedder, home=tmp_path)
-    retriever = ChromaRetriever("twins", embedder=embedder, home=tmp_path)
+def test_equal_passages_come_in_the_order_of_their_ids(home, build, opened_in):
+    build(home, "books", [*(Passage(f"twin-{letter}", "the same words") for letter in "dbeac"), *PASSAGES[:50]])
     for k in range(1, 6):
-        assert _ids(retriever.search(["the same words"], k)[0]) == [f"twin-{letter}" for letter in "abcde"[:k]]
-    open_store(tmp_path).close()
+        (hits,) = opened_in(home).search(["the same words"], k)
+        assert [hit.passage.id for hit in hits] == [f"twin-{letter}" for letter in "abcde"[:k]]
 
 
-def test_what_a_retriever_tells_about_itself(home: Path, retriever: ChromaRetriever) -> None:
+@pytest.mark.parametrize(
+    ("ask", "message"),
+    [
+        (lambda r: r.search(["a"], 0), "k must be 1 or more, but got 0"),
+        (lambda r: r.search("a", 3), r"list of queries.*write \[query\]"),
+        (lambda r: r.embed("a"), r"list of texts.*write \[text\]"),
+        (lambda r: r.search_vectors(np.ones((1, 5)), 3), r"shape \(n, 16\), but got \(1, 5\)"),
+        (lambda r: r.search_vectors(np.ones(16), 3), r"but got \(16,\)"),
+        (lambda r: r.search_vectors(np.zeros((1, 16)), 3), "finite and not zero"),
+        (lambda r: r.search_vectors(np.full((1, 16), np.nan), 3), "finite and not zero"),
+        (lambda r: r.get(["p001", "nope", "neither"]), "not in the collection 'books': 'nope', 'neither'"),
+    ],
+)
+def test_bad_requests(books, opened_in, ask, message):
+    with pytest.raises(InputError, match=message):
+        ask(opened_in(books))
+
+
+def test_what_a_retriever_tells_about_itself(books, build, hashed, opened_in):
+    retriever = opened_in(books)
     assert isinstance(retriever, Retriever)
-    assert retriever.count == COUNT
-    assert list(retriever.passages()) == PASSAGES
+    assert (retriever.count, list(retriever.passages())) == (400, PASSAGES)
     assert retriever.get(["p003", "p001"]) == [PASSAGES[3], PASSAGES[1]]
     assert "p001" in retriever
     assert "nope" not in retriever
-    assert copy.deepcopy(retriever) is retriever
-    assert copy.copy(retriever) is retriever
+    assert copy.deepcopy(retriever) is copy.copy(retriever) is retriever
+    build(books, "fewer", PASSAGES[1:])
+    build(books, "other", PASSAGES)
+    others = [ChromaRetriever(name, embedder=hashed(), home=books) for name in ("fewer", "other")]
+    every = [retriever, opened_in(books, where={"third": True}), *others]
+    assert opened_in(books).fingerprint == retriever.fingerprint
+    assert len({one.fingerprint for one in every}) == 4
 
 
-def test_the_fingerprint_changes_with_what_is_searched(home: Path, retriever: ChromaRetriever) -> None:
-    again = ChromaRetriever("books", embedder=_embedder(home), home=home)
-    filtered = ChromaRetriever("books", embedder=_embedder(home), home=home, where={"third": True})
-    build_collection("fewer", PASSAGES[1:], embedder=_embedder(home), home=home)
-    build_collection("other", PASSAGES, embedder=_embedder(home), home=home)
-    fewer = ChromaRetriever("fewer", embedder=_embedder(home), home=home)
-    other = ChromaRetriever("other", embedder=_embedder(home), home=home)
-    assert again.fingerprint == retriever.fingerprint
-    assert len({one.fingerprint for one in (retriever, filtered, fewer, other)}) == 4
-
-
-def test_a_missing_collection_names_the_known(home: Path) -> None:
-    with pytest.raises(
-        CollectionError, match=r"no collection 'bookz' \(known: .*books.*\); build it: querywright index"
-    ):
-        ChromaRetriever("bookz", embedder=_embedder(home), home=home)
-
-
-def test_another_embedder_is_refused_without_loading_it(home: Path) -> None:
-    def load() -> HashModel:
+def test_another_embedder_and_a_missing_collection_are_told(books, opened_in, hashed, monkeypatch):
+    def load():
         raise AssertionError("the model was loaded")
 
-    with pytest.raises(CollectionError, match=r"embedder 'hash:32', but the one given is 'other'"):
-        ChromaRetriever("books", embedder=Embedder("other", load, dimension=DIMENSION), home=home)
-    with pytest.raises(CollectionError, match=r"vectors of 32 numbers, the embedder 'hash:32' makes 16"):
-        ChromaRetriever("books", embedder=Embedder("hash:32", load, dimension=16), home=home)
+    with pytest.raises(CollectionError, match=r"embedder 'hashed', but the one given is 'other'"):
+        opened_in(books, embedder=Embedder("other", load, dimension=16))
+    with pytest.raises(CollectionError, match=r"vectors of 16 numbers, the embedder 'hashed' makes 8"):
+        opened_in(books, embedder=hashed(8))
+    with pytest.raises(CollectionError, match=r"no collection 'bookz' \(known: .*books.*\); build it: querywright ind"):
+        ChromaRetriever("bookz", embedder=hashed(), home=books)
+    with pytest.raises(CollectionError, match="embedder 'hashed', which cannot be had by its name alone; give it"):
+        ChromaRetriever("books", home=books)
+    monkeypatch.setattr("querywright.retrieval.chroma.embedder_of", lambda id, store: hashed())
+    again = ChromaRetriever("books", home=books)
+    assert pickle.loads(pickle.dumps(again)).fingerprint == again.fingerprint == opened_in(books).fingerprint
 
 
-def _only(folder: Path, pattern: str) -> Path:
-    (path,) = folder.glob(pattern)
-    return path
+def segment(folder):
+    (found,) = folder.glob("generation-1/chroma/*/index_metadata.pickle")
+    return found.parent
 
 
-def _segment(folder: Path) -> Path:
-    return _only(folder, "generation-1/chroma/*/index_metadata.pickle").parent
-
-
-def _flip(path: Path) -> None:
+def flip(path):
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
 
 
-def _sql(folder: Path, statement: str) -> None:
+def sql(folder, statement):
     connection = sqlite3.connect(folder / "generation-1" / "chroma" / "chroma.sqlite3")
     connection.execute(statement)
     connection.commit()
     connection.close()
 
 
-def _edit_manifest(folder: Path) -> None:
+def edit_manifest(folder):
     path = folder / "manifest.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "embedder": "other"}))
 
 
-DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
-    "segment deleted": (lambda f: shutil.rmtree(_segment(f)), "damaged or missing"),
-    "segment metadata deleted": (
-        lambda f: (_segment(f) / "index_metadata.pickle").unlink(),
-        "damaged or missing",
-    ),
-    "one bit of the vectors": (lambda f: _flip(_segment(f) / "data_level0.bin"), "damaged or missing"),
-    "one bit of the links": (lambda f: _flip(_segment(f) / "link_lists.bin"), "damaged or missing"),
-    "folder deleted": (lambda f: shutil.rmtree(f / "generation-1" / "chroma"), "damaged or missing"),
-    "database deleted": (lambda f: (f / "generation-1" / "chroma" / "chroma.sqlite3").unlink(), "damaged or missing"),
-    "database empty": (
-        lambda f: (f / "generation-1" / "chroma" / "chroma.sqlite3").write_bytes(b""),
-        "cannot be opened",
-    ),
-    "database garbage": (
-        lambda f: (f / "generation-1" / "chroma" / "chroma.sqlite3").write_bytes(b"x" * 9999),
-        "cannot be opened",
-    ),
-    "rows deleted": (
-        lambda f: _sql(f, "DELETE FROM embeddings WHERE id % 2 = 0"),
-        "it holds 200 passages by 'cosine', 400 by",
-    ),
-    "segments deleted": (lambda f: _sql(f, "DELETE FROM segments"), "cannot be read"),
-    "passages edited": (
-        lambda f: _flip(f / "generation-1" / "passages.jsonl"),
-        "passages.jsonl of the collection 'books' is damaged",
-    ),
-    "passages deleted": (
-        lambda f: (f / "generation-1" / "passages.jsonl").unlink(),
-        "passages.jsonl of the collection 'books' is missing",
-    ),
-    "manifest edited": (_edit_manifest, "its checksum does not fit"),
-    "manifest cut": (
-        lambda f: os.truncate(f / "manifest.json", 100),
-        "the manifest of the collection 'books' is damaged",
-    ),
-    "manifest no object": (lambda f: (f / "manifest.json").write_text("[1]"), "is damaged"),
+DAMAGES = {
+    "segment deleted": (lambda f: shutil.rmtree(segment(f)), "damaged or missing"),
+    "one bit of the vectors": (lambda f: flip(segment(f) / "data_level0.bin"), "damaged or missing"),
+    "database deleted": (lambda f: (f / "generation-1/chroma/chroma.sqlite3").unlink(), "damaged or missing"),
+    "database empty": (lambda f: (f / "generation-1/chroma/chroma.sqlite3").write_bytes(b""), "cannot be opened"),
+    "rows deleted": (lambda f: sql(f, "DELETE FROM embeddings WHERE id % 2 = 0"), "it holds 200 passages by 'cosine'"),
+    "segments deleted": (lambda f: sql(f, "DELETE FROM segments"), "cannot be read"),
+    "passages edited": (lambda f: flip(f / "generation-1/passages.jsonl"), "of the collection 'books' is damaged"),
+    "passages deleted": (lambda f: (f / "generation-1/passages.jsonl").unlink(), "collection 'books' is missing"),
+    "manifest edited": (edit_manifest, "its checksum does not fit"),
+    "manifest cut": (lambda f: os.truncate(f / "manifest.json", 100), "manifest of the collection 'books' is damaged"),
     "all deleted": (lambda f: shutil.rmtree(f / "generation-1"), "the generation of the collection 'books' is missing"),
 }
 
 
-@pytest.mark.parametrize("name", DAMAGES)
-def test_damage_is_refused_and_named(own_home: Path, name: str) -> None:
-    damage, message = DAMAGES[name]
-    damage(own_home / "collections" / "books")
+@pytest.mark.parametrize(("damage", "message"), DAMAGES.values(), ids=DAMAGES)
+def test_damage_is_refused_and_named(own_books, opened_in, damage, message):
+    damage(own_books / "collections" / "books")
     with pytest.raises(CollectionError, match=message) as caught:
-        ChromaRetriever("books", embedder=_embedder(own_home), home=own_home)
+        opened_in(own_books)
     assert "querywright index" in str(caught.value)
 
 
-def test_readers_keep_their_generation_while_a_new_one_is_published(own_home: Path) -> None:
-    embedder = _embedder(own_home)
-    folder = own_home / "collections" / "books"
-    old = ChromaRetriever("books", embedder=embedder, home=own_home)
-    build_collection("books", [Passage("p000", "changed")], embedder=embedder, home=own_home)
-    new = ChromaRetriever("books", embedder=embedder, home=own_home)
-
+def test_readers_keep_their_generation_while_a_new_one_is_published(own_books, opened_in, build):
+    folder, changed = own_books / "collections" / "books", Passage("p000", "changed")
+    old = opened_in(own_books)
+    build(own_books, "books", [changed])
+    new = opened_in(own_books)
     assert old.search([PASSAGES[0].content], 1)[0][0].passage == PASSAGES[0]
-    assert new.search(["changed"], 1)[0][0].passage == Passage("p000", "changed")
+    assert new.search(["changed"], 1)[0][0].passage == changed
     assert old.fingerprint != new.fingerprint
     assert (folder / "generation-1").exists()
     del old
     gc.collect()
-    build_collection("books", [Passage("p000", "changed")], embedder=embedder, home=own_home)
+    build(own_books, "books", [changed])
     assert [path.name for path in folder.glob("*-*")] == ["generation-2"]
     assert new.search(["changed"], 1)[0][0].score == pytest.approx(1, abs=1e-5)
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_forked_process_is_refused_at_once(retriever: ChromaRetriever, home: Path) -> None:
-    retriever.search(["query"], 1)
+def test_a_forked_process_is_refused_at_once(books, opened_in):
+    retriever = opened_in(books)
     child = os.fork()
     if child == 0:
         refused = 0
-        try:
-            retriever.search(["query"], 1)
-        except CollectionError as error:
-            refused += "'spawn'" in str(error)
-        try:
-            ChromaRetriever("books", embedder=retriever.embedder, home=home)
-        except CollectionError as error:
-            refused += "'spawn'" in str(error)
+        for ask in (lambda: retriever.search(["query"], 1), lambda: opened_in(books)):
+            try:
+                ask()
+            except CollectionError as error:
+                refused += "'spawn'" in str(error)
         os._exit(refused)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 2
     assert retriever.search(["query"], 1)
+
+
+# Built from what users have: rows, frames, datasets, files.
+
+ROWS = [{"id": "a", "text": "Tea is drunk hot."}, {"id": "b", "text": "Iron is taken in with food."}]
+
+
+def file_of(folder):
+    path = folder / "passages.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    return path
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        lambda _: ROWS,
+        lambda _: pandas.DataFrame(ROWS),
+        lambda _: pytest.importorskip("datasets").Dataset.from_list(ROWS),
+        file_of,
+        lambda folder: str(file_of(folder)),
+        lambda _: (Passage(row["id"], row["text"]) for row in ROWS),
+    ],
+    ids=["dicts", "frame", "dataset", "path", "text", "generator"],
+)
+def test_a_collection_is_built_from_what_there_is(tmp_path, source, hashed):
+    retriever = ChromaRetriever.build("shop", source(tmp_path), embedder=hashed(), home=tmp_path)
+    assert list(retriever.passages()) == [Passage(row["id"], row["text"]) for row in ROWS]
+    assert retriever.search(["Tea is drunk hot."], 1)[0][0].passage.id == "a"
+
+
+def test_building_again_replaces_unless_told_to_add(home, hashed):
+    def count(*ids, **options):
+        passages = [Passage(id, f"About {id}.") for id in ids]
+        return ChromaRetriever.build("shop", passages, embedder=hashed(), home=home, **options).count
+
+    assert (count("a", "b"), count("c"), count("d", prune=False)) == (2, 1, 2)
+    with pytest.raises(DataError, match="found no rows"):
+        count()
+
+
+# A collection of the user's own.
+
+TEXTS = {f"d{n:02}": f"fact number {n}" for n in range(40)}
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory, hashed):
+    """Makes a collection of chromadb with an embedding function."""
+    import chromadb
+
+    class Function:
+        def __call__(self, input):
+            return list(hashed().encode(input))
+
+        embed_query = __call__
+        name = staticmethod(lambda: "test")
+        is_legacy = lambda self: True  # noqa: E731
+        default_space = lambda self: "cosine"  # noqa: E731
+        supported_spaces = lambda self: ["cosine", "l2", "ip"]  # noqa: E731
+
+    client = chromadb.PersistentClient(str(tmp_path_factory.mktemp("chroma")))
+
+    def make(space="cosine", texts=TEXTS):
+        settings = {"configuration": {"hnsw": {"space": space}}, "embedding_function": Function()}
+        table = client.get_or_create_collection(f"mine-{space}-{'texts' if texts else 'none'}", **settings)
+        if not table.count():
+            told = [{"title": f"T{n}", "n": n} for n in range(len(TEXTS))]
+            vectors = hashed().encode(list(TEXTS.values()))
+            table.add(ids=list(TEXTS), documents=list(texts.values()) or None, embeddings=vectors, metadatas=told)
+        return table
+
+    return make
+
+
+@pytest.mark.parametrize("space", ["cosine", "l2", "ip"])
+@pytest.mark.parametrize("embedded_by", ["collection", "embedder"])
+def test_a_collection_of_ones_own_is_searched_exactly(own, space, embedded_by, hashed):
+    retriever = ChromaRetriever(own(space), embedder=hashed() if embedded_by == "embedder" else None)
+    passages, queries = [Passage(id, text) for id, text in TEXTS.items()], [f"query {n}" for n in range(20)]
+    lists = retriever.search(queries, 5)
+    for query, hits in zip(queries, lists, strict=True):
+        assert ids_and_scores(hits) == exact(hashed(), query, 5, passages)
+    assert retriever.search_vectors(retriever.embed(queries), 5) == lists
+
+
+def test_what_it_tells_of_itself_and_that_nothing_is_written(own):
+    table = own()
+    before = table.get(include=["documents", "metadatas"])
+    retriever = ChromaRetriever(table)
+    assert isinstance(retriever, ForeignChromaRetriever)
+    assert isinstance(retriever, VectorRetriever)
+    assert (retriever.count, retriever.kind, opened(retriever)) == (40, "dense", Opened())
+    assert retriever.get(["d03", "d01"]) == [
+        Passage(f"d0{n}", f"fact number {n}", f"T{n}", {"n": n}) for n in (3, 1)
+    ]  # fmt: skip
+    assert [passage.id for passage in retriever.passages()] == list(TEXTS)
+    assert "d03" in retriever
+    assert "none" not in retriever
+    (hits,) = ChromaRetriever(table, where={"n": {"$lt": 3}}).search(["query"], 9)
+    assert sorted(hit.passage.id for hit in hits) == ["d00", "d01", "d02"]
+    for name in ("plain", "hyde"):
+        TECHNIQUES[name](retriever)
+    assert len(TECHNIQUES["plain"](retriever)(question="What?").passages) == 5
+    assert table.get(include=["documents", "metadatas"]) == before
+
+
+def test_rankings_are_stored_only_where_a_fingerprint_was_given(own, home):
+    store = open_store(home)
+    for given, kept in ((None, 0), ("version 1", 1)):
+        retriever = ChromaRetriever(own(), fingerprint=given)
+        assert retriever.fingerprint == ChromaRetriever(own(), fingerprint=given).fingerprint
+        assert ReplayRetriever(retriever, store=store, deepest=5).search(["query"], 3)[0]
+        assert store.count(f"ranking:{retriever.fingerprint}") == kept
+    told = [{}, {"fingerprint": "1"}, {"fingerprint": "2"}, {"where": {"n": 1}}]
+    assert len({ChromaRetriever(own(), **options).fingerprint for options in told}) == 4
+
+
+def test_wrong_use_of_a_collection_of_ones_own_is_told(own):
+    retriever = ChromaRetriever(own())
+    assert retriever.search([], 3) == []
+    for ask, message in (
+        (lambda: ChromaRetriever(7), r"or a collection of chromadb .* but got int: 7"),
+        (lambda: retriever.search("one", 3), "list of queries"),
+        (lambda: retriever.get(["d01", "none"]), "not in the collection 'mine-cosine-texts': 'none'"),
+        (lambda: ChromaRetriever(own(), where={"n": {"$near": 3}}).search(["a"], 3), "Chroma refused the search"),
+        (lambda: ChromaRetriever(own(texts={})).search(["a"], 1), "of the collection has no document"),
+    ):
+        with pytest.raises(InputError, match=message):
+            ask()

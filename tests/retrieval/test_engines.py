@@ -3,37 +3,44 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from querywright.data.types import Passage
 from querywright.errors import CollectionError, InputError
-from querywright.models.embedder import Embedder, Vectors
-from querywright.models.store import open_store
 from querywright.retrieval.bm25 import BM25Retriever, ExpandedRetriever
 from querywright.retrieval.callable import CallableRetriever, as_retriever
 from querywright.retrieval.chroma import ChromaRetriever
 from querywright.retrieval.engines import ENGINES, LEXICAL, Opened, check_engine, open_retriever, opened
-from querywright.retrieval.generated_questions import COMPLETE, PassageRecord, WrittenQuestion, publish_questions
+from querywright.retrieval.generated_questions import COMPLETE
 from querywright.retrieval.hybrid import HybridRetriever
-from querywright.retrieval.index import build_collection
 from querywright.retrieval.question_index import QuestionIndex
 from querywright.retrieval.types import VectorRetriever, kind_of
 
-PASSAGES = [
-    Passage("north", "north wind"),
-    Passage("south", "south wind", "", {"warm": True}),
+NORTH, SOUTH, SUN = PASSAGES = [
+    Passage("north", "north wind", "", {"degrees": 0}),
+    Passage("south", "south wind", "", {"warm": True, "degrees": 180}),
     Passage("sun", "south sun", "", {"warm": True}),
 ]
+KINDS = {
+    "dense": ChromaRetriever,
+    "bm25": BM25Retriever,
+    "hybrid": HybridRetriever,
+    "questions": QuestionIndex,
+    "expanded": ExpandedRetriever,
+}
 
 
-class CompassModel:
+class Compass:
     """North and south are opposite; nothing else counts."""
 
-    def encode(self, texts: Sequence[str], **options: object) -> Vectors:
+    dimension = 4
+
+    def __init__(self, id="compass"):
+        self.id = id
+
+    def encode(self, texts, /):
         rows = np.full((len(texts), 4), 0.1, dtype=np.float32)
         for row, text in zip(rows, texts, strict=True):
             for place, word in enumerate(("north", "south", "sun")):
@@ -41,102 +48,88 @@ class CompassModel:
         return rows / np.linalg.norm(rows, axis=1, keepdims=True)
 
 
-def _embedder(home: Path, id: str = "compass:4") -> Embedder:
-    return Embedder(id, CompassModel, dimension=4, store=open_store(home))
-
-
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    home = tmp_path_factory.mktemp("home")
-    build_collection("weather", PASSAGES, embedder=_embedder(home), home=home)
+@pytest.fixture
+def weather(home, build, publish):
+    """Opens a retriever over three passages, each with a question."""
+    build(home, "weather", PASSAGES, Compass())
     asked = {"north": "is north?", "south": "is south?", "sun": "is south sun?"}
-    records = [PassageRecord(p.id, p.text_digest(), "s", (WrittenQuestion(asked[p.id], COMPLETE),)) for p in PASSAGES]
-    publish_questions("weather", records, embedder=_embedder(home), home=home)
-    yield home
-    open_store(home).close()
+    publish(home, "weather", *((one, [(asked[one.id], COMPLETE)]) for one in PASSAGES), embedder=Compass())
+    return lambda engine="dense", **options: open_retriever(
+        "weather", engine=engine, home=home, **{"embedder": Compass(), **options}
+    )
 
 
-def test_each_engine_opens_its_retriever(home: Path) -> None:
-    embedder = _embedder(home)
-    kinds = {
-        "dense": ChromaRetriever, "bm25": BM25Retriever, "hybrid": HybridRetriever, "questions": QuestionIndex,
-        "expanded": ExpandedRetriever,
-    }  # fmt: skip
-    assert set(kinds) == set(ENGINES)
-    for engine, kind in kinds.items():
-        retriever = open_retriever("weather", engine=engine, embedder=embedder, home=home)
+def test_each_engine_opens_its_retriever(weather):
+    assert tuple(KINDS) == ENGINES
+    for engine, kind in KINDS.items():
+        retriever = weather(engine)
         assert type(retriever) is kind
-        assert retriever.search(["south sun"], 1)[0][0].passage.id == "sun"
+        assert retriever.search(["south sun"], 1)[0][0].passage == SUN
         assert list(retriever.passages()) == PASSAGES
-        assert retriever.get(["sun"]) == [PASSAGES[2]]
+        assert retriever.get(["sun"]) == [SUN]
         assert retriever.count == 3
-    assert isinstance(open_retriever("weather", embedder=embedder, home=home), ChromaRetriever)
+        assert isinstance(retriever, VectorRetriever) == (engine in ("dense", "questions"))
+
+
+@pytest.mark.parametrize(
+    ("where", "ids"),
+    [
+        ({"warm": True}, {"south", "sun"}),
+        ({"warm": True, "degrees": {"$gt": 90}}, {"south"}),
+        ({"$or": [{"degrees": 0}, {"degrees": {"$in": [180, 270]}}]}, {"north", "south"}),
+        ({"warm": {"$ne": True}}, {"north"}),
+        ({"degrees": 7}, set()),
+        ({}, {"north", "south", "sun"}),
+    ],
+)
+def test_a_filter_holds_in_every_engine(weather, where, ids):
+    for engine in ENGINES:
+        found = weather(engine, where=where).search(["north south sun wind"], 3)[0]
+        assert {hit.passage.id for hit in found} == ids
+    scores = {hit.passage.id: hit.score for hit in weather("bm25").search(["south wind"], 3)[0]}
+    filtered = weather("bm25", where=where).search(["south wind"], 3)[0]
+    assert {hit.passage.id: hit.score for hit in filtered} == {id: scores[id] for id in ids}
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_filter_holds_in_every_engine(home: Path, engine: str) -> None:
-    retriever = open_retriever("weather", engine=engine, embedder=_embedder(home), home=home, where={"warm": True})
-    ids = {hit.passage.id for hit in retriever.search(["north south sun wind"], 3)[0]}
-    assert ids == {"south", "sun"}
+def test_a_filter_of_another_form_is_refused(weather, engine):
+    with pytest.raises(InputError, match="Chroma refused the search"):
+        weather(engine, where={"warm": {"$near": 1}}).search(["wind"], 1)
 
 
 @pytest.mark.parametrize("engine", ["", "BM25", "elastic"])
-def test_an_engine_that_there_is_not(home: Path, engine: str) -> None:
+def test_an_engine_that_there_is_not(weather, engine):
     with pytest.raises(InputError, match=f"unknown engine '{engine}'; the engines are: {', '.join(ENGINES)}"):
-        open_retriever("weather", engine=engine, embedder=_embedder(home), home=home)
+        weather(engine)
     with pytest.raises(InputError, match="unknown engine"):
         check_engine(engine)
 
 
-def test_only_lexical_engines_do_without_an_embedder(home: Path) -> None:
-    for engine in LEXICAL:
-        assert open_retriever("weather", engine=engine, embedder=None, home=home).count == 3
-    for engine in ("dense", "hybrid", "questions"):
-        with pytest.raises(InputError, match=f"the engine {engine} needs the embedder"):
-            open_retriever("weather", engine=engine, home=home)
+@pytest.mark.parametrize("engine", ENGINES)
+def test_only_lexical_engines_do_without_the_embedder(weather, engine):
+    if engine in LEXICAL:
+        assert weather(engine, embedder=None).count == weather(engine, embedder=Compass("other")).count == 3
+        return
+    with pytest.raises(InputError, match=f"the engine {engine} needs the embedder"):
+        weather(engine, embedder=None)
+    with pytest.raises(CollectionError, match="was built with the embedder 'compass'"):
+        weather(engine, embedder=Compass("other"))
 
 
-def test_another_embedder_is_refused_where_it_matters(home: Path) -> None:
-    other = _embedder(home, "other:4")
-    for engine in ("dense", "hybrid", "questions"):
-        with pytest.raises(CollectionError, match="was built with the embedder 'compass:4'"):
-            open_retriever("weather", engine=engine, embedder=other, home=home)
-    for engine in LEXICAL:
-        assert open_retriever("weather", engine=engine, embedder=other, home=home).count == 3
-
-
-def test_what_is_needed_to_open_a_retriever_again(home: Path) -> None:
-    embedder = _embedder(home)
-    dense, lexical, hybrid, questions, expanded = (
-        open_retriever("weather", engine=one, embedder=embedder, home=home) for one in ENGINES
-    )
-    assert opened(questions) == Opened("questions", "weather", "compass:4")
-    assert opened(dense) == Opened("dense", "weather", "compass:4")
-    assert opened(expanded) == Opened("expanded", "weather", None)
-    assert opened(lexical) == Opened("bm25", "weather", None)
-    assert opened(hybrid) == Opened("hybrid", "weather", "compass:4")
-    for foreign in (
-        as_retriever(lambda query, k: []),
-        HybridRetriever([lexical, dense]),
-        HybridRetriever([dense, lambda query, k: []]),
-        HybridRetriever([dense, lexical, lexical]),
-        HybridRetriever([questions, lexical]),
-        None,
-    ):
-        assert opened(foreign) == Opened(None, None, None)
-
-
-def test_kinds_and_vectors(home: Path) -> None:
-    embedder = _embedder(home)
-    found = [open_retriever("weather", engine=one, embedder=embedder, home=home) for one in ENGINES]
+def test_what_is_needed_to_open_a_retriever_again(weather):
+    for engine in ENGINES:
+        assert opened(weather(engine)) == Opened(engine, "weather", None if engine in LEXICAL else "compass")
+    dense, lexical, questions = weather(), weather("bm25"), weather("questions")
     own = CallableRetriever(lambda query, k: [])
-    assert [kind_of(one) for one in (*found, own, object())] == [
-        "dense", "lexical", "hybrid", "dense", "lexical", "foreign", "foreign",
-    ]  # fmt: skip
-    assert [isinstance(one, VectorRetriever) for one in (*found, own)] == [True, False, False, True, False, False]
+    for parts in ([lexical, dense], [dense, own], [dense, lexical, lexical], [questions, lexical]):
+        assert opened(HybridRetriever(parts)) == Opened()
+    for foreign in (own, as_retriever(lambda query, k: []), None):
+        assert opened(foreign) == Opened()
+    kinds = [kind_of(one) for one in (*map(weather, ENGINES), own, object())]
+    assert kinds == ["dense", "lexical", "hybrid", "dense", "lexical", "foreign", "foreign"]
 
 
-def test_bm25_loads_neither_chroma_nor_a_model(home: Path) -> None:
+def test_bm25_loads_neither_chroma_nor_a_model(weather, home):
     code = (
         "import sys; from pathlib import Path; from querywright.retrieval.engines import open_retriever; "
         "open_retriever('weather', engine='bm25', home=Path(sys.argv[1])).search(['wind'], 2); "

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,29 +14,10 @@ from querywright.optimize.artifacts.loaded import LoadedProgram
 GivenProgram = str | Path | LoadedProgram
 """The path of an artifact, or a program that ``querywright.load`` gave."""
 
-
-@dataclass(frozen=True, slots=True)
-class FoundPassage:
-    """A passage as a program gave it.
-
-    Args:
-        passage: The passage.
-        rank: 1 for the best.
-        score: Its best score in the searches that found it, on the scale of the retriever; None where none was kept.
-        queries: Texts of the searches that found it.
-    """
-
-    passage: Passage
-    rank: int
-    score: float | None
-    queries: tuple[str, ...]
-
-    @property
-    def metadata(self) -> dict[str, Any]:
-        """The passage's own metadata, and ``id``, ``title``, ``rank``, ``score`` and ``queries``."""
-        scored = {} if self.score is None else {"score": self.score}
-        own = {"id": self.passage.id, "title": self.passage.title, "rank": self.rank, "queries": list(self.queries)}
-        return {**self.passage.metadata, **own, **scored}
+Make = Callable[[Passage, float | None, dict[str, Any]], Any]
+"""Makes a framework's document of a passage, its best score in the searches that found it (on the scale of the
+retriever; None where none was kept), and metadata: its own, and ``id``, ``title``, ``rank`` (1 for the best) and
+``queries`` (texts of the searches that found it)."""
 
 
 def opened(program: GivenProgram, **options: Any) -> LoadedProgram:
@@ -77,8 +57,8 @@ def missing(extra: str, error: ImportError) -> InputError:
     )
 
 
-def found(passages: Sequence[Passage], steps: Iterable[Any] = ()) -> list[FoundPassage]:
-    """Passages, best first, with what the records of the searches tell of how they were found."""
+def documents(make: Make, passages: Sequence[Passage], steps: Iterable[Any] = ()) -> list[Any]:
+    """Documents of passages, best first, with what the records of the searches tell of how they were found."""
     scores: dict[str, list[float]] = {}
     queries: dict[str, dict[str, None]] = {}
     for step in steps:
@@ -90,20 +70,22 @@ def found(passages: Sequence[Passage], steps: Iterable[Any] = ()) -> list[FoundP
                 queries.setdefault(key, {})[text] = None
             for key, score in zip(ids, scored.get(text, ()), strict=False):
                 scores.setdefault(key, []).append(float(score))
-    return [
-        FoundPassage(passage, rank, max(scores.get(passage.id, ()), default=None), tuple(queries.get(passage.id, ())))
-        for rank, passage in enumerate(passages, 1)
-    ]
+    made = []
+    for rank, one in enumerate(passages, start=1):
+        own = {"id": one.id, "title": one.title, "rank": rank, "queries": list(queries.get(one.id, ()))}
+        made.append(make(one, max(scores.get(one.id, ()), default=None), {**one.metadata, **own}))
+    return made
 
 
-def found_by(prediction: Any) -> list[FoundPassage]:
-    """The passages of a prediction with how they were found."""
-    return found(prediction.passages, prediction.steps)
-
-
-def query_data(queries: Iterable[Any]) -> list[dict[str, str]]:
-    """Queries as plain data."""
-    return [{"text": query.text, "role": query.role} for query in queries]
+def result(prediction: Any, make: Make) -> dict[str, Any]:
+    """A prediction as plain data: answer, support, documents, queries and fallbacks."""
+    return {
+        "answer": getattr(prediction, "answer", None),
+        "support": getattr(prediction, "support", None),
+        "documents": documents(make, prediction.passages, prediction.steps),
+        "queries": [{"text": query.text, "role": query.role} for query in prediction.queries],
+        "fallbacks": list(prediction.fallbacks),
+    }
 
 
 def asked(given: Any) -> tuple[str, list[str] | None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,12 +38,13 @@ class ProgramModule(dspy.Module):
         super().__init__()
         self.program = copy.deepcopy(loaded.program)
         self.outer_lm = outer_lm
-        self._origin = _Shared(loaded)
+        # Out of sight of DSPy, and the same in every copy.
+        self._origin: Callable[[], LoadedProgram] = lambda: loaded
 
     @property
     def origin(self) -> LoadedProgram:
         """The loaded program that it began as, which it leaves as it is."""
-        return self._origin.held
+        return self._origin()
 
     def forward(self, question: str, options: Sequence[str] | None = None) -> dspy.Prediction:
         """Answer a question.
@@ -129,15 +130,3 @@ def save_module(
     )
     made = {"tuned_in": "a larger DSPy program", "began_as": origin.digest}
     return save_program(path, program, lm=used, asked=asked, threads=threads, made=made, card=card)
-
-
-class _Shared:
-    """Keeps an object out of DSPy's sight, and the same in every copy."""
-
-    __slots__ = ("held",)
-
-    def __init__(self, held: LoadedProgram) -> None:
-        self.held = held
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> _Shared:
-        return self

@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from querywright.adapters.common import GivenProgram, found_by, lm_by_name, missing, opened
+from querywright.adapters.common import GivenProgram, lm_by_name, missing, opened, result
+from querywright.data.types import Passage
 from querywright.errors import InputError
 from querywright.optimize.artifacts.loaded import LoadedProgram
 
@@ -21,7 +22,7 @@ except ImportError as error:
 
 
 class _Component:
-    """What both components are: a program that is loaded when the pipeline is warmed up.
+    """A program that is loaded when the pipeline is warmed up.
 
     Saved are the path and the names as they were given, and never a key or an address: a pipeline from elsewhere cannot
     send a key away. Haystack asks for consent before it loads a class of ours: ``Pipeline.loads(text,
@@ -32,9 +33,7 @@ class _Component:
         self, program: GivenProgram, lm: str | None = None, home: str | None = None, verify: bool = False
     ) -> None:
         self.program = program if isinstance(program, LoadedProgram) else str(program)
-        self.lm = lm_by_name(lm)
-        self.home = home
-        self.verify = verify
+        self.lm, self.home, self.verify = lm_by_name(lm), home, verify
         self._loaded = program if isinstance(program, LoadedProgram) else None
 
     def warm_up(self) -> None:
@@ -84,28 +83,21 @@ class QuerywrightProgram(_Component):
             query: The question.
             options: Option texts for a program that compares options.
         """
-        return _result(self._ready()(query, options))
+        return _answered(self._ready()(query, options))
 
     @component.output_types(answer=str, documents=list[Document], queries=list[str])
     async def run_async(self, query: str, options: list[str] | None = None) -> dict[str, Any]:
         """``run`` in an event loop."""
-        return _result(await self._ready().acall(query, options))
+        return _answered(await self._ready().acall(query, options))
 
 
 @component
 class QuerywrightRetriever(_Component):
-    """A program's technique as a component: the reader is not asked.
-
-    Documents are as ``QuerywrightProgram`` gives them.
+    """A program's technique as a component: the reader is not asked. ``query`` and ``options`` in, ``documents`` and
+    ``queries`` out.
 
     Args:
-        program: The path of an artifact, or a loaded program, which cannot be saved with a pipeline.
-        lm: Name of an LM instead of the artifact's own. Default None.
-        home: The working folder that holds the collection. Default ``$QUERYWRIGHT_HOME`` or ``.querywright``.
-        verify: Replay the artifact's golden answers when it is loaded. Default False.
-
-    Raises:
-        InputError: ``lm`` holds an address.
+        program, lm, home, verify: As ``QuerywrightProgram`` has them, and documents as it gives them.
     """
 
     @component.output_types(documents=list[Document], queries=list[str])
@@ -124,13 +116,14 @@ class QuerywrightRetriever(_Component):
         return _found(await self._ready().aretrieve(query, options))
 
 
-def _result(prediction: Any) -> dict[str, Any]:
+def _document(passage: Passage, score: float | None, metadata: dict[str, Any]) -> Document:
+    return Document(id=passage.id, content=passage.text, meta=metadata, score=score)
+
+
+def _answered(prediction: Any) -> dict[str, Any]:
     return {"answer": prediction.answer or "", **_found(prediction)}
 
 
 def _found(prediction: Any) -> dict[str, Any]:
-    documents = []
-    for one in found_by(prediction):
-        meta = {key: value for key, value in one.metadata.items() if key != "score"}
-        documents.append(Document(id=one.passage.id, content=one.passage.text, meta=meta, score=one.score))
-    return {"documents": documents, "queries": [query.text for query in prediction.queries]}
+    told = result(prediction, _document)
+    return {"documents": told["documents"], "queries": [query["text"] for query in told["queries"]]}

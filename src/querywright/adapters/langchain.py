@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 from pydantic import field_validator
 
-from querywright.adapters.common import (
-    FoundPassage,
-    GivenProgram,
-    asked,
-    found,
-    found_by,
-    missing,
-    opened,
-    query_data,
-)
+from querywright.adapters.common import GivenProgram, asked, documents, missing, opened, result
+from querywright.data.types import Passage
 from querywright.optimize.artifacts.loaded import Event, LoadedProgram
 
 try:
     from langchain_core.callbacks import AsyncCallbackManagerForRetrieverRun, CallbackManagerForRetrieverRun
     from langchain_core.documents import Document
     from langchain_core.retrievers import BaseRetriever
-    from langchain_core.runnables import Runnable, RunnableConfig
+    from langchain_core.runnables import RunnableConfig, RunnableLambda
     from langchain_core.runnables.utils import AddableDict
 except ImportError as error:
     raise missing("langchain", error) from error
@@ -50,16 +42,20 @@ class QuerywrightRetriever(BaseRetriever):
     def _get_relevant_documents(
         self, query: str, *, run_manager: CallbackManagerForRetrieverRun, options: list[str] | None = None
     ) -> list[Document]:
-        return _documents(found_by(self.program.retrieve(query, options)))
+        return _found(self.program.retrieve(query, options))
 
     async def _aget_relevant_documents(
         self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun, options: list[str] | None = None
     ) -> list[Document]:
-        return _documents(found_by(await self.program.aretrieve(query, options)))
+        return _found(await self.program.aretrieve(query, options))
 
 
-class QuerywrightRunnable(Runnable[Any, dict[str, Any]]):
+class QuerywrightRunnable(RunnableLambda[Any, dict[str, Any]]):
     """A whole program as a step of a chain; ``as_runnable`` makes it.
+
+    Its stream is the result in parts that can be added up: queries, documents, the answer as it is written, the rest. A
+    part whose ``answer`` is a ``TakenBack`` takes back what was written before it. Documents of a stream have no
+    ``queries`` and no ``score`` yet.
 
     Args:
         program: The path of an artifact, or a loaded program.
@@ -67,41 +63,26 @@ class QuerywrightRunnable(Runnable[Any, dict[str, Any]]):
 
     def __init__(self, program: GivenProgram) -> None:
         self.program = opened(program)
+        super().__init__(self._answer, self._aanswer, name="querywright")
 
-    def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> dict[str, Any]:
-        """Answer one question."""
-        return self._call_with_config(self._answer, input, config, **kwargs)
+    def transform(self, input: Iterator[Any], config: RunnableConfig | None = None, **kwargs: Any) -> Iterator[Any]:
+        """The parts of the result."""
+        yield from self._transform_stream_with_config(input, self._parts, config, **kwargs)
 
-    async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> dict[str, Any]:
-        """Answer one question in an event loop."""
-        return await self._acall_with_config(self._aanswer, input, config, **kwargs)
-
-    def stream(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Iterator[dict[str, Any]]:
-        """The result in parts that can be added up: queries, documents, the answer as it is written, the rest.
-
-        A part whose ``answer`` is a ``TakenBack`` takes back what was written before it. Documents have no ``queries``
-        and no ``score`` yet.
-        """
-        yield from self._transform_stream_with_config(iter([input]), self._parts, config, **kwargs)
-
-    async def astream(
-        self, input: Any, config: RunnableConfig | None = None, **kwargs: Any
-    ) -> AsyncIterator[dict[str, Any]]:
-        """``stream`` in an event loop."""
-
-        async def one() -> AsyncIterator[Any]:
-            yield input
-
-        async for part in self._atransform_stream_with_config(one(), self._aparts, config, **kwargs):
+    async def atransform(
+        self, input: AsyncIterator[Any], config: RunnableConfig | None = None, **kwargs: Any
+    ) -> AsyncIterator[Any]:
+        """``transform`` in an event loop."""
+        async for part in self._atransform_stream_with_config(input, self._aparts, config, **kwargs):
             yield part
 
     def _answer(self, given: Any) -> dict[str, Any]:
         question, options = asked(given)
-        return _result(question, self.program(question, options))
+        return {"question": question, **result(self.program(question, options), _document)}
 
     async def _aanswer(self, given: Any) -> dict[str, Any]:
         question, options = asked(given)
-        return _result(question, await self.program.acall(question, options))
+        return {"question": question, **result(await self.program.acall(question, options), _document)}
 
     def _parts(self, inputs: Iterator[Any]) -> Iterator[dict[str, Any]]:
         question, options = asked(next(inputs))
@@ -141,19 +122,12 @@ def as_runnable(program: GivenProgram) -> QuerywrightRunnable:
     return QuerywrightRunnable(program)
 
 
-def _documents(passages: Iterable[FoundPassage]) -> list[Document]:
-    return [Document(one.passage.text, id=one.passage.id, metadata=one.metadata) for one in passages]
+def _document(passage: Passage, score: float | None, metadata: dict[str, Any]) -> Document:
+    return Document(passage.text, id=passage.id, metadata=metadata | ({} if score is None else {"score": score}))
 
 
-def _result(question: str, prediction: Any) -> dict[str, Any]:
-    return {
-        "question": question,
-        "answer": prediction.answer,
-        "support": prediction.support,
-        "documents": _documents(found_by(prediction)),
-        "queries": query_data(prediction.queries),
-        "fallbacks": list(prediction.fallbacks),
-    }
+def _found(prediction: Any) -> list[Document]:
+    return documents(_document, prediction.passages, prediction.steps)
 
 
 def _part(event: Event) -> dict[str, Any]:
@@ -161,7 +135,7 @@ def _part(event: Event) -> dict[str, Any]:
     if event.kind == "queries":
         return AddableDict(queries=event.data)
     if event.kind == "passages":
-        return AddableDict(documents=_documents(found(event.data)))
+        return AddableDict(documents=documents(_document, event.data))
     if event.kind == "text":
         return AddableDict(answer=event.data)
     if event.kind == "restart":

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from querywright.adapters.common import FoundPassage, GivenProgram, found_by, missing, opened, query_data
+from querywright.adapters.common import GivenProgram, documents, missing, opened, result
+from querywright.data.types import Passage
 
 try:
     from llama_index.core.base.base_query_engine import BaseQueryEngine
@@ -46,10 +46,10 @@ class QuerywrightRetriever(BaseRetriever):
         self.program = opened(program)
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        return _nodes(found_by(self.program.retrieve(*_asked(query_bundle))))
+        return _nodes(self.program.retrieve(*_asked(query_bundle)))
 
     async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        return _nodes(found_by(await self.program.aretrieve(*_asked(query_bundle))))
+        return _nodes(await self.program.aretrieve(*_asked(query_bundle)))
 
 
 class QuerywrightQueryEngine(BaseQueryEngine):
@@ -73,7 +73,7 @@ class QuerywrightQueryEngine(BaseQueryEngine):
         Args:
             query_bundle: A query, or its text.
         """
-        return _nodes(found_by(self.program.retrieve(*_asked(query_bundle))))
+        return _nodes(self.program.retrieve(*_asked(query_bundle)))
 
     def _query(self, query_bundle: QueryBundle) -> Response:
         return _response(self.program(*_asked(query_bundle)))
@@ -91,29 +91,22 @@ def _asked(query: QueryBundle | str) -> tuple[str, list[str] | None]:
     return query.query_str, (list(query.options) or None) if isinstance(query, ChoiceQuery) else None
 
 
-def _nodes(passages: Iterable[FoundPassage]) -> list[NodeWithScore]:
-    nodes = []
-    for one in passages:
-        metadata = {key: value for key, value in one.metadata.items() if key != "score"}
-        hidden = [key for key in metadata if key != "title"]
-        node = TextNode(
-            id_=one.passage.id,
-            text=one.passage.text,
-            metadata=metadata,
-            excluded_llm_metadata_keys=hidden,
-            excluded_embed_metadata_keys=hidden,
-        )
-        nodes.append(NodeWithScore(node=node, score=one.score))
-    return nodes
+def _node(passage: Passage, score: float | None, metadata: dict[str, Any]) -> NodeWithScore:
+    hidden = [key for key in metadata if key != "title"]
+    node = TextNode(
+        id_=passage.id,
+        text=passage.text,
+        metadata=metadata,
+        excluded_llm_metadata_keys=hidden,
+        excluded_embed_metadata_keys=hidden,
+    )
+    return NodeWithScore(node=node, score=score)
+
+
+def _nodes(prediction: Any) -> list[NodeWithScore]:
+    return documents(_node, prediction.passages, prediction.steps)
 
 
 def _response(prediction: Any) -> Response:
-    return Response(
-        response=prediction.answer,
-        source_nodes=_nodes(found_by(prediction)),
-        metadata={
-            "support": prediction.support,
-            "queries": query_data(prediction.queries),
-            "fallbacks": list(prediction.fallbacks),
-        },
-    )
+    told = result(prediction, _node)
+    return Response(response=told.pop("answer"), source_nodes=told.pop("documents"), metadata=told)

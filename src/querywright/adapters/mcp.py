@@ -10,7 +10,7 @@ from dspy.utils.exceptions import LMError
 from pydantic import BaseModel, Field
 
 from querywright import __version__
-from querywright.adapters.common import GivenProgram, found_by, missing, opened, query_data
+from querywright.adapters.common import GivenProgram, missing, opened, result
 from querywright.errors import QuerywrightError
 
 try:
@@ -82,22 +82,20 @@ def server(program: GivenProgram, *, name: str = "querywright") -> MCPServer[Any
     @made.tool(title="Ask", annotations=reads)
     async def ask(question: Question, options: Options = None) -> Answer:
         """Answer a question from the passages that it finds, and name them."""
-        with _told():
-            prediction = await loaded.acall(question, options)
-        return Answer(answer=prediction.answer, support=prediction.support, **_found(prediction))
+        with _errors_told():
+            return Answer(**_told(await loaded.acall(question, options)))
 
     @made.tool(title="Retrieve", annotations=reads)
     async def retrieve(question: Question, options: Options = None) -> Retrieved:
         """Find the passages that help to answer a question, without answering it."""
-        with _told():
-            prediction = await loaded.aretrieve(question, options)
-        return Retrieved(**_found(prediction))
+        with _errors_told():
+            return Retrieved(**_told(await loaded.aretrieve(question, options)))
 
     return made
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def _errors_told() -> Iterator[None]:
     """Give errors that were raised on purpose, and an LM's failure, as something that the client may read."""
     try:
         yield
@@ -107,12 +105,6 @@ def _told() -> Iterator[None]:
         raise ToolError(f"the LM did not answer ({type(error).__name__})") from error
 
 
-def _found(prediction: Any) -> dict[str, Any]:
-    return {
-        "passages": [
-            {"text": one.passage.text} | {key: one.metadata[key] for key in ("id", "title", "rank", "queries")}
-            for one in found_by(prediction)
-        ],
-        "queries": query_data(prediction.queries),
-        "fallbacks": list(prediction.fallbacks),
-    }
+def _told(prediction: Any) -> dict[str, Any]:
+    told = result(prediction, lambda passage, score, metadata: Passage(text=passage.text, **metadata))
+    return {**told, "passages": told["documents"]}

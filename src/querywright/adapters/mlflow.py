@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from querywright import __version__
-from querywright.adapters.common import lm_by_name, missing
+from querywright.adapters.common import lm_by_name, missing, result
 from querywright.errors import InputError
 from querywright.files import write_all
 from querywright.optimize.artifacts.files import Artifact, read_artifact
@@ -33,24 +33,16 @@ except ImportError as error:
 if TYPE_CHECKING:
     import pandas as pd
 
+_TEXT, _TEXTS = DataType.string, Array(DataType.string)
 SIGNATURE = ModelSignature(
-    inputs=Schema(
-        [
-            ColSpec(DataType.string, "question"),
-            ColSpec(Array(DataType.string), "options", required=False),
-        ]
-    ),
-    outputs=Schema(
-        [
-            ColSpec(DataType.string, "answer", required=False),
-            ColSpec(Array(DataType.string), "support", required=False),
-            ColSpec(Array(DataType.string), "passages"),
-            ColSpec(Array(DataType.string), "queries"),
-            ColSpec(Array(DataType.string), "fallbacks"),
-            ColSpec(DataType.string, "error", required=False),
-        ]
-    ),
-)
+    inputs=Schema([ColSpec(_TEXT, "question"), ColSpec(_TEXTS, "options", required=False)]),
+    outputs=Schema([
+        ColSpec(_TEXT, "answer", required=False),
+        ColSpec(_TEXTS, "support", required=False),
+        *(ColSpec(_TEXTS, name) for name in ("passages", "queries", "fallbacks")),
+        ColSpec(_TEXT, "error", required=False),
+    ]),
+)  # fmt: skip
 """What a model takes and gives: one row a question.
 
 ``passages`` and ``support`` are ids; ``error`` says what went wrong with a question; its other columns are then empty.
@@ -125,14 +117,8 @@ def load_logged(uri: str, **options: Any) -> LoadedProgram:
 def _load_pyfunc(path: str, model_config: Mapping[str, Any] | None = None) -> _Model:
     """What MLflow calls to load a model; its name and arguments are MLflow's."""
     given = {**_SETTINGS, **(model_config or {})}
-    program = load(
-        path,
-        lm=lm_by_name(given["lm"]),
-        home=given["home"],
-        verify=given["verify"],
-        digest=given["digest"],
-    )
-    return _Model(program, int(given["threads"]))
+    threads, lm = int(given.pop("threads")), lm_by_name(given.pop("lm"))
+    return _Model(load(path, lm=lm, **given), threads)
 
 
 class _Model:
@@ -149,7 +135,8 @@ class _Model:
         rows = pd.DataFrame(data).to_dict("records")
         asked = [(str(row["question"]), _options(row.get("options"))) for row in rows]
         answered = self._program.batch(asked, threads=self._threads)
-        return pd.DataFrame([_row(one.prediction, one.error) for one in answered])
+        made = [_row(one.prediction, one.error) for one in answered]
+        return pd.DataFrame(made, columns=SIGNATURE.outputs.input_names())
 
 
 def _options(given: Any) -> list[str] | None:
@@ -162,14 +149,9 @@ def _row(prediction: Any, error: Exception | None) -> dict[str, Any]:
     if prediction is None:
         empty: dict[str, Any] = {"answer": None, "support": None, "passages": [], "queries": [], "fallbacks": []}
         return {**empty, "error": f"{type(error).__name__}: {error}"}
-    return {
-        "answer": prediction.answer,
-        "support": prediction.support,
-        "passages": [passage.id for passage in prediction.passages],
-        "queries": [query.text for query in prediction.queries],
-        "fallbacks": list(prediction.fallbacks),
-        "error": None,
-    }
+    told = result(prediction, lambda passage, *_: passage.id)
+    queries = [query["text"] for query in told["queries"]]
+    return {**told, "passages": told["documents"], "queries": queries, "error": None}
 
 
 def _example(artifact: Artifact) -> dict[str, Any]:
