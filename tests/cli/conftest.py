@@ -7,11 +7,9 @@ import re
 import runpy
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -58,63 +56,36 @@ class WordModel:
         return rows
 
 
-class ScriptedServer(ThreadingHTTPServer):
-    """An OpenAI-compatible server that fills in the fields which the prompt names."""
+SCRIPTED = runpy.run_path(str(Path(__file__).parents[1] / "scripted_server.py"))["ScriptedServer"]
 
-    daemon_threads = True
+
+class ScriptedServer(SCRIPTED):  # type: ignore[valid-type,misc]
+    """An OpenAI-compatible server that fills in the fields which the prompt names, or refuses, and takes its time."""
 
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.requests: list[dict[str, Any]] = []
-        self.headers: list[dict[str, str]] = []
-        self.status = 200
-        self.delay = 0.0
+        self.status, self.refusal, self.delay = 200, 401, 0.0
         self.refuses: Callable[[dict[str, Any]], bool] = lambda body: False
-        self.refusal = 401
         self.reply: Callable[[dict[str, Any]], str] = fill_in
+        super().__init__([self._answered])
+        self.requests = self.bodies
+        self.server_port = self._server.server_port
+
+    def _answered(self, body: dict[str, Any]) -> dict[str, Any]:
+        time.sleep(self.delay)
+        status = self.refusal if self.refuses(body) else self.status
+        if status != 200:
+            key = self.headers[-1].get("Authorization", "")
+            return {"status": status, "body": {"error": {"message": f"refused {key}", "type": "x", "code": "x"}}}
+        usage = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
+        return {"answer": self.reply(body), "usage": usage}
 
     @property
     def address(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}/v1"
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        if not isinstance(sys.exc_info()[1], ConnectionError):  # who asked was killed
-            super().handle_error(request, client_address)
+        return str(self.url)
 
     @property
     def lm(self) -> list[str]:
         return ["--lm", "openai/scripted", "--api-base", self.address, "--api-key-env", "SCRIPTED_KEY"]
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: ScriptedServer
-    protocol_version = "HTTP/1.1"
-
-    def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        self.server.requests.append(body)
-        self.server.headers.append(dict(self.headers))
-        time.sleep(self.server.delay)
-        status = self.server.refusal if self.server.refuses(body) else self.server.status
-        if status != 200:
-            key = self.headers.get("Authorization", "")
-            answer: dict[str, Any] = {"error": {"message": f"refused {key}", "type": "x", "code": "x"}}
-        else:
-            message = {"role": "assistant", "content": self.server.reply(body)}
-            answer = {
-                "id": "1", "object": "chat.completion", "created": 1, "model": "scripted",
-                "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
-                "usage": {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15},
-            }  # fmt: skip
-        data = json.dumps(answer).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def log_message(self, *_: Any) -> None:
-        pass
 
 
 def prompt(body: dict[str, Any], role: str) -> str:
@@ -146,12 +117,8 @@ def fill_in(body: dict[str, Any]) -> str:
 @pytest.fixture
 def server() -> Iterator[ScriptedServer]:
     scripted = ScriptedServer()
-    thread = threading.Thread(target=scripted.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-    thread.start()
     yield scripted
-    scripted.shutdown()
-    scripted.server_close()
-    thread.join()
+    scripted.close()
 
 
 @pytest.fixture
@@ -225,6 +192,27 @@ def collection(cli: Callable[..., Result], passages: Path) -> str:
 def rows() -> list[dict[str, Any]]:
     """The questions as plain data."""
     return question_rows()
+
+
+@pytest.fixture
+def sent() -> Callable[[dict[str, Any]], str]:
+    """All that a request said, in one text."""
+    return lambda body: "\n".join(prompt(body, role) for role in ("system", "user", "assistant"))
+
+
+@pytest.fixture
+def wrong(cli: Callable[..., Result], server: ScriptedServer) -> Callable[..., str]:
+    """Runs a command that must fail before any LM call; gives its message in one line."""
+
+    def call(*arguments: object) -> str:
+        before = len(server.requests)
+        done = cli(*arguments)
+        assert (done.status, done.out) == (2, ""), done
+        assert "Traceback" not in done.err
+        assert len(server.requests) == before
+        return " ".join(done.err.split())
+
+    return call
 
 
 @pytest.fixture
