@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from querywright.data.columns import is_whole, parse_text_cell, short
+from querywright.data.rows import is_whole, parse_text_cell, short
 from querywright.data.tables import Kind
 from querywright.data.types import Label
 from querywright.errors import DataError

@@ -17,9 +17,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from querywright.data.choices import read_answer, read_options
-from querywright.data.columns import Record, Table, parse_text_cell
 from querywright.data.reading import QUESTION_COLUMNS, check_limit, derived_id, read_passages
+from querywright.data.rows import Record, Table, parse_text_cell, read_answer, read_options
 from querywright.data.sources import iterate_rows
 from querywright.data.types import Passage, Question
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 
-from querywright.data.columns import short
+from querywright.data.rows import short
 from querywright.data.tables import Row
 from querywright.data.types import Label
 

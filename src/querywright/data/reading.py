@@ -35,10 +35,21 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from querywright.data.choices import INDEX_COLUMNS, Options, read_answer, read_options
-from querywright.data.columns import Record, Table, distinct, short, split_names
-from querywright.data.fields import read_evidence, read_jointly, read_metadata
 from querywright.data.forms import shaped
+from querywright.data.rows import (
+    INDEX_COLUMNS,
+    Options,
+    Record,
+    Table,
+    distinct,
+    read_answer,
+    read_evidence,
+    read_jointly,
+    read_metadata,
+    read_options,
+    short,
+    split_names,
+)
 from querywright.data.sources import Source, iterate_rows, name_of
 from querywright.data.tables import Kind, Row
 from querywright.data.types import Passage, Question

@@ -18,10 +18,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from querywright.data.choices import read_answer, read_options
-from querywright.data.columns import Record, Table
-from querywright.data.fields import read_evidence
 from querywright.data.reading import QUESTION_COLUMNS, derived_id
+from querywright.data.rows import Record, Table, read_answer, read_evidence, read_options
 from querywright.data.tables import Row, file_rows, format_of
 from querywright.data.types import Label, Question
 from querywright.errors import DataError, InputError

@@ -1,0 +1,383 @@
+"""A row of a source under our names: which column holds what, its values checked, its options, answer and evidence.
+
+What is wrong is kept until the source has ended, so that everything is told at once.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import reprlib
+from collections.abc import Iterable, Mapping
+from datetime import date
+from string import ascii_uppercase
+from typing import Any, NamedTuple
+
+from querywright.data.tables import Row
+from querywright.data.types import Label, Scalar
+from querywright.errors import DataError
+
+INDEX_COLUMNS = ("answer_idx", "answer_letter", "answer_index", "answerKey")
+_OPTIONS = "2 to 26 distinct, non-empty texts"
+
+
+class Cell(NamedTuple):
+    """A value and the column it stood in; None when the row has none."""
+
+    column: str
+    value: Any
+
+
+class Options(NamedTuple):
+    """Option texts with their letters, and whether the data itself gives the letters."""
+
+    labels: tuple[str, ...] = ()
+    texts: tuple[str, ...] = ()
+    lettered: bool = False
+
+
+class Answer(NamedTuple):
+    """The right answer, None when it is not known, and its other spellings."""
+
+    text: str | None = None
+    aliases: tuple[str, ...] = ()
+
+
+class Table:
+    """The column names of one source and the problems found in it.
+
+    Args:
+        guesses: For each of our names, the column names that are tried in order.
+        columns: The user's mapping from our names to theirs; it replaces the guesses of that name.
+        public: Our names that the user may map.
+
+    Raises:
+        DataError: The mapping uses a name that is not ours.
+    """
+
+    def __init__(
+        self, guesses: Mapping[str, tuple[str, ...]], columns: Mapping[str, str] | None, public: tuple[str, ...]
+    ) -> None:
+        self.mapped = dict(columns or {})
+        unknown = sorted(set(self.mapped) - set(public))
+        if unknown:
+            raise DataError(f"columns: unknown name {unknown}; the names to map are {list(public)}")
+        self.names = {**guesses, **{key: (column,) for key, column in self.mapped.items()}}
+        self.problems: list[str] = []
+        self.absent: dict[str, list[str]] = {}
+        self._seen: dict[str, None] = {}
+
+    def record(self, row: Row) -> Record:
+        """The row under this table's column names."""
+        self._seen.update(dict.fromkeys(row.values))
+        return Record(row, self)
+
+    def raise_problems(self, source: str, n_rows: int) -> None:
+        """Raise everything that was found; a column that is nowhere is told once, and not for each row.
+
+        Raises:
+            DataError: There was a problem, or no row at all.
+        """
+        if not n_rows and not self.problems:
+            raise DataError(f"{source}: found no rows; expected at least one")
+        nowhere = {field: line for field in (*self.mapped, *self.absent) if (line := self._nowhere(field))}
+        told = {line for field in nowhere for line in self.absent.get(field, ())}
+        lines = [f"{source}: {line}" for line in nowhere.values()] if n_rows else []
+        lines += [line for line in self.problems if line not in told]
+        if lines:
+            raise DataError(lines)
+
+    def _nowhere(self, field: str) -> str:
+        """What is said of a field whose column no row has; "" for one that some row has."""
+        seen = list(self._seen)
+        if field in self.mapped:
+            column = self.mapped[field]
+            missing = [] if column in seen else [part for part in split_names(column) if part not in seen]
+            return f"no column {missing} for {field!r}; the columns are {seen}" if missing else ""
+        if any(name in seen for name in self.names[field]):
+            return ""
+        return (
+            f"no column for {field!r} (looked for {' or '.join(self.names[field])}); the columns are {seen}; "
+            f'name one with columns={{"{field}": ...}}'
+        )
+
+
+class Record:
+    """One row: its cells by our names, checked as they are taken.
+
+    Args:
+        row: The row.
+        table: Its source's columns; gets the problems.
+    """
+
+    def __init__(self, row: Row, table: Table) -> None:
+        self.place, self.values, self.table = row.place, row.values, table
+        self.ok = True
+
+    def complain(self, column: str, found: object, expected: str) -> None:
+        """Keep a problem of this row."""
+        self.ok = False
+        self.table.problems.append(f'{self.place}, column "{column}": found {short(found)}; expected {expected}')
+
+    def cell(self, field: str) -> Cell:
+        """The first of the field's columns that has a value in this row."""
+        for column in self.table.names[field]:
+            if self.values.get(column) is not None:
+                return Cell(column, self.values[column])
+        return Cell(next(iter(self.table.names[field]), field), None)
+
+    def parsed(self, field: str) -> Cell:
+        """The same, with what is written as JSON in a text cell."""
+        column, value = self.cell(field)
+        return Cell(column, parse_text_cell(value))
+
+    def text(self, value: object, column: str, expected: str) -> str:
+        """The value as text without outer whitespace; a problem and "" when it is none or empty."""
+        cleaned = value.strip() if isinstance(value, str) else ""
+        if not cleaned:
+            self.complain(column, value, expected)
+        elif "\0" in cleaned:
+            self.complain(column, value, f"{expected} without NUL characters")
+        elif any("\ud800" <= sign <= "\udfff" for sign in cleaned):
+            self.complain(column, value, f"{expected} in valid Unicode (it has half of a surrogate pair)")
+        return cleaned
+
+    def name(self, value: object, column: str, expected: str = "a non-empty text or whole number") -> str:
+        """The same for ids and short answers, where a whole number is taken as its digits."""
+        return self.text(str(value) if is_whole(value) else value, column, expected)
+
+    def required_text(self, field: str) -> str:
+        """The text of a field that every row needs."""
+        column, value = self.cell(field)
+        if value is not None:
+            return self.text(value, column, "non-empty text")
+        problem = f'{self.place}, column "{self.table.names[field][0]}": found nothing; expected the {field}'
+        self.ok = False
+        self.table.problems.append(problem)
+        self.table.absent.setdefault(field, []).append(problem)
+        return ""
+
+
+def read_options(record: Record) -> Options | None:
+    """The options of a row: none, two or more; None after a problem."""
+    column, value, several = _options_cell(record)
+    if value is None:
+        return Options()
+    named = _named_options(value)
+    if named is None:
+        record.complain(column, value, f"a list of {_OPTIONS}, or an object of letters and texts")
+        return None
+    if not named:
+        return Options()
+    was_ok, record.ok = record.ok, True
+    texts = [record.text(text, column, f"a non-empty text for option {label}") for label, text in named]
+    sound, record.ok = record.ok, record.ok and was_ok
+    if not sound:
+        return None
+    labels = [label for label, _ in named]
+    if len(texts) < 2 or len(set(texts)) < len(texts) or len(set(labels)) < len(labels):
+        record.complain(column, texts, _OPTIONS)
+        return None
+    return Options(tuple(labels), tuple(texts), several or not isinstance(value, list))
+
+
+def _named_options(value: object) -> list[tuple[str, object]] | None:
+    """Pairs of letter and text, None when the value has no form of options."""
+    if isinstance(value, dict) and set(value) == {"text", "label"} and isinstance(value["text"], list):
+        labels, texts = value["label"], value["text"]
+        if not isinstance(labels, list) or len(labels) != len(texts):
+            return None
+        return [(str(label).strip(), text) for label, text in zip(labels, texts, strict=True)]
+    if isinstance(value, dict):
+        return [(str(label).strip(), text) for label, text in value.items() if text is not None]
+    if isinstance(value, list) and len(value) <= len(ascii_uppercase):
+        return list(zip(ascii_uppercase, value, strict=False))
+    return None
+
+
+def _options_cell(record: Record) -> tuple[str, Any, bool]:
+    """Column, value, and whether it is several columns: those that are named ``a,b,c``, or A, B, C ..."""
+    column, value = record.parsed("options")
+    if value is not None:
+        return column, value, False
+    mapped = record.table.mapped.get("options")
+    if mapped is not None:
+        names = split_names(mapped)
+    elif "A" in record.values and "B" in record.values:
+        count = next((n for n, letter in enumerate(ascii_uppercase) if letter not in record.values), 26)
+        names = list(ascii_uppercase[:count])
+    else:
+        return column, None, False
+    texts = [record.values.get(name) for name in names]
+    while texts and texts[-1] is None:
+        texts.pop()
+    return ",".join(names), texts or None, True
+
+
+def read_answer(record: Record, options: Options | None) -> Answer:
+    """The answer of a row, checked against its options."""
+    index, given, several = record.cell("answer_idx"), record.parsed("answer"), record.parsed("answers")
+    aliases = _texts(record, record.parsed("aliases"))
+    if given.value is None:
+        given = several
+    else:
+        aliases += _texts(record, several)
+    if isinstance(given.value, (list, dict)):
+        first, *others = _texts(record, given) or [None]
+        given, aliases = Cell(given.column, first), [*filter(None, others), *aliases]
+    if options is None or not record.ok:
+        return Answer()
+    text = None
+    if options.texts:
+        text = _choose(record, options, index, given)
+    elif given.value is not None:
+        text = record.name(given.value, given.column, "a non-empty text (leave it out when it is not known)")
+    elif index.value is not None:
+        record.complain(index.column, index.value, "options that it points to, but the row has none")
+    return Answer(text, tuple(alias for alias in distinct(aliases) if alias != text))
+
+
+def _texts(record: Record, cell: Cell) -> list[str]:
+    """A text or a list of texts; the ``text`` of SQuAD's ``{"text": [...], "answer_start": [...]}``."""
+    column, value = cell
+    if isinstance(value, dict) and "text" in value:
+        value = value["text"]
+    listed = value if isinstance(value, list) else [] if value is None else [value]
+    return [record.name(item, column, "a non-empty text or a list of them") for item in listed]
+
+
+def _choose(record: Record, options: Options, index: Cell, given: Cell) -> str | None:
+    """The text of the option that index and answer name."""
+    texts, labels = options.texts, options.labels
+    place = None
+    if index.value is not None:
+        place = _by_label(options, index.value)
+        if place is None:
+            expected = f"one of {', '.join(labels)}, or a position from 0 to {len(texts) - 1}"
+            record.complain(index.column, index.value, expected)
+            return None
+    if given.value is None:
+        return None if place is None else texts[place]
+    found = _by_value(options, given.value)
+    if not found:
+        expected = f"one of the options {list(texts)}, its letter, or its position from 0"
+    elif place is not None and place not in found:
+        expected = f"{texts[place]!r} as {index.column}={index.value!r} says"
+    elif place is None and len(found) > 1:
+        expected = (
+            f"one option, but it is the text of {labels[found[0]]} and the letter or position of {labels[found[1]]}; "
+            "put letters and positions into a column answer_idx"
+        )
+    else:
+        return texts[found[0] if place is None else place]
+    record.complain(given.column, given.value, expected)
+    return None
+
+
+def _by_label(options: Options, value: object) -> int | None:
+    """The position that a letter, another label or a position from 0 stands for."""
+    if not isinstance(value, str) and not is_whole(value):
+        return None
+    name = str(value).strip().strip("().:").casefold()
+    labels = [label.casefold() for label in options.labels]
+    if labels.count(name) == 1:
+        return labels.index(name)
+    return int(name) if name.isdecimal() and len(name) < 3 and int(name) < len(labels) else None
+
+
+def _by_value(options: Options, value: object) -> list[int]:
+    """The positions that an answer may mean: by its text, then without regard to case, then by its letter.
+
+    In a plain list, where the data names no letters, a text that is an option is nothing else.
+    """
+    text = str(value).strip()
+    folded = [option.casefold() for option in options.texts]
+    found: list[int | None] = []
+    if text in options.texts:
+        found.append(options.texts.index(text))
+    elif folded.count(text.casefold()) == 1:
+        found.append(folded.index(text.casefold()))
+    if len(text) <= 3 and (not found or options.lettered or is_whole(value)):
+        found.append(_by_label(options, value))
+    return [place for place in dict.fromkeys(found) if place is not None]
+
+
+def read_evidence(record: Record) -> dict[str, Label]:
+    """Labels by passage id; ids without labels are ENTAILED."""
+    column, value = record.parsed("evidence")
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        ids = value if isinstance(value, list) else [value]
+        return dict.fromkeys((record.name(id, column, "a passage id, or a list of them") for id in ids), Label.ENTAILED)
+    evidence = {}
+    for key, label in value.items():
+        name = str(label).strip().upper().replace(" ", "_")
+        if name in Label.__members__:
+            evidence[record.text(key, column, "a non-empty passage id")] = Label[name]
+        elif label is not None:
+            record.complain(column, {key: label}, f"a label: {', '.join(Label)}")
+    return evidence
+
+
+def read_jointly(record: Record) -> bool:
+    """Whether it takes all the evidence; False where the row does not say."""
+    column, value = record.cell("jointly")
+    if isinstance(value, str):
+        value = {"true": True, "false": False}.get(value.strip().lower(), value)
+    if value is not None and not isinstance(value, bool):
+        record.complain(column, value, "true or false")
+    return value is True
+
+
+def read_metadata(record: Record) -> dict[str, Scalar]:
+    """The metadata's flat values; a missing one is left out, and a date is its ISO 8601 text."""
+    column, value = record.parsed("metadata")
+    if value is not None and not isinstance(value, dict):
+        record.complain(column, value, "an object of text, numbers and truth values")
+        return {}
+    metadata: dict[str, Scalar] = {}
+    for key, item in (value or {}).items():
+        name = record.text(key, column, "a non-empty key")
+        if isinstance(item, str):
+            metadata[name] = record.text(item, column, f"a non-empty text for {name!r}") if item.strip() else ""
+        elif isinstance(item, date):
+            metadata[name] = item.isoformat()
+        elif isinstance(item, int) or (isinstance(item, float) and math.isfinite(item)):
+            metadata[name] = item
+        elif item is not None:
+            record.complain(column, {key: item}, "a flat value (text, finite number, truth value or date) for each key")
+    return metadata
+
+
+def is_whole(value: object) -> bool:
+    """Whether the value is a whole number; True and False are not."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def short(value: object) -> str:
+    """The value as it is shown in a message, at most about 60 characters a string."""
+    shortener = reprlib.Repr()
+    shortener.maxstring = shortener.maxother = 60
+    shortener.maxlist = shortener.maxdict = 6
+    return shortener.repr(value)
+
+
+def parse_text_cell(value: object) -> Any:
+    """A list or object written as JSON in a text cell (CSV), anything else unchanged."""
+    if isinstance(value, str) and value.strip()[:1] in ("[", "{"):
+        try:
+            return json.loads(value)
+        except (ValueError, RecursionError):
+            return value
+    return value
+
+
+def distinct(values: Iterable[str]) -> tuple[str, ...]:
+    """The values without repetitions, in order."""
+    return tuple(dict.fromkeys(values))
+
+
+def split_names(column: str) -> list[str]:
+    """The single names of ``a,b,c``."""
+    return [name.strip() for name in column.split(",")]
