@@ -1,4 +1,4 @@
-"""``querywright questions``: a build that goes on where it was killed, and what is said of it."""
+"""``querywright questions`` and ``testset``: builds that go on where they were killed, and searches through them."""
 
 from __future__ import annotations
 
@@ -13,73 +13,81 @@ import sys
 import time
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from querywright.errors import BudgetError, InputError
+from querywright.models.embedder import resolve_embedder
 from querywright.optimize.pool import bounded_map
 from querywright.optimize.question_ray import LMName, RayBuild
 from querywright.retrieval.collection import collection_folder, published_passages
 from querywright.retrieval.generated_questions import (
+    COMPLETE,
     RECORDS,
+    PassageRecord,
+    WrittenQuestion,
+    publish_questions,
     questions_folder,
-    questions_name,
     read_records,
 )
 
 WORDS = ("juice", "feet", "cuff", "salt", "walk", "lenses")
-
-
-def asked(body):
-    return "\n".join(
-        part if isinstance(part, str) else "".join(piece["text"] for piece in part)
-        for part in (message["content"] for message in body["messages"])
-    )
-
-
-def answers(body):
-    """Five questions a call, of which a passage's second answers in part and its third not at all."""
-    text = asked(body)
-    topic = re.search(r"passage: (?:\[1\] )?(\w+):", text)[1]
-    if "already_asked" in text or "- questions" in text:
-        count = text.partition("already_asked:")[2].count("\n- ")
-        return json.dumps({"questions": [f"What does {topic} help with, case {count + n}?" for n in range(1, 6)]})
-    number = int(re.search(r"case (\d+)", text)[1])
-    label = {2: "partial", 3: "none"}.get(number, "complete")
-    return json.dumps({"reason": f"It speaks of {topic}.", "label": label})
+WRITTEN = {
+    "salt": "Which meals should I avoid?", "feet": "When are soles inspected?", "juice": "What lifts glucose quickly?",
+    "cuff": "Why would a reading be wrong?",
+}  # fmt: skip
+QUESTION = "Which meals should be avoided?"
 
 
 @pytest.fixture
-def build(cli, collection, server):
-    """Runs ``questions build`` on the tiny collection, ten questions a passage."""
+def build(cli, collection, server, sent):
+    """Runs ``questions build`` on the tiny collection, ten questions a passage, five a call.
+
+    A passage answers its second question in part and its third not at all.
+    """
+
+    def answers(body):
+        text = sent(body)
+        topic = re.search(r"passage: (?:\[1\] )?(\w+):", text)[1]
+        if "already_asked" in text or "- questions" in text:
+            count = text.partition("already_asked:")[2].count("\n- ")
+            return json.dumps({"questions": [f"What does {topic} help with, case {count + n}?" for n in range(1, 6)]})
+        label = {2: "partial", 3: "none"}.get(int(re.search(r"case (\d+)", text)[1]), "complete")
+        return json.dumps({"reason": f"It speaks of {topic}.", "label": label})
+
     server.reply = answers
-
-    def call(*arguments, **options):
-        return cli("questions", "build", collection, "--num-questions", "10", *arguments, *server.lm, **options)
-
-    return call
+    return lambda *more: cli("questions", "build", collection, "--num-questions", "10", *more, *server.lm)
 
 
-def records(home):
-    return questions_folder("tiny", home) / RECORDS
+@pytest.fixture
+def folder(home):
+    return questions_folder("tiny", home)
 
 
-def test_questions_are_written_judged_and_published(build, server, home):
+def test_questions_are_written_judged_published_and_counted(build, cli, server, folder):
     done = build("--json", "--threads", "3")
     assert done.status == 0, done.err
     assert (done.data["passages"], done.data["written"], done.data["current"]) == (6, 6, 0)
     assert done.data["made"]["lm"] == done.data["made"]["judge_lm"] == "openai/scripted"
     assert done.data["made"]["cost"]["calls"] == len(server.requests) == 6 * (2 + 10)
     assert done.data["index"]["count"] == 6 * 9
-    found = read_records(questions_folder("tiny", home))
-    assert Counter(question.label for record in found.values() for question in record.questions) == {
-        "complete": 6 * 8, "partial": 6, "none": 6,
-    }  # fmt: skip
+    found = read_records(folder)
+    labels = Counter(question.label for record in found.values() for question in record.questions)
+    assert labels == {"complete": 48, "partial": 6, "none": 6}
     assert found["p-feet"].questions[1].reason == "It speaks of feet."
-    _, kept = published_passages(questions_folder("tiny", home))
+    _, kept = published_passages(folder)
     assert {passage.metadata["passage"] for passage in kept.values()} == {f"p-{word}" for word in WORDS}
     assert all("case 3?" not in passage.text for passage in kept.values())
-    assert questions_name("tiny") == "tiny-questions"
+
+    stats = cli("questions", "stats", "tiny", "--json").data
+    assert stats["labels"] == {"complete": 48, "partial": 6, "none": 6, "unreadable": 0}
+    assert (stats["kept_share"], stats["per_passage"], stats["coverage"]) == (0.8, [8.0, 8, 8], 1.0)
+    assert stats["similarities"]["same_passage"] > stats["similarities"]["other_passage"]
+    shown = cli("questions", "stats", "tiny").out
+    for text in ("kept_share: 0.8", "per_passage: 8, 8, 8", "calls: 72", "judge_lm: openai/scripted"):
+        assert text in shown
 
 
 def test_a_passage_that_changed_is_written_anew_and_one_that_went_stays_until_pruned(build, cli, server, passages):
@@ -91,18 +99,16 @@ def test_a_passage_that_changed_is_written_anew_and_one_that_went_stays_until_pr
     assert cli("index", "tiny", passages, "--prune").status == 0
     done = build("--json")
     assert (done.data["written"], done.data["current"], done.data["removed"]) == (1, 4, 1)
-    assert len(server.requests) == calls + 2 + 10
     assert "1 passages that are in the collection no more stay; --prune removes them" in build().err
     done = build("--json", "--prune")
     assert (done.data["written"], done.data["index"]["count"]) == (0, 5 * 9)
     assert len(server.requests) == calls + 2 + 10
 
 
-def test_a_spent_budget_stops_and_nothing_is_paid_for_twice(build, server, home):
+def test_a_spent_budget_stops_and_nothing_is_paid_for_twice(build, server):
     done = build("--max-calls", "30", "--threads", "3")
-    assert done.status == 3
+    assert (done.status, len(server.requests)) == (3, 30)
     assert "the limit of 30 LM calls is reached" in done.err
-    assert len(server.requests) == 30
     assert build("--threads", "3").status == 0
     assert len(server.requests) == 6 * 12
 
@@ -110,43 +116,33 @@ def test_a_spent_budget_stops_and_nothing_is_paid_for_twice(build, server, home)
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("a" * 54,), "has 54 characters; one with questions has at most 53"),
-        (("nothing",), "there is no collection 'nothing' (known: tiny)"),
-        (("tiny", "--num-questions", "101"), "num_questions must be from 1 to 100, but got 101"),
-        (("tiny", "--judge-api-base", "http://127.0.0.1:1"), "name it with --judge-lm"),
+        (("questions", "build", "a" * 54), "has 54 characters; one with questions has at most 53"),
+        (("questions", "build", "nothing"), "there is no collection 'nothing' (known: tiny)"),
+        (("questions", "build", "tiny", "--num-questions", "101"), "num_questions must be from 1 to 100, but got 101"),
+        (("questions", "build", "tiny", "--judge-api-base", "http://x"), "name it with --judge-lm"),
+        (("questions", "build", "tiny", "--engine", "spark"), "unknown engine 'spark'; questions are written on"),
+        (("questions", "build", "tiny", "--workers", "2"), "--workers is of --engine ray"),
+        (("questions", "build", "tiny", "--engine", "ray"), "pip install 'querywright[ray]'"),
+        (("testset", "rephrase", "tiny", "--out", "a.csv"), "ends in .jsonl"),
+        (("testset", "rephrase", "nowhere", "--out", "a.jsonl"), "there is no collection 'nowhere'"),
+        (("testset", "rephrase", "tiny", "--out", "a.jsonl"), "querywright questions build tiny"),
+        (("testset", "out-of-distribution", "tiny", "--out", "a.jsonl", "--judge-api-base", "x"), "with --judge-lm"),
+        (("ask", QUESTION, "--technique", "qb_rag", "--collection", "tiny"), "querywright questions build tiny"),
+        (("ask", QUESTION, "--technique", "qb_rag", "--collection", "tiny", "--engine", "bm25"), "questions, not"),
     ],
-)
-def test_a_mistake_is_said_before_anything_is_asked(cli, collection, server, arguments, message):
-    done = cli("questions", "build", *arguments, *server.lm)
-    assert done.status == 2
-    assert message in done.err
-    assert server.requests == []
-
-
-def test_stats_tell_what_there_is_and_what_it_cost(build, cli):
-    assert build().status == 0
-    done = cli("questions", "stats", "tiny", "--json")
-    assert done.status == 0, done.err
-    assert done.data["labels"] == {"complete": 48, "partial": 6, "none": 6, "unreadable": 0}
-    assert done.data["kept_share"] == 0.8
-    assert done.data["per_passage"] == [8.0, 8, 8]
-    assert done.data["coverage"] == 1.0
-    assert done.data["made"]["cost"]["calls"] == 6 * 12
-    near = done.data["similarities"]
-    assert near["same_passage"] > near["other_passage"]
-    assert near["own_passage"] > near["not_own_passage"]
-    shown = cli("questions", "stats", "tiny", width=200).out
-    for text in ("kept_share: 0.8", "per_passage: 8, 8, 8", "calls: 72", "judge_lm: openai/scripted"):
-        assert text in shown
+)  # fmt: skip
+def test_a_mistake_is_said_before_anything_is_asked(wrong, collection, server, monkeypatch, arguments, message):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    assert message in wrong(*arguments, *server.lm)
 
 
 @pytest.mark.slow
-def test_a_build_that_is_killed_goes_on_to_the_same_records(cli, collection, server, home):
+def test_a_build_that_is_killed_goes_on_to_the_same_records(build, server, folder):
     """Killed with -9 again and again at moments of its own, in processes of its own."""
     kills = int(os.environ.get("QUERYWRIGHT_TEST_KILLS", "2"))
-    server.reply, server.delay = answers, 0.015 * kills  # so that the last one finds something to interrupt
-    command = ["questions", "build", collection, "--num-questions", "10", "--threads", "2", *server.lm]
-    moments, folder = random.Random(7), questions_folder("tiny", home)
+    server.delay = 0.015 * kills  # so that the last one finds something to interrupt
+    command = ["questions", "build", "tiny", "--num-questions", "10", "--threads", "2", *server.lm]
+    moments = random.Random(7)
     for _ in range(kills):
         process = subprocess.Popen([sys.executable, "-m", "querywright", *command], stderr=subprocess.DEVNULL)
         before = len(server.requests)
@@ -158,97 +154,195 @@ def test_a_build_that_is_killed_goes_on_to_the_same_records(cli, collection, ser
         assert process.returncode == -signal.SIGKILL
         assert all(len(record.questions) == 10 for record in read_records(folder).values())
     server.delay = 0.0
-    assert cli(*command).status == 0
+    assert build("--threads", "2").status == 0
     asked_for = Counter(json.dumps(request, sort_keys=True) for request in server.requests)
     assert len(asked_for) == 6 * 12
     assert sum(asked_for.values()) - len(asked_for) <= 2 * kills  # calls under way when their process was killed
-    killed = records(home).read_bytes()
-
+    killed = (folder / RECORDS).read_bytes()
     shutil.rmtree(folder)
     calls = len(server.requests)
-    assert cli(*command).status == 0
+    assert build("--threads", "2").status == 0
     assert len(server.requests) == calls  # all answers are known
-    assert records(home).read_bytes() == killed
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("--engine", "spark"), "unknown engine 'spark'; questions are written on threads or ray"),
-        (("--workers", "2"), "--workers is of --engine ray"),
-        (("--engine", "ray"), "pip install 'querywright[ray]'"),
-    ],
-)
-def test_a_mistake_about_the_engine_is_said_before_anything_is_asked(build, server, monkeypatch, arguments, message):
-    monkeypatch.setitem(sys.modules, "ray", None)
-    done = build(*arguments)
-    assert done.status == 2
-    assert message in " ".join(done.err.split())
-    assert server.requests == []
+    assert (folder / RECORDS).read_bytes() == killed
 
 
 @pytest.fixture
 def names(server, home):
-    server.reply = answers
     lm = LMName("openai/scripted", server.address, "SCRIPTED_KEY")
     return RayBuild(str(home), lm, None, num_questions=10, batch_size=5, threads=2)
 
 
-def test_a_process_makes_the_records_that_threads_make(build, names, home):
+def test_a_process_makes_the_records_that_threads_make_or_none(build, names, home, folder, server, monkeypatch):
     assert build().status == 0
-    expected = read_records(questions_folder("tiny", home))
+    expected = read_records(folder)["p-feet"]
     _, found = published_passages(collection_folder("tiny", home))
-    record_of = replace(names, settings=expected["p-feet"].settings).record_maker()
-    assert record_of(found["p-feet"]) == expected["p-feet"]
-
-
-def test_a_process_that_would_make_other_records_or_has_no_key_makes_none(names, server, monkeypatch):
+    assert replace(names, settings=expected.settings).record_maker()(found["p-feet"]) == expected
     with pytest.raises(InputError, match=r"would write questions under the settings .* but of others are asked for"):
         replace(names, settings="of others").record_maker()
     monkeypatch.delenv("SCRIPTED_KEY")
     with pytest.raises(InputError, match="'SCRIPTED_KEY' is not set or empty"):
         names.record_maker()
-    assert server.requests == []
 
 
-def test_the_limit_of_calls_is_that_of_all_processes_together(build, names, server, home, tmp_path):
+def test_the_limit_of_calls_is_that_of_all_processes_together(build, names, server, home, folder):
     assert build("--limit", "1").status == 0
-    (settings,) = {record.settings for record in read_records(questions_folder("tiny", home)).values()}
+    (settings,) = {record.settings for record in read_records(folder).values()}
     _, found = published_passages(collection_folder("tiny", home))
     server.requests.clear()
     given = replace(names, settings=settings, max_calls=30, budget="test")
     makers = [given.record_maker() for _ in range(3)]  # what three processes have
     made = bounded_map(lambda n: makers[n % 3](list(found.values())[n]), range(1, 6), threads=3)
     assert len(server.requests) == 30
-    stopped = [one for one in made if isinstance(one, BudgetError)]
-    assert stopped
-    assert str(stopped[0]).startswith("the limit of 30 LM calls is reached")
-
-
-@pytest.fixture
-def by_threads(cli, passages, server, home, tmp_path, monkeypatch):
-    """The records that threads make, in a working folder of their own."""
-    pytest.importorskip("ray")
-    server.reply = answers
-    other = tmp_path / "other"
-    assert cli("index", "tiny", passages, "--home", other).status == 0
-    done = cli("questions", "build", "tiny", "--num-questions", "10", "--home", other, *server.lm)
-    assert done.status == 0, done.err
-    monkeypatch.setenv("QUERYWRIGHT_HOME", str(home))
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    server.requests.clear()
-    return records(other).read_bytes()
+    stopped = [str(one) for one in made if isinstance(one, BudgetError)]
+    assert stopped[0].startswith("the limit of 30 LM calls is reached")
 
 
 @pytest.mark.filterwarnings("ignore::Warning")  # Ray warns of its own ways
-def test_processes_make_the_records_of_threads_to_the_byte(build, by_threads, server, home):
-    assert build("--limit", "2").status == 0
-    done = build("--json", "--engine", "ray", "--max-calls", "200")
+def test_processes_make_the_records_of_threads_to_the_byte(build, cli, passages, server, folder, monkeypatch, tmp_path):
+    pytest.importorskip("ray")
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    assert build().status == 0
+    by_threads = (folder / RECORDS).read_bytes()
+    other = tmp_path / "other"
+    assert cli("index", "tiny", passages, "--home", other).status == 0
+    server.requests.clear()
+    assert build("--limit", "2", "--home", other).status == 0
+    done = build("--json", "--engine", "ray", "--max-calls", "200", "--home", other)
+    assert (done.status, done.data["written"], done.data["current"]) == (0, 4, 2), done.err
+    assert (len(server.requests), done.data["cost"]["calls"]) == (6 * 12, 4 * 12)
+    assert (questions_folder("tiny", other) / RECORDS).read_bytes() == by_threads
+
+
+def test_questions_written_by_people_are_imported_and_exported(cli, collection):
+    def done(*arguments):
+        found = cli("questions", *arguments)
+        assert found.status == 0, found.err
+        return found
+
+    rows = {"passage": ["p-juice", "p-feet"], "question": ["What first?", "What each evening?"], "mine": [1, 2]}
+    pd.DataFrame(rows).to_parquet("in.parquet")
+    made = done("import", collection, "in.parquet")
+    assert "tiny: 2 questions added, 0 changed, 0 removed, of 2 passages; 2 in the index" in " ".join(made.out.split())
+    assert "columns that were not read: mine" in made.err
+    assert "tiny: 2 questions written to out.parquet" in done("export", collection, "--out", "out.parquet").out
+    assert list(pd.read_parquet("out.parquet")["label"]) == ["complete", "complete"]
+    again = done("import", collection, "out.parquet", "--json").data
+    assert (again["added"], again["changed"], again["removed"], again["kept"]) == (0, 0, 0, 2)
+    pd.read_parquet("out.parquet")[:1].to_parquet("part.parquet")
+    for more, said in (((), "stay; --prune removes them"), (("--prune",), "are removed; the next build writes them")):
+        told = " ".join(done("import", collection, "part.parquet", *more).err.split())
+        assert f"1 passages that have no row in the file {said}" in told
+    assert "ends in .parquet" in cli("questions", "export", collection, "--out", "out.csv").err
+
+
+@pytest.fixture
+def indexed(collection, home):
+    """Publishes questions for passages of the collection, by topic."""
+
+    def complete(text):
+        return WrittenQuestion(text, COMPLETE)
+
+    def call(texts):
+        _, passages = published_passages(collection_folder(collection, home))
+        records = [
+            PassageRecord(one.id, one.text_digest(), "s", tuple(map(complete, texts[one.title])))
+            for one in passages.values()
+            if one.title in texts
+        ]  # fmt: skip
+        publish_questions(collection, records, embedder=resolve_embedder("embedded"), home=home)
+        return collection
+
+    return call
+
+
+@pytest.fixture
+def asked(indexed):
+    """The collection with a question for four of its passages."""
+    return indexed({topic: [text] for topic, text in WRITTEN.items()})
+
+
+def test_a_technique_searches_through_questions_and_brings_its_engine(cli, asked, questions, server):
+    fixed = ("--collection", asked, "--reader", "none", *server.lm)
+    done = cli("ask", QUESTION, "--technique", "qb_rag", "--json", *fixed)
     assert done.status == 0, done.err
-    assert (done.data["written"], done.data["current"]) == (4, 2)
-    assert len(server.requests) == 6 * 12
-    assert done.data["cost"]["calls"] == 4 * 12
-    assert done.data["made"]["cost"]["calls"] == 6 * 12
-    assert records(home).read_bytes() == by_threads
-    assert build("--json").data["written"] == 0
-    assert len(server.requests) == 6 * 12
+    assert (done.data["passages"][0]["id"], len(done.data["passages"])) == ("p-salt", 4)
+    assert done.data["steps"][0]["given"]["through"]["p-salt"] == WRITTEN["salt"]
+    traced = cli("ask", QUESTION, "--technique", "qb_rag", "--trace", *fixed)
+    assert f"p-salt through: {WRITTEN['salt']}" in " ".join(traced.out.split())
+    done = cli(
+        "evaluate", questions, "--technique", "qb_rag", "--technique", "plain", "--technique", "plain@questions",
+        "--technique", "qb_rag:match=hybrid,weight=1", "--json", *fixed,
+    )  # fmt: skip
+    assert done.status == 0, done.err
+    arms = {arm["arm"]: arm["metrics"]["recall"]["value"] for arm in done.data["arms"]}
+    assert arms["plain"] == arms["qb_rag:match=hybrid,weight=1"] == 1.0
+    assert arms["qb_rag"] == arms["plain@questions"] == pytest.approx(4 / 6)  # two topics have no question
+    assert server.requests == []
+
+
+@pytest.mark.parametrize(("technique", "sizes"), [("qb_rag", "3,6,6"), ("plain", "3,4,4")])
+def test_it_is_compiled_against_plain_retrieval_and_loaded_again(
+    cli, asked, questions, server, write, technique, sizes
+):
+    if technique == "qb_rag":  # it wins where questions are asked in the words of those that were written
+        options = ["salt", "feet", "juice", "cuff"]
+        questions = write("asked.jsonl", [
+            {"id": f"{topic}-{n}", "question": f"{n}: {text}", "options": options, "answer": topic,
+             "evidence": {f"p-{topic}": "ENTAILED"}}
+            for topic, text in WRITTEN.items() for n in range(8)
+        ])  # fmt: skip
+    made = cli(
+        "compile", "qb_rag", questions, "--collection", asked, "--out", "artifacts/q", "--sizes", sizes,
+        "--trials", "3", "--threads", "2", "--knob", "max_passages=1", "--json", *server.lm,
+    )  # fmt: skip
+    assert made.status == 0, made.err
+    manifest = json.loads(Path("artifacts/q/manifest.json").read_text())
+    expected = (technique, {"plain": "dense", "qb_rag": "questions"}[technique], asked)
+    assert (manifest["technique"], manifest["engine"], manifest["collection"]) == expected
+    done = cli("ask", f"7: {WRITTEN['feet']}", "--artifact", "artifacts/q", "--verify", "--option", "salt", "--option",
+               "feet", "--json", *server.lm)  # fmt: skip
+    assert done.status == 0, done.err
+    assert (done.data["passages"][0]["id"] == "p-feet") or technique == "plain"
+
+
+@pytest.fixture
+def tested(indexed, server, sent):
+    """The collection with two questions for each passage, and an LM that rewords them and asks others."""
+
+    def reply(body):
+        last = body["messages"][-1]["content"]
+        if "rephrased_question" in sent(body):
+            return json.dumps({"rephrased_question": f"Which words tell about {last.rpartition(' of ')[2]}"})
+        if "new_question" in sent(body):
+            return json.dumps({"new_question": f"Why {re.match(r'passage: (.+?):', last)[1]}?"})
+        fields = re.findall(r"^- (\w+)", sent(body), re.MULTILINE)
+        return json.dumps(dict.fromkeys(fields, "r") | {"label": "complete" if '"complete"' in sent(body) else "yes"})
+
+    server.reply = reply
+    return indexed({word: [f"{one} is said of {word}?" for one in ("What", "How much")] for word in WORDS})
+
+
+def test_a_set_of_reworded_questions_is_evaluated_and_made_again(cli, tested, server):
+    rephrase = ("testset", "rephrase", tested, "--number", "4", *server.lm, "--out")
+    made = cli(*rephrase, "sets/re.jsonl")
+    assert made.status == 0, made.err
+    assert "rephrase of tiny: 4 questions of " in made.out
+    assert made.out.splitlines()[-2:] == ["questions: sets/re.jsonl", "card: sets/re.card.json"]
+    assert "the index does not tell which LM wrote it" in made.err
+    done = cli("evaluate", "sets/re.jsonl", "--collection", tested, "--technique", "plain", "--reader", "none",
+               "--json", *server.lm)  # fmt: skip
+    assert done.data["arms"][0]["n"] == 4, done.err
+    requests = len(server.requests)
+    assert cli(*rephrase, "sets/again.jsonl", "--json").data == json.loads(Path("sets/re.card.json").read_text())
+    assert Path("sets/again.jsonl").read_bytes() == Path("sets/re.jsonl").read_bytes()
+    assert len(server.requests) == requests
+
+
+def test_new_questions_are_judged_by_another_lm(cli, tested, server):
+    judge = ("--judge-lm", "openai/judge", "--judge-api-base", server.address, "--judge-api-key-env", "SCRIPTED_KEY")
+    command = ("testset", "out-of-distribution", tested, "--out", "new.jsonl", *server.lm, *judge)
+    made = cli(*command, "--json")
+    assert made.status == 0, made.err
+    assert (made.data["kept"], made.data["asked"], made.data["judge"]) == (6, 6, "openai/judge")
+    assert sum(body["model"] == "judge" for body in server.requests) == 6
+    assert "6 questions, not 99: the index gives no more" in cli(*command, "--number", "99").err
