@@ -1,26 +1,34 @@
-"""``querywright artifact``: what the commands print, write and refuse, and what never gets into an artifact."""
+"""``querywright artifact``: what the commands print, write and refuse, and what never gets into an artifact.
+
+Below: programs on other engines, with a reranker, and with the embedded models without a network.
+"""
 
 from __future__ import annotations
 
 import getpass
 import hashlib
 import json
+import os
 import platform
 import re
 import shutil
 import socket
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
 import pytest
 
 from querywright.optimize.artifacts.files import Golden, read_artifact, write_artifact
+from querywright.optimize.artifacts.load import load
 from querywright.programs import make_program
 
-KEY = "sk-planted-4b1c7e0d9f2a"
-USER = "planted-user-5e2a"
-HOST = "planted-host-93c4"
-PLACE = "planted-folder-1f8b"
+QUESTION = "What is said about bread and ready meals?"
+OPTIONS = ("--option", "salt", "--option", "feet")
+EXAMPLE = Path(__file__).parents[2] / "examples" / "load_artifact.py"
+KEY, USER, HOST, PLACE = "sk-planted-4b1c7e0d9f2a", "planted-user-5e2a", "planted-host-93c4", "planted-folder-1f8b"
+BARE = dict.fromkeys(("embedder", "collection", "engine", "reranker", "fingerprint"))
 
 
 @pytest.fixture
@@ -35,16 +43,18 @@ def hostile(tmp_path):
         "verdict": evil, "recommended": evil, evil: evil, "comparisons": [{"sentence": evil}],
         "test": [{"arm": evil, "n": 1, "metrics": {evil: {"value": 0.5, "low": None, "high": None, "n": 1}}}],
     }  # fmt: skip
-    write_artifact(
-        tmp_path / "hostile",
-        program,
-        lm=evil, embedder=None, collection=None, engine=None, reranker=evil, fingerprint=evil, created=evil, made=made,
-        golden=[Golden(question=evil, options=[evil], answer=evil, passages=[evil])], card=evil,
-    )  # fmt: skip
+    golden = [Golden(question=evil, options=[evil], answer=evil, passages=[evil])]
+    facts = {**BARE, "reranker": evil, "fingerprint": evil}
+    write_artifact(tmp_path / "hostile", program, lm=evil, created=evil, made=made, golden=golden, card=evil, **facts)
     return tmp_path / "hostile"
 
 
-def test_a_compiled_program_is_shown_checked_and_compared(cli, artifact, server, tmp_path):
+@pytest.fixture
+def address(server):
+    return ["--api-base", server.address, "--api-key-env", "SCRIPTED_KEY"]
+
+
+def test_a_compiled_program_is_shown_checked_and_compared(cli, artifact, address, tmp_path):
     shown = cli("artifact", "show", artifact, width=160)
     assert shown.status == 0, shown.err
     for text in (
@@ -53,15 +63,12 @@ def test_a_compiled_program_is_shown_checked_and_compared(cli, artifact, server,
     ):  # fmt: skip
         assert text in shown.out
     card = cli("artifact", "show", artifact, "--json").data
-    assert card["collection"] == "tiny"
-    assert card["scores"]
-
-    lm = ["--api-base", server.address, "--api-key-env", "SCRIPTED_KEY"]
-    checked = cli("artifact", "verify", artifact, *lm, width=160)
+    assert (card["collection"], bool(card["scores"])) == ("tiny", True)
+    checked = cli("artifact", "verify", artifact, *address, width=160)
     assert checked.status == 0, checked.out + checked.err
     assert "ok: collection: tiny, embedder " in checked.out
     assert "ok: golden answer 3: " in checked.out
-    assert cli("artifact", "verify", artifact, *lm, "--json").data["ok"] is True
+    assert cli("artifact", "verify", artifact, *address, "--json").data["ok"] is True
 
     other = tmp_path / "other"
     shutil.copytree(artifact, other)
@@ -72,77 +79,56 @@ def test_a_compiled_program_is_shown_checked_and_compared(cli, artifact, server,
     program = make_program(read.state.technique, lambda query, k: [], reader=read.state.reader, **knobs)
     predictor = program.reader.predict
     predictor.signature = predictor.signature.with_instructions("Choose well.")
-    facts = read.manifest.model_dump(
-        include={"lm", "embedder", "collection", "engine", "reranker", "fingerprint", "created", "made"}
-    )
+    facts = read.manifest.model_dump(include={"lm", "created", "made", *BARE})
     write_artifact(other, program, golden=[], card="", **facts)
     found = cli("artifact", "diff", artifact, other, width=160)
-    assert found.status == 0
-    assert f"max_passages: {read.state.knobs['max_passages']} -> 7" in found.out
-    assert "{+well+}" in found.out
-    assert "B: not asked" in found.out
+    for text in (f"max_passages: {read.state.knobs['max_passages']} -> 7", "{+well+}", "B: not asked"):
+        assert text in found.out
     assert cli("artifact", "diff", artifact, other, "--json").data["knobs"]
-
     (other / "README.md").write_text("changed")
-    broken = cli("artifact", "verify", other, *lm[:0], width=160)
-    assert broken.status == 2
-    assert "differs: files: README.md was changed" in broken.out
+    broken = cli("artifact", "verify", other, width=160)
+    assert (broken.status, "differs: files: README.md was changed" in broken.out) == (2, True)
     assert cli("artifact", "show", other).status == 2
 
 
-def test_a_compiled_program_goes_to_another_machine(cli, artifact, server, tmp_path):
-    lm = ["--api-base", server.address, "--api-key-env", "SCRIPTED_KEY"]
+def test_a_compiled_program_goes_to_another_machine(cli, artifact, address, tmp_path):
     packed = cli("artifact", "pack", artifact, "--out", "made.qw", width=160)
     assert packed.status == 0, packed.err
-    assert "the collection tiny (6 passages)" in packed.out
     digest = f"sha256:{hashlib.sha256(Path('made.qw').read_bytes()).hexdigest()}"
-    assert digest in packed.out
+    for text in ("the collection tiny (6 passages)", digest):
+        assert text in packed.out
     other = tmp_path / "another-machine"
     unpack = ("artifact", "unpack", "made.qw", "--home", other)
     done = cli(*unpack, "--out", "there/made", "--digest", digest, width=160)
-    assert done.status == 0, done.err
-    assert "collection tiny: 6 passages, built" in done.out
+    assert "collection tiny: 6 passages, built" in done.out, done.err
     pinned = cli("artifact", "show", artifact, "--json").data["digest"]
-    assert pinned == f"sha256:{hashlib.sha256((artifact / 'manifest.json').read_bytes()).hexdigest()}"
-    checked = cli("artifact", "verify", "there/made", "--digest", pinned, "--home", other, *lm, width=160)
-    assert checked.status == 0, checked.out
-    refused = cli("artifact", "verify", "there/made", "--digest", digest, "--home", other, *lm, width=160)
+    verify = ("artifact", "verify", "there/made", "--home", other, *address, "--digest")
+    assert cli(*verify, pinned).status == 0
+    refused = cli(*verify, digest, width=160)
     assert (refused.status, "is asked for: it is another one" in refused.out) == (2, True)
-    again = cli(*unpack, "--out", "there/again", width=160)
-    assert "there already" in again.out
+    assert "there already" in cli(*unpack, "--out", "there/again", width=160).out
     refused = cli(*unpack, "--out", "there/no", "--digest", pinned)
     assert (refused.status, "is asked for; get the file again" in " ".join(refused.err.split())) == (2, True)
-
     data = bytearray(Path("made.qw").read_bytes())
     data[len(data) // 2] ^= 1
     Path("changed.qw").write_bytes(data)
-    refused = cli("artifact", "unpack", "changed.qw", "--out", "there/no")
-    assert refused.status == 2
-    assert "was cut off or changed" in refused.err
+    assert cli("artifact", "unpack", "changed.qw", "--out", "there/no").status == 2
     assert not Path("there/no").exists()
-    assert cli("artifact", "unpack", "made.qw", "--out", "artifacts/made", "--home", other / "new", "--json").data[
-        "built"
-    ]
 
 
-@pytest.mark.parametrize(
-    "command", [("show",), ("show", "--json"), ("verify",), ("verify", "--json"), ("diff", "--json"), ("diff",)]
-)
+@pytest.mark.parametrize("command", ["show", "show --json", "verify", "verify --json", "diff", "diff --json"])
 def test_nothing_of_a_hostile_artifact_steers_the_terminal(command, cli, hostile, tmp_path):
-    name, *options = command
+    name, *options = command.split()
     if name == "diff":
-        write_artifact(
-            tmp_path / "plain", make_program("plain", lambda query, k: [], reader=None), lm="x/y", embedder=None,
-            collection=None, engine=None, reranker=None, fingerprint=None, created="", made={}, golden=[], card="",
-        )  # fmt: skip
+        program = make_program("plain", lambda query, k: [], reader=None)
+        write_artifact(tmp_path / "plain", program, lm="x/y", created="", made={}, golden=[], card="", **BARE)
         options.append(tmp_path / "plain")
     done = cli("artifact", name, hostile, *options, width=120)
     assert done.out
     for text in (done.out, done.err):
         assert not re.findall(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", text)
-        if "--json" not in options:
-            assert sum(line.startswith("ok: files: all is well") for line in text.splitlines()) == 0
-    if name == "show" and not options:
+        assert "--json" in options or not any(line.startswith("ok: files: all is well") for line in text.splitlines())
+    if command == "show":
         assert "[bold red]red[/]" in done.out
     if "--json" in options and name != "verify":
         assert "\\u009b31m" in done.out
@@ -154,31 +140,176 @@ def test_no_secret_and_no_name_of_the_machine_is_in_what_is_saved(
     """Planted in every place from which a path, a user, a host or a key could come."""
     place = tmp_path / PLACE
     place.mkdir()
-    for name, value in {
-        "PLANTED_KEY": KEY, "OPENAI_API_KEY": KEY, "HOME": str(place), "USER": USER, "LOGNAME": USER, "USERNAME": USER,
-        "HOSTNAME": HOST, "PWD": str(place),
-    }.items():  # fmt: skip
-        monkeypatch.setenv(name, value)
+    planted = {"PLANTED_KEY": KEY, "OPENAI_API_KEY": KEY, "HOME": place, "PWD": place, "HOSTNAME": HOST}
+    for name, value in {**planted, **dict.fromkeys(("USER", "LOGNAME", "USERNAME"), USER)}.items():
+        monkeypatch.setenv(name, str(value))
     monkeypatch.setattr(socket, "gethostname", lambda: HOST)
     monkeypatch.setattr(platform, "node", lambda: HOST)
     data = Path(shutil.copy(questions, place / "questions.jsonl"))
     monkeypatch.chdir(place)
     assert getpass.getuser() == USER
-    lm = ["--lm", "openai/scripted", "--api-base", server.address, "--api-key-env", "PLANTED_KEY"]
     made = cli(
         "compile", "hcqr", data, "--collection", collection, "--out", place / "saved", "--sizes", "3,4,4", "--trials",
-        "2", "--threads", "2", *lm,
+        "2", "--lm", "openai/scripted", "--api-base", server.address, "--api-key-env", "PLANTED_KEY",
     )  # fmt: skip
     assert made.status == 0, made.err
-    assert server.headers
     assert cli("artifact", "pack", "saved", "--out", place / "saved.qw").status == 0
-    contents = {path.name: path.read_bytes() for path in (place / "saved").iterdir()}
-    contents["saved.qw"] = (place / "saved.qw").read_bytes()
+    contents = {path.name: path.read_bytes() for path in [*(place / "saved").iterdir(), place / "saved.qw"]}
     with zipfile.ZipFile(place / "saved.qw") as archive:
         contents |= {f"saved.qw/{name}": archive.read(name) for name in archive.namelist()}
-    assert len(contents) == 4 + 1 + 7
-    planted = [KEY, USER, HOST, PLACE, str(tmp_path), tmp_path.name, "127.0.0.1", str(server.server_port),
-               socket.gethostname(), str(Path.home()), "PLANTED_KEY"]  # fmt: skip
-    found = {(name, one) for name, data in contents.items() for one in planted if one.encode() in data}
-    assert found == set()
-    assert json.loads(contents["manifest.json"])["lm"] == "openai/scripted"
+    assert len(contents) >= 4 + 1 + 7
+    words = [KEY, USER, HOST, PLACE, str(tmp_path), tmp_path.name, "127.0.0.1", str(server.server_port),
+             str(Path.home()), "PLANTED_KEY"]  # fmt: skip
+    assert [(name, one) for name, data in contents.items() for one in words if one.encode() in data] == []
+
+
+class LongestFirst:
+    """Passages by length."""
+
+    id = "ce:some/longest"
+
+    def load(self):
+        pass
+
+    def score(self, query, passages):
+        return [float(len(passage.content)) for passage in passages]
+
+
+@pytest.fixture
+def longest(monkeypatch):
+    monkeypatch.setattr("querywright.retrieval.rerank.resolve_reranker", lambda name: LongestFirst())
+    monkeypatch.setattr(sys.modules[load.__module__], "resolve_reranker", lambda name: LongestFirst())
+
+
+@pytest.mark.parametrize("engine", ["dense", "bm25", "hybrid"])
+def test_ask_on_each_engine(cli, collection, server, engine):
+    asked = cli(
+        "ask", QUESTION, "--technique", "plain", "--collection", collection, "--engine", engine,
+        "--knob", "max_passages=2", "--json", *OPTIONS, *server.lm,
+    )  # fmt: skip
+    assert asked.status == 0, asked.err
+    assert (asked.data["answer"], asked.data["passages"][0]["id"]) == ("salt", "p-salt")
+
+
+def test_compile_on_an_engine_and_ask_what_was_compiled(cli, collection, questions, server):
+    made = cli(
+        "compile", "plain", questions, "--collection", collection, "--engine", "hybrid", "--out", "artifacts/hybrid",
+        "--sizes", "3,4,4", "--trials", "2", "--threads", "2", "--json", *server.lm,
+    )  # fmt: skip
+    assert made.status == 0, made.err
+    manifest = json.loads(Path("artifacts/hybrid/manifest.json").read_text())
+    assert (manifest["engine"], manifest["collection"], manifest["reranker"]) == ("hybrid", collection, None)
+    asked = cli("ask", QUESTION, "--artifact", "artifacts/hybrid", "--verify", *OPTIONS, *server.lm)
+    assert asked.status == 0, asked.err
+    # The engine of --engine is that of techniques; an artifact opens its own.
+    done = cli(
+        "evaluate", questions, "--artifact", "artifacts/hybrid", "--technique", "plain", "--collection", collection,
+        "--engine", "bm25", "--limit", "3", "--json", *server.lm,
+    )  # fmt: skip
+    assert [arm["arm"] for arm in done.data["arms"]] == ["plain", "hybrid"]
+
+
+def test_a_reranker_orders_what_was_found_and_is_saved(cli, collection, questions, server, longest):
+    fixed = ("--collection", collection, "--reranker", "some/longest", "--json", *server.lm)
+    asked = cli("ask", QUESTION, "--technique", "rerank", *OPTIONS, *fixed)
+    assert asked.status == 0, asked.err
+    lengths = [len(passage["title"]) + len(passage["text"]) for passage in asked.data["passages"]]
+    assert lengths == sorted(lengths, reverse=True)
+    assert len(lengths) > 2
+    compiles = ("compile", "rerank", questions, "--out", "artifacts/r", "--sizes", "3,4,4", "--trials", "2")
+    made = cli(*compiles, *fixed)
+    assert made.status == 0, made.err
+    manifest = json.loads(Path("artifacts/r/manifest.json").read_text())
+    assert manifest["reranker"] == (LongestFirst.id if manifest["technique"] == "rerank" else None)
+    asked = cli("ask", QUESTION, "--artifact", "artifacts/r", *OPTIONS, *server.lm)
+    assert asked.status == 0, asked.err
+
+
+GUARD = """
+import os, sys
+
+def guard(event, args):
+    inner = event == "socket.connect" and isinstance(args[1], tuple)
+    if inner or event in ("socket.getaddrinfo", "socket.gethostbyname", "socket.sendto"):
+        with open(os.environ["OPENED"], "a") as file:
+            file.write(f"{event} {args[1:] if inner else args}\\n")
+        raise OSError(101, "no network in this test")
+
+sys.addaudithook(guard)
+"""
+CARDS = [
+    {"id": "home", "title": "Readings at home", "text": "Sit for five minutes, take two readings a minute apart in the "
+     "morning and evening for a week, and write down the average."},
+    {"id": "feet", "title": "Feet", "text": "Look at both feet every evening and show any new sore to the team."},
+    {"id": "eyes", "title": "Eyes", "text": "The eye clinic photographs the retina once a year."},
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A folder with a collection and an artifact as a demo leaves them, but small, and a guard against connections."""
+    from querywright import build_collection, resolve_embedder
+    from querywright.data import read_passages
+    from querywright.retrieval.chroma import ChromaRetriever
+
+    folder = tmp_path_factory.mktemp("place")
+    home, target = folder / ".querywright", folder / "artifacts" / "hcqr-sample"
+    embedder = resolve_embedder("embedded")
+    build_collection("sample", read_passages(CARDS), embedder=embedder, home=home)
+    retriever = ChromaRetriever("sample", embedder=embedder, home=home)
+    program = make_program("plain", retriever, reader="multiple_choice", max_passages=2)
+    asked, golden = ("What photographs the retina?", ["The eye clinic", "A cuff"]), []
+    facts = {**BARE, "embedder": embedder.id, "collection": "sample", "engine": "dense", "made": {}, "card": "# x\n",
+             "fingerprint": retriever.fingerprint, "created": "2026-01-01"}  # fmt: skip
+    for _ in range(2):  # the second time with what the first one answers
+        write_artifact(target, program, lm="embedded:SmolLM2-135M-Instruct", golden=golden, **facts)
+        found = load(target, home=home)(*asked)
+        passages = [passage.id for passage in found.passages]
+        golden = [Golden(question=asked[0], options=asked[1], answer=found.answer, passages=passages)]
+    (folder / "guard").mkdir()
+    (folder / "guard" / "sitecustomize.py").write_text(GUARD)
+    return folder
+
+
+@pytest.fixture
+def alone(place):
+    """Runs Python in that folder, without a network where the system can take it away; no connection is tried."""
+    commands = (["unshare", "-n"], ["unshare", "-rn"]) if shutil.which("unshare") else ()
+    without = next((one for one in commands if not subprocess.run([*one, "true"], capture_output=True).returncode), [])
+
+    def call(*arguments):
+        opened = place / "opened.txt"
+        opened.unlink(missing_ok=True)
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "QUERYWRIGHT", "COV"))}
+        path = os.pathsep.join([str(place / "guard"), *filter(None, [os.environ.get("PYTHONPATH")])])
+        done = subprocess.run(
+            [*without, sys.executable, *arguments], cwd=place, capture_output=True, text=True, timeout=240, check=False,
+            env={**kept, "PYTHONPATH": path, "OPENED": str(opened)},
+        )  # fmt: skip
+        assert not opened.exists(), opened.read_text()
+        return done
+
+    return call
+
+
+@pytest.mark.slow
+def test_what_a_demo_wrote_is_asked_without_a_network(place, alone):
+    with pytest.raises(AssertionError, match=r"127\.0\.0\.1"):  # the guard sees a connection
+        alone("-c", "import socket; socket.socket().connect_ex(('127.0.0.1', 9))")
+    done = alone(
+        "-m", "querywright", "ask", "Which reading at home should I write down?",
+        "--artifact", "artifacts/hcqr-sample", "--json",
+        "--option", "The average of a week of readings", "--option", "The retina",
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    answer = json.loads(done.stdout)
+    assert (answer["passages"][0]["id"], len(answer["passages"]), answer["fallbacks"]) == ("home", 2, [])
+    assert answer["answer"] in ("The average of a week of readings", "The retina")
+    done = alone(str(EXAMPLE))
+    assert done.returncode == 0, done.stderr
+    answer, _, found = done.stdout.strip().partition(" [")
+    text = EXAMPLE.read_text(encoding="utf-8")
+    assert f'"{answer}"' in text
+    assert "'home'" in found
+    code = text[text.index("import querywright") :]
+    assert len([line for line in code.splitlines() if line and not line.startswith((" ", ")"))]) <= 5
