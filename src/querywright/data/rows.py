@@ -223,8 +223,8 @@ def read_answer(record: Record, options: Options | None) -> Answer:
     else:
         aliases += _texts(record, several)
     if isinstance(given.value, (list, dict)):
-        first, *others = _texts(record, given) or [None]
-        given, aliases = Cell(given.column, first), [*filter(None, others), *aliases]
+        texts = _texts(record, given)
+        given, aliases = Cell(given.column, texts[0] if texts else None), [*texts[1:], *aliases]
     if options is None or not record.ok:
         return Answer()
     text = None
