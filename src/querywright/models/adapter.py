@@ -58,12 +58,7 @@ class PromptAdapter(JSONAdapter):
         return self
 
     def __call__(
-        self,
-        lm: Any,
-        lm_kwargs: dict[str, Any],
-        signature: Any,
-        demos: list[dict[str, Any]],
-        inputs: dict[str, Any],
+        self, lm: Any, lm_kwargs: dict[str, Any], signature: Any, demos: list[dict[str, Any]], inputs: dict[str, Any]
     ) -> list[dict[str, Any]]:
         """Ask the LM and return one mapping of output fields a completion.
 
@@ -78,12 +73,7 @@ class PromptAdapter(JSONAdapter):
         return list(JSONAdapter.__call__(again, lm, dict(lm_kwargs), signature, demos, inputs))
 
     async def acall(
-        self,
-        lm: Any,
-        lm_kwargs: dict[str, Any],
-        signature: Any,
-        demos: list[dict[str, Any]],
-        inputs: dict[str, Any],
+        self, lm: Any, lm_kwargs: dict[str, Any], signature: Any, demos: list[dict[str, Any]], inputs: dict[str, Any]
     ) -> list[dict[str, Any]]:
         """Ask the LM asynchronously.
 
@@ -112,31 +102,22 @@ class PromptAdapter(JSONAdapter):
 
     def format_system_message(self, signature: Any) -> str:
         """The instructions, then one line an output field."""
-        lines = [textwrap.dedent(signature.instructions).strip()]
-        lines.append("\nFields of the answer:" if self.grammar else f"\n{JSON_REQUEST} with these fields:")
-        lines.extend(self._field_line(name, field) for name, field in signature.output_fields.items())
-        return "\n".join(lines)
+        opening = "Fields of the answer:" if self.grammar else f"{JSON_REQUEST} with these fields:"
+        fields = [self._field_line(name, field) for name, field in signature.output_fields.items()]
+        return "\n".join([textwrap.dedent(signature.instructions).strip(), "", opening, *fields])
 
     def format_user_message_content(
-        self,
-        signature: Any,
-        inputs: Mapping[str, Any],
-        prefix: str = "",
-        suffix: str = "",
-        main_request: bool = False,
+        self, signature: Any, inputs: Mapping[str, Any], prefix: str = "", suffix: str = "", main_request: bool = False
     ) -> str:
         """The inputs, each under its field's name; empty ones are left out."""
-        parts = [prefix] if prefix else []
+        parts = [prefix]
         key, opening = _frame(tuple(signature.output_fields), tuple(signature.fields))
         for name in signature.input_fields:
             text = self._shown(_framed(_text(inputs.get(name)), key, opening))
             if text:
                 parts.append(f"{name}:\n{text}" if "\n" in text else f"{name}: {text.lstrip()}")
-        if suffix:
-            parts.append(suffix)
-        if main_request and self._note:
-            parts.append(self._note)
-        return "\n\n".join(parts) or "(nothing is given)"
+        parts += [suffix, self._note if main_request else ""]
+        return "\n\n".join(filter(None, parts)) or "(nothing is given)"
 
     def format_assistant_message_content(
         self, signature: Any, outputs: Mapping[str, Any], missing_field_message: str | None = None
@@ -152,37 +133,19 @@ class PromptAdapter(JSONAdapter):
             AdapterParseError: There is no JSON object with the fields, more than one, a value of another type, or the
                 answer breaks off inside a text; what could be read of the fields is in ``parsed_result``.
         """
-        names = list(signature.output_fields)
-        completion = _valid(completion)
-        found = [value for value in _objects(completion) if set(names) & set(value)]
-        if any(value != found[0] for value in found):
-            raise _unreadable(signature, completion, "The answer holds more than one JSON object.")
-        whole = found[0] if found else _repaired(signature, completion)
+        given: dict[str, Any] = {}
         try:
-            given = json.loads(
-                _valid(json.dumps({name: whole[name] for name in names if name in whole}, ensure_ascii=False))
-            )
-        except RecursionError as error:
-            raise _unreadable(signature, completion, "The answer is nested too deep.") from error
-        if not found and _breaks_off(completion):
-            raise _unreadable(signature, completion, "The answer breaks off inside a text.", given)
-        try:
-            fields = {
-                name: _read(name, value, signature.output_fields[name].annotation) for name, value in given.items()
-            }
+            return _parsed(signature, _valid(completion), given)
+        except RecursionError:
+            problem = "The answer is nested too deep."
         except ValueError as error:
-            raise _unreadable(signature, completion, str(error), given) from error
-        fields = apply_output_field_defaults(signature, fields)
-        missing = [name for name in names if name not in fields]
-        if missing:
-            raise _unreadable(signature, completion, f"The answer lacks {', '.join(missing)}.", given)
-        return {name: fields[name] for name in names}
+            problem = str(error)
+        raise AdapterParseError("PromptAdapter", signature, completion, problem, given)
 
     def _field_line(self, name: str, field: Any) -> str:
         description = (field.json_schema_extra or {}).get("desc") or ""
-        if description == f"${{{name}}}":
-            description = ""
-        parts = ", ".join(part for part in (description, self._form(field.annotation)) if part)
+        description = "" if description == f"${{{name}}}" else description
+        parts = ", ".join(filter(None, (description, self._form(field.annotation))))
         return f"- {name}: {parts}" if parts else f"- {name}"
 
     def _form(self, annotation: Any) -> str:
@@ -308,18 +271,30 @@ def _breaks_off(text: str) -> bool:
     return bare.count('"') % 2 == 1 and "}" not in bare.rpartition('"')[2]
 
 
-def _repaired(signature: Any, completion: str) -> dict[str, Any]:
-    """The object of an answer that is nearly JSON."""
-    begins = completion.find("{")
+def _parsed(signature: Any, completion: str, given: dict[str, Any]) -> dict[str, Any]:
+    """The output fields of an answer, whose values are entered as they were given before they are read."""
+    names = list(signature.output_fields)
+    found = [value for value in _objects(completion) if set(names) & set(value)]
+    if any(value != found[0] for value in found):
+        raise ValueError("The answer holds more than one JSON object.")
+    breaks_off = not found and _breaks_off(completion)
     try:
-        value = json_repair.loads(completion[begins:]) if begins >= 0 else None
-    except (ValueError, RecursionError):  # nested too deep
-        value = None
-    if isinstance(value, dict):
-        return value
-    if _breaks_off(completion):
-        return {}
-    raise _unreadable(signature, completion, "The answer is no JSON object.")
+        whole = found[0] if found else json_repair.loads(completion[completion.index("{") :])
+    except ValueError:  # there is none, or it is nested too deep
+        whole = None
+    if isinstance(whole, dict):
+        kept = {name: whole[name] for name in names if name in whole}
+        given |= json.loads(_valid(json.dumps(kept, ensure_ascii=False)))
+    elif not breaks_off:
+        raise ValueError("The answer is no JSON object.")
+    if breaks_off:
+        raise ValueError("The answer breaks off inside a text.")
+    fields = {name: _read(name, value, signature.output_fields[name].annotation) for name, value in given.items()}
+    fields = apply_output_field_defaults(signature, fields)
+    missing = [name for name in names if name not in fields]
+    if missing:
+        raise ValueError(f"The answer lacks {', '.join(missing)}.")
+    return {name: fields[name] for name in names}
 
 
 def _read(name: str, value: Any, annotation: Any) -> Any:
@@ -339,10 +314,3 @@ def _read(name: str, value: Any, annotation: Any) -> Any:
 
 def _plain(text: str) -> str:
     return _one_line(text).rstrip(".").casefold()
-
-
-def _unreadable(
-    signature: Any, completion: str, message: str, given: dict[str, Any] | None = None
-) -> AdapterParseError:
-    parsed: Any = given
-    return AdapterParseError("PromptAdapter", signature, completion, message, parsed)

@@ -16,8 +16,7 @@ from querywright.errors import QuerywrightError
 from querywright.models.engine_errors import LMStoreError, NotStoredError
 from querywright.models.engines import Ask
 from querywright.models.response_parsing import text_response, worth_keeping
-from querywright.models.single_flight import SingleFlight
-from querywright.models.store import Store
+from querywright.models.store import SingleFlight, Store
 from querywright.models.usage import Cost, Ledger, metered
 
 KIND = "lm"

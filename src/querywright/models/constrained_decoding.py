@@ -19,7 +19,6 @@ _MOST_NUMBERS = 11  # an integer between bounds with at most so many values is d
 _NUMBERS = {"integer": r"/-?(0|[1-9][0-9]{0,8})/", "number": r"/-?(0|[1-9][0-9]{0,8})(\.[0-9]{1,4})?/"}
 _LARGEST = 1_000_000_000  # of a number inside a list or an object that has no bounds
 _LONG_TEXT = 200  # characters
-_NOTES = {"title", "description", "default"}
 
 
 def resolved(field: Schema, root: Schema) -> Schema:
@@ -153,27 +152,19 @@ def ended(text: str, limit: int) -> str:
 
 
 def _limited(schema: Any, max_chars: int, max_items: int) -> Any:
-    """The schema with limits wherever it has none, and without its notes."""
+    """The schema with limits wherever it has none."""
     if isinstance(schema, list):
         return [_limited(part, max_chars, max_items) for part in schema]
-    if not isinstance(schema, Mapping):
+    if not isinstance(schema, Mapping) or "enum" in schema:
         return schema
-    limited = {}
-    for key, value in schema.items():
-        if key in {"enum", "const", "required"}:
-            limited[key] = value
-        elif key in {"properties", "$defs"}:
-            limited[key] = {name: _limited(part, max_chars, max_items) for name, part in value.items()}
-        elif key not in _NOTES:
-            limited[key] = _limited(value, max_chars, max_items)
-    kind = schema.get("type")
-    defaults: dict[str, Any] = {"additionalProperties": False} if "properties" in schema else {}
-    if kind == "string" and "enum" not in schema:
-        defaults["maxLength"] = max_chars
-    if kind == "array":
-        defaults["maxItems"] = max_items
-    if kind in _NUMBERS:
-        defaults |= {"minimum": -_LARGEST, "maximum": _LARGEST}
-    if kind == "number":
-        defaults["multipleOf"] = 0.0001
-    return defaults | limited
+    number = {"minimum": -_LARGEST, "maximum": _LARGEST}
+    limits: dict[Any, dict[str, Any]] = {
+        "string": {"maxLength": max_chars},
+        "array": {"maxItems": max_items},
+        "integer": number,
+        "number": {**number, "multipleOf": 0.0001},
+        "object": {"additionalProperties": False},
+    }
+    kind = schema.get("type")  # of a property of that name it is a schema
+    limited = {key: _limited(value, max_chars, max_items) for key, value in schema.items()}
+    return (limits.get(kind, {}) if isinstance(kind, str) else {}) | limited

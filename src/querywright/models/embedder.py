@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Protocol
 
 import numpy as np
@@ -242,15 +243,8 @@ def with_store(embedder: TextEmbedder, home: Path | None = None) -> Embedder:
     """
     if isinstance(embedder, Embedder) and embedder.store is not None:
         return embedder
-    return Embedder(embedder.id, lambda: _AsModel(embedder), dimension=embedder.dimension, store=open_store(home))
-
-
-class _AsModel:  # an embedder in the form of a sentence-transformers model
-    def __init__(self, embedder: TextEmbedder) -> None:
-        self._embedder = embedder
-
-    def encode(self, texts: Sequence[str], **_: object) -> Vectors:
-        return self._embedder.encode(texts)
+    model = SimpleNamespace(encode=lambda texts, **_: embedder.encode(texts))
+    return Embedder(embedder.id, lambda: model, dimension=embedder.dimension, store=open_store(home))
 
 
 def _loader(source: str, name: str, device: str | None) -> Callable[[], Any]:

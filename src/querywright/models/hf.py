@@ -22,7 +22,6 @@ Kind = Literal["causal", "seq2seq"]
 
 EMBEDDED = "embedded"
 _TEMPLATE = "tokenizer.chat_template"
-_HUB_FILES = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
 
 
 class Base(NamedTuple):
@@ -57,19 +56,19 @@ def load_base(name: str = EMBEDDED, *, dtype: str = "float32", revision: str | N
 
     tokenizer = load_tokenizer(name, revision=revision)
     kind: Kind = "causal"
-    options: dict[str, Any] = {"dtype": getattr(torch, dtype), "trust_remote_code": False}
+    numbers = getattr(torch, dtype)
     with _loading(name):
         if name == EMBEDDED:
             file = gguf_files.packaged_file()
-            model = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, **options)
+            model = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=numbers)
             if quantizer := getattr(model, "hf_quantizer", None):
                 quantizer.remove_quantization_config(model)  # its weights are plain numbers now, and can be saved
         else:
             place = _place(name, revision)
-            config = AutoConfig.from_pretrained(place, trust_remote_code=False)
+            config = AutoConfig.from_pretrained(**place)
             kind = "seq2seq" if config.is_encoder_decoder else "causal"
             loader: Any = AutoModelForSeq2SeqLM if kind == "seq2seq" else AutoModelForCausalLM
-            model = loader.from_pretrained(place, config=config, use_safetensors=True, **options)
+            model = loader.from_pretrained(**place, config=config, use_safetensors=True, dtype=numbers)
     if kind == "causal":
         _check_template(tokenizer)
     tokenizer.padding_side = "left" if kind == "causal" else "right"
@@ -91,7 +90,7 @@ def load_tokenizer(name: str = EMBEDDED, *, revision: str | None = None) -> Any:
 
     if name != EMBEDDED:
         with _loading(name):
-            tokenizer = AutoTokenizer.from_pretrained(_place(name, revision), trust_remote_code=False)
+            tokenizer = AutoTokenizer.from_pretrained(**_place(name, revision))
         if tokenizer.pad_token_id is None:
             tokenizer.pad_token = tokenizer.eos_token
         return tokenizer
@@ -191,20 +190,13 @@ def _named(tokenizer: Any) -> str:
     return repr(Path(tokenizer.name_or_path or "").name)
 
 
-def _place(name: str, revision: str | None) -> str:
-    """The folder of that name, or else the name on the hub; the folder of the hub's cache where a commit is given."""
-    if revision is None:
-        folder = Path(name).expanduser()
-        return str(folder) if folder.is_dir() else name
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import LocalEntryNotFoundError
-
-    wanted: dict[str, Any] = {"revision": revision, "allow_patterns": _HUB_FILES, "ignore_patterns": ["*/*"]}
-    with contextlib.suppress(LocalEntryNotFoundError):
-        found = Path(snapshot_download(name, local_files_only=True, **wanted))
-        if (found / "config.json").is_file() and any(found.glob("*.safetensors")):
-            return str(found)
-    return str(snapshot_download(name, **wanted))
+def _place(name: str, revision: str | None) -> dict[str, Any]:
+    """Where a model is: the folder of that name, or else the name on the hub; the hub where a commit is given."""
+    folder = Path(name).expanduser()
+    if revision is not None and folder.is_dir():
+        raise OSError("it is one of the hub, and a folder of its name is where the program was started")
+    place = str(folder) if folder.is_dir() else name
+    return {"pretrained_model_name_or_path": place, "revision": revision or "main", "trust_remote_code": False}
 
 
 @contextlib.contextmanager

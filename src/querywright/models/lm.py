@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import dspy
+from dspy.clients.backend_selection import CLIENT_KEYS
 from dspy.utils.exceptions import LMConfigurationError
 
 from querywright.errors import ModelError
@@ -27,8 +28,6 @@ _MAX_TOKENS = 1000
 _MAX_TOKENS_REASONING = 16_000  # the least that DSPy allows a model that reasons before it answers
 _LARGER_MODEL = EmbeddedSettings(max_chars=400, max_items=5)
 """For a GGUF file of the user's own. The short texts of the default are for the smallest model, which only rambles."""
-_CONNECTION = ("api_key", "api_base", "base_url", "headers", "extra_headers", "timeout", "api_version", "organization",
-               "project", "extra_query", "custom_llm_provider", "azure_ad_token_provider")  # fmt: skip
 
 
 def resolve_lm(
@@ -124,7 +123,7 @@ def as_lm(
             return ready
         engine = engine.with_store(store)
         return ready.copy(engine=engine, async_engine=AsyncLMEngine(engine))
-    options = {key: value for key, value in lm.kwargs.items() if value is not None and key not in _CONNECTION}
+    options = {key: value for key, value in lm.kwargs.items() if value is not None and key not in CLIENT_KEYS}
     options["max_tokens"] = options.pop("max_completion_tokens", options.pop("max_tokens", None))
     common = {"store": store, "ledger": ledger, "limits": limits, "budget": budget}
     return _lm(lm.model, _remote(RemoteEngine(lm), common), callbacks=list(lm.callbacks), **options)

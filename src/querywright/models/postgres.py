@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from querywright.errors import InputError, QuerywrightError
@@ -13,20 +14,12 @@ _OPTIONS = {
     "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3,
 }  # fmt: skip
 _REASONS = {
-    "password": "it refuses the user or the password",
-    "no pg_hba.conf entry": "it does not let this user in from here",
+    "password|pg_hba": "it refuses the user or the password",
     "does not exist": "it has no such database or user",
-    "too many": "it has no connection left",
-    "remaining connection slots": "it has no connection left",
-    "refused": "nothing listens there",
-    "No such file": "nothing listens there",
-    "starting up": "it is starting up",
-    "shutting down": "it is shutting down",
-    "terminating connection": "it is shutting down",
-    "closed the connection": "it ended the connection",
-    "Can't reconnect": "it ended the connection",
-    "resolve": "its host's name is not known",
-    "translate host name": "its host's name is not known",
+    "too many|connection slots": "it has no connection left",
+    "refused|No such file": "nothing listens there",
+    "starting up|shutting down|terminating|closed the|reconnect": "it is starting or stopping, or ended the connection",
+    "resolve|translate host name": "its host's name is not known",
     "SSL": "the encrypted connection failed",
     "permission denied": "its user may not do this",
 }
@@ -84,7 +77,7 @@ def unreachable(error: BaseException, what: str = "storage") -> QuerywrightError
     if type(error).__name__ == "ConnectionTimeout":
         reason = f"it does not answer within {CONNECT_SECONDS} seconds"
     else:
-        reason = next((reason for mark, reason in _REASONS.items() if mark in str(error)), type(error).__name__)
+        reason = next((said for mark, said in _REASONS.items() if re.search(mark, str(error))), type(error).__name__)
     return QuerywrightError(
         f"the PostgreSQL {what} cannot be used: {reason}. Check the URL of the {what} and that the server runs"
     )

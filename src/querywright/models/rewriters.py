@@ -8,12 +8,12 @@ and no absolute path.
 
 from __future__ import annotations
 
-import errno
 import json
 import shutil
 import stat
 from collections.abc import Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
@@ -35,10 +35,10 @@ CARD, CURVE, README = "card.json", "curve.jsonl", "README.md"
 _WEIGHTS = (ADAPTER, ADAPTER_CONFIG, ADAPTER_GGUF, MODEL, MODEL_CONFIG, "generation_config.json")
 _TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
 
+_LIBRARIES = ("querywright", "torch", "transformers", "peft")
+
 FILES = (MANIFEST, *_WEIGHTS, *_TOKENIZER, CARD, CURVE, README)
 """Every file that a rewriter may have."""
-
-_FULL_DISK = {errno.ENOSPC: "the disk is full", errno.EROFS: "the file system is read-only"}
 
 
 class Rewriter(Checksummed):
@@ -183,14 +183,14 @@ def write_rewriter(
             created=created,
             max_chars=max_chars,
             max_items=max_items,
-            versions=_versions(),
+            versions={name: version(name) for name in _LIBRARIES if find_spec(name)},
             files=file_digests(folder, FILES),
         ).write(folder / MANIFEST)
 
     try:
         replace_folder(target, fill, check=check_target)
     except OSError as error:
-        reason = _FULL_DISK.get(error.errno or 0, error.strerror or type(error).__name__)
+        reason = error.strerror or type(error).__name__
         raise ArtifactError(
             f"the rewriter {target.name!r} could not be written: {reason}; nothing at that place was changed. "
             "Give another folder, or make room"
@@ -283,13 +283,3 @@ def _copy_weights(weights: Path, folder: Path, base: RewriterBase) -> None:
         shutil.copyfile(weights / name, folder / name)
     if needs_base:
         write_lora_gguf(folder, folder / ADAPTER_GGUF, packaged_file())
-
-
-def _versions() -> dict[str, str]:
-    found = {}
-    for name in ("querywright", "torch", "transformers", "peft"):
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found

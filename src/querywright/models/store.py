@@ -12,17 +12,18 @@ import logging
 import os
 import sqlite3
 import threading
+import time
 import zlib
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from concurrent.futures import CancelledError, Future
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from querywright.errors import QuerywrightError
 from querywright.files import locked
 from querywright.home import home as working_folder
 from querywright.models.postgres import server_options, unreachable
-from querywright.models.single_flight import Leases, SingleFlight
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Engine, TextClause
@@ -30,12 +31,19 @@ if TYPE_CHECKING:
 FILE_NAME = "store.sqlite"
 BUSY_SECONDS = 30.0
 KEYS_PER_SELECT = 500
+LEASE_SECONDS, POLL_SECONDS = 20.0, 0.1
+"""How long a process that makes a value may hold off the others, which look so often whether it is there: one that was
+killed holds them up for no longer, and a value that takes longer may be made twice."""
 
 _DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 _ENTRIES = """CREATE TABLE IF NOT EXISTS querywright_entries (
     kind TEXT NOT NULL, key TEXT NOT NULL, checksum BIGINT NOT NULL, value {bytes} NOT NULL, PRIMARY KEY (kind, key))"""
 _BUDGETS = """CREATE TABLE IF NOT EXISTS querywright_budgets (
     name TEXT PRIMARY KEY, calls BIGINT NOT NULL, tokens BIGINT NOT NULL, dollars DOUBLE PRECISION NOT NULL)"""
+_LEASES = "CREATE TABLE IF NOT EXISTS querywright_leases (name TEXT PRIMARY KEY, until DOUBLE PRECISION NOT NULL)"
+_TAKE = """INSERT INTO querywright_leases VALUES (:name, :until)
+    ON CONFLICT (name) DO UPDATE SET until = :until WHERE querywright_leases.until < :now"""
+_GIVE_BACK = "DELETE FROM querywright_leases WHERE name = :name"
 _SELECT = "SELECT key, checksum, value FROM querywright_entries WHERE kind = :kind AND key IN :keys"
 _INSERT = "INSERT INTO querywright_entries VALUES (:kind, :key, :checksum, :value) ON CONFLICT DO NOTHING"
 _DELETE = "DELETE FROM querywright_entries WHERE kind = :kind AND key IN :keys"
@@ -45,6 +53,39 @@ _SETUP = "SELECT pg_advisory_xact_lock(7193028114552310)"
 
 _logger = logging.getLogger(__name__)
 _T = TypeVar("_T")
+
+
+class SingleFlight(Generic[_T]):
+    """Runs equal work once for all threads that want it at the same time."""
+
+    def __init__(self) -> None:
+        self._under_way: dict[Hashable, Future[_T]] = {}
+
+    def run(self, key: Hashable, work: Callable[[], _T]) -> _T:
+        """What the work gives, to the one that does it and to all who came meanwhile; an error of it as well.
+
+        Who waits for work that was interrupted does it in its place.
+
+        Args:
+            key: Equal for equal work.
+            work: The work.
+        """
+        mine: Future[_T] = Future()
+        while (under_way := self._under_way.setdefault(key, mine)) is not mine:
+            with suppress(CancelledError):
+                return under_way.result()
+        try:
+            made = work()
+        except BaseException as error:
+            del self._under_way[key]
+            if isinstance(error, Exception):
+                mine.set_exception(error)
+            else:
+                mine.cancel()
+            raise
+        del self._under_way[key]
+        mine.set_result(made)
+        return made
 
 
 class Store:
@@ -69,7 +110,6 @@ class Store:
         self._flights = SingleFlight[bytes]()
         self._lock = threading.RLock()
         self._engine: Engine | None = None
-        self._leases: Leases | None = None
         self._inode = self._pid = 0
         self._is_full = False
         self.transact(lambda connection: None)
@@ -146,26 +186,44 @@ class Store:
                 Default: all are.
         """
         value = self.get(kind, key)
-        if value is not None:
-            return value
+        return self._flights.run((kind, key), lambda: self._made(kind, key, make, keep)) if value is None else value
 
-        def lead() -> bytes:
-            with self._lease(f"{kind}\0{key}"):
-                value = self.get(kind, key)  # whoever led before may have finished since this one looked
-                if value is not None:
-                    return value
+    def _made(self, kind: str, key: str, make: Callable[[], bytes], keep: Callable[[bytes], bool] | None) -> bytes:
+        """The value of a key, made where no other process has made it or makes it."""
+        name = f"{kind} {key}"
+        while True:
+            is_mine = self._leased(name)
+            value = self.get(kind, key)  # whoever led before may have finished since
+            if is_mine or value is not None:
+                break
+            time.sleep(POLL_SECONDS)
+        try:
+            if value is None:
                 value = make()
-                try:
-                    if keep is None or keep(value):
-                        self.put(kind, key, value)
-                    self._is_full = False
-                except QuerywrightError as error:
-                    if not self._is_full:
-                        _logger.warning("%s. Until then what is asked for or computed is used, and not kept", error)
-                    self._is_full = True
-                return value
+                if keep is None or keep(value):
+                    self._put_if_it_fits(kind, key, value)
+            return value
+        finally:
+            if is_mine:
+                with suppress(QuerywrightError):
+                    self.execute(_GIVE_BACK, name=name)
 
-        return self._flights.run((kind, key), lead)
+    def _leased(self, name: str) -> bool:
+        """Whether this process holds the others off; True as well where that cannot be had."""
+        now = time.time()
+        try:
+            return bool(self.execute(_TAKE, name=name, now=now, until=now + LEASE_SECONDS)[1])
+        except QuerywrightError:
+            return True
+
+    def _put_if_it_fits(self, kind: str, key: str, value: bytes) -> None:
+        try:
+            self.put(kind, key, value)
+            self._is_full = False
+        except QuerywrightError as error:
+            if not self._is_full:
+                _logger.warning("%s. Until then what is asked for or computed is used, and not kept", error)
+            self._is_full = True
 
     def execute(self, statement: str, **values: Any) -> tuple[list[Any], int]:
         """The rows that a statement of SQL gives, and how many it changed, as one transaction.
@@ -212,32 +270,21 @@ class Store:
         with self._turn, self._lock:
             if self._engine is not None and self._pid == os.getpid():
                 self._engine.dispose()
-                if self._leases is not None:
-                    self._leases.close()
-            self._engine = self._leases = None
+            self._engine = None
 
     def _opened(self) -> Engine:
         with self._lock:
             if self._engine is None or self._pid != os.getpid():  # a parent's connections are left to the parent
-                self._engine, self._leases, self._pid = None, None, os.getpid()
+                self._engine, self._pid = None, os.getpid()
                 self._engine = self._file_engine() if self._server is None else self._server_engine(self._server)
             return self._engine
-
-    def _lease(self, key: str) -> AbstractContextManager[None]:
-        if self.path is None and self._server is None:
-            return nullcontext()
-        engine = self._opened()
-        with self._lock:
-            if self._leases is None:
-                self._leases = Leases(engine if self.path is None else _beside(self.path, ".flight"))
-            return self._leases.lease(key)
 
     def _server_engine(self, options: dict[str, Any]) -> Engine:
         from sqlalchemy import create_engine
 
         engine = create_engine("postgresql+psycopg://", **options)
         with engine.begin() as connection:
-            for statement in (_SETUP, _ENTRIES.format(bytes="BYTEA"), _BUDGETS):
+            for statement in (_SETUP, _ENTRIES.format(bytes="BYTEA"), _BUDGETS, _LEASES):
                 connection.execute(_sql(statement))
         return engine
 
@@ -259,7 +306,7 @@ class Store:
                     os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600))
                     self._inode = self.path.stat().st_ino
                 with engine.begin() as connection:
-                    for statement in (_ENTRIES.format(bytes="BLOB"), _BUDGETS):
+                    for statement in (_ENTRIES.format(bytes="BLOB"), _BUDGETS, _LEASES):
                         connection.execute(_sql(statement))
         except OSError as error:
             raise QuerywrightError(f"the store {self.path} cannot be created ({error.strerror or error})") from error
