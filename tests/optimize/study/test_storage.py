@@ -127,7 +127,7 @@ def test_a_damaged_sqlite_file_and_tables_of_another_version_are_refused(tmp_pat
         ("u:canary@h://d", "is neither"),
         ("jurnal", "is 'jurnal'"),
         ("postgresql://u:canary@h:port/d", "the URL of the PostgreSQL"),
-        ("postgresql://u:canary@h/d?nothing=1", "a parameter after '\\?'"),
+        ("postgresql://u:canary@h/d?nothing=1", "special characters of the password as %XX, and after"),
     ],
 )
 def test_other_storages_are_refused_without_repeating_a_password(tmp_path, text, said):
