@@ -28,14 +28,12 @@ from querywright.retrieval.types import Hit, Query
 _CLOSING = "\"'\u2019\u201d\u00bb)\\]\u300d\u300f\uff09"
 _SENTENCE_END = re.compile(rf"[.!?]+[{_CLOSING}]*(?=\s|$)|[\u3002\uff01\uff1f\uff61](?![{_CLOSING}])")
 _LETTER = re.compile(r"[^\W\d_]")
-_LAST_WORD = re.compile(r"[^\s(\[\"'\u2018\u201c]*$")
-_INITIALS = re.compile(r"(?:[^\W\d_]\.)*[^\W\d_]")
-_TITLES = re.compile(
-    "mr|mrs|ms|dr|prof|st|mt|gen|col|lt|sgt|capt|adm|rev|hon|gov|sen|rep|vs|cf|al|ca|approx|no|nos|vol|fig|pp|"
-    "jan|feb|aug|sept?|oct|nov|dec",
+_ABBREVIATED = re.compile(
+    r"(?:^|[\s(\[\"'\u2018\u201c])(?:(?:[^\W\d_]\.)*[^\W\d_]|mr|mrs|ms|dr|prof|st|mt|gen|col|lt|sgt|capt|adm|rev|hon|"
+    r"gov|sen|rep|vs|cf|al|ca|approx|no|nos|vol|fig|pp|jan|feb|aug|sept?|oct|nov|dec)$",
     re.IGNORECASE,
 )
-"""Words whose full stop seldom ends a sentence."""
+"""An initial, or a word whose full stop seldom ends a sentence."""
 
 
 class WriteNextSentence(dspy.Signature):
@@ -139,14 +137,8 @@ def first_sentence(text: str | None) -> str:
         text: Any text; empty or None gives empty.
     """
     line = next((one for one in map(one_line, (text or "").splitlines()) if one), "")
-    ends = (match.end() for match in _SENTENCE_END.finditer(line) if _ends_sentence(line, match))
-    return line[: next(ends, len(line))]
-
-
-def _ends_sentence(line: str, match: re.Match[str]) -> bool:
-    following = line[match.end() :].lstrip()
-    if match.group()[0] != "." or not following:
-        return True
-    last = _LAST_WORD.search(line[: match.start()])
-    word = last.group() if last else ""
-    return not (following[0].islower() or _INITIALS.fullmatch(word) or _TITLES.fullmatch(word))
+    for end in _SENTENCE_END.finditer(line):
+        before, after = line[: end.start()], line[end.end() :].lstrip()
+        if end.group()[0] != "." or not after or not (after[0].islower() or _ABBREVIATED.search(before)):
+            return line[: end.end()]
+    return line

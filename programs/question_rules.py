@@ -16,15 +16,8 @@ import dspy
 from querywright.data.types import Passage
 from querywright.retrieval.words import query_terms
 
-REPEATED, COPIED, NO_WORDS, TOO_LONG, NO_QUESTION, POINTS_AT_TEXT, OTHER_SCRIPT = (
-    "repeated",
-    "copied",
-    "no_words",
-    "too_long",
-    "no_question",
-    "points_at_text",
-    "other_script",
-)
+REPEATED, COPIED, NO_WORDS, TOO_LONG = "repeated", "copied", "no_words", "too_long"
+NO_QUESTION, POINTS_AT_TEXT, OTHER_SCRIPT = "no_question", "points_at_text", "other_script"
 """Reasons to drop a question."""
 
 LONGEST = 300
@@ -40,17 +33,19 @@ _PASSED_OVER = frozenset({
 })  # fmt: skip
 _CLOSING = " .!)]\"'`*_\u2019\u201d\u00bb\u3002\u300d\u300f\u3011\u06d4\u0589\u1362"
 _MARKS = ("?", "\u061f", "\u1367")
-_CUES = {
-    **dict.fromkeys(("LATIN", "CYRILLIC", "GREEK", "ARABIC", "HEBREW", "GEORGIAN", "ETHIOPIC")),
-    "ARMENIAN": re.compile("\u055e"),  # stands in the word that asks
-    "CJK": re.compile(
-        r"[吗嗎呢谁誰哪几幾怎]|什[么麼]|(?<!任)何|多[少久大长長高远遠重]|是否|([一-鿿])[不没沒]\1"
-        r"|か$|なぜ|ど[うこのれんち]|いつ|いく[つら]|だれ|なに"
-    ),
-    "HANGUL": re.compile(r"[까나가니냐지죠래]$|[나가지래]요$|무엇|무슨|뭐|뭘|어[디떤떻느]|언제|누구|누가|왜|몇|얼마"),
-}
-"""The scripts in which a question can be told from other texts, and what tells it besides a mark at its end: words or
-endings of Chinese, Japanese and Korean, which often go without the mark."""
+_MARKED = re.compile(r"[?\u061f\u1367]$|[\u0370-\u03ff\u1f00-\u1fff];$")  # a Greek mark is a semicolon elsewhere
+_ASKING = re.compile(
+    "\u055e"  # stands in an Armenian word that asks
+    r"|[吗嗎呢谁誰哪几幾怎]|什[么麼]|(?<!任)何|多[少久大长長高远遠重]|是否|([一-鿿])[不没沒]\1"
+    r"|か$|なぜ|ど[うこのれんち]|いつ|いく[つら]|だれ|なに"
+    r"|[까나가니냐지죠래]$|[나가지래]요$|무엇|무슨|뭐|뭘|어[디떤떻느]|언제|누구|누가|왜|몇|얼마"
+)
+"""What tells a question besides a mark at its end: words or endings of Chinese, Japanese and Korean, which often go
+without the mark."""
+_TOLD = frozenset(
+    {"LATIN", "CYRILLIC", "GREEK", "ARABIC", "HEBREW", "GEORGIAN", "ETHIOPIC", "ARMENIAN", "CJK", "HANGUL"}
+)
+"""The scripts in which a question can be told from other texts."""
 _ENDS = frozenset(".!\u3002\u06d4\u0589\u1362\u0964")
 _POINTING = frozenset({
     "what", "which", "who", "whom", "whose", "how", "why", "when", "where",
@@ -82,13 +77,13 @@ def unfit(text: str, passage: Passage) -> str:
         ``other_script`` where most of its letters are of a script that the passage does not have.
     """
     letters, known = _scripts(text), set(_scripts(passage.content))
+    plain = unicodedata.normalize("NFKC", text).rstrip(_CLOSING)
     if not letters or set(query_terms(text)) <= _PASSED_OVER | _POINTING:
         return NO_WORDS
     if len(text) > LONGEST:
         return TOO_LONG
-    if not _cued(text, letters) and (
-        (_most(letters, _CUES) and not _marked(text, letters)) or _quotes(text, passage.content)
-    ):
+    unmarked = _most(letters, _TOLD) and not _MARKED.search(plain)
+    if not _ASKING.search(plain) and (unmarked or _quotes(text, passage.content)):
         return NO_QUESTION
     if _POINTS.search(text) and not _POINTS.search(passage.content):
         return POINTS_AT_TEXT
@@ -135,18 +130,6 @@ def _words(text: str) -> frozenset[str]:
     words = query_terms(text)
     kept = [word for word in words if word not in _PASSED_OVER] or words
     return frozenset(word[:-1] if len(word) > 3 and word.endswith("s") else word for word in kept)
-
-
-def _marked(text: str, letters: Collection[str]) -> bool:
-    """Whether a text ends in a question mark; a Greek one is a semicolon elsewhere."""
-    plain = unicodedata.normalize("NFKC", text).rstrip(_CLOSING)
-    return plain.endswith(_MARKS) or (plain.endswith(";") and "GREEK" in letters)
-
-
-def _cued(text: str, letters: Iterable[str]) -> bool:
-    """Whether a text has what tells a question without a mark at its end."""
-    plain = unicodedata.normalize("NFKC", text).rstrip(_CLOSING)
-    return any(cue.search(plain) for script in set(letters) if (cue := _CUES.get(script)))
 
 
 def _quotes(text: str, content: str) -> bool:

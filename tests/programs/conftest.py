@@ -156,15 +156,12 @@ class RecordingIndex(QuestionIndex):
         return super().match(queries, k, matching)
 
 
-QUESTIONS_EACH = 64  # so that the largest coverage leaves some out, the partial ones not counted
-
-
 @pytest.fixture(scope="session")
 def indexes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, RecordingIndex]:
     """Question indexes over twelve passages: ``full``, and one that is ``stale`` throughout and finds nothing."""
     home, embedder, made = tmp_path_factory.mktemp("questions"), HashedEmbedder(), {}
     passages = numbered_passages()[:12]
-    texts = {p.id: [f"What is fact {n} of {p.title}?" for n in range(QUESTIONS_EACH)] for p in passages}
+    texts = {p.id: [f"What is fact {n} of {p.title}?" for n in range(64)] for p in passages}  # more than any coverage
     further = {question_id(p.id, text): [passages[n - 1].id] for n, p in enumerate(passages) for text in texts[p.id]}
     for name, digest in (("full", Passage.text_digest), ("stale", lambda passage: "of another text")):
         build_collection(name, passages, embedder=embedder, home=home)

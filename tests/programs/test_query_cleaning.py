@@ -5,63 +5,40 @@ from typing import get_args
 import dspy
 import pytest
 
-from querywright.programs.query_cleaning import LONGEST_QUERY, one_line, plain_line, query_texts
+from querywright.programs.query_cleaning import LONGEST_QUERY, one_line, plain_line, query_texts, written_in
 from querywright.programs.signatures import tuned_signature
 
 
 @pytest.mark.parametrize(
-    ("written", "text"),
+    "written",
     [
-        ("what helps", "what helps"),
-        ("1. what helps", "what helps"),
-        ("2) what helps", "what helps"),
-        ("(3) what helps", "what helps"),
-        ("- what helps", "what helps"),
-        ("\u2022 what helps", "what helps"),
-        ("* 4: what helps", "what helps"),
-        ("Query 2: what helps", "what helps"),
-        ("Q1. what helps", "what helps"),
-        ('"what helps"', "what helps"),
-        ("\u201cwhat helps\u201d", "what helps"),
-        ("1. 'what\n helps'", "what helps"),
-        ("'t Hooft's prize", "'t Hooft's prize"),
-        ("2023 flu season", "2023 flu season"),
-        ("1.5 mg of insulin", "1.5 mg of insulin"),
-        ("3-methylbutanal", "3-methylbutanal"),
-        ("questionnaire design", "questionnaire design"),
-        ("\u4f4e\u8840\u7cd6\u600e\u4e48\u529e", "\u4f4e\u8840\u7cd6\u600e\u4e48\u529e"),
-        ("-40 \u00b0C in winter", "-40 \u00b0C in winter"),
-        (">90 % of patients", ">90 % of patients"),
-        ("12.", ""),
-        ("Q. Tarantino films", "Q. Tarantino films"),
-        ("1\u3001\u5317\u4eac\u7684\u9996\u90fd", "\u5317\u4eac\u7684\u9996\u90fd"),
-        ('"Heroes" by "Bowie"', '"Heroes" by "Bowie"'),
-        ("None", ""),
-        ("n/a.", ""),
-        ("-", ""),
-        ("", ""),
-        (None, ""),
-        (7, "7"),
+        "what helps", "1. what helps", "2) what helps", "(3) what helps", "- what helps", "\u2022 what helps",
+        "* 4: what helps", "Query 2: what helps", "Q1. what helps", '"what helps"', "\u201cwhat helps\u201d",
+        "1. 'what\n helps'", "1\u3001what helps",
     ],
-)
-def test_a_line_loses_its_number_and_its_quotes_and_nothing_else(written, text):
-    assert one_line(written) == text
+)  # fmt: skip
+def test_a_line_loses_its_number_and_its_quotes(written):
+    assert one_line(written) == "what helps"
 
 
 @pytest.mark.parametrize(
-    ("written", "text"),
+    "text",
     [
-        ("10. Dezember 1815", "10. Dezember 1815"),
-        ("None", ""),
-        ("7.", "7."),
-        ("- 5\n degrees", "- 5 degrees"),
-        ('"Ohio"', "Ohio"),
-        ('"Heroes" by "Bowie"', '"Heroes" by "Bowie"'),
-        (None, ""),
+        "'t Hooft's prize", "2023 flu season", "1.5 mg of insulin", "3-methylbutanal", "questionnaire design",
+        "\u4f4e\u8840\u7cd6\u600e\u4e48\u529e", "-40 \u00b0C in winter", ">90 % of patients", "Q. Tarantino films",
+        '"Heroes" by "Bowie"',
     ],
-)
-def test_a_text_that_is_no_query_loses_only_line_breaks_and_outer_quotes(written, text):
-    assert plain_line(written) == text
+)  # fmt: skip
+def test_and_nothing_else(text):
+    assert one_line(text) == plain_line(text) == text
+
+
+def test_what_stands_for_nothing_is_empty_and_a_text_that_is_no_query_keeps_its_number():
+    assert [one_line(nothing) for nothing in ("12.", "None", "n/a.", "-", "", None)] == [""] * 6
+    assert one_line(7) == "7"
+    lines = {"10. Dezember 1815": "10. Dezember 1815", "7.": "7.", "- 5\n degrees": "- 5 degrees", '"Ohio"': "Ohio"}
+    assert {text: plain_line(text) for text in lines} == lines
+    assert (written_in(None, "text"), written_in(dspy.Prediction(text=' "a\nb" '), "text")) == ("", "a b")
 
 
 @pytest.mark.parametrize(
