@@ -137,13 +137,10 @@ class Guidelines(dict[str, Guideline]):
         """These and new ones; a question keeps the one it has."""
         return Guidelines({**new, **self})
 
-    def digest(self) -> str:
-        """SHA-256, as hex, of everything in them."""
-        return hashlib.sha256(_dumped(self).encode()).hexdigest()
-
     def save(self, path: Path) -> None:
         """Write them as one JSON file, whole or not at all."""
-        write_file(path, _dumped(self).encode())
+        data = {key: asdict(one) for key, one in sorted(self.items())}
+        write_file(path, (json.dumps(data, ensure_ascii=False, indent=2) + "\n").encode())
 
     @classmethod
     def load(cls, path: Path) -> Guidelines:
@@ -186,8 +183,3 @@ class GuidelineMetric(JudgedMetric):
             return 0.0
         cases = (Case(question, (), answer, point) for point in guideline.points)
         return self.judge.score([self._label(case) for case in cases])
-
-
-def _dumped(guidelines: Mapping[str, Guideline]) -> str:
-    data = {key: asdict(one) for key, one in sorted(guidelines.items())}
-    return json.dumps(data, ensure_ascii=False, indent=2) + "\n"

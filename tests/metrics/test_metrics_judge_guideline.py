@@ -87,7 +87,6 @@ def test_frozen_is_frozen(frozen, tmp_path):
     more.save(tmp_path / "points.json")
     read = Guidelines.load(tmp_path / "points.json")
     assert dict(read) == dict(more)
-    assert read.digest() == more.digest() != frozen.digest()
 
 
 def test_another_text_under_the_same_id_is_refused(frozen):
