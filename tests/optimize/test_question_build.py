@@ -7,14 +7,11 @@ import re
 import shutil
 import threading
 from collections import Counter
-from dataclasses import dataclass, field
-from typing import Any
 
 import dspy
 import numpy as np
 import pandas
 import pytest
-from dspy import lm15
 
 from querywright.data.types import Passage
 from querywright.errors import CollectionError
@@ -49,38 +46,27 @@ class Words:
         return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
 
 
-@dataclass
-class Engine:
-    """Writes three questions a passage; the second is answered in part."""
-
-    before: Any = lambda asked: None
-    asked: list[str] = field(default_factory=list)
-    lock: Any = field(default_factory=threading.Lock)
-    supports_response_schema = True
-    supported_params = frozenset({"temperature", "max_tokens", "response_format", "seed"})
-
-    def complete(self, request):
-        text = request.messages[-1].text
-        with self.lock:
-            self.asked.append(text)
-        answer = self.before(text) or self.answer(text)
-        message = lm15.Message.assistant([lm15.TextPart(answer)])
-        usage = lm15.Usage(input_tokens=2, output_tokens=1)
-        return lm15.Response(id=None, model=request.model, message=message, finish_reason="stop", usage=usage)
-
-    def answer(self, text):
-        name = re.search(r"passage: (?:\[1\] )?(\w+) is good", text)[1]
-        if not judging(text):
-            return json.dumps({"questions": [f"What is {name} {number} good for?" for number in NUMBERS]})
-        label = "partial" if "two" in text else "complete"
-        return json.dumps({"reason": f"It is of {name}.", "label": label})
-
-    def close(self):
-        pass
+def judging(asked):
+    return "label" in asked.properties
 
 
-def judging(text):
-    return "question:" in text
+def answer(asked):
+    """Three questions a passage; the second is answered in part."""
+    name = re.findall(r"(\w+) is good, of", asked.prompt)[-1]
+    if not judging(asked):
+        return json.dumps({"questions": [f"What is {name} {number} good for?" for number in NUMBERS]})
+    label = "partial" if f"{name} two" in asked.prompt else "complete"
+    return json.dumps({"reason": f"It is of {name}.", "label": label})
+
+
+@pytest.fixture
+def engine(make_engine):
+    """An engine that answers as ``answer`` does, or as is given where that gives something."""
+
+    def make(given=lambda asked: None):
+        return make_engine(write=lambda asked: given(asked) or answer(asked))
+
+    return make
 
 
 @pytest.fixture
@@ -91,13 +77,13 @@ def home(tmp_path):
 
 
 def index(home, *names, **texts):
-    passages = [Passage(name, texts.get(name, f"{name} is good.")) for name in names or NAMES]
+    passages = [Passage(name, texts.get(name, f"{name} is good, of {NAMES.index(name)}.")) for name in names or NAMES]
     build_collection("foods", passages, embedder=Words(), home=home, prune=True)
 
 
 @pytest.fixture
-def lm(make_lm, store):
-    return make_lm(Engine(), store=store)
+def lm(make_lm, engine, store):
+    return make_lm(engine(), store=store)
 
 
 @pytest.fixture
@@ -116,12 +102,12 @@ def folder(home):
     return questions_folder("foods", home)
 
 
-def test_the_records_are_the_same_however_many_calls_are_under_way(build, folder, lm, make_lm):
+def test_the_records_are_the_same_however_many_calls_are_under_way(build, folder, lm, make_lm, engine):
     report = build(lm, threads=1)
     assert (report.passages, report.written, report.current, report.failed) == (4, 4, 0, {})
     one = (folder / RECORDS).read_bytes()
     shutil.rmtree(folder)
-    build(make_lm(Engine()), threads=7)
+    build(make_lm(engine()), threads=7)
     assert (folder / RECORDS).read_bytes() == one
     assert [
         (question.text, question.label, question.reason) for question in read_records(folder)["bread"].questions
@@ -132,35 +118,39 @@ def test_the_records_are_the_same_however_many_calls_are_under_way(build, folder
     ]
 
 
-def test_so_many_calls_are_under_way_as_were_asked_for_and_never_more(build, make_lm):
+def test_so_many_calls_are_under_way_as_were_asked_for_and_never_more(build, make_lm, engine):
     meeting, now, most = threading.Barrier(4), Counter(), Counter()
 
-    def before(text):
-        with engine.lock:
+    lock = threading.Lock()
+
+    def before(asked):
+        with lock:
             now["calls"] += 1
             most["calls"] = max(most["calls"], now["calls"])
         meeting.wait(30)  # nobody goes on before there are four: fails when there never are
-        with engine.lock:
+        with lock:
             now["calls"] -= 1
 
-    engine = Engine(before)
-    build(make_lm(engine), threads=4)
-    assert len(engine.asked) == 4 * (1 + 3)
+    busy = engine(before)
+    build(make_lm(busy), threads=4)
+    assert len(busy.asked) == 4 * (1 + 3)
     assert most["calls"] == 4
 
 
-def test_what_is_dropped_is_counted_in_the_record(make_lm):
+def test_what_is_dropped_is_counted_in_the_record(make_lm, engine):
     written = ["What is bread?", "what is bread?", "Bread.", "What does the text say?", "?"]
-    lm = make_lm(Engine(lambda text: None if judging(text) else json.dumps({"questions": written})))
-    made = RecordMaker(lm, writer=QuestionWriter(5, 5))(Passage("p", "bread is good."))
+    lm = make_lm(engine(lambda asked: None if judging(asked) else json.dumps({"questions": written})))
+    made = RecordMaker(lm, writer=QuestionWriter(5, 5))(Passage("p", "bread is good, of 1."))
     assert [question.text for question in made.questions] == ["What is bread?"]
     assert made.repeated == 1 + 2  # the second batch, which ends the list, has all of it again
     assert made.unfit == {"no_question": 2, "no_words": 2, "points_at_text": 2}
 
 
-@pytest.mark.parametrize("answer", ["?", '{"label": "complete"}', '{"reason": "r", "label": "all"}'])
-def test_a_question_whose_judgement_cannot_be_read_has_no_label_and_is_not_published(build, folder, make_lm, answer):
-    report = build(make_lm(Engine(lambda text: answer if judging(text) and "bread one" in text else None)))
+@pytest.mark.parametrize("reply", ["?", '{"label": "complete"}', '{"reason": "r", "label": "all"}'])
+def test_a_question_whose_judgement_cannot_be_read_has_no_label_and_is_not_published(
+    build, folder, make_lm, reply, engine
+):
+    report = build(make_lm(engine(lambda asked: reply if judging(asked) and "bread one" in asked.prompt else None)))
     assert report.failed == {}
     assert [question.label for question in read_records(folder)["bread"].questions] == ["", "partial", "complete"]
     _, kept = published_passages(folder)
@@ -169,41 +159,41 @@ def test_a_question_whose_judgement_cannot_be_read_has_no_label_and_is_not_publi
 
 
 @pytest.mark.parametrize("broken", ["write", "judge"])
-def test_a_passage_that_fails_is_counted_and_tried_again(build, folder, make_lm, store, broken):
-    def before(text):
-        if "bread" in text and judging(text) is (broken == "judge"):
+def test_a_passage_that_fails_is_counted_and_tried_again(build, folder, make_lm, store, broken, engine):
+    def before(asked):
+        if "bread" in asked.prompt and judging(asked) is (broken == "judge"):
             raise dspy.LMError("no")
 
-    report = build(make_lm(Engine(before), store=store))
+    report = build(make_lm(engine(before), store=store))
     assert (report.written, report.failed) == (3, {"lm": 1})
     assert sorted(read_records(folder)) == ["apple", "cheese", "dates"]
-    engine = Engine()
-    report = build(make_lm(engine, store=store))
+    again = engine()
+    report = build(make_lm(again, store=store))
     assert (report.written, report.current, report.failed) == (1, 3, {})
-    assert len(engine.asked) == (4 if broken == "write" else 3)
+    assert len(again.asked) == (4 if broken == "write" else 3)
 
 
 def test_more_failures_than_allowed_stop_the_build_and_what_was_answered_is_not_asked_again(
-    build, folder, make_lm, store
+    build, folder, make_lm, store, engine
 ):
-    def before(text):
-        if "apple" not in text:
+    def before(asked):
+        if "apple is good" not in asked.prompt:
             raise dspy.LMError("no")
 
     with pytest.raises(TooManyFailuresError, match="2 of 4 passages failed in 'questions'"):
-        build(make_lm(Engine(before), store=store), threads=1)
+        build(make_lm(engine(before), store=store), threads=1)
     assert read_records(folder) == {}
-    engine = Engine()
-    assert build(make_lm(engine, store=store)).written == 4
-    assert not any("apple" in asked for asked in engine.asked)
+    again = engine()
+    assert build(make_lm(again, store=store)).written == 4
+    assert not any("apple is good" in asked.prompt for asked in again.asked)
 
 
-def test_the_same_settings_ask_nothing_and_other_ones_write_or_judge_anew(build, folder, lm, make_lm):
+def test_the_same_settings_ask_nothing_and_other_ones_write_or_judge_anew(build, folder, lm, make_lm, engine):
     build(lm)
     made = (folder / MADE).read_bytes()
     assert build(lm).written == 0
     assert (folder / MADE).read_bytes() == made
-    judge = make_lm(Engine())
+    judge = make_lm(engine())
     judge.engine.identity = "another"
     report = build(lm, judge_lm=judge)
     assert report.written == 4
@@ -229,7 +219,7 @@ def test_questions_that_people_edited_stay_until_their_passage_changes(build, ho
     assert (report.written, report.current) == (3, 1)
     assert read_records(folder)["bread"] == edited
 
-    index(home, bread="bread is good. For ever.")
+    index(home, bread="bread is good, of 1. For ever.")
     report = build(lm, writer=QuestionWriter(2, 2))
     assert (report.written, report.current, report.replaced) == (1, 3, 1)
     bread = read_records(folder)["bread"]
@@ -247,8 +237,8 @@ def test_only_one_process_writes(build, folder, lm):
     assert lm.engine.inner.asked == []
 
 
-def test_the_digest_of_settings_is_of_all_that_a_record_depends_on(lm, make_lm):
-    other, hotter = make_lm(Engine()), make_lm(Engine())
+def test_the_digest_of_settings_is_of_all_that_a_record_depends_on(lm, make_lm, engine):
+    other, hotter = make_lm(engine()), make_lm(engine())
     other.engine.identity = "another"
     hotter.kwargs["temperature"] = 0.5
     reworded, taught = QuestionWriter(), AnswerabilityJudge()
@@ -269,4 +259,4 @@ def test_the_digest_of_settings_is_of_all_that_a_record_depends_on(lm, make_lm):
         ]
     ]
     assert len(set(digests)) == len(digests)
-    assert digests[0] == RecordMaker(make_lm(Engine()), threads=9).settings
+    assert digests[0] == RecordMaker(make_lm(engine()), threads=9).settings
