@@ -7,28 +7,26 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
+from pydantic import JsonValue
 
-from querywright.checksummed import first_problem
+from querywright.checksummed import Checksummed
 from querywright.errors import ArtifactError, unknown
-from querywright.files import write_file
 from querywright.metrics.calibration import Calibration
 from querywright.metrics.judge import Judge
 from querywright.metrics.judges import JUDGES
 from querywright.optimize.program_state import PredictorState, apply_states, predictor_states
 
 NAME = "judge.json"
-MOST_BYTES = 16 * 2**20
 
 
-class JudgeState(BaseModel):
+class JudgeState(Checksummed):
     """A judge as it is saved."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
+    LARGEST: ClassVar[int] = 16 * 2**20
 
-    format: Literal[1]
+    format: Literal[1] = 1
     judge: str
     predictors: dict[str, PredictorState]
     calibration: dict[str, JsonValue] | None
@@ -82,15 +80,10 @@ def save_judge(path: Path, judge: Judge, calibration: Calibration | None) -> Pat
         ArtifactError: It cannot be written.
     """
     file = judge_file(path)
-    state = JudgeState(
-        format=1,
-        judge=judge.NAME,
-        predictors=predictor_states(judge),
-        calibration=None if calibration is None else calibration.to_json(),
-    )
+    measured = None if calibration is None else calibration.to_json()
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        write_file(file, state.model_dump_json(indent=2) + "\n")
+        JudgeState(judge=judge.NAME, predictors=predictor_states(judge), calibration=measured).write(file)
     except OSError as error:
         raise ArtifactError(
             f"the judge {file.name!r} could not be written: {error.strerror}; give another --out"
@@ -105,25 +98,17 @@ def load_judge(path: Path) -> SavedJudge:
         path: The file, or its folder.
 
     Raises:
-        ArtifactError: It is missing, too large, or not of a form that this version reads.
+        ArtifactError: It is missing, too large, was edited, or is not of a form that this version reads.
     """
     file = judge_file(path)
     try:
-        with file.open("rb") as stream:
-            data = stream.read(MOST_BYTES + 1)
-    except OSError as error:
-        raise ArtifactError(
-            f"there is no judge at {str(path)!r}: {file.name} cannot be read ({error.strerror})"
-        ) from error
-    if len(data) > MOST_BYTES:
-        raise ArtifactError(f"{file.name} has more than the {MOST_BYTES} bytes that are read")
-    try:
-        state = JudgeState.model_validate_json(data)
-    except ValidationError as error:
-        raise ArtifactError(f"{file.name}: {first_problem(error)}; save the judge again") from error
+        state = JudgeState.read(file)
+    except (OSError, ValueError) as error:
+        raise ArtifactError(f"{file.name}: {error}; save the judge again") from error
+    if state is None:
+        raise ArtifactError(f"there is no judge at {str(path)!r}: {file.name} is missing")
     if state.judge not in JUDGES:
         raise ArtifactError(f"{file.name}: {unknown('judge', state.judge, JUDGES)}")
     judge = JUDGES[state.judge]()
     apply_states(judge, state.predictors, whose=f"the judge {state.judge}", file=file.name)
-    given = state.calibration
-    return SavedJudge(judge, None if given is None else Calibration.from_json(given))
+    return SavedJudge(judge, None if state.calibration is None else Calibration.from_json(state.calibration))

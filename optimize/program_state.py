@@ -122,7 +122,7 @@ def apply_states(program: dspy.Module, states: Mapping[str, PredictorState], *, 
         )
     for name, predictor in predictors.items():
         state, signature = states[name], predictor.signature
-        if list(signature.fields) != list(state.fields):
+        if set(signature.fields) != set(state.fields):
             raise ArtifactError(
                 f"{file}: {name} has the fields {list(signature.fields)}, but the file has {list(state.fields)}"
             )

@@ -9,6 +9,7 @@ import pytest
 from querywright.data.judged import Case, Judged
 from querywright.data.types import Passage, Question
 from querywright.errors import ArtifactError, DataError
+from querywright.files import json_digest
 from querywright.metrics.guideline import Guidelines
 from querywright.metrics.judges import JUDGES, AnswerabilityJudge, UsefulnessWithoutAnswerJudge
 from querywright.optimize.failures import TooManyFailuresError
@@ -197,26 +198,27 @@ def test_nothing_secret_is_saved(judge, lm_that, tmp_path):
     assert "secret" not in text.read_text()
 
 
-def damaged(**changes):
-    return lambda data: {**data, **changes}
+def resave(file, change):
+    """Changes what is in a saved judge, its checksum too unless that is what changes."""
+    data = json.loads(file.read_text()) | change
+    content = {name: value for name, value in data.items() if name != "sha256"}
+    file.write_text(json.dumps({**content, "sha256": change.get("sha256", json_digest(content))}))
 
 
 @pytest.mark.parametrize(
     ("change", "match"),
     [
-        (damaged(judge="nobody"), "unknown judge 'nobody'; there are: usefulness"),
-        (damaged(format=9), "field format"),
-        (damaged(predictors={}), r"has the predictors \['label'\], but the file has \[\]"),
-        (damaged(predictors=3), "field predictors"),
-        (damaged(api_key="x"), "field api_key"),
-        (damaged(calibration={"n": 3}), "calibrate again"),
-        (lambda data: {key: value for key, value in data.items() if key != "judge"}, "field judge"),
-        (lambda data: [data], "valid dictionary|object"),
+        ({"judge": "nobody"}, "unknown judge 'nobody'; there are: usefulness"),
+        ({"format": 9}, "field format"),
+        ({"predictors": {}}, r"has the predictors \['label'\], but the file has \[\]"),
+        ({"api_key": "x"}, "field api_key"),
+        ({"calibration": {"n": 3}}, "calibrate again"),
+        ({"sha256": "0"}, "it was changed after it was written"),
     ],
 )
-def test_a_damaged_judge_is_refused(change, match, tmp_path):
+def test_a_judge_of_another_form_or_that_was_edited_is_refused(change, match, tmp_path):
     file = save_judge(tmp_path / "j", AnswerabilityJudge(), None)
-    file.write_text(json.dumps(change(json.loads(file.read_text()))))
+    resave(file, change)
     with pytest.raises(ArtifactError, match=match):
         load_judge(tmp_path / "j")
 
@@ -227,14 +229,18 @@ def test_a_judge_that_is_not_there_cut_off_or_of_other_fields(tmp_path):
     file = save_judge(tmp_path / "j", AnswerabilityJudge(), None)
     whole = file.read_text()
     file.write_text(whole[:-30])
-    with pytest.raises(ArtifactError, match=r"judge\.json: Invalid JSON"):
+    with pytest.raises(ArtifactError, match=r"judge\.json: it is no JSON"):
         load_judge(file)
-    file.write_text(whole.replace('"question":', '"query":'))
-    with pytest.raises(ArtifactError, match=r"judge\.json: label has the fields"):
-        load_judge(file)
-    file.write_text(whole.replace('"demos": []', '"demos": [{"key": "x"}]'))
-    with pytest.raises(ArtifactError, match="a demonstration of label has the unknown field 'key'"):
-        load_judge(file)
+    label = json.loads(whole)["predictors"]["label"]
+    other = {("query" if name == "question" else name): text for name, text in label["fields"].items()}
+    for change, match in (
+        ({"fields": other}, r"judge\.json: label has the fields"),
+        ({"demos": [{"key": "x"}]}, "a demonstration of label has the unknown field 'key'"),
+    ):
+        file.write_text(whole)
+        resave(file, {"predictors": {"label": label | change}})
+        with pytest.raises(ArtifactError, match=match):
+            load_judge(file)
 
 
 def test_guidelines_are_written_once(lm_that):
