@@ -104,10 +104,6 @@ class Optimizer:
         bound = self.bound(n_train, n_predictors, self.check(arguments))
         return bound.runs * (n_predictors if calls_per_run is None else calls_per_run) + bound.proposals
 
-    def parts(self, n_train: int, arguments: Arguments | None) -> tuple[int, int]:
-        """How many of so many training questions it learns from, and how many it keeps to choose on."""
-        return _choosing(n_train, self.check(arguments)) if _VALIDATION in self.options else (n_train, 0)
-
 
 OPTIMIZERS: dict[str, Optimizer] = {}
 """By name. Those that choose between prompts keep a part of the training questions for it; dev and test are never seen.

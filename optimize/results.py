@@ -11,7 +11,6 @@ from querywright.data.types import Question
 from querywright.metrics.statistics import PairedTest
 from querywright.models.usage import Cost
 from querywright.optimize.evaluate import Evaluation, finite
-from querywright.optimize.references import CLOSED_BOOK, ORACLE
 from querywright.programs import RAG
 
 if TYPE_CHECKING:
@@ -100,18 +99,11 @@ class Comparison:
     def to_json(self) -> dict[str, Any]:
         """The comparison as a JSON object; NaN becomes null."""
         test = self.test
+        told = {"difference": test.difference, "low": test.low, "high": test.high, "p_holm": test.p_two_sided}
         return {
-            "family": self.family,
-            "metric": self.metric,
-            "arm": self.arm,
-            "other": self.other,
-            "wins": test.wins,
-            "losses": test.losses,
-            "ties": test.ties,
-            "difference": finite(test.difference),
-            "low": finite(test.low),
-            "high": finite(test.high),
-            "p_holm": finite(test.p_two_sided),
+            **{name: getattr(self, name) for name in ("family", "metric", "arm", "other")},
+            **{name: getattr(test, name) for name in ("wins", "losses", "ties")},
+            **{name: finite(value) for name, value in told.items()},
             "sentence": self.sentence,
         }
 
@@ -225,7 +217,7 @@ def beside(met: Sequence[Evaluation], comparisons: Sequence[Comparison]) -> Comp
         met: Results on test; those of no rewriting are among them.
         comparisons: The planned ones, as they were made.
     """
-    from querywright.optimize.comparison import Compared
+    from querywright.optimize.comparison import CLOSED_BOOK, ORACLE, Compared
 
     arms = tuple(one for one in met if one.name not in (CLOSED_BOOK, ORACLE))
     held = tuple(one for one in comparisons if one.other == NO_REWRITING)

@@ -11,10 +11,10 @@ from querywright.data.types import Question
 from querywright.errors import QuerywrightError
 from querywright.models.cached import stored_only
 from querywright.models.usage import Cost
+from querywright.optimize.comparison import CLOSED_BOOK, ORACLE, closed_book, oracle_evidence
 from querywright.optimize.evaluate import Evaluation, finite
 from querywright.optimize.failures import TooManyFailuresError
 from querywright.optimize.optimizer_run import OptimizerError
-from querywright.optimize.references import CLOSED_BOOK, ORACLE, closed_book, oracle_evidence
 from querywright.optimize.results import NO_REWRITING, Arm, Comparison
 from querywright.optimize.significance import READER_CHECK, Verdict, family, figures, verdict_on
 from querywright.optimize.study.objectives import Objective, objective_named

@@ -5,9 +5,8 @@ from dspy.utils.exceptions import LMServerError
 
 from querywright.data.types import Passage, Question
 from querywright.errors import InputError
-from querywright.optimize.comparison import compare
+from querywright.optimize.comparison import References, compare
 from querywright.optimize.diagnosis import Stage
-from querywright.optimize.references import References
 from querywright.programs import make_program
 from querywright.retrieval.callable import CallableRetriever
 

@@ -13,9 +13,8 @@ from querywright.files import json_digest
 from querywright.metrics.guideline import Guidelines
 from querywright.metrics.judges import JUDGES, AnswerabilityJudge, UsefulnessWithoutAnswerJudge
 from querywright.optimize.failures import TooManyFailuresError
-from querywright.optimize.judge_compile import AS_IT_IS, compile_judge
 from querywright.optimize.judge_files import SavedJudge, load_judge, save_judge
-from querywright.optimize.judging import calibrate, freeze_guidelines
+from querywright.optimize.judging import AS_IT_IS, calibrate, compile_judge, freeze_guidelines
 
 LABELS = ("NOT_USEFUL", "USEFUL", "ENTAILED")
 

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from querywright.metrics.agreement import Figure
     from querywright.metrics.calibration import Calibration
     from querywright.metrics.judge import Judge
-    from querywright.optimize.judge_compile import CompiledJudge
     from querywright.optimize.judge_files import SavedJudge
+    from querywright.optimize.judging import CompiledJudge
 
 OutPath = Annotated[Path, Parameter(name="--out", metavar="PATH")]
 
@@ -149,8 +149,8 @@ def compile_judge_command(
             questions.jsonl (judged: label by passage id).
         save_to: Where the judge is saved: a folder, or a file .json.
     """
-    from querywright.optimize.judge_compile import compile_judge
     from querywright.optimize.judge_files import judge_file, save_judge
+    from querywright.optimize.judging import compile_judge
 
     check_file(judge_file(save_to), "--out", parents=True)
     judge, judged = cases.read(data)

@@ -6,9 +6,9 @@ import pytest
 
 from querywright.errors import ArtifactError, InputError
 from querywright.metrics.dspy_metrics import METRICS
+from querywright.optimize.comparison import closed_book
 from querywright.optimize.evaluate import evaluate
 from querywright.optimize.program_state import ProgramState, program_from, state_of
-from querywright.optimize.references import closed_book
 from querywright.optimize.study.prompts import make_variant, with_reader_prompts, with_variant
 from querywright.optimize.study.spec import PromptSpec
 from querywright.programs import Ensemble, make_reader
