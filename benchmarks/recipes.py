@@ -82,6 +82,7 @@ def measure(options: argparse.Namespace, work: Path, say: Any) -> dict[str, Any]
     from querywright.optimize.rewriter.recipes import RECIPES as KNOWN
     from querywright.optimize.rewriter.reinforce import LOG, reinforce
     from querywright.optimize.rewriter.rewards import Reward
+    from querywright.optimize.rewriter.settings import TrainSettings
     from querywright.programs import make_program
     from querywright.retrieval.chroma import ChromaRetriever
     from querywright.retrieval.index import build_collection
@@ -101,11 +102,11 @@ def measure(options: argparse.Namespace, work: Path, say: Any) -> dict[str, Any]
             TECHNIQUE, retriever, reader="multiple_choice" if recipe.needs_reader else None, max_passages=10, top_k=10
         )
         folder = work / name
+        settings = TrainSettings(TECHNIQUE, recipe=recipe, look_each=max(1, options.steps // 2), patience=99)
         reinforce(
-            started(options.rewriter, options.device), splits.train, splits.dev,
-            run=partial(run_episodes, program, lm=lm), reward=Reward(recipe, program, lm=lm), recipe=recipe,
-            look_each=max(1, options.steps // 2), patience=99,
-            folder=folder, progress=lambda what, done, total, name=name: say(f"{name}: step {done} of {total}"),
+            started(options.rewriter, options.device), splits.train, splits.dev, folder, settings,
+            run=partial(run_episodes, program, lm=lm), reward=Reward(recipe, program, lm=lm),
+            progress=lambda what, done, total, name=name: say(f"{name}: step {done} of {total}"),
         )  # fmt: skip
         log = read_lines(folder / LOG)
         found[name] = {"recipe": asdict(recipe), "log": log, **summary(log)}

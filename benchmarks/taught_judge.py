@@ -126,12 +126,14 @@ def teach(pairs: Sequence[Any], options: argparse.Namespace, work: Path, say: An
     from querywright.models.rewriters import write_rewriter
     from querywright.optimize.rewriter.episodes import REWRITER_LIMITS
     from querywright.optimize.rewriter.policy import HFPolicy
+    from querywright.optimize.rewriter.settings import TrainSettings
     from querywright.optimize.rewriter.warmup import warm_up
 
     policy = HFPolicy(load_base("embedded"), device=options.device)
     learnt, looked_at = pairs[: options.train], pairs[options.train :]
+    settings = TrainSettings("judge", epochs=options.epochs, warmup_lr=5e-4)
     done = warm_up(
-        policy, learnt, looked_at, work / "work", epochs=options.epochs, lr=5e-4,
+        policy, learnt, looked_at, work / "work", settings,
         progress=lambda what, step, steps: say(f"{what}: step {step} of {steps}"),
     )  # fmt: skip
     policy.save(work / "weights")

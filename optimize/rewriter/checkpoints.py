@@ -89,14 +89,9 @@ class Stage:
     ) -> None:
         """Go on to the end; the policy then has the weights of the best look.
 
-        Args:
-            step: Does a step, numbered from 0, and tells the log of it; ``flat`` there says that it taught nothing.
-            look: Looks at dev and tells the log of it; the greatest ``value`` is the best.
-            steps: In all.
-            look_each: Steps between looks.
-            patience: Looks without a better one after which it ends. Default None: it does not for that.
-            name: For the progress.
-            progress: Called after each step.
+        ``step`` does a step, numbered from 0, and tells the log of it (``flat``: it taught nothing); ``look`` looks at
+        dev each so many steps and tells the log of it, where the greatest ``value`` is the best. After ``patience``
+        looks without a better one it ends early.
 
         Raises:
             InputError: The best weights cannot be read.
@@ -165,20 +160,14 @@ class Stage:
 
 
 def descend(policy: HFPolicy, optimizer: Any, losses: Iterable[Any], longest: float, what: str) -> tuple[float, float]:
-    """Change the weights once.
-
-    Args:
-        policy: In training.
-        optimizer: Of its parameters.
-        losses: Tensors whose sum is the loss; each is only made when the gradient of the one before was taken.
-        longest: Length at which the gradient is cut.
-        what: Which step it is, for the message of an error.
+    """Change the weights once, by losses whose sum is the loss; each is only made when the gradient of the one before
+    was taken. The gradient is cut at ``longest``.
 
     Returns:
         The loss, and the length of the gradient before it was cut.
 
     Raises:
-        TrainingError: One of them is no number; the weights are those before.
+        TrainingError: One of them is no number in ``what``; the weights are those before.
     """
     import torch
 

@@ -47,19 +47,10 @@ _AT_A_TIME = 16  # questions between two reports of progress
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """What was collected.
-
-    Args:
-        pairs: Those that were kept, in the order of the questions.
-        questions: Train questions.
-        answered: Those with a rewrite that could be scored, or that a passage was learnt with.
-        questions_kept: Those with a pair.
-        measure: What ``plain`` and ``best`` are means of, over the answered questions; empty where nothing is
-            searched, as for the questions of passages.
-        plain: Of the question as it was written; NaN where nothing was scored.
-        best: Of the best rewrite.
-        arms: Arms of a study that were looked at.
-        missing: Answers to questions, over all arms of a study, that were not kept whole and are left out.
+    """What was collected: the pairs that were kept, in the order of the questions; how many train questions there are,
+    how many have a rewrite that could be scored (or a passage was learnt with), and how many a pair; what ``plain``
+    (the question as it was written) and ``best`` (the best rewrite) are means of over the answered questions, empty
+    where nothing is searched; and of a study how many arms were looked at, and how many answers were not kept whole.
     """
 
     pairs: Sequence[Pair]
@@ -147,15 +138,8 @@ def collect_from_study(settings: TrainSettings, given: Given, *, progress: Progr
 def study_programs(
     folder: Path, technique: str, given: Given
 ) -> Iterator[tuple[str, list[RAG], list[Question], dspy.LM]]:
-    """The arms of a technique that a study completed, each once, as programs without a reader.
-
-    Args:
-        folder: The study's.
-        technique: Its name.
-        given: Has the train questions, and the working folder with the collection and the answers.
-
-    Returns:
-        The study's name, the programs, the train questions that the study met, and its LM.
+    """Of a study its name, the arms of a technique that it completed, each once, as programs without a reader, the
+    train questions that it met, and its LM.
 
     Raises:
         InputError: There is no such study, it completed no arm of the technique, or it met none of the questions.

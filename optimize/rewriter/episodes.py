@@ -249,10 +249,8 @@ class _Play:
 
 
 def first_asked(run: Callable[[], Any]) -> tuple[Messages, Schema | None]:
-    """What a program asks its LM first, framed as for the policy, and the schema that it asks by.
-
-    Args:
-        run: Runs the program; it is left when it asks.
+    """What a program asks its LM first, framed as for the policy, and the schema that it asks by; it is left when it
+    asks.
 
     Raises:
         InputError: It asks nothing.
@@ -266,18 +264,12 @@ def first_asked(run: Callable[[], Any]) -> tuple[Messages, Schema | None]:
 
 
 def as_written(values: Mapping[str, Any], schema: Schema | None, settings: EmbeddedSettings | None) -> dict[str, Any]:
-    """The values of an answer as the embedded LM could have written them.
+    """The values of an answer, in the order of the schema that it was asked for by (None: by none), as the embedded LM
+    could have written them.
 
     It writes by a grammar: a text has so many characters and neither quotation marks nor backslashes, a list so many
-    items. A model is taught, and rewarded for, what it can write in use.
-
-    Args:
-        values: By field, as they were read.
-        schema: Of the answer, as it was asked for; None where it was not asked for by schema.
-        settings: What a value may be where the schema says nothing. None: values stay as they are.
-
-    Returns:
-        The values in the schema's order.
+    items, by the settings where the schema says nothing (None: values stay as they are). A model is taught, and
+    rewarded for, what it can write in use.
     """
     if schema is None:
         return dict(values)
@@ -313,11 +305,7 @@ def json_text(values: Mapping[str, Any]) -> str:
 
 
 def seed_of(*parts: object) -> int:
-    """A seed from 0 to 2**63 - 1 that depends on the parts alone.
-
-    Args:
-        parts: Such as the run's seed, the step and the place.
-    """
+    """A seed from 0 to 2**63 - 1 that depends on the parts alone."""
     digest = hashlib.sha256("\0".join(map(str, parts)).encode()).digest()
     return int.from_bytes(digest[:8], "big") >> 1
 
@@ -325,14 +313,10 @@ def seed_of(*parts: object) -> int:
 def roll_out(
     policy: HFPolicy, run: Run, questions: Sequence[Question], recipe: Recipe, *, seed: tuple[object, ...] | None = None
 ) -> list[Episode]:
-    """Go through questions; each episode has what the policy wrote.
+    """Go through questions, an episode each, which has what the policy wrote.
 
-    Args:
-        policy: Writes.
-        run: Goes through them.
-        questions: An episode each; one that stands several times is gone through several times.
-        recipe: How it draws, and tokens of a completion at most.
-        seed: What the draws depend on, besides the round. None writes the likeliest.
+    A recipe says how it draws, and tokens of a completion at most. The draws depend on the seed and the round; without
+    a seed the likeliest is written.
     """
     written: dict[tuple[int, int], Completion] = {}
 
@@ -357,14 +341,7 @@ def roll_out(
 
 
 def batch_of(questions: Sequence[Question], size: int, *, seed: int, step: int) -> list[Question]:
-    """The questions of a step: all are met once before any is met again.
-
-    Args:
-        questions: Those to train on, one or more.
-        size: How many.
-        seed: Of the order, which is another one each time all were met.
-        step: From 0.
-    """
+    """The questions of a step, from 0, so many: all are met before any is met again, each time in another order."""
     places = [divmod(position, len(questions)) for position in range(step * size, (step + 1) * size)]
     orders = {turn: Random(f"{seed} {turn}").sample(questions, len(questions)) for turn in dict(places)}
     return [orders[turn][place] for turn, place in places]

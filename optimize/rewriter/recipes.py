@@ -17,15 +17,11 @@ MOVING_STEPS = 100
 
 
 def check_numbers(settings: Any, of: str, zero: Collection[str] = ()) -> None:
-    """Raise where a number of a dataclass is out of range.
-
-    Args:
-        settings: What has the numbers.
-        of: What it is, for the message, such as ``a recipe``.
-        zero: Those that may be 0; all others are more than that.
+    """Raise where a number of a dataclass, of which the message tells as ``of``, is out of range: below 0, or 0 and
+    none of those that may be.
 
     Raises:
-        InputError: One is not; the message has it.
+        InputError: One is.
     """
     for name, value in ((one.name, getattr(settings, one.name)) for one in fields(settings)):
         if isinstance(value, (int, float)) and not isinstance(value, bool):
@@ -171,14 +167,10 @@ def recipe_named(name: str) -> Recipe:
 
 
 def advantages_of(recipe: Recipe, rewards: Sequence[float], groups: Sequence[object], moving: float) -> list[float]:
-    """Each reward less its baseline; 0 for one that is NaN, and for one that stands alone in its group.
+    """Each reward less its baseline: the mean of the others of its group (such as its question's id), of the last steps
+    (``moving``), or of the batch, which ``learn`` also brings to deviation 1.
 
-    Args:
-        recipe: Says which baseline: the mean of the others of the group, of the last steps, or of the batch (which
-            ``learn`` also brings to deviation 1).
-        rewards: One a sample; NaN for one that could not be scored, which counts for nobody.
-        groups: Which group a sample belongs to, such as its question's id.
-        moving: The mean reward of the last steps.
+    A reward that is NaN could not be worked out and counts for nobody; it, and one that stands alone, gives 0.
     """
     import pandas
 
@@ -193,12 +185,8 @@ def advantages_of(recipe: Recipe, rewards: Sequence[float], groups: Sequence[obj
 
 
 def steered(recipe: Recipe, beta: float, measured: float) -> float:
-    """The price of drifting after a step: where a target is set, it grows by 0.1 * error of itself.
-
-    Args:
-        recipe: Says what is aimed at; without a target the price stays.
-        beta: The price until now.
-        measured: The divergence of the step, in nats a token; one that is not finite changes nothing.
+    """The price of drifting after a step of which this divergence (nats a token) was measured: where a target is set,
+    it grows by 0.1 * error of itself. A divergence that is not finite changes nothing.
 
     Source: Ziegler et al. 2019, arXiv:1909.08593, in the form of Ma et al. 2023's code: error = (KL - target) / target,
     at most 0.2 either way.

@@ -24,6 +24,7 @@ from querywright.optimize.rewriter.evaluation import guards_of
 from querywright.optimize.rewriter.policy import Completion, HFPolicy, TrainingError
 from querywright.optimize.rewriter.recipes import MOVING_STEPS, Recipe, advantages_of, steered
 from querywright.optimize.rewriter.rewards import Reward, Scored
+from querywright.optimize.rewriter.settings import TrainSettings
 
 LOG = "reinforce.jsonl"
 _NOTHING = 1e-6  # advantages below teach nothing
@@ -31,17 +32,11 @@ _NOTHING = 1e-6  # advantages below teach nothing
 
 @dataclass(frozen=True, slots=True)
 class Reinforced:
-    """What a reinforcement did.
-
-    Args:
-        steps: Steps done.
-        best_step: After how many of them the kept weights were reached; 0 for those of the start.
-        first: Mean of the measure on dev at the start.
-        best: The same at its best.
-        plain: The same for the questions as they are written; None where that is not known.
-        early: Whether it ended before the last step, because dev no longer got better or nothing was learnt any more.
-        flat: Steps in which all advantages were 0, so that they taught nothing.
-        notes: What a reader should know.
+    """What a reinforcement did: its steps, and after how many of them the kept weights were reached (0 for those of the
+    start); the mean of the measure on dev at the start, at its best, and for the questions as they are written (None
+    where that is not known); whether it ended before the last step, because dev no longer got better or nothing was
+    learnt any more; in how many steps all advantages were 0, so that they taught nothing; and what a reader should
+    know.
     """
 
     steps: int
@@ -58,15 +53,12 @@ def reinforce(
     policy: HFPolicy,
     train: Sequence[Question],
     dev: Sequence[Question],
+    folder: Path,
+    settings: TrainSettings,
     *,
     run: Run,
     reward: Reward,
-    recipe: Recipe,
-    folder: Path,
-    look_each: int = 20,
-    patience: int = 5,
     progress: Progress | None = None,
-    seed: int = 0,
 ) -> Reinforced:
     """Trains a policy by what its rewrites retrieve; it ends with the weights that did best on dev.
 
@@ -74,20 +66,18 @@ def reinforce(
         policy: As it was warmed up, which is what the KL is measured from.
         train: Questions that are drawn from, one or more.
         dev: Questions that choose the weights and the end, one or more.
+        folder: Holds the checkpoint and the log, and is taken up again.
+        settings: The recipe (baseline, KL, optimizer, sizes), how often dev is looked at, when it ends, and the seed.
         run: Goes through questions with the technique.
         reward: Scores episodes.
-        recipe: Baseline, KL, optimizer and sizes.
-        folder: Holds the checkpoint and the log, and is taken up again.
-        look_each: Steps between evaluations on dev. Default 20.
-        patience: Evaluations without a better one after which it ends. Default 5.
         progress: Called after each step.
-        seed: Of all that is drawn.
 
     Raises:
-        InputError: No dev question can be scored, or a file cannot be written or read.
+        InputError: No dev question can be scored, or a file cannot be read.
         TrainingError: The loss is no number, or nothing was learnt in any step because all rewards are alike; the last
             checkpoint is whole.
     """
+    recipe, seed = settings.recipe, settings.seed
     policy.set_reference()
     optimizer = make_optimizer(recipe, list(policy.parameters().values()))
     stage = Stage(policy, optimizer, folder, LOG)
@@ -145,8 +135,8 @@ def reinforce(
         }
         return told | learnt | _told(episodes, scored)
 
-    given: dict[str, Any] = {"look_each": look_each, "patience": patience, "progress": progress}
-    stage.run(step, look, steps=recipe.steps, name="reinforce", **given)
+    ends = {"steps": recipe.steps, "look_each": settings.look_each, "patience": settings.patience}
+    stage.run(step, look, name="reinforce", progress=progress, **ends)
     first, best, steps = stage.looks[0], stage.best, stage.steps
     notes = (
         f"it ended after step {len(steps)}: the last {FLAT_STEPS} steps taught nothing, since the rewards of a "
@@ -174,20 +164,13 @@ def learn(
     scaled: bool = False,
     step: int = 1,
 ) -> dict[str, float]:
-    """Change the weights once an epoch of the recipe.
+    """Change the weights once an epoch of the recipe, from what was written and its advantage: the reward of its
+    episode less the baseline.
 
-    The loss is a mean over all tokens of the batch, so that long completions do not count less a token. The KL is taken
-    off what each token earns (k1, of it and those after it) or added to the loss (k3, which is never negative).
-
-    Args:
-        policy: In training.
-        optimizer: Of its parameters.
-        pairs: What was written, a token or more each, and its advantage: the reward of its episode less the baseline.
-        recipe: Says where the KL stands, how often and how far the weights are changed.
-        beta: Price of the KL.
-        scaled: Whether what the tokens of the batch earn, the cost of drifting included, is brought to mean 0 and
-            deviation 1 (the ``paper`` recipe).
-        step: For the message of an error.
+    The loss is a mean over all tokens of the batch, so that long completions do not count less a token. The KL, of
+    price ``beta``, is taken off what each token earns (k1, of it and those after it) or added to the loss (k3, which is
+    never negative). ``scaled`` brings what the tokens of the batch earn, the cost of drifting included, to mean 0 and
+    deviation 1 (the ``paper`` recipe). ``step`` is for the message of an error.
 
     Returns:
         ``loss`` and ``gradient`` (its length before it was cut) of the last epoch, and ``kl``, to the warmed-up policy
@@ -248,14 +231,10 @@ def _loss(new: Any, old: Any, ref: Any, earned: Any, recipe: Recipe, beta: float
 
 
 def make_optimizer(recipe: Recipe, tensors: Sequence[Any]) -> Any:
-    """The optimizer of a recipe, without weight decay.
+    """The optimizer of a recipe for some tensors, without weight decay.
 
     AdaFactor takes steps of the size of the learning rate, and not in proportion to the weights, of which those of a
     fresh adapter are zero.
-
-    Args:
-        recipe: Names it, and the learning rate.
-        tensors: What is trained.
     """
     import torch
 

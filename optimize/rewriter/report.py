@@ -31,13 +31,7 @@ _CURVES: Sequence[tuple[str, str, str, Mapping[str, str]]] = (
 
 
 def rewriter_card(name: str, card: Mapping[str, Any], measured: Mapping[str, Compared]) -> str:
-    """The README.md of a rewriter.
-
-    Args:
-        name: Of its folder.
-        card: The content of ``card.json``.
-        measured: Arms on dev, and on test where there are test questions.
-    """
+    """The README.md of the rewriter in a folder of that name, from its ``card.json`` and the arms on dev and test."""
     learnt = [f"`{one}`" for one in card["techniques"]]
     parts = [
         {
@@ -62,13 +56,8 @@ def rewriter_card(name: str, card: Mapping[str, Any], measured: Mapping[str, Com
 def rewriter_html(
     name: str, card: Mapping[str, Any], measured: Mapping[str, Compared], logs: Mapping[str, Lines]
 ) -> str:
-    """The page of a training; the same input gives the same text.
-
-    Args:
-        name: Of the rewriter.
-        card: The content of ``card.json``.
-        measured: Arms on dev, and on test where there are test questions.
-        logs: The logs of ``warmup`` and ``reinforce``, by stage.
+    """The page of a training, from the name and ``card.json`` of the rewriter, the arms on dev and test, and the logs
+    of ``warmup`` and ``reinforce``; the same input gives the same text.
     """
     settings = {**card["settings"], **{f"recipe: {name}": value for name, value in card["recipe"].items()}}
     settings |= {f"{stage}: {name}": value for stage, of in card["stages"].items() for name, value in of.items()}

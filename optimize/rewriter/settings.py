@@ -20,7 +20,6 @@ from querywright.optimize.rewriter.evidence import check_taught
 from querywright.optimize.rewriter.pairs import Pair
 from querywright.optimize.rewriter.policy import check_dtype, device_of
 from querywright.optimize.rewriter.recipes import OURS, Recipe, check_numbers
-from querywright.optimize.rewriter.warmup import LEAST_PAIRS
 from querywright.programs import RAG, make_program, technique_class
 from querywright.programs.qb_rag import QBRAG
 
@@ -78,7 +77,7 @@ class TrainSettings:
     epochs: int = 3
     warmup_lr: float = 2e-4
     warmup_batch: int = 16
-    least_pairs: int = LEAST_PAIRS
+    least_pairs: int = 16
     look_each: int = 20
     patience: int = 5
     rank: int | None = 16

@@ -201,40 +201,27 @@ class _Training:
         return [*given.pairs, *found]
 
     def _warmed_up(self, pairs: Sequence[Pair]) -> dict[str, Any]:
-        settings = self.settings
-        done = warm_up(
-            self.policy,
-            *split_pairs(pairs, settings.seed),
-            self.work / WARMUP,
-            epochs=settings.epochs,
-            batch=settings.warmup_batch,
-            lr=settings.warmup_lr,
-            least=settings.least_pairs,
-            seed=settings.seed,
-            progress=self.progress,
-        )
+        split = split_pairs(pairs, self.settings.seed)
+        done = warm_up(self.policy, *split, self.work / WARMUP, self.settings, progress=self.progress)
         sources = Counter(f"{pair.technique}, {pair.data}" if pair.data else pair.technique for pair in pairs)
         return asdict(done) | {"given": dict(sorted(sources.items()))}
 
     def _reinforced(self, pairs: Sequence[Pair]) -> dict[str, Any]:
-        given, settings, recipe = self.given, self.settings, self.recipe
+        given, settings = self.given, replace(self.settings, recipe=self.recipe)
         target: float | None = None
-        if recipe.length_penalty:
+        if self.recipe.length_penalty:
             target = statistics.median(len(self.policy.taught(one.messages, one.text).tokens) for one in pairs)
-        program, lm = given.program(settings), given.reader_lm if recipe.needs_reader else None
+        program, lm = given.program(settings), given.reader_lm if self.recipe.needs_reader else None
         shared: dict[str, Any] = {"lm": lm, "threads": settings.threads}
         done = reinforce(
             self.policy,
             given.splits.train,
             given.splits.dev,
+            self.work / REINFORCE,
+            settings,
             run=partial(run_episodes, program, settings=settings.limits, **shared),
-            reward=Reward(recipe, program, metric=settings.metric, target=target, **shared),
-            recipe=recipe,
-            folder=self.work / REINFORCE,
-            look_each=settings.look_each,
-            patience=settings.patience,
+            reward=Reward(self.recipe, program, metric=settings.metric, target=target, **shared),
             progress=self.progress,
-            seed=settings.seed,
         )
         return asdict(done)
 

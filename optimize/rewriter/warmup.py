@@ -18,24 +18,17 @@ from querywright.optimize.evaluate import Progress
 from querywright.optimize.rewriter.checkpoints import Stage, descend
 from querywright.optimize.rewriter.pairs import Pair
 from querywright.optimize.rewriter.policy import SMALLER, HFPolicy, TrainingError
+from querywright.optimize.rewriter.settings import TrainSettings
 
 LOG = "warmup.jsonl"
-LEAST_PAIRS = 16
 _RISE, _LONGEST_GRADIENT = 0.03, 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class WarmupReport:
-    """What a warm-up did.
-
-    Args:
-        steps: Steps done.
-        pairs: Pairs that were learnt from.
-        left_out: Pairs that do not fit the model's context, of train and dev together.
-        before: Mean loss a token on dev at the start.
-        losses: The same after each epoch.
-        best_epoch: Whose weights were kept; 0 for those of the start.
-        notes: What a reader should know.
+    """What a warm-up did: its steps; pairs that were learnt from, and pairs of train and dev together that were left
+    out because they do not fit the model's context; the mean loss a token on dev at the start and after each epoch;
+    which epoch's weights were kept (0 for those of the start); and what a reader should know.
     """
 
     steps: int
@@ -52,12 +45,8 @@ def warm_up(
     train: Sequence[Pair],
     dev: Sequence[Pair],
     folder: Path,
+    settings: TrainSettings,
     *,
-    epochs: int = 3,
-    batch: int = 16,
-    lr: float = 2e-4,
-    least: int = LEAST_PAIRS,
-    seed: int = 0,
     progress: Progress | None = None,
 ) -> WarmupReport:
     """Teach a policy what to write; it ends with the weights that did best on dev.
@@ -69,15 +58,11 @@ def warm_up(
         train: Pairs to learn from.
         dev: Pairs to choose the epoch by.
         folder: Holds the checkpoint and the log, and is taken up again.
-        epochs: Times that each pair is learnt from. Default 3.
-        batch: Pairs a step. Default 16.
-        lr: Highest learning rate. Default 2e-4, for LoRA; all weights want a tenth.
-        least: Pairs that there must be. Default 16.
-        seed: Of the order.
+        settings: Epochs, batch, highest rate, seed of the order, and how many pairs there must be.
         progress: Called after each step.
 
     Raises:
-        InputError: There are too few pairs, or a file cannot be written or read.
+        InputError: There are too few pairs, or a file cannot be read.
         TrainingError: The loss is no number; the last checkpoint is whole.
     """
     import torch
@@ -87,20 +72,23 @@ def warm_up(
         [one for one in part if policy.refused(one.prompt, len(one.tokens)) is None] for part in taught
     )
     left_out = len(train) + len(dev) - len(learnt) - len(looked_at)
-    for name, count, needed in (("train", len(learnt), least), ("dev", len(looked_at), 1)):
+    for name, count, needed in (("train", len(learnt), settings.least_pairs), ("dev", len(looked_at), 1)):
         if count < needed:
             gone = f" ({left_out} do not fit the model's context)" if left_out else ""
             raise InputError(
                 f"the warm-up needs {needed} {name} pairs or more, but there are {count}{gone}: {needed - count} more "
                 "needed; collect from more questions, or with more candidates a question"
             )
+    batch, epochs, lr = settings.warmup_batch, settings.epochs, settings.warmup_lr
     optimizer = torch.optim.AdamW(policy.parameters().values(), lr=lr, weight_decay=0.0)
     each = math.ceil(len(learnt) / batch)
     rising = math.ceil(_RISE * each * epochs)
 
     def step(number: int) -> dict[str, Any]:
         epoch, place = divmod(number, each)
-        chosen = random.Random(f"{seed} {epoch}").sample(learnt, len(learnt))[place * batch : (place + 1) * batch]
+        chosen = random.Random(f"{settings.seed} {epoch}").sample(learnt, len(learnt))[
+            place * batch : (place + 1) * batch
+        ]
         falling = 0.5 * (1 + math.cos(math.pi * (number - rising) / max(1, each * epochs - rising)))
         rate = lr * ((number + 1) / rising if number < rising else falling)
         for group in optimizer.param_groups:

@@ -14,6 +14,7 @@ from querywright.errors import InputError
 from querywright.models.hf import Base
 from querywright.optimize.rewriter.pairs import Pair
 from querywright.optimize.rewriter.policy import HFPolicy, TrainingError
+from querywright.optimize.rewriter.settings import TrainSettings
 from querywright.optimize.rewriter.warmup import WarmupReport, warm_up
 
 torch: Any = pytest.importorskip("torch")
@@ -204,7 +205,8 @@ TRAIN, DEV = taught(range(12)), taught(range(12, 15))
 
 
 def warmed(policy: HFPolicy, folder: Path, train: Any = TRAIN, dev: Any = DEV, **given: Any) -> WarmupReport:
-    return warm_up(policy, train, dev, folder, epochs=2, batch=4, lr=0.02, least=4, **given)
+    settings = TrainSettings("rrr", epochs=2, warmup_batch=4, warmup_lr=0.02, least_pairs=4)
+    return warm_up(policy, train, dev, folder, settings, **given)
 
 
 def test_a_model_learns_its_pairs_keeps_the_best_epoch_and_goes_on_after_an_end(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from querywright.optimize.rewriter.evaluation import evaluation_of
 from querywright.optimize.rewriter.policy import Completion, TrainingError
 from querywright.optimize.rewriter.recipes import OURS, PAPER, SEED, Recipe, advantages_of, recipe_named, steered
 from querywright.optimize.rewriter.reinforce import LOG, Reinforced, learn, make_optimizer, reinforce
+from querywright.optimize.rewriter.settings import TrainSettings
 
 torch: Any = pytest.importorskip("torch")
 BANDIT = runpy.run_path(str(Path(__file__).with_name("bandit.py")))
@@ -163,8 +164,9 @@ def test_a_prompt_that_is_too_long_fails_its_episode_alone(world: Any) -> None:
 
 
 def run(policy: Any, folder: Path, recipe: Recipe = RECIPES["ours"], **given: Any) -> Reinforced:
-    given = {"run": BANDIT["one_turn"], "reward": BANDIT["Words"](), "look_each": 4, "patience": 9} | given
-    return reinforce(policy, TRAIN, DEV, recipe=recipe, folder=folder, **given)
+    ends = {name: given.pop(name, default) for name, default in (("look_each", 4), ("patience", 9))}
+    given = {"run": BANDIT["one_turn"], "reward": BANDIT["Words"]()} | given
+    return reinforce(policy, TRAIN, DEV, folder, TrainSettings("rrr", recipe=recipe, **ends), **given)
 
 
 def steps_of(folder: Path) -> list[dict[str, Any]]:
