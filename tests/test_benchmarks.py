@@ -109,59 +109,36 @@ SCHEMA = {
 }
 
 
-def test_a_schema_is_filled_in(benchmarks: SimpleNamespace) -> None:
-    made = json.loads(benchmarks.loopback.write(body("question: Who built it?", SCHEMA)))
-    assert list(made) == list(SCHEMA["properties"])
-    assert made["grade"] in {"good", "bad"}
-    assert made["verdict"] == "keep"
-    assert len(set(made["queries"])) == 4
-    assert all(0 < len(query) <= 20 for query in made["queries"])
-    assert made["maybe"] == 3
-    assert isinstance(made["sure"], bool)
-    assert made["inner"]["text"]
-
-
-def test_answers_depend_on_the_prompt_and_samples_on_the_draw(benchmarks: SimpleNamespace) -> None:
+def test_the_loopback_fills_in_what_is_asked_for_and_answers_depend_on_prompt_and_draw(benchmarks) -> None:
     write = benchmarks.loopback.write
     one, other = body("question: Who built it?", SCHEMA), body("question: Who burnt it?", SCHEMA)
-    assert write(one) == write(one, 1)
-    queries = [set(json.loads(write(asked))["queries"]) for asked in (one, other)]
-    assert not queries[0] & queries[1]
+    made = json.loads(write(one))
+    assert list(made) == list(SCHEMA["properties"])
+    assert (made["grade"] in {"good", "bad"}, made["verdict"], made["maybe"]) == (True, "keep", 3)
+    assert len(set(made["queries"])) == 4
+    assert all(0 < len(query) <= 20 for query in made["queries"])
+    assert not set(made["queries"]) & set(json.loads(write(other))["queries"])
     sampled = {**one, "temperature": 0.7}
-    assert write(sampled) == write(sampled)
-    assert write(sampled) != write(sampled, 1)
+    assert write(one) == write(one, 1)
+    assert write(sampled) == write(sampled) != write(sampled, 1)
     assert write({**sampled, "seed": 1}) != write({**sampled, "seed": 2})
-
-
-def test_prompts_without_a_schema_get_the_form_they_ask_for(benchmarks: SimpleNamespace) -> None:
-    write = benchmarks.loopback.write
     system = (
         "Judge.\n\nAnswer with one JSON object with these fields:\n"
-        '- verdict: of the passage, one of "keep" | "drop it"\n'
-        "- queries: 1 to 5 queries, list of texts\n- thought"
+        '- verdict: of the passage, one of "keep" | "drop it"\n- queries: 1 to 5 queries, list of texts\n- thought'
     )
     made = json.loads(write(body("question: Who built it?", system=system)))
-    assert made["verdict"] in {"keep", "drop it"}
-    assert len(made["queries"]) == 5
-    assert isinstance(made["thought"], str)
+    assert (made["verdict"] in {"keep", "drop it"}, len(made["queries"]), type(made["thought"])) == (True, 5, str)
     marked = write(body("Respond with `[[ ## answer ## ]]`, and then ending with `[[ ## completed ## ]]`."))
-    assert marked.startswith("[[ ## answer ## ]]\n")
-    assert marked.endswith("[[ ## completed ## ]]")
-    assert len(write(body("Generate 3 search queries, one on each line")).splitlines()) == 3
-
-
-def test_the_server_answers_and_counts(benchmarks: SimpleNamespace) -> None:
+    assert (marked[:19], marked[-21:]) == ("[[ ## answer ## ]]\n", "[[ ## completed ## ]]")
     with benchmarks.loopback.Loopback(0.01) as server:
-        asked = json.dumps({**body("question: Who built it?", SCHEMA), "model": "bench"}).encode()
-        request = urllib.request.Request(f"{server.url}/chat/completions", asked)
-        with urllib.request.urlopen(request, timeout=30) as answer:
-            made = json.load(answer)
-        assert json.loads(made["choices"][0]["message"]["content"])["verdict"] == "keep"
-        assert made["usage"]["total_tokens"] == made["usage"]["prompt_tokens"] + made["usage"]["completion_tokens"]
+        asked = json.dumps({**one, "model": "bench"}).encode()
+        with urllib.request.urlopen(
+            urllib.request.Request(f"{server.url}/chat/completions", asked), timeout=30
+        ) as answer:
+            usage = json.load(answer)["usage"]
+        assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"]
         server.overhead(4, rounds=2)
-        counts = server.counts()
-        assert counts.calls == 9
-        assert 1 <= counts.most <= 4
+        assert (server.counts().calls, 1 <= server.counts().most <= 4) == (9, True)
         server.forget()
         assert server.counts().calls == 0
 

@@ -28,7 +28,6 @@ LARGEST_KEPT = 64 * 2**20
 """Bytes of a rewriter that is copied, here and into a packed artifact; an adapter comes nowhere near it."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-_DIGEST = re.compile(r"[0-9a-f]{8,64}")
 
 
 class RewriterRef(BaseModel):
@@ -54,22 +53,11 @@ def rewriter_ref(program: RAG) -> RewriterRef | None:
 
 
 def ref_of(lm: Any) -> RewriterRef:
-    """Names an LM that is used as a rewriter."""
-    model = str(getattr(lm, "model", type(lm).__name__))
-    inner = getattr(getattr(lm, "engine", None), "inner", None)
-    rewriter, adapter = getattr(inner, "rewriter", None), getattr(inner, "adapter", None)
-    folder = rewriter.path if isinstance(rewriter, Rewriter) else None if adapter is None else adapter.path.parent
-    if folder is not None:
-        found = read_rewriter(folder)
-        if found.identity != model:
-            raise ArtifactError(
-                f"the rewriter {model} was replaced by {found.identity} since it was opened; open it again"
-            )
-        return _ref(found)
-    name, _, digest = model.removeprefix(PREFIX).rpartition("@")
-    if model.startswith(PREFIX) and name and _DIGEST.fullmatch(digest):
-        return RewriterRef(name=name, checksum=digest)
-    return RewriterRef(name=model, checksum="")
+    """Names an LM that is used as a rewriter, as it was when it was opened."""
+    rewriter = getattr(getattr(getattr(lm, "engine", None), "inner", None), "rewriter", None)
+    if isinstance(rewriter, Rewriter):
+        return _ref(rewriter)
+    return RewriterRef(name=str(getattr(lm, "model", type(lm).__name__)), checksum="")
 
 
 def open_rewriter(path: Path, **options: Any) -> dspy.LM:

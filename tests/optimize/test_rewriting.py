@@ -45,7 +45,7 @@ def test_the_rewriter_writes_the_lm_reads_and_neither_is_asked_again(world, make
     assert sum(cost.calls for cost in found.costs.values()) == made, "the calls of both are entered"
     assert found.program.technique.own_lm is rewriter
     manifest = save_compiled(tmp_path / "own", found, world.splits, lm=lm, threads=1)
-    assert (manifest.lm, str(manifest.rewriter)) == ("scripted/model", "mine@0123456789ab")
+    assert (manifest.lm, str(manifest.rewriter)) == ("scripted/model", MARK)
 
     again = make_lm(store=store)
     rewriter = beside(again, make_engine())
