@@ -196,8 +196,7 @@ def test_a_locked_file_of_traffic_holds_up_nobody_and_loses_no_line(
     with file.with_name(".traffic.jsonl.lock").open("ab") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         assert served.client.post("/ask", json={"question": "Which colour?"}).json()["answer"] == "blue"
-        served.tell(signal.SIGINT)
-        served.line("stopped")
         assert file.read_bytes() == b""
-        assert served.end()[0] == 0
+    served.tell(signal.SIGINT)
+    assert served.end()[0] == 0
     assert [one.question for one in read_traffic(file)] == ["Which colour?"]
