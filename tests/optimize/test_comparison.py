@@ -107,21 +107,19 @@ def test_each_reader_has_references_of_its_own():
 
 
 @pytest.mark.parametrize("ended_at", [0, 17, 31])
-def test_a_run_that_ended_finds_its_answers_and_asks_nothing_twice(make_world, make_engine, make_lm, store, ended_at):
+def test_a_run_that_ended_finds_its_answers_and_asks_nothing_twice(world, make_engine, make_lm, store, ended_at):
     def fail(n, asked):
         if n == ended_at:
             raise KeyboardInterrupt
 
-    world = make_world()
     whole = make_lm()
     first, second, third = make_lm(make_engine(before=fail), store=store), make_lm(store=store), make_lm(store=store)
     with pytest.raises(KeyboardInterrupt):
         compare(arms(world), world.questions, lm=first, threads=1)
-    expected = compare(arms(world), world.questions, lm=whole)
-    assert told(compare(arms(world), world.questions, lm=second)) == told(expected)
+    expected = told(compare(arms(world), world.questions, lm=whole))
+    assert told(compare(arms(world), world.questions, lm=second)) == expected
     assert asked(first) + asked(second) == asked(whole) + 1  # the call that was under way
-    again = compare(arms(world), world.questions, lm=third)
-    assert told(again) == told(expected)
+    assert told(compare(arms(world), world.questions, lm=third)) == expected
     assert asked(third) == 0
     assert third.engine.ledger.total.saved == asked(whole)
 

@@ -10,9 +10,8 @@ import optuna
 import pytest
 from dspy.utils.exceptions import LMServerError
 
-from querywright.data.splits import Splits
 from querywright.data.types import Question
-from querywright.errors import BudgetError, InputError, OutageError, QuerywrightError
+from querywright.errors import InputError, OutageError, QuerywrightError
 from querywright.metrics.statistics import holm
 from querywright.models.engine_errors import LMPromptTooLongError
 from querywright.models.store import Store
@@ -121,11 +120,6 @@ def test_knobs_that_are_given_are_not_searched_and_without_demonstrations_nothin
     assert compiled.costs["prompts"] == Cost()
 
 
-def test_sets_of_one_size_are_several_and_all_are_tried(world, compiled_in):
-    compiled = compiled_in(world, settings=replace(QUICK, demo_sizes=(1, 2, 1), reader_demo_sizes=()))
-    assert {arm.prompt for arm in compiled.arms} == {"as written", "demos_1", "demos_2", "demos_1_2"}
-
-
 def test_prompts_that_came_to_nothing_are_named_with_the_reason(make_world, make_engine, scripted, compiled_in):
     def write(asked):  # nothing is found or read rightly on train
         if asked.number >= 6 or asked.step == "hypothesis":
@@ -140,37 +134,6 @@ def test_prompts_that_came_to_nothing_are_named_with_the_reason(make_world, make
     assert all("found nothing to show: on none of the 6 training questions" in why for why in compiled.nothing.values())
     assert compiled.to_json()["failed_prompts"] == compiled.nothing
     assert compiled.failed == {}
-
-
-@pytest.mark.parametrize(("winner", "saved"), [("rewriting", "hcqr compiled"), ("plain", "no rewriting")])
-def test_one_reader_reads_for_every_arm_of_the_final_table(
-    winner, saved, make_world, make_engine, scripted, compiled_in
-):
-    def write(asked):  # dev and test are read rightly only when a demonstration shows how
-        if asked.step != "reader" or asked.number < 6 or asked.prompt.count("passages:") > 1:
-            return scripted(asked)
-        return json.dumps({"answer": f"wrong {asked.number}"})
-
-    engine = make_engine(write=write)
-    compiled = compiled_in(make_world(winner), engine)
-    assert compiled.reader_demos
-    test = {one.name: one.mean("accuracy").value for one in compiled.test}
-    assert list(test) == [
-        "closed book",
-        "no rewriting",
-        *(["hcqr as written"] if winner == "plain" else []),  # in the other world it is the best one
-        "hcqr compiled",
-        "oracle evidence",
-        f"{saved}, reader as written",
-    ]
-    assert test["oracle evidence"] == 1.0
-    assert (test["no rewriting"], test.get("hcqr as written")) == ((0.0, None) if winner == "rewriting" else (1.0, 0.0))
-    assert (test[saved], test[f"{saved}, reader as written"]) == (1.0, 0.0)
-    tuned = next(one for one in compiled.comparisons if one.other.endswith("reader as written"))
-    assert (tuned.family, tuned.metric, tuned.arm) == ("technique", "accuracy", saved)
-    assert (tuned.test.wins, tuned.test.losses) == (6, 0)
-    prompts = [asked.prompt for asked in engine.asked if asked.step == "reader" and asked.number >= 12]
-    assert len([one for one in prompts if not re.search(r"What of number [0-5]\?", one)]) == 6  # all of the last row
 
 
 def shows_what_to_do(asked):
@@ -205,18 +168,6 @@ def test_what_fails_on_test_is_named_but_what_dev_chose_may_not_fail(make_world,
     assert {one.family for one in compiled.comparisons} == {"reader check"}
     with pytest.raises(TooManyFailuresError, match="failed in 'hcqr compiled'"):
         compiled_in(make_world(), engine())
-
-
-def test_a_reader_that_is_out_as_written_ends_no_compilation(world, failing, compiled_in):
-    engine = failing(
-        lambda asked: asked.step == "reader" and 6 <= asked.number < 12 and asked.prompt.count("What of number") == 1
-    )
-    compiled = compiled_in(world, engine, settings=replace(QUICK, objective="recall@5"))
-    assert compiled.reader_demos
-    assert list(compiled.failed) == ["reader as written"]
-    assert "questions failed in 'the reader as written'" in compiled.failed["reader as written"]
-    assert [one.name for one in compiled.test][-1].endswith(", reader as written"), "test is read, so there is a row"
-    assert compiled.program.reader.predict.demos
 
 
 def test_test_is_met_once_after_everything_is_chosen_and_train_gives_the_demonstrations(
@@ -255,22 +206,6 @@ def test_the_planned_comparisons_are_corrected_together_and_losses_are_shown(mak
     assert holm(raw)[4] != raw[4]
     check = planned["accuracy", "oracle evidence", "closed book"]
     assert check.sentence.startswith("reader check: accuracy: oracle evidence beats closed book: 10 wins")
-
-
-def test_further_questions_check_the_reader_and_nothing_else(make_world, make_engine, compiled_in):
-    world, engine = make_world(size=30), make_engine()
-    splits = Splits(world.questions[:6], world.questions[6:12], world.questions[12:18])
-    compiled = compiled_in(world, engine, splits=splits, reader_check=world.questions[18:])
-    rows = {one.name: len(one.rows) for one in compiled.test}
-    assert rows == {"closed book": 18, "no rewriting": 6, "hcqr compiled": 6, "oracle evidence": 18}
-    *others, check = compiled.comparisons
-    assert (check.arm, check.other, check.test.n, check.test.wins) == ("oracle evidence", "closed book", 18, 18)
-    assert {one.test.n for one in others} == {6}
-    assert {asked.step for asked in engine.asked if asked.number >= 18} == {"reader"}
-    assert compiled.costs["reader check"].calls == 36
-    assert compiled.to_json()["reader_check"] == 12
-    without = compiled_in(world, splits=splits)
-    assert [one.sentence for one in others] == [one.sentence for one in without.comparisons[:-1]]
 
 
 @pytest.mark.parametrize("number", [0, 13])
@@ -350,15 +285,6 @@ def test_interrupted_and_run_again_equals_undisturbed_and_asks_nothing_twice(
     if k is None:
         assert rest.asked == []
         assert sum(cost.calls for cost in again.costs.values()) == 0
-
-
-def test_a_limit_of_calls_stops_it_and_a_higher_one_goes_on(world, make_lm, make_engine, store, compiled_in):
-    small, large = make_engine(), make_engine()
-    with pytest.raises(BudgetError, match="25"):
-        compiled_in(world, lm=make_lm(small, store=store, max_calls=25))
-    assert len(small.asked) == 25
-    assert compiled_in(world, lm=make_lm(large, store=store, max_calls=1000)).recommended == "as written"
-    assert distinct(small.asked, large.asked) > 25
 
 
 @pytest.mark.parametrize("k", [0, 50])

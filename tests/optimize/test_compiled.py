@@ -13,7 +13,6 @@ from dspy.utils.exceptions import LMServerError
 from querywright.cli.compile import show_compiled
 from querywright.data.splits import data_hash
 from querywright.metrics.statistics import paired_exact_test
-from querywright.models.engine_errors import LMPromptTooLongError
 from querywright.optimize.artifacts.files import read_artifact
 from querywright.optimize.artifacts.load import load
 from querywright.optimize.artifacts.save import card, save_compiled
@@ -178,21 +177,6 @@ def test_the_verdict_is_said_with_its_figures(winner, size, verdict, sentence, m
     assert compiled.sentence.startswith(sentence)
     assert f"\n**{compiled.sentence}.**\n" in card("x", compiled, "lm", "2026-01-02", {})
     assert [compiled.to_json()[name] for name in ("verdict", "verdict_sentence")] == [verdict, compiled.sentence]
-
-
-def test_no_rewriting_is_said_with_the_values_of_the_questions_that_both_scored(make_world, make_lm, make_engine):
-    # Nothing finds what decides number 8, and the technique fails on it: without it both are equal.
-    world = make_world("both")
-    find = world.find
-    world.find = lambda query: [p for p in find(query) if p.id != "decides-8"]
-
-    def before(n, asked):
-        if asked.number == 8 and asked.step != "reader":
-            raise LMPromptTooLongError(5000, 4096, 100)
-
-    given = {**ALONE, "knobs": {"max_passages": 3}}
-    compiled = compile_program("hcqr", world.splits, retriever=world, lm=make_lm(make_engine(before)), **given)
-    assert "(decision_useful: best 100.0 against 100.0 per cent; 0 won, 0 lost of 5, p = 1.0)" in compiled.sentence
 
 
 @pytest.mark.parametrize(

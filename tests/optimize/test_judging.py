@@ -58,36 +58,29 @@ def judge():
     return UsefulnessWithoutAnswerJudge()
 
 
-def test_a_perfect_judge_has_kappa_one(judge, lm_that):
-    seen = []
-    found = calibrate(judge, cases(), lm=lm_that(perfect), threads=3, progress=lambda *at: seen.append(at))
+def test_a_perfect_judge_has_kappa_one_and_stored_answers_are_used_again(judge, lm_that, store):
+    seen, (lm, again) = [], (lm_that(perfect, store=store) for _ in range(2))
+    found = calibrate(judge, cases(), lm=lm, threads=3, progress=lambda *at: seen.append(at))
     assert (found.n, found.questions, found.unreadable, found.failed) == (144, 24, 0, 0)
     assert found.figures["kappa"].value == found.figures["agreement"].value == 1
     assert (found.judge, found.lm, found.prompt) == (judge.NAME, "scripted/model", judge.digest())
-    assert seen[-1] == (judge.NAME, 144, 144)
-    assert len(seen) == 144
+    assert (len(seen), seen[-1]) == (144, (judge.NAME, 144, 144))
+    assert calibrate(judge, cases(), lm=again) == found
+    assert again.engine.inner.asked == []
 
 
-def test_failures_are_counted_and_stop_the_run_when_they_are_many(judge, lm_that, make_engine, make_lm):
-    def before(n, asked):
-        if n == 3:
-            raise dspy.LMError("down")
+def test_failures_are_counted_and_stop_the_run_when_they_are_many(judge, make_engine, make_lm):
+    def failing(when):
+        def before(n, asked):
+            if when(n):
+                raise dspy.LMError("down")
 
-    found = calibrate(judge, cases(), lm=make_lm(make_engine(before=before, write=perfect)), threads=1)
+        return make_lm(make_engine(before=before, write=perfect), outage_after=10_000)
+
+    found = calibrate(judge, cases(), lm=failing(lambda n: n == 3), threads=1)
     assert (found.n, found.unreadable, found.failed) == (143, 0, 1)
-
-    def down(n, asked):
-        raise dspy.LMError("down")
-
     with pytest.raises(TooManyFailuresError, match=r"of 144 judgements failed in 'usefulness_without_answer'"):
-        calibrate(judge, cases(), lm=make_lm(make_engine(before=down), outage_after=10_000), threads=1)
-
-
-def test_stored_answers_are_used_again(judge, lm_that, store):
-    first, second = (lm_that(perfect, store=store) for _ in range(2))
-    assert calibrate(judge, cases(4), lm=first) == calibrate(judge, cases(4), lm=second)
-    assert len(first.engine.inner.asked) == 24
-    assert second.engine.inner.asked == []
+        calibrate(judge, cases(), lm=failing(lambda n: True), threads=1)
 
 
 def test_demonstrations_that_help_are_chosen_and_their_worth_is_shown_on_the_other_half(judge, lm_that):
