@@ -158,7 +158,7 @@ def test_limit_and_multiple_choice(write, problems):
         ({"question": None}, "question", ["found nothing"]),
         ({"question": 3}, "question", ["found 3"]),
         ({"question": "a\0b"}, "question", ["NUL"]),
-        ({"question": "a\ud800b"}, "question", ["surrogate", r"a\ud800b"]),
+        ({"question": "a\ud800b", "id": None}, "question", ["surrogate", r"a\ud800b"]),
         ({"options": ["red"]}, "options", ["['red']", "2 to 26"]),
         ({"options": ["red", "red "]}, "options", ["distinct"]),
         ({"options": ["red", " "]}, "options", ["option B"]),

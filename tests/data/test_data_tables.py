@@ -13,7 +13,7 @@ import pyarrow.parquet
 import pytest
 
 from querywright.data import Label, Passage, Question, read_passages, read_questions
-from querywright.data.qrels import label_of
+from querywright.data.folders import label_of
 
 ROWS = [
     {"id": "1", "question": "Which, exactly?", "options": ["a, b", 'say "c"'], "answer": 'say "c"'},

@@ -134,25 +134,14 @@ def _trivia_questions(values: Values) -> Iterator[Values]:
     yield kept
 
 
-def _medquad_id(values: Values) -> str:
-    return f"{values.get('document_source')}_{values['question_id']}"
-
-
-def _medquad_questions(values: Values) -> Iterator[Values | None]:
-    """The long answer is a passage to find, not a short answer to compare with."""
-    kept = {"question": values["question"], "evidence": [_medquad_id(values)]}
-    yield kept if _filled(values["answer"]) else None
-
-
-def _medquad_passages(values: Values) -> Iterator[Values | None]:
+def _medquad(values: Values, kind: Kind) -> Iterator[Values | None]:
+    """MedQuAD: the long answer is a passage to find, not a short answer to compare with."""
+    id = f"{values.get('document_source')}_{values['question_id']}"
     names = {"source": "document_source", "url": "document_url", "type": "question_type"}
-    passage = {
-        "id": _medquad_id(values),
-        "title": values["question_focus"],
-        "text": values["answer"],
-        "metadata": {key: values.get(column) for key, column in names.items()},
-    }
-    yield passage if _filled(values["answer"]) else None
+    metadata = {key: values.get(column) for key, column in names.items()}
+    passage = {"id": id, "title": values["question_focus"], "text": values["answer"], "metadata": metadata}
+    found = {"question": values["question"], "evidence": [id]} if kind == "questions" else passage
+    yield found if _filled(values["answer"]) else None
 
 
 def _judged_questions(values: Values) -> Iterator[Values]:
@@ -174,10 +163,6 @@ def _text_id(text: object) -> str:
     return hashlib.sha256(str(text).strip().encode("utf-8", "replace")).hexdigest()[:16]
 
 
-def _is_ragas(values: Values) -> bool:
-    return any(column in values for column in ("user_input", "ground_truth", "ground_truths"))
-
-
 def _ragas_questions(values: Values) -> Iterator[Values]:
     """Ragas: ``answer`` and ``response`` are what a system said, and contexts are texts, whose hash is their id."""
     kept = _without(values, "answer", "response")
@@ -188,13 +173,14 @@ def _ragas_questions(values: Values) -> Iterator[Values]:
 
 
 def _ragas_passages(values: Values) -> Iterator[Values]:
-    if not any(column in values for column in ("reference_contexts", "retrieved_contexts", "contexts")):
+    columns = {
+        "reference_contexts": "reference_context_ids",
+        "retrieved_contexts": "retrieved_context_ids",
+        "contexts": "",
+    }
+    if not columns.keys() & values.keys():
         raise DataError(f"no column of contexts to take passages from; the columns are {list(values)}")
-    for column, ids in (
-        ("reference_contexts", "reference_context_ids"),
-        ("retrieved_contexts", "retrieved_context_ids"),
-        ("contexts", ""),
-    ):
+    for column, ids in columns.items():
         texts = parse_text_cell(values.get(column)) or []
         if not isinstance(texts, list):
             raise _unusable(column, texts, "a list of texts")
@@ -237,12 +223,16 @@ FORMS = (
     ),
     Form(
         _has("document_id", "question_id", "question_focus", "question", "answer"),
-        _medquad_questions,
-        _medquad_passages,
+        lambda values: _medquad(values, "questions"),
+        lambda values: _medquad(values, "passages"),
     ),
     Form(_has("question", "judged"), _judged_questions),
     Form(_has("query", "retrieval_gt"), _autorag_questions),
-    Form(_is_ragas, _ragas_questions, _ragas_passages),
+    Form(
+        lambda values: any(column in values for column in ("user_input", "ground_truth", "ground_truths")),
+        _ragas_questions,
+        _ragas_passages,
+    ),
     Form(_has("_id", "title", "text"), passages=_beir_passages),
     Form(_is_flashrag_passage, passages=_flashrag_passages),
 )

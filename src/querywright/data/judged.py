@@ -13,12 +13,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from querywright.data.reading import QUESTION_COLUMNS, check_limit, derived_id, read_passages
-from querywright.data.rows import Record, Table, parse_text_cell, read_answer, read_options
+from querywright.data.rows import Record, Table, read_answer, read_options
 from querywright.data.sources import iterate_rows
 from querywright.data.types import Passage, Question
 
@@ -27,7 +27,6 @@ _COLUMNS = {
     **QUESTION_COLUMNS,
     **{name: (name,) for name in ("passage", "passages", "response", "point", "label", "judged")},
 }
-_A_PASSAGE_ID = "the id of a passage of the folder"
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,67 +128,50 @@ def _cases(
     text = record.required_text("question")
     options = read_options(record)
     answer = read_answer(record, options)
-    column, given = record.cell("id")
     texts = options.texts if options else ()
-    if given is not None:
-        question_id = record.name(given, column, "a non-empty text or whole number")
-    else:
-        question_id = derived_id(text, texts)
-    question = Question(question_id, text, texts, answer.text, answer.aliases)
+    column, given = record.cell("id")
+    id = derived_id(text, texts) if given is None else record.name(given, column)
+    question = Question(id, text, texts, answer.text, answer.aliases)
     response = record.required_text("response") if "response" in needs else None
     point = record.required_text("point") if "point" in needs else None
-    cases = [
-        Judged(Case(question, passages, response, point), label)
-        for passages, label in _labelled(record, labels, needs, corpus)
-    ]
-    return cases if record.ok else []
-
-
-def _labelled(
-    record: Record, labels: Mapping[str, str], needs: Collection[str], corpus: Mapping[str, Passage] | None
-) -> Iterator[tuple[tuple[Passage, ...], str]]:
-    """Passages and label of each case of a row."""
-    column, judged = record.cell("judged")
-    judged = parse_text_cell(judged)
+    cases = []
+    column, judged = record.parsed("judged")
     if judged is None or corpus is None:
         column, given = record.cell("label")
         if given is None:
             record.required_text("label")
         else:
-            yield _passages(record, needs, corpus), _label(record, column, given, labels)
+            passages = _passages(record, needs, corpus)
+            cases.append(Judged(Case(question, passages, response, point), _label(record, column, given, labels)))
     elif not isinstance(judged, dict):
         record.complain(column, judged, "an object of passage id and label")
     else:
         for key, given in judged.items():
-            if key in corpus:
-                yield (corpus[key],), _label(record, column, given, labels)
-            else:
-                record.complain(column, key, _A_PASSAGE_ID)
+            passages = _of_corpus(record, column, [key], corpus)
+            cases.append(Judged(Case(question, passages, response, point), _label(record, column, given, labels)))
+    return cases if record.ok else []
 
 
 def _passages(record: Record, needs: Collection[str], corpus: Mapping[str, Passage] | None) -> tuple[Passage, ...]:
+    column, listed = record.parsed("passages")
     if "passage" in needs:
-        texts: list[object] = [record.required_text("passage")]
-        column = record.cell("passage").column
-    elif "passages" in needs:
-        column, given = record.cell("passages")
-        listed = parse_text_cell(given)
-        if not isinstance(listed, list) or not listed:
-            record.complain(column, given, "a list of texts, at least one")
-            return ()
-        texts = listed
-    else:
+        column, listed = record.cell("passage").column, [record.required_text("passage")]
+    elif "passages" not in needs:
         return ()
-    found = []
-    for place, given in enumerate(texts):
-        text = record.text(given, column, "non-empty text") if record.ok else ""
-        if corpus is None:
-            found.append(Passage(str(place), text))
-        elif text in corpus:
-            found.append(corpus[text])
-        elif text:
-            record.complain(column, text, _A_PASSAGE_ID)
-    return tuple(found)
+    elif not isinstance(listed, list) or not listed:
+        record.complain(column, listed, "a list of texts, at least one")
+        return ()
+    texts = [record.text(text, column, "non-empty text") if record.ok else "" for text in listed]
+    if corpus is not None:
+        return _of_corpus(record, column, texts, corpus)
+    return tuple(Passage(str(place), text) for place, text in enumerate(texts))
+
+
+def _of_corpus(record: Record, column: str, ids: Sequence[str], corpus: Mapping[str, Passage]) -> tuple[Passage, ...]:
+    for id in ids:
+        if id and id not in corpus:
+            record.complain(column, id, "the id of a passage of the folder")
+    return tuple(corpus[id] for id in ids if id in corpus)
 
 
 def _label(record: Record, column: str, given: object, labels: Mapping[str, str]) -> str:

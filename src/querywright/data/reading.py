@@ -66,26 +66,12 @@ QUESTION_COLUMNS = {
     "answer": ("answer", "ground_truth", "ground_truth_answer", "reference"),
     "answer_idx": INDEX_COLUMNS,
     "answers": (
-        "answers",
-        "golden_answers",
-        "generation_gt",
-        "possible_answers",
-        "correct_answers",
-        "ground_truths",
+        *("answers", "golden_answers", "generation_gt", "possible_answers", "correct_answers", "ground_truths"),
     ),
     "aliases": ("aliases",),
     "evidence": (
-        "evidence",
-        "gold",
-        "gold_ids",
-        "gold_titles",
-        "relevant",
-        "relevant_doc_ids",
-        "retrieval_gt",
-        "supporting_facts",
-        "reference_context_ids",
-        "correct_answer_document_ids",
-        "expected_ids",
+        *("evidence", "gold", "gold_ids", "gold_titles", "relevant", "relevant_doc_ids", "retrieval_gt"),
+        *("supporting_facts", "reference_context_ids", "correct_answer_document_ids", "expected_ids"),
     ),
     "jointly": ("jointly",),
 }
@@ -256,19 +242,16 @@ def _question(record: Record, multiple_choice: bool | None) -> tuple[Question, b
         record.complain(record.cell("options").column, None, "options, because multiple_choice=True")
     texts = options.texts if options else ()
     column, given = record.cell("id")
-    if given is None:
-        question_id = derived_id(text, texts) if record.ok else ""
-    else:
-        question_id = record.name(given, column, "a non-empty text or whole number")
+    id = derived_id(text, texts) if given is None else record.name(given, column)
     shown = () if multiple_choice is False else texts
     jointly = read_jointly(record)
-    return Question(question_id, text, shown, answer.text, answer.aliases, evidence, jointly), given is not None
+    return Question(id, text, shown, answer.text, answer.aliases, evidence, jointly), given is not None
 
 
 def derived_id(question: str, options: tuple[str, ...]) -> str:
     """The id of a question that the data gives none."""
     data = json.dumps([question, *options], ensure_ascii=False)
-    return hashlib.sha256(data.encode()).hexdigest()[:16]
+    return hashlib.sha256(data.encode("utf-8", "replace")).hexdigest()[:16]
 
 
 def _checked_before(questions: Sequence[Any], multiple_choice: bool | None) -> list[Question]:
@@ -311,12 +294,8 @@ def _add_question(
 
 def _passage(record: Record) -> Passage:
     column, given = record.cell("id")
-    passage_id = ""
-    if given is None:
-        record.required_text("id")
-    else:
-        passage_id = record.name(given, column, "a non-empty text or whole number")
+    id = record.required_text("id") if given is None else record.name(given, column)
     text = record.required_text("text")
     column, given = record.cell("title")
-    title = record.text(given, column, "text") if given is not None and given != "" else ""
-    return Passage(passage_id, text, title, read_metadata(record))
+    title = "" if given in (None, "") else record.text(given, column, "text")
+    return Passage(id, text, title, read_metadata(record))

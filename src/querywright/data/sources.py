@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from importlib import resources
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from querywright.data.folders import folder_rows, holds_files
 from querywright.data.hub import RECIPES, dataset_rows
@@ -25,16 +25,7 @@ KNOWN_SOURCES = (
 ROWS = "a list of dicts, of dspy.Example, of Question or Passage, a DataFrame or a datasets.Dataset"
 _SAMPLE_FILES: dict[Kind, str] = {"questions": "questions.jsonl", "passages": "cards.jsonl"}
 
-
-class Example(Protocol):
-    """What a ``dspy.Example`` and a dict have in common."""
-
-    def items(self) -> Iterable[tuple[str, object]]:
-        """Names and values."""
-        ...
-
-
-Source = str | os.PathLike[str] | Iterable[Example] | Mapping[str, Any]
+Source = str | os.PathLike[str] | Iterable[Any] | Mapping[str, Any]
 """What questions and passages are read from; a DataFrame and a ``datasets.Dataset`` are rows as well."""
 
 
@@ -57,25 +48,32 @@ def iterate_rows(source: Source, *, kind: Kind, split: str | None, problems: lis
         DataError: The source does not exist, has no known format, or has no such split.
     """
     name = name_of(source)
-    dataset = _dataset_name(source)
+    is_path = isinstance(source, str | os.PathLike)
+    path = Path(name).expanduser()
+    dataset = _dataset_name(source) if isinstance(source, str) and source != SAMPLE else None
     if dataset is not None:
         yield from dataset_rows(*dataset, kind=kind, split=split)
         return
-    path = Path(name).expanduser()
-    if isinstance(source, str | os.PathLike) and source not in (SAMPLE, "") and path.is_dir():
+    if is_path and name not in (SAMPLE, "") and path.is_dir():
         if holds_files(path):
             yield from folder_rows(path, name, kind=kind, split=split, problems=problems)
         else:
             yield from dataset_rows(str(path), None, kind=kind, split=split)
         return
-    source, split = _of_splits(source, split)
+    if isinstance(source, Mapping):  # a datasets.DatasetDict, or a mapping like it
+        split = next(iter(source)) if split is None and len(source) == 1 else split
+        if split is None or split not in source:
+            raise DataError(
+                f"split={split!r}: the data given has the keys {', '.join(map(str, source))}; name one of its splits, "
+                "or give a list of rows"
+            )
+        source, split = source[split], None
     if split is not None:
         raise DataError(f"split={split!r}: only datasets have splits, and {name} is none; leave split out")
-    if not isinstance(source, str | os.PathLike):
+    if not is_path:
         yield from _given_rows(source, problems)
-    elif source == SAMPLE:  # also where a folder of that name stands here: ./sample names the folder
-        packaged = resources.files("querywright.data.sample") / _SAMPLE_FILES[kind]
-        with resources.as_file(packaged) as file:
+    elif name == SAMPLE:
+        with resources.as_file(resources.files("querywright.data.sample") / _SAMPLE_FILES[kind]) as file:
             yield from _checked_file(file, f"{SAMPLE}/{_SAMPLE_FILES[kind]}", problems)
     else:
         yield from _checked_file(path, name, problems)
@@ -89,20 +87,6 @@ def _checked_file(path: Path, name: str, problems: list[str]) -> Iterator[Row]:
     return file_rows(path, name, problems)
 
 
-def _of_splits(source: Any, split: str | None) -> tuple[Any, str | None]:
-    """The split of a ``datasets.DatasetDict``, or of a mapping like it; any other source as it is."""
-    if not isinstance(source, Mapping):
-        return source, split
-    if split is None and len(source) == 1:
-        (split,) = source
-    if split not in source:
-        raise DataError(
-            f"split={split!r}: the data given has the keys {', '.join(map(str, source))}; name one of its splits, or "
-            "give a list of rows"
-        )
-    return source[split], None
-
-
 def _given_rows(rows: Any, problems: list[str]) -> Iterator[Row]:
     if hasattr(rows, "iterrows"):  # a DataFrame, which gives its columns when it is iterated
         rows = rows.to_dict("records")
@@ -110,7 +94,7 @@ def _given_rows(rows: Any, problems: list[str]) -> Iterator[Row]:
         raise DataError(f"found {type(rows).__name__}; expected {ROWS}, or {KNOWN_SOURCES}")
     for number, row in enumerate(rows, start=1):
         values = asdict(row) if isinstance(row, Question | Passage) else row
-        if isinstance(values, Mapping) or hasattr(values, "items"):
+        if hasattr(values, "items"):
             yield Row(f"row {number}", {key: _plain(value) for key, value in values.items()})
         else:
             problems.append(f"row {number}: found {type(row).__name__}; expected a row of {ROWS}")
@@ -129,19 +113,15 @@ def _plain(value: Any) -> Any:
     return None if isinstance(value, float) and math.isnan(value) else value
 
 
-def _dataset_name(source: Source) -> tuple[str, str | None] | None:
+def _dataset_name(source: str) -> tuple[str, str | None] | None:
     """Name and configuration when the source is a dataset by name, None when it is anything else."""
-    if not isinstance(source, str) or source == SAMPLE:
+    is_named = source.startswith(HUB_PREFIX)
+    looks_like_file = format_of(source)[0] or source[:1] in "./~" or Path(source).exists()
+    if not is_named and ("/" not in source or looks_like_file):
         return None
-    if source.startswith(HUB_PREFIX):
-        dataset, _, config = source.removeprefix(HUB_PREFIX).partition(":")
-        if not dataset:
-            raise DataError(
-                f"{source!r} names no dataset; write hf:NAME or hf:NAME:CONFIG; names of ours: {', '.join(RECIPES)}"
-            )
-        return dataset, config or None
-    looks_like_file = format_of(source)[0] or source[:1] in "./~"
-    if "/" in source and not looks_like_file and not Path(source).exists():
-        dataset, _, config = source.partition(":")
-        return dataset, config or None
-    return None
+    dataset, _, config = source.removeprefix(HUB_PREFIX).partition(":")
+    if not dataset:
+        raise DataError(
+            f"{source!r} names no dataset; write hf:NAME or hf:NAME:CONFIG; names of ours: {', '.join(RECIPES)}"
+        )
+    return dataset, config or None

@@ -56,12 +56,18 @@ def split_questions(
         InputError: A share or size is out of range.
         DataError: Two questions have one id, or a split has fewer questions than ``sizes`` asks for.
     """
-    _check_shares(train, dev)
-    placed = sorted(((_place(seed, question.id), question) for question in questions), key=_by_place)
+    for name, share in (("train", train), ("dev", dev)):
+        if not 0 <= share <= 1:
+            raise InputError(f"{name} is a share from 0 to 1, but got {share}; for exact numbers give sizes=")
+    if train + dev > 1 + 1e-9:
+        raise InputError(f"train + dev must be at most 1, but got {train} + {dev}; the rest is the test split")
+    placed = sorted(((_place(seed, one.id), one) for one in questions), key=lambda placed: (placed[0], placed[1].id))
     counts = Counter(question.id for _, question in placed)
-    repeated = sorted(name for name, count in counts.items() if count > 1)
+    repeated = [
+        f"question id {name!r} occurs {count} times; expected once" for name, count in counts.items() if count > 1
+    ]
     if repeated:
-        raise DataError([f"question id {name!r} occurs {counts[name]} times; expected once" for name in repeated])
+        raise DataError(sorted(repeated))
     splits = Splits([], [], [])
     for place, question in placed:
         splits[0 if place < train else 1 if place < train + dev else 2].append(question)
@@ -81,10 +87,6 @@ def data_hash(questions: Iterable[Question]) -> str:
 def _place(seed: int, question_id: str) -> float:
     digest = hashlib.sha256(f"{seed}:{question_id}".encode()).digest()
     return (int.from_bytes(digest[:8], "big") >> 11) / 2**53
-
-
-def _by_place(placed: tuple[float, Question]) -> tuple[float, str]:
-    return placed[0], placed[1].id
 
 
 def left_over(questions: Sequence[Question], splits: Splits, seed: int = 0) -> list[Question]:
@@ -125,14 +127,6 @@ def asked_of(question: Question) -> str:
     """
     (text,) = (mark for mark in marks(question) if mark[0] == "text")
     return hashlib.sha256(json.dumps(text).encode()).hexdigest()[:16]
-
-
-def _check_shares(train: float, dev: float) -> None:
-    for name, share in (("train", train), ("dev", dev)):
-        if not 0 <= share <= 1:
-            raise InputError(f"{name} is a share from 0 to 1, but got {share}; for exact numbers give sizes=")
-    if train + dev > 1 + 1e-9:
-        raise InputError(f"train + dev must be at most 1, but got {train} + {dev}; the rest is the test split")
 
 
 def _cut(splits: Splits, sizes: tuple[int, int, int]) -> Splits:
