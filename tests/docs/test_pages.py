@@ -22,58 +22,47 @@ pytestmark = pytest.mark.skipif(not PAGES, reason="the package was installed wit
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-@pytest.fixture(params=PAGES)
-def text(request) -> str:
-    return (DOCS / request.param).read_text(encoding="utf-8")
-
-
-def test_its_commands_parse(text, page):
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_is_in_order(name, page):
+    """Its commands parse, its Python names what is there, its data are well formed, its links and pictures lead on."""
+    text = (DOCS / name).read_text(encoding="utf-8")
     for line in page["command_lines"](text):
         page["parse"](line)
-
-
-def test_its_python_compiles_and_names_what_is_there(text, page):
     for block in page["blocks"](text):
+        assert block.language in {"sh", "python", "json", "yaml", "text"}, block.text
         if block.language == "python" and not block.note.startswith("run by"):
             page["check_python"](block.text)
-
-
-def test_its_data_are_well_formed(text, page):
-    for block in page["blocks"](text):
         if block.language == "json":
             for line in block.text.splitlines():
                 json.loads(line)
         if block.language == "yaml":
             read_spec(yaml.safe_load(block.text))
-
-
-def test_every_block_says_its_language(text, page):
-    for block in page["blocks"](text):
-        assert block.language in {"sh", "python", "json", "yaml", "text"}, block.text
-
-
-def test_its_links_lead_somewhere(text, request):
-    folder = (DOCS / request.node.callspec.params["text"]).parent
     for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", text):
-        assert (folder / target).exists(), target
-
-
-def test_its_pictures_are_described(text):
+        assert ((DOCS / name).parent / target).exists(), target
     for alternative, target in re.findall(r"!\[([^\]]*)\]\(([^)]+)\)", text):
         assert len(alternative) > 40, target
 
 
+@pytest.fixture
+def workshop_indexed(page, workshop, play):
+    play(page["blocks"]("```sh\nquerywright index workshop passages.jsonl\n```\n"))
+    return workshop
+
+
 @pytest.mark.parametrize("name", RUN)
-def test_it_runs(name, page, workshop, play):
+def test_it_runs(name, page, workshop_indexed, play):
     """In the tutorial's folder, with its collection."""
-    play(page["blocks"]("```sh\nquerywright index workshop passages.jsonl\n```\n"))
     blocks = [block for block in page["blocks"]((DOCS / name).read_text(encoding="utf-8")) if block.language != "sh"]
-    assert [block for block in blocks if block.language == "python"]
-    play(_shown(blocks))
+    shown, last = [], ""
+    for block in blocks:  # output counts where it stands right after code
+        if block.language == "python" or (block.language, last) == ("text", "python"):
+            shown.append(block)
+        last = block.language
+    assert shown
+    play(shown)
 
 
-def test_what_the_metric_page_says_is_so(page, workshop, play):
-    play(page["blocks"]("```sh\nquerywright index workshop passages.jsonl\n```\n"))
+def test_what_the_metric_page_says_is_so(page, workshop_indexed, play):
     printed = play(page["blocks"]((DOCS / "how-to/metric.md").read_text(encoding="utf-8")))
     one, three, losses = printed.split()
     assert 0 < float(one) <= float(three) < 1
@@ -107,16 +96,6 @@ def test_every_picture_is_shown():
     assert shown == {path.name for path in (DOCS / "assets").glob("*.svg")}
 
 
-def _shown(blocks):
-    """The blocks of code, and blocks of output that stand right after one."""
-    return [
-        block
-        for before, block in zip([None, *blocks], blocks, strict=False)
-        if block.language == "python"
-        or (block.language == "text" and before is not None and before.language == "python")
-    ]
-
-
 @pytest.fixture
 def own_settings():
     """DSPy's settings, which the page changes for the whole process, are put back."""
@@ -125,11 +104,10 @@ def own_settings():
     dspy.configure(**before)
 
 
-def test_the_page_of_dspy_alone_runs(page, workshop, play, scripted_lm, own_settings):
-    play(page["blocks"]("```sh\nquerywright index workshop passages.jsonl\n```\n"))
+def test_the_page_of_dspy_alone_runs(page, workshop_indexed, play, scripted_lm, own_settings):
     printed = play(page["blocks"]((DOCS / "how-to/plain-dspy.md").read_text(encoding="utf-8")))
     (scores,) = re.findall(r"^([\d.]+) ([\d.]+)$", printed, re.MULTILINE)  # DSPy prints between them
     assert all(0 <= float(score) <= 100 for score in scores)
     assert "Weigh the options" in printed or "Write three short" in printed
     assert printed.split()[-1] == "3"
-    assert (workshop / "hcqr.json").exists()
+    assert (workshop_indexed / "hcqr.json").exists()

@@ -18,13 +18,9 @@ from querywright.cli import options as opt
 from querywright.cli.checks import check_file
 from querywright.cli.show import emit, note, progress, say, show_facts
 from querywright.errors import InputError
-from querywright.workspace import Workspace
 
 if TYPE_CHECKING:
-    from querywright.optimize.question_build import QuestionsReport
-    from querywright.optimize.question_fill import FillReport
     from querywright.optimize.testsets import Kind
-    from querywright.retrieval.answer_matrix import Validation
 
 SHOWN = 10
 """Ids that are named at most."""
@@ -98,7 +94,15 @@ def build(
             collection, lm=workspace.lm, judge_lm=judging, embedder=work.output.embedder(embedder), writer=writer,
             runner=runner, **work.run.given, limit=limit, prune=prune, home=workspace.home, progress=update,
         )  # fmt: skip
-    emit(work.output.as_json, report.to_json(), lambda: _show_build(report, workspace))
+    emit(work.output.as_json, report.to_json(), cost=workspace.cost_line())
+    note(f"the judge {report.made.judge_lm} was not measured against people here")
+    if report.failed:
+        note("the same command tries the failed passages again")
+    if report.replaced:
+        note(f"the text of {report.replaced} passages changed: the questions that were imported for them are replaced")
+    if report.removed:
+        state = "are removed" if report.pruned else "stay; --prune removes them"
+        note(f"the questions of {report.removed} passages that are in the collection no more {state}")
 
 
 @questions_app.command(name="stats")
@@ -170,7 +174,9 @@ def fill(
             threshold=threshold, percentile=percentile, most=most, complete=complete, cut=cut, **work.run.given,
             seed=seed, progress=update,
         )  # fmt: skip
-    emit(work.output.as_json, report.to_json(), lambda: _show_fill(report, workspace))
+    emit(work.output.as_json, report.to_json(), cost=workspace.cost_line())
+    if report.stored < report.before:
+        note("fewer pairs are stored than before; the same fill as then brings them back, from stored answers")
 
 
 @questions_app.command(name="export")
@@ -319,68 +325,5 @@ def _make_set(
     if made.wanted is not None and card["kept"] < made.wanted:
         note(f"{card['kept']} questions, not {made.wanted}: the index gives no more", style="yellow")
 
-    def shown() -> None:
-        say(f"{made.kind} of {made.collection}: {card['kept']} questions of {made.asked} asked for, seed {made.seed}")
-        for title, numbers in (("skipped", made.skipped), ("dropped", made.dropped)):
-            if numbers:
-                say(f"{title}: {', '.join(f'{number} {name}' for name, number in numbers.items())}")
-        say(f"written by {made.lm}" + (f", judged by {made.judge}" if made.judge else ""))
-        say(workspace.cost_line())
-        say(f"questions: {save_to}")
-        say(f"card: {card_file(save_to)}")
-
-    emit(work.output.as_json, card, shown)
-
-
-def _show_build(report: QuestionsReport, workspace: Workspace) -> None:
-    failed = sum(report.failed.values())
-    kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(report.failed.items()))
-    say(
-        f"{report.collection}: {report.passages} passages, {report.written} written now, {report.current} there "
-        f"already, {failed} failed{f' ({kinds})' if kinds else ''}; {report.index.count} questions kept; "
-        f"{report.seconds:.1f} s"
-    )
-    made = report.made
-    say(f"written by {made.lm}, judged by {made.judge_lm}, which was not measured against people here")
-    if failed:
-        note("the same command tries the failed passages again")
-    if report.replaced:
-        note(f"the text of {report.replaced} passages changed: the questions that were imported for them are replaced")
-    if report.removed:
-        state = "are removed" if report.pruned else "stay; --prune removes them"
-        note(f"the questions of {report.removed} passages that are in the collection no more {state}")
-    say(workspace.cost_line())
-
-
-def _show_fill(report: FillReport, workspace: Workspace) -> None:
-    say(
-        f"{report.collection}: {report.questions} questions, {report.passages} passages; {report.stale} questions left "
-        "out, their passage has changed"
-    )
-    say(
-        f"judged {report.near} similar pairs of {report.eligible}, {_percent(report.near_answered)} answers, and "
-        f"{report.far} drawn at random, {_percent(report.far_answered)} answers; {report.unreadable} unreadable, "
-        f"{report.failed} failed"
-    )
-    say(f"stored {report.stored} pairs in place of {report.before}")
-    if report.stored < report.before:
-        note("fewer pairs are stored than before; the same fill as then brings them back, from stored answers")
-    if report.validation is not None:
-        say(_completion(report.validation, report.completed))
-    say(workspace.cost_line())
-
-
-def _completion(found: Validation, completed: int) -> str:
-    if not found.held:
-        return f"completion refused: {found.reason}"
-    auc = "undefined" if found.auc != found.auc else f"{found.auc:.2f}"
-    said = (
-        f"rank {found.rank}, ridge {found.ridge:g}; on {found.held} held-out judgements error (RMSE) {found.rmse:.3f}, "
-        f"base rate {found.base_rmse:.3f}; right {_percent(found.accuracy)}, base rate "
-        f"{_percent(found.base_accuracy)}; AUC {auc}"
-    )
-    return f"completed {completed} pairs: {said}" if found.used else f"completion refused, {found.reason}: {said}"
-
-
-def _percent(share: float) -> str:
-    return "no" if share != share else f"{share:.1%}"
+    emit(work.output.as_json, card, cost=workspace.cost_line())
+    note(f"questions: {save_to}; card: {card_file(save_to)}")

@@ -310,7 +310,7 @@ def collect_command(
     told = {**asdict(replace(found, pairs=())), "pairs": len(found.pairs)}
     names = {"pairs_file": save_to.name, "technique": rewrites.technique, "collection": rewrites.collection}
     kept = {**names, **{name: told[name] for name in told if name not in ("arms", "missing")}}
-    emit(output.as_json, kept, lambda: show_facts({**kept, "cost": workspace.cost_line()}))
+    emit(output.as_json, kept, cost=workspace.cost_line())
     if not found.measure:
         note("a pair is a passage with the questions that were asked of it; nothing is searched or scored")
     elif found.answered < found.questions:

@@ -139,20 +139,24 @@ def _table(rows: Rows, columns: Sequence[str]) -> Table:
     return table
 
 
-def emit(as_json: bool, data: Any, shown: Callable[[], object] | None = None) -> None:
+def emit(as_json: bool, data: Any, shown: Callable[[], object] | None = None, *, cost: str = "") -> None:
     """Print data as JSON where that was asked for; else what a person reads.
 
     Args:
         as_json: Whether it was.
         data: Plain data.
         shown: Prints it for a person. Default: its values by name.
+        cost: A line for a person on what it cost, below it. Default none.
     """
     if as_json:
         print_json(data)
-    elif shown is None:
+        return
+    if shown is None:
         show_facts(data)
     else:
         shown()
+    if cost:
+        say(cost)
 
 
 def print_json(data: Any) -> None:
