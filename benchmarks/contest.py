@@ -265,7 +265,6 @@ def _tried(place: Place) -> Searched:
         ended = "calls"
     trials = worker.finished()
     winner = choose(trials, bench.objectives, len(bench.splits.test)).winner
-    assert winner.arm is not None
     tried = sum(one.state in {"complete", "pruned"} and one.same_as is None for one in trials)
     return Searched(winner.arm, None, place.calls, tried, winner.values.get(bench.objectives[0].name), ended)
 

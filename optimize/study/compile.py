@@ -20,7 +20,6 @@ from querywright.optimize.study.holdout import meet_test
 from querywright.optimize.study.objectives import check_objectives
 from querywright.optimize.study.reading import read_spec
 from querywright.optimize.study.resources import Bench
-from querywright.optimize.study.select import choose
 from querywright.optimize.study.space import build_space
 from querywright.optimize.study.spec import PLAIN, StudySpec
 from querywright.optimize.study.storage import memory_storage
@@ -112,15 +111,14 @@ def compile_program(
         worker.work()
         costs["search"] = bench.spent_since(start)
         trials = worker.finished()
-    chosen = choose(trials, bench.objectives, len(splits.test))
-    out = {one.arm.key for one in trials if one.state == "failed" and one.arm is not None}
-    tested = meet_test(bench, chosen, out)
+    tested = meet_test(bench, trials)
+    chosen = tested.chosen
 
     names = _names(bench, technique, trials)
     arms = {
         one.number: Arm(names[one.number], dict(one.arm.knobs), one.arm.prompt, one.dev)
         for one in trials
-        if one.state == "complete" and one.same_as is None and one.arm is not None and one.dev is not None
+        if one.state == "complete" and one.same_as is None
     }
     failed = {names[one.number]: one.message for one in trials if one.state == "failed"}
     for name, said in tested.reader_prompts.failed.items():
@@ -151,11 +149,7 @@ def compile_program(
 
 
 def _check_given(bench: Bench, technique: str, knobs: Mapping[str, Any]) -> None:
-    """Refuse what is no part of a study's file: questions, reranker and rewriter.
-
-    Raises:
-        InputError: They cannot be compiled.
-    """
+    """Refuse what is no part of a study's file: questions, reranker and rewriter."""
     technique_class(technique)(None, reranker=bench.reranker, **knobs)
     check_objectives([bench.objectives[0].name], bench.splits, bench.space.readers[0])
     if bench.reader_check and bench.space.readers[0] is None:
@@ -184,11 +178,7 @@ def _check_given(bench: Bench, technique: str, knobs: Mapping[str, Any]) -> None
 def _study_of(
     technique: str, lm: dspy.LM, reader: str | None, knobs: Mapping[str, Any], settings: CompileSettings
 ) -> StudySpec:
-    """The study of a compilation, checked as any other.
-
-    Raises:
-        InputError: A name or value is wrong.
-    """
+    """The study of a compilation, checked as any other."""
     if settings.n_trials < 1:
         raise InputError(f"n_trials must be 1 or more, but got {settings.n_trials}")
     bare = technique_class(technique).LM_STAGES == 0

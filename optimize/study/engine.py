@@ -35,7 +35,7 @@ from querywright.optimize.study.storage import (
     storage_kind,
 )
 from querywright.optimize.study.trial import SPEC, Worker
-from querywright.optimize.study.types import Snapshot, Spent, TrialRecord
+from querywright.optimize.study.types import ARM, Snapshot, Spent, TrialRecord
 
 SPEC_FILE = "study.yaml"
 BUDGET, DATA, TEST, OUTCOME, SPENT = "budget", "data", "test", "outcome", "spent"
@@ -215,7 +215,7 @@ def _workers_beside(count: int, folder: Path, storage: str, home: Path | None) -
 def _snapshot_of(spec: StudySpec, store: StudyStorage) -> Snapshot:
     """What an open storage knows now."""
     study = store.study([one.direction for one in objectives_of(spec.objectives)], create=False)
-    trials = tuple(map(TrialRecord.of, study.get_trials(deepcopy=False)))
+    trials = tuple(TrialRecord.of(one) for one in study.get_trials(deepcopy=False) if ARM in one.user_attrs)
     outcome: dict[str, Any] | None = store.attribute(OUTCOME)
     ended = outcome or {"costs": {}, "seconds": 0.0}
     later = [Cost.from_json(cost) for name, cost in ended["costs"].items() if name not in {"search", "prompts"}]
@@ -256,20 +256,13 @@ def _looker(spec: StudySpec, store: StudyStorage, bench: Bench, progress: Report
 
 
 def _check_folder(spec: StudySpec, folder: Path) -> None:
-    """See that a folder is this study's, or free.
-
-    Raises:
-        InputError: It holds something else.
-    """
+    """See that a folder is this study's, or free."""
     if (folder / SPEC_FILE).is_file():
         before = spec_in(folder)
         _same_study(before, spec, f"the folder {str(folder)!r}")
         kinds = storage_kind(before.storage), storage_kind(spec.storage)
-        if len(set(kinds)) > 1:
-            raise InputError(
-                f"the study in the folder {str(folder)!r} is kept in the storage {kinds[0]}, not in {kinds[1]}, where "
-                "it would begin anew; give the same with --storage, or another --out"
-            )
+        if kinds[0] != kinds[1]:
+            raise InputError(f"the study is kept in the storage {kinds[0]}, not in {kinds[1]}; give it with --storage")
         return
     ours = (f".{SPEC_FILE}.", Path(JOURNAL_NAME).stem, SQLITE_NAME, LOCKS_NAME)  # written before the study's file is
     if folder.exists() and (not folder.is_dir() or not all(one.name.startswith(ours) for one in folder.iterdir())):
@@ -277,11 +270,7 @@ def _check_folder(spec: StudySpec, folder: Path) -> None:
 
 
 def _settle_spec(store: StudyStorage, spec: StudySpec) -> None:
-    """Note what a storage's study is about, or see that it is this one.
-
-    Raises:
-        InputError: It is another, or can have no more trials.
-    """
+    """Note what a storage's study is about, or see that it is this one."""
     study = store.study([one.direction for one in objectives_of(spec.objectives)])
     with store.hold("ask"):
         known = store.attribute(SPEC)
@@ -301,11 +290,7 @@ def _settle_spec(store: StudyStorage, spec: StudySpec) -> None:
 
 
 def _settle_data(store: StudyStorage, bench: Bench) -> None:
-    """Note what questions and collections a study is about, or see that they are the same.
-
-    Raises:
-        InputError: They changed since it was begun.
-    """
+    """Note what questions and collections a study is about, or see that they are the same."""
     now = {name: data_hash(part) for name, part in bench.data.items()}
     now |= {f"the collection, by {engine}": bench.retriever(engine).fingerprint for engine in bench.space.engines}
     now |= {} if bench.rewriter is None else {"the rewriter": str(ref_of(bench.rewriter))}

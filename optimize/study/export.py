@@ -40,7 +40,7 @@ def export(snapshot: Snapshot, path: str | Path, *, questions: bool = False) -> 
     rows = [
         {
             **{name: getattr(one, name) for name in ("number", "state")},
-            **{name: getattr(one.arm, name, None) for name in ("technique", "engine", "prompt", "reader")},
+            **{name: getattr(one.arm, name) for name in ("technique", "engine", "prompt", "reader")},
             **row,
         }
         for one in snapshot.trials
@@ -56,10 +56,10 @@ def _of_trial(snapshot: Snapshot, one: TrialRecord) -> list[dict[str, Any]]:
         found = interval(one, aim)
         values = {"value": one.values.get(aim.name, math.nan), "low": found.low, "high": found.high}
         row |= {f"{what}.{aim.name}": value for what, value in values.items()}
-    row["questions"] = 0 if one.dev is None else len(one.dev.rows)
+    row["questions"] = len(one.dev.rows)
     row |= {f"spent.{name}": getattr(one.spent, name) for name in _COST}
     row["prompt_spent.calls"] = one.prompt_spent.calls
-    row |= {f"knob.{name}": value for name, value in ({} if one.arm is None else one.arm.knobs).items()}
+    row |= {f"knob.{name}": value for name, value in one.arm.knobs.items()}
     return [row | {f"param.{name}": value for name, value in one.params.items()}]
 
 
@@ -73,5 +73,5 @@ def _of_questions(snapshot: Snapshot, one: TrialRecord) -> list[dict[str, Any]]:
             "tokens": row.cost.tokens + row.cost.saved_tokens,
             **{name: getattr(row, name) for name in ("passages", "seconds", "fallbacks", "failure")},
         }
-        for row in (() if one.dev is None else one.dev.rows)
+        for row in one.dev.rows
     ]

@@ -16,7 +16,6 @@ from querywright.optimize.report import render
 from querywright.optimize.results import NO_REWRITING, today
 from querywright.optimize.study.holdout import Tested, meet_test
 from querywright.optimize.study.resources import Bench
-from querywright.optimize.study.select import choose
 from querywright.optimize.study.spec import AS_WRITTEN
 from querywright.optimize.study.types import TrialRecord
 from querywright.programs import RAG
@@ -43,9 +42,8 @@ def finish(bench: Bench, trials: Sequence[TrialRecord], folder: Path, *, command
     Returns:
         All that is said of the outcome, as plain data.
     """
-    chosen = choose(trials, bench.objectives, len(bench.splits.test))
-    out = {one.arm.key for one in trials if one.state == "failed" and one.arm is not None}
-    tested = meet_test(bench, chosen, out)
+    tested = meet_test(bench, trials)
+    chosen = tested.chosen
     prompts = sum((one.prompt_spent for one in trials), Cost())
     costs = {"search": sum((one.spent for one in trials), Cost()) - prompts, "prompts": prompts, **tested.costs}
     outcome: dict[str, Any] = {
@@ -77,15 +75,15 @@ def finish(bench: Bench, trials: Sequence[TrialRecord], folder: Path, *, command
 
 def _of_trial(record: TrialRecord, name: str) -> dict[str, Any]:
     values = {key: finite(value) for key, value in record.values.items()}
-    return {"name": name, "number": record.number, "arm": record.arm and record.arm.to_json(), "values": values}
+    return {"name": name, "number": record.number, "arm": record.arm.to_json(), "values": values}
 
 
 def _prompts(bench: Bench, trials: Sequence[TrialRecord], tested: Tested) -> dict[str, Any]:
     """By technique and variant each predictor's prompt before and after, those chosen last for the reader too."""
     found: dict[str, Any] = {}
     for arm in (one.arm for one in trials if one.state in ("complete", "pruned")):
-        name = "" if arm is None else f"{arm.technique}, {arm.prompt}"
-        if arm is not None and arm.prompt != AS_WRITTEN and name not in found:
+        name = f"{arm.technique}, {arm.prompt}"
+        if arm.prompt != AS_WRITTEN and name not in found:
             found[name] = _changes(bench.program(replace(arm, prompt=AS_WRITTEN)), bench.program(arm))
     if tested.reader_prompts.variant is not None:
         before = bench.program(tested.arms[tested.recommended], reads=True)

@@ -20,9 +20,9 @@ from querywright.optimize.significance import READER_CHECK, Verdict, family, fig
 from querywright.optimize.study.objectives import Objective, objective_named
 from querywright.optimize.study.prompts import Variant, with_reader_prompts
 from querywright.optimize.study.resources import Bench
-from querywright.optimize.study.select import Chosen, beats, best_of
+from querywright.optimize.study.select import Chosen, beats, best_of, choose, paired
 from querywright.optimize.study.spec import AS_WRITTEN
-from querywright.optimize.study.types import ArmConfig
+from querywright.optimize.study.types import ArmConfig, TrialRecord
 from querywright.programs import RAG, Ensemble, make_reader
 from querywright.programs.hyperparameters import Value
 
@@ -64,6 +64,7 @@ class Tested:
     """What came of the test.
 
     Args:
+        chosen: What dev decided.
         arms: What met it, by name: no rewriting, the best arm, the same technique as written, the front.
         programs: Their programs, with the reader's prompts that were chosen last.
         best: Name of the best arm other than no rewriting; empty where there is none.
@@ -78,6 +79,7 @@ class Tested:
         failed: Programs on which too many questions of the test failed, and what they said. They have no row.
     """
 
+    chosen: Chosen
     arms: Mapping[str, ArmConfig]
     programs: Mapping[str, RAG]
     best: str
@@ -92,8 +94,8 @@ class Tested:
     failed: Mapping[str, str] = field(default_factory=dict)
 
 
-def meet_test(bench: Bench, chosen: Chosen, out: Collection[str] = ()) -> Tested:
-    """Choose what is left to choose on dev, then let every program of the final table meet test, once.
+def meet_test(bench: Bench, trials: Sequence[TrialRecord]) -> Tested:
+    """Choose the best arm and the reader's prompts on dev, then let every program of the final table meet test, once.
 
     All arms of one reader read alike: with the prompts that were chosen last for it, or as it is written. What they do
     is seen in one more row, the recommended program with its reader as written. An arm of another reader reads as that
@@ -103,22 +105,22 @@ def meet_test(bench: Bench, chosen: Chosen, out: Collection[str] = ()) -> Tested
 
     Args:
         bench: Has what is open, and the prompts.
-        chosen: What dev decided.
-        out: Keys of arms on which too many questions of dev failed; they do not meet test.
+        trials: All of them, which have ended.
 
     Raises:
         OutageError: The LM is out of reach.
         BudgetError: The budget is spent.
         TooManyFailuresError: No rewriting or what dev chose failed on too many questions.
+        QuerywrightError: No rewriting has no result.
     """
-    assert chosen.winner.arm is not None
+    chosen = choose(trials, bench.objectives, len(bench.splits.test))
     start = bench.ledger.total
     prompts = _reader_prompts(bench, chosen.winner.arm)
     costs = {"reader": bench.spent_since(start)}
-    looked_at = [one.arm for one in (chosen.best, *chosen.front) if one is not None and one.arm is not None]
+    looked_at = [one.arm for one in (chosen.best, *chosen.front) if one is not None]
     by_technique = {arm.technique: arm for arm in reversed(looked_at)}
     dead = tuple(found for arm in by_technique.values() for found in _dead_knobs(bench, arm))
-    arms, best = _final_arms(bench, chosen, out)
+    arms, best = _final_arms(bench, chosen, {one.arm.key for one in trials if one.state == "failed"})
     recommended = NO_REWRITING if chosen.winner is chosen.plain else best
     written = {name: bench.program(arm, reads=True) for name, arm in arms.items()}
     programs = {name: prompts.put_into(program) for name, program in written.items()}
@@ -150,6 +152,7 @@ def meet_test(bench: Bench, chosen: Chosen, out: Collection[str] = ()) -> Tested
             f"is said of a gain with {arms[best].reader}"
         )
     return Tested(
+        chosen=chosen,
         arms={name: arm for name, arm in arms.items() if name in rows},
         programs={name: program for name, program in programs.items() if name in rows},
         best=best,
@@ -204,24 +207,23 @@ def _reader_prompts(bench: Bench, arm: ArmConfig) -> ReaderPrompts:
     return chosen
 
 
-def _final_arms(bench: Bench, chosen: Chosen, out: Collection[str] = ()) -> tuple[dict[str, ArmConfig], str]:
+def _final_arms(bench: Bench, chosen: Chosen, failed: Collection[str]) -> tuple[dict[str, ArmConfig], str]:
     """The programs that meet test, by name, and the name of the best: no rewriting, the best, it as written, the front.
 
     No arm meets it twice: where the best one is the technique as written, it is the only row of that technique. Those
     of the front are named after their reader where readers differ.
     """
-    assert chosen.plain.arm is not None
     arms, called = {NO_REWRITING: chosen.plain.arm}, ""
-    if chosen.best is not None and chosen.best.arm is not None:
+    if chosen.best is not None:
         best = chosen.best.arm
         called = f"{best.technique} compiled"
         arms[called] = best
         written = replace(bench.space.as_written(best.technique), reader=best.reader)
-        if written.key not in {*out, *(arm.key for arm in arms.values())}:
+        if written.key not in {*failed, *(arm.key for arm in arms.values())}:
             arms[f"{best.technique} as written"] = written
     known = {arm.key for arm in arms.values()}
     kept = chosen.front if len(bench.objectives) > 1 else ()
-    front = {f"front, {one.name}": one.arm for one in kept if one.arm is not None and one.arm.key not in known}
+    front = {f"front, {one.name}": one.arm for one in kept if one.arm.key not in known}
     front = dict(list(front.items())[:FRONT])
     if len({arm.reader for arm in (*arms.values(), *front.values())}) > 1:
         front = {f"{name}, reader {arm.reader}": arm for name, arm in front.items()}
@@ -272,11 +274,12 @@ def verdict_of(
     if chosen.too_few:
         return "too few questions", f"{chosen.too_few}, so no rewriting is what was saved"
     if chosen.winner is chosen.plain:
-        mine, plain = ("-" if finite(value) is None else f"{100 * value:.1f}" for value in chosen.values)
-        said = "" if chosen.test is None else f"; {figures(chosen.test)}"
+        mine, plain = paired(chosen.best.dev, chosen.plain.dev, objective)
+        ours, other = (f"{100 * objective.value(one):.1f}".replace("nan", "-") for one in (mine, plain))
+        said = f"; {figures(mine.against(plain, objective.metrics[0]))}" if mine.rows else ""
         return (
             "no rewriting",
-            f"Nothing was better than no rewriting on dev ({objective.name}: best {mine} against {plain} per "
+            f"Nothing was better than no rewriting on dev ({objective.name}: best {ours} against {other} per "
             f"cent{said}), so no rewriting is what was saved",
         )
     held = [one for one in comparisons if (one.arm, one.other) == (best, NO_REWRITING)]

@@ -160,7 +160,7 @@ def changes(before: str, after: str) -> list[tuple[str, str]]:
 
 def _costs(trials: Sequence[TrialRecord], aim: Objective, costs: Mapping[str, Cost]) -> list[dict[str, Any]]:
     """What the trials of each technique cost, and what its best one gained over no rewriting; None where unknown."""
-    plain = next((one for one in ended(trials, "complete") if one.arm and one.arm.is_plain), None)
+    plain = next((one for one in ended(trials, "complete") if one.arm.is_plain), None)
     base = math.nan if plain is None else plain.values.get(aim.name, math.nan)
     rows = []
     for name, cost in costs.items():
@@ -289,7 +289,7 @@ def _spending(costs: Mapping[str, Cost]) -> list[Figure]:
 def _said(record: TrialRecord, aim: Objective) -> str:
     found = f"trial {record.number}, {arm_name(record.arm)}: {shown(interval(record, aim), aim)}"
     if record.state == "pruned":
-        found += f", pruned after {0 if record.dev is None else len(record.dev.rows)} questions"
+        found += f", pruned after {len(record.dev.rows)} questions"
     knobs = changed_knobs(record.arm)
     return found if knobs == "-" else f"{found}; {knobs}"
 

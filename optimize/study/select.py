@@ -11,7 +11,6 @@ import numpy as np
 
 from querywright.data.types import Label
 from querywright.errors import QuerywrightError
-from querywright.metrics.statistics import PairedTest
 from querywright.optimize.evaluate import Evaluation
 from querywright.optimize.study.objectives import Objective
 from querywright.optimize.study.spec import PLAIN
@@ -40,10 +39,7 @@ class Chosen:
         winner: ``best`` where it beats no rewriting, else no rewriting.
         front: Arms that no other beats in all objectives, the first objective's best first.
         corrected: The winner's curse of the best arm, as ``winners_curse`` gives it.
-        test: The best arm against no rewriting, on the dev questions that both scored.
         too_few: Why no arm is crowned although one was ahead; empty where questions suffice.
-        values: The first objective of the best arm and of no rewriting on the dev questions that both scored; NaN
-            where there is none.
     """
 
     plain: TrialRecord
@@ -51,9 +47,7 @@ class Chosen:
     winner: TrialRecord
     front: tuple[TrialRecord, ...]
     corrected: dict[str, float] | None
-    test: PairedTest | None
     too_few: str = ""
-    values: tuple[float, float] = (math.nan, math.nan)
 
 
 def choose(trials: Sequence[TrialRecord], objectives: Sequence[Objective], n_test: int) -> Chosen:
@@ -67,36 +61,29 @@ def choose(trials: Sequence[TrialRecord], objectives: Sequence[Objective], n_tes
     Raises:
         QuerywrightError: No rewriting could not be scored, so nothing can be held against it.
     """
-    arms: dict[str, tuple[Any, TrialRecord]] = {}
+    first, arms = objectives[0], dict[str, TrialRecord]()
     for one in ended(trials, "complete"):
-        if one.arm is not None and one.dev is not None:
-            arms.setdefault(one.arm.key, (one.arm, one))
+        arms.setdefault(one.arm.key, one)
+    distinct = list(arms.values())
     # With other knobs, where a study searches them, plain retrieval is an arm to choose like any other.
-    knobs = next((arm.knobs for arm, _ in arms.values() if arm.is_plain), None)
-    plains = {arm.reader: one for arm, one in arms.values() if arm.is_plain and arm.knobs == knobs}
+    plain_ones = [one for one in distinct if one.arm.is_plain]
+    plains = {one.arm.reader: one for one in plain_ones if one.arm.knobs == plain_ones[0].arm.knobs}
     if not plains:
         raise QuerywrightError(
             "no rewriting has no result, so nothing can be chosen; `querywright study status` tells of trial 0"
         )
-    first, distinct = objectives[0], [one for _, one in arms.values()]
-    values = points(distinct, objectives)
-    kept = front(distinct, objectives)
-    kept_first = sorted(kept, key=lambda number: ([-value for value in values[number]], number))
-    by_number = {one.number: one for one in distinct}
+    values, numbers = points(distinct, objectives), front(distinct, objectives)
+    kept = [one for one in distinct if one.number in numbers]
+    kept.sort(key=lambda one: ([-value for value in values[one.number]], one.number))
     rivals = [one for one in distinct if one not in plains.values()]
-    others = [one for one in rivals if one.number in kept] if len(objectives) > 1 else []
+    others = [one for one in rivals if one in kept] if len(objectives) > 1 else []
     leader = best_of(others or rivals, first) if rivals else None
-    plain, test, pair, too_few = next(iter(plains.values())), None, (math.nan, math.nan), ""
-    winner = plain
+    winner = plain = next(iter(plains.values()))
+    too_few = ""
     if leader is not None:
         # No rewriting with the reader of the best arm, so that a reader's gain is not taken for rewriting's.
-        plain = plains.get(leader.arm and leader.arm.reader, plain)
-        assert leader.dev is not None
-        assert plain.dev is not None
+        plain = plains.get(leader.arm.reader, plain)
         winner = leader if beats(leader.dev, plain.dev, first) else plain
-        mine, theirs = paired(leader.dev, plain.dev, first)
-        pair = first.value(mine), first.value(theirs)
-        test = mine.against(theirs, first.metrics[0]) if mine.rows else None
         n_dev = len(first.scores(plain.dev))
         if winner is not plain and min(n_dev, n_test) < FEWEST:
             too_few = (
@@ -104,8 +91,7 @@ def choose(trials: Sequence[TrialRecord], objectives: Sequence[Objective], n_tes
                 "test can show a difference"
             )
             winner = plain
-    best_first = tuple(by_number[number] for number in kept_first)
-    return Chosen(plain, leader, winner, best_first, winners_curse(distinct, first), test, too_few, pair)
+    return Chosen(plain, leader, winner, tuple(kept), winners_curse(distinct, first), too_few)
 
 
 def best_of(arms: Sequence[T], objective: Objective) -> T:
@@ -174,7 +160,7 @@ def winners_curse(trials: Sequence[TrialRecord], objective: Objective, seed: int
         questions left out of it, on average; the number of ``arms`` chosen from and ``n``, of questions. None with
         fewer than two arms or six questions that all of them scored.
     """
-    tables = [objective.scores(one.dev) for one in trials if one.dev is not None]
+    tables = [objective.scores(one.dev) for one in trials]
     shared = [key for key in (tables[0] if tables else {}) if all(key in table for table in tables)]
     if len(tables) < 2 or len(shared) < FEWEST:
         return None
@@ -199,13 +185,11 @@ def surviving(trials: Sequence[TrialRecord], objective: Objective, number: int) 
         objective: The study's first.
         number: How many go on at most. No rewriting, which has no prompts to tune, is not counted.
     """
-    tried = [(one.arm.technique, one) for one in trials if one.arm and one.dev and one.arm.technique != PLAIN]
-    left = [(name, one) for name, one in tried if one.state == "complete"] or tried
-    found: list[str] = []
+    tried = [one for one in trials if one.dev.rows and one.arm.technique != PLAIN]
+    left, found = ended(tried, "complete") or tried, list[str]()
     while left and len(found) < number:
-        leader = best_of([one for _, one in left], objective)
-        found += [name for name, one in left if one is leader]
-        left = [(name, one) for name, one in left if name not in found]
+        found.append(best_of(left, objective).arm.technique)
+        left = [one for one in left if one.arm.technique not in found]
     return found
 
 
@@ -227,7 +211,7 @@ def worse_than(met: Evaluation, finished: Sequence[TrialRecord], objectives: Seq
         rivals = [] if leader is None else [leader]
     if len(met.rows) < FEWEST:
         return None
-    return next((one for one in rivals if one.dev is not None and _dominated(met, one.dev, objectives)), None)
+    return next((one for one in rivals if _dominated(met, one.dev, objectives)), None)
 
 
 def _dominated(met: Evaluation, rival: Evaluation, objectives: Sequence[Objective]) -> bool:

@@ -51,12 +51,11 @@ def _checked(check: Callable[[Any], Any]) -> Any:
 def _one_of(what: str, names: Collection[str]) -> Any:
     """A validator of names."""
 
-    def checked(name: str) -> str:
+    def check(name: str) -> None:
         if name not in names:
-            raise ValueError(unknown(what, name, names))
-        return name
+            raise InputError(unknown(what, name, names))
 
-    return AfterValidator(checked)
+    return _checked(check)
 
 
 def _once(values: Any) -> Any:

@@ -72,7 +72,7 @@ def ended(trials: Sequence[TrialRecord], *states: str) -> list[TrialRecord]:
 
 def of_technique(trials: Sequence[TrialRecord], technique: str) -> list[TrialRecord]:
     """The trials of one technique."""
-    return [one for one in trials if one.arm is not None and one.arm.technique == technique]
+    return [one for one in trials if one.arm.technique == technique]
 
 
 def techniques(snapshot: Snapshot) -> list[str]:
@@ -85,9 +85,8 @@ def interval(record: TrialRecord, aim: Objective) -> Mean:
 
     A question counts where every metric of the objective could be scored.
     """
-    value = record.values.get(aim.name, math.nan)
-    rows = () if record.dev is None else record.dev.rows
-    if record.dev is None or not aim.metrics:
+    value, rows = record.values.get(aim.name, math.nan), record.dev.rows
+    if not rows or not aim.metrics:
         return Mean(value, math.nan, math.nan, len(rows), 0)
     scored = aim.scores(record.dev)
     found = _mean(tuple(scored.get(row.id, math.nan) for row in rows))
@@ -118,20 +117,16 @@ def pace(trials: Sequence[TrialRecord]) -> float | None:
     return len(recent) / minutes if len(recent) >= FEWEST_FOR_PACE and minutes > 0 else None
 
 
-def arm_name(arm: ArmConfig | None) -> str:
+def arm_name(arm: ArmConfig) -> str:
     """An arm without its knobs, such as ``hyde@dense, prompts boot.2, reader short_answer``."""
-    if arm is None:
-        return "not settled"
     name = f"{arm.technique}@{arm.engine}"
     if arm.prompt != AS_WRITTEN:
         name += f", prompts {arm.prompt}"
     return name if arm.reader is None else f"{name}, reader {arm.reader}"
 
 
-def changed_knobs(arm: ArmConfig | None) -> str:
+def changed_knobs(arm: ArmConfig) -> str:
     """The knobs that are not at their technique's defaults; ``-`` where all are."""
-    if arm is None:
-        return "-"
     defaults = {knob.name: knob.default for knob in TECHNIQUES[arm.technique].KNOBS}
     return " ".join(f"{name}={value}" for name, value in arm.knobs.items() if defaults.get(name) != value) or "-"
 
@@ -181,7 +176,7 @@ def _trial(record: TrialRecord | None, aim: Objective) -> dict[str, Any] | None:
     return {
         "number": record.number,
         "arm": arm_name(record.arm),
-        "knobs": {} if record.arm is None else dict(record.arm.knobs),
+        "knobs": dict(record.arm.knobs),
         "objective": aim.name,
         **mean_json(interval(record, aim)),
         "values": {name: finite(value) for name, value in record.values.items()},
@@ -232,8 +227,7 @@ def best_rows(
         aims: The objectives.
         limit: Rows at the most.
     """
-    arms = {one.arm.key: one for one in reversed(trials) if one.arm is not None}
-    distinct = [one for one in trials if one.arm is not None and arms[one.arm.key] is one]
+    distinct = {one.arm.key: one for one in reversed(trials)}
     return [
         {
             "trial": str(one.number),
@@ -241,7 +235,7 @@ def best_rows(
             **{aim.name: shown(interval(one, aim), aim) for aim in aims},
             "knobs": changed_knobs(one.arm),
         }
-        for one in distinct[:limit]
+        for one in [one for one in trials if distinct[one.arm.key] is one][:limit]
     ]
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from querywright.errors import InputError, QuerywrightError
-from querywright.files import append_line, locked, open_lock, take_lock
+from querywright.files import append_line, locked
 from querywright.models.postgres import server_options, unreachable
 from querywright.optimize.quiet import quiet_optuna
 from querywright.optimize.study.spec import check_storage
@@ -26,14 +26,14 @@ LOCK_SECONDS = 60.0
 LOOK_SECONDS = 0.1
 """Between two looks at whether a lock is free."""
 
-Take = Callable[[str], Callable[[], None] | None]
-"""Takes the lock of a name and gives what releases it; None where another has it."""
+Take = Callable[[str], ExitStack | None]
+"""Takes the lock of a name, which is released by its ``with`` block; None where another worker has it."""
 
 
 class StudyStorage(ExitStack):
     """A study's trials, attributes and locks, closed by its ``with`` block.
 
-    Made by ``open_storage`` and ``memory_storage``. A lock ends with the process that has it, however that ends.
+    Made by ``open_storage`` and ``memory_storage``. ``take`` gives a lock, which ends with the process that has it.
 
     Args:
         name: The study's name.
@@ -45,7 +45,7 @@ class StudyStorage(ExitStack):
     def __init__(self, name: str) -> None:
         super().__init__()
         self.name = name
-        self.locks: Take = lambda lock: lambda: None
+        self.take: Take = lambda lock: ExitStack()
 
     def study(self, directions: Sequence[str], sampler: Any = None, *, create: bool = True) -> Any:
         """Optuna's study.
@@ -87,15 +87,6 @@ class StudyStorage(ExitStack):
         """
         self.trials.set_study_user_attr(self._id(), name, value)
 
-    def take(self, name: str) -> ExitStack | None:
-        """The lock of a name, released by its ``with`` block; None where another worker has it."""
-        release = self.locks(name)
-        if release is None:
-            return None
-        held = ExitStack()
-        held.callback(release)
-        return held
-
     @contextmanager
     def hold(self, name: str) -> Iterator[None]:
         """Hold the lock of a name, after waiting for it."""
@@ -129,7 +120,7 @@ def open_storage(text: str, folder: Path, name: str) -> StudyStorage:
     try:
         with plain_failures():
             (folder / LOCKS_NAME).mkdir(mode=0o700, parents=True, exist_ok=True)
-            opened.locks = partial(_file_lock, folder / LOCKS_NAME)
+            opened.take = partial(_file_lock, folder / LOCKS_NAME)
             if kind == "postgresql":
                 _open_postgres(opened, server_options(text))
             elif kind == "sqlite":
@@ -229,17 +220,18 @@ def _open_postgres(opened: StudyStorage, options: dict[str, Any]) -> None:
     alone = {key: value for key, value in options.items() if key in {"connect_args", "hide_parameters"}}
     sessions = create_engine("postgresql+psycopg://", poolclass=NullPool, isolation_level="AUTOCOMMIT", **alone)
 
-    def take(lock: str) -> Callable[[], None] | None:
+    def take(lock: str) -> ExitStack | None:
         """An advisory lock of a session of its own, which the server gives back when the session ends."""
         digest = hashlib.sha256(f"{opened.name}\0{lock}".encode()).digest()
         key = int.from_bytes(digest[:8], "big", signed=True)
-        session = sessions.connect()
+        held = ExitStack()
+        session = held.enter_context(sessions.connect())
         if session.execute(text("SELECT pg_try_advisory_lock(:key)"), {"key": key}).scalar():
-            return session.close
-        session.close()
+            return held
+        held.close()
         return None
 
-    opened.locks = take
+    opened.take = take
     with opened.hold("tables"):  # one worker makes them: PostgreSQL lets two try, and fails one of them
         _open_tables(opened, "postgresql+psycopg://", options)
 
@@ -259,9 +251,10 @@ def _open_tables(opened: StudyStorage, url: str, options: dict[str, Any]) -> Non
     opened.trials = get_storage(storage)
 
 
-def _file_lock(folder: Path, name: str) -> Callable[[], None] | None:
-    descriptor = open_lock(folder / f"{name}.lock")
-    if take_lock(descriptor):
-        return partial(os.close, descriptor)
-    os.close(descriptor)
-    return None
+def _file_lock(folder: Path, name: str) -> ExitStack | None:
+    held = ExitStack()
+    try:
+        held.enter_context(locked(folder / f"{name}.lock", BlockingIOError()))
+    except BlockingIOError:
+        return None
+    return held

@@ -67,11 +67,12 @@ class TrialRecord:
     Args:
         number: From 0.
         state: ``running``, ``complete``, ``pruned`` or ``failed``.
-        arm: What was tried; None where it was not settled yet.
+        arm: What was tried.
         late: Whether it belongs to the second phase.
         values: Value of each objective; empty where there is none.
-        dev: Results on dev, question by question (a pruned trial: those that it met); None while it runs. Its rows
-            have scores, label, passages, fallbacks, cost, seconds and failure, and nothing else.
+        dev: Results on dev, question by question (a pruned trial: those that it met); empty while it runs, and where
+            too many questions failed. Its rows have scores, label, passages, fallbacks, cost, seconds and failure, and
+            nothing else.
         spent: What this trial paid and saved, prompts that it had to compile included.
         prompt_spent: The part of it that compiling prompts took.
         same_as: The number of an earlier trial with the same arm, whose results it took.
@@ -84,10 +85,10 @@ class TrialRecord:
 
     number: int
     state: TrialState
-    arm: ArmConfig | None
+    arm: ArmConfig
     late: bool = False
     values: Mapping[str, float] = field(default_factory=dict)
-    dev: Evaluation | None = None
+    dev: Evaluation = field(default_factory=lambda: Evaluation("", (), 0.0))
     spent: Cost = field(default_factory=Cost)
     prompt_spent: Cost = field(default_factory=Cost)
     same_as: int | None = None
@@ -104,11 +105,10 @@ class TrialRecord:
 
     def to_json(self) -> dict[str, Any]:
         """What came of it, as the attribute of a trial that ended; its arm and parameters are kept beside."""
-        dev = self.dev
         return {
             "values": {name: finite(value) for name, value in self.values.items()},
-            "rows": dev and [{name: row[name] for name in _KEPT} for row in (one.to_json() for one in dev.rows)],
-            "seconds": dev and dev.seconds,
+            "rows": [{name: row[name] for name in _KEPT} for row in (one.to_json() for one in self.dev.rows)],
+            "seconds": self.dev.seconds,
             "spent": self.spent.to_json(),
             "prompt_spent": self.prompt_spent.to_json(),
             **{
@@ -122,19 +122,17 @@ class TrialRecord:
         """The record of an Optuna trial, running or ended.
 
         Args:
-            trial: A ``FrozenTrial``.
+            trial: A ``FrozenTrial`` whose arm is settled.
         """
-        arm, result = trial.user_attrs.get(ARM), trial.user_attrs.get(RESULT)
+        arm, result = ArmConfig.from_json(trial.user_attrs[ARM]), trial.user_attrs.get(RESULT)
         began = None if trial.datetime_start is None else trial.datetime_start.timestamp()
         state: TrialState = "failed" if trial.state.is_finished() else "running"
-        arm = None if arm is None else ArmConfig.from_json(arm)
         record = cls(trial.number, state, arm, params=dict(trial.params), began=began)
         if result is None or state == "running":
             return record
         data = dict(result)
         rows, seconds = data.pop("rows"), data.pop("seconds")
-        if rows is not None:
-            data["dev"] = Evaluation(record.name, tuple(Row.from_json({**_BARE, **row}) for row in rows), seconds)
+        data["dev"] = Evaluation(record.name, tuple(Row.from_json({**_BARE, **row}) for row in rows), seconds)
         data["values"] = {name: value for name, value in data["values"].items() if value is not None}
         costs = {name: Cost.from_json(data[name]) for name in ("spent", "prompt_spent")}
         return replace(record, **{**data, **costs})

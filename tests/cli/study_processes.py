@@ -101,7 +101,7 @@ def table(folder: Path, storage: str | None = None) -> list[dict[str, Any]]:
     kept = ("number", "state", "arm", "params", "late", "values", "same_as", "message")
     return [
         {name: getattr(one, name) for name in kept}
-        | {"rows": one.dev and [(row.id, row.scores, row.passages, row.cost.asked) for row in one.dev.rows]}
+        | {"rows": [(row.id, row.scores, row.passages, row.cost.asked) for row in one.dev.rows]}
         for one in snapshot(folder, storage).trials
     ]
 

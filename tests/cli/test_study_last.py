@@ -7,7 +7,7 @@ import json
 import pytest
 
 import querywright
-from querywright.optimize.study import finish
+from querywright.optimize.study import holdout
 from querywright.optimize.study.engine import snapshot
 from querywright.optimize.study.select import choose
 
@@ -38,7 +38,8 @@ def trained_on(study_file, changes):
     from querywright.optimize.study.reading import read_spec
 
     file = study_file(**changes)
-    return file, [question.question for question in data_of(read_spec(file)).splits.train]
+    splits, *_ = data_of(read_spec(file))
+    return file, [question.question for question in splits.train]
 
 
 def test_reader_prompts_are_chosen_last_for_every_arm(cli, study_file, stubborn, tmp_path, home):
@@ -120,7 +121,7 @@ def test_a_front_of_several_readers_is_tested_as_each_of_them_reads(cli, two_rea
 @pytest.mark.slow
 def test_no_rewriting_of_another_reader_is_no_measure_of_a_gain(cli, two_readers, monkeypatch, tmp_path):
     """As where no rewriting with the reader of the best arm has no result."""
-    monkeypatch.setattr(finish, "choose", lambda trials, *more: choose(trials[1:], *more))
+    monkeypatch.setattr(holdout, "choose", lambda trials, *more: choose(trials[1:], *more))
     out = tmp_path / "out"
     done = cli("study", "run", two_readers(trials=3), "--out", out)
     assert done.status == 0, done.err

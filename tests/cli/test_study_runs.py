@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import querywright
 from querywright.models.lm import resolve_lm
@@ -60,32 +59,18 @@ def test_queries_are_written_once_a_question_however_many_trials(cli, study_file
     assert spent.calls == len(server.requests)
 
 
-def test_a_budget_stops_a_study_and_more_of_it_ends_it_like_an_undisturbed_one(cli, study_file, server, tmp_path):
-    whole = tmp_path / "whole"
-    cli("study", "run", study_file(name="whole"), "--out", whole)
-    calls = snapshot(whole).spent.calls
-    server.requests.clear()
-    part = tmp_path / "part"
-    file = study_file(name="part", questions=str(other_questions(tmp_path)), budget={"calls": 7})
-    stopped = cli("study", "run", file, "--out", part)
+def test_a_budget_stops_a_study_and_more_of_it_ends_it_like_an_undisturbed_one(
+    cli, study_file, undisturbed, studies, server, tmp_path
+):
+    whole, part = undisturbed(study_file(name="whole")), tmp_path / "part"
+    stopped = cli("study", "run", study_file(name="part", budget={"calls": 7}), "--out", part)
     assert stopped.status == 3
     assert "budget" in stopped.err
     assert len(server.requests) <= 7
     gone_on = cli("study", "resume", part, "--budget-calls", 1000)
     assert gone_on.status == 0, gone_on.err
-    mine, undisturbed = snapshot(part), snapshot(whole)
-    assert [one.arm.to_json() for one in mine.trials] == [one.arm.to_json() for one in undisturbed.trials]
-    assert mine.spent.calls <= calls + 2
-
-
-def other_questions(tmp_path: Path) -> Path:
-    """The same questions with another mark in each, so that no answer is stored for them."""
-    rows = [json.loads(line) for line in (tmp_path / "more.jsonl").read_text().splitlines()]
-    for row in rows:
-        row["question"] = row["question"].replace("Number", "Count")
-    path = tmp_path / "others.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
+    assert studies.table(part) == studies.table(whole)
+    assert snapshot(part).spent.calls == len(server.requests) <= snapshot(whole).spent.calls + 2
 
 
 def test_an_outage_stops_a_study_and_saves_nothing(cli, study_file, server, tmp_path):

@@ -18,6 +18,7 @@ RATES = {"plain": 0.45, "hyde": 0.55, "multi_query": 0.7}
 CALLS = {"plain": 0, "hyde": 2, "multi_query": 3}
 PRUNED, FAILED, RUNNING, COPY = 8, 11, 19, 13
 REFERENCES = ("oracle evidence", "closed book")
+NOTHING = Evaluation("", (), 0.0)
 ARMS = ("no rewriting", "hyde as written", "trial 17")
 
 
@@ -65,7 +66,7 @@ def made_trial(number: int, technique: str, *, late: bool = False, **more: Any) 
 
 def made_trials(n: int = 20) -> tuple[TrialRecord, ...]:
     names = ["plain", "hyde", "multi_query"]
-    none: dict[str, Any] = {"dev": None, "values": {}}
+    none: dict[str, Any] = {"dev": NOTHING, "values": {}}
     pruned = made_dev(f"trial {PRUNED}", "hyde", n=8)
     special: dict[int, dict[str, Any]] = {
         PRUNED: {"state": "pruned", "dev": pruned, "values": {}, "message": "worse than trial 2 after 8 questions"},
@@ -87,7 +88,6 @@ def made_outcome() -> dict[str, Any]:
     comparisons = family("technique", [("decision_useful", name, ARMS[0]) for name in ARMS[1:]], known)
     comparisons += family("reader check", [("accuracy", *REFERENCES)], known, prefix="reader check: ")
     arm = made_trial(17, "multi_query", late=True).arm
-    assert arm is not None
     before, after = "Write a passage.", f"Write a short passage that answers the question. {EVIL}"
     tuned = {"before": before, "after": after, "demos_before": 0, "demos_after": 1}
     tuned["demos"] = [{"question": f"Why? {EVIL}", "document": "Because."}]

@@ -16,7 +16,7 @@ made_trial, made_spec, made_trials = made["made_trial"], made["made_spec"], made
 
 def trial(number, technique, value, **params):
     params = {"technique": technique, **{f"{technique}.{name}": one for name, one in params.items()}}
-    return made_trial(number, technique, params=params, values={AIM.name: value}, dev=None)
+    return made_trial(number, technique, params=params, values={AIM.name: value}, dev=made["NOTHING"])
 
 
 def test_the_parameter_that_decides_comes_first_and_a_technique_that_wins_before_its_knobs():

@@ -80,29 +80,24 @@ def test_a_variant_of_a_reader_goes_with_that_reader_only(make, world):
 
 def test_numbers_of_a_name_differ(make):
     spec = PromptSpec(optimizer="bootstrap_few_shot", arguments={"max_bootstrapped_demos": 1}, sets=4)
-    texts = {json.dumps(make(spec, name)["predictors"]) for name in ("p", "p.2", "p.3", "p.4")}
-    assert len(texts) > 1
-    assert make(spec, "p.2") == make(spec, "p.2")
+    made = [json.dumps(make(spec, name)["predictors"]) for name in ("p", "p.2", "p.3", "p.4", "p.2")]
+    assert len(set(made)) > 1
+    assert made[1] == made[4]
 
 
-@pytest.mark.parametrize(
-    ("spec", "message"),
-    [
-        (PromptSpec(instructions={"technique.rewrite": "x"}), "has no predictor 'technique.rewrite'.*write_queries"),
-        (PromptSpec(instructions={QUERIES: " "}), "1 to 100000 characters"),
-    ],
-)
-def test_what_cannot_be_made_is_refused(spec, message, make):
-    with pytest.raises(InputError, match=message):
-        make(spec)
+def test_what_cannot_be_made_is_refused(make):
+    for instructions, message in (
+        ({"technique.rewrite": "x"}, "has no predictor 'technique.rewrite'.*write_queries"),
+        ({QUERIES: " "}, "1 to 100000 characters"),
+    ):
+        with pytest.raises(InputError, match=message):
+            make(PromptSpec(instructions=instructions))
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"members": 1}, "2 to 20"),
-        ({"members": 99}, "members"),
-        ({"nearest": -1}, "nearest"),
         ({"nearest": "2"}, "nearest"),
         ({"technique": "hyde"}, "made for hyde"),
         ({"predictors": {"technique.planted": {"instructions": "x", "fields": {}, "demos": []}}}, "has the predictors"),

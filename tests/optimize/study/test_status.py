@@ -77,7 +77,7 @@ def test_a_finished_study_has_nothing_left_and_one_that_has_hardly_begun_no_best
     found = status(made_snapshot(finished=True, spec=made_spec(objectives=["decision_useful", "lm_calls"])))
     assert (found["trials"]["left"], found["minutes_left"], found["verdict"]) == (0, 0, "gain")
     assert found["front"][0] == 0  # no rewriting makes no calls
-    begun = (made_trial(0, "plain", state="running", arm=None, dev=None, values={}),)
+    begun = (made_trial(0, "plain", state="running", dev=made["NOTHING"], values={}),)
     found = status(made_snapshot(trials=begun))
     assert (found["best"], found["trials_per_minute"], found["minutes_left"]) == (None, None, None)
     assert (found["trials"]["left"], found["workers"]) == (24, 1)
@@ -87,4 +87,4 @@ def test_how_an_arm_is_called():
     arm = ArmConfig("hyde", "dense", {"max_passages": 5, "n_documents": 3, "temperature": 0.7}, "boot", "short_answer")
     assert arm_name(arm) == "hyde@dense, prompts boot, reader short_answer"
     assert changed_knobs(arm) == "n_documents=3"
-    assert (arm_name(None), changed_knobs(ArmConfig("plain", "dense", {}))) == ("not settled", "-")
+    assert changed_knobs(ArmConfig("plain", "dense", {})) == "-"

@@ -126,11 +126,11 @@ def test_questions_are_held_against_no_rewriting_as_they_were_compared(finished)
             "questions of test failed: hyde compiled.",
         ),
         (
-            {"trials": (made_trial(0, "plain", state="running", arm=None, dev=None, values={}, ended=None),)},
+            {"trials": (made_trial(0, "plain", state="running", dev=made["NOTHING"], values={}, ended=None),)},
             "0 of 24 trials have ended, 1 under way",
         ),
         (
-            {"trials": tuple(made_trial(n, "hyde", state="failed", dev=None, values={}) for n in range(9))},
+            {"trials": tuple(made_trial(n, "hyde", state="failed", dev=made["NOTHING"], values={}) for n in range(9))},
             "9 of 24 trials have ended",
         ),
     ],
