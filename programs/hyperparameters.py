@@ -64,8 +64,9 @@ class Knob:
         """
         whole = self._is_number and isinstance(self.default, int)
         if self._is_number:
+            low, high = self.low or 0, self.high or 0  # a number has both
             number = isinstance(value, (int, float)) and not isinstance(value, bool)
-            if number and self.low <= value <= self.high and (not whole or value == int(value)):
+            if number and low <= value <= high and (not whole or value == int(value)):
                 return int(value) if whole else float(value)
         else:
             for choice in (True, False) if isinstance(self.default, bool) else self.choices:

@@ -10,7 +10,7 @@ grade stay in the order of the search.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import dspy
 
@@ -50,10 +50,11 @@ class Reranking(Technique):
             question: The question as it was asked, whatever was searched.
             hits: No passage twice. Of equals the first stays first.
         """
+        reranker: Any = self.reranker
         passages, fallbacks = [hit.passage for hit in hits], []
         if not passages:
             return [], []
-        if self.reranker is None:
+        if reranker is None:
             asked = [self.ask("grade_passage", question=question, passage=show_passages([one])) for one in passages]
             made = await self.together(asked)
             scores = [_POINTS["related" if one is None else one.passage_is] for one in made]
@@ -64,7 +65,7 @@ class Reranking(Technique):
                 by_id = {passage.id: score for passage, score in zip(passages, scores, strict=True)}
                 return Record("rerank", "passages", stage, {"question": question}, by_id)
 
-            scores = await Call(lambda: self.reranker.score(question, passages), record)
+            scores = await Call(lambda: reranker.score(question, passages), record)
         order = sorted(zip(passages, scores, strict=True), key=lambda pair: -pair[1])
         return [Hit(passage, score, rank) for rank, (passage, score) in enumerate(order, start=1)], fallbacks
 
