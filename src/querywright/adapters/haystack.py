@@ -94,10 +94,7 @@ class QuerywrightProgram(_Component):
 @component
 class QuerywrightRetriever(_Component):
     """A program's technique as a component: the reader is not asked. ``query`` and ``options`` in, ``documents`` and
-    ``queries`` out.
-
-    Args:
-        program, lm, home, verify: As ``QuerywrightProgram`` has them, and documents as it gives them.
+    ``queries`` out. It is made as ``QuerywrightProgram`` is, and gives documents as that does.
     """
 
     @component.output_types(documents=list[Document], queries=list[str])

@@ -6,6 +6,7 @@ import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -370,8 +371,7 @@ def evaluate_command(
             "technique with --technique to measure it there"
         )
     engines = [search.engine_of(name) for name in names]
-    card = rewriter.card
-    learnt = {card.get("technique"): dict(card.get("knobs") or {})}
+    learnt = {rewriter.card.get("technique"): dict(rewriter.card.get("knobs") or {})}
     knobs = [knob_values(name, search.knobs) if search.knobs else learnt.get(name, {}) for name in names]
     passages = max_passages or max((one.get("max_passages", 0) for one in knobs), default=0) or 10
     workspace = lm.open(output.home)
@@ -392,18 +392,12 @@ def evaluate_command(
                 for arm, program, asked_lm in asks
             ]
     every = [arm for found in arms.values() for arm in found]
-    comparisons = [one for plain, found in arms.items() for one in against(found, plain)]
+    comparisons = [one for plain, same in arms.items() for one in against(same, plain)]
 
-    def shown() -> None:
-        title, notes = f"{rewriter.name} on {len(asked)} questions", [one.sentence for one in comparisons]
-        show_table(title, table_rows(every), notes=notes)
-        say(workspace.cost_line())
-
-    emit(
-        output.as_json,
-        {"arms": [arm.to_json() for arm in every], "comparisons": [one.to_json() for one in comparisons]},
-        shown,
-    )
+    title, notes = f"{rewriter.name} on {len(asked)} questions", [one.sentence for one in comparisons]
+    found = {"arms": [arm.to_json() for arm in every], "comparisons": [one.to_json() for one in comparisons]}
+    shown = partial(show_table, title, table_rows(every), notes=notes)
+    emit(output.as_json, found, shown, cost=workspace.cost_line())
 
 
 @rewriter_app.command(name="show")
@@ -422,20 +416,13 @@ def show_command(path: Path, /, *, as_json: opt.Json = False) -> None:
         emit(as_json, _progress_of(path))
         return
     rewriter = read_rewriter(path)
+    facts = {"name": rewriter.name, "identity": rewriter.identity, "form": rewriter.form}
 
     def shown() -> None:
-        show_facts({
-            "rewriter": rewriter.name, "identity": rewriter.identity,
-            "base": f"{rewriter.base.name} ({rewriter.base.digest})", "form": rewriter.form,
-            "techniques": rewriter.techniques, "recipe": rewriter.recipe, "created": rewriter.created,
-        })  # fmt: skip
+        show_facts({**facts, "base": f"{rewriter.base.name} ({rewriter.base.digest})"})
         say((rewriter.path / "README.md").read_text(encoding="utf-8"))
 
-    emit(
-        as_json,
-        {"name": rewriter.name, "identity": rewriter.identity, "form": rewriter.form, **rewriter.card},
-        shown,
-    )
+    emit(as_json, {**facts, **rewriter.card}, shown)
 
 
 def _progress_of(work: Path) -> dict[str, Any]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -143,17 +144,7 @@ def run_command(
 
     spec = checked_study(file, output.home).spec
     _note_unlearnt(spec)
-    with _resumable(save_to, run.storage), study_progress() as update:
-        snapshot = run_study(
-            spec,
-            save_to,
-            workers=run.workers,
-            home=output.home,
-            storage=run.storage,
-            command=_command("run", file, "--out", save_to, "--workers", run.workers),
-            progress=update,
-        )
-    _end(snapshot, save_to, as_json=output.as_json)
+    _go(partial(run_study, spec, save_to), file, save_to, run, output)
 
 
 @study_app.command(name="resume")
@@ -175,17 +166,8 @@ def resume_command(
     from querywright.optimize.study.engine import resume_study
 
     _check_study(folder)
-    with _resumable(folder, run.storage), study_progress() as update:
-        snapshot = resume_study(
-            folder,
-            workers=run.workers,
-            home=output.home,
-            storage=run.storage,
-            changes=budget.changes or None,
-            command=_command("run", folder / "study.yaml", "--out", folder, "--workers", run.workers),
-            progress=update,
-        )
-    _end(snapshot, folder, as_json=output.as_json)
+    start = partial(resume_study, folder, changes=budget.changes or None)
+    _go(start, folder / "study.yaml", folder, run, output)
 
 
 @study_app.command(name="status")
@@ -275,12 +257,15 @@ def _resumable(folder: Path, storage: str | None = None) -> Iterator[None]:
         raise
 
 
-def _end(snapshot: Snapshot, folder: Path, *, as_json: bool) -> None:
-    """Write the report of a study that has ended, and show what came of it."""
+def _go(start: Callable[..., Snapshot], file: Path, folder: Path, run: WorkerOptions, output: opt.Output) -> None:
+    """Run a study to its end, write its report, and show what came of it."""
     from querywright.optimize.study.report import write_report
 
-    write_report(snapshot, folder / REPORT)
-    show_study(snapshot, folder, as_json=as_json)
+    command = _command("run", file, "--out", folder, "--workers", run.workers)
+    with _resumable(folder, run.storage), study_progress() as update:
+        found = start(workers=run.workers, home=output.home, storage=run.storage, command=command, progress=update)
+    write_report(found, folder / REPORT)
+    show_study(found, folder, as_json=output.as_json)
 
 
 def _command(*words: object) -> str:
