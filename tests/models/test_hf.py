@@ -9,14 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from safetensors.torch import load_file
 
 from querywright.errors import ModelError
 from querywright.models.gguf_files import broken_up, packaged_file
 from querywright.models.hf import encode, encode_completion, end_tokens, load_base, load_tokenizer
 from querywright.models.llama import Llama
-from querywright.models.rewriter_bases import save_weights
 
 TINY = runpy.run_path(str(Path(__file__).parents[1] / "optimize" / "rewriter" / "tiny.py"))
 
@@ -83,20 +80,6 @@ def test_a_folder_is_a_base_of_its_kind(tmp_path):
         assert (base.kind, base.model.training, base.tokenizer.pad_token) == (kind, False, "<pad>")
         assert base.tokenizer.padding_side == ("left" if kind == "causal" else "right")
         assert end_tokens(base) == (base.tokenizer.eos_token_id,)
-
-
-def test_what_is_read_from_a_gguf_file_can_be_saved_whole(tmp_path, monkeypatch):
-    model, tokenizer, _ = TINY["tiny_causal"](hidden=64)
-    runpy.run_path(str(Path(__file__).with_name("tiny_gguf.py")))["write_gguf"](
-        model, tokenizer, tmp_path / "tiny.gguf"
-    )
-    monkeypatch.setattr("querywright.models.gguf_files.packaged_file", lambda: tmp_path / "tiny.gguf")
-    base = load_base()
-    save_weights(base, tmp_path / "saved")
-    assert "quantization_config" not in json.loads((tmp_path / "saved" / "config.json").read_text())
-    tensors = load_file(tmp_path / "saved" / "model.safetensors")
-    assert torch.equal(tensors["model.norm.weight"], base.model.model.norm.weight)
-    assert load_base(str(tmp_path / "saved")).kind == "causal"
 
 
 def test_a_sequence_to_sequence_model_reads_the_texts_one_after_the_other(tmp_path):

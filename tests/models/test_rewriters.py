@@ -31,7 +31,7 @@ from querywright.programs import make_program
 from querywright.retrieval.types import Hit
 
 HERE = Path(__file__).parent
-GGUF = runpy.run_path(str(HERE / "tiny_gguf.py"))
+random_adapter = runpy.run_path(str(HERE / "tiny_gguf.py"))["random_adapter"]
 TINY = runpy.run_path(str(HERE.parent / "optimize" / "rewriter" / "tiny.py"))
 
 
@@ -53,7 +53,7 @@ def made(tmp_path_factory):
     """A folder with a base, the weights of an adapter for it, and the rewriter."""
     folder = tmp_path_factory.mktemp("made")
     loaded = load_base(str(TINY["save_tiny"](folder / "tiny")))
-    adapted = loaded._replace(model=GGUF["random_adapter"](loaded.model, 0.5))
+    adapted = loaded._replace(model=random_adapter(loaded.model, 0.5))
     save_weights(adapted, folder / "weights")
     write(folder / "mine", folder / "weights", describe_base(str(folder / "tiny")))
     return folder
@@ -80,7 +80,7 @@ def test_it_says_what_it_is(made):
 def test_it_writes_what_the_trained_model_writes(made):
     rewriter = read_rewriter(made / "mine")
     loaded = load_base(str(made / "tiny"))
-    trained = GGUF["random_adapter"](loaded.model, 0.5)
+    trained = random_adapter(loaded.model, 0.5)
     ids = torch.tensor([[1, 30, 40, 50]])
     with torch.no_grad():
         expected = trained(ids).logits

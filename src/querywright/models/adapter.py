@@ -303,6 +303,8 @@ def _read(name: str, value: Any, annotation: Any) -> Any:
         return ""
     if annotation is str and not isinstance(value, (str, int, float)):
         raise ValueError(f"The field {name} is no text.")
+    if annotation == list[str] and isinstance(value, list) and all(isinstance(one, str) for one in value):
+        return value  # the usual field; pydantic would make a validator anew
     if get_origin(annotation) is Literal and isinstance(value, str):
         alike = [choice for choice in get_args(annotation) if _plain(str(choice)) == _plain(value)]
         value = alike[0] if len(alike) == 1 and value not in get_args(annotation) else value

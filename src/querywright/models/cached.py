@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -14,11 +14,12 @@ from dspy.utils.exceptions import LMError
 
 from querywright.errors import QuerywrightError
 from querywright.models.engine_errors import LMStoreError, NotStoredError
-from querywright.models.engines import Ask
 from querywright.models.response_parsing import text_response, worth_keeping
 from querywright.models.store import SingleFlight, Store
 from querywright.models.usage import Cost, Ledger, metered
 
+Ask = Callable[[Request], Response]
+"""Answers a request."""
 KIND = "lm"
 """Kind of the answers in the store."""
 

@@ -44,6 +44,7 @@ _LEASES = "CREATE TABLE IF NOT EXISTS querywright_leases (name TEXT PRIMARY KEY,
 _TAKE = """INSERT INTO querywright_leases VALUES (:name, :until)
     ON CONFLICT (name) DO UPDATE SET until = :until WHERE querywright_leases.until < :now"""
 _GIVE_BACK = "DELETE FROM querywright_leases WHERE name = :name"
+_GET = "SELECT checksum, value FROM querywright_entries WHERE kind = :kind AND key = :key"
 _SELECT = "SELECT key, checksum, value FROM querywright_entries WHERE kind = :kind AND key IN :keys"
 _INSERT = "INSERT INTO querywright_entries VALUES (:kind, :key, :checksum, :value) ON CONFLICT DO NOTHING"
 _DELETE = "DELETE FROM querywright_entries WHERE kind = :kind AND key IN :keys"
@@ -159,7 +160,10 @@ class Store:
 
     def get(self, kind: str, key: str) -> bytes | None:
         """The value of a key, or None when it is not there."""
-        return self.get_many(kind, [key]).get(key)
+        rows, _ = self.execute(_GET, kind=kind, key=key)
+        if rows and _checksum(kind, key, rows[0].value) == rows[0].checksum:
+            return bytes(rows[0].value)
+        return self.get_many(kind, [key]).get(key) if rows else None
 
     def put(self, kind: str, key: str, value: bytes) -> None:
         """Write the value of a key that is not there yet; committed when it returns."""
