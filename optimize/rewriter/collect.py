@@ -11,9 +11,8 @@ import copy
 import json
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -34,7 +33,7 @@ from querywright.optimize.rewriter.episodes import Episode, Turn, json_text, run
 from querywright.optimize.rewriter.evidence import Writer, passage_pairs, taught_by_evidence
 from querywright.optimize.rewriter.pairs import Pair
 from querywright.optimize.rewriter.rewards import Reward, Scored
-from querywright.optimize.rewriter.settings import Given, TrainSettings, check_collecting, teacher_name
+from querywright.optimize.rewriter.settings import Given, TrainSettings, check_training, teacher_name
 from querywright.optimize.study.engine import snapshot, spec_in, storage_of
 from querywright.optimize.study.resources import open_bench
 from querywright.optimize.study.storage import storage_kind
@@ -91,7 +90,7 @@ def collect(settings: TrainSettings, given: Given, *, progress: Progress | None 
         InputError: Something given is wrong or missing.
         QuerywrightError: An LM is out of reach, or its calls are used up; what it answered is in the store.
     """
-    check_collecting(settings, given)
+    check_training(settings, given, collecting=True)
     teacher, train = given.teacher, given.splits.train
     if settings.technique == QBRAG.NAME:
         held: Any = searched_by(given.retriever)
@@ -129,7 +128,7 @@ def collect_from_study(settings: TrainSettings, given: Given, *, progress: Progr
     study: Any = given.study
     with study_programs(study, settings.technique, given) as (name, programs, questions, lm):
         work = _Collection(settings, given, f"study:{name}", progress)
-        writers = [partial(_if_stored, _writer(program, lm)) for program in programs]
+        writers = [_writer(program, lm, asks=False) for program in programs]
         lines = work.lines(questions, writers)
         return replace(work.collected(lines), arms=len(writers), missing=sum(line.missing for line in lines))
 
@@ -279,24 +278,20 @@ def _sampling(lm: dspy.LM, settings: TrainSettings, number: int) -> dspy.LM:
     return lm.copy(**sampling)
 
 
-def _writer(program: RAG, lm: dspy.LM) -> Writer:
-    """Runs a technique with an LM, and gives what the LM wrote."""
+def _writer(program: RAG, lm: dspy.LM, *, asks: bool = True) -> Writer:
+    """Runs a technique with an LM, and gives what the LM wrote; None where it must not ask and an answer was not
+    kept.
+    """
     mine = copy.deepcopy(program)
     for predictor in mine.technique.predictors():
         predictor.lm = lm
 
-    def write(question: Question) -> list[str]:
-        with asking(lm), mine.choosing():
-            made = mine.technique(question=question.question, options=list(question.options))
+    def write(question: Question) -> list[str] | None:
+        try:
+            with asking(lm), mine.choosing(), nullcontext() if asks else stored_only():
+                made = mine.technique(question=question.question, options=list(question.options))
+        except NotStoredError:
+            return None
         return ["" if step.made is None else json_text(step.made) for step in made.steps if step.kind == "lm"]
 
     return write
-
-
-def _if_stored(write: Writer, question: Question) -> list[str] | None:
-    """What was written before; None where an answer was not kept."""
-    try:
-        with stored_only():
-            return write(question)
-    except NotStoredError:
-        return None

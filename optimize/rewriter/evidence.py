@@ -26,7 +26,7 @@ from statistics import fmean
 from typing import Any
 
 from querywright.data.splits import asked_of
-from querywright.data.types import Label, Passage, Question
+from querywright.data.types import Label, Question
 from querywright.errors import InputError
 from querywright.models.embedded import EmbeddedSettings
 from querywright.optimize.evaluate import Progress
@@ -289,31 +289,28 @@ def passage_pairs(
             f"none of the {len(questions)} train questions has evidence that is a passage of the collection, so "
             "nothing is known that was asked of one; give questions with evidence, or another collection"
         )
-    short = [passage for passage in passages.get(list(asked)) if len(passage.text) <= LONGEST_PASSAGE]
-    kept = [(passage, _kept(asked[passage.id], passage)) for passage in short]
-    found = [_passage_pair(passage, texts, data, limits) for passage, texts in kept if texts]
+    found, long = list[Pair](), 0
+    for passage in passages.get(list(asked)):
+        kept: dict[str, Question] = {}
+        for question in asked[passage.id]:
+            text = one_line(question.question)
+            fits = (
+                len(kept) < BATCH_SIZE and len(text) < LONGEST_QUERY
+            )  # one at the limit would pass for one cut off by it
+            if fits and not unfit(text, passage) and not repeats(text, kept):
+                kept[text] = question
+        if len(passage.text) > LONGEST_PASSAGE:
+            long += 1
+        elif kept:
+            writer: Any = QuestionWriter(len(kept), len(kept))
+            messages, schema = first_asked(partial(writer, passage))
+            text = json_text(as_written({"questions": list(kept)}, schema, limits))
+            marks = " ".join(map(asked_of, kept.values()))
+            found.append(Pair(passage.id, QBRAG.NAME, 0, messages, text, None, "evidence", data, marks))
     if not found:
         raise InputError(
-            f"of {len(asked)} passages that train questions are answered by, {len(asked) - len(short)} have more than "
-            f"{LONGEST_PASSAGE} characters, and the others' questions cannot be written as they are (more than "
-            f"{LONGEST_QUERY - 1} characters, or no question); give more questions, or shorter passages"
+            f"of {len(asked)} passages that train questions are answered by, {long} have more than {LONGEST_PASSAGE} "
+            f"characters, and the others' questions cannot be written as they are (more than {LONGEST_QUERY - 1} "
+            "characters, or no question); give more questions, or shorter passages"
         )
     return found
-
-
-def _kept(asked: Sequence[Question], passage: Passage) -> dict[str, Question]:
-    """Questions as the writer writes them. One at the limit would be taken for one that was cut off by it."""
-    kept: dict[str, Question] = {}
-    for question in asked:
-        text = one_line(question.question)
-        if len(kept) < BATCH_SIZE and len(text) < LONGEST_QUERY and not (unfit(text, passage) or repeats(text, kept)):
-            kept[text] = question
-    return kept
-
-
-def _passage_pair(passage: Passage, asked: Mapping[str, Question], data: str, limits: EmbeddedSettings | None) -> Pair:
-    writer = QuestionWriter(len(asked), len(asked))
-    messages, schema = first_asked(lambda: writer(passage))
-    text = json_text(as_written({"questions": list(asked)}, schema, limits))
-    marks = " ".join(asked_of(question) for question in asked.values())
-    return Pair(passage.id, QBRAG.NAME, 0, messages, text, None, "evidence", data, marks)

@@ -73,11 +73,10 @@ class HFPolicy:
     ) -> None:
         import torch
 
-        check_dtype(dtype)
         model, tokenizer, kind = base
         if tokenizer.eos_token_id is None:
             raise ModelError("the tokenizer of the base model has no end token; take a model whose tokenizer has one")
-        self.device, self.tokenizer, self.kind = device_of(device), tokenizer, kind
+        self.device, self.tokenizer, self.kind = device_of(device, dtype), tokenizer, kind
         self._ends = end_tokens(base)
         self.pad = self._ends[0] if tokenizer.pad_token_id is None else tokenizer.pad_token_id
         """Fills short rows."""
@@ -346,24 +345,16 @@ def _padded(rows: Sequence[Sequence[int]], pad: int, *, left: bool = False) -> t
     return fill(tensors, padding_value=pad), fill([torch.ones_like(one) for one in tensors])
 
 
-def check_dtype(name: str) -> None:
-    """Raise where there is no such dtype.
-
-    Raises:
-        InputError: It is none of ``DTYPES``.
-    """
-    if name not in DTYPES:
-        raise InputError(f"there is no dtype {name!r}; give one of {', '.join(DTYPES)}")
-
-
-def device_of(name: str) -> str:
+def device_of(name: str, dtype: str = "auto") -> str:
     """The device of that name; ``auto`` is a GPU where there is one.
 
     Raises:
-        InputError: There is no such device.
+        InputError: There is no such device or dtype.
     """
     import torch
 
+    if dtype not in DTYPES:
+        raise InputError(f"there is no dtype {dtype!r}; give one of {', '.join(DTYPES)}")
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:

@@ -18,7 +18,7 @@ from querywright.models.hf import EMBEDDED
 from querywright.optimize.rewriter.episodes import REWRITER_LIMITS
 from querywright.optimize.rewriter.evidence import check_taught
 from querywright.optimize.rewriter.pairs import Pair
-from querywright.optimize.rewriter.policy import check_dtype, device_of
+from querywright.optimize.rewriter.policy import device_of
 from querywright.optimize.rewriter.recipes import OURS, Recipe, check_numbers
 from querywright.programs import RAG, make_program, technique_class
 from querywright.programs.qb_rag import QBRAG
@@ -145,25 +145,50 @@ def check_stages(stages: Sequence[str]) -> tuple[str, ...]:
     return tuple(one for one in STAGES if one in stages)
 
 
-def check_training(settings: TrainSettings, given: Given) -> None:
+def check_training(settings: TrainSettings, given: Given, *, collecting: bool = False) -> None:
     """Refuse what cannot be trained, before anything is asked or loaded.
 
     Args:
         settings: How it is trained.
         given: What with.
+        collecting: Whether rewrites are only collected for such a training. Default False.
 
     Raises:
-        InputError: A value is wrong, or the data cannot carry the training; the message says what is missing.
+        InputError: A value is wrong, or the data cannot carry it; the message says what is missing.
     """
-    check_stages(settings.stages)
-    collects, pairs, splits = COLLECT in settings.stages, given.pairs, given.splits
-    _check_technique(settings, by_evidence=collects and given.teacher == EVIDENCE)
-    _check_there(given, "train", "dev")
-    check_dtype(settings.dtype)
-    device_of(settings.device)
-    _check_labels(settings.metric, needs(settings.metric), "dev", splits.dev)
-    if collects and given.study is None:
-        _check_teacher(settings, given)
+    stages = (COLLECT,) if collecting else check_stages(settings.stages)
+    collects, pairs, splits = COLLECT in stages, given.pairs, given.splits
+    for name in ("train",) if collecting else ("train", "dev"):
+        if not getattr(splits, name):
+            raise InputError(f"there is no {name} question: 1 more is needed; give more questions or other --sizes")
+    if collects and given.teacher is None and (collecting or given.study is None):
+        raise InputError(
+            f"there is nothing to collect rewrites from for the base {settings.base!r}: give --teacher NAME, for a "
+            "training also --from-study FOLDER, or leave the stage collect out (--stages)"
+        )
+    if collecting and settings.technique == QBRAG.NAME:  # of passages: nothing is rewritten there, or rewarded
+        if given.teacher != EVIDENCE:
+            raise InputError(
+                f"{QBRAG.NAME} searches questions that were written for passages; those that people asked are learnt "
+                f"from, so give --teacher {EVIDENCE}"
+            )
+        return
+    technique = technique_class(settings.technique)(None, **settings.knobs)
+    if not technique.predictors():
+        raise InputError(
+            f"{settings.technique} writes nothing with an LM, so there is nothing to train; take a technique that "
+            "rewrites, such as rrr, multi_query or hcqr"
+        )
+    if collects and given.teacher == EVIDENCE:
+        check_taught(technique)
+    metric_named(settings.metric)
+    if "reader" in needs(settings.metric):
+        raise InputError(
+            f"{settings.metric} needs a reader; a rewriter is measured by what it retrieves, such as ndcg@10"
+        )
+    device_of(settings.device, settings.dtype)
+    if not collecting:
+        _check_labels(settings.metric, needs(settings.metric), "dev", splits.dev)
     leaking = _leaking(pairs, splits, given.collection)
     if leaking:
         raise InputError(
@@ -171,72 +196,19 @@ def check_training(settings: TrainSettings, given: Given) -> None:
             "from: give the --seed and --sizes that the pairs were collected with, or other pairs"
         )
     least = settings.least_pairs + 1  # and one that the epoch is chosen by
-    if WARMUP in settings.stages and not collects and len(pairs) < least:
+    if WARMUP in stages and not collects and len(pairs) < least:
         raise InputError(
             f"the warm-up learns from collected rewrites and needs {least} pairs or more, but --pairs has "
             f"{len(pairs)}: {least - len(pairs)} more needed; add the stage collect, or collect from more questions"
         )
-    if REINFORCE in settings.stages or collects:
-        _check_rewarded(settings, "train", splits.train, given)
-    if REINFORCE in settings.stages:
-        _check_rewarded(settings, "dev", splits.dev, given)
-
-
-def check_collecting(settings: TrainSettings, given: Given) -> None:
-    """Refuse what no rewrites can be collected for, before anything is asked or loaded.
-
-    Args:
-        settings: Of the training that they are collected for.
-        given: What with.
-
-    Raises:
-        InputError: A value is wrong, or the questions are too few or not labelled.
-    """
-    _check_there(given, "train")
-    _check_teacher(settings, given)
-    if settings.technique != QBRAG.NAME:  # of passages: nothing is rewritten there, or rewarded
-        _check_technique(settings, by_evidence=given.teacher == EVIDENCE)
-        _check_rewarded(settings, "train", given.splits.train, given)
-    elif given.teacher != EVIDENCE:
-        raise InputError(
-            f"{QBRAG.NAME} searches questions that were written for passages; those that people asked are learnt from, "
-            f"so give --teacher {EVIDENCE}"
-        )
+    rewarded = ("train", "dev") if REINFORCE in stages else ("train",) if collects else ()
+    for name in rewarded:
+        _check_rewarded(settings, name, getattr(splits, name), given)
 
 
 def teacher_name(teacher: Teacher | None) -> str | None:
     """What a teacher is called."""
     return teacher if teacher is None or isinstance(teacher, str) else teacher.model
-
-
-def _check_there(given: Given, *parts: str) -> None:
-    for name in parts:
-        if not getattr(given.splits, name):
-            raise InputError(f"there is no {name} question: 1 more is needed; give more questions or other --sizes")
-
-
-def _check_teacher(settings: TrainSettings, given: Given) -> None:
-    if given.teacher is None:
-        raise InputError(
-            f"there is nothing to collect rewrites from for the base {settings.base!r}: give --teacher NAME, for a "
-            "training also --from-study FOLDER, or leave the stage collect out (--stages)"
-        )
-
-
-def _check_technique(settings: TrainSettings, *, by_evidence: bool) -> None:
-    technique = technique_class(settings.technique)(None, **settings.knobs)
-    if not technique.predictors():
-        raise InputError(
-            f"{settings.technique} writes nothing with an LM, so there is nothing to train; take a technique that "
-            "rewrites, such as rrr, multi_query or hcqr"
-        )
-    metric_named(settings.metric)
-    if "reader" in needs(settings.metric):
-        raise InputError(
-            f"{settings.metric} needs a reader; a rewriter is measured by what it retrieves, such as ndcg@10"
-        )
-    if by_evidence:
-        check_taught(technique)
 
 
 def _check_rewarded(settings: TrainSettings, part: str, questions: Sequence[Question], given: Given) -> None:

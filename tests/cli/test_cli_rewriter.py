@@ -17,11 +17,8 @@ from querywright.cli.rewriter import RewriteOptions
     ("options", "said"),
     [
         (["--stages", "collect,dream"], "each stage once, of collect,warmup,reinforce"),
-        (["--stages", "warmup,reinforce"], "the warm-up learns from collected rewrites"),
         (["--device", "abacus"], "there is no device 'abacus'"),
-        (["--technique", "plain"], "plain writes nothing with an LM"),
         (["--recipe", "theirs"], "unknown recipe 'theirs'"),
-        (["--metric", "accuracy"], "accuracy needs a reader"),
         (["--base", "nowhere/model", "--stages", "collect,warmup"], "nothing to collect rewrites from"),
         (["--recipe", "seed", "--reader", "none"], "needs a reader; give --reader and --lm"),
         (["--group", "1"], "a baseline of the group needs 2 or more samples"),
