@@ -107,9 +107,8 @@ class Compared:
         from querywright.optimize.report import comparison_page
 
         title = title or f"{len(self.arms)} arms on {len(self.arms[0].rows)} questions"
-        this: Any = self
-        html = comparison_page(this, title=title, facts=facts or {}, notes=notes, outcome=outcome)
-        write_file(Path(path), html.encode("utf-8", "replace"))
+        html = comparison_page(self, title=title, facts=facts or {}, notes=notes, outcome=outcome)
+        write_file(Path(path), html)
         return Path(path)
 
     def _repr_html_(self) -> str:

@@ -131,8 +131,7 @@ class Evaluation:
 
     def average(self, metric: str) -> float:
         """A metric's mean alone; its interval is resampled, for which a choice between many arms has no time."""
-        scored = [value for value in self.values(metric) if not math.isnan(value)]
-        return math.fsum(scored) / len(scored) if scored else math.nan
+        return _average([value for value in self.values(metric) if not math.isnan(value)])
 
     def against(self, other: Evaluation, metric: str) -> PairedTest:
         """The paired test of this arm against another on the same questions.
@@ -167,20 +166,17 @@ class Evaluation:
 
     def label_share(self, label: Label) -> float:
         """Share of the labelled questions whose passages have this label together; NaN without labels."""
-        labels = [row.label for row in self.rows if row.label is not None]
-        return labels.count(label) / len(labels) if labels else math.nan
+        return _average([row.label is label for row in self.rows if row.label is not None])
 
     @property
     def fallback_rate(self) -> float:
         """Share of the questions that went through in which some step fell back."""
-        through = [row for row in self.rows if row.failure is None]
-        return sum(bool(row.fallbacks) for row in through) / len(through) if through else math.nan
+        return _average([bool(row.fallbacks) for row in self.rows if row.failure is None])
 
     @property
     def invalid_rate(self) -> float:
         """Share of the answered questions whose answer names no option."""
-        answered = [row for row in self.rows if row.answer is not None]
-        return sum(row.invalid for row in answered) / len(answered) if answered else math.nan
+        return _average([row.invalid for row in self.rows if row.answer is not None])
 
     def latency(self, quantile: float) -> float:
         """Seconds from question to answer that so many of the questions needed at most.
@@ -220,14 +216,16 @@ class Evaluation:
 
         from querywright.optimize.tables import question_rows
 
-        this: Any = self
-        return pandas.DataFrame(question_rows([this]))
+        return pandas.DataFrame(question_rows([self]))
 
     def _repr_html_(self) -> str:
         from querywright.optimize.report import results_html
 
-        this: Any = self
-        return results_html([this])
+        return results_html([self])
+
+
+def _average(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values) if values else math.nan
 
 
 def mean_json(mean: Mean) -> dict[str, Any]:

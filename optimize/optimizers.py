@@ -351,13 +351,8 @@ class _AskingGEPA(dspy.GEPA):
                 except (AdapterParseError, LMError, ValueError):  # unreadable; too long a prompt or an instruction
                     return {}
 
-        def with_feedback(
-            gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None
-        ) -> Any:
-            return metric(gold, pred, trace, pred_name, pred_trace)
-
         super().__init__(
-            metric=with_feedback,
+            metric=metric,
             reflection_lm=dspy.settings.lm.copy(temperature=temperature),
             instruction_proposer=Proposer(adapter=PromptAdapter(), max_chars=max_chars),
             **options,
