@@ -113,24 +113,17 @@ def _technique(
     home: Path | None,
 ) -> Asked:
     """The program, open; everything given is checked before."""
-    from querywright.named import (
-        check_reader,
-        check_reranker,
-        check_rewriter,
-        knob_values,
-        open_reranker,
-        tell_unlearnt,
-    )
+    from querywright import named
     from querywright.optimize.dspy_context import asking
     from querywright.programs import make_program, technique_class
 
     engine = search.engine_of(technique)
-    check_reranker(technique, helpers.reranker)
-    check_rewriter(technique, helpers.rewriter)
-    tell_unlearnt(helpers.rewriter, [technique], note)
-    check_reader(reader)
+    named.check_reranker(technique, helpers.reranker)
+    named.check_rewriter(technique, helpers.rewriter)
+    named.tell_unlearnt(helpers.rewriter, [technique], note)
+    named.check_reader(reader)
     kind = technique_class(technique)
-    knobs = knob_values(technique, search.knobs)
+    knobs = named.knob_values(technique, search.knobs)
     searches = kind.SEARCHES != "0"
     if searches and collection is None:
         raise InputError(f"{technique} searches; name a collection with --collection")
@@ -144,7 +137,7 @@ def _technique(
         technique,
         workspace.retriever(str(collection), search.embedder, engine) if searches else None,
         reader=None if reader == "none" else reader,
-        reranker=open_reranker(helpers.reranker),
+        reranker=named.open_reranker(helpers.reranker),
         rewriter=workspace.rewriter(helpers.rewriter),
         **knobs,
     )
