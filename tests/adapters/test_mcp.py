@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
 import anyio
 import pytest
@@ -95,34 +93,3 @@ def test_the_example_asks_over_stdio(example):
     assert tools == "['ask', 'retrieve']"
     assert answer == OPTIONS[1]
     assert passages.startswith("['home', ")
-
-
-@pytest.mark.slow
-def test_stdout_holds_messages_alone_and_the_server_ends_with_its_input(at_place):
-    hello = {
-        "protocolVersion": "2025-06-18",
-        "capabilities": {},
-        "clientInfo": {"name": "a test", "version": "1"},
-    }
-    sent = [
-        {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello},
-        {"jsonrpc": "2.0", "method": "notifications/initialized"},
-        {"jsonrpc": "2.0", "id": 2, "method": "tools/list"},
-    ]
-    server = subprocess.Popen(
-        [sys.executable, "-m", "querywright", "mcp", "artifacts/hcqr-sample", "--verify"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=at_place,
-    )
-    for message in sent:
-        server.stdin.write(json.dumps(message) + "\n")
-    server.stdin.flush()
-    lines = [json.loads(server.stdout.readline()) for _ in range(2)]
-    rest, complaints = server.communicate(timeout=60)
-    assert [line["id"] for line in lines] == [1, 2]
-    assert lines[0]["result"]["serverInfo"]["name"] == "querywright"
-    assert rest == ""
-    assert server.returncode == 0, complaints

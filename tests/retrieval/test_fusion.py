@@ -64,8 +64,6 @@ def test_rrf_ties_go_to_the_better_rank_then_the_first_list_then_the_id() -> Non
         ({"weights": [1, math.nan]}, "2 finite weights"),
         ({"k": -1}, "k of 0 or more"),
         ({"k": math.inf}, "k of 0 or more"),
-        ({"k": 0, "rank_base": 0}, "k \\+ rank_base > 0"),
-        ({"rank_base": 2}, "rank_base 0 or 1"),
         ({"limit": 0}, "limit must be 1 or more, but got 0"),
     ],
 )

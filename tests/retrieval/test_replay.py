@@ -20,7 +20,7 @@ from querywright.retrieval.question_match import Matching
 from querywright.retrieval.replay import ReplayRetriever, searched_by
 from querywright.retrieval.types import Hit, kind_of
 
-WORDS = ["aspirin", "insulin", "warfarin", "statin", "sugar", "blood", "heart", "liver", "dose", "tablet"]
+WORDS = ["aspirin", "insulin", "warfarin", "statin", "sugar", "blood", "heart", "liver", "dose"]
 QUERIES = ["aspirin and blood", "sugar", "heart dose", "liver tablet statin", "insulin"]
 
 

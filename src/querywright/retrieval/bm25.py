@@ -11,7 +11,6 @@ import io
 import json
 import logging
 import math
-import sys
 import zipfile
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -241,25 +240,18 @@ class _Index:
 
 
 def _built(passages: Sequence[Passage], k1: float, b: float, progress: Progress | None) -> _Index:
+    import bm25s
+
+    logging.getLogger("bm25s").setLevel(logging.NOTSET)  # it says DEBUG, which is the application's to decide
     vocabulary = {"": 0}  # no word is empty: a collection without any word has a vocabulary too
     rows: list[list[int]] = []
     for number, passage in enumerate(passages):
         if progress is not None and number % PROGRESS_EVERY == 0:
             progress(number, len(passages))
         rows.append([vocabulary.setdefault(word, len(vocabulary)) for word in terms(passage.content)])
-    model = _bm25s().BM25(k1=k1, b=b, method=METHOD, backend="numpy", csc_backend="numpy")
+    model = bm25s.BM25(k1=k1, b=b, method=METHOD, backend="numpy", csc_backend="numpy")
     with np.errstate(divide="ignore", invalid="ignore"):  # the mean length is 0 where no passage has a word
         model.index((rows, vocabulary), create_empty_token=False, show_progress=False)
     if progress is not None:
         progress(len(passages), len(passages))
     return _Index(vocabulary, *(np.asarray(model.scores[name]) for name in ("indptr", "indices", "data")))
-
-
-def _bm25s() -> Any:
-    """The library; it sets its own logger to DEBUG when it is imported, which is the application's to decide."""
-    known = "bm25s" in sys.modules
-    import bm25s
-
-    if not known:
-        logging.getLogger("bm25s").setLevel(logging.NOTSET)
-    return bm25s

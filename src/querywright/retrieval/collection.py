@@ -14,6 +14,7 @@ import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -101,7 +102,8 @@ class HeldPassages(Shared):
         return made
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopened, (type(self), *self._made)
+        args, options = self._made
+        return partial(type(self), *args, **options), ()
 
 
 def picked(name: str, passages: Mapping[str, Passage], ids: Sequence[str]) -> list[Passage]:
@@ -110,10 +112,6 @@ def picked(name: str, passages: Mapping[str, Passage], ids: Sequence[str]) -> li
     if unknown:
         raise InputError(f"not in the collection {name!r}: {', '.join(map(repr, unknown[:20]))}")
     return [passages[id] for id in ids]
-
-
-def _reopened(kind: type[HeldPassages], args: Sequence[Any], options: Mapping[str, Any]) -> HeldPassages:
-    return kind(*args, **options)
 
 
 def collection_folder(name: str, home: Path | None = None) -> Path:

@@ -101,14 +101,12 @@ def opened(retriever: object) -> Opened:
         retriever: Any retriever, also one whose rankings are kept.
     """
     retriever = searched_by(retriever)
-    if isinstance(retriever, ChromaRetriever):
-        return Opened("dense", retriever.name, retriever.embedder.id)
-    if isinstance(retriever, QuestionIndex):
-        return Opened("questions", retriever.name, retriever.embedder.id)
-    if isinstance(retriever, ExpandedRetriever):
-        return Opened("expanded", retriever.name)
+    if isinstance(retriever, ChromaRetriever | QuestionIndex):
+        return Opened(
+            "dense" if isinstance(retriever, ChromaRetriever) else "questions", retriever.name, retriever.embedder.id
+        )
     if isinstance(retriever, BM25Retriever):
-        return Opened("bm25", retriever.name)
+        return Opened("expanded" if isinstance(retriever, ExpandedRetriever) else "bm25", retriever.name)
     if isinstance(retriever, HybridRetriever):
         match [opened(part) for part in retriever.retrievers]:
             case [Opened("dense", one, embedder), Opened("bm25", other)] if one == other:

@@ -29,7 +29,6 @@ def rrf(
     *,
     weights: Sequence[float] | None = None,
     k: float = 60,
-    rank_base: int = 1,
     limit: int | None = None,
 ) -> list[Hit]:
     """Reciprocal rank fusion: score(p) = sum over lists of weight / (k + rank of p), absent ones adding 0.
@@ -38,27 +37,25 @@ def rrf(
         lists: One ranked list a query, best first.
         weights: One a list, 0 or more. Default 1 each.
         k: Smoothing, 0 or more: the larger, the less the first ranks stand out. Default 60.
-        rank_base: Rank of a list's first hit: 1 as in the paper, 0 as in LangChain and RAG-Fusion's code.
-            Default 1.
         limit: At most so many hits, 1 or more. Default all.
 
     Returns:
         Hits with the fused score, ranks from 1.
 
     Raises:
-        InputError: When a weight, ``k``, ``rank_base`` or ``limit`` is out of range.
+        InputError: When a weight, ``k`` or ``limit`` is out of range.
 
     Source: Cormack, Clarke and Buettcher, SIGIR 2009, DOI 10.1145/1571941.1572114; the weights are ours.
     """
     used = [1.0] * len(lists) if weights is None else list(weights)
     if len(used) != len(lists) or not all(math.isfinite(weight) and weight >= 0 for weight in used):
         raise InputError(f"rrf needs {len(lists)} finite weights of 0 or more, one a list, but got {used}")
-    if rank_base not in (0, 1) or not math.isfinite(k) or k < 0 or k + rank_base <= 0:
-        raise InputError(f"rrf needs k of 0 or more and rank_base 0 or 1 with k + rank_base > 0, got {k}, {rank_base}")
+    if not math.isfinite(k) or k < 0:
+        raise InputError(f"rrf needs k of 0 or more, but got {k}")
 
     def score(entry: _Entry) -> float:
         # fsum: the same summands give the same score in whatever order the lists came.
-        return math.fsum(used[index] / (k + position + rank_base) for index, position, _ in entry.places)
+        return math.fsum(used[index] / (k + position + 1) for index, position, _ in entry.places)
 
     return _ranked(_entries(lists), score, limit)
 

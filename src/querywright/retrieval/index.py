@@ -33,14 +33,12 @@ from querywright.retrieval.collection import (
     building,
     collection_folder,
     content_hash,
-    index_command,
     read_manifest,
     read_passages,
     sweep,
     write_passages,
 )
 
-ATTEMPTS = 3
 SEARCH_ALL = 10_000
 SEARCH_SAMPLE = 500
 CHECKED_AT_OPENING = 16
@@ -230,40 +228,32 @@ def _build(folder: Path, passages: Mapping[str, Passage], content: str, ties: in
     """Builds, checks and publishes a generation."""
     name, ordered = folder.name, list(passages.values())
     numbers = [path.name.partition("-")[2] for path in folder.glob("generation-*")]
-    for attempt in range(1, ATTEMPTS + 1):
-        temporary = folder / f"tmp-{secrets.token_hex(4)}"
-        temporary.mkdir(mode=0o700)
+    temporary = folder / f"tmp-{secrets.token_hex(4)}"
+    temporary.mkdir(mode=0o700)
+    try:
+        files = write_index(temporary / FOLDER, ordered, lambda part: embedder.encode([one.content for one in part]))
+        index = ChromaIndex(temporary / FOLDER, name)
         try:
-            files = write_index(
-                temporary / FOLDER, ordered, lambda part: embedder.encode([one.content for one in part])
-            )
-            index = ChromaIndex(temporary / FOLDER, name)
-            try:
-                index.check(passages, embedder, len(passages) if len(passages) <= SEARCH_ALL else SEARCH_SAMPLE)
-            except CollectionError as error:
-                _logger.warning("attempt %d to index %r: %s", attempt, name, error)
-                continue
-            finally:
-                index.close()
-            manifest = Generation(
-                name=name,
-                number=1 + max((int(one) for one in numbers if one.isdecimal()), default=0),
-                embedder=embedder.id,
-                dimension=embedder.dimension,
-                count=len(passages),
-                ties=ties,
-                content_hash=content,
-                passages_sha256=write_passages(temporary / PASSAGES, ordered),
-                chroma_version=version("chromadb"),
-                index_files=files,
-            )
-            temporary.rename(folder / manifest.folder)
-            sync(folder)
-            manifest.write(folder / MANIFEST)
-            return manifest
+            index.check(passages, embedder, len(passages) if len(passages) <= SEARCH_ALL else SEARCH_SAMPLE)
+        except CollectionError as error:
+            raise CollectionError(f"what was built is not published: {error}") from error
         finally:
-            shutil.rmtree(temporary, ignore_errors=True)
-    raise CollectionError(
-        f"{ATTEMPTS} attempts to build the collection {name!r} gave an index that does not find all of its "
-        f"passages; nothing was published; free memory and disk space and run {index_command(name)} again"
-    )
+            index.close()
+        manifest = Generation(
+            name=name,
+            number=1 + max((int(one) for one in numbers if one.isdecimal()), default=0),
+            embedder=embedder.id,
+            dimension=embedder.dimension,
+            count=len(passages),
+            ties=ties,
+            content_hash=content,
+            passages_sha256=write_passages(temporary / PASSAGES, ordered),
+            chroma_version=version("chromadb"),
+            index_files=files,
+        )
+        temporary.rename(folder / manifest.folder)
+        sync(folder)
+        manifest.write(folder / MANIFEST)
+        return manifest
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)

@@ -79,8 +79,6 @@ class QuestionIndex(HeldPassages):
         embedder: The embedder that both were built with.
         home: The working folder. Default: ``querywright.home.home()``.
         where: A filter over the passages' metadata, as ``ChromaRetriever`` has it. Default: every passage.
-        answers: By question the ids of further passages that answer it, for ``filled`` matching; what is not of
-            the collection is passed over. Default: what ``querywright questions fill`` has stored, if it was run.
 
     Raises:
         CollectionError: When the collection or its questions are missing, damaged or were built with another embedder.
@@ -98,7 +96,6 @@ class QuestionIndex(HeldPassages):
         embedder: TextEmbedder,
         home: Path | None = None,
         where: Mapping[str, Any] | None = None,
-        answers: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         self.name = name
         self.embedder = embedder
@@ -110,7 +107,7 @@ class QuestionIndex(HeldPassages):
         live = live_questions(name, list(self._questions.passages()), self._passages)
         self._own = {question.id: str(question.metadata["passage"]) for question in live}
         self._complete = frozenset(question.id for question in live if question.metadata["label"] == COMPLETE)
-        self._answers = stored_answers(name, self._own, self._passages, home) if answers is None else dict(answers)
+        self._answers = stored_answers(name, self._own, self._passages, home)
         self._allowed = self.plain.allowed
         self._times = {id: time_of(one.metadata[DATE]) for id, one in self._passages.items() if DATE in one.metadata}
         self._drawn = lru_cache(DRAWS_KEPT)(self._draw)
@@ -206,7 +203,7 @@ class QuestionIndex(HeldPassages):
     def _match(self, vectors: ArrayLike, k: int, matching: Matching) -> list[list[Matched]]:
         check_queries((), k)
         self.check(matching)
-        answers = self._drawn(matching.match == FILLED, matching.coverage, matching.keep_partial, matching.seed)
+        answers = self._drawn(matching.match == FILLED, matching.coverage, matching.keep_partial)
         rows = np.asarray(vectors, dtype=np.float32)
         if rows.size == 0:
             return []
@@ -259,11 +256,11 @@ class QuestionIndex(HeldPassages):
                 self._prototypes = Prototypes(ids, self._embedder.encode(texts))
             return self._prototypes
 
-    def _draw(self, filled: bool, coverage: float, keep_partial: bool, seed: int) -> Answers:
+    def _draw(self, filled: bool, coverage: float, keep_partial: bool) -> Answers:
         """The questions that take part, and where they lead."""
         further = (self._answers or {}) if filled else {}
         leads = {}
-        for question in drawn(self._own if keep_partial else self._complete, len(self._passages), coverage, seed):
+        for question in drawn(self._own if keep_partial else self._complete, len(self._passages), coverage):
             passages = dict.fromkeys((self._own[question], *further.get(question, ())))
             leads[question] = tuple(passage for passage in passages if passage in self._allowed)
         return Answers({question: passages for question, passages in leads.items() if passages}, self._times)

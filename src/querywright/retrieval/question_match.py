@@ -45,7 +45,6 @@ class Matching:
         weight: Share of the similarity of query and passage in a hybrid score, 0 to 1. Default 0.5.
         depth: Passages that a hybrid takes from each of its two lists, 1 or more; never fewer than are wanted.
             Default 100.
-        seed: Of the draw of questions for ``coverage``. Default 0.
 
     Raises:
         InputError: A value is not allowed.
@@ -56,7 +55,6 @@ class Matching:
     keep_partial: bool = False
     weight: float = 0.5
     depth: int = 100
-    seed: int = 0
 
     def __post_init__(self) -> None:
         if self.match not in MATCHES:
@@ -126,11 +124,11 @@ def time_of(date: object) -> float:
     return (zoned - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds()
 
 
-def drawn(questions: Iterable[str], passages: int, coverage: float, seed: int = 0) -> set[str]:
+def drawn(questions: Iterable[str], passages: int, coverage: float) -> set[str]:
     """Some questions, so many that a passage has ``coverage`` of them on average.
 
-    The draw is uniform over all questions, whichever passage they are of; a coverage of 0 takes all. With the same
-    seed a smaller draw lies inside a larger one, and a question that is added later moves no other in or out but the
+    The draw is uniform over all questions, whichever passage they are of; a coverage of 0 takes all. A
+    smaller draw lies inside a larger one, and a question that is added later moves no other in or out but the
     last.
 
     Source: QB-RAG, arXiv 2407.18044, draws uniformly; that draws are nested is ours.
@@ -139,7 +137,7 @@ def drawn(questions: Iterable[str], passages: int, coverage: float, seed: int = 
     size = round(coverage * passages)
     if not coverage or size >= len(ids):
         return ids
-    return set(sorted(ids, key=lambda id: (hashlib.sha256(f"{seed}\0{id}".encode()).digest(), id))[:size])
+    return set(sorted(ids, key=lambda id: (hashlib.sha256(f"0\0{id}".encode()).digest(), id))[:size])
 
 
 def walk(ranked: Iterable[Scored], answers: Answers) -> list[Match]:
@@ -210,16 +208,15 @@ class Prototypes:
         ids: Ids of the questions, each once, at least one.
         vectors: A row of length 1 a question, in the same order.
         count: How many prototypes at most, 1 to the number of questions. Default: the square root of that number.
-        seed: Of the first prototypes. Default 0.
     """
 
-    def __init__(self, ids: Sequence[str], vectors: Vectors, count: int | None = None, seed: int = 0) -> None:
+    def __init__(self, ids: Sequence[str], vectors: Vectors, count: int | None = None) -> None:
         from scipy.cluster.vq import kmeans2
 
         rows = np.asarray(vectors, dtype=np.float64)
         with warnings.catch_warnings(), np.errstate(invalid="ignore"):
             warnings.simplefilter("ignore")  # of cells that are empty, and of vectors that are all the same
-            count, random = count or round(math.sqrt(len(ids))), np.random.default_rng(seed)
+            count, random = count or round(math.sqrt(len(ids))), np.random.default_rng(0)
             means, _ = kmeans2(rows, count, iter=ITERATIONS, minit="++", rng=random)
         lengths = np.linalg.norm(means, axis=1)
         means = means[lengths > 0] / lengths[lengths > 0, None]

@@ -14,13 +14,15 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from querywright.data.types import Passage
-from querywright.errors import InputError, ModelError
+from querywright.errors import ModelError
 from querywright.models.embedder import folder_id
 from querywright.models.openmp import limit_spinning, quietly
 from querywright.retrieval.types import Shared
 
 BATCH_SIZE = 32
+"""Pairs that the model reads at a time."""
 MAX_LENGTH = 512
+"""Tokens of query and passage together; what is longer is cut."""
 HUB_PREFIX = "ce:"
 
 _HUB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*(/[A-Za-z0-9][A-Za-z0-9_.-]*)?")
@@ -43,39 +45,38 @@ class Reranker(Protocol):
 class CrossEncoderReranker(Shared):
     """A cross-encoder through sentence-transformers.
 
-    Loaded at the first score, or by ``load``. The same query and passages have the same scores in whatever order
-    the passages come and from whatever thread: their order is settled before they are put into batches, and one
-    call at a time runs on the model. A copy is the same object.
+    Loaded at the first score, or by ``load``. Query and passage together are cut to 512 tokens, or to what the model
+    takes. The same query and passages have the same scores in whatever order the passages come and from whatever
+    thread: their order is settled before they are put into batches, and one call at a time runs on the model. A copy is
+    the same object.
 
     Args:
         name: A folder, or a name on the Hugging Face hub, such as ``cross-encoder/ms-marco-MiniLM-L6-v2``.
-        batch_size: Pairs that the model reads at a time, 1 or more. Default 32.
-        max_length: Tokens of query and passage together, 8 or more; what is longer is cut. A model that takes
-            fewer is given fewer. Default 512.
 
     Raises:
         ModelError: When the folder is missing or ``name`` is none. A hub model is looked for when it is loaded.
-        InputError: When a number is out of range.
 
     Source: Nogueira and Cho, arXiv 1901.04085.
     """
 
-    def __init__(self, name: str, *, batch_size: int = BATCH_SIZE, max_length: int = MAX_LENGTH) -> None:
-        if batch_size < 1 or max_length < 8:
-            raise InputError(
-                f"a cross-encoder needs batch_size of 1 or more and max_length of 8 or more, but got {batch_size} "
-                f"and {max_length}"
-            )
+    def __init__(self, name: str) -> None:
         self.name = name
-        self.batch_size, self.max_length = batch_size, max_length
-        self._source, own_id = _source(name)
-        self._id = own_id if max_length == MAX_LENGTH else f"{own_id}#{max_length}"
+        path = Path(name).expanduser()
+        if name.strip() and (path / "config.json").is_file():
+            self._source, self._id = str(path), folder_id(path)
+        elif _HUB_NAME.fullmatch(name):
+            self._source, self._id = name, f"{HUB_PREFIX}{name}"
+        else:
+            raise ModelError(
+                f"there is no folder of a cross-encoder at {name!r}; give the path of one, or a name on the Hugging "
+                "Face hub such as cross-encoder/ms-marco-MiniLM-L6-v2"
+            )
         self._lock = threading.Lock()
         self._model: Any = None
 
     @property
     def id(self) -> str:
-        """``ce:NAME``, or ``path:FOLDER@DIGEST``; with ``#LENGTH`` where ``max_length`` is not 512."""
+        """``ce:NAME``, or ``path:FOLDER@DIGEST``."""
         return self._id
 
     def load(self) -> None:
@@ -103,7 +104,7 @@ class CrossEncoderReranker(Shared):
             return []
         pairs = [(_clean(query), text) for text in distinct]
         with self._lock:
-            answer = self._loaded().predict(pairs, batch_size=self.batch_size, show_progress_bar=False)
+            answer = self._loaded().predict(pairs, batch_size=BATCH_SIZE, show_progress_bar=False)
         if answer.shape != (len(pairs),):
             raise ModelError(
                 f"the cross-encoder {self.name!r} gives {answer.shape[-1]} numbers a pair, but a reranker needs one; "
@@ -120,7 +121,20 @@ class CrossEncoderReranker(Shared):
     def _loaded(self) -> Any:
         """The model; the lock is held."""
         if self._model is None:
-            self._model = _load(self._source, self.name, self.max_length)
+            limit_spinning()
+            from sentence_transformers import CrossEncoder
+
+            try:
+                with quietly():
+                    model = CrossEncoder(self._source, trust_remote_code=False)
+            except (OSError, ValueError, RuntimeError, KeyError, TypeError, AttributeError, ImportError) as error:
+                reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+                raise ModelError(
+                    f"the cross-encoder {self.name!r} cannot be loaded ({reason}); check its name, put it into the "
+                    "Hugging Face cache, or give the path of its folder (no network is needed then)"
+                ) from error
+            model.max_seq_length = min(MAX_LENGTH, model.max_seq_length or MAX_LENGTH)
+            self._model = model
         return self._model
 
 
@@ -135,36 +149,6 @@ def resolve_reranker(name: str) -> CrossEncoderReranker:
         ModelError: When there is no such folder. A hub model is looked for when it is loaded.
     """
     return CrossEncoderReranker(name.removeprefix(HUB_PREFIX))
-
-
-def _source(name: str) -> tuple[str, str]:
-    """What is loaded, and its id."""
-    path = Path(name).expanduser()
-    if name.strip() and (path / "config.json").is_file():
-        return str(path), folder_id(path)
-    if not _HUB_NAME.fullmatch(name):
-        raise ModelError(
-            f"there is no folder of a cross-encoder at {name!r}; give the path of one, or a name on the Hugging Face "
-            "hub such as cross-encoder/ms-marco-MiniLM-L6-v2"
-        )
-    return name, f"{HUB_PREFIX}{name}"
-
-
-def _load(source: str, name: str, max_length: int) -> Any:
-    limit_spinning()
-    from sentence_transformers import CrossEncoder
-
-    try:
-        with quietly():
-            model = CrossEncoder(source, trust_remote_code=False)
-    except (OSError, ValueError, RuntimeError, KeyError, TypeError, AttributeError, ImportError) as error:
-        reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-        raise ModelError(
-            f"the cross-encoder {name!r} cannot be loaded ({reason}); check its name, put it into the Hugging Face "
-            "cache, or give the path of its folder (no network is needed then)"
-        ) from error
-    model.max_seq_length = min(max_length, model.max_seq_length or max_length)
-    return model
 
 
 def _clean(text: str) -> str:
