@@ -10,6 +10,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from chromadb.errors import InternalError
@@ -133,6 +134,7 @@ def test_more_than_one_batch_of_chroma(builder):
 WORKER = """
 import runpy, sys, time
 from pathlib import Path
+from types import SimpleNamespace
 import querywright.retrieval.index as index
 from querywright.data.types import Passage
 
@@ -241,8 +243,9 @@ def test_an_index_that_loses_passages_is_never_published(builder, monkeypatch):
     builder.build(some(30, "old"))
     write = index_module.write_index
 
-    def loses(path, passages, vectors_of):
-        return write(path, passages, lambda part: vectors_of(part)[::-1])
+    def loses(path, passages, embedder, progress):
+        turned = SimpleNamespace(encode=lambda texts: embedder.encode(texts)[::-1])
+        return write(path, passages, turned, progress)
 
     with monkeypatch.context() as patch:
         patch.setattr(index_module, "write_index", loses)

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 from querywright.data.types import Passage
 from querywright.errors import CollectionError, InputError
 from querywright.files import file_digests, locked
-from querywright.models.embedder import TextEmbedder, Vectors
+from querywright.models.embedder import CHUNK, Progress, TextEmbedder, Vectors
 from querywright.retrieval.collection import Generation, index_command
 
 FOLDER = "chroma"
@@ -58,12 +59,13 @@ def check_process() -> None:
 
 
 def write_index(
-    path: Path, passages: Sequence[Passage], vectors_of: Callable[[Sequence[Passage]], Vectors]
-) -> dict[str, str]:
-    """Builds an index of sorted passages in a new directory and closes it.
+    path: Path, passages: Sequence[Passage], embedder: TextEmbedder, progress: Progress | None
+) -> tuple[dict[str, str], int]:
+    """Builds an index of sorted passages in a new directory and closes it; their vectors are made on the way.
 
     Returns:
-        SHA-256 of each file of the index that reading leaves alone, by its path beside the directory.
+        SHA-256 of each file of the index that reading leaves alone, by its path beside the directory; and the most
+        passages that share one vector.
 
     Raises:
         CollectionError: When it cannot be written.
@@ -76,18 +78,20 @@ def write_index(
         "ef_construction": EF_CONSTRUCTION,
         "sync_threshold": SYNC_THRESHOLD,
     }
+    shared: Counter[int] = Counter()
     try:
         client = _client(path)
         try:
             table = client.create_collection(TABLE, configuration={"hnsw": hnsw}, embedding_function=None)
-            size = client.get_max_batch_size()
-            for start in range(0, len(passages), size):
-                part = passages[start : start + size]
-                rows = [dict(one.metadata) or None for one in part]
-                table.add(
-                    ids=[one.id for one in part], embeddings=vectors_of(part), metadatas=rows if any(rows) else None
-                )
-            table.query(query_embeddings=vectors_of(passages[:1]), n_results=1, include=[])
+            for start in range(0, len(passages), CHUNK):
+                part = passages[start : start + CHUNK]
+                vectors, rows = embedder.encode([one.content for one in part]), [dict(one.metadata) for one in part]
+                told = [row or None for row in rows] if any(rows) else None
+                table.add(ids=[one.id for one in part], embeddings=vectors, metadatas=told)
+                shared.update(hash(row.tobytes()) for row in vectors)
+                if progress is not None:
+                    progress(start + len(part), len(passages))
+            table.query(query_embeddings=embedder.encode([passages[0].content]), n_results=1, include=[])
         finally:
             client.close()
     except (ChromaError, OSError) as error:
@@ -97,7 +101,7 @@ def write_index(
         ) from error
     segments = {file.parent for file in path.rglob("index_metadata.pickle")}
     names = [file.relative_to(path.parent).as_posix() for segment in segments for file in segment.iterdir()]
-    return file_digests(path.parent, sorted(names))
+    return file_digests(path.parent, sorted(names)), max(shared.values())
 
 
 class ChromaIndex:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from querywright.data.types import Passage
 from querywright.errors import InputError
 from querywright.files import json_digest
 from querywright.retrieval.callable import as_retriever
@@ -22,7 +21,8 @@ class HybridRetriever(Shared):
 
     Each retriever is asked once for all queries. Scores are reciprocal-rank sums, so the scales of the parts do
     not matter. A passage counts once, also when two ids have the same text (see ``querywright.retrieval.fusion``).
-    Safe for threads when the parts are; a copy is the same object.
+    ``count``, ``passages`` and ``get`` are those of the first retriever that has them. Safe for threads when the parts
+    are; a copy is the same object.
 
     Args:
         retrievers: Two or more, each a ``Retriever`` or what ``as_retriever`` understands. Where they are of one
@@ -72,11 +72,6 @@ class HybridRetriever(Shared):
         """Whether the fingerprint tells one index from another: that of every part does."""
         return all(getattr(one, "is_known", True) for one in self.retrievers)
 
-    @property
-    def count(self) -> int:
-        """Passages in the collection of the first retriever that can tell."""
-        return int(self._first("count").count)
-
     def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
         """The passages that the retrievers together place first.
 
@@ -98,25 +93,15 @@ class HybridRetriever(Shared):
         weights = [weight for _, weight in asked]
         return [rrf(lists, weights=weights, k=self.rrf_k, limit=k) for lists in zip(*found, strict=True)]
 
-    def passages(self) -> Iterator[Passage]:
-        """All passages of the first retriever that can list them."""
-        passages: Iterator[Passage] = self._first("passages").passages()
-        return passages
-
-    def get(self, ids: Sequence[str]) -> list[Passage]:
-        """The passages of some ids, in their order, from the first retriever that can give passages by id."""
-        passages: list[Passage] = self._first("get").get(ids)
-        return passages
+    def __getattr__(self, name: str) -> Any:
+        if name in ("count", "passages", "get"):
+            for one in self.retrievers:
+                if hasattr(one, name):
+                    return getattr(one, name)
+        raise AttributeError(f"this hybrid and its retrievers have no {name!r}")
 
     def __contains__(self, id: object) -> bool:
-        return id in self._first("__contains__")
+        return any(id in one for one in self.retrievers if hasattr(one, "__contains__"))
 
     def __repr__(self) -> str:
         return f"HybridRetriever({list(self.retrievers)!r}, weights={list(self.weights)!r})"
-
-    def _first(self, name: str) -> Any:
-        """The first retriever that has an attribute; ``InputError`` where none has."""
-        for one in self.retrievers:
-            if hasattr(one, name):
-                return one
-        raise InputError(f"none of the {len(self.retrievers)} retrievers of this hybrid has {name!r}")

@@ -11,8 +11,7 @@ import math
 import secrets
 import shutil
 import time
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -22,7 +21,7 @@ from querywright.data.types import Passage
 from querywright.errors import CollectionError, DataError, InputError
 from querywright.files import sync
 from querywright.home import home as working_folder
-from querywright.models.embedder import CHUNK, Embedder, Progress, TextEmbedder, with_store
+from querywright.models.embedder import Embedder, Progress, TextEmbedder, with_store
 from querywright.retrieval.chroma_index import FOLDER, ChromaIndex, open_index, write_index
 from querywright.retrieval.collection import (
     MANIFEST,
@@ -119,15 +118,11 @@ def build_collection(
         published, before = _published(folder, given, prune)
         merged = given if prune else {**before, **given}
         merged = {id: merged[id] for id in sorted(merged)}
-        content, vectors_of = content_hash(merged.values()), with_store(embedder, home)
-        embedded, cached = vectors_of.n_embedded, vectors_of.n_cached
-        manifest = published
-        if manifest is None or not _is_current(folder, manifest, content, merged, vectors_of):
-            ties = _embed(list(merged.values()), vectors_of, progress)
-            embedded, cached = vectors_of.n_embedded - embedded, vectors_of.n_cached - cached
-            manifest = _build(folder, merged, content, ties, vectors_of)
-        else:
-            embedded = cached = 0
+        content, stored, manifest = content_hash(merged.values()), with_store(embedder, home), published
+        embedded, cached = stored.n_embedded, 0
+        if manifest is None or not _is_current(folder, manifest, content, merged, stored):
+            manifest = _build(folder, merged, content, stored, progress)
+            cached = len({one.content for one in merged.values()}) - stored.n_embedded + embedded
         sweep(folder, manifest)
         return IndexReport(
             name=name,
@@ -135,7 +130,7 @@ def build_collection(
             added=len(merged.keys() - before.keys()),
             changed=sum(before[id].digest() != merged[id].digest() for id in merged.keys() & before.keys()),
             removed=len(before.keys() - merged.keys()),
-            embedded=embedded,
+            embedded=stored.n_embedded - embedded,
             cached=cached,
             generation=manifest.number,
             rebuilt=manifest is not published,
@@ -213,25 +208,16 @@ def _is_current(
     return True
 
 
-def _embed(passages: Sequence[Passage], embedder: Embedder, progress: Progress | None) -> int:
-    """Puts all vectors into the store, a part at a time; gives the most passages that share one."""
-    shared: Counter[int] = Counter()
-    for start in range(0, len(passages), CHUNK):
-        part = passages[start : start + CHUNK]
-        shared.update(hash(row.tobytes()) for row in embedder.encode([one.content for one in part]))
-        if progress is not None:
-            progress(start + len(part), len(passages))
-    return max(shared.values())
-
-
-def _build(folder: Path, passages: Mapping[str, Passage], content: str, ties: int, embedder: Embedder) -> Generation:
+def _build(
+    folder: Path, passages: Mapping[str, Passage], content: str, embedder: Embedder, progress: Progress | None
+) -> Generation:
     """Builds, checks and publishes a generation."""
     name, ordered = folder.name, list(passages.values())
     numbers = [path.name.partition("-")[2] for path in folder.glob("generation-*")]
     temporary = folder / f"tmp-{secrets.token_hex(4)}"
     temporary.mkdir(mode=0o700)
     try:
-        files = write_index(temporary / FOLDER, ordered, lambda part: embedder.encode([one.content for one in part]))
+        files, ties = write_index(temporary / FOLDER, ordered, embedder, progress)
         index = ChromaIndex(temporary / FOLDER, name)
         try:
             index.check(passages, embedder, len(passages) if len(passages) <= SEARCH_ALL else SEARCH_SAMPLE)

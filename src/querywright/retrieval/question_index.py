@@ -38,13 +38,12 @@ from querywright.retrieval.question_match import (
     drawn,
     gathered,
     is_settled,
-    time_of,
     walk,
 )
 from querywright.retrieval.types import Hit, Kind, check_queries
 
 DATE = "date"
-"""Key of a passage's metadata that tells which of two passages is newer."""
+"""Key of a passage's metadata that tells which of two passages is newer, as ISO text."""
 FETCHED = 8
 """Questions fetched at first for each passage that is wanted; several of the nearest are often of one passage, and
 forty hits cost hardly more than five, a second search twice as much."""
@@ -79,6 +78,8 @@ class QuestionIndex(HeldPassages):
         embedder: The embedder that both were built with.
         home: The working folder. Default: ``querywright.home.home()``.
         where: A filter over the passages' metadata, as ``ChromaRetriever`` has it. Default: every passage.
+        answers: By question the ids of further passages that answer it, for ``filled`` matching; what is not of
+            the collection is passed over. Default: what ``querywright questions fill`` has stored, if it was run.
 
     Raises:
         CollectionError: When the collection or its questions are missing, damaged or were built with another embedder.
@@ -96,6 +97,7 @@ class QuestionIndex(HeldPassages):
         embedder: TextEmbedder,
         home: Path | None = None,
         where: Mapping[str, Any] | None = None,
+        answers: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         self.name = name
         self.embedder = embedder
@@ -107,9 +109,9 @@ class QuestionIndex(HeldPassages):
         live = live_questions(name, list(self._questions.passages()), self._passages)
         self._own = {question.id: str(question.metadata["passage"]) for question in live}
         self._complete = frozenset(question.id for question in live if question.metadata["label"] == COMPLETE)
-        self._answers = stored_answers(name, self._own, self._passages, home)
+        self._answers = stored_answers(name, self._own, self._passages, home) if answers is None else dict(answers)
         self._allowed = self.plain.allowed
-        self._times = {id: time_of(one.metadata[DATE]) for id, one in self._passages.items() if DATE in one.metadata}
+        self._dates = {id: str(one.metadata[DATE]) for id, one in self._passages.items() if DATE in one.metadata}
         self._drawn = lru_cache(DRAWS_KEPT)(self._draw)
         self._prototypes: Prototypes | None = None
         self._embedder = with_store(embedder, home)
@@ -263,4 +265,4 @@ class QuestionIndex(HeldPassages):
         for question in drawn(self._own if keep_partial else self._complete, len(self._passages), coverage):
             passages = dict.fromkeys((self._own[question], *further.get(question, ())))
             leads[question] = tuple(passage for passage in passages if passage in self._allowed)
-        return Answers({question: passages for question, passages in leads.items() if passages}, self._times)
+        return Answers({question: passages for question, passages in leads.items() if passages}, self._dates)

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import math
-import re
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import NamedTuple
 
 import numpy as np
@@ -30,8 +28,6 @@ ITERATIONS = 25
 """Of k-means, which finds the prototypes."""
 
 Scored = tuple[str, float]
-
-_REDUCED_DATE = re.compile(r"\d{4}(-\d{2})?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,42 +82,23 @@ class Answers:
 
     Args:
         passages: By question the ids of its passages, each once.
-        times: By passage its time (``time_of``); one that is missing is the oldest.
+        dates: By passage its date as ISO text, such as ``2024`` or ``2024-05-01``; one that is missing is the oldest.
     """
 
-    def __init__(self, passages: Mapping[str, Sequence[str]], times: Mapping[str, float]) -> None:
+    def __init__(self, passages: Mapping[str, Sequence[str]], dates: Mapping[str, str]) -> None:
         self.passages = passages
         self.counts = Counter(passage for found in passages.values() for passage in found)
-        self._times = times
+        self._dates = dates
 
     @property
     def reachable(self) -> int:
         """Passages that some question leads to."""
         return len(self.counts)
 
-    def order(self, passage: str) -> tuple[float, int, str]:
+    def order(self, passage: str) -> tuple[list[int], int, str]:
         """Sorts passages of equal score: the newer first, then that of more questions, then by id."""
-        return -self._times.get(passage, -math.inf), -self.counts[passage], passage
-
-
-def time_of(date: object) -> float:
-    """A date as a number, larger when it is newer; minus infinity for one that is missing or cannot be read.
-
-    Args:
-        date: A number, or ISO text such as ``2024``, ``2024-05``, ``2024-05-01`` or ``2024-05-01T10:00+02:00``, in
-            UTC where it names no zone. Texts count as seconds since 1970, so numbers beside them should as well.
-    """
-    if isinstance(date, int | float) and not isinstance(date, bool) and math.isfinite(date):
-        return float(date)
-    text = date.strip() if isinstance(date, str) else ""
-    if _REDUCED_DATE.fullmatch(text):
-        text += "-01-01"[len(text) - 4 :]
-    try:
-        read = datetime.fromisoformat(text)
-    except ValueError:
-        return -math.inf
-    zoned = read if read.tzinfo else read.replace(tzinfo=UTC)
-    return (zoned - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds()
+        newest = [*(-ord(char) for char in self._dates.get(passage, "")), 1]
+        return newest, -self.counts[passage], passage
 
 
 def drawn(questions: Iterable[str], passages: int, coverage: float) -> set[str]:
