@@ -1,0 +1,159 @@
+"""Programs in LangChain, LlamaIndex and Haystack: what is found, what is answered, and what a pipeline keeps."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from functools import reduce
+from operator import add
+
+import pytest
+from haystack import Pipeline
+from haystack.components.builders import PromptBuilder
+from haystack.core.errors import DeserializationError
+from langchain_core.retrievers import BaseRetriever
+from llama_index.core.base.base_retriever import BaseRetriever as LlamaRetriever
+from llama_index.core.schema import QueryBundle
+
+from querywright.adapters import haystack, langchain, llama_index
+from querywright.errors import TechniqueError
+
+QUESTION = "Which home blood pressure reading should be written down?"
+OPTIONS = ["Only the highest one", "The average of several, seated and rested", "One after a walk"]
+GIVEN = {"question": QUESTION, "options": OPTIONS}
+FOUND = {"id": "home", "title": "Home", "rank": 1, "source": "cards", "queries": [QUESTION]}
+
+
+def with_langchain(program):
+    retriever = langchain.QuerywrightRetriever(program=program)
+    assert isinstance(retriever, BaseRetriever)
+    for found in (retriever.invoke(QUESTION), asyncio.run(retriever.ainvoke(QUESTION))):
+        yield [(one.id, one.page_content, one.metadata.pop("score"), one.metadata) for one in found]
+
+
+def with_llama_index(program):
+    retriever = llama_index.QuerywrightRetriever(program)
+    assert isinstance(retriever, LlamaRetriever)
+    engine = llama_index.QuerywrightQueryEngine(program)
+    asked = (retriever.retrieve(QUESTION), asyncio.run(retriever.aretrieve(QueryBundle(QUESTION))))
+    for found in (*asked, engine.retrieve(QUESTION)):
+        yield [(one.node_id, one.text, one.score, one.metadata) for one in found]
+
+
+def with_haystack(program):
+    component = haystack.QuerywrightRetriever(program)
+    for told in (component.run(QUESTION), asyncio.run(component.run_async(QUESTION))):
+        assert told["queries"] == [QUESTION]
+        yield [(one.id, one.content, one.score, one.meta) for one in told["documents"]]
+
+
+@pytest.mark.parametrize("framework", [with_langchain, with_llama_index, with_haystack])
+def test_a_retriever_gives_what_was_found_and_asks_no_reader(framework, open_program, server):
+    first, *others = framework(open_program("plain"))
+    (id, text, score, metadata), second = first
+    assert (id, metadata) == ("home", FOUND)
+    assert text.startswith("A home blood pressure reading")
+    assert score > second[2]
+    assert second[3]["rank"] == 2
+    assert others
+    assert all(other == first for other in others)
+    assert server.count == 0
+
+
+def test_a_runnable_answers(program):
+    runnable = langchain.as_runnable(program)
+    result = runnable.invoke(GIVEN)
+    assert (result["question"], result["answer"], result["documents"][0].id) == (QUESTION, OPTIONS[1], "home")
+    assert [query["role"] for query in result["queries"]] == ["support", "distinguish", "verify"]
+    assert (result["support"], result["fallbacks"]) == (None, [])
+    assert asyncio.run(runnable.ainvoke(GIVEN)) == result
+
+
+def test_parts_of_a_stream_add_up_to_the_answer(program):
+    runnable = langchain.as_runnable(program)
+    whole, parts = runnable.invoke(GIVEN), list(runnable.stream(GIVEN))
+    assert [next(iter(part)) for part in parts[:3]] == ["question", "queries", "documents"]
+
+    async def collect():
+        return [part async for part in runnable.astream(GIVEN)]
+
+    for added in (parts, asyncio.run(collect())):
+        total = reduce(add, added)
+        assert [one.id for one in total["documents"]] == [one.id for one in whole["documents"]]
+        assert {name: total[name] for name in total if name != "documents"} == {
+            name: whole[name] for name in whole if name != "documents"
+        }
+
+
+def pieces(text, *, whole=True):
+    """An answer as a server streams it, in pieces of five characters."""
+    parts = [text[start : start + 5] for start in range(0, len(text), 5)]
+    choices = [{"index": 0, "delta": {"content": part}, "finish_reason": None} for part in parts]
+    if whole:
+        choices.append({"index": 0, "delta": {}, "finish_reason": "stop"})
+    chunk = {"id": "1", "object": "chat.completion.chunk", "created": 1, "model": "m"}
+    lines = [f"data: {json.dumps({**chunk, 'choices': [one]})}\n\n" for one in choices]
+    return {"body": "".join([*lines, "data: [DONE]\n\n" * whole]).encode()}
+
+
+def test_text_that_is_taken_back_is_not_in_the_sum(open_program, chat_server, monkeypatch):
+    broken = pieces('{"answer": "something that is not', whole=False)
+    server = chat_server(broken, pieces('{"answer": "the average"}'))
+    monkeypatch.setenv("OPENAI_API_BASE", server.url)
+    parts = list(langchain.as_runnable(open_program("plain")).stream("What is written down at home?"))
+    said = [part["answer"] for part in parts if "answer" in part]
+    assert (server.count, len(said) > 4) == (2, True)
+    assert [text for text in said if isinstance(text, langchain.TakenBack)] == [""]
+    assert "".join(said) == "something that is notthe average"
+    assert reduce(add, parts)["answer"] == "the average"
+
+
+def test_an_engine_answers_with_its_sources(open_program):
+    engine, asked = (
+        llama_index.QuerywrightQueryEngine(open_program()),
+        llama_index.ChoiceQuery(QUESTION, options=OPTIONS),
+    )
+    for response in (engine.query(asked), asyncio.run(engine.aquery(asked))):
+        assert (response.response, response.source_nodes[0].node_id) == (OPTIONS[1], "home")
+        assert [query["role"] for query in response.metadata["queries"]] == ["support", "distinguish", "verify"]
+        assert response.metadata["fallbacks"] == []
+    with pytest.raises(TechniqueError, match="has none"):
+        engine.query(QUESTION)
+    plain = llama_index.QuerywrightQueryEngine(open_program("plain")).query(QUESTION)
+    assert str(plain) == "which home blood pressure reading should be written"
+
+
+def test_a_component_answers(program):
+    component = haystack.QuerywrightProgram(program)
+    for result in (component.run(QUESTION, OPTIONS), asyncio.run(component.run_async(QUESTION, OPTIONS))):
+        assert (result["answer"], len(result["queries"]), result["documents"][0].id) == (OPTIONS[1], 3, "home")
+
+
+def test_a_pipeline_is_saved_by_the_path_and_cannot_send_a_key_away(at_place):
+    ours = ["querywright.adapters.haystack"]
+    pipeline = Pipeline()
+    pipeline.add_component("retriever", haystack.QuerywrightRetriever("artifacts/plain", lm="openai/other"))
+    pipeline.add_component("prompt", PromptBuilder("{{documents[0].content}} {{query}}", required_variables="*"))
+    pipeline.connect("retriever.documents", "prompt.documents")
+    text = pipeline.dumps()
+    assert "program: artifacts/plain" in text
+    assert str(at_place) not in text
+    assert "sk-never" not in text
+    again = Pipeline.loads(text, allowed_modules=ours)
+    assert again.to_dict() == pipeline.to_dict()
+    given = {"retriever": {"query": QUESTION}, "prompt": {"query": QUESTION}}
+    for said in (pipeline.run(given), again.run(given), asyncio.run(again.run_async(given))):
+        assert said["prompt"]["prompt"].startswith("A home blood pressure reading")
+    with pytest.raises(DeserializationError, match="holds an address"):
+        Pipeline.loads(text.replace("openai/other", "openai/http://elsewhere.example/x"), allowed_modules=ours)
+
+
+def test_the_examples(example):
+    *documents, chained, streamed = example("in_langchain.py")
+    assert documents[0].startswith("1 home ")
+    assert (chained, streamed) == (f"{OPTIONS[1]} (2 documents)", OPTIONS[1])
+    *nodes, answer, queries = example("in_llama_index.py")
+    assert nodes[0].startswith("1 home ")
+    assert (answer, queries.count("', '")) == (OPTIONS[1], 2)
+    (line,) = example("in_haystack.py")
+    assert line.startswith(f"{OPTIONS[1]} ['home', ")
