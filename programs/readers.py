@@ -25,6 +25,8 @@ from querywright.programs.steps import Use, drive, drive_async
 Options = Sequence[str] | None
 
 _HEADER = re.compile(r"\[\[ ## \w+ ## \]\]")
+_NO_OBJECT = ("The answer is no JSON object", "The answer is nested", "The answer holds more than one JSON object")
+"""What the adapter says of an answer that has no fields to be read."""
 _NUMBER = re.compile(r"\[\s*(\d+)\s*\]")
 
 
@@ -133,7 +135,9 @@ class Reader(dspy.Module):
                 return {}, ["reader"]
             # The fields of an object that had another form or broke off, else all of it as the answer.
             fields: Any = error.parsed_result
-            return {"answer": _HEADER.sub("", str(error.lm_response))} if fields is None else fields, ["reader"]
+            if fields is None or str(error).startswith(_NO_OBJECT):
+                fields = {"answer": _HEADER.sub("", str(error.lm_response))}
+            return fields, ["reader"]
 
 
 class MultipleChoiceReader(Reader):

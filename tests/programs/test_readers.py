@@ -143,7 +143,7 @@ def test_grounded_answers_in_a_sentence_and_names_its_passages(read):
     assert (out.answer, out.support, out.fallbacks) == ("Insulin lowers it.", ["p01", "p00"], [])
     assert DECLINED in asked.system
     assert "- passage_numbers: the passages that the answer rests on, list of whole numbers" in asked.system
-    shown = f"{TWO}sub_answers:\n- What is high? Sugar\n\nquestion: {QUESTION}"
+    shown = f"{TWO}sub_answers: - What is high? Sugar\n\nquestion: {QUESTION}"
     assert asked.messages == (("user", shown),)
     out, (asked,) = read(GroundedReader(), sentence("It is insulin that lowers it."))
     assert asked.messages[-1][1].endswith("options:\n- Aspirin\n- Insulin\n- St. John's wort")
