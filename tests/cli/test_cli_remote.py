@@ -285,7 +285,7 @@ def test_the_demo_checks_its_reader_on_questions_that_no_other_stage_sees(cli, m
         seen.update(given, splits=splits)
         raise OutageError("enough")
 
-    monkeypatch.setattr(api, "compiled", compiled)
+    monkeypatch.setattr(api, "compile", compiled)
     with pytest.raises(OutageError):
         compiling.demo(save_to=tmp_path / "artifact", run=Threads(2))
     used = {question.id for part in seen["splits"] for question in part}
