@@ -91,7 +91,9 @@ class Row:
             "queries": tuple((query["role"], query["text"]) for query in data["queries"]),
             "cost": Cost.from_json(data["cost"]),
         }
-        kept = {name: tuple(value) if isinstance(value, list) else value for name, value in data.items()}
+        kept: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in data.items()
+        }
         return cls(**(kept | changes))
 
 

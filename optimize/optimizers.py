@@ -336,7 +336,7 @@ def gepa(work: Work) -> RAG:
     return _compiled(work, _AskingGEPA, work.feedback, **settings, **quietly)
 
 
-class _AskingGEPA(dspy.GEPA):
+class _AskingGEPA(dspy.GEPA):  # pyright: ignore[reportGeneralTypeIssues]
     """DSPy's optimizer, whose proposals are asked for as all else is; where one fails, a round goes without."""
 
     def __init__(self, metric: Any, temperature: float, max_chars: int, **options: Any) -> None:

@@ -121,7 +121,8 @@ def apply_states(program: dspy.Module, states: Mapping[str, PredictorState], *, 
             f"{file}: {whose} has the predictors {sorted(predictors)}, but the file has {sorted(states)}"
         )
     for name, predictor in predictors.items():
-        state, signature = states[name], predictor.signature
+        state = states[name]
+        signature: Any = predictor.signature
         if set(signature.fields) != set(state.fields):
             raise ArtifactError(
                 f"{file}: {name} has the fields {list(signature.fields)}, but the file has {list(state.fields)}"

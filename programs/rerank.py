@@ -52,6 +52,7 @@ class Reranking(Technique):
         """
         reranker: Any = self.reranker
         passages, fallbacks = [hit.passage for hit in hits], []
+        reranker: Any = self.reranker
         if not passages:
             return [], []
         if reranker is None:

@@ -80,7 +80,8 @@ def word_changes(before: str, after: str) -> list[tuple[Kind, str]]:
             if tag == "equal":
                 changes.append(("equal", "".join(new[c:d])))
             else:
-                changes += [("del", "".join(old[a:b])), ("ins", "".join(new[c:d]))]
+                changes.append(("del", "".join(old[a:b])))
+                changes.append(("ins", "".join(new[c:d])))
     return [change for change in changes if change[1]]
 
 

@@ -157,11 +157,13 @@ def _problems(error: ValidationError, data: Mapping[str, Any]) -> list[str]:
 
 def _steps(loc: tuple[str | int, ...], data: Any) -> Iterator[str]:
     """The path of an error without the names of the types that were tried."""
+    place: Any = data
     for step in loc:
-        inside = isinstance(data, list) and isinstance(step, int) and step < len(data)
-        if inside or (isinstance(data, Mapping) and step in data):
-            data = data[step]
-            yield str(step)
+        try:
+            place = place[step]
+        except (LookupError, TypeError):
+            continue
+        yield str(step)
 
 
 def spec_differences(old: StudySpec, new: StudySpec) -> list[str]:

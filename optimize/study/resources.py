@@ -180,7 +180,7 @@ class Bench:
             self.spec.seed,
         ]
         key = hashlib.sha256(json.dumps(rests_on, sort_keys=True, default=str).encode()).hexdigest()
-        say = self.progress
+        say: Any = self.progress
 
         def make() -> bytes:
             made = make_variant(

@@ -307,9 +307,10 @@ def _split(
     return [question for part in parts for question in part], parts
 
 
-def _workspace(home: str | Path | None, lm: LM | Callable[[], Workspace]) -> Callable[[], Workspace]:
+def _workspace(home: str | Path | None, lm: Any) -> Callable[[], Workspace]:
     if callable(lm) and not isinstance(lm, dspy.BaseLM):
-        return lm
+        given: Any = lm
+        return given
     return lambda: Workspace.open(home, lm, tell=_warn)
 
 

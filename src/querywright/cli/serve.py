@@ -120,8 +120,10 @@ def _run(settings: ServeSettings, lm: opt.LMOptions) -> None:
         given = lm.open(settings.home).lm
     elif lm != opt.LMOptions():  # for the one that each artifact names
 
-        def given(manifest: Any) -> Any:
+        def named(manifest: Any) -> Any:
             return lm.for_artifact(manifest, settings.home)
+
+        given = named
 
     signal.set_wakeup_fd(-1)  # the command line ends soon after Ctrl-C, but here requests under way are finished first
 

@@ -12,7 +12,7 @@ import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal, cast, get_args, get_origin
 from weakref import WeakKeyDictionary
 
 import dspy
@@ -140,7 +140,7 @@ class PromptAdapter(JSONAdapter):
             problem = "The answer is nested too deep."
         except ValueError as error:
             problem = str(error)
-        raise AdapterParseError("PromptAdapter", signature, completion, problem, given)
+        raise AdapterParseError("PromptAdapter", signature, completion, problem, cast("Any", given))
 
     def _field_line(self, name: str, field: Any) -> str:
         description = (field.json_schema_extra or {}).get("desc") or ""

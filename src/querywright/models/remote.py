@@ -92,7 +92,7 @@ def named_engine(name: str, api_base: str | None, api_key: str | None, timeout: 
             f"provider, such as openai/{model or provider or 'gpt-4o-mini'}"
         )
     api_base = api_base or _from_environment(provider)
-    given = {key: value for key, value in {"api_base": api_base, "api_key": api_key}.items() if value}
+    given: dict[str, Any] = {key: value for key, value in {"api_base": api_base, "api_key": api_key}.items() if value}
     client: Any
     try:
         try:

@@ -94,10 +94,10 @@ class CallableRetriever(Shared):
             for rank, (passage, score) in enumerate(best, start=1)
         ]
 
-    def _read(self, item: Any) -> tuple[Passage, float | None]:
-        score: Any = None
-        if isinstance(item, tuple) and len(item) == 2:
-            item, score = item
+    def _read(self, found: Any) -> tuple[Passage, float | None]:
+        item: Any
+        score: Any
+        item, score = found if isinstance(found, tuple) and len(found) == 2 else (found, None)
         if hasattr(item, "node"):  # LlamaIndex's NodeWithScore
             item, score = item.node, getattr(item, "score", None) if score is None else score
         if isinstance(item, Passage):
