@@ -52,7 +52,6 @@ class Reranking(Technique):
         """
         reranker: Any = self.reranker
         passages, fallbacks = [hit.passage for hit in hits], []
-        reranker: Any = self.reranker
         if not passages:
             return [], []
         if reranker is None:

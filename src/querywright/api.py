@@ -309,7 +309,7 @@ def _split(
 
 def _workspace(home: str | Path | None, lm: Any) -> Callable[[], Workspace]:
     if callable(lm) and not isinstance(lm, dspy.BaseLM):
-        given: Any = lm
+        given: Callable[[], Workspace] = lm
         return given
     return lambda: Workspace.open(home, lm, tell=_warn)
 
