@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import runpy
-import threading
 from pathlib import Path
 
 import datasets
@@ -23,10 +22,8 @@ QUESTIONS = TINY["question_rows"](4)
 @pytest.fixture
 def server():
     scripted = TINY["ScriptedServer"]()
-    threading.Thread(target=scripted.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
     yield scripted
-    scripted.shutdown()
-    scripted.server_close()
+    scripted.close()
 
 
 @pytest.fixture(autouse=True)
