@@ -33,7 +33,6 @@ _PASSED_OVER = frozenset({
 })  # fmt: skip
 _CLOSING = " .!)]\"'`*_\u2019\u201d\u00bb\u3002\u300d\u300f\u3011\u06d4\u0589\u1362"
 _MARKS = ("?", "\u061f", "\u1367")
-_MARKED = re.compile(r"[?\u061f\u1367]$|[\u0370-\u03ff\u1f00-\u1fff];$")  # a Greek mark is a semicolon elsewhere
 _ASKING = re.compile(
     "\u055e"  # stands in an Armenian word that asks
     r"|[吗嗎呢谁誰哪几幾怎]|什[么麼]|(?<!任)何|多[少久大长長高远遠重]|是否|([一-鿿])[不没沒]\1"
@@ -82,7 +81,8 @@ def unfit(text: str, passage: Passage) -> str:
         return NO_WORDS
     if len(text) > LONGEST:
         return TOO_LONG
-    unmarked = _most(letters, _TOLD) and not _MARKED.search(plain)
+    marked = plain.endswith(_MARKS) or (plain.endswith(";") and "GREEK" in letters)  # its mark is a semicolon elsewhere
+    unmarked = _most(letters, _TOLD) and not marked
     if not _ASKING.search(plain) and (unmarked or _quotes(text, passage.content)):
         return NO_QUESTION
     if _POINTS.search(text) and not _POINTS.search(passage.content):

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import dspy
 
@@ -309,9 +309,8 @@ def _split(
 
 def _workspace(home: str | Path | None, lm: Any) -> Callable[[], Workspace]:
     if callable(lm) and not isinstance(lm, dspy.BaseLM):
-        given: Callable[[], Workspace] = lm
-        return given
-    return lambda: Workspace.open(home, lm, tell=_warn)
+        return cast("Callable[[], Workspace]", lm)
+    return lambda: Workspace.open(home, cast("Any", lm), tell=_warn)
 
 
 def _warn(text: str) -> None:

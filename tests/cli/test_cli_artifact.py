@@ -80,9 +80,11 @@ def test_a_compiled_program_is_shown_checked_and_compared(cli, artifact, address
     predictor = program.reader.predict
     predictor.signature = predictor.signature.with_instructions("Choose well.")
     facts = read.manifest.model_dump(include={"lm", "created", "made", *BARE})
-    write_artifact(other, program, golden=[], card="", **facts)
+    golden = [Golden(question="Which?", options=[one, "x"], answer="x", passages=[]) for one in ("first", "second")]
+    write_artifact(other, program, golden=golden, card="", **facts)
     found = cli("artifact", "diff", artifact, other, width=160)
-    for text in (f"max_passages: {read.state.knobs['max_passages']} -> 7", "{+well+}", "B: not asked"):
+    knob = f"max_passages: {read.state.knobs['max_passages']} -> 7"
+    for text in (knob, "{+well+}", "B: not asked", "options: first, x", "options: second, x"):
         assert text in found.out
     assert cli("artifact", "diff", artifact, other, "--json").data["knobs"]
     (other / "README.md").write_text("changed")
@@ -128,6 +130,10 @@ def test_nothing_of_a_hostile_artifact_steers_the_terminal(command, cli, hostile
     for text in (done.out, done.err):
         assert not re.findall(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", text)
         assert "--json" in options or not any(line.startswith("ok: files: all is well") for line in text.splitlines())
+    if command in ("show", "diff"):
+        assert not re.findall(r"(?m)^ {0,8}ok: files", done.out)
+    if command == "diff":
+        assert "gate: off -> null" in done.out
     if command == "show":
         assert "[bold red]red[/]" in done.out
     if "--json" in options and name != "verify":

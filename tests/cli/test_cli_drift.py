@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,10 @@ def test_traffic_like_the_questions_shows_nothing_and_other_traffic_does(ask, dr
     assert shown["best score"]["high"] < 0
     assert shown["far questions"]["low"] > 0.5
     assert "compile again" in done.data["sentence"]
+    table = drift("others.jsonl").out
+    assert re.search(r"\bp\b", table)
+    assert "p_holm" not in table
+    assert "method" not in table
     # against earlier traffic nothing is asked
     done = drift("others.jsonl", "--json", against="traffic.jsonl")
     assert (done.status, done.data["reference_questions"]) == (1, 36)

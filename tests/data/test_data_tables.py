@@ -6,6 +6,7 @@ import csv
 import gzip
 import io
 import json
+from pathlib import Path
 
 import datasets
 import pyarrow
@@ -150,6 +151,8 @@ def test_sample_names_the_packaged_sample_even_where_a_folder_has_that_name(tmp_
     (tmp_path / "sample").mkdir()
     monkeypatch.chdir(tmp_path)
     assert len(read_passages("sample")) > 1
+    (tmp_path / "sample" / "passages.jsonl").write_text('{"id": "1", "content": "mine"}\n')
+    assert read_passages(Path("sample")) == read_passages("./sample") == [Passage("1", "mine")]
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ What is printed of an artifact, which anybody may have made, cannot steer the te
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
@@ -175,17 +176,18 @@ def _show_card(card: Mapping[str, Any]) -> None:
     )
     for sentence in card["comparisons"]:
         say(one_line(f"- {sentence}"))
-    changed = {name: f"{one['value']} (default {one['default']})" for name, one in card["knobs_changed"].items()}
+    changed = {
+        name: f"{_value(one['value'])} (default {_value(one['default'])})"
+        for name, one in card["knobs_changed"].items()
+    }
     prompts = {
         name: {"instructions": one["instructions"], "fields": one["fields"], "demonstration": one["demos"]}
         for name, one in card["prompts"].items()
     }
     versions = ", ".join(f"{name} {one}" for name, one in card["versions"].items())
-    show_facts({
-        "Knobs that differ from their defaults": changed or {"none": "-"},
-        "Prompts": prompts,
-        "How it was made": {**card["made"], "versions": versions, "golden answers": len(card["golden"])},
-    })  # fmt: skip
+    show_facts({"Knobs that differ from their defaults": changed or {"none": "-"}})
+    show_facts({"Prompts": prompts}, lines=True)
+    show_facts({"How it was made": {**card["made"], "versions": versions, "golden answers": len(card["golden"])}})
 
 
 def _show_checks(checks: Sequence[Any]) -> None:
@@ -201,21 +203,35 @@ def _show_diff(one: str, other: str, found: Mapping[str, Any]) -> None:
         say("They are the same.")
         return
     titles = {"facts": "What they are", "knobs": "Knobs", "versions": "Versions"}
-    facts: dict[str, Any] = {
-        title: {row["name"]: f"{row['a']} -> {row['b']}" for row in found[key]} for key, title in titles.items()
+    facts = {
+        title: {row["name"]: f"{_value(row['a'])} -> {_value(row['b'])}" for row in found[key]}
+        for key, title in titles.items()
     }
-    facts["Prompts: [-only in A-] {+only in B+}"] = {
+    prompts = {
         row["predictor"]: "".join(text.join(MARKS[kind]) for kind, text in row["changes"]) for row in found["prompts"]
     }
-    facts["Demonstrations"] = {
+    demonstrations = {
         row["predictor"]: {"in both": row["both"], "only in A": row["only_a"], "only in B": row["only_b"]}
         for row in found["demonstrations"]
     }
-    facts["Golden answers that differ"] = {
-        row["question"]: {side.upper(): row[side] or "not asked" for side in ("a", "b")} for row in found["golden"]
-    }
+    texts = {"Prompts: [-only in A-] {+only in B+}": prompts, "Demonstrations": demonstrations}
+    golden = [
+        {
+            "question": row["question"], "options": row["options"],
+            **{side.upper(): row[side] or "not asked" for side in ("a", "b")},
+        }
+        for row in found["golden"]
+    ]  # fmt: skip
     show_facts({title: rows for title, rows in facts.items() if rows})
+    show_facts({title: rows for title, rows in texts.items() if rows}, lines=True)
+    if golden:
+        show_facts({"Golden answers that differ": golden})
     _show_scores((f"{row['arm']}, {row['metric']}", {}, {"A": row["a"], "B": row["b"]}) for row in found["scores"])
+
+
+def _value(value: Any) -> str:
+    """A value of a manifest, JSON where it is no text."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _show_scores(rows: Iterable[tuple[str, Mapping[str, str], Mapping[str, Any]]]) -> None:

@@ -29,6 +29,8 @@ NARROWEST_TEXT = 26
 SHORTEST_HEAD = 10
 LONGEST_VALUE = 2000
 """Characters of one value that ``show_facts`` prints."""
+HANG = 8
+"""How much deeper than its name the further lines of a value stand."""
 GAP = 2  # the padding and the divider
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 _RAW_IN_JSON = re.compile(r"[\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
@@ -44,11 +46,19 @@ def one_line(text: str) -> str:
     return " ".join(clean(text).split())
 
 
-def say(text: str, *, style: str = "", indent: int = 0) -> None:
-    """A line on standard output, wrapped at spaces; nothing in it is taken for markup."""
-    for line in Text(clean(text), style=style).wrap(out, max(NARROWEST_TEXT, out.width - indent)):
+def say(text: str, *, style: str = "", indent: int = 0, hang: int = 0) -> None:
+    """A line on standard output, wrapped at spaces; nothing in it is taken for markup.
+
+    Args:
+        text: The line; it may have more than one.
+        style: Of all of it.
+        indent: Spaces before it.
+        hang: Spaces more before all lines but the first.
+    """
+    width = max(NARROWEST_TEXT, out.width - indent - hang)
+    for number, line in enumerate(Text(clean(text), style=style).wrap(out, width)):
         line.rstrip()
-        out.print(Text(" " * indent).append_text(line), soft_wrap=True)
+        out.print(Text(" " * (indent + (hang if number else 0))).append_text(line), soft_wrap=True)
 
 
 def note(text: str, *, style: str = "") -> None:
@@ -56,20 +66,28 @@ def note(text: str, *, style: str = "") -> None:
     err.print(Text(clean(text), style=style), soft_wrap=True)
 
 
-def show_facts(facts: Mapping[str, Any], indent: int = 0) -> None:
-    """Print values by name, a line each; what stands in a mapping or a list of mappings is set in below its name."""
+def show_facts(facts: Mapping[str, Any], indent: int = 0, *, lines: bool = False) -> None:
+    """Print values by name, a line each; what stands in a mapping or a list of mappings is set in below its name.
+
+    Where a value takes more lines, those stand deeper than its name, so that none of them passes for one of ours.
+
+    Args:
+        facts: The values; a value is text, a number, a list, a mapping or None.
+        indent: Spaces before each line.
+        lines: Whether a value keeps its own lines.
+    """
     for name, value in facts.items():
         inner = value if isinstance(value, (list, tuple)) else [value]
         if inner and all(isinstance(one, Mapping) for one in inner):
             for number, one in enumerate(inner, 1):
                 head = name if one is value else f"{name} {number}"
                 say(one_line(head), style="bold" if one is value else "italic", indent=indent)
-                show_facts(one, indent + 2)
+                show_facts(one, indent + 2, lines=lines)
         else:
             text = written(value)
             if len(text) > LONGEST_VALUE:
                 text = f"{text[:LONGEST_VALUE]} ... ({len(text)} characters; --json has all)"
-            say(f"{one_line(name)}: {text if indent else one_line(text)}", indent=indent)
+            say(f"{one_line(name)}: {text if lines else one_line(text)}", indent=indent, hang=HANG)
 
 
 def written(value: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 DRIFTED = 1
 """Exit status where drift is shown."""
 SHOWN_PROBLEMS = 5
+SHARES = ("value", "reference", "low", "high", "difference")
+HIDDEN = ("kind", "note", "p", "method")
+"""What the table of a comparison leaves out; --json has it."""
 
 traffic_app = opt.make_app("traffic", "Make use of recorded traffic.")
 
@@ -176,7 +180,13 @@ def _asked_now(
 
 def _show(found: Drift, traffic: str, against: str) -> None:
     rows = [
-        {name: written(value) for name, value in one.items() if name not in ("kind", "note")}
+        {
+            "p" if name == "p_holm" else name: f"{100 * value:.1f} %"
+            if one["kind"] == "share" and name in SHARES and math.isfinite(value)
+            else written(value)
+            for name, value in one.items()
+            if name not in HIDDEN
+        }
         for one in found.to_json()["measures"]
     ]
     show_table(

@@ -54,7 +54,7 @@ def iterate_rows(source: Source, *, kind: Kind, split: str | None, problems: lis
     if dataset is not None:
         yield from dataset_rows(*dataset, kind=kind, split=split)
         return
-    if is_path and name not in (SAMPLE, "") and path.is_dir():
+    if is_path and source not in (SAMPLE, "") and path.is_dir():
         if holds_files(path):
             yield from folder_rows(path, name, kind=kind, split=split, problems=problems)
         else:
@@ -72,7 +72,7 @@ def iterate_rows(source: Source, *, kind: Kind, split: str | None, problems: lis
         raise DataError(f"split={split!r}: only datasets have splits, and {name} is none; leave split out")
     if not is_path:
         yield from _given_rows(source, problems)
-    elif name == SAMPLE:
+    elif source == SAMPLE:  # a Path of that name is a folder of yours
         with resources.as_file(resources.files("querywright.data.sample") / _SAMPLE_FILES[kind]) as file:
             yield from _checked_file(file, f"{SAMPLE}/{_SAMPLE_FILES[kind]}", problems)
     else:
