@@ -38,6 +38,8 @@ def test_what_a_function_may_give():
     assert first.passage == as_retriever(lambda query: ["x"]).search(["other"], 1)[0][0].passage
     assert second.passage == Passage("7", "y", "T", {"n": 1})
     assert third == Hit(Passage("z", "z"), 1 / 3, 3)  # one score is missing, so none counts
+    (blank,) = as_retriever(lambda query: [SimpleNamespace(text="", content="abc")]).search(["q"], 5)[0]
+    assert blank.passage.text == "abc"
     scored = as_retriever(lambda query: [("x", 3), {"text": "y", "score": 2.5}]).search(["q"], 5)[0]
     assert [hit.score for hit in scored] == [3.0, 2.5]
 

@@ -125,6 +125,18 @@ def test_bad_names(home, build, name):
         build(home, name, some(1))
 
 
+def test_what_a_killed_build_left_is_removed_before_the_next_and_not_after(home, build, hashed):
+    class Broken(hashed):
+        def encode(self, texts, /):
+            raise RuntimeError("broken")
+
+    left = home / "collections" / "books" / "tmp-0"
+    left.mkdir(parents=True)
+    with pytest.raises(RuntimeError, match="broken"):
+        build(home, "books", some(3), Broken())
+    assert not left.exists()
+
+
 @pytest.mark.slow
 def test_more_than_one_batch_of_chroma(builder):
     builder.build(some(5600))

@@ -34,6 +34,7 @@ from querywright.retrieval.question_match import (
     drawn,
     gathered,
     is_settled,
+    time_of,
     walk,
 )
 from querywright.retrieval.types import Retriever, VectorRetriever, kind_of
@@ -226,8 +227,27 @@ def test_it_is_a_dense_retriever_of_passages(body):
 # The pure parts. Two questions lead to salt, one each to the others; tea is dated, salt and feet are not.
 
 OWN = {"q1": ["salt"], "q2": ["salt"], "q3": ["feet"], "q4": ["tea"], "q5": ["cuff"]}
-ANSWERS = Answers(OWN, {"tea": "2024-05-01"})
+ANSWERS = Answers(OWN, {"tea": time_of("2024-05-01")})
 RANKED = [("q1", 0.9), ("q2", 0.8), ("q3", 0.7), ("q4", 0.6), ("q5", 0.5)]
+
+
+@pytest.mark.parametrize(
+    ("older", "newer"),
+    [
+        ("unknown", "1066-10-14"),
+        ("2020", " 2020-02 "),
+        ("2020-02-02", "2020-02-02T08:00"),
+        ("2020-02-02T10:00+02:00", "2020-02-02T09:00"),
+        (999999999, 1000000000.5),
+        (True, 0),
+        (math.nan, -1),
+    ],
+)
+def test_dates_are_in_order(older, newer):
+    level = [("q3", 0.5), ("q4", 0.5)]
+    for dates in ({"feet": older, "tea": newer}, {"tea": older, "feet": newer}):
+        answers = Answers(OWN, {passage: time_of(date) for passage, date in dates.items()})
+        assert walk(level, answers)[0].passage == list(dates)[1]
 
 
 def test_a_question_of_several_passages_leads_to_all_of_them():

@@ -28,7 +28,6 @@ from querywright.files import json_digest
 from querywright.models.embedder import Progress
 from querywright.models.store import open_store
 from querywright.retrieval.chroma import ChromaRetriever
-from querywright.retrieval.chroma_index import all_of, open_index
 from querywright.retrieval.collection import (
     PASSAGES,
     HeldPassages,
@@ -37,6 +36,7 @@ from querywright.retrieval.collection import (
     hold_published,
     read_passages,
 )
+from querywright.retrieval.filters import matcher
 from querywright.retrieval.generated_questions import COMPLETE, live_questions, published_questions
 from querywright.retrieval.types import Hit, Kind, check_queries
 from querywright.retrieval.words import TOKENISER, query_terms, terms
@@ -59,8 +59,8 @@ class BM25Retriever(HeldPassages):
     Args:
         name: The collection.
         home: The working folder. Default: ``querywright.home.home()``.
-        where: A filter over metadata as ``ChromaRetriever`` has it; how rare a word is, is still counted over
-            the whole collection. Default: every passage.
+        where: A filter over metadata as ``ChromaRetriever`` has it, see ``querywright.retrieval.filters``; how rare a
+            word is, is still counted over the whole collection. Default: every passage.
         k1: Saturation of a word that is repeated in a passage, 0 or more. Default 1.5.
         b: Share of a passage's length that is made up for, 0 to 1. Default 0.75.
         beside: A retriever that has the collection open, whose passages are shared in memory. Default None.
@@ -92,20 +92,18 @@ class BM25Retriever(HeldPassages):
             raise InputError(f"BM25 needs k1 of 0 or more and b from 0 to 1, but got {k1} and {b}")
         self.name = name
         self.where = dict(where) if where else None
+        passes = matcher(where)
         if beside is not None:
             self.manifest, self._passages = beside.manifest, {passage.id: passage for passage in beside.passages()}
-            allowed = beside.allowed
         else:
             folder = collection_folder(name, home)
             self.manifest, held = hold_published(folder, home)
             with held:
                 self._passages = read_passages(folder / self.manifest.folder / PASSAGES, self.manifest)
-                filtering = all_of(where)
-                allowed = set(self._passages) if filtering is None else open_index(folder, self.manifest).ids(filtering)
         self.k1, self.b = float(k1), float(b)
         self._rows = list(self._passages.values())
         self._index = self._opened_index(home, progress)
-        self._allowed = np.array([one.id in allowed for one in self._rows], dtype=bool)
+        self._allowed = np.array([passes(one.metadata) for one in self._rows], dtype=bool)
 
     @property
     def count(self) -> int:
@@ -240,9 +238,11 @@ class _Index:
 
 
 def _built(passages: Sequence[Passage], k1: float, b: float, progress: Progress | None) -> _Index:
+    logger = logging.getLogger("bm25s")
+    level = logger.level
     import bm25s
 
-    logging.getLogger("bm25s").setLevel(logging.NOTSET)  # it says DEBUG, which is the application's to decide
+    logger.setLevel(level)  # importing it sets DEBUG, which is the application's to decide
     vocabulary = {"": 0}  # no word is empty: a collection without any word has a vocabulary too
     rows: list[list[int]] = []
     for number, passage in enumerate(passages):

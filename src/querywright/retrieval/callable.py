@@ -171,7 +171,8 @@ def _fields(item: Any) -> tuple[Any, ...]:
 
     def first(*names: str) -> Any:
         values = (item.get(name) if isinstance(item, Mapping) else getattr(item, name, None) for name in names)
-        return next((value for value in values if value is not None and not callable(value)), None)
+        told = (None if callable(value) or (isinstance(value, str) and not value) else value for value in values)
+        return next((value for value in told if value is not None), None)
 
     content = getattr(item, "get_content", None)
     text = content() if callable(content) else first(*TEXT_KEYS)

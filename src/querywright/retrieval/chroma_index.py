@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from querywright.data.types import Passage
 from querywright.errors import CollectionError, InputError
 from querywright.files import file_digests, locked
@@ -83,14 +85,18 @@ def write_index(
         client = _client(path)
         try:
             table = client.create_collection(TABLE, configuration={"hnsw": hnsw}, embedding_function=None)
-            for start in range(0, len(passages), CHUNK):
-                part = passages[start : start + CHUNK]
-                vectors, rows = embedder.encode([one.content for one in part]), [dict(one.metadata) for one in part]
+            most = client.get_max_batch_size()  # Chroma writes all vectors again at each call
+            for first in range(0, len(passages), most):
+                batch, made = passages[first : first + most], list[Vectors]()
+                for start in range(0, len(batch), CHUNK):
+                    part = batch[start : start + CHUNK]
+                    made.append(embedder.encode([one.content for one in part]))
+                    if progress is not None:
+                        progress(first + start + len(part), len(passages))
+                vectors, rows = np.concatenate(made), [dict(one.metadata) for one in batch]
                 told = [row or None for row in rows] if any(rows) else None
-                table.add(ids=[one.id for one in part], embeddings=vectors, metadatas=told)
+                table.add(ids=[one.id for one in batch], embeddings=vectors, metadatas=told)
                 shared.update(hash(row.tobytes()) for row in vectors)
-                if progress is not None:
-                    progress(start + len(part), len(passages))
             table.query(query_embeddings=embedder.encode([passages[0].content]), n_results=1, include=[])
         finally:
             client.close()

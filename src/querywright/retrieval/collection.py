@@ -258,9 +258,7 @@ def building(folder: Path, name: str, lock: str = "building.lock") -> AbstractCo
 
 
 def sweep(folder: Path, published: Generation) -> None:
-    """Removes half-built folders, and the generations that are not published and that nobody reads any more."""
-    for path in folder.glob("tmp-*"):
-        shutil.rmtree(path, ignore_errors=True)
+    """Removes the generations that are not published and that nobody reads any more."""
     for path in folder.glob("generation-*"):
         if path.name != published.folder:
             descriptor = open_lock(path, make=False)

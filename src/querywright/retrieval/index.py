@@ -115,6 +115,8 @@ def build_collection(
     folder = collection_folder(name, home)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     with building(folder, name):
+        for path in folder.glob("tmp-*"):  # what a build that was killed has left
+            shutil.rmtree(path, ignore_errors=True)
         published, before = _published(folder, given, prune)
         merged = given if prune else {**before, **given}
         merged = {id: merged[id] for id in sorted(merged)}

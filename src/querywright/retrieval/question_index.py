@@ -38,6 +38,7 @@ from querywright.retrieval.question_match import (
     drawn,
     gathered,
     is_settled,
+    time_of,
     walk,
 )
 from querywright.retrieval.types import Hit, Kind, check_queries
@@ -111,7 +112,7 @@ class QuestionIndex(HeldPassages):
         self._complete = frozenset(question.id for question in live if question.metadata["label"] == COMPLETE)
         self._answers = stored_answers(name, self._own, self._passages, home) if answers is None else dict(answers)
         self._allowed = self.plain.allowed
-        self._dates = {id: str(one.metadata[DATE]) for id, one in self._passages.items() if DATE in one.metadata}
+        self._times = {id: time_of(one.metadata[DATE]) for id, one in self._passages.items() if DATE in one.metadata}
         self._drawn = lru_cache(DRAWS_KEPT)(self._draw)
         self._prototypes: Prototypes | None = None
         self._embedder = with_store(embedder, home)
@@ -265,4 +266,4 @@ class QuestionIndex(HeldPassages):
         for question in drawn(self._own if keep_partial else self._complete, len(self._passages), coverage):
             passages = dict.fromkeys((self._own[question], *further.get(question, ())))
             leads[question] = tuple(passage for passage in passages if passage in self._allowed)
-        return Answers({question: passages for question, passages in leads.items() if passages}, self._dates)
+        return Answers({question: passages for question, passages in leads.items() if passages}, self._times)

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import NamedTuple
 
 import numpy as np
@@ -82,23 +84,41 @@ class Answers:
 
     Args:
         passages: By question the ids of its passages, each once.
-        dates: By passage its date as ISO text, such as ``2024`` or ``2024-05-01``; one that is missing is the oldest.
+        times: By passage its time (``time_of``); one that is missing is the oldest.
     """
 
-    def __init__(self, passages: Mapping[str, Sequence[str]], dates: Mapping[str, str]) -> None:
+    def __init__(self, passages: Mapping[str, Sequence[str]], times: Mapping[str, float]) -> None:
         self.passages = passages
         self.counts = Counter(passage for found in passages.values() for passage in found)
-        self._dates = dates
+        self._times = times
 
     @property
     def reachable(self) -> int:
         """Passages that some question leads to."""
         return len(self.counts)
 
-    def order(self, passage: str) -> tuple[list[int], int, str]:
+    def order(self, passage: str) -> tuple[float, int, str]:
         """Sorts passages of equal score: the newer first, then that of more questions, then by id."""
-        newest = [*(-ord(char) for char in self._dates.get(passage, "")), 1]
-        return newest, -self.counts[passage], passage
+        return -self._times.get(passage, -math.inf), -self.counts[passage], passage
+
+
+def time_of(date: object) -> float:
+    """A date in seconds since 1970; minus infinity for one that cannot be read.
+
+    Args:
+        date: Such a number, or ISO text such as ``2024``, ``2024-05`` or ``2024-05-01T10:00+02:00``, in UTC where it
+            names no zone.
+    """
+    if isinstance(date, int | float) and not isinstance(date, bool):
+        return float(date) if math.isfinite(date) else -math.inf
+    text = str(date).strip()
+    if re.fullmatch(r"\d{4}(-\d{2})?", text):
+        text += "-01" if "-" in text else "-01-01"
+    try:
+        read = datetime.fromisoformat(text)
+    except ValueError:
+        return -math.inf
+    return ((read if read.tzinfo else read.replace(tzinfo=UTC)) - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds()
 
 
 def drawn(questions: Iterable[str], passages: int, coverage: float) -> set[str]:

@@ -1,0 +1,59 @@
+"""Chroma's filters over metadata, for what is searched without Chroma."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from querywright.errors import InputError
+
+Matcher = Callable[[Mapping[str, Any]], bool]
+
+_ORDER: dict[str, Callable[[Any, Any], bool]] = {
+    "$gt": operator.gt,
+    "$gte": operator.ge,
+    "$lt": operator.lt,
+    "$lte": operator.le,
+}
+_SETS = {"$eq": True, "$ne": False, "$in": True, "$nin": False}
+
+
+def matcher(where: Mapping[str, Any] | None) -> Matcher:
+    """Whether metadata passes a filter, as Chroma would have it; everything passes one that is empty.
+
+    Numbers are compared by value, texts and truth values only with their like: 1 is 1.0, but neither "1" nor true.
+    ``$ne`` and ``$nin`` also pass what does not have the key. Two things are otherwise than in Chroma, which cuts the
+    fraction off a number before it compares it with a whole one, and refuses lists of one filter or of mixed types.
+
+    Raises:
+        InputError: When the filter has another form.
+    """
+    parts = [_part(key, value) for key, value in (where or {}).items()]
+    return lambda metadata: all(part(metadata) for part in parts)
+
+
+def _part(key: str, value: Any) -> Matcher:
+    if key in ("$and", "$or") and isinstance(value, list | tuple):
+        if value and all(isinstance(one, Mapping) and one for one in value):
+            inner, rule = [matcher(one) for one in value], all if key == "$and" else any
+            return lambda metadata: rule(one(metadata) for one in inner)
+    elif not key.startswith("$"):
+        name, operand = next(iter(value.items())) if isinstance(value, Mapping) and len(value) == 1 else ("$eq", value)
+        if name in _ORDER and _typed(operand)[0] == "number":
+            order = _ORDER[name]
+            return lambda metadata: _typed(metadata.get(key))[0] == "number" and order(metadata[key], operand)
+        operands = operand if name in ("$in", "$nin") else [operand]
+        if name in _SETS and isinstance(operands, list | tuple) and operands:
+            if all(isinstance(one, str | int | float) for one in operands):
+                wanted, inside = {_typed(one) for one in operands}, _SETS[name]
+                return lambda metadata: (_typed(metadata.get(key)) in wanted) == inside
+    raise InputError(
+        f"a filter cannot hold { ({key: value})!r}; its operators are $and, $or, {', '.join([*_SETS, *_ORDER])}"
+    )
+
+
+def _typed(value: Any) -> tuple[str, Any]:
+    """A value beside the name of its type, which is ``number`` for whole and other numbers."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return "number" if is_number else type(value).__name__, value
