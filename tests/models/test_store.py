@@ -43,7 +43,10 @@ def test_gives_back_what_was_put_and_the_first_writer_wins(store):
 
 
 def test_only_the_owner_may_read_it(store):
-    store.put("lm", "a", b"1")
+    store.get_or_compute("lm", "a", lambda: b"1")
+    store.path.chmod(0o644)
+    store.close()
+    store.put("lm", "b", b"1")
     assert {stat.S_IMODE(path.stat().st_mode) for path in store.path.parent.iterdir()} == {0o600}
     assert stat.S_IMODE(store.path.parent.stat().st_mode) == 0o700
 
@@ -169,7 +172,7 @@ def test_processes_make_each_value_once(place):
 
 
 def test_what_a_killed_process_had_under_way_is_made_by_who_waits(place):
-    doomed = started(f"import querywright.models.store as s; s.LEASE_SECONDS = 4\n{WORKER}", place, 600)
+    doomed = started(WORKER, place, 600)
     go(doomed)
     assert doomed.stdout.readline() == "made\n"
     store = Store(place)
@@ -178,7 +181,7 @@ def test_what_a_killed_process_had_under_way_is_made_by_who_waits(place):
         time.sleep(0.2)
         assert not waiting.done()
         doomed.send_signal(signal.SIGKILL)
-        assert waiting.result(timeout=60) == b"answer 0"
+        assert waiting.result(timeout=15) == b"answer 0"
     doomed.communicate()
     store.close()
 
@@ -227,6 +230,16 @@ def test_what_is_not_to_be_kept_is_given_and_forgotten(store):
     assert store.get_or_compute("lm", "key", lambda: b"cut off", keep=lambda value: False) == b"cut off"
     assert store.get_or_compute("lm", "key", lambda: b"whole") == b"whole"
     assert store.get_or_compute("lm", "key", lambda: b"never made") == b"whole"
+
+
+def test_what_cannot_be_written_is_held_until_it_can(store, monkeypatch, caplog):
+    with monkeypatch.context() as full:
+        full.setattr(store, "put_many", lambda *_: (_ for _ in ()).throw(QuerywrightError("disk full")))
+        assert store.get_or_compute("lm", "a", lambda: b"first") == b"first"
+        assert store.get_or_compute("lm", "a", lambda: b"again") == b"first"
+    assert (store.count("lm"), "disk full" in caplog.text) == (0, True)
+    store.get_or_compute("lm", "b", lambda: b"")
+    assert store.get_many("lm", ["a", "b"]) == {"a": b"first", "b": b""}
 
 
 def test_threads_with_other_keys_do_not_wait(store):

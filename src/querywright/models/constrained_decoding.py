@@ -155,7 +155,7 @@ def _limited(schema: Any, max_chars: int, max_items: int) -> Any:
     """The schema with limits wherever it has none."""
     if isinstance(schema, list):
         return [_limited(part, max_chars, max_items) for part in schema]
-    if not isinstance(schema, Mapping) or "enum" in schema:
+    if not isinstance(schema, Mapping) or isinstance(schema.get("enum"), list):  # or a field of that name
         return schema
     number = {"minimum": -_LARGEST, "maximum": _LARGEST}
     limits: dict[Any, dict[str, Any]] = {

@@ -77,8 +77,10 @@ class LocalEngine(ABC):
             )
         with self._lock:
             if self._model is None:
-                self._model, self._pid = self._load(), os.getpid()
-                atexit.register(_drain, weakref.ref(self))
+                self._model = self._load()
+                if not self._pid:  # once: who waits keeps the lock
+                    atexit.register(_drain, weakref.ref(self))
+                self._pid = os.getpid()
             return self._answer(self._model, request, schema)
 
     def close(self) -> None:

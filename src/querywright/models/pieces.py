@@ -9,6 +9,7 @@ from contextvars import ContextVar
 from typing import Any, Protocol
 
 from dspy.lm15 import Request, Response, ResponseStream, StreamAssemblyError, UnsupportedFeatureError
+from dspy.utils.exceptions import LMStreamAssemblyError, LMUnsupportedFeatureError
 from pydantic_core import from_json
 
 _OBJECT = re.compile(r'\{(?=\s*(?:"|\}|$))')
@@ -64,7 +65,7 @@ def told(events: Iterator[Any], request: Request, ear: Ear) -> Response | None:
             if event.type == "delta" and event.delta.type == "text":
                 ear.hear(event.delta.text)
         return stream.response
-    except (StreamAssemblyError, UnsupportedFeatureError):
+    except (StreamAssemblyError, UnsupportedFeatureError, LMStreamAssemblyError, LMUnsupportedFeatureError):
         if begun:
             raise
         return None

@@ -63,7 +63,8 @@ def describe_base(name: str) -> RewriterBase:
         return RewriterBase(kind="embedded", name=EMBEDDED, digest=digest_of(packaged_file()))
     folder = Path(name).expanduser()
     if folder.is_dir():
-        return RewriterBase(kind="folder", name=folder.absolute().name, digest=_folder_digest(folder))
+        named = folder.resolve() if folder.name == ".." else folder.absolute()
+        return RewriterBase(kind="folder", name=named.name, digest=_folder_digest(folder))
     remedy = "give embedded, a folder, or the name of a model on the Hugging Face hub"
     if not _HUB_NAME.fullmatch(name):
         raise ModelError(f"the base model {name!r} is no folder here, and no name of a model on the hub; {remedy}")

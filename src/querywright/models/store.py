@@ -7,23 +7,25 @@ not the run. Values are bytes (UTF-8 JSON, raw float32); nothing is ever unpickl
 
 from __future__ import annotations
 
+import fcntl
 import functools
+import hashlib
 import logging
 import os
 import sqlite3
 import threading
 import time
 import zlib
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from querywright.errors import QuerywrightError
-from querywright.files import locked
+from querywright.files import locked, open_lock
 from querywright.home import home as working_folder
-from querywright.models.postgres import server_options, unreachable
+from querywright.models.postgres import server_options, session, unreachable
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Engine, TextClause
@@ -31,19 +33,14 @@ if TYPE_CHECKING:
 FILE_NAME = "store.sqlite"
 BUSY_SECONDS = 30.0
 KEYS_PER_SELECT = 500
-LEASE_SECONDS, POLL_SECONDS = 20.0, 0.1
-"""How long a process that makes a value may hold off the others, which look so often whether it is there: one that was
-killed holds them up for no longer, and a value that takes longer may be made twice."""
+POLL_SECONDS = 0.05
+"""How often a process looks whether the one that makes a value is done."""
 
 _DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 _ENTRIES = """CREATE TABLE IF NOT EXISTS querywright_entries (
     kind TEXT NOT NULL, key TEXT NOT NULL, checksum BIGINT NOT NULL, value {bytes} NOT NULL, PRIMARY KEY (kind, key))"""
 _BUDGETS = """CREATE TABLE IF NOT EXISTS querywright_budgets (
     name TEXT PRIMARY KEY, calls BIGINT NOT NULL, tokens BIGINT NOT NULL, dollars DOUBLE PRECISION NOT NULL)"""
-_LEASES = "CREATE TABLE IF NOT EXISTS querywright_leases (name TEXT PRIMARY KEY, until DOUBLE PRECISION NOT NULL)"
-_TAKE = """INSERT INTO querywright_leases VALUES (:name, :until)
-    ON CONFLICT (name) DO UPDATE SET until = :until WHERE querywright_leases.until < :now"""
-_GIVE_BACK = "DELETE FROM querywright_leases WHERE name = :name"
 _GET = "SELECT checksum, value FROM querywright_entries WHERE kind = :kind AND key = :key"
 _SELECT = "SELECT key, checksum, value FROM querywright_entries WHERE kind = :kind AND key IN :keys"
 _INSERT = "INSERT INTO querywright_entries VALUES (:kind, :key, :checksum, :value) ON CONFLICT DO NOTHING"
@@ -111,8 +108,9 @@ class Store:
         self._flights = SingleFlight[bytes]()
         self._lock = threading.RLock()
         self._engine: Engine | None = None
+        self._leases: Any = None  # the descriptor of a file, or a session of the server
+        self._held: dict[tuple[str, str], bytes] = {}
         self._inode = self._pid = 0
-        self._is_full = False
         self.transact(lambda connection: None)
 
     def __repr__(self) -> str:
@@ -163,7 +161,7 @@ class Store:
         rows, _ = self.execute(_GET, kind=kind, key=key)
         if rows and _checksum(kind, key, rows[0].value) == rows[0].checksum:
             return bytes(rows[0].value)
-        return self.get_many(kind, [key]).get(key) if rows else None
+        return (self.get_many(kind, [key]).get(key) if rows else None) or self._held.get((kind, key))
 
     def put(self, kind: str, key: str, value: bytes) -> None:
         """Write the value of a key that is not there yet; committed when it returns."""
@@ -180,7 +178,7 @@ class Store:
 
         Whoever asks for a key that is being made waits for it, in other threads and in other processes with the same
         database. An error of ``make`` is raised in all threads that wait. A value that the database cannot take, as on
-        a full disk, is given and not kept.
+        a full disk, is held in memory until it can.
 
         Args:
             kind: What the value is.
@@ -194,40 +192,60 @@ class Store:
 
     def _made(self, kind: str, key: str, make: Callable[[], bytes], keep: Callable[[bytes], bool] | None) -> bytes:
         """The value of a key, made where no other process has made it or makes it."""
-        name = f"{kind} {key}"
-        while True:
-            is_mine = self._leased(name)
+        with self._lease(f"{kind} {key}"):
             value = self.get(kind, key)  # whoever led before may have finished since
-            if is_mine or value is not None:
-                break
-            time.sleep(POLL_SECONDS)
-        try:
             if value is None:
                 value = make()
                 if keep is None or keep(value):
-                    self._put_if_it_fits(kind, key, value)
+                    self._put_or_hold(kind, key, value)
             return value
-        finally:
-            if is_mine:
-                with suppress(QuerywrightError):
-                    self.execute(_GIVE_BACK, name=name)
 
-    def _leased(self, name: str) -> bool:
-        """Whether this process holds the others off; True as well where that cannot be had."""
-        now = time.time()
+    @contextmanager
+    def _lease(self, name: str) -> Iterator[None]:
+        """Holds off other processes; the kernel, or the server, ends it with this one, however that ends."""
+        number = int.from_bytes(hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8).digest()) >> 2
+        while not self._leased(number, take=True):
+            time.sleep(POLL_SECONDS)
         try:
-            return bool(self.execute(_TAKE, name=name, now=now, until=now + LEASE_SECONDS)[1])
-        except QuerywrightError:
+            yield
+        finally:
+            self._leased(number, take=False)
+
+    def _leased(self, number: int, *, take: bool) -> bool:
+        """Whether a lease was taken, or given back; True as well where that cannot be had: work may be done twice."""
+        with self._lock:
+            try:
+                if self.path is not None:
+                    if self._leases is None:
+                        self._leases = open_lock(_beside(self.path, ".flight"))
+                    fcntl.lockf(self._leases, fcntl.LOCK_EX | fcntl.LOCK_NB if take else fcntl.LOCK_UN, 1, number)
+                elif self._server is not None:
+                    self._leases = self._leases or session(self._server)
+                    asked = f"SELECT pg_{'try_advisory_lock' if take else 'advisory_unlock'}({number})"
+                    return bool(self._leases.execute(asked).fetchone()[0])
+            except BlockingIOError:
+                return False
+            except Exception:  # noqa: BLE001  a lease saves a call; no failure of one may stop a run
+                self._end_leases()
             return True
 
-    def _put_if_it_fits(self, kind: str, key: str, value: bytes) -> None:
+    def _end_leases(self) -> None:
+        if isinstance(self._leases, int):
+            os.close(self._leases)
+        elif self._leases is not None:
+            self._leases.close()
+        self._leases = None
+
+    def _put_or_hold(self, kind: str, key: str, value: bytes) -> None:
         try:
             self.put(kind, key, value)
-            self._is_full = False
+            for held, earlier in list(self._held.items()):
+                self.put(*held, earlier)
+                self._held.pop(held, None)
         except QuerywrightError as error:
-            if not self._is_full:
-                _logger.warning("%s. Until then what is asked for or computed is used, and not kept", error)
-            self._is_full = True
+            if not self._held:
+                _logger.warning("%s. Until then what is computed is in memory, and lost where this run ends", error)
+            self._held[kind, key] = value
 
     def execute(self, statement: str, **values: Any) -> tuple[list[Any], int]:
         """The rows that a statement of SQL gives, and how many it changed, as one transaction.
@@ -274,12 +292,15 @@ class Store:
         with self._turn, self._lock:
             if self._engine is not None and self._pid == os.getpid():
                 self._engine.dispose()
+                self._end_leases()
             self._engine = None
 
     def _opened(self) -> Engine:
         with self._lock:
-            if self._engine is None or self._pid != os.getpid():  # a parent's connections are left to the parent
-                self._engine, self._pid = None, os.getpid()
+            # A parent's connections are left to the parent, but of what is in memory a forked process has a copy.
+            is_parents = self._pid != os.getpid() and (self.path is not None or self._server is not None)
+            if self._engine is None or is_parents:
+                self._engine, self._leases, self._pid = None, None, os.getpid()
                 self._engine = self._file_engine() if self._server is None else self._server_engine(self._server)
             return self._engine
 
@@ -288,7 +309,7 @@ class Store:
 
         engine = create_engine("postgresql+psycopg://", **options)
         with engine.begin() as connection:
-            for statement in (_SETUP, _ENTRIES.format(bytes="BYTEA"), _BUDGETS, _LEASES):
+            for statement in (_SETUP, _ENTRIES.format(bytes="BYTEA"), _BUDGETS):
                 connection.execute(_sql(statement))
         return engine
 
@@ -308,9 +329,10 @@ class Store:
             with self._exclusive():
                 if self.path is not None:
                     os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600))
+                    self.path.chmod(0o600)
                     self._inode = self.path.stat().st_ino
                 with engine.begin() as connection:
-                    for statement in (_ENTRIES.format(bytes="BLOB"), _BUDGETS, _LEASES):
+                    for statement in (_ENTRIES.format(bytes="BLOB"), _BUDGETS):
                         connection.execute(_sql(statement))
         except OSError as error:
             raise QuerywrightError(f"the store {self.path} cannot be created ({error.strerror or error})") from error
