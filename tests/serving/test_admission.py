@@ -12,10 +12,11 @@ import httpx
 import pytest
 
 from querywright.errors import InputError
-from querywright.serving import ServeSettings, make_app, middleware
+from querywright.serving import ServeSettings, make_app, middleware, work
 from querywright.serving.failures import RequestError
 from querywright.serving.metrics import ServerMetrics
 from querywright.serving.middleware import MOST_CLIENTS, Front, Rates
+from querywright.serving.server import bound
 from querywright.serving.work import Work
 
 OPEN = ["/", "/page.js", "/page.css", "/docs", "/docs.js", "/health"]
@@ -78,11 +79,11 @@ def test_an_id_is_taken_when_it_is_a_plain_word(run):
             ({name: 0}, name)
             for name in ("concurrency", "connections", "burst", "deadline", "body_seconds", "max_body")
         ),
-        *(({name: -1}, name) for name in ("waiting", "rate", "port")),
+        *(({name: -1}, name) for name in ("waiting", "rate")),
         ({"max_options": 1}, "max_options"),
         ({"rate": float("nan")}, "rate"),
-        ({"grace": float("inf")}, "grace"),
-        ({"port": 70_000}, "port"),
+        ({"grace": float("inf")}, "grace must be 0.001 or more, and finite, but got inf"),
+        *(({"port": port}, f"port must be from 0 to 65535, but got {port}") for port in (-1, 70_000)),
         ({"digests": ("sha256:x",)}, "there are 0 artifacts, but 1 digests"),
     ],
 )
@@ -224,6 +225,18 @@ def test_an_answer_that_takes_too_long_is_given_up(run, scripted, stream):
     assert server.server._service.work.running == 0
 
 
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="no socket takes both here")
+def test_one_address_takes_both_and_nobody_is_let_in_before_it_listens():
+    with bound("::", 0) as listening:
+        address = ("127.0.0.1", listening.getsockname()[1])
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(address, timeout=5)
+        listening.listen()
+        socket.create_connection(address, timeout=5).close()
+        with pytest.raises(InputError, match="cannot listen on"):
+            bound("::", address[1])
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_nothing_further_is_done_for_a_client_that_went_away(run, scripted, retriever, stream):
     searching, go = threading.Event(), threading.Event()
@@ -245,6 +258,46 @@ def test_nothing_further_is_done_for_a_client_that_went_away(run, scripted, retr
     assert server.lines()[0]["status"] == 499
     assert server.ask(8).json()["answer"] == "answer 8"
     assert server.metric("requests_total", route="/ask", status="499") == 1
+
+
+def test_a_client_that_goes_away_within_a_stream_is_counted_so(run, scripted):
+    go = threading.Event()
+    scripted.before = lambda number: go.wait(10)
+    server = run()
+    with server.client.stream("POST", "/ask", json=ASKED | {"stream": True}) as answer:
+        assert answer.status_code == 200  # what was found was sent
+    server.wait_for(lambda: bool(server.lines()))
+    go.set()
+    assert server.lines()[0]["status"] == 499
+
+
+def test_who_waits_for_a_turn_sees_that_the_connection_lives(run, scripted, monkeypatch):
+    monkeypatch.setattr(work, "QUIET_SECONDS", 0.05)
+    go = threading.Event()
+    scripted.before = lambda number: go.wait(10)
+    server = run(concurrency=1)
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(server.ask, 1)
+        server.wait_for(lambda: server.server._service.work.running == 1)
+        with server.client.stream("POST", "/ask", json=ASKED | {"stream": True}) as answer:
+            lines = answer.iter_lines()
+            assert next(lines) == ": still at it"
+            go.set()
+            assert "event: done" in list(lines)
+        assert first.result().status_code == 200
+
+
+def test_a_stream_that_is_under_way_at_the_end_of_grace_ends_with_a_word(run, scripted, caplog):
+    go = threading.Event()
+    scripted.before = lambda number: go.wait(10)
+    server = run(grace=0.1)
+    with server.client.stream("POST", "/ask", json=ASKED | {"stream": True}) as answer:
+        server.server.should_exit = True
+        text = "".join(answer.iter_text())
+    go.set()
+    assert 'event: error\ndata: {"error":{"kind":"stopping"' in text
+    assert "without completing response" not in caplog.text
+    assert server.lines()[0]["status"] == 503
 
 
 def test_further_connections_than_may_be_are_refused(run):

@@ -32,6 +32,9 @@ class ServerMetrics:
         self._fallbacks = counter("fallbacks", "Steps that fell back to something plainer.", ("step",))
         self._declined = counter("declined", "Questions that the passages did not answer.")
         self._reloads = counter("reloads", "Artifacts loaded again, or not.", ("result",))
+        for labelled, *values in ((self._lm_calls, "made", "saved"), (self._reloads, "done", "failed")):
+            for value in values:
+                labelled.labels(value)  # at 0, so that the first one is a rise
 
     def route(self, path: str) -> str:
         """The label of an address."""

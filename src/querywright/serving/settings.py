@@ -93,7 +93,8 @@ class ServeSettings:
         for name, least in _LEAST.items():
             value = getattr(self, name)
             if not least <= value < (65_536 if name == "port" else math.inf):
-                raise InputError(f"{name} must be {least} or more, but got {value}; give another number")
+                rule = "from 0 to 65535" if name == "port" else f"{least} or more, and finite"
+                raise InputError(f"{name} must be {rule}, but got {value}; give another number")
         if self.token is not None and (
             len(self.token) < SHORTEST_TOKEN or not self.token.isascii() or not self.token.isprintable()
         ):

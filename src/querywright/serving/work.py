@@ -72,9 +72,9 @@ class Work:
         self,
         receive: Receive,
         events: AsyncGenerator[tuple[str, Any], None],
-        failed: Callable[[Exception], RequestError],
+        failed: Callable[[BaseException], RequestError],
     ) -> Response:
-        """Server-sent events as they come. A failure before the first one is raised, a later one is an event.
+        """Server-sent events as they come. A failure before anything was sent is raised, a later one is an event.
 
         Args:
             receive: Tells when the client is gone.
@@ -91,22 +91,25 @@ class Work:
         making = asyncio.ensure_future(self.attended(receive, make()))
         making.add_done_callback(lambda _: ready.put_nowait(None))
 
+        async def following() -> bytes | None:
+            try:
+                return await asyncio.wait_for(ready.get(), QUIET_SECONDS)
+            except TimeoutError:
+                return b": still at it\n\n"
+
         async def sent(data: bytes | None) -> AsyncIterator[bytes]:
             try:
                 while data is not None:
                     yield data
-                    try:
-                        data = await asyncio.wait_for(ready.get(), QUIET_SECONDS)
-                    except TimeoutError:
-                        data = b": still at it\n\n"
+                    data = await following()
                 await making
             except ClientGoneError:
                 raise
-            except Exception as error:  # noqa: BLE001 - told where the status was sent already
+            except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - told where the status was sent already
                 yield _event("error", failed(error).body())
 
         try:
-            first = await ready.get()
+            first = await following()
         except BaseException:
             making.cancel()
             raise
@@ -123,9 +126,9 @@ class _Streamed(StreamingResponse):
         self._making = making
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send it."""
+        """Send it; the task hears when the client is gone."""
         try:
-            await super().__call__(scope, receive, send)
+            await self.stream_response(send)
         finally:
             self._making.cancel()
             await asyncio.gather(self._making, return_exceptions=True)
