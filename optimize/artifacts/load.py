@@ -12,9 +12,10 @@ import dspy
 from querywright.errors import ArtifactError, CollectionError, InputError
 from querywright.models.embedded import EMBEDDED_ID
 from querywright.models.embedder import Embedder, embedder_of
-from querywright.models.lm import resolve_lm
+from querywright.models.engine import LMEngine
+from querywright.models.lm import as_lm, resolve_lm
 from querywright.models.store import open_store
-from querywright.optimize.artifacts.files import Artifact, ArtifactManifest, Golden, read_artifact
+from querywright.optimize.artifacts.files import Artifact, ArtifactManifest, Golden, checked_artifact, read_artifact
 from querywright.optimize.artifacts.loaded import LoadedProgram
 from querywright.optimize.artifacts.rewriters import find_rewriter, open_rewriter
 from querywright.optimize.artifacts.watchers import Watcher
@@ -67,6 +68,8 @@ def load(
         ModelError: The LM, the reranker or the rewriter cannot be used.
     """
     artifact = path if isinstance(path, Artifact) else read_artifact(path, digest=digest)
+    if artifact is path:
+        checked_artifact(artifact.data, digest=digest)
     manifest = artifact.manifest
     program_from(artifact.state)  # what is wrong with the artifact itself is said before anything is opened
     if reranker is not None and not technique_class(manifest.technique).USES_RERANKER:
@@ -108,7 +111,7 @@ def golden_difference(loaded: LoadedProgram, golden: Golden) -> str:
 def lm_of(manifest: ArtifactManifest, given: dspy.BaseLM | str | None, home: Path | None) -> dspy.BaseLM:
     """The LM that was given, or the one that an artifact names. A name can hold an address; an artifact's may not."""
     if isinstance(given, dspy.BaseLM):
-        return given
+        return _with_async_face(given)
     if given is not None and not isinstance(given, str):
         raise InputError(f"lm must be an LM or its name, but got {given!r:.80}; give lm=resolve_lm(...) or a name")
     name = given or ("embedded" if manifest.lm == EMBEDDED_ID else manifest.lm)
@@ -118,6 +121,11 @@ def lm_of(manifest: ArtifactManifest, given: dspy.BaseLM | str | None, home: Pat
             f"here is {EMBEDDED_ID}); give lm=..., an LM made by resolve_lm or its name, or compile again"
         )
     return resolve_lm(name, store=open_store(home))
+
+
+def _with_async_face(lm: dspy.BaseLM) -> dspy.BaseLM:
+    """An LM with an engine of ours can be asked in an event loop, too; any other is given back as it is."""
+    return as_lm(lm) if isinstance(getattr(lm, "engine", None), LMEngine) else lm
 
 
 def check_rewriter_for(manifest: ArtifactManifest, given: dspy.BaseLM | str | Path | None) -> None:
@@ -138,8 +146,10 @@ def rewriter_of(
     check_rewriter_for(manifest, given)
     if given is None and manifest.rewriter is not None:
         given = find_rewriter(manifest.rewriter, home)
-    if given is None or isinstance(given, dspy.BaseLM):
-        return given
+    if given is None:
+        return None
+    if isinstance(given, dspy.BaseLM):
+        return _with_async_face(given)
     if not isinstance(given, str | Path):
         raise InputError(f"rewriter must be a rewriter's folder or an LM, but got {given!r:.80}; give one of them")
     return open_rewriter(Path(given), store=open_store(home))

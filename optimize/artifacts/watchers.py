@@ -30,8 +30,9 @@ FLUSH_SECONDS = 5.0
 
 logger = logging.getLogger("querywright.watching")
 
-# Its put may be interrupted by another of the same thread, as where a coroutine is thrown away.
+# What is done with these may be interrupted by the same thread, as where a coroutine is thrown away.
 _waiting: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
+_starting, _started = threading.RLock(), False
 
 
 class AskedQuery(BaseModel):
@@ -199,9 +200,10 @@ def flush(seconds: float = FLUSH_SECONDS) -> bool:
     Returns:
         Whether they were told of all of it in that time.
     """
+    if not _started:
+        return True
     done = threading.Event()
     _waiting.put(done.set)
-    _start(os.getpid())
     if not done.wait(seconds):
         logger.warning("watchers are still behind after %g s; they were not told of all questions", seconds)
     return done.is_set()
@@ -214,24 +216,36 @@ def _later(work: Callable[[], object]) -> None:
         return
     run = contextvars.copy_context().run
     _waiting.put(lambda: run(work))
-    _start(os.getpid())
+    _start()
 
 
-def _do(work: Callable[[], object]) -> None:
+def _do(work: Callable[[], object], caught: type[BaseException] = Exception) -> None:
     """Whoever watches must not spoil an answer."""
     try:
         work()
-    except Exception as error:  # noqa: BLE001 - by its name alone
+    except caught as error:  # by its name alone
         logger.warning("a watcher failed: %s", type(error).__name__)
 
 
-@functools.lru_cache(maxsize=1)
-def _start(process: int) -> None:
-    """Start the thread of this process."""
+def _start() -> None:
+    """Start the one thread of this process."""
+    global _started
 
     def run() -> None:
         while True:
-            _do(_waiting.get())
+            _do(_waiting.get(), BaseException)
 
-    threading.Thread(target=run, daemon=True, name="querywright-watchers").start()
-    atexit.register(flush)  # so late, because whoever watches may have registered an end of its own
+    with _starting:
+        if not _started:
+            _started = True
+            threading.Thread(target=run, daemon=True, name="querywright-watchers").start()
+            atexit.register(flush)  # so late, because whoever watches may have registered an end of its own
+
+
+def _forked() -> None:
+    """A forked process has none of its parent's threads, and tells none of what its parent will tell."""
+    global _waiting, _starting, _started
+    _waiting, _starting, _started = queue.SimpleQueue(), threading.RLock(), False
+
+
+os.register_at_fork(after_in_child=_forked)

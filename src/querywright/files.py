@@ -55,14 +55,15 @@ def write_file(path: Path, data: bytes | str | Iterable[bytes], *, mode: int = 0
     return digest.hexdigest()
 
 
-def append_line(path: Path, line: bytes) -> None:
-    """Adds a line to a file, on disk when this returns; half a line that a killed process left before it is cut off.
+def append_line(path: Path, line: bytes, *, durable: bool = True) -> None:
+    """Adds a line to a file; half a line that a killed process left before it is cut off.
 
     One writer at a time: see ``locked``.
 
     Args:
         path: The file; made where it is missing.
         line: Without a line's end.
+        durable: Whether it is on disk when this returns. Default True.
 
     Raises:
         OSError: It cannot be written; what was written of it is taken back.
@@ -80,12 +81,13 @@ def append_line(path: Path, line: bytes) -> None:
         try:
             while left:
                 left = left[file.write(left) :]
-            os.fsync(file.fileno())
+            if durable:
+                os.fsync(file.fileno())
         except OSError:
             with suppress(OSError):
                 file.truncate(end)
             raise
-    if is_new:
+    if is_new and durable:
         sync(path.parent)
 
 

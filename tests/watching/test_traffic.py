@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from querywright.errors import DataError
-from querywright.watching import JsonLines, read_traffic
+from querywright.files import locked
+from querywright.watching import JsonLines, read_traffic, traffic
 from querywright.watching.traffic import HASHED, is_traffic
 
 
@@ -144,6 +145,20 @@ def test_a_line_without_room_and_one_that_was_cut_off_spoil_no_other(tmp_path, e
     assert numbers(path) == [0, 2]  # not an error: it may be being written
     JsonLines(path)(exchange(3))
     assert numbers(path) == [0, 2, 3]
+
+
+def test_a_line_waits_for_no_disk_and_is_written_also_where_another_holds_the_lock(tmp_path, exchange, monkeypatch):
+    monkeypatch.setattr(traffic, "LOCK_SECONDS", 0.01)
+    monkeypatch.setattr(os, "fsync", lambda descriptor: pytest.fail("waited for the disk"))
+    path = tmp_path / "traffic.jsonl"
+    watcher = JsonLines(path)
+    watcher(exchange(1))
+    path.unlink()
+    with locked(tmp_path / ".traffic.jsonl.lock"):
+        watcher(exchange(2))
+    watcher(exchange(3))
+    assert (numbers(path), watcher.lost) == ([2, 3], 0)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
 @pytest.mark.parametrize(

@@ -105,7 +105,8 @@ def as_lm(
     """An LM of the user's own, ready for use as one of ``resolve_lm`` is; it writes with the same settings.
 
     Args:
-        lm: Any DSPy LM; it is not changed. One that is ready already is given back, with the store where it has none.
+        lm: Any DSPy LM; it is not changed. One that is ready already is given back, with the
+            store where it has none, and with what an event loop needs.
         store: Where answers are kept, or None to keep none.
         ledger: Where cost is entered; a new one when not given.
         limits: Attempts, waits, and when the model counts as down.
@@ -119,9 +120,10 @@ def as_lm(
     ready: Any = lm
     engine = getattr(ready, "engine", None)
     if isinstance(engine, LMEngine):
-        if store is None or engine.store is not None:
+        if store is not None and engine.store is None:
+            engine = engine.with_store(store)
+        elif not isinstance(lm, dspy.LM) or ready._async_engine_spec is not None:
             return ready
-        engine = engine.with_store(store)
         return ready.copy(engine=engine, async_engine=AsyncLMEngine(engine))
     options = {key: value for key, value in lm.kwargs.items() if value is not None and key not in CLIENT_KEYS}
     options["max_tokens"] = options.pop("max_completion_tokens", options.pop("max_tokens", None))

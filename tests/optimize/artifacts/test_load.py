@@ -217,6 +217,11 @@ def test_a_card_has_what_an_artifact_is(saved):
     assert found["digest"] == read_artifact(saved[1]).manifest.digest
 
 
+def test_a_digest_is_asked_of_an_artifact_that_was_read_too(saved, make_lm):
+    with pytest.raises(ArtifactError, match="is asked for"):
+        load(read_artifact(saved[1]), lm=make_lm(), home=saved[0], digest="sha256:" + "0" * 64)
+
+
 def states(checks):
     return {one.name: one.state for one in checks}
 

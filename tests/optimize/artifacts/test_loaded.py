@@ -8,6 +8,7 @@ import logging
 import subprocess
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from types import SimpleNamespace
@@ -55,6 +56,12 @@ def test_the_answer_is_the_same_however_it_is_asked_for(loaded):
     assert {prediction.answer for prediction in predictions} == {"right 1"}
     assert len({tuple(passage.id for passage in prediction.passages) for prediction in predictions}) == 1
     assert len({tuple(query.text for query in prediction.queries) for prediction in predictions}) == 1
+
+
+def test_an_lm_without_an_async_engine_is_asked_in_an_event_loop(artifact, world, make_lm):
+    lm = make_lm()
+    program = load(artifact, lm=lm.copy(engine=lm.engine), retriever=world)
+    assert asyncio.run(program.acall(*asked(1))).answer == program(*asked(1)).answer == "right 1"
 
 
 def test_to_retrieve_asks_no_reader(loaded):
@@ -225,6 +232,23 @@ def test_a_watcher_holds_up_no_event_loop_and_is_told_in_the_context_of_the_ques
     assert "watchers are 1 questions behind; one more is lost" in caplog.messages
 
 
+def test_threads_that_ask_first_at_the_same_time_are_told_of_by_one(monkeypatch):
+    watchers._forked()  # as at the beginning of a process
+    started, begin = [], threading.Thread.start
+
+    def start(thread):
+        if thread.name == "querywright-watchers":
+            started.append(thread)
+            time.sleep(0.05)  # others come in between
+        begin(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(watchers._later, [lambda: None] * 8))
+    assert flush()
+    assert len(started) == 1
+
+
 ENDS = """
 import asyncio, os, time
 from querywright.optimize.artifacts.watchers import flush, watched
@@ -233,12 +257,17 @@ def slow(one):
     time.sleep(0.3)
     os.write(1, one.question.encode() + b"\\n")
 
+def exits(one):
+    raise SystemExit
+
 def ask(question):
-    with watched([slow], "a", question, None, None, later=True):
+    with watched([exits if question == "no one" else slow], "a", question, None, None, later=True):
         pass
 
+ask("no one")
 ask("first")
 assert flush()
+ask("parent")
 if not os.fork():
     ask("forked")
     os._exit(0 if flush() else 1)
@@ -249,7 +278,7 @@ ask("last")
 
 def test_a_process_that_ends_has_told_everything_and_a_forked_one_too():
     done = subprocess.run([sys.executable, "-c", ENDS], capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout.splitlines() == ["first", "forked", "last"]
+    assert sorted(done.stdout.splitlines()) == ["first", "forked", "last", "parent"]  # each once
 
 
 # Exchanges.
