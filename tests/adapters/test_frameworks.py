@@ -12,6 +12,7 @@ from haystack import Pipeline
 from haystack.components.builders import PromptBuilder
 from haystack.core.errors import DeserializationError
 from langchain_core.retrievers import BaseRetriever
+from langchain_core.runnables.utils import AddableDict
 from llama_index.core.base.base_retriever import BaseRetriever as LlamaRetriever
 from llama_index.core.schema import QueryBundle
 
@@ -83,6 +84,22 @@ def test_parts_of_a_stream_add_up_to_the_answer(program):
         assert {name: total[name] for name in total if name != "documents"} == {
             name: whole[name] for name in whole if name != "documents"
         }
+
+
+def test_a_step_that_is_given_its_question_in_chunks_asks_the_whole(program):
+    runnable = langchain.as_runnable(program)
+    chunks = [AddableDict(question=QUESTION[:9]), AddableDict(question=QUESTION[9:]), AddableDict(options=OPTIONS)]
+
+    async def given():
+        for chunk in chunks:
+            yield chunk
+
+    async def collect():
+        return [part async for part in runnable.atransform(given())]
+
+    for parts in (list(runnable.transform(iter(chunks))), asyncio.run(collect())):
+        total = reduce(add, parts)
+        assert (total["question"], total["answer"]) == (QUESTION, OPTIONS[1])
 
 
 def pieces(text, *, whole=True):

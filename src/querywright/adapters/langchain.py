@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
+from functools import reduce
 from typing import Any
 
 from pydantic import field_validator
@@ -85,13 +86,13 @@ class QuerywrightRunnable(RunnableLambda[Any, dict[str, Any]]):
         return {"question": question, **result(await self.program.acall(question, options), _document)}
 
     def _parts(self, inputs: Iterator[Any]) -> Iterator[dict[str, Any]]:
-        question, options = asked(next(inputs))
+        question, options = asked(reduce(_added, inputs))
         yield AddableDict(question=question)
         for event in self.program.stream(question, options):
             yield _part(event)
 
     async def _aparts(self, inputs: AsyncIterator[Any]) -> AsyncIterator[dict[str, Any]]:
-        question, options = asked(await anext(inputs))
+        question, options = asked(reduce(_added, [one async for one in inputs]))
         yield AddableDict(question=question)
         async for event in self.program.astream(question, options):
             yield _part(event)
@@ -128,6 +129,14 @@ def _document(passage: Passage, score: float | None, metadata: dict[str, Any]) -
 
 def _found(prediction: Any) -> list[Document]:
     return documents(_document, prediction.passages, prediction.steps)
+
+
+def _added(before: Any, chunk: Any) -> Any:
+    """Chunks of a chain's input as LangChain adds them up: the last one where they cannot be."""
+    try:
+        return before + chunk
+    except TypeError:
+        return chunk
 
 
 def _part(event: Event) -> dict[str, Any]:

@@ -106,5 +106,5 @@ def _errors_told() -> Iterator[None]:
 
 
 def _told(prediction: Any) -> dict[str, Any]:
-    told = result(prediction, lambda passage, score, metadata: Passage(text=passage.text, **metadata))
+    told = result(prediction, lambda one, _, metadata: Passage.model_validate({**metadata, "text": one.text}))
     return {**told, "passages": told["documents"]}

@@ -116,7 +116,7 @@ def load_logged(uri: str, **options: Any) -> LoadedProgram:
 
 def _load_pyfunc(path: str, model_config: Mapping[str, Any] | None = None) -> _Model:
     """What MLflow calls to load a model; its name and arguments are MLflow's."""
-    given = {**_SETTINGS, **(model_config or {})}
+    given = {key: (model_config or {}).get(key, default) for key, default in _SETTINGS.items()}
     threads, lm = int(given.pop("threads")), lm_by_name(given.pop("lm"))
     return _Model(load(path, lm=lm, **given), threads)
 

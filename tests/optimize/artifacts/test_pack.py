@@ -207,7 +207,8 @@ def test_sizes_that_lie_and_bombs_are_refused(file, tmp_path, refused):
     whole = file.read_bytes()
     target.write_bytes(whole.replace(len(members[VECTORS]).to_bytes(4, "little"), (2**31).to_bytes(4, "little")))
     refused(target, "was cut off or changed|damaged")
-    for what in (whole[: len(whole) // 2], b"", b"x" * 500):
+    end = int.from_bytes(whole[-6:-2], "little") + 2**20
+    for what in (whole[: len(whole) // 2], b"", b"x" * 500, whole[:-6] + end.to_bytes(4, "little") + whole[-2:]):
         target.write_bytes(what)
         refused(target, r"'x\.qw' is no packed file, was cut off or changed")
     target.unlink()
@@ -248,8 +249,8 @@ def test_vectors_that_are_none_are_refused(value, file, tmp_path, refused):
     vectors[256:512] = value
     forged = forge(tmp_path / "x.qw", {**members, VECTORS: vectors.tobytes()})
     refused(forged, "vectors of the packed file are damaged")
-    forge(forged, {**members, VECTORS: vectors.tobytes()[:-4]})
-    refused(forged, "is damaged")
+    for wrong in (vectors.tobytes()[:-4], members[VECTORS] + b"\0"):
+        refused(forge(forged, {**members, VECTORS: wrong}), "is damaged")
 
 
 # Killed on the way.
