@@ -90,5 +90,5 @@ def test_what_no_part_has_is_told_with_a_remedy():
     retriever = HybridRetriever([Listed("a"), Listed("b")])
     assert not hasattr(retriever, "count")
     for ask in (lambda: retriever.count, lambda: retriever.get(["a"]), lambda: "a" in retriever):
-        with pytest.raises(InputError, match="none of the 2 retrievers of this hybrid has .*; put one that has among"):
+        with pytest.raises(InputError, match=r"none of the 2 retrievers of this hybrid has .*; put one that has among"):
             ask()

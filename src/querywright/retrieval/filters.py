@@ -44,13 +44,12 @@ def _part(key: str, value: Any) -> Matcher:
             order = _ORDER[name]
             return lambda metadata: _typed(metadata.get(key))[0] == "number" and order(metadata[key], operand)
         operands = operand if name in ("$in", "$nin") else [operand]
-        if name in _SETS and isinstance(operands, list | tuple) and operands:
-            if all(isinstance(one, str | int | float) for one in operands):
-                wanted, inside = {_typed(one) for one in operands}, _SETS[name]
-                return lambda metadata: (_typed(metadata.get(key)) in wanted) == inside
-    raise InputError(
-        f"a filter cannot hold { ({key: value})!r}; its operators are $and, $or, {', '.join([*_SETS, *_ORDER])}"
-    )
+        is_usable = isinstance(operands, list | tuple) and all(isinstance(one, str | int | float) for one in operands)
+        if name in _SETS and is_usable and operands:
+            wanted, inside = {_typed(one) for one in operands}, _SETS[name]
+            return lambda metadata: (_typed(metadata.get(key)) in wanted) == inside
+    refused, known = {key: value}, ", ".join(["$and", "$or", *_SETS, *_ORDER])
+    raise InputError(f"a filter cannot hold {refused!r}; its operators are {known}")
 
 
 def _typed(value: Any) -> tuple[str, Any]:
