@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from querywright.data.types import Label
 from querywright.errors import DataError
 from querywright.metrics.statistics import Mean, mean_with_interval
+from querywright.metrics.usefulness import checked_label
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,16 +83,17 @@ def accuracy_by_label(
         A row for each of the three labels.
 
     Raises:
-        DataError: The three do not name the same questions, or a score is not 0, 1 or NaN.
+        DataError: The three do not name the same questions, a label is unknown, or a score is not 0, 1 or NaN.
 
     Source: HCQR, arXiv:2603.19008: 94.4 per cent given ENTAILED and 57.6 given NOT_USEFUL, against 86.2 and 63.4
     closed book.
     """
     _check_same(scores, labels)
     pairs = _pairs(scores, other)
+    known = {key: checked_label(key, label) for key, label in labels.items() if label is not None}
     found = {}
     for label in Label:
-        given = [pair for key, pair in pairs.items() if labels[key] == label]
+        given = [pair for key, pair in pairs.items() if known.get(key) is label]
         scored = [pair for pair in given if not any(map(math.isnan, pair))]
         arm, closed = (mean_with_interval([pair[side] for pair in scored]) for side in (0, 1))
         found[label] = AccuracyGivenLabel(arm, closed, len(scored), len(given) - len(scored))
@@ -105,9 +107,12 @@ def label_shares(labels: Mapping[str, Sequence[Label | None]]) -> LabelShares:
         labels: By question id the label of each passage found (`passage_labels`), None where a judge gave none.
             Leave out a question without labelled evidence: it says nothing of its passages.
 
+    Raises:
+        DataError: A label is unknown.
+
     Source: HCQR, arXiv:2603.19008, which speaks of shares of documents.
     """
-    pooled = [label for found in labels.values() for label in found if label is not None]
+    pooled = [checked_label(key, label) for key, found in labels.items() for label in found if label is not None]
     return LabelShares(
         {label: pooled.count(label) / len(pooled) if pooled else math.nan for label in Label}, len(pooled)
     )

@@ -85,6 +85,8 @@ def wilson_interval(share: float, n: int, *, confidence: float = 0.95) -> tuple[
     Source: Wilson 1927, doi:10.1080/01621459.1927.10502953.
     """
     _check_share("confidence", confidence)
+    if not (0 <= share <= 1 and n >= 1):
+        raise ValueError(f"a share lies in [0, 1] and is of one question at least, but got {share} of {n}")
     from scipy.stats import binomtest
 
     found = binomtest(round(share * n), n).proportion_ci(confidence, method="wilson")

@@ -37,7 +37,7 @@ def passage_labels(ids: Iterable[str], evidence: Mapping[str, Label | str], *, j
     Raises:
         DataError: A label is not ENTAILED, USEFUL or NOT_USEFUL.
     """
-    labels = [_label(key, evidence.get(key, Label.NOT_USEFUL)) for key in ids]
+    labels = [checked_label(key, evidence.get(key, Label.NOT_USEFUL)) for key in ids]
     if jointly and len(helpful_ids(evidence)) > 1:
         return [Label.USEFUL if label is Label.ENTAILED else label for label in labels]
     return labels
@@ -52,7 +52,7 @@ def helpful_ids(evidence: Mapping[str, Label | str]) -> list[str]:
     Raises:
         DataError: A label is not ENTAILED, USEFUL or NOT_USEFUL.
     """
-    return [key for key, label in evidence.items() if _label(key, label) is not Label.NOT_USEFUL]
+    return [key for key, label in evidence.items() if checked_label(key, label) is not Label.NOT_USEFUL]
 
 
 def question_label(labels: Iterable[Label]) -> Label:
@@ -94,9 +94,18 @@ def usefulness(ids: Sequence[str], evidence: Mapping[str, Label | str], *, joint
     return Usefulness(label, shares, decision_useful(label))
 
 
-def _label(key: str, value: Label | str) -> Label:
+def checked_label(key: str, value: Label | str) -> Label:
+    """The label of a passage or a question.
+
+    Args:
+        key: Whose it is, for the message.
+        value: The label.
+
+    Raises:
+        DataError: It is not ENTAILED, USEFUL or NOT_USEFUL.
+    """
     try:
         return Label(value)
     except ValueError:
         known = ", ".join(Label)
-        raise DataError(f"passage {key!r} has the label {value!r}; a label is one of {known}") from None
+        raise DataError(f"{key!r} has the label {value!r}; a label is one of {known}") from None

@@ -175,23 +175,25 @@ class Technique(dspy.Module):
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         own = tuple(knob for knob in cls.KNOBS if knob not in GATE)
+        _check_knobs(cls.__name__, own)
         cls.KNOBS = (*own, *GATE) if cls.LM_STAGES else own
 
     def __init__(self, retriever: Any = None, *, reranker: Reranker | None = None, **knobs: Any) -> None:
         super().__init__()
         self.retriever = None if retriever is None else as_retriever(retriever)
-        if retriever is not None and self.NEEDS_VECTORS and not hasattr(self.retriever, "search_vectors"):
+        if (
+            retriever is not None
+            and self.NEEDS_VECTORS
+            and not all(hasattr(self.retriever, name) for name in ("embed", "search_vectors"))
+        ):
             raise TechniqueError(
                 f"{self.NAME} searches with vectors, which a {kind_of(self.retriever)} retriever cannot; give a dense "
                 "one, or use query2doc, which searches with text"
             )
         if reranker is not None and not self.USES_RERANKER:
             raise TechniqueError(f"{self.NAME} does not rerank; leave the reranker out, or use rerank")
-        if reranker is not None and (not str(reranker.id).strip() or reranker.id.startswith(("/", "~"))):
-            raise TechniqueError(
-                f"a reranker needs an id that names it wherever it runs, and no path, but {type(reranker).__name__} "
-                f"has {reranker.id!r}"
-            )
+        if reranker is not None:
+            _check_reranker(reranker)
         self.reranker = reranker
         self.own_lm = None
         self.knobs = Knobs(self.KNOBS, knobs)
@@ -415,6 +417,30 @@ class Technique(dspy.Module):
 def _noted(name: str, given: Mapping[str, Any], made: str) -> Step[None]:
     """A record of the gate's."""
     return Call(lambda: None, lambda _, stage: Record("gate", name, stage, given, made))
+
+
+def _check_knobs(name: str, knobs: Sequence[Knob]) -> None:
+    before = {knob.name for knob in GATE}
+    for knob in knobs:
+        if knob.name in before:
+            raise TechniqueError(f"{name} has two knobs {knob.name!r}, the gate's counted; give one another name")
+        missing = [other for other in knob.when if other not in before]
+        if missing:
+            raise TechniqueError(
+                f"the knob {knob.name!r} of {name} acts only beside {missing[0]!r}, which is not declared before it; "
+                f"declare {missing[0]!r} first, or {knob.name!r} without when="
+            )
+        before.add(knob.name)
+
+
+def _check_reranker(reranker: Any) -> None:
+    name, kind = getattr(reranker, "id", None), type(reranker).__name__
+    if not isinstance(name, str) or not name.strip() or name.startswith(("/", "~")) or "\\" in name:
+        raise TechniqueError(
+            f"a reranker needs an id that names it wherever it runs, and no path, but {kind} has {name!r}"
+        )
+    if not callable(getattr(reranker, "score", None)):
+        raise TechniqueError(f"a reranker needs score(query, passages), which {kind} has not")
 
 
 def search_record(

@@ -22,15 +22,22 @@ def tuned_signature(
         changes: Other properties of the field, as ``with_updated_fields`` of DSPy takes them.
     """
     tuned: Any = predictor.signature
-    return _made(tuned, tuned.instructions, field, tuple(choices), line, tuple(changes.items()))
+    told = repr([one.json_schema_extra for one in tuned.fields.values()])
+    return _made(tuned, tuned.instructions, told, field, tuple(choices), line, tuple(changes.items()))
 
 
-@lru_cache(maxsize=2048)
+@lru_cache(maxsize=256)
 def _made(
-    tuned: Any, instructions: str, field: str, choices: tuple[str, ...], line: str, changes: tuple[tuple[str, Any], ...]
+    tuned: Any,
+    instructions: str,
+    told: str,
+    field: str,
+    choices: tuple[str, ...],
+    line: str,
+    changes: tuple[tuple[str, Any], ...],
 ) -> Any:
-    # The instructions are looked at because they can be changed in place; the choices, because two Literals that
-    # differ in their order alone are equal.
+    # The instructions and what is told of the fields are looked at because they can be changed in place; the choices,
+    # because two Literals that differ in their order alone are equal.
     made = tuned.with_instructions(f"{instructions}\n{line}") if line else tuned
     if not field:
         return made

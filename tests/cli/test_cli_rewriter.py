@@ -53,6 +53,7 @@ def test_a_training_under_way_is_shown(work: Path, capsys: pytest.CaptureFixture
     assert run(["rewriter", "show", str(work), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {
         "technique": "rrr", "metric": "hit", "base": "tiny", "recipe": "ours", "warmup": "done", "reinforce": "begun",
+        "steps": "1 of 4", "dev": "0.250",
         "last dev": {"kind": "dev", "step": 0, "value": 0.25, "plain": 0.5},
         "last step": {"kind": "step", "step": 1, "reward": 1.0, "kl": 0.125},
     }  # fmt: skip

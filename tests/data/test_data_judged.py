@@ -82,6 +82,7 @@ def test_every_bad_row_is_named_at_once(write, problems, tmp_path):
 @pytest.mark.parametrize(
     ("row", "said"),
     [
+        ({"judged": {"": 4}}, "found ''; expected the id of a passage of the folder"),
         ({"judged": {"p9": 4}}, "found 'p9'; expected the id of a passage of the folder"),
         ({"judged": ["p1"]}, "an object of passage id and label"),
         ({"passage": "p8", "label": "4"}, "found 'p8'; expected the id of a passage of the folder"),

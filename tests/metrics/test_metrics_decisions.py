@@ -44,6 +44,9 @@ def test_label_shares_pool_all_passages():
         {E: 0.2, U: 0.2, N: 0.6}, n=5
     )
     assert all(math.isnan(value) for value in label_shares({}).shares.values())
+    for refused in (lambda: label_shares({"q": ["entailed", N]}), lambda: accuracy_by_label(*[{"q": 1.0}] * 3)):
+        with pytest.raises(DataError, match="'q' has the label"):
+            refused()
 
 
 def test_flips_by_hand():

@@ -107,6 +107,9 @@ def test_a_single_graded_value_has_no_interval():
 @pytest.mark.parametrize(
     ("compute", "message"),
     [
+        (lambda: wilson_interval(1.2, 10), "a share lies in"),
+        (lambda: wilson_interval(math.nan, 10), "a share lies in"),
+        (lambda: wilson_interval(0.5, 0), "a share lies in"),
         (lambda: wilson_interval(0.5, 2, confidence=95), "confidence must lie between 0 and 1, but got 95"),
         (lambda: bootstrap_interval([0.5, 1], confidence=0), "confidence must lie between 0 and 1"),
         (lambda: mean_with_interval([1.0, math.inf]), "a value is infinite; what cannot be scored is NaN"),

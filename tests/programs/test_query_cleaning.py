@@ -96,3 +96,6 @@ def test_a_signature_follows_instructions_changed_in_place_and_the_order_of_choi
     assert [get_args(one.output_fields["choice"].annotation) for one in orders] == [("a", "b"), ("b", "a")]
     predictor.signature.instructions = "Ask anew."
     assert tuned_signature(predictor, "choice", choices=["a", "b"]).instructions == "Ask anew."
+    predictor.signature.output_fields["choice"].json_schema_extra["desc"] = "Said anew."
+    made = tuned_signature(predictor, "choice", choices=["a", "b"])
+    assert made.output_fields["choice"].json_schema_extra["desc"] == "Said anew."

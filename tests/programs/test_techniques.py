@@ -6,6 +6,7 @@ import asyncio
 import copy
 import json
 import threading
+from dataclasses import replace
 from types import SimpleNamespace
 
 import dspy
@@ -29,6 +30,7 @@ from querywright.programs import (
     make_program,
     use_rewriter,
 )
+from querywright.programs.hyperparameters import Knob
 from querywright.retrieval.types import Hit
 
 QUESTION = "How is low sugar treated?"
@@ -227,6 +229,9 @@ def test_hyde_refuses_a_retriever_without_vectors():
         HyDE(words)
     with pytest.raises(TechniqueError, match="hyde searches with vectors, which a foreign retriever cannot"):
         HyDE(lambda query, k: [])
+    words.search_vectors = words.search
+    with pytest.raises(TechniqueError, match="a lexical retriever cannot"):
+        HyDE(words)
 
 
 # Rewrite-Retrieve-Read.
@@ -356,9 +361,24 @@ def test_a_cross_encoder_takes_the_place_of_the_lm_and_runs_beside_the_event_loo
     assert [thread is threading.main_thread() for thread in reranker.threads] == [True, False]
     with pytest.raises(TechniqueError, match="plain does not rerank"):
         PlainRetrieval(POOL, reranker=reranker)
-    reranker.id = "/home/me/model"
-    with pytest.raises(TechniqueError, match="a reranker needs an id that names it wherever it runs, and no path"):
-        Rerank(POOL, reranker=reranker)
+    for unfit in ("/home/me/model", "~/model", "models\\mine", " ", None, 7):
+        reranker.id = unfit
+        with pytest.raises(TechniqueError, match="a reranker needs an id that names it wherever it runs, and no path"):
+            Rerank(POOL, reranker=reranker)
+    for lacking, said in ((object(), "needs an id"), (SimpleNamespace(id="x"), "needs score")):
+        with pytest.raises(TechniqueError, match=said):
+            Rerank(POOL, reranker=lacking)
+
+
+def test_knobs_that_cannot_be_what_they_say_are_refused():
+    one = Knob("one", 1, "", low=1, high=2)
+    for knobs, said in (
+        ((one, one), "two knobs 'one'"),
+        ((replace(one, name="gate"),), "two knobs 'gate'"),
+        ((replace(one, when={"other": (True,)}),), "acts only beside 'other'"),
+    ):
+        with pytest.raises(TechniqueError, match=said):
+            type("Mine", (PlainRetrieval,), {"KNOBS": knobs})
 
 
 def test_filter_keeps_the_order_of_the_search_and_what_cannot_be_judged(run):

@@ -68,9 +68,9 @@ def verify_command(
     """
     from querywright.optimize.artifacts.verify import passed, verify
 
-    given = lm.for_artifact(artifact, output.home)
+    given = lm.with_rewriter(artifact, rewriter, output.home)
     with progress() as update:
-        checks = verify(artifact, lm=given, rewriter=rewriter, home=output.home, digest=digest, progress=update)
+        checks = verify(artifact, **given, home=output.home, digest=digest, progress=update)
     is_well = passed(checks)
     emit(output.as_json, {"ok": is_well, "checks": [asdict(one) for one in checks]}, lambda: _show_checks(checks))
     return 0 if is_well else DIFFERS

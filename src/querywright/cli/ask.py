@@ -98,8 +98,8 @@ def _compiled(
     manifest = read_artifact(artifact).manifest
     if manifest.reader == "multiple_choice" and not options:
         raise InputError("this artifact chooses between options; give at least two with --option")
-    given = lm.for_artifact(manifest, home)
-    return load(artifact, lm=given, reranker=helpers.reranker, rewriter=helpers.rewriter, home=home, verify=verify)
+    given = lm.with_rewriter(manifest, helpers.rewriter, home)
+    return load(artifact, **given, reranker=helpers.reranker, home=home, verify=verify)
 
 
 def _technique(

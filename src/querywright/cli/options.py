@@ -118,6 +118,28 @@ class LMOptions:
         manifest = read_artifact(artifact).manifest if isinstance(artifact, Path) else artifact
         return self.instead_of(manifest.lm).open(home).lm
 
+    def with_rewriter(self, artifact: Path | ArtifactManifest, rewriter: Path | None, home: Path | None) -> Any:
+        """What an artifact is asked with, as ``load`` takes it; one limit binds what writes and what reads.
+
+        Args:
+            artifact: Its folder, or its manifest.
+            rewriter: The folder of the one that is asked in place of the artifact's own.
+            home: The working folder.
+        """
+        from querywright.optimize.artifacts.files import read_artifact
+        from querywright.optimize.artifacts.load import check_rewriter_for
+        from querywright.optimize.artifacts.rewriters import find_rewriter
+
+        if self.max_calls is None:
+            return {"lm": self.for_artifact(artifact, home), "rewriter": rewriter}
+        manifest = read_artifact(artifact).manifest if isinstance(artifact, Path) else artifact
+        check_rewriter_for(manifest, rewriter)
+        workspace = self.instead_of(manifest.lm).open(home)
+        if manifest.rewriter is None:
+            return {"lm": workspace.lm, "rewriter": None}
+        found = workspace.rewriter(rewriter or find_rewriter(manifest.rewriter, home))
+        return {"lm": workspace.lm, "rewriter": found}
+
 
 @Parameter(name="*", group="Judge")
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from querywright.workspace import Workspace
 if TYPE_CHECKING:
     from querywright.data.splits import Splits
     from querywright.data.types import Question
+    from querywright.optimize.evaluate import Progress
     from querywright.optimize.rewriter.recipes import Recipe
     from querywright.optimize.rewriter.settings import Given, TrainSettings
     from querywright.optimize.rewriter.train import Trained
@@ -254,7 +255,7 @@ def train_command(
     work = training.work or output.folder / "rewriters" / save_to.absolute().name
     try:
         with progress() as update:
-            trained = train(settings, given, out=save_to, work=work, progress=update)
+            trained = train(settings, given, out=save_to, work=work, progress=_telling_looks(update, work))
     except KeyboardInterrupt:
         note(f"what was learnt up to the last checkpoint is in {work}; to go on: {shlex.join(sys.argv)}")
         raise
@@ -426,9 +427,8 @@ def show_command(path: Path, /, *, as_json: opt.Json = False) -> None:
 
 
 def _progress_of(work: Path) -> dict[str, Any]:
-    """How far a training has come: its stages, the last step of the reinforcement and the last look at dev."""
-    from querywright.optimize.rewriter.checkpoints import read_json, read_lines
-    from querywright.optimize.rewriter.reinforce import LOG
+    """How far a training has come: its stages, the steps of the reinforcement and its looks at dev."""
+    from querywright.optimize.rewriter.checkpoints import read_json
     from querywright.optimize.rewriter.settings import RUN
 
     facts = read_json(work / RUN)
@@ -436,8 +436,37 @@ def _progress_of(work: Path) -> dict[str, Any]:
     for stage in facts["stages"]:
         begun = "begun" if (work / stage).is_dir() else "not begun"
         found[stage] = begun if read_json(work / f"{stage}.json") is None else "done"
-    last = {f"last {line['kind']}": line for line in read_lines(work / "reinforce" / LOG)}
+    lines = _log(work)
+    steps = [line for line in lines if line["kind"] == "step"]
+    looks = [line for line in lines if line["kind"] == "dev"]
+    if steps:
+        found["steps"] = f"{steps[-1]['step']} of {facts['recipe']['steps']}"
+    if looks:
+        found["dev"] = ", ".join(f"{line['value']:.3f}" for line in looks)
+    last = {f"last {line['kind']}": line for line in lines}
     return {"technique": facts["technique"], "metric": facts["metric"], **found, **last}
+
+
+def _telling_looks(update: Progress, work: Path) -> Progress:
+    """Progress that also tells each new look at dev."""
+    told = -1
+
+    def both(what: str, done: int, total: int) -> None:
+        nonlocal told
+        update(what, done, total)
+        looks = [line for line in _log(work) if line["kind"] == "dev"] if what == "reinforce" else []
+        if looks and looks[-1]["step"] > told:
+            told = looks[-1]["step"]
+            note(f"step {told}: dev {looks[-1]['value']:.3f}, at the start {looks[0]['value']:.3f}")
+
+    return both
+
+
+def _log(work: Path) -> list[dict[str, Any]]:
+    from querywright.optimize.rewriter.checkpoints import read_lines
+    from querywright.optimize.rewriter.reinforce import LOG
+
+    return read_lines(work / "reinforce" / LOG)
 
 
 def _recipe(name: str, changes: Mapping[str, Any] | None = None) -> Recipe:

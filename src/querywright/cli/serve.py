@@ -78,6 +78,7 @@ def serve(
     """Serve an artifact: an API, a page for people, and what Prometheus wants. Logs are JSON lines on standard output.
 
     SIGHUP or POST /reload loads the artifact again. Ctrl-C stops once requests under way are answered; twice, at once.
+    --max-calls does not count the calls of an artifact's rewriter.
 
     Example: querywright serve artifacts/hcqr-sample
 
@@ -164,7 +165,7 @@ def mcp(
         from querywright.optimize.artifacts.load import load
 
         serving = server(load(
-            artifact, lm=lm.for_artifact(artifact, place.home), reranker=helpers.reranker, rewriter=helpers.rewriter,
+            artifact, **lm.with_rewriter(artifact, helpers.rewriter, place.home), reranker=helpers.reranker,
             home=place.home, verify=verify, digest=digest,
         ))  # fmt: skip
     serving.run()

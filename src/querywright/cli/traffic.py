@@ -93,8 +93,7 @@ def drift_command(
         retrieval_only: Ask no reader; what it would say is not compared.
     """
     from querywright.optimize.artifacts.files import read_artifact
-    from querywright.optimize.artifacts.load import check_rewriter_for, load
-    from querywright.optimize.artifacts.rewriters import find_rewriter
+    from querywright.optimize.artifacts.load import load
     from querywright.watching.drift import distinct, find_drift, too_few
     from querywright.watching.traffic import is_traffic
 
@@ -115,13 +114,8 @@ def drift_command(
     if few:  # then nothing is spent on the reference
         emit(output.as_json, {"verdict": "too_few", "sentence": few}, lambda: say(few, style="bold"))
         return 0
-    check_rewriter_for(manifest, helpers.rewriter)
-    workspace = None if lm == opt.LMOptions() else lm.instead_of(manifest.lm).open(output.home)
-    writer: Any = helpers.rewriter
-    if workspace is not None and manifest.rewriter is not None:  # one limit for what writes and what reads
-        writer = workspace.rewriter(helpers.rewriter or find_rewriter(manifest.rewriter, output.home))
-    given = None if workspace is None else workspace.lm
-    program = load(artifact, lm=given, reranker=helpers.reranker, rewriter=writer, home=output.home)
+    given = lm.with_rewriter(manifest, helpers.rewriter, output.home)
+    program = load(artifact, **given, reranker=helpers.reranker, home=output.home)
     cost = None
     if theirs is None:
         reads = not retrieval_only and any(one.answer is not None for one in ours)

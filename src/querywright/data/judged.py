@@ -163,13 +163,13 @@ def _passages(record: Record, needs: Collection[str], corpus: Mapping[str, Passa
         return ()
     texts = [record.text(text, column, "non-empty text") if record.ok else "" for text in listed]
     if corpus is not None:
-        return _of_corpus(record, column, texts, corpus)
+        return _of_corpus(record, column, [text for text in texts if text], corpus)
     return tuple(Passage(str(place), text) for place, text in enumerate(texts))
 
 
 def _of_corpus(record: Record, column: str, ids: Sequence[str], corpus: Mapping[str, Passage]) -> tuple[Passage, ...]:
     for id in ids:
-        if id and id not in corpus:
+        if id not in corpus:
             record.complain(column, id, "the id of a passage of the folder")
     return tuple(corpus[id] for id in ids if id in corpus)
 
