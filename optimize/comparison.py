@@ -14,7 +14,7 @@ from querywright.errors import InputError
 from querywright.files import write_file
 from querywright.metrics.dspy_metrics import Metric
 from querywright.optimize.diagnosis import Decisions, Diagnosis, decisions, diagnose
-from querywright.optimize.evaluate import DEFAULT_METRICS, Evaluation, Progress, evaluate
+from querywright.optimize.evaluate import DEFAULT_METRICS, Evaluation, Progress, evaluate, results_text
 from querywright.optimize.results import Comparison
 from querywright.optimize.significance import against
 from querywright.programs import RAG, OracleEvidence, technique_class
@@ -107,9 +107,15 @@ class Compared:
         from querywright.optimize.report import comparison_page
 
         title = title or f"{len(self.arms)} arms on {len(self.arms[0].rows)} questions"
-        html = comparison_page(self, title=title, facts=facts or {}, notes=notes, outcome=outcome)
-        write_file(Path(path), html)
-        return Path(path)
+        compared: Any = self
+        html = comparison_page(compared, title=title, facts=facts or {}, notes=notes, outcome=outcome)
+        path = Path(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_file(path, html)
+        return path
+
+    def __repr__(self) -> str:
+        return results_text([*self.arms, *self.references], [one.sentence for one in self.comparisons])
 
     def _repr_html_(self) -> str:
         from querywright.optimize.report import results_html

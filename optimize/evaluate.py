@@ -218,12 +218,27 @@ class Evaluation:
 
         from querywright.optimize.tables import question_rows
 
-        return pandas.DataFrame(question_rows([self]))
+        alone: Any = [self]
+        return pandas.DataFrame(question_rows(alone))
+
+    def __repr__(self) -> str:
+        return results_text([self])
 
     def _repr_html_(self) -> str:
         from querywright.optimize.report import results_html
 
-        return results_html([self])
+        alone: Any = [self]
+        return results_html(alone)
+
+
+def results_text(evaluations: Sequence[Evaluation], sentences: Sequence[str] = ()) -> str:
+    """Results as a terminal shows them: a line an arm, metrics in per cent, then what the tests say."""
+    arms = (
+        f"{one.name} (n {len(one.rows)}): "
+        + (", ".join(f"{name} {100 * one.average(name):.1f}" for name in one.metrics) or "nothing scored")
+        for one in evaluations
+    )
+    return "\n".join([*arms, *sentences])
 
 
 def _average(values: Sequence[float]) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextvars
 import queue
 import threading
@@ -61,7 +62,7 @@ def bounded_each(
 
     An exception is a result like any other; an interrupt goes up. Close the generator (``contextlib.closing``), so
     that nothing further is started when what is done with a result fails. Threads are daemons, so work that hangs
-    cannot hold up the end of the process, and each runs in a copy of the caller's context.
+    holds up the end of the process for some seconds at most, and each runs in a copy of the caller's context.
 
     Args:
         work: Called once an item.
@@ -133,3 +134,7 @@ def let_work_end(seconds: float) -> None:
     for thread in threading.enumerate():
         if thread.name == _NAME:
             thread.join(max(0.0, deadline - time.monotonic()))
+
+
+# A thread that is inside a library's own code when Python ends takes the process down with it.
+atexit.register(let_work_end, 5)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from querywright.data.types import Question
 from querywright.metrics.statistics import PairedTest
 from querywright.models.usage import Cost
-from querywright.optimize.evaluate import Evaluation, finite
+from querywright.optimize.evaluate import Evaluation, finite, results_text
 from querywright.programs import RAG
 
 if TYPE_CHECKING:
@@ -203,6 +203,9 @@ class Compiled:
         return self.compared.report(
             path, title=f"{self.technique}, compiled", facts=facts, notes=notes, outcome=self.sentence
         )
+
+    def __repr__(self) -> str:
+        return results_text(self.test, [self.sentence, *(one.sentence for one in self.comparisons)])
 
     def _repr_html_(self) -> str:
         from querywright.optimize.report import results_html

@@ -63,7 +63,9 @@ def test_the_whole_way(kind, lm, server):
     assert {one.name for one in table.references} == {"closed book", "oracle evidence"}
     assert set(table.to_pandas()["arm"]) == {"plain", "rag_fusion", "hcqr", "closed book", "oracle evidence"}
     assert "rag_fusion" in table._repr_html_()
-    assert "hcqr" in table.report("compare.html").read_text(encoding="utf-8")
+    assert f"rag_fusion (n {len(QUESTIONS)}): accuracy " in repr(table)
+    assert len(repr(table)) < 3000
+    assert "hcqr" in table.report("pages/compare.html").read_text(encoding="utf-8")
 
     calls = len(server.requests)
     again = qw.compare(["plain", "rag_fusion", program], questions, retriever=index, lm=lm)

@@ -194,6 +194,12 @@ class Tuned:
             path, self.compiled, self.splits, lm=self.workspace.lm, threads=self.compiled.settings.threads
         )  # fmt: skip
 
+    def __dir__(self) -> list[str]:
+        return sorted({*object.__dir__(self), *dir(self.compiled)})
+
+    def __repr__(self) -> str:
+        return repr(self.compiled)
+
     def _repr_html_(self) -> str:
         return self.compiled._repr_html_()
 

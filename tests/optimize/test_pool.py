@@ -92,6 +92,18 @@ def test_hung_work_does_not_hold_up_the_end_of_the_process():
     assert "DeadlineError" in done.stdout
 
 
+def test_work_under_way_is_waited_for_when_the_process_ends():
+    code = (
+        "import contextlib, time\n"
+        "from querywright.optimize.pool import bounded_each\n"
+        "work = lambda n: (time.sleep(n), print('ended', n, flush=True))\n"
+        "with contextlib.closing(bounded_each(work, [0, 1], threads=2)) as results:\n"
+        "    next(results)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=True)
+    assert "ended 1" in done.stdout
+
+
 @pytest.mark.parametrize("error", [RuntimeError("enough"), KeyboardInterrupt()])
 def test_what_is_done_with_a_result_runs_in_the_calling_thread_and_its_error_stops_everything(error):
     started, caller, stopped = [], threading.get_ident(), threading.Event()

@@ -160,7 +160,7 @@ class ChromaRetriever(_Dense, HeldPassages):
         name: str,
         passages: Source,
         *,
-        embedder: TextEmbedder | None = None,
+        embedder: TextEmbedder | str | None = None,
         home: Path | None = None,
         prune: bool = True,
         progress: Progress | None = None,
@@ -169,9 +169,9 @@ class ChromaRetriever(_Dense, HeldPassages):
 
         Args:
             name: The collection: 1 to 63 of ``a-z 0-9 _ -``.
-            passages: Passages, rows (dicts, a DataFrame, a ``datasets.Dataset``) with ``text`` and, if there are,
-                ``id``, ``title`` and further columns, or where they are: a file, a folder, ``sample`` or ``hf:NAME``.
-            embedder: Embeds them. Default: the embedded one.
+            passages: Passages, rows (dicts, a DataFrame, a ``datasets.Dataset``) with ``id``, ``text`` and, if there
+                are, ``title`` and ``metadata``, or where they are: a file, a folder, ``sample`` or ``hf:NAME``.
+            embedder: Embeds them, or its name. Default: the embedded one.
             home: The working folder. Default: ``querywright.home.home()``.
             prune: Whether the collection holds these passages and no others; False leaves those of other ids that are
                 in it. Default True.
@@ -181,9 +181,10 @@ class ChromaRetriever(_Dense, HeldPassages):
             DataError: What is wrong with the passages, all of it at once.
             CollectionError: Another process builds it, or it could not be built.
         """
-        used = embedder or resolve_embedder(store=open_store(home))
-        build_collection(name, read_source(passages), embedder=used, home=home, prune=prune, progress=progress)
-        return cls(name, embedder=used, home=home)
+        if embedder is None or isinstance(embedder, str):
+            embedder = resolve_embedder(embedder or "embedded", store=open_store(home))
+        build_collection(name, read_source(passages), embedder=embedder, home=home, prune=prune, progress=progress)
+        return cls(name, embedder=embedder, home=home)
 
     @property
     def count(self) -> int:
