@@ -233,7 +233,7 @@ class References:
         budget = {"max_passages": max((one.technique.max_passages for one in searching.values()), default=1)}
         programs: dict[str, RAG] = {}
         bare = {_reader(one): name for name, one in arms.items() if one.technique.NAME == "closed_book"}
-        perfect: dict[str, str | None] = {}
+        perfect: dict[str, str] = {}
         readers = {arm: _reader(one) for arm, one in searching.items() if one.reader is not None}
         for arm, own in readers.items():
             reader, whose = searching[arm].reader, f", reader of {arm}" if bare and own not in bare else ""
@@ -242,9 +242,10 @@ class References:
                 programs[bare[own]] = closed_book(reader)
             if own not in perfect:
                 oracle = oracle_evidence(searching[arm].technique.retriever, questions, reader, budget)
-                perfect[own] = None if oracle is None else f"{ORACLE}{whose}"
-                programs |= {} if oracle is None else {f"{ORACLE}{whose}": oracle}
-        best = {arm: name for arm, own in readers.items() if (name := perfect[own]) is not None}
+                if oracle is not None:  # else another arm's retriever may give the passages
+                    perfect[own] = f"{ORACLE}{whose}"
+                    programs[perfect[own]] = oracle
+        best = {arm: perfect[own] for arm, own in readers.items() if own in perfect}
         return cls(programs, {arm: bare[own] for arm, own in readers.items()}, best)
 
 

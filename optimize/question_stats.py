@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from querywright.data.types import Passage
 from querywright.errors import CollectionError
 from querywright.home import home as working_folder
-from querywright.models.embedder import Embedder, TextEmbedder, Vectors, with_store
+from querywright.models.embedder import Embedder, TextEmbedder, with_store
 from querywright.optimize.question_build import read_made
 from querywright.programs.question_rules import REPEATED
 from querywright.retrieval.collection import collection_folder, published_passages
@@ -118,17 +118,25 @@ def _similarities(
             chosen.append(ids[place])
             questions += complete[ids[place]]
     vectors, about = embedder.encode(questions), embedder.encode([passages[id].content for id in chosen])
-    owner = np.repeat(np.arange(len(chosen)), np.array([len(complete[id]) for id in chosen], dtype=int))
-    same, own = owner[:, None] == owner, owner[:, None] == np.arange(len(chosen))
+    counts = np.array([len(complete[id]) for id in chosen], dtype=int)
+    n, within = len(questions), int((counts * counts).sum())
+    # The sum of the cosines of all pairs is the product of two sums of vectors.
+    sums = np.zeros((len(chosen), vectors.shape[1]))
+    np.add.at(sums, np.repeat(np.arange(len(chosen)), counts), vectors)
+    total, itself, same = sums.sum(axis=0), _product(vectors, vectors), _product(sums, sums)
+    own, to_passages = _product(sums, about), float(total @ about.sum(axis=0, dtype=np.float64))
     return {
-        "same_passage": _mean(vectors, vectors, same & ~np.eye(len(owner), dtype=bool)),
-        "other_passage": _mean(vectors, vectors, ~same),
-        "own_passage": _mean(vectors, about, own),
-        "not_own_passage": _mean(vectors, about, ~own),
-        "questions": len(questions),
+        "same_passage": _mean(same - itself, within - n),
+        "other_passage": _mean(float(total @ total) - same, n * n - within),
+        "own_passage": _mean(own, n),
+        "not_own_passage": _mean(to_passages - own, n * (len(chosen) - 1)),
+        "questions": n,
     }
 
 
-def _mean(rows: Vectors, columns: Vectors, pairs: NDArray[np.bool_]) -> float:
-    """The mean cosine of some pairs of unit vectors; NaN without any."""
-    return float((rows @ columns.T)[pairs].mean(dtype=np.float64)) if pairs.any() else math.nan
+def _product(a: NDArray[Any], b: NDArray[Any]) -> float:
+    return float(np.einsum("ij,ij->", a, b, dtype=np.float64))
+
+
+def _mean(total: float, pairs: int) -> float:
+    return total / pairs if pairs else math.nan

@@ -9,6 +9,7 @@ import secrets
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -192,9 +193,11 @@ def _workers_beside(count: int, folder: Path, storage: str, home: Path | None) -
     command = [sys.executable, "-m", "querywright", "study", "resume", str(folder)]
     command += [] if home is None else ["--home", str(home)]
     known = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    known.pop(STORAGE, None)
     known |= {STORAGE: storage} if "://" in storage else {}
     off = subprocess.DEVNULL
-    workers = [subprocess.Popen(command, env=known, stdin=off, stdout=off, stderr=off) for _ in range(count)]
+    said = [tempfile.TemporaryFile() for _ in range(count)]  # noqa: SIM115 - closed below
+    workers = [subprocess.Popen(command, env=known, stdin=off, stdout=off, stderr=file) for file in said]
     try:
         yield
     except BudgetError:
@@ -204,12 +207,15 @@ def _workers_beside(count: int, folder: Path, storage: str, home: Path | None) -
             one.send_signal(signal.SIGINT)
         raise
     finally:
-        for one in workers:
+        for one, file in zip(workers, said, strict=True):
             with contextlib.suppress(subprocess.TimeoutExpired):
                 one.wait(WAIT_SECONDS)
             one.kill()
-            if one.wait() and sys.exc_info()[0] is None:
-                _logger.warning("a worker ended early, with status %s", one.returncode)
+            with file:
+                if one.wait() and sys.exc_info()[0] is None:
+                    file.seek(0)
+                    last = file.read().decode(errors="replace").strip().rpartition("\n")[2]
+                    _logger.warning("a worker ended early, with status %s: %s", one.returncode, last)
 
 
 def _snapshot_of(spec: StudySpec, store: StudyStorage) -> Snapshot:

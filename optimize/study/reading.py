@@ -92,9 +92,16 @@ def write_spec(spec: StudySpec, path: Path) -> None:
 
 
 class _Loader(yaml.SafeLoader):
-    """The words of YAML 1.2: ``off`` is a text and 1e-3 a number; no key stands twice."""
+    """The words of YAML 1.2: ``off`` is a text and 1e-3 a number; no key stands twice, nothing is repeated by name."""
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 - PyYAML's
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        event: Any = self.peek_event()  # type: ignore[no-untyped-call]
+        if anchor := getattr(event, "anchor", None):
+            problem = f"the anchor {anchor!r} is not allowed; write the value out"
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=event.start_mark)
+        return super().compose_node(parent, index)
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
         seen: dict[Any, int] = {}

@@ -129,7 +129,9 @@ def paired(arm: Evaluation, other: Evaluation, objective: Objective) -> tuple[Ev
     def scored(row: Any) -> list[bool]:
         return [not math.isnan(row.scores.get(metric, math.nan)) for metric in objective.metrics]
 
-    rows = [(a, b) for a, b in zip(arm.rows, other.rows, strict=True) if scored(a) == scored(b)]
+    theirs_by_id = {row.id: row for row in other.rows}  # a trial that was pruned has met fewer
+    both = [(row, theirs_by_id[row.id]) for row in arm.rows if row.id in theirs_by_id]
+    rows = [(a, b) for a, b in both if scored(a) == scored(b)]
     mine, theirs = (tuple(pair[side] for pair in rows) for side in (0, 1))
     return Evaluation(arm.name, mine, arm.seconds), Evaluation(other.name, theirs, other.seconds)
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Annotated, Any, Literal
-from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
@@ -73,10 +73,9 @@ def _searching(name: str) -> str:
 
 def _public(address: str) -> str:
     """Refuse an address with a secret, which is never shown: a study's file is copied, shown and kept."""
-    head, _, rest = address.partition("@")
-    if rest and ":" in head.partition("://")[2]:
+    if re.match(r"([^/]*//)?[^/@]*:(?!\d*(/|$))[^@]*@", address):  # what follows the colon is no port
         what = "a password"
-    elif urlsplit(address).query:
+    elif "?" in address:
         what = "settings after a question mark, which may be a key"
     else:
         return address
@@ -287,7 +286,8 @@ class BudgetSpec(_Strict):
         calls: Attempts at LM calls that are sent.
         tokens: Input and output tokens of calls made.
         dollars: Estimated US dollars of calls made.
-        minutes: Minutes in which at least one worker ran; looked at before each trial.
+        minutes: Minutes in which at least one worker ran; looked at before each trial, so trials that have begun are
+            ended, and after the last one the test is met.
     """
 
     calls: int | None = Field(default=None, ge=0)

@@ -72,9 +72,6 @@ class Worker:
         """
         spec = self.bench.spec
         while len(ended := self.finished()) < spec.trials:
-            failed = [one for one in ended if one.state == "failed"]
-            if len(failed) >= MOST_FAILED and 2 * len(failed) > len(ended):
-                raise QuerywrightError(f"{len(failed)} of {len(ended)} trials failed; the last: {failed[-1].message}")
             if spec.budget.minutes is not None and minutes_busy(ended) >= spec.budget.minutes:
                 raise BudgetError(
                     f"the study's budget of {spec.budget.minutes:g} minutes is spent; what was answered so far is "
@@ -86,6 +83,11 @@ class Worker:
             else:
                 with taken[1]:
                     self.run(taken[0])
+                ended = self.finished()
+                failed = [one for one in ended if one.state == "failed"]
+                if len(failed) >= MOST_FAILED and 2 * len(failed) > len(ended):
+                    last = failed[-1].message
+                    raise QuerywrightError(f"{len(failed)} of {len(ended)} trials failed; the last: {last}")
             self.looked()
 
     def finished(self) -> list[TrialRecord]:

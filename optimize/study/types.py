@@ -107,7 +107,10 @@ class TrialRecord:
         """What came of it, as the attribute of a trial that ended; its arm and parameters are kept beside."""
         return {
             "values": {name: finite(value) for name, value in self.values.items()},
-            "rows": [{name: row[name] for name in _KEPT} for row in (one.to_json() for one in self.dev.rows)],
+            "rows": [
+                {name: row[name] for name in _KEPT if row[name] != _BARE[name]}
+                for row in (one.to_json() for one in self.dev.rows)
+            ],
             "seconds": self.dev.seconds,
             "spent": self.spent.to_json(),
             "prompt_spent": self.prompt_spent.to_json(),
@@ -132,7 +135,7 @@ class TrialRecord:
             return record
         data = dict(result)
         rows, seconds = data.pop("rows"), data.pop("seconds")
-        data["dev"] = Evaluation(record.name, tuple(Row.from_json({**_BARE, **row}) for row in rows), seconds)
+        data["dev"] = Evaluation(record.name, tuple(Row.from_json({**_BARE, **row}) for row in rows or ()), seconds)
         data["values"] = {name: value for name, value in data["values"].items() if value is not None}
         costs = {name: Cost.from_json(data[name]) for name in ("spent", "prompt_spent")}
         return replace(record, **{**data, **costs})

@@ -106,6 +106,16 @@ def test_each_reader_has_references_of_its_own():
     assert references.programs["closed book"].reader.predict.signature.instructions != "Answer in one word."
 
 
+def test_oracle_evidence_comes_from_the_first_arm_whose_retriever_gives_passages_by_id(world):
+    bare = make_program("plain", lambda queries, k: [], reader="short_answer")
+    programs = {
+        "bare": bare,
+        "held": make_program("plain", arms(world)["plain"].technique.retriever, reader="short_answer"),
+    }
+    references = References.of(programs, world.questions)
+    assert references.oracle == {"bare": "oracle evidence", "held": "oracle evidence"}
+
+
 @pytest.mark.parametrize("ended_at", [0, 17, 31])
 def test_a_run_that_ended_finds_its_answers_and_asks_nothing_twice(world, make_engine, make_lm, store, ended_at):
     def fail(n, asked):

@@ -124,6 +124,7 @@ def test_all_that_does_not_fit_together_is_said_at_once():
         ("name: a\ntechniques:\n  hcqr: {}\n  hcqr: {}\n", "hcqr stands twice, in lines 3 and 4"),
         ("name: !!python/object/apply:os.system ['true']\n", "constructor for the tag"),
         ("name: [a\n", "no YAML"),
+        ("fixed: &a {x: *a}\n", "line 1, column 8: no YAML here: the anchor 'a' is not allowed"),
         ("- a\n- b\n", "must be a mapping"),
         ("", "must be a mapping"),
         ("name: a\n---\nname: b\n", "no YAML"),
@@ -204,7 +205,9 @@ def test_what_cannot_be_run_is_refused_where_it_stands(data, part):
     assert part in refused(data)
 
 
-@pytest.mark.parametrize("address", ["postgresql://me:sesame@host/db", "postgresql://me:sesame/with@signs@host/db"])
+@pytest.mark.parametrize(
+    "address", ["postgresql://me:sesame@host/db", "postgresql://me:sesame/with@signs@host/db", "//me:sesame@host/v1"]
+)
 def test_a_password_is_never_repeated(address):
     for key in ("storage", "api_base"):
         said = refused(of(**{key: address}))
@@ -212,6 +215,7 @@ def test_a_password_is_never_repeated(address):
         assert "sesame" not in said
     assert "which may be a key" in refused(of(api_base="https://host/v1?key=sesame"))
     assert read_spec(of(storage="postgresql://me@host/db")).storage == "postgresql://me@host/db"
+    assert read_spec(of(api_base="http://localhost:8000/v1/@me/x")).api_base == "http://localhost:8000/v1/@me/x"
 
 
 @pytest.mark.parametrize(

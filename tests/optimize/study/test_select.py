@@ -113,6 +113,11 @@ def test_survivors_are_the_best_techniques_without_no_rewriting():
     ]
     assert surviving(trials, USEFUL[0], 2) == ["hcqr", "rrr"]
     assert surviving(trials, USEFUL[0], 9) == ["hcqr", "rrr", "hyde"]
+    early = [
+        tried(1, [0] * 2, technique="hyde", state="pruned"),
+        tried(2, [1, 0, 0], technique="rrr", state="pruned"),
+    ]
+    assert surviving(early, USEFUL[0], 2) == ["rrr", "hyde"]  # each met as many questions as it took to stop it
 
 
 def test_a_trial_that_loses_every_question_is_stopped_and_one_that_wins_or_ties_is_not():

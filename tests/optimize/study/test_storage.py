@@ -13,6 +13,7 @@ import pytest
 import sqlalchemy
 
 from querywright.errors import InputError, QuerywrightError
+from querywright.optimize.study.engine import _workers_beside
 from querywright.optimize.study.storage import memory_storage, open_storage, plain_failures
 
 SPAWN = multiprocessing.get_context("spawn")
@@ -162,3 +163,10 @@ def test_a_database_that_fails_is_said_in_plain_words(postgres, tmp_path):
     with pytest.raises(QuerywrightError, match="refuses the user or the password") as caught:
         open_storage(locked, tmp_path, "s")
     assert "canary" not in "".join(traceback.format_exception(caught.value))
+
+
+def test_a_worker_that_ends_early_is_told_of_with_its_last_words(tmp_path, caplog):
+    with _workers_beside(1, tmp_path, "journal", None):
+        pass
+    assert "a worker ended early, with status 2: error: " in caplog.text
+    assert "holds no study" in caplog.text
