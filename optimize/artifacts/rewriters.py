@@ -89,8 +89,13 @@ def keep_rewriter(path: Path, home: Path | None = None, ref: RewriterRef | None 
         return folder
     with writing(f"the rewriter {ref}", "nothing in the working folder was changed", "working folder (--home)"):
         folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        replace_folder(folder, lambda made: copy_rewriter(found, made))
+        replace_folder(folder, lambda made: _copy_checked(found, made, ref))
     return folder
+
+
+def _copy_checked(rewriter: Rewriter, folder: Path, ref: RewriterRef) -> None:
+    copy_rewriter(rewriter, folder)
+    checked_rewriter(folder, ref)
 
 
 def is_small(rewriter: Rewriter) -> bool:

@@ -95,7 +95,12 @@ def standing(found: Compared, metric: str, arm: str = TRAINED) -> dict[str, str 
         sentence = f"{metric}: no question was scored"
         return {"verdict": "not measured", "sentence": sentence, "warning": _WARNINGS["no gain shown"]}
     word, _ = verdict_on({metric: one.test})
-    return {"verdict": word, "sentence": one.sentence, "warning": _WARNINGS.get(word)}
+    lower = "; its mean is below" if word == "no gain shown" and one.test.difference < 0 else ""
+    return {
+        "verdict": word,
+        "sentence": one.sentence,
+        "warning": _WARNINGS[word] + lower if word in _WARNINGS else None,
+    }
 
 
 def guards_of(episodes: Sequence[Episode]) -> dict[str, float]:

@@ -315,6 +315,8 @@ def _claimed(folder: Path, settings: TrainSettings, given: Given) -> RewriterBas
         "pairs": hashlib.sha256(json.dumps(as_plain(list(given.pairs))).encode()).hexdigest(),
     }
     old, new = read_json(folder / RUN), as_plain(facts)
+    if old is None and any(one.name != LOCK for one in folder.iterdir()):
+        raise InputError(f"{folder.name!r} holds files of something else; give another folder (--work or --out)")
     differ = [] if old is None else [name for name in new if old.get(name) != new[name]]
     if differ:
         raise InputError(

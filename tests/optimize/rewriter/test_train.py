@@ -105,6 +105,10 @@ def test_a_training_that_is_done_costs_nothing_and_its_folder_is_its_own(folder:
 
 
 def test_what_ends_a_training_is_said(folder: Path) -> None:
+    (folder / "taken" / "work").mkdir(parents=True)
+    (folder / "taken" / "work" / "pairs.jsonl").write_text("")
+    with pytest.raises(InputError, match="'work' holds files of something else"):
+        small(folder, "taken")
     with pytest.raises(InputError, match=r"needs 40 train pairs or more, but there are 11: 29 more"):
         small(folder, "little", least_pairs=40)
     with pytest.raises(InputError, match="there is no dev question: 1 more is needed"):
