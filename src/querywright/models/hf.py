@@ -194,7 +194,12 @@ def _place(name: str, revision: str | None) -> dict[str, Any]:
     """Where a model is: the folder of that name, or else the name on the hub; the hub where a commit is given."""
     folder = Path(name).expanduser()
     if revision is not None and folder.is_dir():
-        raise OSError("it is one of the hub, and a folder of its name is where the program was started")
+        from huggingface_hub import constants, snapshot_download  # transformers would take the folder
+
+        files = {"allow_patterns": ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"], "ignore_patterns": "*/*"}
+        local: Any = {**files, "local_files_only": constants.HF_HUB_OFFLINE}
+        name = snapshot_download(name, revision=revision, **local)
+        folder = Path(name)
     place = str(folder) if folder.is_dir() else name
     return {"pretrained_model_name_or_path": place, "revision": revision or "main", "trust_remote_code": False}
 
