@@ -13,8 +13,10 @@ from dspy.utils.exceptions import (
     LMProviderError,
     LMRateLimitError,
     LMServerError,
+    LMStreamAssemblyError,
     LMTimeoutError,
     LMUnexpectedError,
+    LMUnsupportedFeatureError,
 )
 
 from querywright.errors import BudgetError, InputError, OutageError, QuerywrightError
@@ -23,6 +25,7 @@ from querywright.models.cached import stored_only
 from querywright.models.circuit_breaker import Limits
 from querywright.models.engine import AsyncLMEngine, LMEngine
 from querywright.models.engine_errors import NotStoredError, redact
+from querywright.models.pieces import heard_by
 from querywright.models.response_parsing import JSON_REQUEST, text_response
 from querywright.models.store import Store
 from querywright.models.usage import Cost, metered
@@ -64,6 +67,21 @@ def store(working_folder):
     store = Store(working_folder / "answers.sqlite")
     yield store
     store.close()
+
+
+@pytest.mark.parametrize("refusal", [LMUnsupportedFeatureError("no stream"), LMStreamAssemblyError("no stream")])
+def test_an_engine_that_refuses_to_stream_is_asked_whole(refusal):
+    class Ear:
+        begin, hear = (lambda self: None), (lambda self, text: None)
+
+    class Refuses(FakeEngine):
+        def stream(self, request):
+            raise refusal
+            yield
+
+    engine = LMEngine(Refuses("whole"), identity="fake")
+    with heard_by(Ear()):
+        assert engine.complete(request()).text == "whole"
 
 
 def test_an_answer_is_stored_and_used_for_the_same_request_only(store):

@@ -248,6 +248,12 @@ def test_one_that_a_killed_writer_set_aside_is_found_and_put_back(place):
     assert sorted(path.name for path in place.iterdir()) == ["mine", "tiny", "weights"]
 
 
+def test_a_folder_has_a_name_however_it_is_given(place, monkeypatch):
+    (place / "tiny" / "inner").mkdir()
+    monkeypatch.chdir(place / "tiny" / "inner")
+    assert describe_base("..").name == "tiny"
+
+
 def test_what_is_loaded_is_what_was_opened(place):
     lm = resolve_lm(f"rewriter:{place / 'mine'}", max_tokens=4)
     write(place / "mine", place / "weights", describe_base(str(place / "tiny")), recipe="seed")
