@@ -214,9 +214,11 @@ def test_facts_stand_a_line_each_and_nothing_in_them_passes_for_a_line_of_ours(p
     facts = {"a_b": 0.51234, "n": [1, 2], "none": None, "in": {"text": "one\ntwo"}, "demo": [{"x": 1}, {"x": 2}]}
     text = printed(80, lambda: show.show_facts({**facts, "evil": "x\nok: all\x1b[2J"}))
     assert text.splitlines() == [
-        "a_b: 0.5123", "n: 1, 2", "none: -", "in", "  text: one", "  two", "demo 1", "  x: 1", "demo 2", "  x: 2",
+        "a_b: 0.5123", "n: 1, 2", "none: -", "in", "  text: one two", "demo 1", "  x: 1", "demo 2", "  x: 2",
         "evil: x ok: all[2J",
     ]  # fmt: skip
+    kept = printed(80, lambda: show.show_facts({"in": {"text": "one\ntwo"}}, lines=True))
+    assert kept.splitlines() == ["in", "  text: one", f"{'':10}two"]
     assert show.clean("a\x1b[31mb\x07\x00c\rd\x7f\x9b\u2028e\tf\r\ng") == "a[31mbcd\u2028e\tf\ng"
 
 
