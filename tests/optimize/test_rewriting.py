@@ -43,7 +43,7 @@ def test_the_rewriter_writes_the_lm_reads_and_neither_is_asked_again(world, make
     assert {one.step for one in asked(lm)} == {"reader"}
     made = len(asked(lm)) + len(asked(rewriter))
     assert sum(cost.calls for cost in found.costs.values()) == made, "the calls of both are entered"
-    assert found.program.technique.own_lm is rewriter
+    assert found.program.technique.own_lm.engine is rewriter.engine
     manifest = save_compiled(tmp_path / "own", found, world.splits, lm=lm, threads=1)
     assert (manifest.lm, str(manifest.rewriter)) == ("scripted/model", MARK)
 
