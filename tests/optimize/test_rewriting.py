@@ -9,7 +9,7 @@ import pytest
 
 from querywright.errors import BudgetError, InputError
 from querywright.models.budget import Budget
-from querywright.models.engine import LMEngine
+from querywright.models.engine import AsyncLMEngine, LMEngine
 from querywright.optimize.artifacts.save import save_compiled
 from querywright.optimize.comparison import compare
 from querywright.optimize.results import CompileSettings
@@ -22,7 +22,8 @@ MARK = "rewriter:mine@0123456789ab"
 def beside(lm, engine, *, budget=None, mark=MARK):
     """A rewriter over a scripted engine, with the store and the ledger of an LM."""
     both = {"store": lm.engine.store, "ledger": lm.engine.ledger, "limits": lm.engine.limits}
-    return dspy.LM(mark, engine=LMEngine(engine, identity=mark, budget=budget, **both), cache=False, num_retries=0)
+    own = LMEngine(engine, identity=mark, budget=budget, **both)
+    return dspy.LM(mark, engine=own, async_engine=AsyncLMEngine(own), cache=False, num_retries=0)
 
 
 def compiled(world, lm, rewriter, technique="hcqr"):
@@ -43,7 +44,7 @@ def test_the_rewriter_writes_the_lm_reads_and_neither_is_asked_again(world, make
     assert {one.step for one in asked(lm)} == {"reader"}
     made = len(asked(lm)) + len(asked(rewriter))
     assert sum(cost.calls for cost in found.costs.values()) == made, "the calls of both are entered"
-    assert found.program.technique.own_lm.engine is rewriter.engine
+    assert found.program.technique.own_lm is rewriter
     manifest = save_compiled(tmp_path / "own", found, world.splits, lm=lm, threads=1)
     assert (manifest.lm, str(manifest.rewriter)) == ("scripted/model", MARK)
 
