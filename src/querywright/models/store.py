@@ -135,8 +135,7 @@ class Store:
         if damaged:
             _logger.warning("%d damaged values of kind %r in %r are computed again", len(damaged), kind, self)
             self.delete_many(kind, damaged)
-        held = {key: self._held[kind, key] for key in wanted if key not in found and (kind, key) in self._held}
-        return found | held
+        return found
 
     def put_many(self, kind: str, items: Mapping[str, bytes]) -> None:
         """Write the values of keys that are not there yet, all or none; committed when it returns.
@@ -162,7 +161,7 @@ class Store:
         rows, _ = self.execute(_GET, kind=kind, key=key)
         if rows and _checksum(kind, key, rows[0].value) == rows[0].checksum:
             return bytes(rows[0].value)
-        return self.get_many(kind, [key]).get(key) if rows else self._held.get((kind, key))
+        return (self.get_many(kind, [key]).get(key) if rows else None) or self._held.get((kind, key))
 
     def put(self, kind: str, key: str, value: bytes) -> None:
         """Write the value of a key that is not there yet; committed when it returns."""
