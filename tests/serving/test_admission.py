@@ -296,6 +296,7 @@ def test_a_stream_that_is_under_way_at_the_end_of_grace_ends_with_a_word(run, sc
         text = "".join(answer.iter_text())
     go.set()
     assert 'event: error\ndata: {"error":{"kind":"stopping"' in text
+    server.wait_for(lambda: bool(server.lines()))
     assert "without completing response" not in caplog.text
     assert server.lines()[0]["status"] == 503
 
