@@ -6,6 +6,8 @@ import hashlib
 import os
 import subprocess
 import sys
+import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -139,6 +141,36 @@ def test_many_threads_without_a_gate_embed_each_text_once(embedder, model):
     for thread, rows in enumerate(results):
         expected = np.stack([_normalised(f"{(thread + step) % 20}") for step in range(20)])
         np.testing.assert_allclose(rows, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_what_threads_wait_for_while_one_embeds_is_one_batch(broken):
+    go = threading.Event()
+
+    class Slow(HashModel):
+        def encode(self, texts, **options):
+            assert go.wait(10)
+            if broken and self.calls:
+                raise ModelError("out of memory")
+            return super().encode(texts)
+
+    model = Slow()
+    embedder = Embedder("hash:24", lambda: model, dimension=DIMENSION)
+    with ThreadPoolExecutor(6) as pool:
+        asked = [pool.submit(embedder.encode, ["first"])]
+        while not embedder._lock.locked() or embedder._waiting:
+            time.sleep(0.001)
+        asked += [pool.submit(embedder.encode, [f"text {n}", "shared"]) for n in range(5)]
+        while len(embedder._waiting) < 5:
+            time.sleep(0.001)
+        go.set()
+    assert [one.exception() is None for one in asked] == [True, *[not broken] * 5]
+    if not broken:
+        assert model.calls[0] == ["first"]
+        assert sorted(model.calls[1]) == ["shared", *(f"text {n}" for n in range(5))]
+        for number, one in enumerate(asked[1:]):
+            expected = np.stack([_normalised(f"text {number}"), _normalised("shared")])
+            np.testing.assert_allclose(one.result(), expected, atol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """Embedders by name: text in, normalised vectors out, nothing embedded twice.
 
-One thread embeds at a time. A model is loaded when the first text is missing in the store, so a run whose vectors are
+One thread embeds at a time, what the others wait for along with its own. A model is loaded when the first text is missing in the store, so a run whose vectors are
 all there never imports torch.
 """
 
@@ -11,7 +11,9 @@ import importlib.util
 import os
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -76,6 +78,7 @@ class Embedder:
         self._dimension = dimension
         self._model: Any = None
         self._lock = threading.Lock()
+        self._waiting: deque[tuple[list[str], Future[dict[str, Vectors]]]] = deque()
 
     @property
     def dimension(self) -> int:
@@ -139,17 +142,40 @@ class Embedder:
     def _rows(self, texts: list[str]) -> dict[str, Vectors]:
         rows = self._read(texts)
         self.n_cached += len(rows)
-        if len(rows) < len(texts):
-            with self._lock:
-                rows |= self._read([text for text in texts if text not in rows])  # another thread may have made them
-                missing = [text for text in texts if text not in rows]
-                if missing:
-                    vectors = self._embed(missing)
-                    self.n_embedded += len(missing)
-                    self._write(missing, vectors)
-                    # The first writer's bytes are everybody's, also when two processes embed one text at a time.
-                    rows |= dict(zip(missing, vectors, strict=True)) | self._read(missing)
-        return rows
+        missing = [text for text in texts if text not in rows]
+        if not missing:
+            return rows
+        made: Future[dict[str, Vectors]] = Future()
+        self._waiting.append((missing, made))
+        with self._lock:
+            while not made.done():  # else the thread before made them
+                self._embed_waiting()
+        return rows | made.result()
+
+    def _embed_waiting(self) -> None:
+        """Embeds what threads wait for, as one batch: many small ones would leave processors idle."""
+        calls, texts = [], dict[str, None]()
+        while self._waiting and (not calls or len(texts) + len(self._waiting[0][0]) <= CHUNK):
+            calls.append(self._waiting.popleft())
+            texts |= dict.fromkeys(calls[-1][0])
+        try:
+            rows = self._read(list(texts))  # another thread, or process, may have made them
+            missing = [text for text in texts if text not in rows]
+            if missing:
+                vectors = self._embed(missing)
+                self.n_embedded += len(missing)
+                self._write(missing, vectors)
+                # The first writer's bytes are everybody's, also when two processes embed one text at a time.
+                rows |= dict(zip(missing, vectors, strict=True)) | self._read(missing)
+        except Exception as error:  # noqa: BLE001  raised in every thread that waits for one of them
+            for _, made in calls:
+                made.set_exception(error)
+        except BaseException:
+            self._waiting.extend(calls)  # who still waits does it in place of the one that was interrupted
+            raise
+        else:
+            for wanted, made in calls:
+                made.set_result({text: rows[text] for text in wanted})
 
     def _read(self, texts: Sequence[str]) -> dict[str, Vectors]:
         """The vectors that the store has."""
