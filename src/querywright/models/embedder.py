@@ -1,7 +1,7 @@
 """Embedders by name: text in, normalised vectors out, nothing embedded twice.
 
-One thread embeds at a time, what the others wait for along with its own. A model is loaded when the first text is missing in the store, so a run whose vectors are
-all there never imports torch.
+One thread embeds at a time, what the others wait for along with its own. A model is loaded when the first text is
+missing in the store, so a run whose vectors are all there never imports torch.
 """
 
 from __future__ import annotations
