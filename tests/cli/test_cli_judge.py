@@ -16,9 +16,15 @@ KEY = "sk-never-to-be-printed-1234567890"
 BARE = ("--judge", "usefulness_without_answer")
 
 
+def says(label):
+    return json.dumps({"reason": "So it says.", "label": label})
+
+
 @pytest.fixture
 def perfect(sent):
-    return lambda body: json.dumps({"label": LABELS[int(sent(body).rpartition("Code ")[2][0])]})
+    return lambda body: json.dumps(
+        {"reason": "So it says.", "label": LABELS[int(sent(body).rpartition("Code ")[2][0])]}
+    )
 
 
 def cases(n=12, m=4):
@@ -93,7 +99,7 @@ def test_a_calibrated_judge_is_believed_for_its_own_lm_alone(cli, folder, server
     saved = cli("judge", "calibrate", folder, "--out", "judges/plain", *server.lm)
     assert saved.status == 0, saved.err
     assert saved.out.splitlines()[-1] == "judge: judges/plain/judge.json"
-    server.reply = lambda body: '{"label": "USEFUL"}'
+    server.reply = lambda body: says("USEFUL")
     for row in rows:
         del row["evidence"]
     command = ("evaluate", write("bare.jsonl", rows), "--collection", collection, "--technique", "plain",
@@ -113,7 +119,7 @@ def test_a_calibrated_judge_is_believed_for_its_own_lm_alone(cli, folder, server
 @pytest.mark.slow
 def test_compile_keeps_what_helps_and_says_what_it_is_worth(cli, write, server, sent, perfect):
     def at_random(body):
-        return json.dumps({"label": random.Random(sent(body)).choice(LABELS)})
+        return says(random.Random(sent(body)).choice(LABELS))
 
     server.reply = lambda body: perfect(body) if sent(body).count("Code ") > 1 else at_random(body)
     data = write("many.jsonl", cases(32, 5))
