@@ -1,8 +1,8 @@
 """The measures as DSPy metrics ``(example, prediction, trace=None) -> float``.
 
-The example has ``question``, ``options``, ``answer``, ``aliases`` and ``evidence`` (label by passage id), as
-``Question.to_example`` makes it; the prediction has ``answer`` and ``passages``, and ``support`` where the reader says
-what its answer rests on: ids of passages, of which the helpful ones of ``evidence`` are right.
+The example has ``question``, ``options``, ``answer``, ``aliases``, ``evidence`` (label by passage id) and
+``assessors``, as ``Question.to_example`` makes it; the prediction has ``answer`` and ``passages``, and ``support``
+where the reader says what its answer rests on: ids of passages, of which the helpful ones of ``evidence`` are right.
 
 Where an example or a prediction lacks what a metric needs the value is NaN: left out of a mean and counted. While an
 optimizer picks demonstrations (``trace`` is given) it is 0.0 instead: a NaN is true in Python and would pass for a
@@ -145,8 +145,9 @@ def exact_recovery(example: Any, prediction: Any) -> float:
 
 @_metric("evidence")
 def decision_useful(example: Any, prediction: Any) -> float:
-    """1.0 if any passage found is labelled ENTAILED or USEFUL."""
-    return usefulness.usefulness(_ids(prediction), getattr(example, "evidence", None) or {}).score
+    """1.0 if any passage found is labelled ENTAILED or USEFUL; NaN if none is and some are unjudged."""
+    pooled = bool(getattr(example, "assessors", None))
+    return usefulness.usefulness(_ids(prediction), getattr(example, "evidence", None) or {}, pooled=pooled).score
 
 
 def needs(name: str) -> frozenset[str]:

@@ -16,28 +16,34 @@ class Usefulness:
 
     Args:
         label: Label of the question; None if it could not be scored.
-        shares: Share of the passages that bear each label, in [0, 1]; NaN without passages.
+        shares: Share of the judged passages that bear each label, in [0, 1]; NaN without any.
         score: 1.0 for ENTAILED or USEFUL, 0.0 for NOT_USEFUL, NaN if it could not be scored. Its mean over
             questions is the decision-useful rate.
+        unjudged: Passages without a label.
     """
 
     label: Label | None
     shares: Mapping[Label, float]
     score: float
+    unjudged: int = 0
 
 
-def passage_labels(ids: Iterable[str], evidence: Mapping[str, Label | str], *, jointly: bool = False) -> list[Label]:
-    """The label of each passage, in order; a passage that the evidence does not name is NOT_USEFUL.
+def passage_labels(
+    ids: Iterable[str], evidence: Mapping[str, Label | str], *, jointly: bool = False, pooled: bool = False
+) -> list[Label | None]:
+    """The label of each passage, in order; None for one that nobody judged.
 
     Args:
         ids: Passage ids.
         evidence: Label by passage id.
         jointly: Whether it takes all the passages that help: of two or more, each alone is USEFUL. Default False.
+        pooled: Whether a passage that the evidence does not name is unjudged. Default False: it is NOT_USEFUL.
 
     Raises:
         DataError: A label is not ENTAILED, USEFUL or NOT_USEFUL.
     """
-    labels = [checked_label(key, evidence.get(key, Label.NOT_USEFUL)) for key in ids]
+    unnamed = None if pooled else Label.NOT_USEFUL
+    labels = [checked_label(key, evidence[key]) if key in evidence else unnamed for key in ids]
     if jointly and len(helpful_ids(evidence)) > 1:
         return [Label.USEFUL if label is Label.ENTAILED else label for label in labels]
     return labels
@@ -70,14 +76,19 @@ def decision_useful(label: Label) -> float:
     return float(label != Label.NOT_USEFUL)
 
 
-def usefulness(ids: Sequence[str], evidence: Mapping[str, Label | str], *, jointly: bool = False) -> Usefulness:
+def usefulness(
+    ids: Sequence[str], evidence: Mapping[str, Label | str], *, jointly: bool = False, pooled: bool = False
+) -> Usefulness:
     """The usefulness of what was found, from labelled evidence.
+
+    Where no passage is known to help and some are unjudged, one of these may: the question cannot be scored.
 
     Args:
         ids: Ids of the passages found; one that occurs twice counts once.
         evidence: Label by passage id. Empty: nothing is labelled, and the question cannot be scored.
         jointly: Whether it takes all the passages that help: the question is ENTAILED when all of them were found,
             and USEFUL when some were. Default False.
+        pooled: Whether a passage that the evidence does not name is unjudged. Default False: it is NOT_USEFUL.
 
     Returns:
         The question's label and score, None and NaN where it cannot be scored.
@@ -85,13 +96,17 @@ def usefulness(ids: Sequence[str], evidence: Mapping[str, Label | str], *, joint
     Raises:
         DataError: A label is not ENTAILED, USEFUL or NOT_USEFUL.
     """
-    labels = passage_labels(dict.fromkeys(ids), evidence, jointly=jointly) if evidence else []
-    shares = {label: labels.count(label) / len(labels) if labels else math.nan for label in Label}
+    found = list(dict.fromkeys(ids))
     if not evidence:
-        return Usefulness(None, shares, math.nan)
-    helpful = helpful_ids(evidence)
+        return Usefulness(None, dict.fromkeys(Label, math.nan), math.nan, len(found))
+    judged = passage_labels(found, evidence, jointly=jointly, pooled=pooled)
+    labels = [label for label in judged if label is not None]
+    shares = {label: labels.count(label) / len(labels) if labels else math.nan for label in Label}
+    helpful, unjudged = helpful_ids(evidence), len(found) - len(labels)
     label = Label.ENTAILED if jointly and helpful and set(helpful) <= set(ids) else question_label(labels)
-    return Usefulness(label, shares, decision_useful(label))
+    if label is Label.NOT_USEFUL and unjudged:
+        return Usefulness(None, shares, math.nan, unjudged)
+    return Usefulness(label, shares, decision_useful(label), unjudged)
 
 
 def checked_label(key: str, value: Label | str) -> Label:

@@ -264,7 +264,7 @@ def decisions(
         others = [one for one in (without, baseline) if one is not None and metric in one.metrics]
         labels = {row.id: row.label for row in arm.rows}
         shown = {
-            row.id: passage_labels(row.passages, asked.evidence, jointly=asked.jointly)
+            row.id: passage_labels(row.passages, asked.evidence, jointly=asked.jointly, pooled=bool(asked.assessors))
             for row in arm.rows
             if (asked := labelled.get(row.id)) is not None
         }

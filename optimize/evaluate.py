@@ -51,6 +51,7 @@ class Row:
             into its deadline, those until then.
         failure: ``lm``, ``parse``, ``deadline``, ``prompt_too_long`` or ``bug``; None when it went well.
         message: What the failure said.
+        unjudged: Passages without a label.
     """
 
     id: str
@@ -67,6 +68,7 @@ class Row:
     cost: Cost = field(default_factory=Cost)
     failure: str | None = None
     message: str = ""
+    unjudged: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """The row as a JSON object; NaN becomes null."""
@@ -171,6 +173,12 @@ class Evaluation:
         return _average([row.label is label for row in self.rows if row.label is not None])
 
     @property
+    def unjudged_share(self) -> float:
+        """Share of the passages shown that nobody labelled; NaN without passages."""
+        shown = sum(len(row.passages) for row in self.rows)
+        return sum(row.unjudged for row in self.rows) / shown if shown else math.nan
+
+    @property
     def fallback_rate(self) -> float:
         """Share of the questions that went through in which some step fell back."""
         return _average([bool(row.fallbacks) for row in self.rows if row.failure is None])
@@ -201,6 +209,7 @@ class Evaluation:
             "n": len(self.rows),
             "metrics": {name: mean_json(self.mean(name)) for name in self.metrics},
             "labels": {str(label): finite(self.label_share(label)) for label in Label},
+            "unjudged": finite(self.unjudged_share),
             "fallback_rate": finite(self.fallback_rate),
             "invalid_rate": finite(self.invalid_rate),
             "failures": dict(self.failures),
@@ -335,12 +344,12 @@ def _ask(program: RAG, question: Question, metrics: Mapping[str, Metric], meter:
     seconds, cost = time.monotonic() - began, meter.total  # what a metric asks a judge is not the program's
     ids = tuple(passage.id for passage in prediction.passages)
     searches = [step.made for step in prediction.steps if step.kind == "search" and step.made is not None]
-    judged = usefulness(ids, question.evidence, jointly=question.jointly) if question.evidence else None
+    judged = usefulness(ids, question.evidence, jointly=question.jointly, pooled=bool(question.assessors))
     answer = prediction.answer
     return Row(
         id=question.id,
         scores={name: _score(name, metric, example, prediction) for name, metric in metrics.items()},
-        label=None if judged is None else judged.label,
+        label=judged.label,
         answer=answer,
         support=None if prediction.get("support") is None else tuple(prediction.support),
         invalid=bool(question.options) and answer is not None and is_invalid_choice(answer, question.options),
@@ -350,6 +359,7 @@ def _ask(program: RAG, question: Question, metrics: Mapping[str, Metric], meter:
         fallbacks=tuple(prediction.fallbacks),
         seconds=seconds,
         cost=cost,
+        unjudged=judged.unjudged,
     )
 
 

@@ -54,11 +54,13 @@ def percent(mean: Mean) -> str:
 def table_rows(evaluations: Sequence[Evaluation]) -> list[dict[str, str]]:
     """One row an arm for people to read; the columns are those that some arm has a value for."""
     metrics = list(dict.fromkeys(name for one in evaluations for name in one.metrics))
+    partly = any(0 < one.unjudged_share < 1 for one in evaluations)
     return [
         {
             "arm": one.name,
             "n": str(len(one.rows)),
             **{metric: percent(one.mean(metric)) for metric in metrics},
+            **({"unjudged": _number(100 * one.unjudged_share, "{:.0f} %")} if partly else {}),
             "LM calls / question": f"{one.calls_a_question:.1f}",
             "LM calls made": str(one.cost.calls),
             "seconds": f"{one.seconds:.1f}",
@@ -78,10 +80,11 @@ def _number(value: float, form: str) -> str:
 def question_rows(arms: Sequence[Evaluation], questions: Sequence[Question] = ()) -> list[dict[str, Any]]:
     """A row an arm and question, as plain data.
 
-    Columns: ``arm``, ``question_id``, ``question`` (where questions are given), ``label``, ``answer``, ``support``
-    (ids; None where the reader does not say), ``invalid``, a column a metric (None where it could not be scored),
-    ``passages`` and ``found`` (ids), ``queries`` (role and text), ``fallbacks``, ``lm_calls`` and ``tokens`` (asked
-    for, whether made or saved), ``seconds`` (None where an answer came from the store), ``failure`` and ``message``.
+    Columns: ``arm``, ``question_id``, ``question`` (where questions are given), ``label``, ``unjudged``, ``answer``,
+    ``support`` (ids; None where the reader does not say), ``invalid``, a column a metric (None where it could not be
+    scored), ``passages`` and ``found`` (ids), ``queries`` (role and text), ``fallbacks``, ``lm_calls`` and ``tokens``
+    (asked for, whether made or saved), ``seconds`` (None where an answer came from the store), ``failure`` and
+    ``message``.
     But for ``seconds`` the table is the same however often the run was broken off.
 
     Args:
@@ -97,7 +100,7 @@ def question_rows(arms: Sequence[Evaluation], questions: Sequence[Question] = ()
             rows.append(
                 {"arm": arm.name, "question_id": row.id}
                 | ({"question": each_text(texts.get(row.id), _storable)} if texts else {})
-                | {name: data[name] for name in ("label", "answer", "support", "invalid")}
+                | {name: data[name] for name in ("label", "unjudged", "answer", "support", "invalid")}
                 | {name: data["scores"].get(name) for name in metrics}
                 | {name: data[name] for name in ("passages", "found", "queries", "fallbacks")}
                 | {"lm_calls": cost.asked, "tokens": cost.tokens + cost.saved_tokens}

@@ -182,6 +182,8 @@ def test_limit_and_multiple_choice(write, problems):
         ({"gold": [["p", 0]]}, "gold", ["['p', 0]", "passage id"]),
         ({"gold": [""]}, "gold", ["found ''"]),
         ({"jointly": "maybe"}, "jointly", ["found 'maybe'", "true or false"]),
+        ({"evidence": ["p"], "assessors": {"q": "person"}}, "assessors", ["{'q': 'person'}", "passage id of the evi"]),
+        ({"evidence": ["p"], "assessors": "person"}, "assessors", ["found 'person'", "a name, or a list of names"]),
         ({"id": ""}, "id", ["found ''"]),
         ({"id": 1.5}, "id", ["found 1.5"]),
     ],
@@ -288,7 +290,9 @@ def sound_questions(draw: st.DrawFn) -> Question:
     spellings = draw(st.lists(TEXT, unique=True, max_size=2)) if answer is not None else []
     evidence = draw(st.dictionaries(TEXT, st.sampled_from(Label), max_size=3))
     aliases = tuple(alias for alias in spellings if alias != answer)
-    return Question(draw(TEXT), draw(TEXT), options, answer, aliases, evidence, draw(st.booleans()))
+    named = st.lists(TEXT, min_size=1, max_size=2).map(tuple)
+    assessors = {key: draw(named) for key in evidence} if draw(st.booleans()) else {}
+    return Question(draw(TEXT), draw(TEXT), options, answer, aliases, evidence, draw(st.booleans()), assessors)
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -39,6 +39,14 @@ def test_usefulness_of_what_was_found():
     assert all(math.isnan(share) for share in (*nothing.shares.values(), *unscored.shares.values()))
 
 
+def test_an_unjudged_passage_of_a_pool_is_counted_and_may_help():
+    assert passage_labels(["u", "x"], EVIDENCE, pooled=True) == [U, None]
+    assert usefulness(["u", "x"], EVIDENCE, pooled=True) == Usefulness(U, {E: 0.0, U: 1.0, N: 0.0}, 1.0, 1)
+    open_ended = usefulness(["n", "x", "x"], EVIDENCE, pooled=True)
+    assert (open_ended.label, math.isnan(open_ended.score), open_ended.unjudged) == (None, True, 1)
+    assert usefulness(["n"], EVIDENCE, pooled=True).score == 0.0
+
+
 def test_evidence_that_counts_only_together_is_entailed_when_all_of_it_was_found():
     hops = {"one": E, "two": E, "other": N}
     assert usefulness(["one"], hops).label is E

@@ -16,6 +16,7 @@ from querywright.models.engine_errors import LMPromptTooLongError
 from querywright.models.usage import Cost
 from querywright.optimize.evaluate import Evaluation, Row, evaluate, metrics_by_name
 from querywright.optimize.failures import Failures, TooManyFailuresError
+from querywright.optimize.tables import table_rows
 from querywright.programs import RAG, PlainRetrieval, make_program
 from querywright.retrieval.replay import ReplayRetriever
 
@@ -51,6 +52,21 @@ def test_questions_are_scored_in_their_order_however_many_are_under_way(world, m
     assert told == [("hcqr", n, 18) for n in range(1, 19)]
     assert lm.history == []
     assert timeless(evaluate(world.program(), world.questions, lm=make_lm(), name="x", threads=8)) == timeless(result)
+
+
+def test_passages_that_nobody_judged_are_counted_and_no_zero(world, make_lm):
+    pooled = [replace(one, assessors={f"decides-{n}": ("person",)}) for n, one in enumerate(world.questions)]
+    pooled[0] = replace(pooled[0], evidence={"elsewhere": Label.USEFUL}, assessors={"elsewhere": ("person",)})
+    result = evaluate(world.program(), pooled, lm=make_lm(), name="hcqr", threads=3)
+    first, *others = result.rows
+    assert (first.label, math.isnan(first.scores["decision_useful"])) == (None, True)
+    assert first.unjudged == len(first.passages)
+    assert all(row.unjudged == len(row.passages) - 1 and row.label is Label.ENTAILED for row in others)
+    assert (result.mean("decision_useful").value, result.mean("decision_useful").unscored) == (1.0, 1)
+    shown = sum(len(row.passages) for row in result.rows)
+    assert result.to_json()["unjudged"] == (shown - 17) / shown
+    (row,) = table_rows([result])
+    assert row["unjudged"] == f"{100 * (shown - 17) / shown:.0f} %"
 
 
 def test_what_is_found_again_in_the_store_is_the_same_and_asks_nothing(world, make_lm, store):

@@ -17,7 +17,7 @@ Columns that are found without a mapping, the first that has a value:
 * ``evidence``: evidence, gold, gold_ids, gold_titles, relevant, relevant_doc_ids, retrieval_gt,
   supporting_facts, reference_context_ids, correct_answer_document_ids, expected_ids: an object of passage id and
   label, or a list of passage ids (or one id), each of which counts as ENTAILED; in multi-hop sets that means
-  that each of them is needed.
+  that each of them is needed. ``assessors``: by passage id who gave the label.
 * passage ``id``: id, _id, doc_id, docid, pid, passage_id. ``text``: text, content, contents, body.
   ``title``: title. ``metadata``: metadata, an object of text, numbers, truth values and dates.
 
@@ -43,6 +43,7 @@ from querywright.data.rows import (
     Table,
     distinct,
     read_answer,
+    read_assessors,
     read_evidence,
     read_jointly,
     read_metadata,
@@ -57,7 +58,7 @@ from querywright.errors import DataError
 
 logger = logging.getLogger(__name__)
 
-QUESTION_NAMES = ("id", "question", "options", "answer", "aliases", "evidence", "jointly")
+QUESTION_NAMES = ("id", "question", "options", "answer", "aliases", "evidence", "jointly", "assessors")
 PASSAGE_NAMES = ("id", "text", "title", "metadata")
 QUESTION_COLUMNS = {
     "id": ("id", "_id", "qid", "question_id"),
@@ -74,6 +75,7 @@ QUESTION_COLUMNS = {
         *("supporting_facts", "reference_context_ids", "correct_answer_document_ids", "expected_ids"),
     ),
     "jointly": ("jointly",),
+    "assessors": ("assessors",),
 }
 PASSAGE_COLUMNS = {
     "id": ("id", "_id", "doc_id", "docid", "pid", "passage_id"),
@@ -101,8 +103,8 @@ def read_questions(
             files (see :mod:`querywright.data.folders`) or a dataset; ``sample``; ``hf:NAME[:CONFIG]`` or a name
             with a slash for a dataset of the Hugging Face hub, where NAME may be one of
             :data:`querywright.data.hub.RECIPES`; or rows, each a dict or a ``dspy.Example``.
-        columns: Our names (id, question, options, answer, aliases, evidence, jointly) to theirs. Default: guessed, see
-            the head of this module.
+        columns: Our names (id, question, options, answer, aliases, evidence, jointly, assessors) to theirs. Default:
+            guessed, see the head of this module.
         limit: Read only the first so many rows that hold something, 1 or more. Default all.
         split: Split of a dataset or folder; needed when it has more than one.
         multiple_choice: True: a question without options is a problem. False: options are dropped after the
@@ -245,7 +247,8 @@ def _question(record: Record, multiple_choice: bool | None) -> tuple[Question, b
     id = derived_id(text, texts) if given is None else record.name(given, column)
     shown = () if multiple_choice is False else texts
     jointly = read_jointly(record)
-    return Question(id, text, shown, answer.text, answer.aliases, evidence, jointly), given is not None
+    assessors = read_assessors(record, evidence)
+    return Question(id, text, shown, answer.text, answer.aliases, evidence, jointly, assessors), given is not None
 
 
 def derived_id(question: str, options: tuple[str, ...]) -> str:
@@ -288,6 +291,7 @@ def _add_question(
         aliases=answers[1:],
         evidence={**first.evidence, **question.evidence},
         jointly=first.jointly or question.jointly,
+        assessors={**first.assessors, **question.assessors},
     )
     found[question.id] = (place, named, united)
 

@@ -320,6 +320,22 @@ def read_evidence(record: Record) -> dict[str, Label]:
     return evidence
 
 
+def read_assessors(record: Record, evidence: Mapping[str, Label]) -> dict[str, tuple[str, ...]]:
+    """Who gave each label, by passage id; empty where the row does not say."""
+    column, value = record.parsed("assessors")
+    expected = "an object: for each passage id of the evidence a name, or a list of names"
+    if value is not None and not isinstance(value, dict):
+        record.complain(column, value, expected)
+        return {}
+    found = {}
+    for key, names in (value or {}).items():
+        listed = names if isinstance(names, list) else [names]
+        if key not in evidence or not listed:
+            record.complain(column, {key: names}, expected)
+        found[str(key)] = tuple(record.name(name, column, expected) for name in listed)
+    return found
+
+
 def read_jointly(record: Record) -> bool:
     """Whether it takes all the evidence; False where the row does not say."""
     column, value = record.cell("jointly")

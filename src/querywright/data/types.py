@@ -64,10 +64,12 @@ class Question:
         options: Option texts in order for multiple choice (2 or more, distinct), empty otherwise.
         answer: The right answer: for multiple choice the text of one option; None when it is not known.
         aliases: Further accepted spellings of a short answer.
-        evidence: Label of each labelled passage by its id; a passage that is not named is NOT_USEFUL.
-            Empty means that nothing is labelled.
+        evidence: Label of each labelled passage by its id; empty means that nothing is labelled.
         jointly: Whether it takes all the passages that help, as for a question of several hops: one of them alone is
             USEFUL, all together ENTAILED. Default False: each label says what its passage does alone.
+        assessors: Who gave the label in ``evidence``, by passage id: ``person``, or the names of judges. Where it is
+            given a passage that ``evidence`` does not name is unjudged. Default empty: a person gave all labels, and
+            a passage that is not named is NOT_USEFUL.
     """
 
     id: str
@@ -77,6 +79,7 @@ class Question:
     aliases: tuple[str, ...] = ()
     evidence: Mapping[str, Label] = field(default_factory=dict)
     jointly: bool = False
+    assessors: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def answers(self) -> tuple[str, ...]:
@@ -95,6 +98,7 @@ class Question:
             aliases=list(self.aliases),
             evidence={key: str(value) for key, value in self.evidence.items()},
             jointly=self.jointly,
+            assessors={key: list(names) for key, names in self.assessors.items()},
         ).with_inputs("question", "options")
 
     def to_json(self) -> dict[str, Any]:
@@ -110,4 +114,6 @@ class Question:
             data["evidence"] = {key: str(value) for key, value in self.evidence.items()}
         if self.jointly:
             data["jointly"] = True
+        if self.assessors:
+            data["assessors"] = {key: list(names) for key, names in self.assessors.items()}
         return data
