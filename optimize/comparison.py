@@ -45,6 +45,7 @@ class Compared:
         passages: Those that some arm found or that are labelled, by id, as far as a retriever gives them.
         diagnosis: Where answers are lost; None where no answer is read or nothing is labelled.
         decisions: What the passages of each arm did to the decisions; empty for the same reasons.
+        notes: What must be known before a number is believed: that arms have unequal budgets.
     """
 
     arms: tuple[Evaluation, ...]
@@ -55,6 +56,7 @@ class Compared:
     passages: Mapping[str, Passage] = field(default_factory=dict, repr=False)
     diagnosis: Diagnosis | None = None
     decisions: tuple[Decisions, ...] = ()
+    notes: tuple[str, ...] = ()
 
     def arm(self, name: str) -> Evaluation:
         """The arm of that name."""
@@ -73,6 +75,7 @@ class Compared:
             "comparisons": [one.to_json() for one in self.comparisons],
             "diagnosis": None if self.diagnosis is None else self.diagnosis.to_json(),
             "decisions": [one.to_json() for one in self.decisions],
+            "notes": list(self.notes),
         }
 
     def to_pandas(self) -> pandas.DataFrame:
@@ -108,6 +111,7 @@ class Compared:
 
         title = title or f"{len(self.arms)} arms on {len(self.arms[0].rows)} questions"
         compared: Any = self
+        notes = [*dict.fromkeys([*self.notes, *notes])]
         html = comparison_page(compared, title=title, facts=facts or {}, notes=notes, outcome=outcome)
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -115,12 +119,12 @@ class Compared:
         return path
 
     def __repr__(self) -> str:
-        return results_text([*self.arms, *self.references], [one.sentence for one in self.comparisons])
+        return results_text([*self.arms, *self.references], [*self.notes, *(one.sentence for one in self.comparisons)])
 
     def _repr_html_(self) -> str:
         from querywright.optimize.report import results_html
 
-        return results_html([*self.arms, *self.references], [one.sentence for one in self.comparisons])
+        return results_html([*self.arms, *self.references], [*self.notes, *(one.sentence for one in self.comparisons)])
 
 
 def compare(
@@ -204,7 +208,15 @@ def compare(
         {key: one for each in dict.fromkeys(retrievers.values()) for key, one in (held_by(each, shown) or {}).items()},
         diagnosis,
         decided,
+        unequal_budgets(arms),
     )
+
+
+def unequal_budgets(arms: Mapping[str, RAG]) -> tuple[str, ...]:
+    """A line that says how many passages each arm shows at most, where that is not the same number."""
+    shown = {name: one.technique.max_passages for name, one in arms.items() if one.technique.SEARCHES != "0"}
+    listed = ", ".join(f"{name} {count}" for name, count in shown.items())
+    return (f"UNEQUAL BUDGETS, passages shown at most: {listed}",) if len(set(shown.values())) > 1 else ()
 
 
 @dataclass(frozen=True, slots=True)

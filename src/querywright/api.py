@@ -55,6 +55,7 @@ def evaluate(
     name: str | None = None,
     metrics: Sequence[str] | Mapping[str, Metric] = (),
     reader: str | None = "auto",
+    max_passages: int = 5,
     threads: int = 4,
     max_failures: float = 0.05,
     home: str | Path | None = None,
@@ -71,6 +72,8 @@ def evaluate(
         metrics: Names, or metrics by name. Default: accuracy where an answer is read, and decision_useful and recall
             where evidence is labelled.
         reader: ``auto``, ``multiple_choice``, ``short_answer``, ``grounded`` or None, for a technique without one.
+        max_passages: Passages shown to the reader at most by a technique that is named and names no other number, 1 to
+            50. Default 5.
         threads: Questions under way at a time, 1 or more. Default 4.
         max_failures: Share of the questions that may fail, 0 to 1. Default 0.05.
         home: The working folder. Default ``$QUERYWRIGHT_HOME`` or ``.querywright``.
@@ -83,7 +86,7 @@ def evaluate(
     """
     ready = prepare(
         {name: program} if name else [program], questions, workspace=_workspace(home, lm), retriever=retriever,
-        metrics=metrics, reader=reader, tell=_warn,
+        metrics=metrics, reader=reader, max_passages=max_passages, tell=_warn,
     )  # fmt: skip
     ((named, one),) = ready.programs.items()
     return evaluate_program(
@@ -101,6 +104,7 @@ def compare(
     baseline: str | None = None,
     metrics: Sequence[str] | Mapping[str, Metric] = (),
     reader: str | None = "auto",
+    max_passages: int = 5,
     knobs: Mapping[str, Any] | None = None,
     engine: str = "dense",
     embedder: Any = "embedded",
@@ -123,6 +127,8 @@ def compare(
         baseline: The arm that the others are held against. Default ``plain``, or the first arm.
         metrics: Names, or metrics by name. Default as ``evaluate`` has it.
         reader: Of techniques without one, as ``evaluate`` has it.
+        max_passages: The budget of every arm, as ``evaluate`` has it. Where an arm that is named has another
+            (``hcqr:max_passages=15``), or a program or an artifact has its own, the results say so.
         knobs: Values for every technique that is named and has the knob.
         engine: What techniques search with that name none. Default ``dense``.
         embedder: What a collection that is named was built with. Default ``embedded``.
@@ -144,7 +150,7 @@ def compare(
     """
     ready = prepare(
         arms, questions, workspace=_workspace(home, lm), retriever=retriever, embedder=embedder, engine=engine,
-        reader=reader, knobs=knobs, metrics=metrics, reranker=reranker,
+        reader=reader, max_passages=max_passages, knobs=knobs, metrics=metrics, reranker=reranker,
         rewriter=None if rewriter is None else Path(rewriter), tell=_warn,
     )  # fmt: skip
     return compare_programs(

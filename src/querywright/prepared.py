@@ -43,6 +43,7 @@ from querywright.programs import (
     takes_rewriter,
     technique_class,
 )
+from querywright.programs.base import MAX_PASSAGES
 from querywright.retrieval.callable import as_retriever
 from querywright.retrieval.engines import check_engine
 from querywright.retrieval.rerank import Reranker
@@ -175,6 +176,7 @@ def prepare(
     embedder: Any = "embedded",
     engine: str = "dense",
     reader: str | None = "auto",
+    max_passages: int = MAX_PASSAGES.default,
     knobs: Mapping[str, Any] | None = None,
     metrics: Sequence[str] | Mapping[str, Metric] = (),
     reranker: Reranker | str | None = None,
@@ -195,6 +197,8 @@ def prepare(
         engine: What techniques search with that neither name an engine nor have one of their own.
         reader: Name of the reader of techniques; ``auto`` chooses between options where all questions have them; None
             or ``none`` for retrieval alone.
+        max_passages: The budget of techniques whose knobs name no other: passages given to the reader at most, 1 to 50.
+            Default 5.
         knobs: Values for every technique that has the knob.
         metrics: Names, or metrics by name. Default: accuracy, and by evidence where it is labelled.
         reranker: A cross-encoder, or its name or path, for techniques that rerank.
@@ -210,11 +214,12 @@ def prepare(
     check_engine(engine)
     check_reader(reader)
     knobs = knobs or {}
-    named = _named_arms(arms, engine, knobs, rewriter)
+    shared = {MAX_PASSAGES.name: max_passages, **knobs}
+    named = _named_arms(arms, engine, shared, rewriter)
     is_given = bool(named)
     if not named:
         defaults = [one for one in DEFAULT_TECHNIQUES if reader not in (None, "none") or one != "closed_book"]
-        named = _named_arms(defaults, engine, knobs, rewriter)
+        named = _named_arms(defaults, engine, shared, rewriter)
     _check_shared(knobs, rewriter, named.values(), tell)
     chosen: Mapping[str, Metric] = dict(metrics) if isinstance(metrics, Mapping) else metrics_by_name(metrics)
     asked = _questions(questions, named if is_given else {}, reader, reading or {})
@@ -294,6 +299,8 @@ def _named_arms(
         number = 2
         while arm.given is not None and name in found:
             name, number = f"{arm.kind.NAME} {number}", number + 1
+        if name in found or (arm.path is not None and any(arm.path == other.path for other in found.values())):
+            raise InputError(f"the arm {name!r} is named twice; name it once, or give the two names of their own")
         found[name] = arm
     return found
 
@@ -408,7 +415,7 @@ def _shallow(metrics: Iterable[str], programs: Mapping[str, RAG]) -> list[str]:
             if depth.isdecimal() and program.technique.KNOBS and program.technique.max_passages < int(depth)
         ]
         if short:
-            notes.append(f"{metric}: fewer are found by {', '.join(short)}; see --knob max_passages={depth}")
+            notes.append(f"{metric}: fewer are found by {', '.join(short)}; see max_passages={depth} (--max-passages)")
     return notes
 
 

@@ -58,6 +58,21 @@ def test_arms_are_compared_and_everything_is_written(compared, server):
     assert (len(server.requests), told()) == (calls, rows)
 
 
+def test_arms_have_equal_budgets_unless_one_is_named_and_then_it_is_said(compared):
+    arms = ("plain", "multi_query", "ircot", "--reader", "none", "--metric", "recall", "--limit", "3")
+    for options, budgets in (((), [5, 5, 5]), (("--max-passages", "2"), [2, 2, 2])):
+        done = compared(*arms, *options)
+        assert done.status == 0, done.err
+        rows = told()
+        assert max(len(row["passages"]) for row in rows) == budgets[0]
+        assert "UNEQUAL" not in done.out + Path("results/report.html").read_text("utf-8")
+    done = compared("plain", "multi_query:max_passages=3", *arms[3:], "--max-passages", "2")
+    line = "UNEQUAL BUDGETS, passages shown at most: plain 2, multi_query:max_passages=3 3"
+    assert line in done.out
+    assert line in Path("results/report.html").read_text("utf-8")
+    assert {row["arm"]: len(row["passages"]) for row in told()} == {"plain": 2, "multi_query:max_passages=3": 3}
+
+
 def test_an_artifact_searches_its_own_collection_and_is_diagnosed_by_it(cli, artifact, questions, server, write):
     assert cli("index", "other", write("other.jsonl", [{"id": "x", "text": "Nothing to the point."}])).status == 0
     done = cli("compare", "plain", artifact, "--data", questions, "--collection", "other", "--out", "results",
@@ -84,6 +99,7 @@ def test_an_artifact_searches_its_own_collection_and_is_diagnosed_by_it(cli, art
         (("no/such/folder",), "no artifact"),
         (("plain", "--evidence", "some"), "--evidence is any or all, but got 'some'"),
         (("plain", "--baseline", "no_such"), "no_such"),
+        (("hyde", "plain", "hyde"), "the arm 'hyde' is named twice"),
         (("plain", "--judge", "usefulness", "--judge-api-base", "http://127.0.0.1:1"), "name it with --judge-lm"),
     ],
 )
@@ -105,7 +121,7 @@ def test_a_folder_with_other_files_is_left_alone(compared):
 def test_the_artifact_that_was_named_is_the_baseline(compared, artifact):
     other = Path("other") / artifact.name
     shutil.copytree(artifact, other)
-    done = compared("plain", f"{artifact}/", other, artifact, "--baseline", other, "--limit", "3", "--json")
+    done = compared("plain", f"{artifact}/", other, "--baseline", other, "--limit", "3", "--json")
     assert done.status == 0, done.err
     assert [one["arm"] for one in done.data["arms"]] == ["plain", "made", str(other)]
     assert {(one["arm"], one["other"]) for one in done.data["comparisons"]} == {

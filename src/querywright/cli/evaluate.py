@@ -106,7 +106,7 @@ def compare_command(
         raise InputError(f"--evidence is any or all, but got {evidence!r}")
     check_folder(save_to, "--out", SUMMARY, "folder of results")
     baseline, *named = (_arm(name) for name in (baseline, *arm))
-    named = list(dict.fromkeys(named if baseline in named else [baseline, *named]))
+    named = named if baseline in named else [baseline, *named]
     bench = Bench.open(questions, named, given, jointly=None if evidence is None else evidence == "all")
     names = dict(zip(named, bench.ready.programs, strict=True))
     compared = bench.compare(baseline=names[baseline])
@@ -155,8 +155,9 @@ class Bench:
         judges = _judges(given.judging)
         ready = prepare(
             named, source, workspace=given.work.open, retriever=arms.collection, embedder=arms.embedder,
-            engine=arms.engine, reader=arms.reader, knobs=arms.knobs, metrics=arms.metric, reranker=helpers.reranker,
-            rewriter=helpers.rewriter, reading=given.data.given, jointly=jointly, judged=bool(judges), tell=note,
+            engine=arms.engine, reader=arms.reader, max_passages=arms.max_passages, knobs=arms.knobs,
+            metrics=arms.metric, reranker=helpers.reranker, rewriter=helpers.rewriter, reading=given.data.given,
+            jointly=jointly, judged=bool(judges), tell=note,
         )  # fmt: skip
         return cls(given, ready, judges, given.judging.open(ready.workspace, given.work.lm))
 
@@ -192,7 +193,7 @@ class Bench:
         from querywright.optimize.comparison import RIGHT
 
         ready, lm, found = self.ready, self.ready.workspace.lm, compared.arms
-        lines = [f"LM {lm.model}; mean in per cent with its 95 % interval"]
+        lines = [*compared.notes, f"LM {lm.model}; mean in per cent with its 95 % interval"]
         for name, arms in ready.rewriters.items():
             lines.append(f"{', '.join(arms)}: what is searched was written by {name}")
         lines += ready.notes
@@ -234,7 +235,11 @@ class Bench:
         show_table(
             f"{source}: {len(compared.questions)} questions{held}",
             table_rows([*compared.arms, *compared.references]),
-            notes=["; ".join(notes), *(one.sentence for one in compared.comparisons)],
+            notes=[
+                *compared.notes,
+                "; ".join(one for one in notes if one not in compared.notes),
+                *(one.sentence for one in compared.comparisons),
+            ],
             breaks=("LM calls / question",),
         )
         if compared.references and compared.diagnosis is not None:

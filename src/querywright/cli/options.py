@@ -275,11 +275,13 @@ class ArmOptions(SearchOptions):
     Args:
         collection: The collection that is searched.
         engine: dense, bm25, hybrid (both), questions or expanded.
+        max_passages: Passages shown to the reader at most, in every arm that names no other number.
         reader: auto, multiple_choice, short_answer, grounded or none.
         metric: Repeatable. Default: accuracy, and by evidence where it is labelled.
     """
 
     collection: Name | None = None
+    max_passages: Count = 5
     engine: Name = "dense"
     reader: Name = "auto"
     metric: Names = ()
