@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 FILE_NAME = "store.sqlite"
 BUSY_SECONDS = 30.0
 KEYS_PER_SELECT = 500
+MOST_RECENT, LARGEST_RECENT = 10_000, 10_000
+"""Values that a process has at hand, and bytes of one; where there are more, all are forgotten."""
 POLL_SECONDS = 0.05
 """How often a process looks whether the one that makes a value is done."""
 
@@ -110,6 +112,7 @@ class Store:
         self._engine: Engine | None = None
         self._leases: Any = None  # the descriptor of a file, or a session of the server
         self._held: dict[tuple[str, str], bytes] = {}
+        self._recent: dict[tuple[str, str], bytes] = {}
         self._inode = self._pid = 0
         self.transact(lambda connection: None)
 
@@ -153,15 +156,24 @@ class Store:
 
     def delete_many(self, kind: str, keys: Sequence[str]) -> None:
         """Forget the values of some keys, so that they can be written again."""
+        for key in keys:
+            self._recent.pop((kind, key), None)
         for start in range(0, len(keys), KEYS_PER_SELECT):
             self.execute(_DELETE, kind=kind, keys=list(keys[start : start + KEYS_PER_SELECT]))
 
     def get(self, kind: str, key: str) -> bytes | None:
         """The value of a key, or None when it is not there."""
+        if (recent := self._recent.get((kind, key))) is not None:
+            return recent
         rows, _ = self.execute(_GET, kind=kind, key=key)
-        if rows and _checksum(kind, key, rows[0].value) == rows[0].checksum:
-            return bytes(rows[0].value)
-        return (self.get_many(kind, [key]).get(key) if rows else None) or self._held.get((kind, key))
+        if not rows or _checksum(kind, key, rows[0].value) != rows[0].checksum:
+            return (self.get_many(kind, [key]).get(key) if rows else None) or self._held.get((kind, key))
+        value = bytes(rows[0].value)
+        if len(value) <= LARGEST_RECENT:
+            if len(self._recent) >= MOST_RECENT:
+                self._recent.clear()
+            self._recent[kind, key] = value
+        return value
 
     def put(self, kind: str, key: str, value: bytes) -> None:
         """Write the value of a key that is not there yet; committed when it returns."""
