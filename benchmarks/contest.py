@@ -29,7 +29,8 @@ from querywright.metrics.statistics import PairedTest, paired_exact_test
 from querywright.models.budget import Budget
 from querywright.models.store import open_store
 from querywright.optimize.domains import Domain
-from querywright.optimize.evaluate import Evaluation, evaluate, metrics_by_name
+from querywright.optimize.evaluate import Evaluation, evaluate
+from querywright.optimize.judging import judged_metrics
 from querywright.optimize.study.objectives import objective_named
 from querywright.optimize.study.prompts import make_variant, with_variant
 from querywright.optimize.study.resources import Bench, open_bench
@@ -245,7 +246,7 @@ def _found(place: Place, search: Callable[[Place], Searched]) -> Found:
     program = program if found.variant is None else with_variant(program, found.variant)
     tested = evaluate(
         program, bench.splits.test, lm=lm, name=place.name,
-        metrics={**bench.metrics, **metrics_by_name(["accuracy"])}, threads=bench.spec.threads,
+        metrics={**bench.metrics, **judged_metrics(["accuracy"])}, threads=bench.spec.threads,
     )  # fmt: skip
     return Found(place.name, found, tested)
 

@@ -40,7 +40,7 @@ from querywright.data.types import Question
 from querywright.models.embedder import EMBEDDED_PACKAGE, Embedder, TextEmbedder, resolve_embedder
 from querywright.models.lm import resolve_lm
 from querywright.optimize.evaluate import evaluate
-from querywright.optimize.pool import bounded_map
+from querywright.pool import bounded_map
 from querywright.programs import RAG, TECHNIQUES, make_program
 from querywright.retrieval.index import build_collection
 

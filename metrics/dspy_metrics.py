@@ -11,11 +11,14 @@ success.
 
 from __future__ import annotations
 
+import functools
+import importlib
 import math
+import sys
 import warnings
 from collections.abc import Callable, Sequence
 from functools import wraps
-from typing import Any
+from typing import Any, cast
 
 from querywright.errors import InputError
 from querywright.metrics import answers, retrieval, support, usefulness
@@ -36,6 +39,9 @@ RANKED: dict[str, Callable[..., float]] = {
 """Measures of the first k passages, named ``recall@5`` and so on; ``full_recall`` is 1.0 if all evidence is there."""
 
 _NEEDS: dict[str, frozenset[str]] = dict.fromkeys(RANKED, frozenset({"evidence"}))
+
+_OF_JUDGES = "judged_"
+"""How names of metrics begin that a judge gives."""
 
 _LABELS = {"answer": "a right answer", "evidence": "labelled evidence with a passage that helps", "options": "options"}
 
@@ -154,11 +160,19 @@ def needs(name: str) -> frozenset[str]:
     """What a metric of this name cannot do without: of the questions ``answer``, ``options`` or ``evidence``, of the
     program a ``reader`` or ``support``, a reader that names it. Nothing is known of a metric of the user's own.
     """
+    if name.startswith(_OF_JUDGES):
+        from querywright.metrics.judges import JUDGED
+
+        return frozenset({"reader"} if name in JUDGED and "response" in JUDGED[name].needs() else ())
     return _NEEDS.get(name.partition("@")[0], frozenset())
 
 
 def metric_named(name: str) -> Metric:
-    """The metric of a name in ``METRICS``, or of one in ``RANKED`` with ``@`` and a depth from 1 to 1000.
+    """The metric of a name.
+
+    Args:
+        name: One in ``METRICS``, or in ``RANKED`` with ``@`` and a depth from 1 to 1000; one that a judge gives, such
+            as ``judged_useful``, which asks the ambient LM; or ``module:function``, a metric of the user's own.
 
     Raises:
         InputError: There is no such metric.
@@ -169,8 +183,34 @@ def metric_named(name: str) -> Metric:
     if measure in RANKED and depth.isascii() and depth.isdigit() and 1 <= int(depth) <= 1000:
         at_k, k = RANKED[measure], int(depth)
         return _dspy_form(lambda example, prediction: at_k(_ids(prediction), _helpful(example), k))
-    known = ", ".join([*METRICS, *(f"{measure}@K" for measure in RANKED)])
+    if ":" in name:
+        return _imported(name)
+    from querywright.metrics.judge import JudgedMetric
+    from querywright.metrics.judges import JUDGED
+
+    if name in JUDGED:
+        return JudgedMetric(JUDGED[name]()).of(name)
+    known = ", ".join([*METRICS, *(f"{measure}@K" for measure in RANKED), *JUDGED, "MODULE:FUNCTION"])
     raise InputError(f"unknown metric {name!r}; the metrics are: {known} (K from 1 to 1000)")
+
+
+def _imported(name: str) -> Metric:
+    """The function that ``module:function`` names; modules of the current folder are found too."""
+    module, _, function = name.partition(":")
+    path = list(sys.path)
+    sys.path.insert(0, "")
+    try:
+        found: Any = functools.reduce(getattr, function.split("."), importlib.import_module(module))
+    except Exception as error:
+        raise InputError(
+            f"the metric {name!r} is no MODULE:FUNCTION that can be imported here: {type(error).__name__}: {error}; "
+            "modules are looked for in the current folder and where Python finds its own"
+        ) from error
+    finally:
+        sys.path[:] = path
+    if not callable(found):
+        raise InputError(f"the metric {name!r} is {found!r:.80}, not a function of (example, prediction, trace=None)")
+    return cast("Metric", found)
 
 
 def scorable(metric: str, examples: Sequence[Any]) -> list[Any]:

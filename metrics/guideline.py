@@ -26,7 +26,7 @@ from querywright.data.judged import Case
 from querywright.data.types import Passage, Question
 from querywright.errors import DataError
 from querywright.files import write_file
-from querywright.metrics.judge import JudgedMetric
+from querywright.metrics.judge import JudgedMetric, Judgement
 from querywright.metrics.judges import CoverageJudge
 from querywright.models.adapter import show_passages
 
@@ -168,18 +168,21 @@ class GuidelineMetric(JudgedMetric):
     Args:
         judge: Looks for a point.
         guidelines: Frozen, the same for every arm.
+        lm: The LM that is asked. Default the ambient one.
+        threads: Points looked for at a time. Default 8.
     """
 
-    def __init__(self, judge: CoverageJudge, guidelines: Guidelines) -> None:
-        super().__init__(judge)
+    def __init__(
+        self, judge: CoverageJudge, guidelines: Guidelines, *, lm: dspy.LM | None = None, threads: int = 8
+    ) -> None:
+        super().__init__(judge, lm=lm, threads=threads)
         self.guidelines = guidelines
 
-    def _score(self, question: Question, prediction: Any) -> float:
-        guideline = self.guidelines.get(question.id)
+    def judgements(self, example: Any, prediction: Any) -> list[Judgement]:
+        """What is said of each point; nothing without a guideline or a reader."""
+        guideline = self.guidelines.get(str(getattr(example, "id", "")))
         if guideline is None or prediction.answer is None:
-            return float("nan")
-        answer = str(prediction.answer).strip()
-        if not answer:
-            return 0.0
-        cases = (Case(question, (), answer, point) for point in guideline.points)
-        return self.judge.score([self._label(case) for case in cases])
+            return []
+        answer, question = str(prediction.answer).strip(), Question(id="", question=example.question)
+        cases = [Case(question, (), answer, point) for point in guideline.points]
+        return self._said(self.judge, cases, {} if answer else {"": Judgement("", "no", self.judge.NAME)})

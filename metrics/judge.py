@@ -7,21 +7,27 @@ believing it (``querywright judge calibrate``).
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import math
 import re
 import threading
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
 
 import dspy
-from dspy.utils.exceptions import AdapterParseError
+from dspy.utils.exceptions import AdapterParseError, LMError
 
 from querywright.data.judged import Case
 from querywright.data.types import Passage, Question
-from querywright.errors import DataError, PromptTooLongError
-from querywright.models.adapter import show_passages
+from querywright.errors import BudgetError, DataError, InputError, OutageError, PromptTooLongError, unknown
+from querywright.metrics.usefulness import passage_labels
+from querywright.models.adapter import PromptAdapter, show_passages
+from querywright.pool import bounded_map
 
 _FIELD_MARKER = re.compile(r"\[\[(?=\s*##)")
 
@@ -34,6 +40,30 @@ NEEDS = {
 }
 """Parts of a case that cannot be left out, and what is said when they are missing."""
 
+PERSON = "person"
+"""Who gave a label of evidence where nothing else is said."""
+
+
+class JudgeFailedError(LMError):
+    """The LM of a judge failed on one case; the program that was judged did not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """One thing that a judge, or a person, said.
+
+    Args:
+        passage: Id of the passage; empty where an answer was judged.
+        label: A label of the judge's scale; None where what it said could not be read.
+        by: ``person``, or the judge's name.
+        reason: Why, where the judge says so. Default "".
+    """
+
+    passage: str
+    label: str | None
+    by: str
+    reason: str = ""
+
 
 class Judge(dspy.Module):
     """Labels a case with the ambient LM. A judge is a class with these attributes, in the list of ``judges.py``.
@@ -41,13 +71,14 @@ class Judge(dspy.Module):
     Attributes:
         NAME: Its name.
         METRIC: The name of its metric.
+        ALSO: Further metrics of the same judgements: the score of each label by the metric's name.
         SIGNATURE: The prompt. Its inputs are parts of a case: ``question``, ``options``, ``right_answer``,
             ``passage`` (one passage), ``passages`` (all of them), ``response`` (the answer that is judged), ``point``;
             its last output ``label`` is a ``Literal`` of the labels, a ``reason`` may stand before it.
         SCALE: The labels, worst first, with the score of each, 0 to 1.
         GRADES: Label by a grade that people gave, from 1 (wrong) to 4 (right and complete), as LiveQA grades
             answers; empty where such grades say nothing about it.
-        OTHER: The judge that does without the right answer, for one that needs it.
+        OTHER: The judge that does without the right answer, for one that needs it; with the same labels.
     """
 
     NAME: ClassVar[str]
@@ -55,7 +86,8 @@ class Judge(dspy.Module):
     SIGNATURE: ClassVar[type[dspy.Signature]]
     SCALE: ClassVar[Mapping[str, float]]
     GRADES: ClassVar[Mapping[int, str]] = {}
-    OTHER: ClassVar[str] = ""
+    ALSO: ClassVar[Mapping[str, Mapping[str, float]]] = {}
+    OTHER: ClassVar[type[Judge] | None] = None
 
     def __init__(self) -> None:
         super().__init__()
@@ -70,6 +102,11 @@ class Judge(dspy.Module):
     def needs(cls) -> tuple[str, ...]:
         """The parts of a case that cannot be left out, beside the question."""
         return tuple(name for name in cls.inputs() if name in NEEDS)
+
+    @classmethod
+    def metrics(cls) -> dict[str, Mapping[str, float]]:
+        """Its metrics: the score of each label by the metric's name."""
+        return {cls.METRIC: cls.SCALE, **cls.ALSO}
 
     @classmethod
     def spellings(cls) -> dict[str, str]:
@@ -104,7 +141,7 @@ class Judge(dspy.Module):
         """
         missing = self.lacks(case)
         if missing:
-            other = f", or use the judge {self.OTHER}, which works without" if self.OTHER else ""
+            other = f", or use the judge {self.OTHER.NAME}, which works without" if self.OTHER else ""
             raise DataError(f"the question {case.question.question!r} has {NEEDS[missing].format(other=other)}")
         if "passage" in self.needs() and len(case.passages) != 1:
             raise DataError(f"the judge {self.NAME} judges one passage at a time, but got {len(case.passages)}")
@@ -140,13 +177,19 @@ class Judge(dspy.Module):
             return [Case(question, (passage,)) for passage in passages]
         return [Case(question, passages, getattr(prediction, "answer", None))]
 
-    def score(self, labels: Sequence[str | None]) -> float:
+    def score(self, labels: Sequence[str | None], metric: str = "") -> float:
         """The score of a question from the labels of its cases: that of the best one.
 
-        Labels that could not be read are left out; 0 without any case, NaN where no label could be read.
+        Labels that could not be read are left out; 0 where no passage was found, NaN where no label could be read or
+        there was no answer.
+
+        Args:
+            labels: One a case.
+            metric: One of ``metrics``. Default its first.
         """
-        known = [self.SCALE[label] for label in labels if label is not None]
-        return max(known, default=math.nan if labels else 0.0)
+        scale = self.metrics()[metric or self.METRIC]
+        known = [scale[label] for label in labels if label is not None]
+        return max(known, default=math.nan if labels or "passage" not in self.needs() else 0.0)
 
     def digest(self) -> str:
         """SHA-256, as hex, of its prompts: instructions, fields, labels and demonstrations."""
@@ -161,51 +204,140 @@ class Judge(dspy.Module):
 
 
 class JudgedMetric:
-    """A judge as a DSPy metric; it counts ``judgements`` and those that were ``unreadable``.
+    """A judge as a DSPy metric.
 
     The example has ``question``, ``options`` and, where the judge needs it, ``answer``; the prediction has
-    ``passages`` and ``answer``. NaN where a part that the judge needs is missing, or nothing could be read (0.0 where
-    ``trace`` is given, because a NaN would pass for a success). A case that does not fit the LM's context counts as
-    unreadable.
+    ``passages`` and ``answer``. Where no right answer is known, the judge that does without one stands in. NaN where
+    another part that the judge needs is missing, or nothing could be read (0.0 where ``trace`` is given, because a NaN
+    would pass for a success). A case that does not fit the LM's context counts as unreadable.
 
     Args:
         judge: Any judge. One of passages gives the score of the best passage, one of answers that of the answer.
+        lm: The LM that is asked. Default the ambient one, with the ambient adapter.
+        threads: Judgements under way at a time, of all questions together, 1 or more. Default 8.
+
+    Attributes:
+        name: The metric that it is, one of those of the judge.
+        counts: Judgements by what became of them: ``known`` without asking, ``asked``, and of these ``unreadable`` and
+            ``without answer``.
     """
 
-    def __init__(self, judge: Judge) -> None:
-        self.judge = judge
-        self.judgements = 0
-        self.unreadable = 0
-        self._lock = threading.Lock()
+    def __init__(self, judge: Judge, *, lm: dspy.LM | None = None, threads: int = 8) -> None:
+        if threads < 1:
+            raise InputError(f"threads must be 1 or more, but got {threads}")
+        self.judge, self.lm, self.name, self.threads = judge, lm, judge.METRIC, threads
+        self.counts: Counter[str] = Counter()
+        self._other = None if judge.OTHER is None else judge.OTHER()
+        self._places, self._lock = threading.BoundedSemaphore(threads), threading.Lock()
+
+    def of(self, name: str) -> Self:
+        """Another metric of the same judge: its judgements, threads and counts are those of this one.
+
+        Raises:
+            InputError: The judge gives no such metric.
+        """
+        if name not in self.judge.metrics():
+            raise InputError(unknown(f"metric of the judge {self.judge.NAME}", name, self.judge.metrics()))
+        found = copy.copy(self)
+        found.name = name
+        return found
 
     def __call__(self, example: Any, prediction: Any, trace: Any = None) -> float:
         """The score of a question."""
-        question = Question(
-            id=str(getattr(example, "id", "")),
-            question=example.question,
-            options=tuple(getattr(example, "options", None) or ()),
-            answer=getattr(example, "answer", None),
-        )
-        score = self._score(question, prediction)
+        score = self.score(self.judgements(example, prediction))
         return 0.0 if trace is not None and math.isnan(score) else score
 
-    def _score(self, question: Question, prediction: Any) -> float:
-        if "right_answer" in self.judge.needs() and question.answer is None:
-            return math.nan
-        cases = self.judge.cases(question, prediction)
-        if any(self.judge.lacks(case) for case in cases):
-            return math.nan
-        return self.judge.score([self._label(case) for case in cases])
+    def score(self, judgements: Sequence[Judgement]) -> float:
+        """The score that these judgements of a question make."""
+        return self.judge.score([one.label for one in judgements], self.name)
 
-    def _label(self, case: Case) -> str | None:
-        try:
-            label = self.judge.label_of(case)
-        except PromptTooLongError:
-            label = None
+    def judgements(self, example: Any, prediction: Any) -> list[Judgement]:
+        """What is said of each passage in order, or of the answer; nothing where a part is missing that it takes.
+
+        What the example's evidence says of a passage, by a person or by this judge, is known; the rest is asked side
+        by side.
+
+        Raises:
+            OutageError: The judge's LM is out of reach.
+            JudgeFailedError: It failed otherwise.
+            BudgetError: The limit of calls is reached.
+        """
+        question = _question(example)
+        judge = self._other if question.answer is None and self._other is not None else self.judge
+        cases = judge.cases(question, prediction)
+        if any(judge.lacks(case) for case in cases):
+            return []
+        return self._said(judge, cases, _known(judge, question))
+
+    def _said(self, judge: Judge, cases: Sequence[Case], known: Mapping[str, Judgement]) -> list[Judgement]:
+        """The judgements of these cases, in order: those known, by the id of a passage, and the LM's."""
+        asked = [case for case in cases if _id(judge, case) not in known]
+        if asked and (self.lm or dspy.settings.lm) is None:
+            raise InputError(f"the judge {judge.NAME} has no LM to ask; name one with judge_lm (--judge-lm) or lm")
+        context: Any = nullcontext()
+        if self.lm is not None:
+            context = dspy.context(lm=self.lm, adapter=PromptAdapter(), disable_history=True, trace=None)
+        with context:  # the threads work in copies of it
+            answers: list[Any] = bounded_map(
+                lambda case: self._asked(judge, case), asked, threads=self.threads, on_done=_raise
+            )
         with self._lock:
-            self.judgements += 1
-            self.unreadable += label is None
-        return label
+            self.counts.update(
+                {"asked": len(asked), "known": len(cases) - len(asked)}
+                | {"unreadable": sum(one.label is None for one in answers)}
+                | {"without answer": len(asked) if judge is self._other else 0}
+            )
+        waiting = iter(answers)
+        return [known.get(_id(judge, case)) or next(waiting) for case in cases]
+
+    def _asked(self, judge: Judge, case: Case) -> Judgement:
+        with self._places:
+            try:
+                made = judge.judgement(case)
+            except PromptTooLongError:
+                made = None
+            except BudgetError:
+                raise
+            except (LMError, OutageError) as error:
+                lm = getattr(self.lm or dspy.settings.lm, "model", "the ambient LM")
+                of = OutageError if isinstance(error, OutageError) else JudgeFailedError
+                raise of(f"the judge {judge.NAME} by {lm} failed, not the program: {error}") from error
+        if made is None:
+            return Judgement(_id(judge, case), None, judge.NAME)
+        return Judgement(_id(judge, case), str(made.label), judge.NAME, str(made.get("reason") or ""))
+
+
+def _question(example: Any) -> Question:
+    return Question(
+        id=str(getattr(example, "id", "")),
+        question=example.question,
+        options=tuple(getattr(example, "options", None) or ()),
+        answer=getattr(example, "answer", None),
+        evidence=getattr(example, "evidence", None) or {},
+        jointly=bool(getattr(example, "jointly", False)),
+        assessors=getattr(example, "assessors", None) or {},
+    )
+
+
+def _known(judge: Judge, question: Question) -> dict[str, Judgement]:
+    """What the evidence says in this judge's labels, by the passage's id; a person's word goes before the judge's."""
+    known = {}
+    labels = passage_labels(question.evidence, question.evidence, jointly=question.jointly)
+    for key, label in zip(question.evidence, labels, strict=True):
+        by = next((who for who in (PERSON, judge.NAME) if who in question.assessors.get(key, (PERSON,))), None)
+        if by is not None and str(label) in judge.SCALE:
+            known[key] = Judgement(key, str(label), by)
+    return known
+
+
+def _id(judge: Judge, case: Case) -> str:
+    """The id of the passage that is judged; empty for a judge of answers."""
+    return case.passages[0].id if "passage" in judge.needs() else ""
+
+
+def _raise(_: int, result: Any) -> None:
+    if isinstance(result, Exception):
+        raise result
 
 
 def judge_passages(judge: Judge, question: Question, passages: Sequence[Passage]) -> list[str | None]:

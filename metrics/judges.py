@@ -165,7 +165,10 @@ class UsefulnessJudge(UsefulnessWithoutAnswerJudge):
     NAME = "usefulness"
     METRIC = "judged_useful"
     SIGNATURE = JudgeWithAnswer
-    OTHER = UsefulnessWithoutAnswerJudge.NAME
+    ALSO: ClassVar[Mapping[str, Mapping[str, float]]] = {
+        "judged_entailed": {str(label): float(label is Label.ENTAILED) for label in Label}
+    }
+    OTHER = UsefulnessWithoutAnswerJudge
 
 
 class AnswerabilityJudge(Judge):
@@ -250,7 +253,7 @@ class CoverageJudge(Judge):
     SIGNATURE = JudgeCovered
     SCALE = YES_NO
 
-    def score(self, labels: Sequence[str | None]) -> float:
+    def score(self, labels: Sequence[str | None], metric: str = "") -> float:
         """Points covered of all points; NaN if one of them could not be read, since fewer points are another scale."""
         if not labels or None in labels:
             return math.nan
@@ -269,6 +272,9 @@ JUDGES: dict[str, type[Judge]] = {
         CoverageJudge,
     )
 }
+
+JUDGED: dict[str, type[Judge]] = {metric: judge for judge in JUDGES.values() for metric in judge.metrics()}
+"""The judge that gives each metric, by the metric's name."""
 
 
 def make_judge(name: str) -> Judge:

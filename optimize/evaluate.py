@@ -5,21 +5,23 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import dspy
+from dspy.utils.exceptions import LMError
 
 from querywright.data.types import Label, Question
-from querywright.errors import InputError
+from querywright.errors import InputError, QuerywrightError
 from querywright.metrics.answers import is_invalid_choice
-from querywright.metrics.dspy_metrics import METRICS, Metric, metric_named, needs
+from querywright.metrics.dspy_metrics import METRICS, Metric, needs
+from querywright.metrics.judge import JudgedMetric, Judgement
 from querywright.metrics.statistics import Mean, PairedTest, mean_with_interval, paired_exact_test
 from querywright.metrics.usefulness import usefulness
 from querywright.models.usage import Cost, Ledger, metered
 from querywright.optimize.dspy_context import asking as asking
-from querywright.optimize.failures import Failures, failure_kind
+from querywright.optimize.failures import Failures, MetricError, failure_kind
 from querywright.programs.rag import RAG
 
 if TYPE_CHECKING:
@@ -38,7 +40,7 @@ class Row:
     Args:
         id: The question's id.
         scores: Value of each metric; NaN where it could not be scored.
-        label: Label of the passages taken together, or None without labelled evidence.
+        label: Label of the passages taken together: by the evidence, else by a judge of usefulness; None without.
         answer: The answer, or None without a reader.
         support: Ids of the passages that the answer rests on; None where the reader does not say.
         invalid: The answer names no option of a multiple-choice question.
@@ -49,9 +51,11 @@ class Row:
         seconds: From question to answer.
         cost: LM calls and tokens of the program for this question, also when it failed; of a question that ran
             into its deadline, those until then.
-        failure: ``lm``, ``parse``, ``deadline``, ``prompt_too_long`` or ``bug``; None when it went well.
+        failure: ``lm``, ``parse``, ``deadline``, ``prompt_too_long``, ``judge``, ``metric`` or ``bug``; None when it
+            went well.
         message: What the failure said.
         unjudged: Passages without a label.
+        judgements: What judges said of the passages and the answer, in order, judge by judge.
     """
 
     id: str
@@ -69,6 +73,7 @@ class Row:
     failure: str | None = None
     message: str = ""
     unjudged: int = 0
+    judgements: tuple[Judgement, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """The row as a JSON object; NaN becomes null."""
@@ -82,6 +87,7 @@ class Row:
             "queries": [{"role": role, "text": text} for role, text in self.queries],
             "seconds": round(self.seconds, 3),
             "cost": self.cost.to_json(),
+            "judgements": [asdict(one) for one in self.judgements],
         }
 
     @classmethod
@@ -92,20 +98,12 @@ class Row:
             "label": None if data["label"] is None else Label(data["label"]),
             "queries": tuple((query["role"], query["text"]) for query in data["queries"]),
             "cost": Cost.from_json(data["cost"]),
+            "judgements": tuple(Judgement(**one) for one in data.get("judgements", ())),
         }
         kept: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value for name, value in data.items()
         }
         return cls(**(kept | changes))
-
-
-def metrics_by_name(names: Sequence[str]) -> dict[str, Metric]:
-    """The metrics of these names.
-
-    Raises:
-        InputError: There is no such metric.
-    """
-    return {name: metric_named(name) for name in names}
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,11 +342,13 @@ def _ask(program: RAG, question: Question, metrics: Mapping[str, Metric], meter:
     seconds, cost = time.monotonic() - began, meter.total  # what a metric asks a judge is not the program's
     ids = tuple(passage.id for passage in prediction.passages)
     searches = [step.made for step in prediction.steps if step.kind == "search" and step.made is not None]
-    judged = usefulness(ids, question.evidence, jointly=question.jointly, pooled=bool(question.assessors))
+    scores, judgements = _scores(metrics, example, prediction)
+    asked = judged_question(question, judgements)
+    judged = usefulness(ids, asked.evidence, jointly=asked.jointly, pooled=bool(asked.assessors))
     answer = prediction.answer
     return Row(
         id=question.id,
-        scores={name: _score(name, metric, example, prediction) for name, metric in metrics.items()},
+        scores=scores,
         label=judged.label,
         answer=answer,
         support=None if prediction.get("support") is None else tuple(prediction.support),
@@ -360,14 +360,58 @@ def _ask(program: RAG, question: Question, metrics: Mapping[str, Metric], meter:
         seconds=seconds,
         cost=cost,
         unjudged=judged.unjudged,
+        judgements=judgements,
     )
 
 
+def _scores(
+    metrics: Mapping[str, Metric], example: Any, prediction: Any
+) -> tuple[dict[str, float], tuple[Judgement, ...]]:
+    """The value of each metric, and what was said; metrics of one judge share what it says."""
+    scores: dict[str, float] = {}
+    said: dict[tuple[int, int], list[Judgement]] = {}
+    for name, metric in metrics.items():
+        if isinstance(metric, JudgedMetric):
+            judge = id(metric.judge), id(metric.lm)
+            if judge not in said:
+                said[judge] = metric.judgements(example, prediction)
+            scores[name] = metric.score(said[judge])
+        else:
+            scores[name] = _score(name, metric, example, prediction)
+    return scores, tuple(one for judgements in said.values() for one in judgements)
+
+
 def _score(name: str, metric: Metric, example: Any, prediction: Any) -> float:
-    value = float(metric(example, prediction))
+    try:
+        value = float(metric(example, prediction))
+    except (LMError, QuerywrightError):
+        raise
+    except Exception as error:
+        raise MetricError(f"the metric {name} raised {type(error).__name__}: {error}") from error
     if math.isinf(value):
-        raise ValueError(f"the metric {name} gave {value}; what cannot be scored is NaN")
+        raise MetricError(f"the metric {name} gave {value}; what cannot be scored is NaN")
     return value
+
+
+def judged_question(question: Question, judgements: Iterable[Judgement]) -> Question:
+    """The question with what judges of usefulness said of passages as its evidence.
+
+    A label that is there stays, and so does the evidence of a question that says of all passages what they are worth.
+
+    Args:
+        question: The question.
+        judgements: Of its passages; what could not be read leaves a passage unjudged.
+    """
+    said = {one.passage: one for one in reversed(list(judgements)) if one.passage and one.label in set(Label)}
+    if not said or (question.evidence and not question.assessors):
+        return question
+    new = {key: one for key, one in sorted(said.items()) if key not in question.evidence}
+    return replace(
+        question,
+        evidence={**question.evidence, **{key: Label(str(one.label)) for key, one in new.items()}},
+        assessors={**question.assessors, **{key: (one.by,) for key, one in new.items()}},
+        jointly=question.jointly and bool(question.evidence),
+    )
 
 
 def finite(value: float) -> float | None:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, TypeVar
 from dspy.utils.exceptions import AdapterParseError, LMError
 
 from querywright.errors import InputError, PromptTooLongError, QuerywrightError
-from querywright.optimize.pool import DeadlineError, bounded_map
+from querywright.metrics.judge import JudgeFailedError
+from querywright.pool import DeadlineError, bounded_map
 
 if TYPE_CHECKING:
     from querywright.optimize.evaluate import Progress
@@ -24,6 +25,10 @@ class FailedElsewhereError(Exception):
 
     def __str__(self) -> str:
         return str(self.args[1])
+
+
+class MetricError(Exception):
+    """A metric of the user's own raised, or gave what is no score."""
 
 
 class TooManyFailuresError(QuerywrightError):
@@ -117,5 +122,8 @@ def failure_kind(error: Exception) -> str | None:
         return "prompt_too_long"
     if isinstance(error, QuerywrightError):
         return None
-    kinds = ((DeadlineError, "deadline"), (AdapterParseError, "parse"), (LMError, "lm"))
+    kinds = (
+        (DeadlineError, "deadline"), (JudgeFailedError, "judge"), (MetricError, "metric"),
+        (AdapterParseError, "parse"), (LMError, "lm"),
+    )  # fmt: skip
     return next((kind for of, kind in kinds if isinstance(error, of)), "bug")

@@ -12,10 +12,10 @@ from typing import ClassVar, Literal
 from pydantic import JsonValue
 
 from querywright.checksummed import Checksummed
-from querywright.errors import ArtifactError, unknown
+from querywright.errors import ArtifactError, InputError, unknown
 from querywright.metrics.calibration import Calibration
 from querywright.metrics.judge import Judge
-from querywright.metrics.judges import JUDGES
+from querywright.metrics.judges import JUDGES, make_judge
 from querywright.optimize.program_state import PredictorState, apply_states, predictor_states
 
 NAME = "judge.json"
@@ -112,3 +112,19 @@ def load_judge(path: Path) -> SavedJudge:
     judge = JUDGES[state.judge]()
     apply_states(judge, state.predictors, whose=f"the judge {state.judge}", file=file.name)
     return SavedJudge(judge, None if state.calibration is None else Calibration.from_json(state.calibration))
+
+
+def resolve_judge(name: str | Path) -> SavedJudge:
+    """The judge of a name, or one that was saved at a path.
+
+    Raises:
+        InputError: There is none.
+        ArtifactError: As ``load_judge``.
+    """
+    if name in JUDGES:
+        return SavedJudge(make_judge(str(name)))
+    if not judge_file(Path(name)).is_file():
+        raise InputError(
+            f"unknown judge {str(name)!r}; it is the path of a saved judge, or one of: {', '.join(JUDGES)}"
+        )
+    return load_judge(Path(name))

@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 
 import dspy
 
 from querywright.data.judged import Case, Judged, sampled
 from querywright.data.splits import split_questions
 from querywright.data.types import Passage, Question
-from querywright.errors import DataError
+from querywright.errors import DataError, InputError
 from querywright.metrics.agreement import Figure, paired_difference
 from querywright.metrics.calibration import Calibration, calibration
-from querywright.metrics.guideline import Guideline, Guidelines, GuidelineWriter, write_guideline
-from querywright.metrics.judge import Judge
+from querywright.metrics.dspy_metrics import Metric, metric_named
+from querywright.metrics.guideline import Guideline, GuidelineMetric, Guidelines, GuidelineWriter, write_guideline
+from querywright.metrics.judge import Judge, JudgedMetric
+from querywright.metrics.judges import JUDGED, CoverageJudge
 from querywright.models.lm import lm_digest
 from querywright.optimize.dspy_context import asking
 from querywright.optimize.evaluate import Progress
 from querywright.optimize.failures import Failures, TooManyFailuresError
+from querywright.optimize.judge_files import SavedJudge, resolve_judge
 
 TRAIN, DEV = 0.25, 0.25
 """Shares of the questions that demonstrations are taken from and chosen on; the other half says what they are worth."""
@@ -46,6 +50,51 @@ class Judgements:
 
     labels: tuple[str | None, ...]
     failed: int
+
+
+def judged_metrics(
+    names: Iterable[str],
+    *,
+    lm: dspy.LM | None = None,
+    judges: Iterable[SavedJudge | str | Path] = (),
+    guidelines: Guidelines | None = None,
+    threads: int = 8,
+) -> dict[str, Metric]:
+    """The metrics of these names, as ``metric_named`` knows them; those of one judge share what it says.
+
+    Args:
+        names: Such as ``accuracy``, ``recall@5``, ``judged_useful``, ``module:function``.
+        lm: The LM of the judges, made by ``resolve_lm``. Default the ambient one.
+        judges: Judges that were saved, or their paths, which stand in the place of those of their name.
+        guidelines: What answers are held against, for ``judged_guideline``.
+        threads: Judgements of a judge under way at a time, 1 or more. Default 8.
+
+    Raises:
+        InputError: There is no such metric or judge, a judge is given twice, or guidelines are missing.
+    """
+    saved: dict[type[Judge], Judge] = {}
+    for given in judges:
+        judge = (given if isinstance(given, SavedJudge) else resolve_judge(given)).judge
+        if type(judge) in saved:
+            raise InputError(f"the judge {judge.NAME} is given twice; give one of them")
+        saved[type(judge)] = judge
+    at_work: dict[type[Judge], JudgedMetric] = {}
+    found: dict[str, Metric] = {}
+    for name in names:
+        kind = JUDGED.get(name)
+        if kind is None:
+            found[name] = metric_named(name)
+            continue
+        if kind not in at_work:
+            judge = saved.get(kind) or kind()
+            if not isinstance(judge, CoverageJudge):
+                at_work[kind] = JudgedMetric(judge, lm=lm, threads=threads)
+            elif guidelines is not None:
+                at_work[kind] = GuidelineMetric(judge, guidelines, lm=lm, threads=threads)
+            else:
+                raise InputError(f"{name} holds answers against guidelines; give them (--guidelines FILE)")
+        found[name] = at_work[kind].of(name)
+    return found
 
 
 def judge_cases(

@@ -32,8 +32,8 @@ from querywright.models.usage import Cost, metered
 from querywright.optimize.dspy_context import asking
 from querywright.optimize.evaluate import Progress
 from querywright.optimize.failures import Failures
-from querywright.optimize.pool import bounded_each
 from querywright.optimize.program_state import predictor_states
+from querywright.pool import bounded_each
 from querywright.programs.question_rules import REPEATED
 from querywright.programs.question_writer import QuestionWriter
 from querywright.programs.steps import Call, Together

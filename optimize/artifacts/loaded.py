@@ -19,7 +19,7 @@ from querywright.models.pieces import Ear, FieldText
 from querywright.optimize.artifacts.files import ArtifactManifest
 from querywright.optimize.artifacts.watchers import Watcher, watched
 from querywright.optimize.dspy_context import asking
-from querywright.optimize.pool import bounded_map
+from querywright.pool import bounded_map
 from querywright.programs import RAG, Ensemble
 from querywright.programs.listener import Listener, telling
 from querywright.programs.readers import MultipleChoiceReader

@@ -28,7 +28,6 @@ from querywright.models.engine_errors import NotStoredError
 from querywright.optimize.dspy_context import asking
 from querywright.optimize.evaluate import Progress
 from querywright.optimize.failures import failure_kind
-from querywright.optimize.pool import bounded_map
 from querywright.optimize.rewriter.episodes import Episode, Turn, json_text, run_episodes
 from querywright.optimize.rewriter.evidence import Writer, passage_pairs, taught_by_evidence
 from querywright.optimize.rewriter.pairs import Pair
@@ -37,6 +36,7 @@ from querywright.optimize.rewriter.settings import Given, TrainSettings, check_t
 from querywright.optimize.study.engine import snapshot, spec_in, storage_of
 from querywright.optimize.study.resources import open_bench
 from querywright.optimize.study.storage import storage_kind
+from querywright.pool import bounded_map
 from querywright.programs import RAG
 from querywright.programs.qb_rag import QBRAG
 from querywright.retrieval.replay import searched_by

@@ -29,9 +29,9 @@ from querywright.models.embedded import EmbeddedEngine, EmbeddedSettings
 from querywright.models.response_parsing import text_response
 from querywright.optimize.dspy_context import asking
 from querywright.optimize.failures import failure_kind
-from querywright.optimize.pool import bounded_map
 from querywright.optimize.rewriter.policy import Completion, HFPolicy, Messages
 from querywright.optimize.rewriter.recipes import Recipe
+from querywright.pool import bounded_map
 from querywright.programs.rag import RAG
 from querywright.programs.steps import Record, Step, Together, drive
 

@@ -17,9 +17,9 @@ from querywright.metrics.dspy_metrics import METRICS, metric_named
 from querywright.metrics.tokens import normalize_answer
 from querywright.optimize.dspy_context import asking
 from querywright.optimize.failures import failure_kind
-from querywright.optimize.pool import bounded_map
 from querywright.optimize.rewriter.episodes import Episode
 from querywright.optimize.rewriter.recipes import Recipe
+from querywright.pool import bounded_map
 from querywright.programs.base import MAX_PASSAGES
 from querywright.programs.plain import PlainRetrieval
 from querywright.programs.rag import RAG

@@ -26,7 +26,8 @@ from querywright.models.openmp import limit_spinning
 from querywright.models.rewriter_bases import RewriterBase, describe_base
 from querywright.models.rewriters import write_rewriter
 from querywright.optimize.comparison import Compared
-from querywright.optimize.evaluate import Evaluation, Progress, evaluate, metrics_by_name
+from querywright.optimize.evaluate import Evaluation, Progress, evaluate
+from querywright.optimize.judging import judged_metrics
 from querywright.optimize.results import NO_REWRITING, today
 from querywright.optimize.rewriter import evaluation as arms
 from querywright.optimize.rewriter.checkpoints import as_plain, read_json, read_lines, write_json
@@ -116,7 +117,7 @@ class _Training:
         self.parts = {name: part for name, part in (("dev", given.splits.dev), ("test", given.splits.test)) if part}
         self.finds = given.program(settings, reads=False)
         labelled = any(question.evidence for question in given.splits.dev)
-        self.metrics = metrics_by_name(list(dict.fromkeys([settings.metric, *(METRICS if labelled else ())])))
+        self.metrics = judged_metrics(list(dict.fromkeys([settings.metric, *(METRICS if labelled else ())])))
         base = load_base(settings.base, revision=described.digest if described.kind == "hub" else None)
         given_to: dict[str, Any] = {"device": settings.device, "dtype": settings.dtype, "seed": settings.seed}
         self.policy = HFPolicy(base, rank=settings.rank, **given_to)

@@ -33,7 +33,7 @@ from querywright.optimize.artifacts.files import Artifact, read_artifact
 from querywright.optimize.artifacts.load import load
 from querywright.optimize.artifacts.loaded import LoadedProgram
 from querywright.optimize.artifacts.rewriters import find_rewriter
-from querywright.optimize.evaluate import metrics_by_name
+from querywright.optimize.judging import judged_metrics
 from querywright.programs import (
     RAG,
     READERS,
@@ -221,7 +221,7 @@ def prepare(
         defaults = [one for one in DEFAULT_TECHNIQUES if reader not in (None, "none") or one != "closed_book"]
         named = _named_arms(defaults, engine, shared, rewriter)
     _check_shared(knobs, rewriter, named.values(), tell)
-    chosen: Mapping[str, Metric] = dict(metrics) if isinstance(metrics, Mapping) else metrics_by_name(metrics)
+    chosen: Mapping[str, Metric] = dict(metrics) if isinstance(metrics, Mapping) else judged_metrics(metrics)
     asked = _questions(questions, named if is_given else {}, reader, reading or {})
     if jointly is not None:
         asked = [replace(question, jointly=jointly) for question in asked]
@@ -383,7 +383,7 @@ def _scorable(
     labelled = any(question.evidence for question in asked)
     if not metrics:
         names = ["accuracy"] if readers else []
-        metrics = metrics_by_name([*names, *(["decision_useful", "recall"] if labelled else [])])
+        metrics = judged_metrics([*names, *(["decision_useful", "recall"] if labelled else [])])
     given = {
         "answer": any(question.answer for question in asked),
         "options": any(question.options for question in asked),

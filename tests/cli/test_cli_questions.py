@@ -20,8 +20,8 @@ import pytest
 
 from querywright.errors import BudgetError, InputError
 from querywright.models.embedder import resolve_embedder
-from querywright.optimize.pool import bounded_map
 from querywright.optimize.question_ray import LMName, RayBuild
+from querywright.pool import bounded_map
 from querywright.retrieval.collection import collection_folder, published_passages
 from querywright.retrieval.generated_questions import (
     COMPLETE,

@@ -53,7 +53,7 @@ def test_without_a_point_there_is_none(steps, scripted, asking):
 
 
 def test_the_score_is_covered_of_all(frozen, scripted, asking):
-    metric = GuidelineMetric(CoverageJudge(), frozen)
+    metric = GuidelineMetric(CoverageJudge(), frozen, threads=1)
     lm = scripted(lambda asked: json.dumps({"label": "yes" if "Sugar" in asked.messages[-1][1] else "no"}))
     with asking(lm):
         assert metric(QUESTION.to_example(), given("Eat something sweet.")) == 0.25
@@ -62,15 +62,15 @@ def test_the_score_is_covered_of_all(frozen, scripted, asking):
         assert [other in asked.text for other in POINTS] == [other == point for other in POINTS]
         assert "then rest" not in asked.text.replace(point, "")  # neither source nor golden answer
     labels = iter(['{"label": "yes"}', "?", "?", '{"label": "yes"}', '{"label": "yes"}'])
-    metric = GuidelineMetric(CoverageJudge(), frozen)
+    metric = GuidelineMetric(CoverageJudge(), frozen, threads=1)
     with asking(scripted(lambda asked: next(labels))):  # a point that cannot be read leaves no score
         assert math.isnan(metric(QUESTION.to_example(), given("Sugar.")))
-    assert (metric.judgements, metric.unreadable) == (4, 1)
+    assert (metric.counts["asked"], metric.counts["unreadable"]) == (4, 1)
 
 
 def test_nothing_is_asked_where_there_is_nothing_to_ask(frozen, scripted, asking):
     lm = scripted({"label": "yes"})
-    metric = GuidelineMetric(CoverageJudge(), frozen)
+    metric = GuidelineMetric(CoverageJudge(), frozen, threads=1)
     with asking(lm):
         assert metric(QUESTION.to_example(), given(" ")) == 0.0
         assert math.isnan(metric(QUESTION.to_example(), given(None)))

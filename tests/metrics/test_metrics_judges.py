@@ -14,8 +14,8 @@ from dspy.utils import DummyLM
 from querywright.data.declined import DECLINED, says_declined
 from querywright.data.judged import Case
 from querywright.data.types import Label, Passage, Question
-from querywright.errors import DataError
-from querywright.metrics.judge import NEEDS, JudgedMetric, judge_passages
+from querywright.errors import DataError, InputError
+from querywright.metrics.judge import NEEDS, JudgedMetric, Judgement, judge_passages
 from querywright.metrics.judges import (
     JUDGES,
     AnswerabilityJudge,
@@ -192,20 +192,39 @@ def test_metric_of_an_answer(judge, scripted, asking):
         assert metric(example, prediction(PASSAGE), trace=[]) == 0.0
         assert math.isnan(metric(example, prediction(PASSAGE, answer=None)))  # no reader: nothing was answered
         assert metric(example, prediction(PASSAGE, answer="")) == 0.0
-    assert (metric.judgements, metric.unreadable) == (6, 2)
+    assert (metric.counts["asked"], metric.counts["unreadable"]) == (6, 2)
 
 
 def test_metric_of_passages_is_that_of_the_best(scripted, asking):
-    metric, example, pair = JudgedMetric(AnswerabilityJudge()), QUESTION.to_example(), [PASSAGE, OTHER]
+    metric, example, pair = JudgedMetric(AnswerabilityJudge(), threads=1), QUESTION.to_example(), [PASSAGE, OTHER]
     labels = iter(["none", "complete", "none", "partial", "none", "?", "?"])
     with asking(scripted(lambda asked: judgement(next(labels)))):
         assert metric(example, prediction(*pair)) == 1.0
         assert metric(example, prediction(*pair)) == 0.0
         assert metric(example, prediction(*pair)) == 0.0  # one none, one unreadable (asked twice)
         assert metric(example, prediction()) == 0.0
-    assert metric.unreadable == 1
-    open_question = Question("q", "Open?").to_example()
-    assert math.isnan(JudgedMetric(UsefulnessJudge())(open_question, prediction(PASSAGE)))  # no answer to show
+    assert metric.counts["unreadable"] == 1
+
+
+def test_two_metrics_share_judgements_and_labels_that_are_known_are_not_asked_for(scripted, asking):
+    useful, pair = JudgedMetric(UsefulnessJudge()), [PASSAGE, OTHER]
+    entailed = useful.of("judged_entailed")
+    lm = scripted(judgement("USEFUL"))
+    known = Question("q", "Which?", (), "Insulin", (), {"p1": Label.NOT_USEFUL}).to_example()
+    with asking(lm):
+        said = useful.judgements(known, prediction(*pair))
+        assert (useful.score(said), entailed.score(said)) == (1.0, 0.0)
+    assert said[0] == Judgement("p1", "NOT_USEFUL", "person")
+    assert (said[1].passage, said[1].label, said[1].by) == ("p2", "USEFUL", "usefulness")
+    assert (len(lm.engine.asked), entailed.counts["known"]) == (1, 1)
+    lm = scripted(judgement("ENTAILED"))  # asks the judge that does without the right answer
+    with asking(lm):
+        (said,) = useful.judgements(Question("q", "Open?").to_example(), prediction(PASSAGE))
+    assert (said.by, entailed.score([said]), useful.counts["without answer"]) == ("usefulness_without_answer", 1.0, 1)
+    with pytest.raises(InputError, match="judge usefulness_without_answer has no LM"):
+        useful(Question("q", "Open?").to_example(), prediction(PASSAGE))
+    with pytest.raises(InputError, match=r"metric of the judge usefulness 'judged_entaled'.*judged_entailed"):
+        useful.of("judged_entaled")
 
 
 def test_a_passage_too_long_for_the_lm_is_not_scored(scripted, asking):
@@ -215,7 +234,7 @@ def test_a_passage_too_long_for_the_lm_is_not_scored(scripted, asking):
     metric = JudgedMetric(UsefulnessJudge())
     with asking(scripted(too_long)):
         assert math.isnan(metric(QUESTION.to_example(), prediction(PASSAGE)))
-    assert (metric.judgements, metric.unreadable) == (1, 1)
+    assert (metric.counts["asked"], metric.counts["unreadable"]) == (1, 1)
 
 
 def test_the_reason_stands_before_the_label_and_comes_with_it(scripted, asking):

@@ -14,8 +14,9 @@ from querywright.errors import BudgetError, InputError, OutageError, Querywright
 from querywright.metrics.dspy_metrics import METRICS
 from querywright.models.engine_errors import LMPromptTooLongError
 from querywright.models.usage import Cost
-from querywright.optimize.evaluate import Evaluation, Row, evaluate, metrics_by_name
+from querywright.optimize.evaluate import Evaluation, Row, evaluate
 from querywright.optimize.failures import Failures, TooManyFailuresError
+from querywright.optimize.judging import judged_metrics
 from querywright.optimize.tables import table_rows
 from querywright.programs import RAG, PlainRetrieval, make_program
 from querywright.retrieval.replay import ReplayRetriever
@@ -102,7 +103,7 @@ def test_a_program_is_scored_by_what_it_does(world, make_lm):
     assert math.isnan(result.mean("accuracy").value)
     assert math.isnan(result.invalid_rate)
     assert result.rows[0].answer is None
-    metrics = metrics_by_name(["hypothesis_agreement", "hit"])
+    metrics = judged_metrics(["hypothesis_agreement", "hit"])
     result = evaluate(world.program(), world.questions, lm=make_lm(), name="hcqr", metrics=metrics)
     kept = [float(row.answer == q.options[0]) for row, q in zip(result.rows, world.questions, strict=True)]
     assert 0 < sum(kept) < len(kept)  # the scripted LM always guesses the first option
@@ -110,7 +111,7 @@ def test_a_program_is_scored_by_what_it_does(world, make_lm):
     plain = evaluate(world.program("plain"), world.questions, lm=make_lm(), name="plain", metrics=metrics)
     assert plain.metrics == ["hit"]
     with pytest.raises(InputError, match=r"unknown metric 'acuracy'.*accuracy"):
-        metrics_by_name(["acuracy"])
+        judged_metrics(["acuracy"])
 
 
 @pytest.mark.parametrize(

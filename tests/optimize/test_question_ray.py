@@ -16,8 +16,8 @@ from querywright.data.types import Passage
 from querywright.errors import BudgetError, InputError, ModelError, OutageError
 from querywright.models.usage import Cost, Ledger
 from querywright.optimize.failures import FailedElsewhereError, failure_kind
-from querywright.optimize.pool import bounded_map
 from querywright.optimize.question_ray import records_by_ray
+from querywright.pool import bounded_map
 from querywright.retrieval.generated_questions import COMPLETE, PassageRecord, WrittenQuestion
 
 PASSAGES = [Passage(f"p{n:02}", f"Fact {n} \u6c34.", "t", {"n": n}) for n in range(24)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,7 +13,6 @@ from cyclopts import Parameter
 
 from querywright.cli import options as opt
 from querywright.cli.checks import check_file, check_folder
-from querywright.cli.judge import resolve_judge
 from querywright.cli.show import emit, note, progress, say, show_table
 from querywright.errors import InputError
 
@@ -176,15 +175,14 @@ class Bench:
         ready = self.ready
         with progress() as update:
             self.judged = {
-                name: GuidelineMetric(one.judge, self._frozen(update))
+                name: GuidelineMetric(one.judge, self._frozen(update), lm=self.judge_lm)
                 if isinstance(one.judge, CoverageJudge)
-                else JudgedMetric(one.judge)
+                else JudgedMetric(one.judge, lm=self.judge_lm)
                 for name, one in self.judges.items()
             }
-            asked = {name: _asked_of(self.judge_lm, metric) for name, metric in self.judged.items()}
             return compare(
                 ready.programs, ready.questions, lm=ready.workspace.lm, baseline=baseline, references=references,
-                metrics={**ready.metrics, **asked}, **self.given.work.run.given, progress=update,
+                metrics={**ready.metrics, **self.judged}, **self.given.work.run.given, progress=update,
             )  # fmt: skip
 
     def notes(self, compared: Compared) -> list[str]:
@@ -203,7 +201,7 @@ class Bench:
         for name, saved in self.judges.items():
             metric = self.judged[name]
             line = f"{name}: {saved.standing(self.judge_lm.model, lm_digest(self.judge_lm))}"
-            line += f"; in this run {metric.judgements} judgements, {metric.unreadable} unreadable"
+            line += f"; in this run {metric.counts['asked']} judgements, {metric.counts['unreadable']} unreadable"
             lines.append(f"{line}; judge and arms have the same LM" if self.judge_lm.model == lm.model else line)
         lines += [f"{name} is not scored: it needs {lacking}" for name, lacking in ready.lacks.items()]
         tried = dict.fromkeys(name for one in found for row in one.rows for name in row.scores)
@@ -277,6 +275,7 @@ class Bench:
 def _judges(judging: opt.Judging) -> dict[str, SavedJudge]:
     """The judges that were named, or the one of usefulness where only its LM was."""
     from querywright.metrics.judges import CoverageJudge
+    from querywright.optimize.judge_files import resolve_judge
 
     judges: dict[str, SavedJudge] = {}
     for name in judging.judge or ([DEFAULT_JUDGE] if judging.judge_lm is not None else []):
@@ -292,16 +291,6 @@ def _judges(judging: opt.Judging) -> dict[str, SavedJudge]:
     if judging.guidelines is not None:
         check_file(judging.guidelines, "--guidelines")
     return judges
-
-
-def _asked_of(lm: dspy.LM, metric: JudgedMetric) -> Callable[..., float]:
-    from querywright.optimize.dspy_context import asking
-
-    def judged(example: Any, prediction: Any, trace: Any = None) -> float:
-        with asking(lm):
-            return metric(example, prediction, trace)
-
-    return judged
 
 
 def _arm(name: str) -> str:

@@ -12,7 +12,7 @@ from cyclopts import Parameter
 from querywright.cli import options as opt
 from querywright.cli.checks import check_file
 from querywright.cli.show import emit, note, progress, say, show_facts, show_table
-from querywright.errors import DataError, InputError
+from querywright.errors import DataError
 from querywright.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from querywright.metrics.agreement import Figure
     from querywright.metrics.calibration import Calibration
     from querywright.metrics.judge import Judge
-    from querywright.optimize.judge_files import SavedJudge
     from querywright.optimize.judging import CompiledJudge
 
 OutPath = Annotated[Path, Parameter(name="--out", metavar="PATH")]
@@ -50,8 +49,8 @@ class CaseOptions:
     def read(self, data: str, per_question: int | None = None) -> tuple[Judge, list[Judged]]:
         """The judge and the cases; the judge that does without the right answer where it is not known."""
         from querywright.data.judged import read_judged
-        from querywright.metrics.judges import make_judge
         from querywright.named import pairs
+        from querywright.optimize.judge_files import resolve_judge
 
         judge = resolve_judge(self.judge).judge
         columns = pairs(self.column, "--column")
@@ -60,12 +59,13 @@ class CaseOptions:
         )
         bare = sum(one.case.question.answer is None for one in judged) if "right_answer" in judge.needs() else 0
         if bare and bare == len(judged) and self.judge == judge.NAME and judge.OTHER:
-            note(f"no right answers in {data}: judged by {judge.OTHER}")
-            return make_judge(judge.OTHER), judged
+            note(f"no right answers in {data}: judged by {judge.OTHER.NAME}")
+            return judge.OTHER(), judged
         if bare:
+            other = f", or use --judge {judge.OTHER.NAME}" if judge.OTHER else ""
             raise DataError(
                 f"{data}: {bare} of {len(judged)} cases have no right answer to show to the judge {self.judge}; give "
-                f"them, or use --judge {judge.OTHER}"
+                f"them{other}"
             )
         return judge, judged
 
@@ -170,18 +170,6 @@ def compile_judge_command(
         "n": made.n,
     }
     emit(work.output.as_json, found, lambda: _show_compiled(made, workspace, file))
-
-
-def resolve_judge(name: str) -> SavedJudge:
-    """The judge of a name, or one that was saved at a path."""
-    from querywright.metrics.judges import JUDGES, make_judge
-    from querywright.optimize.judge_files import SavedJudge, judge_file, load_judge
-
-    if name in JUDGES:
-        return SavedJudge(make_judge(name))
-    if not judge_file(Path(name)).is_file():
-        raise InputError(f"unknown judge {name!r}; it is the path of a saved judge, or one of: {', '.join(JUDGES)}")
-    return load_judge(Path(name))
 
 
 def _show_calibration(data: str, found: Calibration, workspace: Workspace, file: Path | None) -> None:

@@ -125,7 +125,7 @@ def _end_of(error: BaseException) -> tuple[int, str] | None:
     if isinstance(error, InputError):
         return WRONG_INPUT, f"error: {error}"
     if isinstance(error, BudgetError):
-        from querywright.optimize.pool import let_work_end
+        from querywright.pool import let_work_end
 
         let_work_end(LAST_ANSWERS_SECONDS)
         return STOPPED, f"stopped: {error}"

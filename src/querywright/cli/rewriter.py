@@ -353,7 +353,8 @@ def evaluate_command(
     """
     from querywright.models.rewriters import read_rewriter
     from querywright.named import knob_values, tell_unlearnt
-    from querywright.optimize.evaluate import evaluate, metrics_by_name
+    from querywright.optimize.evaluate import evaluate
+    from querywright.optimize.judging import judged_metrics
     from querywright.optimize.results import NO_REWRITING
     from querywright.optimize.rewriter.evaluation import METRICS
     from querywright.optimize.significance import against
@@ -363,7 +364,7 @@ def evaluate_command(
     rewriter = read_rewriter(path)
     tell_unlearnt(path, technique, note)
     asked = data.questions(questions)
-    metrics = metrics_by_name([*(metric or METRICS)])
+    metrics = judged_metrics([*(metric or METRICS)])
     # The questions of passages are written before a search, and no technique asks for them.
     names = [*technique] or [name for name in rewriter.techniques if takes_rewriter(technique_class(name))]
     if not names:

@@ -392,7 +392,7 @@ def recorded_now(
         BudgetError: The limit of LM calls is reached.
         Exception: Every question failed; the first one's error.
     """
-    from querywright.optimize.pool import bounded_map
+    from querywright.pool import bounded_map
 
     done = 0
 

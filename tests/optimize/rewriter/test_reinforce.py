@@ -14,7 +14,7 @@ import pytest
 
 from querywright.data.types import Question
 from querywright.errors import InputError, PromptTooLongError
-from querywright.optimize.evaluate import metrics_by_name
+from querywright.optimize.judging import judged_metrics
 from querywright.optimize.rewriter.checkpoints import read_lines
 from querywright.optimize.rewriter.episodes import batch_of, roll_out, run_episodes
 from querywright.optimize.rewriter.evaluation import evaluation_of
@@ -159,7 +159,7 @@ def test_a_prompt_that_is_too_long_fails_its_episode_alone(world: Any) -> None:
     found = roll_out(Short(), partial(run_episodes, world.program("rrr", None)), world.questions[:3], OURS)
     assert [one.error for one in found] == [None, "prompt_too_long", None]
     assert [len(one.completions) for one in found] == [1, 0, 1]
-    arm = evaluation_of("one", found, metrics_by_name(["hit"]))
+    arm = evaluation_of("one", found, judged_metrics(["hit"]))
     assert [row.failure for row in arm.rows] == [None, "prompt_too_long", None]
 
 

@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 
 from querywright.errors import InputError
-from querywright.optimize.pool import DeadlineError, bounded_map
+from querywright.pool import DeadlineError, bounded_map
 
 
 def test_results_stand_in_the_order_of_the_items_and_an_exception_is_a_result():
@@ -84,7 +84,7 @@ def test_a_hung_item_is_late_what_it_gives_later_is_ignored_and_another_thread_g
 def test_hung_work_does_not_hold_up_the_end_of_the_process():
     code = (
         "import threading\n"
-        "from querywright.optimize.pool import bounded_map\n"
+        "from querywright.pool import bounded_map\n"
         "hang = threading.Event()\n"
         "print(bounded_map(lambda n: hang.wait(600) if n else n, [0, 1], threads=2, deadline=0.2))\n"
     )
@@ -95,7 +95,7 @@ def test_hung_work_does_not_hold_up_the_end_of_the_process():
 def test_work_under_way_is_waited_for_when_the_process_ends():
     code = (
         "import contextlib, time\n"
-        "from querywright.optimize.pool import bounded_each\n"
+        "from querywright.pool import bounded_each\n"
         "work = lambda n: (time.sleep(n), print('ended', n, flush=True))\n"
         "with contextlib.closing(bounded_each(work, [0, 1], threads=2)) as results:\n"
         "    next(results)\n"
