@@ -159,7 +159,8 @@ def test_bugs_and_answers_that_nothing_can_read_are_failures_of_their_own_kinds(
     for wrong in (None, math.inf):
         metrics = {"mine": lambda example, prediction, trace=None, w=wrong: w if example.id == "q2" else 1.0}
         result = evaluate(world.program(), world.questions, lm=make_lm(), name="x", metrics=metrics)
-        assert (result.failures, result.rows[2].cost.calls) == ({"bug": 1}, 3)
+        assert (result.failures, result.rows[2].cost.calls) == ({"metric": 1}, 3)
+        assert "the metric mine" in result.rows[2].message
         assert result.mean("mine").unscored == 1
     lm = make_lm(make_engine(write=lambda asked: "{}"))
     assert evaluate(Strict(), world.questions[:1], lm=lm, name="strict").failures == {"parse": 1}
