@@ -190,7 +190,7 @@ def fill(
         before = len(read_pairs(folder))
         stored = with_store(embedder, home)
         near, eligible = near_pairs(
-            stored.encode([question.question for question in questions]),
+            stored.encode_query([question.question for question in questions]),
             stored.encode([passage.content for passage in passages]),
             own,
             threshold=threshold,

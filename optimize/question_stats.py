@@ -117,7 +117,7 @@ def _similarities(
         if len(questions) < size:
             chosen.append(ids[place])
             questions += complete[ids[place]]
-    vectors, about = embedder.encode(questions), embedder.encode([passages[id].content for id in chosen])
+    vectors, about = embedder.encode_query(questions), embedder.encode([passages[id].content for id in chosen])
     counts = np.array([len(complete[id]) for id in chosen], dtype=int)
     n, within = len(questions), int((counts * counts).sum())
     # The sum of the cosines of all pairs is the product of two sums of vectors.

@@ -1,8 +1,9 @@
 """HyDE: write passages that would answer the question, and search with the mean of their vectors.
 
-Gao et al. 2022, arXiv 2212.10496. As in the authors' code, eight documents are sampled at temperature 0.7 and the
-question's own vector is in the mean. Where we differ: the vectors have length 1 before they are averaged, because the
-search is by cosine (the paper's encoder was made for inner products). The documents are hidden from the reader.
+Gao et al. 2022, arXiv 2212.10496. As in the authors' code, eight documents are sampled at temperature 0.7, embedded as
+the passages are, and the vector of the question, embedded as a query, is in the mean. Where we differ: the vectors have
+length 1 before they are averaged, because the search is by cosine (the paper's encoder was made for inner products).
+The documents are hidden from the reader.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ from querywright.programs.hyperparameters import Knob
 from querywright.programs.query_cleaning import written_in
 from querywright.programs.steps import Call
 from querywright.retrieval.types import Query
+
+WRITTEN = "hypothetical_document"
+"""Role of what is embedded as the passages are; the question is embedded as a query."""
 
 
 class WriteDocument(dspy.Signature):
@@ -57,7 +61,7 @@ class HyDE(Technique):
         asked = [self.ask("write_document", question=question, config=config) for config in configs]
         written = [written_in(one, "passage") for one in await self.together(asked)]
         fallbacks = tuple(f"document:{number}" for number, text in enumerate(written, 1) if not text)
-        queries = [Query(text, "hypothetical_document") for text in written if text]
+        queries = [Query(text, WRITTEN) for text in written if text]
         if self.knobs["search_question"] or not queries:
             queries.insert(0, Query(question))
         return Plan(tuple(queries), fallbacks)
@@ -65,11 +69,13 @@ class HyDE(Technique):
     async def retrieve(self, question: str, queries: Sequence[Query]) -> list[Passage]:
         """The passages nearest to the mean of the queries' vectors."""
         retriever = self.searched
-        texts = [query.text for query in queries]
-        vectors = np.asarray(await Call(lambda: retriever.embed(texts)), dtype=np.float32)
+        written, asked = ([one.text for one in queries if (one.role == WRITTEN) is so] for so in (True, False))
+        sides = [(getattr(retriever, "embed_documents", retriever.embed), written), (retriever.embed, asked)]
+        made = await Call(lambda: [np.asarray(embed(texts), dtype=np.float32) for embed, texts in sides if texts])
+        vectors = np.concatenate(made)
         mean = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).mean(axis=0, keepdims=True)
         lists = await Call(
             lambda: retriever.search_vectors(mean, self.depth),
-            lambda found, stage: search_record(["mean vector"], found[:1], stage, {"vectors": len(texts)}),
+            lambda found, stage: search_record(["mean vector"], found[:1], stage, {"vectors": len(queries)}),
         )
         return self.fused(queries[:1], lists)

@@ -240,7 +240,8 @@ def _stage(staged: Path, name: str, manifest: files.ArtifactManifest, home: Path
     texts = _distinct_texts(passages.values())
     with (staged / VECTORS).open("wb") as file:
         for start in range(0, len(texts), CHUNK):
-            file.write(embedder.encode(texts[start : start + CHUNK]).astype("<f4").tobytes())
+            vectors = embedder.encode(texts[start : start + CHUNK], side=published.side_of(name))
+            file.write(vectors.astype("<f4").tobytes())
     _copy_records(source, staged)
     return len(passages)
 
@@ -303,7 +304,8 @@ def _build(
         for one in collections:  # the collection itself is the last one
             embedder = _stored(one.facts, store)
             try:
-                embedder.keep(_distinct_texts(one.passages.values()), one.vectors)
+                texts, side = _distinct_texts(one.passages.values()), published.side_of(one.facts.name)
+                embedder.keep(texts, one.vectors, side=side)
             except InputError as error:
                 raise ArtifactError(f"vectors of the packed file are damaged: {error}; do not use it") from error
             if missing:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
+import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -158,10 +162,10 @@ def test_what_threads_wait_for_while_one_embeds_is_one_batch(broken):
     embedder = Embedder("hash:24", lambda: model, dimension=DIMENSION)
     with ThreadPoolExecutor(6) as pool:
         asked = [pool.submit(embedder.encode, ["first"])]
-        while not embedder._lock.locked() or embedder._waiting:
+        while not embedder._lock.locked() or embedder._waiting["document"]:
             time.sleep(0.001)
         asked += [pool.submit(embedder.encode, [f"text {n}", "shared"]) for n in range(5)]
-        while len(embedder._waiting) < 5:
+        while len(embedder._waiting["document"]) < 5:
             time.sleep(0.001)
         go.set()
     assert [one.exception() is None for one in asked] == [True, *[not broken] * 5]
@@ -308,3 +312,108 @@ def test_an_id_leads_to_its_embedder_and_to_no_other(tmp_path, monkeypatch, stor
     (tmp_path / "mine" / "config.json").write_text("{}")
     monkeypatch.chdir(tmp_path)
     assert embedder_of("st:mine") is None, "a folder of that name is another model"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """All-MiniLM-L6-v2 in a folder whose configuration can be written."""
+    package = importlib.util.find_spec(embedder_module.EMBEDDED_PACKAGE)
+    shutil.copytree(Path(package.origin).parent / "model", tmp_path / "asks", copy_function=os.symlink)
+    (tmp_path / "asks" / "config_sentence_transformers.json").unlink()
+    return tmp_path / "asks"
+
+
+def _configure(folder, **prompts):
+    (folder / "config_sentence_transformers.json").write_text(json.dumps({"prompts": prompts}))
+
+
+def test_each_side_has_its_prompt_and_its_vectors(folder, minilm, store):
+    _configure(folder, query="Search: ", passage="Text: ", clustering="Group: ")
+    two = resolve_embedder(str(folder), store=store)
+    queries, documents = two.encode_query(["a cat", "tax"]), two.encode_document(["a cat", "tax"])
+
+    expected = minilm.encode(["Search: a cat", "Search: tax", "Text: a cat", "Text: tax"])
+    np.testing.assert_allclose(np.concatenate([queries, documents]), expected, atol=1e-6)
+    later = resolve_embedder(str(folder), store=store)
+    np.testing.assert_array_equal(later.encode_query(["tax", "a cat"]), queries[::-1])
+    np.testing.assert_array_equal(later.encode(["a cat"]), documents[:1])
+    assert (later.n_embedded, later.n_cached) == (0, 3)
+
+
+@pytest.mark.parametrize(
+    ("prompts", "id"),
+    [
+        ("", "embedded:all-MiniLM-L6-v2"),
+        ("?", "embedded:all-MiniLM-L6-v2"),
+        ("?query=query: &document=passage: ", "embedded:all-MiniLM-L6-v2?query=query: &document=passage: "),
+        ("?query=a %26 b%2B", "embedded:all-MiniLM-L6-v2?query=a %26 b%2B&document="),
+    ],
+)
+def test_an_id_says_the_prompts_and_leads_to_the_same(prompts, id):
+    found = resolve_embedder(f"embedded{prompts}")
+    again = embedder_of(found.id)
+    assert (found.id, again.id, again.prompts) == (id, id, found.prompts)
+
+
+def test_a_name_may_leave_out_or_replace_the_prompts_of_the_configuration(folder, monkeypatch):
+    from huggingface_hub import constants
+
+    plain = resolve_embedder(str(folder))
+    _configure(folder, query="Search: ")
+    told, without, other = (resolve_embedder(f"{folder}{rest}") for rest in ("", "?", "?document=Text: "))
+    assert (plain.prompts, told.prompts) == ({}, {"query": "Search: ", "document": ""})
+    assert (without.prompts, other.prompts) == ({}, {"query": "", "document": "Text: "})
+    assert len({one.id for one in (plain, told, without, other)}) == 4
+    with pytest.raises(ModelError, match=r"'embedded' stands 'prompt=x', .* 'embedded\?query=query: &document="):
+        resolve_embedder("embedded?prompt=x")
+
+    kept = folder.parent / "models--some--asks" / "snapshots" / "c0ffee"
+    kept.mkdir(parents=True)
+    (kept.parents[1] / "refs").mkdir()
+    (kept.parents[1] / "refs" / "main").write_text("c0ffee")
+    _configure(kept, query="Of the hub: ")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(folder.parent))
+    assert resolve_embedder("some/asks").id == "st:some/asks?query=Of the hub: &document="
+    assert embedder_of("st:some/asks").prompts == {}, "a collection that was built before"
+
+
+def test_a_query_prompt_costs_no_document_anew(folder, store):
+    texts = ["a cat", "income tax"]
+    before = resolve_embedder("embedded", store=store).encode(texts)
+    two = resolve_embedder("embedded?query=Search: ", store=store)
+    np.testing.assert_array_equal(two.encode_document(texts), before)
+    assert two.n_embedded == 0
+    assert not np.allclose(two.encode_query(texts), before, atol=0.01)
+
+
+def test_a_model_with_an_encoder_for_each_side(folder, tmp_path, store):
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Router
+
+    query, document = (SentenceTransformer(str(folder)) for _ in range(2))
+    query[0].auto_model.embeddings.word_embeddings.weight.data.mul_(3)
+    router = Router.for_query_document(query_modules=list(query), document_modules=list(document))
+    SentenceTransformer(modules=[router]).save(str(tmp_path / "dpr"))
+
+    two = resolve_embedder(str(tmp_path / "dpr"), store=store)
+    assert two.id.endswith("?query=&document=")
+    for side, model in ((two.encode_query, query), (two.encode_document, document)):
+        np.testing.assert_allclose(side(["a cat"]), model.encode(["a cat"]), atol=1e-6)
+    assert not np.allclose(two.encode_query(["a cat"]), two.encode_document(["a cat"]), atol=0.01)
+
+
+def test_two_sides_of_an_object_of_ones_own(tmp_path):
+    class Own:
+        id, dimension = "own", 2
+
+        def encode(self, texts):
+            return np.tile(np.float32([1, 0]), (len(texts), 1))
+
+        def encode_query(self, texts):
+            return np.tile(np.float32([0, 1]), (len(texts), 1))
+
+    stored = with_store(Own(), tmp_path)
+    for found in (stored, with_store(Own(), tmp_path)):
+        np.testing.assert_array_equal(found.encode_query(["x"]), [[0, 1]])
+        np.testing.assert_array_equal(found.encode_document(["x"]), [[1, 0]])
+    assert stored.id == "own"

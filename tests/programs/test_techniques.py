@@ -184,6 +184,15 @@ def test_hyde_searches_the_mean_of_the_documents_and_the_question(run):
     assert len(run(HyDE, *documents("first"), over=Plane(), question=QUESTION)[1]) == 8
 
 
+def test_hyde_embeds_its_documents_as_the_passages_are(run):
+    class TwoSided(Plane):
+        def embed_documents(self, texts):
+            return [(0, -1) for _ in texts]
+
+    run(HyDE, *documents("first", "second"), over=(plane := TwoSided()), question=QUESTION, n_documents=2)
+    assert plane.vectors == [pytest.approx([1 / 3, -2 / 3])]
+
+
 def test_hyde_leaves_out_a_document_that_cannot_be_read(run):
     def step(asked):
         return '{"passage": "first"}' if asked.sampling[1] == 1 else "no JSON"

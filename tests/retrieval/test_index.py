@@ -10,7 +10,6 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from chromadb.errors import InternalError
@@ -146,7 +145,6 @@ def test_more_than_one_batch_of_chroma(builder):
 WORKER = """
 import runpy, sys, time
 from pathlib import Path
-from types import SimpleNamespace
 import querywright.retrieval.index as index
 from querywright.data.types import Passage
 
@@ -255,9 +253,8 @@ def test_an_index_that_loses_passages_is_never_published(builder, monkeypatch):
     builder.build(some(30, "old"))
     write = index_module.write_index
 
-    def loses(path, passages, embedder, progress):
-        turned = SimpleNamespace(encode=lambda texts: embedder.encode(texts)[::-1])
-        return write(path, passages, turned, progress)
+    def loses(path, passages, encode, progress):
+        return write(path, passages, lambda texts: encode(texts)[::-1], progress)
 
     with monkeypatch.context() as patch:
         patch.setattr(index_module, "write_index", loses)

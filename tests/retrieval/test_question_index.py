@@ -346,3 +346,22 @@ def test_cells_are_asked_by_similarity_and_hold_each_question_once():
         assert {int((fitted.prototypes @ vectors[rows[id]]).argmax()) for id, _ in cells[0]} == {nearest}
     equal = Prototypes(["e", "b", "d", "a", "c"], np.repeat(vectors[:1], 5, axis=0), 3)
     assert [[id for id, _ in cell] for cell in equal.cells(vectors[0])] == [["a", "b", "c", "d", "e"]]
+
+
+def test_questions_are_embedded_as_the_queries_that_they_are_compared_with(home, build, publish, hashed):
+    class TwoSided(hashed):
+        def encode_query(self, texts, /):
+            return self.encode([f"query: {text}" for text in texts])
+
+    two = TwoSided(id="two")
+    build(home, "sides", PASSAGES, two)
+    publish(home, "sides", *WRITTEN, embedder=two)
+    index = QuestionIndex("sides", embedder=two, home=home)
+    asked = ["shoes 25", "boots 20"]
+    for matching in (Matching(), Matching("prototypes"), Matching("hybrid", weight=0)):
+        best = [found[0].hit for found in index.match(asked, 5, matching)]
+        assert [(hit.passage, hit.score > 0.9999) for hit in best] == [(FEET, True)] * 2, matching
+    np.testing.assert_array_equal(index.embed(asked), two.encode_query(asked))
+    np.testing.assert_array_equal(index.embed_documents(asked), two.encode(asked))
+    (found,) = index.plain.search_vectors(index.embed_documents([CUFF.content]), 1)
+    assert (found[0].passage, found[0].score > 0.9999) == (CUFF, True)

@@ -245,7 +245,7 @@ class SearchOptions:
     """What a technique searches with.
 
     Args:
-        embedder: embedded, or a sentence-transformers name or path.
+        embedder: embedded, or a sentence-transformers name or path; prompts as NAME?query=...&document=...
         engine: dense, bm25, hybrid (both), questions or expanded. Default: the technique's own, or dense.
         knob: Such as max_passages=10. Repeatable.
     """

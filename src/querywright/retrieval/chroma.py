@@ -16,7 +16,16 @@ from querywright.data.sources import Source
 from querywright.data.types import Passage, Scalar
 from querywright.errors import CollectionError, InputError
 from querywright.files import json_digest
-from querywright.models.embedder import Progress, TextEmbedder, Vectors, embedder_of, resolve_embedder, with_store
+from querywright.models.embedder import (
+    Progress,
+    Side,
+    TextEmbedder,
+    Vectors,
+    embedder_of,
+    encoded,
+    resolve_embedder,
+    with_store,
+)
 from querywright.models.store import open_store
 from querywright.retrieval.chroma_index import all_of, check_process, nearest, open_index
 from querywright.retrieval.collection import (
@@ -25,6 +34,7 @@ from querywright.retrieval.collection import (
     HeldPassages,
     check_embedder,
     collection_folder,
+    encoder_of,
     hold_published,
     index_command,
     picked,
@@ -74,7 +84,11 @@ class _Dense:
         """
         if isinstance(texts, str):
             raise InputError(f"embed takes a list of texts, but got one text: {texts[:60]!r}; write [text]")
-        return self._embedded(texts) if texts else np.empty((0, self.dimension or 0), dtype=np.float32)
+        return self._embedded(texts, "query") if texts else np.empty((0, self.dimension or 0), dtype=np.float32)
+
+    def embed_documents(self, texts: Sequence[str]) -> Vectors:
+        """The vectors that some texts, one or more, would have as passages; see ``embed``."""
+        return self._embedded(texts, "document")
 
     def search_vectors(self, vectors: ArrayLike, k: int) -> list[list[Hit]]:
         """The nearest passages of each vector.
@@ -100,7 +114,7 @@ class _Dense:
         ]
 
     @abstractmethod
-    def _embedded(self, texts: Sequence[str]) -> Vectors: ...
+    def _embedded(self, texts: Sequence[str], side: Side) -> Vectors: ...
 
     @abstractmethod
     def _nearest(self, rows: Vectors, k: int) -> list[list[tuple[Passage, float]]]: ...
@@ -151,7 +165,7 @@ class ChromaRetriever(_Dense, HeldPassages):
             self.dimension = self.manifest.dimension
             self._index = open_index(folder, self.manifest)
             self._passages = read_passages(folder / self.manifest.folder / PASSAGES, self.manifest)
-            self._index.check(self._passages, with_store(self.embedder, home), CHECKED_AT_OPENING)
+            self._index.check(self._passages, encoder_of(name, with_store(self.embedder, home)), CHECKED_AT_OPENING)
             weakref.finalize(self, held.pop_all().close)
 
     @classmethod
@@ -204,9 +218,9 @@ class ChromaRetriever(_Dense, HeldPassages):
     def __repr__(self) -> str:
         return f"ChromaRetriever({self.name!r}, embedder={self.embedder.id!r}, count={self.count})"
 
-    def _embedded(self, texts: Sequence[str]) -> Vectors:
+    def _embedded(self, texts: Sequence[str], side: Side) -> Vectors:
         check_process()
-        return self.embedder.encode(texts)
+        return encoded(self.embedder, texts, side)
 
     def _nearest(self, rows: Vectors, k: int) -> list[list[tuple[Passage, float]]]:
         # Which of equal vectors Chroma finds first changes from build to build: fetch what may tie, then cut.
@@ -301,11 +315,11 @@ class ForeignChromaRetriever(_Dense, Shared):
         rows = zip(page["ids"], page["documents"], page["metadatas"], strict=True)
         return {id: _passage(id, text, metadata) for id, text, metadata in rows}
 
-    def _embedded(self, texts: Sequence[str]) -> Vectors:
+    def _embedded(self, texts: Sequence[str], side: Side) -> Vectors:
         if self.embedder is not None:
-            return self.embedder.encode(texts)
+            return encoded(self.embedder, texts, side)
         # Chroma has no public name for it.
-        return np.asarray(self._collection._embed(list(texts), is_query=True), dtype=np.float32)
+        return np.asarray(self._collection._embed(list(texts), is_query=side == "query"), dtype=np.float32)
 
     def _nearest(self, rows: Vectors, k: int) -> list[list[tuple[Passage, float]]]:
         found = nearest(self._collection, self.name, rows, k, self.where, "documents", "metadatas")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ import numpy as np
 from querywright.data.types import Passage
 from querywright.errors import CollectionError, InputError
 from querywright.files import file_digests, locked
-from querywright.models.embedder import CHUNK, Progress, TextEmbedder, Vectors
+from querywright.models.embedder import CHUNK, Progress, Vectors
 from querywright.retrieval.collection import Generation, index_command
 
 FOLDER = "chroma"
@@ -29,6 +29,7 @@ EF_CONSTRUCTION = 200
 # Chroma keeps in memory what it has not synced; 2 is its least, so that nothing is left for readers to write.
 SYNC_THRESHOLD = 2
 SAME_VECTOR = 1e-4
+Encode = Callable[[Sequence[str]], Vectors]
 OPENING_SECONDS = 60.0
 """Chroma writes to a directory for a moment when it opens it; others wait for so long."""
 QUERIES = 500
@@ -61,7 +62,7 @@ def check_process() -> None:
 
 
 def write_index(
-    path: Path, passages: Sequence[Passage], embedder: TextEmbedder, progress: Progress | None
+    path: Path, passages: Sequence[Passage], encode: Encode, progress: Progress | None
 ) -> tuple[dict[str, str], int]:
     """Builds an index of sorted passages in a new directory and closes it; their vectors are made on the way.
 
@@ -90,14 +91,14 @@ def write_index(
                 batch, made = passages[first : first + most], list[Vectors]()
                 for start in range(0, len(batch), CHUNK):
                     part = batch[start : start + CHUNK]
-                    made.append(embedder.encode([one.content for one in part]))
+                    made.append(encode([one.content for one in part]))
                     if progress is not None:
                         progress(first + start + len(part), len(passages))
                 vectors, rows = np.concatenate(made), [dict(one.metadata) for one in batch]
                 told = [row or None for row in rows] if any(rows) else None
                 table.add(ids=[one.id for one in batch], embeddings=vectors, metadatas=told)
                 shared.update(hash(row.tobytes()) for row in vectors)
-            table.query(query_embeddings=embedder.encode([passages[0].content]), n_results=1, include=[])
+            table.query(query_embeddings=encode([passages[0].content]), n_results=1, include=[])
         finally:
             client.close()
     except (ChromaError, OSError) as error:
@@ -164,7 +165,7 @@ class ChromaIndex:
         with _chroma_errors(where, self.name):
             return set(self._table.get(where=dict(where), include=[])["ids"])
 
-    def check(self, passages: Mapping[str, Passage], embedder: TextEmbedder, most: int) -> None:
+    def check(self, passages: Mapping[str, Passage], encode: Encode, most: int) -> None:
         """Looks at count and space, and searches for at most ``most`` passages by their own vectors.
 
         Passages with the same vector may stand for each other.
@@ -185,11 +186,11 @@ class ChromaIndex:
             ids = [ids[number * len(ids) // most] for number in range(most)]
         for start in range(0, len(ids), QUERIES):
             part = ids[start : start + QUERIES]
-            found = self.query(embedder.encode([passages[id].content for id in part]), 1)
+            found = self.query(encode([passages[id].content for id in part]), 1)
             for own, hits in zip(part, found, strict=True):
                 best, score = hits[0] if hits else ("", -1.0)
                 if best != own and best in passages:
-                    one, other = embedder.encode([passages[own].content, passages[best].content])
+                    one, other = encode([passages[own].content, passages[best].content])
                     score = min(score, float(one @ other))
                 if score < 1 - SAME_VECTOR or best not in passages:
                     raise CollectionError(

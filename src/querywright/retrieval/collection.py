@@ -12,7 +12,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,7 @@ from querywright.data.types import Passage
 from querywright.errors import CollectionError, InputError
 from querywright.files import locked, open_lock, take_lock, write_file
 from querywright.home import home as working_folder
-from querywright.models.embedder import TextEmbedder
+from querywright.models.embedder import Embedder, Side, TextEmbedder, Vectors
 from querywright.retrieval.types import Shared
 
 MANIFEST = "manifest.json"
@@ -177,6 +177,16 @@ def check_embedder(manifest: Generation, embedder: TextEmbedder) -> None:
             f"the collection {manifest.name!r} has vectors of {manifest.dimension} numbers, the embedder "
             f"{embedder.id!r} makes {embedder.dimension}; run {index_command(manifest.name)}"
         )
+
+
+def side_of(name: str) -> Side:
+    """The side on which a collection's passages are embedded: questions are compared with queries, as their like."""
+    return "query" if name.endswith(QUESTIONS_SUFFIX) else "document"
+
+
+def encoder_of(name: str, embedder: Embedder) -> Callable[[Sequence[str]], Vectors]:
+    """What makes the vectors of a collection's passages."""
+    return partial(embedder.encode, side=side_of(name))
 
 
 def hold_published(folder: Path, home: Path | None = None) -> tuple[Generation, ExitStack]:

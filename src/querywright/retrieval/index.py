@@ -32,6 +32,7 @@ from querywright.retrieval.collection import (
     building,
     collection_folder,
     content_hash,
+    encoder_of,
     read_manifest,
     read_passages,
     sweep,
@@ -203,7 +204,7 @@ def _is_current(
     if (content, embedder.id, embedder.dimension) != (manifest.content_hash, manifest.embedder, manifest.dimension):
         return False
     try:
-        open_index(folder, manifest).check(passages, embedder, CHECKED_AT_OPENING)
+        open_index(folder, manifest).check(passages, encoder_of(folder.name, embedder), CHECKED_AT_OPENING)
     except CollectionError as error:
         _logger.warning("the collection %r is built again: %s", manifest.name, error)
         return False
@@ -214,15 +215,15 @@ def _build(
     folder: Path, passages: Mapping[str, Passage], content: str, embedder: Embedder, progress: Progress | None
 ) -> Generation:
     """Builds, checks and publishes a generation."""
-    name, ordered = folder.name, list(passages.values())
+    name, ordered, encode = folder.name, list(passages.values()), encoder_of(folder.name, embedder)
     numbers = [path.name.partition("-")[2] for path in folder.glob("generation-*")]
     temporary = folder / f"tmp-{secrets.token_hex(4)}"
     temporary.mkdir(mode=0o700)
     try:
-        files, ties = write_index(temporary / FOLDER, ordered, embedder, progress)
+        files, ties = write_index(temporary / FOLDER, ordered, encode, progress)
         index = ChromaIndex(temporary / FOLDER, name)
         try:
-            index.check(passages, embedder, len(passages) if len(passages) <= SEARCH_ALL else SEARCH_SAMPLE)
+            index.check(passages, encode, len(passages) if len(passages) <= SEARCH_ALL else SEARCH_SAMPLE)
         except CollectionError as error:
             raise CollectionError(f"what was built is not published: {error}") from error
         finally:

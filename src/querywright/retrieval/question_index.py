@@ -157,6 +157,10 @@ class QuestionIndex(HeldPassages):
         """The vectors by which ``search`` looks for some texts, in one batch; see ``ChromaRetriever.embed``."""
         return self.plain.embed(texts)
 
+    def embed_documents(self, texts: Sequence[str]) -> Vectors:
+        """The vectors that some texts would have as passages; see ``ChromaRetriever.embed``."""
+        return self.plain.embed_documents(texts)
+
     def search_vectors(self, vectors: ArrayLike, k: int) -> list[list[Hit]]:
         """``search`` for vectors.
 
@@ -256,7 +260,7 @@ class QuestionIndex(HeldPassages):
         with self._lock:
             if self._prototypes is None:
                 ids, texts = list(self._texts), list(self._texts.values())
-                self._prototypes = Prototypes(ids, self._embedder.encode(texts))
+                self._prototypes = Prototypes(ids, self._embedder.encode_query(texts))
             return self._prototypes
 
     def _draw(self, filled: bool, coverage: float, keep_partial: bool) -> Answers:
