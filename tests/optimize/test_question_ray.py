@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import socket
 import sys
 from collections import Counter
 from contextlib import closing
@@ -138,6 +139,17 @@ def test_wrong_numbers_and_a_missing_ray_are_told(monkeypatch):
     with pytest.raises(InputError, match=r"pip install 'querywright\[ray\]'"):
         next(records_by_ray(make(), PASSAGES, workers=1))
     assert list(records_by_ray(make(), [], workers=1)) == []
+
+
+@pytest.mark.parametrize("form", ["127.0.0.1:{}", "ray://localhost:{}"])
+def test_an_address_where_nobody_listens_is_told_before_ray_is_asked(monkeypatch, form):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        monkeypatch.setenv("RAY_ADDRESS", form.format(server.getsockname()[1]))
+        with pytest.raises(InputError, match=r"pip install 'querywright\[ray\]'"):
+            next(records_by_ray(make(), PASSAGES, workers=1))
+    with pytest.raises(InputError, match=r"no Ray answers at '.*:\d+' \(.*refused.*correct RAY_ADDRESS, or unset it"):
+        next(records_by_ray(make(), PASSAGES, workers=1))
 
 
 @pytest.mark.slow

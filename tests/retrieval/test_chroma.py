@@ -253,12 +253,12 @@ def test_a_collection_is_built_from_what_there_is(tmp_path, source, hashed):
     assert retriever.search(["Tea is drunk hot."], 1)[0][0].passage.id == "a"
 
 
-def test_building_again_replaces_unless_told_to_add(home, hashed):
+def test_building_again_adds_unless_told_to_replace(home, hashed):
     def count(*ids, **options):
         passages = [Passage(id, f"About {id}.") for id in ids]
         return ChromaRetriever.build("shop", passages, embedder=hashed(), home=home, **options).count
 
-    assert (count("a", "b"), count("c"), count("d", prune=False)) == (2, 1, 2)
+    assert (count("a", "b"), count("c"), count("d", prune=True)) == (2, 3, 1)
     with pytest.raises(DataError, match="found no rows"):
         count()
 

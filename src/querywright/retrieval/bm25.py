@@ -151,8 +151,8 @@ class BM25Retriever(HeldPassages):
     def _opened_index(self, home: Path | None, progress: Progress | None) -> _Index:
         """The index, from the store or built; where the store cannot be used it is in memory only."""
         content, passages = self._scored(home)
-        settings = [type(self).__name__, self.name, TOKENISER, METHOD, version("bm25s"), self.k1, self.b]
-        key, index = json_digest(settings), None
+        content = json_digest([content, TOKENISER, METHOD, version("bm25s"), self.k1, self.b])
+        key, index = json_digest([type(self).__name__, self.name]), None  # one a collection: the last one used
         try:
             store = open_store(home)
             index = _Index.read(store.get(KIND, key), content)
@@ -225,7 +225,7 @@ class _Index:
 
     @classmethod
     def read(cls, data: bytes | None, content: str) -> _Index | None:
-        """The index of this content; None where there is none."""
+        """The index of this content and these settings; None where there is none."""
         try:
             with np.load(io.BytesIO(data or b""), allow_pickle=False) as arrays:
                 stored, words = json.loads(arrays["words"].tobytes())

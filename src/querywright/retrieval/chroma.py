@@ -108,10 +108,7 @@ class _Dense:
             raise InputError(f"vectors must have the shape (n, {self.dimension or 'dimension'}), but got {rows.shape}")
         if not np.isfinite(rows).all() or not rows.any(axis=1).all():
             raise InputError("vectors must be finite and not zero: their direction is what is searched for")
-        return [
-            [Hit(passage, score, rank) for rank, (passage, score) in enumerate(found, start=1)]
-            for found in self._nearest(rows, k)
-        ]
+        return _hits(self._nearest(rows, k))
 
     @abstractmethod
     def _embedded(self, texts: Sequence[str], side: Side) -> Vectors: ...
@@ -176,7 +173,7 @@ class ChromaRetriever(_Dense, HeldPassages):
         *,
         embedder: TextEmbedder | str | None = None,
         home: Path | None = None,
-        prune: bool = True,
+        prune: bool = False,
         progress: Progress | None = None,
     ) -> Self:
         """Builds a collection and opens it; the same passages again cost nothing.
@@ -187,8 +184,7 @@ class ChromaRetriever(_Dense, HeldPassages):
                 are, ``title`` and ``metadata``, or where they are: a file, a folder, ``sample`` or ``hf:NAME``.
             embedder: Embeds them, or its name. Default: the embedded one.
             home: The working folder. Default: ``querywright.home.home()``.
-            prune: Whether the collection holds these passages and no others; False leaves those of other ids that are
-                in it. Default True.
+            prune: Whether passages of other ids that are in it are removed. Default False, as of ``querywright index``.
             progress: Called with (passages embedded, passages in all) while it works. Default None.
 
         Raises:
@@ -315,18 +311,32 @@ class ForeignChromaRetriever(_Dense, Shared):
         rows = zip(page["ids"], page["documents"], page["metadatas"], strict=True)
         return {id: _passage(id, text, metadata) for id, text, metadata in rows}
 
+    def search(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
+        """As ``ChromaRetriever.search``; without an embedder Chroma is given the texts."""
+        if self.embedder is not None or not queries:
+            return super().search(queries, k)
+        check_queries(queries, k)
+        return _hits(self._found(k, query_texts=list(queries)))
+
     def _embedded(self, texts: Sequence[str], side: Side) -> Vectors:
         if self.embedder is not None:
             return encoded(self.embedder, texts, side)
-        # Chroma has no public name for it.
+        # Chroma has no public name for what embeds; only vectors that are asked for (HyDE's) need it.
         return np.asarray(self._collection._embed(list(texts), is_query=side == "query"), dtype=np.float32)
 
     def _nearest(self, rows: Vectors, k: int) -> list[list[tuple[Passage, float]]]:
-        found = nearest(self._collection, self.name, rows, k, self.where, "documents", "metadatas")
+        return self._found(k, query_embeddings=rows)
+
+    def _found(self, k: int, **asked: Any) -> list[list[tuple[Passage, float]]]:
+        found = nearest(self._collection, self.name, k, self.where, "documents", "metadatas", **asked)
         scale = 0.5 if self._space == "l2" else 1.0
         return [
             [(_passage(id, *read), 1.0 - scale * float(distance)) for distance, id, *read in hits] for hits in found
         ]
+
+
+def _hits(lists: Sequence[Sequence[tuple[Passage, float]]]) -> list[list[Hit]]:
+    return [[Hit(*one, rank) for rank, one in enumerate(found, start=1)] for found in lists]
 
 
 def _own_embedder(manifest: Generation, home: Path | None) -> TextEmbedder:

@@ -151,7 +151,7 @@ class ChromaIndex:
             CollectionError: In a forked process, or when the index cannot be read.
         """
         check_process()
-        found = nearest(self._table, self.name, vectors, k, where)
+        found = nearest(self._table, self.name, k, where, query_embeddings=vectors)
         return [[(id, max(-1.0, min(1.0, 1.0 - distance))) for distance, id in hits] for hits in found]
 
     def ids(self, where: Mapping[str, Any]) -> set[str]:
@@ -217,16 +217,17 @@ def open_index(folder: Path, manifest: Generation) -> ChromaIndex:
 
 
 def nearest(
-    table: Any, name: str, vectors: Vectors, k: int, where: Mapping[str, Any] | None, *include: str
+    table: Any, name: str, k: int, where: Mapping[str, Any] | None, *include: str, **asked: Any
 ) -> list[list[tuple[Any, ...]]]:
-    """Of each row the nearest of one of Chroma's collections: distance, id and what else is named; equal ones by id.
+    """What is nearest in one of Chroma's collections to each of its ``query_embeddings`` or ``query_texts``: distance,
+    id and what else is named; equal ones by id.
 
     Raises:
         InputError: When Chroma does not understand ``where``.
         CollectionError: When it cannot be read.
     """
     with _chroma_errors(where, name):
-        answer = table.query(query_embeddings=vectors, n_results=k, where=where, include=["distances", *include])
+        answer = table.query(n_results=k, where=where, include=["distances", *include], **asked)
     columns = (answer[column] for column in ("distances", "ids", *include))
     return [sorted(zip(*lists, strict=True), key=lambda one: one[:2]) for lists in zip(*columns, strict=True)]
 

@@ -33,6 +33,8 @@ def rrf(
 ) -> list[Hit]:
     """Reciprocal rank fusion: score(p) = sum over lists of weight / (k + rank of p), absent ones adding 0.
 
+    The first rank is 1, as in the paper. Codes of RAG-Fusion that count from 0 with 60 are this one with 59.
+
     Args:
         lists: One ranked list a query, best first.
         weights: One a list, 0 or more. Default 1 each.
