@@ -15,36 +15,42 @@ from typing import Any
 from querywright.data.declined import DECLINED
 from querywright.data.types import Label
 from querywright.metrics import answers
+from querywright.metrics.judge import PERSON, JudgedMetric, Judgement
 from querywright.metrics.usefulness import helpful_ids
 
 PIECE = 160
 """Characters of a text that are quoted at most."""
 
-_SHOWN = 3
+_SHOWN, _JUDGED = 3, 10
 _FRAME = re.compile(r"\[\[|\]\]|<\||\|>|```")
 
 
-def feedback_metric(score: Callable[..., float]) -> Callable[..., Any]:
+def feedback_metric(score: Callable[..., float], judges: Sequence[JudgedMetric] = ()) -> Callable[..., Any]:
     """A metric with feedback, as GEPA takes it.
 
     Args:
         score: A DSPy metric; a NaN, which cannot be scored, counts as 0.
+        judges: What they say, and why, is fed back. Default: the metric itself, where a judge gives it.
 
     Returns:
         A function of ``(gold, pred, trace=None, pred_name=None, pred_trace=None)`` that gives DSPy's
         ``ScoreWithFeedback``; the score is the program's, whichever predictor is asked about.
     """
+    heard = judges or ([score] if isinstance(score, JudgedMetric) else [])
 
     def metric(gold: Any, pred: Any, trace: Any = None, pred_name: str | None = None, pred_trace: Any = None) -> Any:
         from dspy.teleprompt.gepa.gepa_utils import ScoreWithFeedback
 
         value = float(score(gold, pred))
-        return ScoreWithFeedback(score=0.0 if math.isnan(value) else value, feedback=feedback(gold, pred, pred_name))
+        said = [one for judge in heard for one in judge.judgements(gold, pred)]
+        return ScoreWithFeedback(
+            score=0.0 if math.isnan(value) else value, feedback=feedback(gold, pred, pred_name, said)
+        )
 
     return metric
 
 
-def feedback(example: Any, prediction: Any, predictor: str | None = None) -> str:
+def feedback(example: Any, prediction: Any, predictor: str | None = None, judgements: Sequence[Judgement] = ()) -> str:
     """What went well and what did not, in a few plain sentences.
 
     Args:
@@ -52,12 +58,15 @@ def feedback(example: Any, prediction: Any, predictor: str | None = None) -> str
         prediction: What the program made of it.
         predictor: A predictor's name: one of the technique is told of the finding, the reader's of the reading. Default
             None: both.
+        judgements: What judges said of the passages and of the answer. Default nothing.
     """
     sentences = []
     if predictor is None or not predictor.startswith("reader"):
         sentences += _finding(example, prediction)
+        sentences += _judged(prediction, [one for one in judgements if one.passage])
     if predictor is None or predictor.startswith("reader"):
         sentences += _reading(example, prediction)
+        sentences += _judged(prediction, [one for one in judgements if not one.passage])
     return " ".join(sentences) or "Nothing is known of how well this went."
 
 
@@ -83,6 +92,21 @@ def _finding(example: Any, prediction: Any) -> list[str]:
     if prediction.fallbacks:
         names = ", ".join(prediction.fallbacks)
         sentences.append(f"These steps gave nothing that could be read and fell back: {names}.")
+    return sentences
+
+
+def _judged(prediction: Any, judgements: Sequence[Judgement]) -> list[str]:
+    """What judges said, and why; what evidence says already is told as such."""
+    titles = {one.id: (rank, one.title) for rank, one in enumerate(prediction.passages, 1)}
+    sentences = []
+    for one in judgements[:_JUDGED]:
+        if one.label is None or one.by == PERSON:
+            continue
+        rank, title = titles.get(one.passage, (0, ""))
+        what = f"the passage {_quoted(title or one.passage)} at rank {rank}" if rank else "the answer"
+        sentences.append(
+            f"The judge {one.by} calls {what} {one.label}" + (f": {_quoted(one.reason)}." if one.reason else ".")
+        )
     return sentences
 
 

@@ -27,6 +27,7 @@ from querywright.data.types import Passage, Question
 from querywright.errors import BudgetError, DataError, InputError, OutageError, PromptTooLongError, unknown
 from querywright.metrics.usefulness import passage_labels
 from querywright.models.adapter import PromptAdapter, show_passages
+from querywright.models.usage import Ledger, metered
 from querywright.pool import bounded_map
 
 _FIELD_MARKER = re.compile(r"\[\[(?=\s*##)")
@@ -220,6 +221,7 @@ class JudgedMetric:
         name: The metric that it is, one of those of the judge.
         counts: Judgements by what became of them: ``known`` without asking, ``asked``, and of these ``unreadable`` and
             ``without answer``.
+        spent: What its calls cost.
     """
 
     def __init__(self, judge: Judge, *, lm: dspy.LM | None = None, threads: int = 8) -> None:
@@ -227,6 +229,7 @@ class JudgedMetric:
             raise InputError(f"threads must be 1 or more, but got {threads}")
         self.judge, self.lm, self.name, self.threads = judge, lm, judge.METRIC, threads
         self.counts: Counter[str] = Counter()
+        self.spent = Ledger()
         self._other = None if judge.OTHER is None else judge.OTHER()
         self._places, self._lock = threading.BoundedSemaphore(threads), threading.Lock()
 
@@ -277,7 +280,7 @@ class JudgedMetric:
         context: Any = nullcontext()
         if self.lm is not None:
             context = dspy.context(lm=self.lm, adapter=PromptAdapter(), disable_history=True, trace=None)
-        with context:  # the threads work in copies of it
+        with context, metered(self.spent):  # the threads work in copies of it
             answers: list[Any] = bounded_map(
                 lambda case: self._asked(judge, case), asked, threads=self.threads, on_done=_raise
             )

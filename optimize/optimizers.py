@@ -82,6 +82,13 @@ class Optimizer:
                 raise InputError(f"{self.name}: {error}") from error
         return values
 
+    def parse(self, texts: Mapping[str, str]) -> dict[str, Value]:
+        """The arguments that these texts stand for; it raises what ``check`` raises."""
+        known = {option.name: option for option in self.options}
+        values = {name: known[name].parse(text) if name in known else text for name, text in texts.items()}
+        self.check(values)
+        return values
+
     def most_calls(
         self,
         n_train: int,

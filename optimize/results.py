@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -40,23 +40,35 @@ class CompileSettings:
 
     Args:
         objective: What the technique is tuned for on dev: ``decision_useful`` (needs labelled evidence; no answer
-            is read while searching), ``accuracy``, ``both`` (their mean), or another metric, such as ``recall@5``.
+            is read while searching), ``accuracy``, ``both`` (their mean), another metric, such as ``recall@5`` or
+            ``judged_useful``, which asks a judge, or ``module:function``, a metric of one's own. Or several, costs
+            (``lm_calls``, ``tokens``, ``seconds``) among them: the first decides, and what is best of the others meets
+            test beside it.
         n_trials: Trials of the search over knobs and demonstration sets, 1 or more; each set is tried at least once.
             Default 30.
-        demo_sizes: Demonstrations in each set that the optimizer is asked for. Default 1 and 2.
+        teleprompter: What makes the technique's prompts: a name in ``OPTIMIZERS``. Default ``bootstrap_few_shot``.
+        arguments: The teleprompter's own.
+        demo_sizes: Demonstrations in each set that ``bootstrap_few_shot`` is asked for. Default 1 and 2.
         reader_demo_sizes: The same for the reader, whose sets are tuned for accuracy. Default 1.
         seed: Of the order of training questions and of the sampler. Default 0.
         threads: Questions under way at a time. Default 4.
         max_failures: Share of the questions of an arm that may fail. Default 0.05.
     """
 
-    objective: str = "decision_useful"
+    objective: str | tuple[str, ...] = "decision_useful"
     n_trials: int = 30
+    teleprompter: str = "bootstrap_few_shot"
+    arguments: Mapping[str, Any] = field(default_factory=dict)
     demo_sizes: tuple[int, ...] = (1, 2)
     reader_demo_sizes: tuple[int, ...] = (1,)
     seed: int = 0
     threads: int = 4
     max_failures: float = 0.05
+
+    @property
+    def objectives(self) -> tuple[str, ...]:
+        """The objectives; the first decides."""
+        return (self.objective,) if isinstance(self.objective, str) else tuple(self.objective)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +144,8 @@ class Compiled:
         dead_knobs: Knobs of the best arm that change nothing, whatever their value.
         corrected: Value of the best arm on dev, and what it is likely to be on other questions: the best of many is
             partly lucky. None where too few questions were scored.
+        judges: Who judged: ``judge``, ``digest`` of its prompt, ``lm``, ``lm_digest``, and its calibration as
+            ``standing``.
     """
 
     program: RAG
@@ -152,6 +166,7 @@ class Compiled:
     reader_check: tuple[Question, ...] = ()
     dead_knobs: tuple[str, ...] = ()
     corrected: tuple[float, float] | None = None
+    judges: tuple[Mapping[str, str], ...] = ()
 
     @property
     def compared(self) -> Compared:
@@ -166,7 +181,10 @@ class Compiled:
             "recommended": self.recommended,
             "verdict": self.verdict,
             "verdict_sentence": self.sentence,
-            "objective": settings.objective,
+            "objective": settings.objectives[0],
+            **({"further_objectives": settings.objectives[1:]} if settings.objectives[1:] else {}),
+            **({"judges": [dict(one) for one in self.judges]} if self.judges else {}),
+            "teleprompter": settings.teleprompter,
             "seed": settings.seed,
             "n_trials": settings.n_trials,
             "demonstration_sets": self.n_demo_sets,
@@ -176,7 +194,7 @@ class Compiled:
                     "arm": arm.name,
                     "knobs": dict(arm.knobs),
                     "prompt": arm.prompt,
-                    "objective": finite(objective_value(arm.dev, settings.objective)),
+                    "objective": finite(objective_value(arm.dev, settings.objectives[0])),
                     "dev": arm.dev.to_json(),
                 }
                 for arm in self.arms
@@ -198,10 +216,16 @@ class Compiled:
 
     def report(self, path: str | Path) -> Path:
         """Write what came of it, and the test, as one HTML page; gives the file."""
-        facts = {"Technique": self.technique, "Recommended": self.recommended, "Objective": self.settings.objective}
+        facts = {"Technique": self.technique, "Recommended": self.recommended}
+        facts |= {"Objective": ", ".join(self.settings.objectives)}
+        facts |= {"Judges": "; ".join(one["standing"] for one in self.judges)} if self.judges else {}
         notes = [one.sentence for one in self.comparisons if one.other != NO_REWRITING]
         return self.compared.report(
-            path, title=f"{self.technique}, compiled", facts=facts, notes=notes, outcome=self.sentence
+            path,
+            title=f"{self.technique}, compiled{by_judges(self.judges)}",
+            facts=facts,
+            notes=notes,
+            outcome=self.sentence,
         )
 
     def __repr__(self) -> str:
@@ -237,6 +261,12 @@ def objective_value(evaluation: Evaluation, objective: str) -> float:
     """The value that the search maximises, in [0, 1]; NaN when nothing could be scored."""
     values = [evaluation.average(metric) for metric in objective_metrics(objective)]
     return sum(values) / len(values)
+
+
+def by_judges(judges: Iterable[Mapping[str, str]]) -> str:
+    """Who judged, as the end of a title or sentence; empty where nobody did."""
+    named = [f"{one['judge']} ({one['lm']})" for one in judges]
+    return f", by judge{'s' * (len(named) > 1)} {' and '.join(named)}" if named else ""
 
 
 def today() -> str:

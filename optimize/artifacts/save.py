@@ -11,7 +11,7 @@ from querywright.data.types import Question
 from querywright.optimize.artifacts.files import ArtifactManifest, Golden, write_artifact
 from querywright.optimize.evaluate import evaluate
 from querywright.optimize.report import render
-from querywright.optimize.results import Compiled, objective_metrics, today
+from querywright.optimize.results import Compiled, by_judges, objective_metrics, today
 from querywright.programs import RAG
 from querywright.retrieval.engines import opened
 
@@ -77,8 +77,9 @@ def save_program(
 def card(name: str, compiled: Compiled, lm: str, created: str, data: Mapping[str, Any]) -> str:
     """The README.md of an artifact."""
     sizes = ", ".join(f"{part.replace('_', ' ')} {of['n']}" for part, of in data.items())
-    arms = f"{len(compiled.arms)} arms by {compiled.settings.objective}"
-    own = [metric for metric in objective_metrics(compiled.settings.objective) if metric not in CARD_METRICS]
+    first = compiled.settings.objectives[0]
+    arms = f"{len(compiled.arms)} arms by {first}{by_judges(compiled.judges)}"
+    own = [metric for metric in objective_metrics(first) if metric not in CARD_METRICS]
     reader = "chosen" if compiled.reader_demos else "none"
     return render(
         "program.md",
@@ -89,6 +90,7 @@ def card(name: str, compiled: Compiled, lm: str, created: str, data: Mapping[str
         said=[
             f"Chosen on dev from {arms}: **{compiled.recommended}**.",
             f"Questions: {sizes}. Demonstrations of the reader: {reader}.",
+            *(f"Judged: {one['standing']}." for one in compiled.judges),
         ],
         tested=compiled.test,
         note=", every arm with the same reader unless its name says otherwise",

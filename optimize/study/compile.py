@@ -14,10 +14,12 @@ from querywright.errors import InputError
 from querywright.models.lm import as_lm, engine_of
 from querywright.models.store import Store
 from querywright.optimize.evaluate import Progress
+from querywright.optimize.judge_files import SavedJudge
 from querywright.optimize.optimizer_run import OptimizerError
+from querywright.optimize.optimizers import optimizer_named
 from querywright.optimize.results import AS_WRITTEN, NO_REWRITING, Arm, Compiled, CompileSettings
 from querywright.optimize.study.holdout import meet_test
-from querywright.optimize.study.objectives import check_objectives
+from querywright.optimize.study.objectives import check_judges, check_objectives
 from querywright.optimize.study.reading import read_spec
 from querywright.optimize.study.resources import Bench
 from querywright.optimize.study.space import build_space
@@ -32,6 +34,9 @@ from querywright.retrieval.rerank import Reranker
 
 OPTIMIZER = "bootstrap_few_shot"
 """What makes sets of demonstrations."""
+
+READERS_OWN = "labelled_few_shot"
+"""What shows labels as they are, which only a reader gives."""
 
 GIVEN = "given"
 """Stands in the study for what has no name because it is open already."""
@@ -49,6 +54,8 @@ def compile_program(
     reader_check: Sequence[Question] = (),
     reranker: Reranker | None = None,
     rewriter: dspy.LM | None = None,
+    judges: Sequence[SavedJudge] = (),
+    judge_lm: dspy.LM | None = None,
     progress: Progress | None = None,
 ) -> Compiled:
     """Tune a technique on labelled questions and hold it against no rewriting.
@@ -79,6 +86,8 @@ def compile_program(
         reranker: Scores passages, for a technique that reranks. Default None: the technique's own way.
         rewriter: What the technique asks, and the reader does not: an LM made by ``resolve_lm`` with the store and the
             ledger of ``lm``, so that its calls are counted and kept. Default None: ``lm``.
+        judges: Judges that stand in the place of those of their name.
+        judge_lm: What judges are asked of, made as ``rewriter`` is. Default None: ``lm``.
         progress: Called as work proceeds.
 
     Returns:
@@ -101,11 +110,12 @@ def compile_program(
     spec = _study_of(technique, lm, reader, knobs or {}, settings)
     bench = _bench_of(spec, technique, splits, as_retriever(retriever), lm, reranker)
     bench.reader_check, bench.rewriter, bench.progress = reader_check, rewriter, progress
+    bench.judges, bench.judge_lm = judges, None if judge_lm is None else as_lm(judge_lm, store=store)
     _check_given(bench, technique, knobs or {})
     with memory_storage(spec.name) as storage:
-        start = bench.ledger.total
+        start = bench.total
         variants, nothing = _bootstrap(bench, technique)
-        costs, start = {"prompts": bench.spent_since(start)}, bench.ledger.total
+        costs, start = {"prompts": bench.spent_since(start)}, bench.total
         _narrow(bench, technique, variants, settings.n_trials)
         worker = Worker(bench, storage)
         worker.work()
@@ -113,6 +123,7 @@ def compile_program(
         trials = worker.finished()
     tested = meet_test(bench, trials)
     chosen = tested.chosen
+    judged = {"judges": bench.judged} if bench.judging else {}
 
     names = _names(bench, technique, trials)
     arms = {
@@ -137,7 +148,7 @@ def compile_program(
         comparisons=tested.comparisons,
         verdict=tested.verdict,
         sentence=tested.sentence,
-        costs={**costs, **tested.costs},
+        costs={**costs, **tested.costs, **judged},
         settings=settings,
         n_demo_sets=len(variants),
         failed={**failed, **{f"{name} on test": said for name, said in tested.failed.items()}},
@@ -145,13 +156,15 @@ def compile_program(
         reader_check=tuple(reader_check),
         dead_knobs=tuple(str(one["knob"]) for one in tested.dead_knobs),
         corrected=None if chosen.corrected is None else (chosen.corrected["dev"], chosen.corrected["corrected"]),
+        judges=tuple(bench.judge_facts),
     )
 
 
 def _check_given(bench: Bench, technique: str, knobs: Mapping[str, Any]) -> None:
     """Refuse what is no part of a study's file: questions, reranker and rewriter."""
     technique_class(technique)(None, reranker=bench.reranker, **knobs)
-    check_objectives([bench.objectives[0].name], bench.splits, bench.space.readers[0])
+    check_objectives(bench.spec.objectives, bench.splits, bench.space.readers[0])
+    check_judges(bench.metrics, bench.judges, asks=bench.judge_lm is not None)
     if bench.reader_check and bench.space.readers[0] is None:
         raise InputError("reader_check needs a reader; give one, or no reader_check")
     seen = {mark for part in bench.splits for question in part for mark in marks(question)}
@@ -183,8 +196,15 @@ def _study_of(
         raise InputError(f"n_trials must be 1 or more, but got {settings.n_trials}")
     bare = technique_class(technique).LM_STAGES == 0
     last = {"part": "reader", "metric": "accuracy", "last": True}
+    made = settings.teleprompter
+    if made == OPTIMIZER:
+        own_prompts = _sets("demos", () if bare else settings.demo_sizes, {}, settings.arguments)
+    else:
+        optimizer_named(made)
+        own_prompts = {made: {"optimizer": made, "arguments": dict(settings.arguments)}}
+        own_prompts[made] |= last if made == READERS_OWN else {"late": False}
     prompts = {
-        **_sets("demos", () if bare else settings.demo_sizes, {}),
+        **own_prompts,
         **_sets("reader_demos", () if reader is None else settings.reader_demo_sizes, last),
     }
     own = dict(knobs)
@@ -196,7 +216,7 @@ def _study_of(
             "lm": lm.model,
             "reader": reader or "none",
             **{name: getattr(settings, name) for name in ("seed", "threads", "max_failures")},
-            "objectives": [settings.objective],
+            "objectives": list(settings.objectives),
             "techniques": {technique: {"knobs": own}},
             "prompts": prompts,
             **fixed,
@@ -207,13 +227,19 @@ def _study_of(
     )
 
 
-def _sets(name: str, sizes: Sequence[int], more: Mapping[str, Any]) -> dict[str, Any]:
+def _sets(
+    name: str, sizes: Sequence[int], more: Mapping[str, Any], arguments: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """A prompt for each set of demonstrations; a size that repeats is a further set of its own."""
     found = {}
     for place, size in enumerate(sizes):
         again = sizes[:place].count(size)
         called = f"{name}_{size}_{again + 1}" if again else f"{name}_{size}"
-        found[called] = {"optimizer": OPTIMIZER, "arguments": {"max_bootstrapped_demos": size}, **more}
+        found[called] = {
+            "optimizer": OPTIMIZER,
+            "arguments": {"max_bootstrapped_demos": size, **(arguments or {})},
+            **more,
+        }
     return found
 
 

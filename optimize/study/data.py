@@ -11,7 +11,8 @@ from querywright.data import read_questions, split_questions
 from querywright.data.splits import Splits, left_over
 from querywright.data.types import Passage, Question
 from querywright.errors import DataError, InputError
-from querywright.optimize.study.objectives import check_objectives
+from querywright.optimize.judge_files import resolve_judge
+from querywright.optimize.study.objectives import check_judges, check_objectives
 from querywright.optimize.study.reading import read_spec
 from querywright.optimize.study.space import Space, build_space, readers_for
 from querywright.optimize.study.spec import StudySpec
@@ -82,6 +83,8 @@ def data_of(spec: StudySpec) -> tuple[Splits, list[str | None], list[Question]]:
     splits, readers = split_questions(asked, seed=spec.seed, sizes=spec.sizes), readers_for(spec, asked)
     for reader in readers:
         check_objectives(spec.objectives, splits, reader)
+    measured = [*(one.metric for one in spec.prompts.values() if one.metric), *spec.objectives]
+    check_judges(measured, [*map(resolve_judge, spec.judges)], asks=spec.judge_lm is not None)
     return splits, readers, further_questions(spec.reader_check, asked, splits, readers, spec.seed)
 
 

@@ -300,6 +300,7 @@ def _settle_data(store: StudyStorage, bench: Bench) -> None:
     now = {name: data_hash(part) for name, part in bench.data.items()}
     now |= {f"the collection, by {engine}": bench.retriever(engine).fingerprint for engine in bench.space.engines}
     now |= {} if bench.rewriter is None else {"the rewriter": str(ref_of(bench.rewriter))}
+    now |= {f"the judge {one['judge']}": f"{one['digest']} {one['lm_digest']}" for one in bench.judge_facts}
     with store.hold("ask"):
         before = store.attribute(DATA)
         if before is None:

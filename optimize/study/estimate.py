@@ -16,6 +16,7 @@ from dspy import lm15
 
 from querywright.data.splits import Splits
 from querywright.data.types import Passage, Question
+from querywright.metrics.judges import JUDGED
 from querywright.models.embedder import Vectors
 from querywright.models.engine import LMEngine
 from querywright.models.lm import engine_of
@@ -24,9 +25,11 @@ from querywright.optimize.evaluate import asking
 from querywright.optimize.optimizers import OPTIMIZERS
 from querywright.optimize.study.finish import GOLDEN
 from querywright.optimize.study.holdout import FRONT
+from querywright.optimize.study.objectives import objectives_of
 from querywright.optimize.study.space import Space, TechniqueSpace, predictors_of, reads_for
 from querywright.optimize.study.spec import PLAIN, StudySpec
 from querywright.programs import RAG, make_program, technique_class
+from querywright.programs.base import MAX_PASSAGES
 from querywright.retrieval.types import Hit, Kind
 
 CHARACTERS_A_TOKEN = 4
@@ -194,6 +197,13 @@ def _counted(
     yield "prompts", sum(made) + sum(late[: spec.survivors]), how
     front, reader = FRONT if len(spec.objectives) > 1 else 0, space.readers[0] is not None
     further = (2 * spec.reader_check + (2 + front) * min(GOLDEN, n_dev)) * reader
+    judges = {JUDGED[name] for one in objectives_of(spec.objectives) for name in one.metrics if name in JUDGED}
+    if judges:
+        shown = int(str(spec.fixed.get("max_passages", MAX_PASSAGES.high)))
+        each = sum(shown if "passage" in judge.needs() else 1 for judge in judges)
+        count = space.trials * n_dev + (TEST_ARMS + front) * n_test + spec.reader_check * 2
+        how = f"{each} a question at most, for {count} results; no passage of a question is judged twice"
+        yield "judges", each * count, how
     how = f"{TEST_ARMS + front} programs x {n_test} questions, each as costly as {dear}"
     how += f"; {further} further readings" if further else ""
     yield "test", (TEST_ARMS + front) * n_test * (asks[dear][0] + reader) + further, how

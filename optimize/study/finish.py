@@ -13,7 +13,7 @@ from querywright.optimize.artifacts.save import save_program
 from querywright.optimize.evaluate import finite
 from querywright.optimize.program_state import predictor_states
 from querywright.optimize.report import render
-from querywright.optimize.results import NO_REWRITING, today
+from querywright.optimize.results import NO_REWRITING, by_judges, today
 from querywright.optimize.study.holdout import Tested, meet_test
 from querywright.optimize.study.resources import Bench
 from querywright.optimize.study.spec import AS_WRITTEN
@@ -26,7 +26,18 @@ GOLDEN = 3
 RECOMMENDED, RUNNER_UP = "recommended", "runner-up"
 """Names of the artifacts of what a study recommends, and of what that was held against."""
 
-_MADE = ("recommended", "verdict", "sentence", "corrected", "comparisons", "costs", "seeds", "data", "dead_knobs")
+_MADE = (
+    "recommended",
+    "verdict",
+    "sentence",
+    "corrected",
+    "comparisons",
+    "costs",
+    "seeds",
+    "data",
+    "dead_knobs",
+    "judges",
+)
 """What an artifact says of the study that made it."""
 
 
@@ -42,10 +53,13 @@ def finish(bench: Bench, trials: Sequence[TrialRecord], folder: Path, *, command
     Returns:
         All that is said of the outcome, as plain data.
     """
+    began = bench.judged
     tested = meet_test(bench, trials)
     chosen = tested.chosen
     prompts = sum((one.prompt_spent for one in trials), Cost())
     costs = {"search": sum((one.spent for one in trials), Cost()) - prompts, "prompts": prompts, **tested.costs}
+    if bench.judging:
+        costs["judges"] = sum((one.judged for one in trials), bench.judged - began)
     outcome: dict[str, Any] = {
         "recommended": tested.recommended,
         "verdict": tested.verdict,
@@ -60,6 +74,7 @@ def finish(bench: Bench, trials: Sequence[TrialRecord], folder: Path, *, command
         "test": [one.to_json(rows=True) for one in tested.rows],
         "comparisons": [one.to_json() for one in tested.comparisons],
         "dead_knobs": [dict(one) for one in tested.dead_knobs],
+        "judges": bench.judge_facts,
         "costs": {name: cost.to_json() for name, cost in costs.items()},
         "command": command,
         "seeds": {"study": bench.spec.seed},
@@ -67,7 +82,7 @@ def finish(bench: Bench, trials: Sequence[TrialRecord], folder: Path, *, command
         "data": {name: {"n": len(part), "sha256": data_hash(part)} for name, part in bench.data.items()},
         "prompts": _prompts(bench, trials, tested),
     }
-    before = bench.ledger.total
+    before = bench.total
     _save(bench, tested, outcome, folder)
     outcome["costs"]["saving"] = bench.spent_since(before).to_json()
     return outcome
@@ -129,7 +144,7 @@ def _save(bench: Bench, tested: Tested, outcome: dict[str, Any], folder: Path) -
             sentence=tested.sentence,
             said=(),
             tested=tested.rows,
-            note="",
+            note=by_judges(bench.judge_facts),
             metrics=list(dict.fromkeys(metric for one in tested.rows for metric in one.metrics)),
             sentences=(),
         )

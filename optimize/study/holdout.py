@@ -15,7 +15,7 @@ from querywright.optimize.comparison import CLOSED_BOOK, ORACLE, closed_book, or
 from querywright.optimize.evaluate import Evaluation, finite
 from querywright.optimize.failures import TooManyFailuresError
 from querywright.optimize.optimizer_run import OptimizerError
-from querywright.optimize.results import NO_REWRITING, Arm, Comparison
+from querywright.optimize.results import NO_REWRITING, Arm, Comparison, by_judges
 from querywright.optimize.significance import READER_CHECK, Verdict, family, figures, verdict_on
 from querywright.optimize.study.objectives import Objective, objective_named
 from querywright.optimize.study.prompts import Variant, with_reader_prompts
@@ -114,7 +114,7 @@ def meet_test(bench: Bench, trials: Sequence[TrialRecord]) -> Tested:
         QuerywrightError: No rewriting has no result.
     """
     chosen = choose(trials, bench.objectives, len(bench.splits.test))
-    start = bench.ledger.total
+    start = bench.total
     prompts = _reader_prompts(bench, chosen.winner.arm)
     costs = {"reader": bench.spent_since(start)}
     looked_at = [one.arm for one in (chosen.best, *chosen.front) if one is not None]
@@ -139,9 +139,9 @@ def meet_test(bench: Bench, trials: Sequence[TrialRecord]) -> Tested:
         return found
 
     references = {name: prompts.put_into(one) for name, one in _references(bench, arms[NO_REWRITING]).items()}
-    start = bench.ledger.total
+    start = bench.total
     rows = met({**programs, **as_read}, bench.splits.test)
-    tested, middle = bench.spent_since(start), bench.ledger.total
+    tested, middle = bench.spent_since(start), bench.total
     rows |= met(references, [*bench.splits.test, *bench.reader_check])
     costs |= {"reader check": bench.spent_since(middle), "test": tested}
     comparisons = _planned(rows, bench.objectives[0], arms, best, recommended)
@@ -151,6 +151,9 @@ def meet_test(bench: Bench, trials: Sequence[TrialRecord]) -> Tested:
             f"Chosen on dev; no rewriting has a result with the reader {arms[NO_REWRITING].reader} alone, so nothing "
             f"is said of a gain with {arms[best].reader}"
         )
+    sentence += by_judges(
+        [one for one in bench.judge_facts if one["judge"] in bench.judges_of(bench.objectives[0].metrics)]
+    )
     return Tested(
         chosen=chosen,
         arms={name: arm for name, arm in arms.items() if name in rows},

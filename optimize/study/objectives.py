@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from querywright.data.splits import Splits
 from querywright.errors import InputError, unknown
 from querywright.metrics.dspy_metrics import METRICS, RANKED, metric_named, needs
+from querywright.metrics.judges import JUDGED
 from querywright.models.usage import Cost
 from querywright.optimize.evaluate import Evaluation
+from querywright.optimize.judge_files import SavedJudge
 from querywright.optimize.results import OBJECTIVE_METRICS
 from querywright.programs import READERS
 
@@ -54,8 +56,8 @@ class Objective:
 
     @property
     def reads(self) -> bool:
-        """Whether it takes a reader."""
-        return any("reader" in needs(metric) for metric in self.metrics)
+        """Whether it takes a reader, as far as is known; a metric of the user's own may."""
+        return any("reader" in needs(metric) or ":" in metric for metric in self.metrics)
 
     def value(self, evaluation: Evaluation) -> float:
         """Its value; NaN where nothing could be scored."""
@@ -76,7 +78,8 @@ def objective_named(name: str) -> Objective:
     """The objective of that name.
 
     ``decision_useful``, ``accuracy``, ``both`` (their mean) and every metric that ``metric_named`` knows, such as
-    ``recall@5``, are to be large; ``lm_calls``, ``tokens`` and ``seconds`` are a question's, cold, and to be small.
+    ``recall@5``, ``judged_useful`` or ``module:function``, are to be large; ``lm_calls``, ``tokens`` and ``seconds``
+    are a question's, cold, and to be small.
 
     Raises:
         InputError: There is none.
@@ -87,8 +90,10 @@ def objective_named(name: str) -> Objective:
         if name not in OBJECTIVE_METRICS:
             metric_named(name)
     except InputError:
-        known = dict.fromkeys([*METRICS, *OBJECTIVE_METRICS, *COSTS, *(f"{measure}@K" for measure in RANKED)])
-        raise InputError(f"{unknown('objective', name, known)} (K from 1 to 1000)") from None
+        if ":" in name:
+            raise
+        known = dict.fromkeys([*METRICS, *OBJECTIVE_METRICS, *JUDGED, *COSTS, *(f"{one}@K" for one in RANKED)])
+        raise InputError(f"{unknown('objective', name, [*known, 'MODULE:FUNCTION'])} (K from 1 to 1000)") from None
     return Objective(name, OBJECTIVE_METRICS.get(name, (name,)))
 
 
@@ -121,3 +126,25 @@ def check_objectives(objectives: Sequence[str], splits: Splits, reader: str | No
         problems += [f"the objective {objective.name} needs {_LACKING[need]}" for need in lacking]
     if problems:
         raise InputError("\n".join(problems))
+
+
+def check_judges(metrics: Iterable[str], judges: Sequence[SavedJudge], *, asks: bool) -> None:
+    """Refuse judges that nothing asks, which a user would take for those that decide.
+
+    Args:
+        metrics: What is measured.
+        judges: The judges that were given.
+        asks: Whether an LM of the judges was given.
+
+    Raises:
+        InputError: A judge, or their LM, is given and no metric is its.
+    """
+    at_work = {JUDGED[name].NAME for name in metrics if name in JUDGED}
+    for one in judges:
+        if one.judge.NAME not in at_work:
+            mine = " or ".join(one.judge.metrics())
+            raise InputError(
+                f"no objective asks the judge {one.judge.NAME}; take {mine} as one, or leave the judge out"
+            )
+    if asks and not at_work:
+        raise InputError("no objective asks a judge; take judged_useful as one, or leave the judge's LM out")

@@ -6,7 +6,7 @@ import copy
 import hashlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -17,14 +17,18 @@ from querywright.data.splits import Splits, data_hash
 from querywright.data.types import Question
 from querywright.errors import InputError
 from querywright.home import home as working_folder
-from querywright.metrics.dspy_metrics import Metric, metric_named
+from querywright.metrics.dspy_metrics import Metric
+from querywright.metrics.feedback import feedback_metric
+from querywright.metrics.judge import JudgedMetric
 from querywright.models.budget import Budget
-from querywright.models.lm import engine_of, resolve_lm
+from querywright.models.lm import engine_of, lm_digest, resolve_lm
 from querywright.models.store import Store, open_store
 from querywright.models.usage import Cost, Ledger
 from querywright.optimize.artifacts.rewriters import keep_rewriter, open_rewriter
 from querywright.optimize.evaluate import DEFAULT_METRICS, Evaluation, Progress, evaluate
 from querywright.optimize.failures import TooManyFailuresError
+from querywright.optimize.judge_files import SavedJudge, resolve_judge
+from querywright.optimize.judging import judged_metrics
 from querywright.optimize.optimizer_run import OptimizerError
 from querywright.optimize.program_state import state_of
 from querywright.optimize.study.data import data_of
@@ -58,6 +62,8 @@ class Bench:
         reranker: Scores passages, for techniques that rerank. None: the technique's own way.
         rewriter: What techniques that write ask in place of the LM, and readers do not; its calls are in the same
             ledger. None: the LM.
+        judges: Judges that stand in the place of those of their name.
+        judge_lm: What judges are asked of; its calls are in the same ledger. None: the LM.
         retrievers: Open retrievers by engine.
         budget: What all calls are paid from; None where nothing limits them here.
         progress: Called as work proceeds.
@@ -73,11 +79,14 @@ class Bench:
     reader_check: Sequence[Question] = ()
     reranker: Reranker | None = None
     rewriter: dspy.LM | None = None
+    judges: Sequence[SavedJudge] = ()
+    judge_lm: dspy.LM | None = None
     retrievers: dict[str, Any] = field(default_factory=dict)
     budget: Budget | None = None
     progress: Progress | None = None
     _programs: dict[tuple[Any, ...], RAG] = field(default_factory=dict)
     _made: dict[str, Variant | Exception] = field(default_factory=dict)
+    _measured: dict[str, Metric] = field(default_factory=dict)
 
     @property
     def objectives(self) -> tuple[Objective, ...]:
@@ -94,7 +103,54 @@ class Bench:
     def metrics(self) -> dict[str, Metric]:
         """The metrics that trials are scored by: those of the objectives, and the usual ones."""
         names = [metric for objective in self.objectives for metric in objective.metrics]
-        return {**DEFAULT_METRICS, **{name: metric_named(name) for name in names}}
+        return {**DEFAULT_METRICS, **{name: self._metrics[name] for name in names}}
+
+    @property
+    def _metrics(self) -> dict[str, Metric]:
+        """All metrics of objectives and prompts; those of one judge share what it says."""
+        if not self._measured:
+            names = [metric for objective in self.objectives for metric in objective.metrics]
+            names += [one.metric for one in self.spec.prompts.values() if one.metric is not None]
+            asked = self.judge_lm or self.lm
+            self._measured = judged_metrics(names, lm=asked, judges=self.judges, threads=max(8, self.spec.threads))
+        return self._measured
+
+    @property
+    def judging(self) -> dict[str, JudgedMetric]:
+        """The judges at work, by name."""
+        return self.judges_of(self._metrics)
+
+    def judges_of(self, metrics: Iterable[str]) -> dict[str, JudgedMetric]:
+        """The judges that give these metrics, by name."""
+        found = map(self._metrics.get, metrics)
+        return {one.judge.NAME: one for one in found if isinstance(one, JudgedMetric)}
+
+    @property
+    def judge_facts(self) -> list[dict[str, str]]:
+        """What must be known of each judge at work: its prompt, its LM, and how far it may be believed."""
+        lm, digest = self.judge_lm or self.lm, lm_digest(self.judge_lm or self.lm)
+        given = {one.judge.NAME: one for one in self.judges}
+        return [
+            {
+                "judge": name,
+                "digest": metric.judge.digest(),
+                "lm": lm.model,
+                "lm_digest": digest,
+                "standing": given.get(name, SavedJudge(metric.judge)).standing(lm.model, digest),
+            }
+            for name, metric in self.judging.items()
+        ]
+
+    @property
+    def judged(self) -> Cost:
+        """What the judges spent."""
+        return sum((one.spent.total for one in self.judging.values()), Cost())
+
+    @property
+    def total(self) -> Cost:
+        """What all else spent."""
+        apart = engine_of(self.judge_lm or self.lm).ledger is not self.ledger
+        return self.ledger.total if apart else self.ledger.total - self.judged
 
     @property
     def data(self) -> dict[str, Sequence[Question]]:
@@ -177,6 +233,7 @@ class Bench:
             [engine_of(one).identity for one in (self.lm, self.rewriter) if one is not None],
             {name: self.lm.kwargs.get(name) for name in ("temperature", "max_tokens")},
             self.objectives[0].name,
+            [(one["digest"], one["lm_digest"]) for one in self.judge_facts],
             self.spec.seed,
         ]
         key = hashlib.sha256(json.dumps(rests_on, sort_keys=True, default=str).encode()).hexdigest()
@@ -188,7 +245,8 @@ class Bench:
                 called,
                 program,
                 self.splits.train,
-                metric=self._metric(prompt),
+                metric=(metric := self._metric(prompt)),
+                feedback=feedback_metric(metric, [*self.judges_of(self._aims(prompt)).values()]),
                 lm=self.lm,
                 seed=self.spec.seed,
                 threads=self.spec.threads,
@@ -215,19 +273,20 @@ class Bench:
         return evaluate(program, questions, lm=self.lm, name=name, threads=self.spec.threads, **given)
 
     def spent_since(self, before: Cost) -> Cost:
-        """What was spent since the ledger stood at ``before``."""
-        return self.ledger.total - before
+        """What was spent since ``total`` was ``before``."""
+        return self.total - before
 
     def _metric(self, prompt: PromptSpec) -> Metric:
         """What prompts are compiled for: their own metric, or the mean of the first objective's."""
-        if prompt.metric is not None:
-            return metric_named(prompt.metric)
-        metrics = [self.metrics[name] for name in self.objectives[0].metrics]
+        metrics = [self._metrics[name] for name in self._aims(prompt)]
 
         def metric(example: Any, prediction: Any, trace: Any = None) -> float:
             return sum(one(example, prediction, trace) for one in metrics) / len(metrics)
 
         return metric
+
+    def _aims(self, prompt: PromptSpec) -> Sequence[str]:
+        return self.objectives[0].metrics if prompt.metric is None else [prompt.metric]
 
 
 def open_bench(spec: StudySpec, home: Path | None, url: str | None = None, budget: str | None = None) -> Bench:
@@ -247,18 +306,29 @@ def open_bench(spec: StudySpec, home: Path | None, url: str | None = None, budge
     os.environ["QUERYWRIGHT_HOME"] = str(folder.resolve())  # libraries of ours write to the same folder
     local = open_store(folder)
     store = local if url is None else open_store(url=url)
-    key = None if spec.api_key_env is None else os.environ.get(spec.api_key_env)
-    if spec.api_key_env is not None and not key:
-        raise InputError(f"the variable {spec.api_key_env!r} holds no key; set it, or change api_key_env")
     limits = spec.budget.model_dump(include={"calls", "tokens", "dollars"})
     remedy = "Raise the budget in the study's file and run it again, or resume it with a larger one"
     purse = None if budget is None else Budget(store, budget, **limits, remedy=remedy)
     common: dict[str, Any] = {"store": store, "ledger": Ledger(), "budget": purse}
-    lm = resolve_lm(spec.lm, api_base=spec.api_base, api_key=key, **common)
+    lm = resolve_lm(spec.lm, api_base=spec.api_base, api_key=_key(spec.api_key_env), **common)
+    judge_lm = None
+    if spec.judge_lm is not None:
+        judge_lm = resolve_lm(
+            spec.judge_lm, api_base=spec.judge_api_base, api_key=_key(spec.judge_api_key_env), **common
+        )
     rewriter = None
     if spec.rewriter is not None:
         keep_rewriter(Path(spec.rewriter), home)  # a copy, for the programs that are saved
         rewriter = open_rewriter(Path(spec.rewriter), **common)
     splits, readers, further = data_of(spec)
-    given: dict[str, Any] = {"store": store, "local": local, "home": folder, "budget": purse}
+    given: dict[str, Any] = {"store": store, "local": local, "home": folder, "budget": purse, "judge_lm": judge_lm}
+    given["judges"] = [*map(resolve_judge, spec.judges)]
     return Bench(spec, splits, build_space(spec, readers), lm, reader_check=further, rewriter=rewriter, **given)
+
+
+def _key(variable: str | None) -> str | None:
+    """The key that a variable holds; None where none is named."""
+    key = None if variable is None else os.environ.get(variable)
+    if variable is not None and not key:
+        raise InputError(f"the variable {variable!r} holds no key; set it, or name another one in the study's file")
+    return key

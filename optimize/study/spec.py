@@ -286,8 +286,8 @@ class BudgetSpec(_Strict):
         calls: Attempts at LM calls that are sent.
         tokens: Input and output tokens of calls made.
         dollars: Estimated US dollars of calls made.
-        minutes: Minutes in which at least one worker ran; looked at before each trial, so trials that have begun are
-            ended, and after the last one the test is met.
+        minutes: Minutes in which at least one worker ran; looked at before each trial and a few times within it, and
+            after the last one the test is met.
     """
 
     calls: int | None = Field(default=None, ge=0)
@@ -317,6 +317,10 @@ class StudySpec(_Strict):
         lm: Name of the LM.
         api_base: Address of its server.
         api_key_env: Environment variable that holds its key.
+        judges: Judges that objectives ask: names, or paths of saved ones. Default those that the objectives name.
+        judge_lm: Name of the LM that judges. None: the LM.
+        judge_api_base: Address of its server.
+        judge_api_key_env: Environment variable that holds its key.
         rewriter: Folder of a trained rewriter, which techniques that write ask in place of the LM. None: the LM.
         embedder: Name of the embedder.
         reader: A reader's name, ``auto``, ``none``, or a list of names to choose from.
@@ -352,6 +356,10 @@ class StudySpec(_Strict):
     lm: str = "embedded"
     api_base: Annotated[str, AfterValidator(_public)] | None = None
     api_key_env: str | None = None
+    judges: Annotated[list[str], AfterValidator(_once)] = []
+    judge_lm: str | None = None
+    judge_api_base: Annotated[str, AfterValidator(_public)] | None = None
+    judge_api_key_env: str | None = None
     rewriter: str | None = None
     embedder: str = "embedded"
     reader: Annotated[str | list[str], PlainValidator(_readers)] = "auto"

@@ -72,11 +72,7 @@ class Worker:
         """
         spec = self.bench.spec
         while len(ended := self.finished()) < spec.trials:
-            if spec.budget.minutes is not None and minutes_busy(ended) >= spec.budget.minutes:
-                raise BudgetError(
-                    f"the study's budget of {spec.budget.minutes:g} minutes is spent; what was answered so far is "
-                    "kept. Raise budget.minutes in its file, or resume it with --budget-minutes"
-                )
+            self._check_minutes(ended)
             taken = self._take()
             if taken is None:
                 time.sleep(IDLE_SECONDS)
@@ -120,7 +116,7 @@ class Worker:
         from optuna.trial import TrialState
 
         bench, number, finished = self.bench, trial.number, self.finished()
-        began, before, late = time.time(), bench.ledger.total, bench.space.is_late(number)
+        began, before, judged, late = time.time(), bench.total, bench.judged, bench.space.is_late(number)
         survivors: list[str] = []
         if late:
             early = [one for one in finished if not bench.space.is_late(one.number)]
@@ -140,7 +136,7 @@ class Worker:
                 if arm.is_plain and arm.knobs == bench.space.as_written(arm.technique).knobs:
                     raise  # every arm is held against it, so it is tried again when the study goes on
                 record = replace(record, state="failed", message=str(error)[:500])
-        record = replace(record, ended=time.time(), spent=bench.spent_since(before))
+        record = replace(record, ended=time.time(), spent=bench.spent_since(before), judged=bench.judged - judged)
         complete = record.state == "complete"
         values = [record.values[objective.name] for objective in bench.objectives] if complete else None
         # Optuna forgets failed trials and would propose them again; pruned ones it counts among the worst.
@@ -153,6 +149,15 @@ class Worker:
     def _trials(self) -> list[Any]:
         found: list[Any] = self.study.get_trials(deepcopy=False)
         return found
+
+    def _check_minutes(self, trials: Sequence[TrialRecord]) -> None:
+        """End this run when its time is over; a trial that has begun goes on when the study is resumed."""
+        most = self.bench.spec.budget.minutes
+        if most is not None and minutes_busy(trials) >= most:
+            raise BudgetError(
+                f"the study's budget of {most:g} minutes is spent; what was answered so far is kept. Raise "
+                "budget.minutes in its file, or resume it with --budget-minutes"
+            )
 
     def _take(self) -> tuple[Any, contextlib.ExitStack] | None:
         """A trial and its lock, of a worker that died or a new one; None while others are at work at all there are."""
@@ -178,15 +183,17 @@ class Worker:
             return trial, lock
 
     def _tried(self, record: TrialRecord, arm: ArmConfig, finished: Sequence[TrialRecord]) -> TrialRecord:
-        bench, before = self.bench, self.bench.ledger.total
+        bench, before = self.bench, self.bench.total
         program = bench.program(arm)
         record = replace(record, prompt_spent=bench.spent_since(before))
         rivals = [one for one in finished if one.state == "complete"] if bench.spec.pruner == "paired" else []
         questions, name = bench.splits.dev, record.name
         failures = Failures(name, len(questions), bench.spec.max_failures)
-        size = max(SMALLEST_BLOCK, -(-len(questions) // BLOCKS)) if rivals else max(1, len(questions))
+        looked_at = rivals or bench.spec.budget.minutes is not None
+        size = max(SMALLEST_BLOCK, -(-len(questions) // BLOCKS)) if looked_at else max(1, len(questions))
         dev = Evaluation(name, (), 0.0)
         for start in range(0, len(questions), size):
+            self._check_minutes([*finished, replace(record, ended=time.time())])
             block = questions[start : start + size]
             met = bench.evaluated(program, block, name, failures=failures)
             dev = Evaluation(name, (*dev.rows, *met.rows), dev.seconds + met.seconds)

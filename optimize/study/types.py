@@ -60,6 +60,9 @@ class ArmConfig:
         return cls(**data)
 
 
+_COSTS = ("spent", "prompt_spent", "judged")
+
+
 @dataclass(frozen=True, slots=True)
 class TrialRecord:
     """A trial, as the storage has it.
@@ -75,6 +78,7 @@ class TrialRecord:
             nothing else.
         spent: What this trial paid and saved, prompts that it had to compile included.
         prompt_spent: The part of it that compiling prompts took.
+        judged: What judges spent besides.
         same_as: The number of an earlier trial with the same arm, whose results it took.
         params: Optuna's parameters.
         began: Unix time, seconds.
@@ -91,6 +95,7 @@ class TrialRecord:
     dev: Evaluation = field(default_factory=lambda: Evaluation("", (), 0.0))
     spent: Cost = field(default_factory=Cost)
     prompt_spent: Cost = field(default_factory=Cost)
+    judged: Cost = field(default_factory=Cost)
     same_as: int | None = None
     params: Mapping[str, Any] = field(default_factory=dict)
     began: float | None = None
@@ -112,8 +117,7 @@ class TrialRecord:
                 for row in (one.to_json() for one in self.dev.rows)
             ],
             "seconds": self.dev.seconds,
-            "spent": self.spent.to_json(),
-            "prompt_spent": self.prompt_spent.to_json(),
+            **{name: getattr(self, name).to_json() for name in _COSTS},
             **{
                 name: getattr(self, name)
                 for name in ("state", "late", "same_as", "began", "ended", "worker", "message")
@@ -137,7 +141,7 @@ class TrialRecord:
         rows, seconds = data.pop("rows"), data.pop("seconds")
         data["dev"] = Evaluation(record.name, tuple(Row.from_json({**_BARE, **row}) for row in rows or ()), seconds)
         data["values"] = {name: value for name, value in data["values"].items() if value is not None}
-        costs = {name: Cost.from_json(data[name]) for name in ("spent", "prompt_spent")}
+        costs = {name: Cost.from_json(data[name]) for name in _COSTS if name in data}
         return replace(record, **{**data, **costs})
 
 

@@ -35,10 +35,11 @@ from querywright.optimize.comparison import Compared
 from querywright.optimize.comparison import compare as compare_programs
 from querywright.optimize.evaluate import Evaluation, Progress
 from querywright.optimize.evaluate import evaluate as evaluate_program
+from querywright.optimize.judge_files import SavedJudge, resolve_judge
 from querywright.optimize.results import Compiled, CompileSettings
 from querywright.optimize.study.compile import compile_program
 from querywright.optimize.study.data import further_questions
-from querywright.optimize.study.objectives import objective_named
+from querywright.optimize.study.objectives import check_judges, objectives_of
 from querywright.prepared import opened, prepare
 from querywright.programs import technique_class
 from querywright.workspace import Tell, Workspace
@@ -224,6 +225,8 @@ def compile(
     engine: str | None = None,
     reranker: Any = None,
     rewriter: str | Path | None = None,
+    judge: str | Path | SavedJudge | Sequence[str | Path | SavedJudge] = (),
+    judge_lm: LM | Callable[[Workspace], dspy.LM] | None = None,
     reader_check: int | Sequence[Question] = 0,
     reading: Mapping[str, Any] | None = None,
     home: str | Path | None = None,
@@ -247,14 +250,17 @@ def compile(
         engine: What is searched with. Default: the technique's own, else dense.
         reranker: A cross-encoder, or its name or path, for a technique that reranks.
         rewriter: Folder of a rewriter, which the technique asks in place of the LM.
+        judge: Names of judges, saved ones or their paths, which give the ``judged_`` objectives of their name.
+        judge_lm: The LM of the judges, or its name, or what opens it in the working folder. Default: ``lm``.
         reader_check: So many further questions that the splits leave over, or the questions, which closed book and
             oracle evidence meet.
         reading: ``columns``, ``limit`` and ``split`` of the questions, as ``read_questions`` takes them.
         home: The working folder. Default ``$QUERYWRIGHT_HOME`` or ``.querywright``.
         progress: Called with what, done and total as work proceeds.
         tell: Called with what a user should know meanwhile. Default: ``warnings.warn``.
-        changes: Fields of ``CompileSettings``, such as ``n_trials=10``. The objective is ``decision_useful`` where dev
-            is labelled, else ``accuracy``, unless it is given.
+        changes: Fields of ``CompileSettings``, such as ``n_trials=10`` or ``teleprompter="gepa"``. The objective,
+            unless it is given, is the judge's where one or its LM is named, else ``decision_useful`` where dev is
+            labelled, else ``accuracy``, and then that is said.
 
     Returns:
         ``verdict``, ``sentence``, ``program``, ``save(path)``, ``report(path)``, ``to_pandas()``; and asked as it is.
@@ -279,21 +285,26 @@ def compile(
     check_reranker(technique, reranker)
     check_rewriter(technique, folder)
     tell_unlearnt(folder, [technique], tell or _warn)
-    if settings.objective != "auto":
-        objective_named(settings.objective)
+    named = [judge] if isinstance(judge, str | Path | SavedJudge) else judge
+    judges = [one if isinstance(one, SavedJudge) else resolve_judge(one) for one in named]
+    objectives_of([one for one in settings.objectives if one != "auto"])
     asked, splits = _split(questions, sizes, settings.seed, needs_options, reading or {})
-    if settings.objective == "auto":
-        labelled = any(question.evidence for question in splits.dev)
-        settings = replace(settings, objective="decision_useful" if labelled else "accuracy")
+    if "auto" in settings.objectives:
+        auto = _auto(splits, judges, judge_lm is not None, tell or _warn)
+        settings = replace(settings, objective=tuple(auto if one == "auto" else one for one in settings.objectives))
+    aims = [metric for one in objectives_of(settings.objectives) for metric in one.metrics]
+    check_judges(aims, judges, asks=judge_lm is not None)
     read_by = reader_for(asked, reader)
     if isinstance(reader_check, int):
         reader_check = further_questions(reader_check, asked, splits, [read_by], settings.seed)
     place = _workspace(home, lm)()
     writer = place.rewriter(folder, keep=True)
+    if judge_lm is not None:
+        judge_lm = cast("Any", judge_lm)(place) if _opens(judge_lm) else place.another_lm(cast("Any", judge_lm))
     found = compile_program(
         technique, splits, retriever=opened(place, retriever, embedder, searched), lm=place.lm, reader=read_by,
         knobs=values, settings=settings, reader_check=reader_check, reranker=open_reranker(reranker), rewriter=writer,
-        progress=progress,
+        judges=judges, judge_lm=judge_lm, progress=progress,
     )  # fmt: skip
     return Tuned(found, splits, place, writer)
 
@@ -319,8 +330,25 @@ def _split(
     return [question for part in parts for question in part], parts
 
 
+def _auto(splits: Splits, judges: Sequence[SavedJudge], asks: bool, tell: Tell) -> str:
+    """The objective where none is named: what a judge says where one is given, else what people labelled."""
+    if judges or asks:
+        return judges[0].judge.METRIC if judges else "judged_useful"
+    if any(question.evidence for question in splits.dev):
+        return "decision_useful"
+    tell(
+        "no evidence is labelled and no judge is named, so the objective is accuracy, which says nothing of what was "
+        "found; name the judge's LM, or the objective judged_useful, to tune for passages that help"
+    )
+    return "accuracy"
+
+
+def _opens(lm: Any) -> bool:
+    return callable(lm) and not isinstance(lm, dspy.BaseLM)
+
+
 def _workspace(home: str | Path | None, lm: Any) -> Callable[[], Workspace]:
-    if callable(lm) and not isinstance(lm, dspy.BaseLM):
+    if _opens(lm):
         return cast("Callable[[], Workspace]", lm)
     return lambda: Workspace.open(home, cast("Any", lm), tell=_warn)
 

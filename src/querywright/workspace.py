@@ -82,14 +82,9 @@ class Workspace:
         opened = _lm(lm, store, ledger, budget, api_base, api_key)
         return cls(folder, engine_of(opened).store or store, engine_of(opened).ledger, opened, budget, tell)
 
-    def another_lm(
-        self, lm: str, *, api_base: str | None = None, api_key: str | None = None, max_calls: int | None = None
-    ) -> dspy.LM:
-        """A second LM with the same store and ledger, and a limit of calls of its own."""
-        from querywright.models.budget import Budget
-
-        budget = None if max_calls is None else Budget(None, "another LM", calls=max_calls)
-        return _lm(lm, self.store, self.ledger, budget, api_base, api_key)
+    def another_lm(self, lm: str | dspy.LM, *, api_base: str | None = None, api_key: str | None = None) -> dspy.LM:
+        """A second LM with the same store, ledger and limit of calls."""
+        return _lm(lm, self.store, self.ledger, self.budget, api_base, api_key)
 
     def rewriter(self, folder: str | Path | None, *, keep: bool = False) -> dspy.LM | None:
         """The LM of a rewriter, with the same store, ledger and limit of calls; None where none is named.

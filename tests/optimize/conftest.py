@@ -294,19 +294,21 @@ def make_lm() -> Callable[..., dspy.LM]:
         store: Any = None,
         max_calls: int | None = None,
         budget: Any = None,
+        ledger: Ledger | None = None,
+        identity: str = "scripted",
         **limits: Any,
     ) -> dspy.LM:
         guarded = LMEngine(
             engine or ScriptedEngine(),
-            identity="scripted",
+            identity=identity,
             store=store,
-            ledger=Ledger(),
+            ledger=ledger,
             limits=Limits(**{"max_attempts": 1, **limits}),
             budget=budget if max_calls is None else Budget(None, "test", calls=max_calls),
             sleep=lambda seconds: None,
         )
         both = {"engine": guarded, "async_engine": AsyncLMEngine(guarded)}
-        return dspy.LM("scripted/model", **both, cache=False, num_retries=0)
+        return dspy.LM(f"{identity}/model", **both, cache=False, num_retries=0)
 
     return make
 

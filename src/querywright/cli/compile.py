@@ -37,13 +37,16 @@ def compile_command(
     collection: opt.Name,
     save_to: opt.OutFolder,
     sizes: Sizes | None = None,
-    objective: opt.Name = "auto",
+    objective: opt.Names = ("auto",),
+    teleprompter: opt.Name = "bootstrap_few_shot",
+    argument: Annotated[tuple[str, ...], Parameter(metavar="NAME=VALUE", show_default=False)] = (),
     trials: opt.Count = 30,
     seed: opt.Integer = 0,
     reader: opt.Name = "auto",
     reader_check: opt.Whole = 0,
     search: opt.SearchOptions = opt.SearchOptions(),
     helpers: opt.Helpers = opt.Helpers(),
+    judging: opt.Judges = opt.Judges(),
     data: opt.DataOptions = opt.DataOptions(),
     lm: opt.LMOptions = opt.LMOptions(),
     run: opt.Threads = opt.Threads(),
@@ -60,22 +63,33 @@ def compile_command(
         collection: The collection that is searched.
         save_to: Where the artifact is written.
         sizes: Questions in train,dev,test, such as 20,40,80. Default: 30 %, 30 %, 40 % of all.
-        objective: decision_useful, accuracy, both or a metric such as recall@5; auto: the first where evidence is
-            labelled, else accuracy.
+        objective: decision_useful, accuracy, both, a metric such as recall@5 or judged_useful, or MODULE:FUNCTION;
+            auto: judged_useful where --judge-lm is given, or that of --judge, else decision_useful where evidence is
+            labelled, else accuracy. Repeatable, costs (lm_calls, tokens, seconds) too: the first decides.
+        teleprompter: What makes the prompts; an unknown name lists all.
+        argument: Of the teleprompter, such as num_trials=10. Repeatable.
         trials: Trials of the search.
         seed: Of the split, the demonstrations and the search.
         reader: auto, multiple_choice, short_answer, grounded or none.
         reader_check: Further questions, of those that --sizes leaves over, which closed book and oracle evidence meet.
     """
+    from querywright.named import pairs
+    from querywright.optimize.optimizers import optimizer_named
     from querywright.optimize.results import CompileSettings
 
+    arguments = optimizer_named(teleprompter).parse(pairs(argument, "--argument"))
     counts = split_sizes(sizes)
+    theirs = judging.beside(lm)
     check_folder(save_to, "--out")
     _run(
         technique, questions, save_to, output, lm=lambda: lm.open(output.home), retriever=collection,
         reader=reader, knobs=search.knobs, sizes=counts, embedder=search.embedder, engine=search.engine,
         reranker=helpers.reranker, rewriter=helpers.rewriter, reader_check=reader_check, reading=data.given,
-        settings=CompileSettings(objective=objective, n_trials=trials, seed=seed, threads=run.threads),
+        judge=judging.judge, judge_lm=None if theirs is None else theirs.beside,
+        settings=CompileSettings(
+            objective=objective, n_trials=trials, seed=seed, threads=run.threads, teleprompter=teleprompter,
+            arguments=arguments,
+        ),
     )  # fmt: skip
 
 
@@ -135,10 +149,10 @@ def show_compiled(compiled: Compiled, splits: Splits, workspace: Workspace, rewr
     """The tables and verdicts of a compilation."""
     from querywright.data.types import Label
     from querywright.named import of_grounded
-    from querywright.optimize.results import AS_WRITTEN, objective_value
+    from querywright.optimize.results import AS_WRITTEN, by_judges, objective_value
     from querywright.optimize.tables import table_rows
 
-    objective = compiled.settings.objective
+    objective = compiled.settings.objectives[0]
     best = sorted(compiled.arms, key=lambda arm: -objective_value(arm.dev, objective))[:SHOWN_ARMS]
     arms = [
         {
@@ -168,15 +182,17 @@ def show_compiled(compiled: Compiled, splits: Splits, workspace: Workspace, rewr
         arms,
         notes=notes,
     )
+    by = by_judges(compiled.judges).replace(",", " or", 1)
     budget = compiled.program.technique.knobs["max_passages"]
     notes = [
         f"met once; mean in per cent with its 95 % interval; every arm shows at most {budget} passages and has the "
-        f"same reader, unless its name says otherwise; LM {workspace.lm.model}; usefulness from labelled evidence; "
+        f"same reader, unless its name says otherwise; LM {workspace.lm.model}; usefulness from labelled evidence{by}; "
         "p-values Holm-corrected, the reader check's by itself"
     ]
     if compiled.reader_check:
         notes.append(f"closed book and oracle evidence met {len(compiled.reader_check)} further questions")
     notes += [
+        *(one["standing"] for one in compiled.judges),
         *(one.sentence for one in compiled.comparisons),
         f"recommended: {compiled.recommended} (chosen on dev); demonstrations: technique "
         f"{'none' if compiled.compiled.prompt == AS_WRITTEN else 'yes'}, reader "

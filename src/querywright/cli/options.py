@@ -91,8 +91,8 @@ class LMOptions:
         return Workspace.open(home, **self.given, tell=note)
 
     def beside(self, workspace: Workspace) -> Any:
-        """This LM as a second one of a workspace, with a limit of its own."""
-        return workspace.another_lm(**self.given)
+        """This LM as a second one of a workspace, which both are paid from."""
+        return workspace.another_lm(self.lm or "embedded", api_base=self.api_base, api_key=api_key(self.api_key_env))
 
     def instead_of(self, own: str) -> LMOptions:
         """The LM that was named; an address, a key or a limit alone is for the artifact's own.
@@ -167,7 +167,7 @@ class JudgeLM:
             raise InputError("--judge-api-base and --judge-api-key-env are of the judge's LM; name it with --judge-lm")
         if not elsewhere and self.judge_lm in (None, lm.lm or "embedded"):
             return None
-        return LMOptions(self.judge_lm, self.judge_api_base, self.judge_api_key_env, lm.max_calls)
+        return LMOptions(self.judge_lm, self.judge_api_base, self.judge_api_key_env)
 
     def open(self, workspace: Workspace, lm: LMOptions) -> Any:
         """The LM of the judges: that of the workspace, unless another one is named or it is somewhere else."""
@@ -176,16 +176,25 @@ class JudgeLM:
 
 
 @dataclass(frozen=True)
-class Judging(JudgeLM):
+class Judges(JudgeLM):
     """Judges and their LM.
 
     Args:
         judge_lm: The LM that judges, usefulness if no --judge is given. Default: --lm, with its address and key.
         judge: A judge (querywright judge list) or a saved one's path. Repeatable.
-        guidelines: Points that answers are held against, for --judge coverage.
     """
 
     judge: Names = ()
+
+
+@dataclass(frozen=True)
+class Judging(Judges):
+    """Judges, their LM, and what they hold answers against.
+
+    Args:
+        guidelines: Points that answers are held against, for --judge coverage.
+    """
+
     guidelines: File | None = None
 
 

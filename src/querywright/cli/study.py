@@ -66,7 +66,7 @@ class BudgetOptions:
         budget_calls: LM calls in all.
         budget_tokens: Tokens in all.
         budget_dollars: US dollars in all.
-        budget_minutes: Minutes in all; a trial that has begun is ended first.
+        budget_minutes: Minutes in all; a trial that has begun goes on when the study is resumed.
     """
 
     trials: opt.Count | None = None

@@ -97,9 +97,13 @@ _meters: ContextVar[tuple[Ledger, ...]] = ContextVar("querywright_meters", defau
 
 
 @contextlib.contextmanager
-def metered() -> Iterator[Ledger]:
-    """A ledger of what is asked inside the ``with`` block, in this thread and contexts copied from it."""
-    meter = Ledger()
+def metered(ledger: Ledger | None = None) -> Iterator[Ledger]:
+    """A ledger of what is asked inside the ``with`` block, in this thread and contexts copied from it.
+
+    Args:
+        ledger: Where it is entered as well. Default a new one.
+    """
+    meter = ledger or Ledger()
     token = _meters.set((*_meters.get(), meter))
     try:
         yield meter
