@@ -6,7 +6,7 @@ Judgements of one question are alike, so the intervals come from resampling ques
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -21,6 +21,7 @@ FIGURES = {
     "linear_kappa": "kappa, linear weights",
     "quadratic_kappa": "kappa, quadratic weights",
     "spearman": "Spearman's rho",
+    "pearson": "Pearson's r",
 }
 """The figures by name, and how they are called."""
 
@@ -29,6 +30,7 @@ LEAST_DEFINED = 0.9
 """Share of the resamples that must have a value, or there is no interval."""
 
 _CELLS = 2_000_000  # counts held in memory at once
+_FEWER = 2_000  # resamples where each one is computed by itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +102,35 @@ def agreement_figures(tables: np.ndarray, other: np.ndarray | None = None, *, se
     }
 
 
+def resampled_figure(statistic: Callable[[np.ndarray], float], count: int, reason: str, *, seed: int = 0) -> Figure:
+    """A figure with its percentile bootstrap interval over questions, from 2,000 resamples.
+
+    Args:
+        statistic: The figure of some questions, given by their places; NaN where it is undefined.
+        count: How many questions there are.
+        reason: Why there is no value, where the figure of all of them is undefined.
+        seed: Of the resampling. Default 0.
+    """
+    import numpy as np
+
+    value, generator = statistic(np.arange(count)), np.random.default_rng(seed)
+    draws = _FEWER if count > 1 and not math.isnan(value) else 0
+    drawn = np.array([statistic(generator.integers(0, count, count)) for _ in range(draws)])
+    return _figure(value, drawn, reason)
+
+
+def correlations(people: np.ndarray, judge: np.ndarray) -> tuple[float, float]:
+    """Spearman's rho and Pearson's r of scores, shape (n,) each; NaN where either side is all the same."""
+    import numpy as np
+    from scipy.stats import rankdata
+
+    if not len(people) or np.ptp(people) == 0 or np.ptp(judge) == 0:
+        return math.nan, math.nan
+    pairs = ((rankdata(people), rankdata(judge)), (people, judge))
+    rho, r = (float(np.corrcoef(*pair)[0, 1]) for pair in pairs)
+    return rho, r
+
+
 def paired_difference(
     people: Sequence[str],
     before: Sequence[str | None],
@@ -149,18 +180,23 @@ def _figures(tables: np.ndarray) -> np.ndarray:
     distance = np.abs(np.subtract.outer(np.arange(size), np.arange(size))).astype(float)
     by_chance = people[:, :, None] * judge[:, None, :]
     several = (people > 0).sum(axis=1) > 1
-    # Spearman's rho is Pearson's correlation of the mid-ranks, less the mean rank.
-    a, b = (counts.cumsum(axis=1) - counts / 2 - n[:, None] / 2 for counts in (people, judge))
+    ranks = [counts.cumsum(axis=1) - counts / 2 for counts in (people, judge)]  # mid-ranks
+    numbers = [np.broadcast_to(np.arange(size), people.shape)] * 2
     with np.errstate(divide="ignore", invalid="ignore"):
 
         def kappa(weights: np.ndarray) -> np.ndarray:
             expected = (weights * by_chance).sum(axis=(1, 2)) / n
             return np.where(several, 1 - (weights * tables).sum(axis=(1, 2)) / expected, np.nan)
 
-        spread = np.sqrt((people * a**2).sum(axis=1) * (judge * b**2).sum(axis=1))
-        rho = np.where(spread > 0, (tables * a[:, :, None] * b[:, None, :]).sum(axis=(1, 2)) / spread, np.nan)
+        def correlation(values: Sequence[np.ndarray]) -> np.ndarray:
+            sides = zip(values, (people, judge), strict=True)
+            a, b = (value - (counts * value).sum(axis=1, keepdims=True) / n[:, None] for value, counts in sides)
+            spread = np.sqrt((people * a**2).sum(axis=1) * (judge * b**2).sum(axis=1))
+            return np.where(spread > 0, (tables * a[:, :, None] * b[:, None, :]).sum(axis=(1, 2)) / spread, np.nan)
+
         agreement = np.trace(tables, axis1=1, axis2=2) / n
-        return np.array([agreement, kappa((distance > 0).astype(float)), kappa(distance), kappa(distance**2), rho])
+        kappas = [kappa(weights) for weights in ((distance > 0).astype(float), distance, distance**2)]
+        return np.array([agreement, *kappas, correlation(ranks), correlation(numbers)])
 
 
 def _figure(value: float, drawn: np.ndarray, reason: str) -> Figure:
@@ -183,4 +219,5 @@ def _undefined(total: np.ndarray) -> dict[str, str]:
         return dict.fromkeys(FIGURES, "no judgement could be read")
     if (total.sum(axis=1) > 0).sum() < 2:
         return dict.fromkeys(list(FIGURES)[1:], "people gave one label only")
-    return {"spearman": "the judge gave one label only"} if (total.sum(axis=0) > 0).sum() < 2 else {}
+    one_label = (total.sum(axis=0) > 0).sum() < 2
+    return dict.fromkeys(("spearman", "pearson"), "the judge gave one label only") if one_label else {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
@@ -12,9 +12,19 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, Va
 from querywright.checksummed import first_problem
 from querywright.data.judged import Judged, judged_hash
 from querywright.errors import ArtifactError
-from querywright.metrics.agreement import FIGURES, Figure, agreement_figures, shown, tables_of
+from querywright.metrics.agreement import (
+    FIGURES,
+    Figure,
+    agreement_figures,
+    correlations,
+    resampled_figure,
+    shown,
+    tables_of,
+)
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from querywright.metrics.judge import Judge
 
 _FigureWithoutNan = Annotated[
@@ -42,6 +52,12 @@ class Calibration(BaseModel):
         unreadable: Judgements whose answer could not be read; left out of the table.
         failed: Judgements that failed, such as a passage too long for the LM; left out too.
         figures: By name, see ``FIGURES``.
+        between_people: The same figures of a second person against the first, on the cases that two people labelled;
+            empty without any.
+        graded: ``spearman`` and ``pearson`` of scores that are made of several labels, as an answer's points are;
+            empty for a judge whose labels stand alone.
+        arms: Each arm's mean score over questions by people and by the judge, where the cases name arms.
+        order: Kendall's tau-b between the two orders of the arms; None with fewer than two.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -58,6 +74,10 @@ class Calibration(BaseModel):
     unreadable: int
     failed: int
     figures: dict[str, _FigureWithoutNan]
+    between_people: dict[str, _FigureWithoutNan] = {}
+    graded: dict[str, _FigureWithoutNan] = {}
+    arms: dict[str, tuple[float, float]] = {}
+    order: _FigureWithoutNan | None = None
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
@@ -74,8 +94,9 @@ class Calibration(BaseModel):
         counts = {"unreadable": self.unreadable, "failed": self.failed}
         facts = "; ".join([f"n = {self.n}", *(f"{count} {what}" for what, count in counts.items() if count)])
         share = "undefined" if math.isnan(agreement.value) else f"{100 * agreement.value:.0f} %"
+        order = f", order of {len(self.arms)} arms: tau {shown(self.order)}" if self.order else ""
         return (
-            f"judge {self.judge} by {self.lm}: kappa {shown(kappa)}, agreement {share} "
+            f"judge {self.judge} by {self.lm}: kappa {shown(kappa)}, agreement {share}{order} "
             f"against people on {self.questions} {'question' if self.questions == 1 else 'questions'} ({facts})"
         )
 
@@ -118,9 +139,11 @@ def calibration(
         failed: How many of the missing labels are failures; the others were unreadable. Default 0.
         seed: Of the resampling. Default 0.
     """
-    pairs = zip(judged, labels, strict=True)
+    pairs = list(zip(judged, labels, strict=True))
     read = [(one.label, label, one.case.question.id) for one, label in pairs if label is not None]
-    tables = tables_of(read, tuple(judge.SCALE))
+    twice = [(one.label, one.second, one.case.question.id) for one in judged if one.second is not None]
+    tables, scale = tables_of(read, tuple(judge.SCALE)), tuple(judge.SCALE)
+    arms, order = _arms(judge, pairs, seed)
     return Calibration(
         judge=judge.NAME,
         lm=lm,
@@ -134,4 +157,74 @@ def calibration(
         unreadable=len(judged) - len(read) - failed,
         failed=failed,
         figures=agreement_figures(tables, seed=seed),
+        between_people=agreement_figures(tables_of(twice, scale), seed=seed) if twice else {},
+        graded=_graded(judge, pairs, seed) if pairs and "point" in judge.needs() else {},
+        arms=arms,
+        order=order,
     )
+
+
+def _scores(judge: Judge, rows: Iterable[tuple[str, str, str, str | None]]) -> tuple[list[str], np.ndarray]:
+    """Scores by people and judge from rows of question, unit (an arm, or an answer) and two labels.
+
+    Returns:
+        The units and the scores, shape (questions, units, 2); NaN where there is no label, or an unreadable one counts.
+    """
+    import numpy as np
+
+    found: dict[str, dict[str, list[tuple[str, str | None]]]] = {}
+    for question, unit, *labels in rows:
+        found.setdefault(question, {}).setdefault(unit, []).append((str(labels[0]), labels[1]))
+    units = list(dict.fromkeys(unit for one in found.values() for unit in one))
+    scores = np.full((len(found), len(units), 2), np.nan)
+    for row, one in enumerate(found.values()):
+        for unit, pairs in one.items():
+            scores[row, units.index(unit)] = [judge.score(side) for side in zip(*pairs, strict=True)]
+    return units, scores
+
+
+def _arms(
+    judge: Judge, pairs: Sequence[tuple[Judged, str | None]], seed: int
+) -> tuple[dict[str, tuple[float, float]], Figure | None]:
+    """What people and judge make of each arm, and how far they agree on the order; arms as the cases name them."""
+    import numpy as np
+    from scipy.stats import kendalltau
+
+    read = [(one, label) for one, label in pairs if label is not None]
+    rows = [(one.case.question.id, arm, one.label, label) for one, label in read for arm in one.arms]
+    names, scores = _scores(judge, rows)
+
+    def means(places: np.ndarray) -> np.ndarray:
+        drawn = scores[places]
+        with np.errstate(invalid="ignore"):  # an arm that found nothing in these questions has no mean
+            return (np.nansum(drawn, axis=0) / (~np.isnan(drawn)).sum(axis=0)).round(12)
+
+    def tau(places: np.ndarray) -> float:
+        both = means(places)
+        same = (np.ptp(both, axis=0) == 0).any() or np.isnan(both).any()
+        return math.nan if same else float(kendalltau(*both.T).statistic)
+
+    if len(names) < 2:
+        return {}, None
+    order = resampled_figure(tau, len(scores), "people or the judge give all arms the same score", seed=seed)
+    return dict(zip(names, map(tuple, means(np.arange(len(scores))).tolist()), strict=True)), order
+
+
+def _graded(judge: Judge, pairs: Sequence[tuple[Judged, str | None]], seed: int) -> dict[str, Figure]:
+    """How far scores of answers that are made of several labels agree; one with an unreadable label is left out.
+
+    Source: QB-RAG, arXiv:2407.18044, which holds its guideline score against experts by both figures.
+    """
+    import numpy as np
+
+    _, scores = _scores(judge, [(o.case.question.id, o.case.response or "", o.label, said) for o, said in pairs])
+    answers = [row[~np.isnan(row).any(axis=1)] for row in scores]
+
+    def figure(which: int) -> Figure:
+        def statistic(places: np.ndarray) -> float:
+            return correlations(*np.concatenate([answers[place] for place in places]).T)[which]
+
+        reason = "people or the judge give every answer the same score"
+        return resampled_figure(statistic, len(answers), reason, seed=seed)
+
+    return {name: figure(which) for which, name in enumerate(("spearman", "pearson"))}

@@ -134,7 +134,8 @@ def differences(compared: Compared, part: str = "") -> list[Figure]:
             for what, colour, x in (("losses", LOSS, [-count for count in losses]), ("wins", WIN, wins))
         ]
         p = [p_value(one.test.p_two_sided, ALPHA) if one.test.n else "nothing scored for both" for one in held]
-        facts = [f"{said}, ties {one.test.ties}" for said, one in zip(p, held, strict=True)]
+        one_sided = [f", one-sided {p_value(one.test.p_one_sided, ALPHA)}" if one.test.n else "" for one in held]
+        facts = [f"{a}{b}, ties {one.test.ties}" for a, b, one in zip(p, one_sided, held, strict=True)]
         labels = [
             f'{arm_label(numbers[one.arm], one.arm)}<br><span style="font-size:11px">{fact}</span>'
             for one, fact in zip(held, facts, strict=True)

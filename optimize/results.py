@@ -97,7 +97,8 @@ class Comparison:
         metric: What is compared.
         arm: The first arm.
         other: The second arm.
-        test: The paired test; its two-sided p is Holm-corrected over the planned comparisons of its family.
+        test: The paired test; its two-sided p is Holm-corrected over the planned comparisons of its family. Its
+            one-sided p, of the first arm being better, is as the test gives it.
         sentence: What it shows.
     """
 
@@ -111,11 +112,11 @@ class Comparison:
     def to_json(self) -> dict[str, Any]:
         """The comparison as a JSON object; NaN becomes null."""
         test = self.test
-        told = {"difference": test.difference, "low": test.low, "high": test.high, "p_holm": test.p_two_sided}
+        told = {name: getattr(test, name) for name in ("difference", "low", "high", "p_one_sided")}
         return {
             **{name: getattr(self, name) for name in ("family", "metric", "arm", "other")},
             **{name: getattr(test, name) for name in ("wins", "losses", "ties")},
-            **{name: finite(value) for name, value in told.items()},
+            **{name: finite(value) for name, value in (told | {"p_holm": test.p_two_sided}).items()},
             "sentence": self.sentence,
         }
 

@@ -22,9 +22,7 @@ def says(label):
 
 @pytest.fixture
 def perfect(sent):
-    return lambda body: json.dumps(
-        {"reason": "So it says.", "label": LABELS[int(sent(body).rpartition("Code ")[2][0])]}
-    )
+    return lambda body: says(LABELS[int(sent(body).rpartition("Code ")[2][0])])
 
 
 def cases(n=12, m=4):
@@ -92,6 +90,29 @@ def test_calibrate_on_a_graded_folder_judges_without_gold_and_asks_nothing_twice
     few = cli("judge", "calibrate", folder, "--limit", "3", "--per-question", "2", "--json", *server.lm)
     assert (few.data["n"], few.data["questions"]) == (6, 3)
     assert len(server.requests) == 24
+
+
+def test_calibrate_holds_the_order_of_arms_and_a_second_person_beside_the_judge(cli, write, server, perfect):
+    server.reply = perfect
+    rows = [{"question": f"What of {q}?", "passage": f"Code {grade}, passage {arm} of {q}.", "label": LABELS[grade],
+             "second_label": LABELS[0 if q == 7 else grade], "arms": arm}
+            for q in range(8) for arm, grade in (("plain", 0), ("hyde", 2 * (q < 6)), ("hcqr", 1))]  # fmt: skip
+    command = ("judge", "calibrate", write("arms.jsonl", rows), *BARE, *server.lm)
+    done = cli(*command)
+    assert done.status == 0, done.err
+    flat = " ".join(done.out.split())
+    assert "value second person" in flat
+    for said in (
+        "hcqr 1.00 1.00 hyde 0.75 0.75 plain 0.00 0.00",
+        "Kendall's tau of the two orders of 3 arms: 1.00 [1.00",
+    ):
+        assert said in flat
+    data = cli(*command, "--json").data
+    assert (data["arms"]["hyde"], data["order"]["value"], data["between_people"]["kappa"]["value"] < 1) == (
+        [0.75, 0.75],
+        1,
+        True,
+    )
 
 
 def test_a_calibrated_judge_is_believed_for_its_own_lm_alone(cli, folder, server, collection, rows, write, perfect):

@@ -40,6 +40,19 @@ def test_a_folder(write):
     assert found[1].case.passages[0].content == "T\nSalt."
 
 
+def test_a_second_person_and_the_arms(write):
+    beside = {"second_label": "1", "arms": ["plain", "hyde"]}
+    one, two = read(write("cases.jsonl", ROW | beside, ROW | {"passage": "Salt.", "arms": "plain"}))
+    assert [(found.second, found.arms) for found in (one, two)] == [
+        ("NOT_USEFUL", ("plain", "hyde")),
+        (None, ("plain",)),
+    ]
+    write("d/corpus.jsonl", {"id": "p1", "text": "Sugar helps."}, {"id": "p2", "text": "Salt."})
+    row = {"question": "What helps?", "judged": {"p1": 4, "p2": 1}, "second_label": {"p1": 1}, "arms": {"p2": ["hyde"]}}
+    found = read(write("d/questions.jsonl", row).parent)
+    assert [(one.second, one.arms) for one in found] == [("NOT_USEFUL", ()), (None, ("hyde",))]
+
+
 def test_other_parts_and_columns(write):
     path = write("other.jsonl", {"q": "What?", "ctx": ["One.", "Two."], "said": "This.", "ok": "TRUE"})
     columns = {"question": "q", "passages": "ctx", "response": "said", "label": "ok"}
@@ -64,6 +77,8 @@ def test_other_parts_and_columns(write):
         ({"passages": "One."}, {"needs": ("passages",)}, "a list of texts"),
         ({"passages": []}, {"needs": ("passages",)}, "a list of texts"),
         ({}, {"columns": {"x": "y"}}, "columns: unknown name"),
+        ({"second_label": "PERFECT"}, {}, "column \"second_label\": found 'PERFECT'; expected a label"),
+        ({"arms": [[]]}, {}, 'column "arms"'),
         ({}, {"limit": 0}, "limit must be 1 or more"),
     ],
 )  # fmt: skip

@@ -6,7 +6,7 @@ import random
 from types import SimpleNamespace
 
 import pytest
-from scipy.stats import spearmanr
+from scipy.stats import pearsonr, spearmanr
 from sklearn.metrics import cohen_kappa_score
 
 from querywright.data.judged import Case, Judged
@@ -14,6 +14,7 @@ from querywright.data.types import Passage, Question
 from querywright.errors import ArtifactError
 from querywright.metrics.agreement import FIGURES, Figure, paired_difference, shown
 from querywright.metrics.calibration import Calibration, calibration
+from querywright.metrics.judges import CoverageJudge, UsefulnessJudge
 
 LABELS = ("NOT_USEFUL", "USEFUL", "ENTAILED")
 
@@ -22,7 +23,7 @@ def held(people, judge, questions=None, labels=LABELS, name="usefulness", **chan
     questions = questions or [str(place) for place in range(len(people))]
     pairs = zip(people, questions, strict=True)
     judged = [Judged(Case(Question(id, "What?"), (Passage("p", "Text."),)), label) for label, id in pairs]
-    known = SimpleNamespace(NAME=name, SCALE=dict.fromkeys(labels), digest=lambda: "p" * 64)
+    known = SimpleNamespace(NAME=name, SCALE=dict.fromkeys(labels), digest=lambda: "p" * 64, needs=tuple)
     return calibration(known, judged, judge, lm="some/model", engine="e" * 64, **changes)
 
 
@@ -45,13 +46,14 @@ def test_figures_equal_scikit_learns_and_scipys(seed, labels):
         "linear_kappa": pytest.approx(cohen_kappa_score(*ranks, weights="linear")),
         "quadratic_kappa": pytest.approx(cohen_kappa_score(*ranks, weights="quadratic")),
         "spearman": pytest.approx(spearmanr(*ranks).statistic),
+        "pearson": pytest.approx(pearsonr(*ranks).statistic),
     }
 
 
 def test_judges_that_are_perfect_or_always_say_the_same():
     people, _ = drawn(80, 1, agree=1)
     for figure in held(people, people, [str(n // 8) for n in range(80)]).figures.values():
-        assert (figure.value, figure.low, figure.high, figure.reason) == (pytest.approx(1), 1, 1, "")
+        assert ((figure.value, figure.low, figure.high), figure.reason) == (pytest.approx((1, 1, 1)), "")
     same = held(["NOT_USEFUL"] * 90 + ["ENTAILED"] * 10, ["NOT_USEFUL"] * 100).figures
     assert (same["agreement"].value, same["kappa"].value) == (pytest.approx(0.9), 0.0)
     assert (math.isnan(same["spearman"].value), same["spearman"].reason) == (True, "the judge gave one label only")
@@ -104,6 +106,58 @@ def test_sentence():
 )
 def test_shown(figure, text):
     assert shown(figure) == text
+
+
+def of_arms(labels):
+    """Cases of 12 questions: a label by people, one by the judge, and the arms that found the passage."""
+    rows = [(Judged(Case(Question(str(q), "What?")), people, arms=arms), said)
+            for q in range(12) for people, said, arms in labels(q)]  # fmt: skip
+    return calibration(UsefulnessJudge(), *zip(*rows, strict=True), lm="some/model", engine="e" * 64)
+
+
+def test_the_order_of_arms_is_held_against_that_of_people():
+    """People: a .75, b .5, c .25. The judge: a 1, b .25, c .5; what it could not read counts for no arm."""
+
+    def labels(q):
+        people = ["NOT_USEFUL" if q % 4 < worst else "USEFUL" for worst in (1, 2, 3)]
+        said = ["ENTAILED", "USEFUL" if q % 4 < 1 else "NOT_USEFUL", "USEFUL" if q % 4 < 2 else "NOT_USEFUL"]
+        yield from zip(people, said, [("a",), ("b",), ("c",)], strict=True)
+        yield "ENTAILED", None, ("c",)
+        yield "NOT_USEFUL", "NOT_USEFUL", ("a", "b")  # the best passage of an arm counts
+
+    found = of_arms(labels)
+    assert found.arms == {"a": (0.75, 1.0), "b": (0.5, 0.25), "c": (0.25, 0.5)}
+    assert found.order.value == pytest.approx(1 / 3)
+    assert -1 <= found.order.low <= found.order.value < found.order.high <= 1
+    assert "order of 3 arms: tau .33 [" in found.sentence()
+    assert Calibration.from_json(json.loads(json.dumps(found.to_json(), allow_nan=False))) == found
+    same = of_arms(lambda q: [("USEFUL", "USEFUL", ("a",)), ("USEFUL", "NOT_USEFUL", ("b",))])
+    assert (math.isnan(same.order.value), same.order.reason) == (
+        True,
+        "people or the judge give all arms the same score",
+    )
+    assert of_arms(lambda q: [("USEFUL", "USEFUL", ("a",))]).order is None
+
+
+def test_an_answers_points_are_a_score_and_a_second_person_is_told():
+    points = [("yes", "yes", "no"), ("yes", "no", "no"), ("no", "no", "no"), ("yes", "yes", "yes")]
+    rows = [
+        (Judged(Case(Question(str(q), "What?"), response=f"{q}", point=f"{n}"), label, "no" if q else label), label)
+        for q, labels in enumerate(points)
+        for n, label in enumerate(labels)
+    ]
+    flip = {"yes": "no", "no": "yes"}
+    for change, rho in ((dict, 1.0), (flip.get, -1.0)):
+        said = [change(label) if change is not dict else label for _, label in rows]
+        made = calibration(CoverageJudge(), [one for one, _ in rows], said, lm="some/model", engine="e" * 64)
+        assert [made.graded[name].value for name in ("spearman", "pearson")] == [pytest.approx(rho)] * 2
+    labels, seconds = zip(*((one.label, one.second) for one, _ in rows), strict=True)
+    assert made.between_people["kappa"].value == pytest.approx(cohen_kappa_score(labels, seconds))
+    assert held(labels, labels, labels=("no", "yes")).between_people == {}
+    said[0] = None  # an answer whose points cannot all be read has no score
+    fewer = calibration(CoverageJudge(), [one for one, _ in rows], said, lm="some/model", engine="e" * 64)
+    assert fewer.graded["pearson"].value == pytest.approx(-1)
+    assert set(held(labels, labels, labels=("no", "yes")).graded) == set()
 
 
 def test_json_and_back_and_damage():

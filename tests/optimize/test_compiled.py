@@ -51,6 +51,7 @@ def test_everything_found_is_json(compiled):
     first = data["comparisons"][0]
     assert (first["wins"], first["losses"], first["ties"]) == (6, 0, 0)
     assert first["p_holm"] == compiled.comparisons[0].test.p_two_sided
+    assert first["p_one_sided"] == compiled.comparisons[0].test.p_one_sided
     assert set(data["cost"]) == {"prompts", "search", "reader", "reader check", "test"}
     assert "rows" not in data["test"][0]
 

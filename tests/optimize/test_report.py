@@ -135,7 +135,7 @@ def test_the_figures_are_those_of_the_evaluations(full):
     losses, wins = figures["figure-difference-0"]["data"]
     assert (losses["x"], wins["x"]) == ([0, -1], [1, 0])
     labels = figures["figure-difference-0"]["layout"]["yaxis"]["ticktext"]
-    assert "p = 1.0, ties 2" in labels[0]
+    assert "p = 1.0, one-sided p = .500, ties 2" in labels[0]
     assert "p = 1.0, ties 2" in labels[1]
     (dots,) = figures["figure-cost-0"]["data"]
     points = zip(dots["x"], dots["y"], dots["text"], strict=True)

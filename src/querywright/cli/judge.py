@@ -106,7 +106,9 @@ def calibrate_command(
 
     Grades from 1 to 4 are read as LiveQA gives them: for usefulness 4 is ENTAILED, 3 USEFUL, 1 and 2 NOT_USEFUL; for
     answerability 4 is complete, 3 partial, 1 and 2 none. Where no right answer is given, usefulness is judged without.
-    Intervals come from resampling questions.
+    Intervals come from resampling questions. Where cases name the systems that found a passage or gave an answer
+    (arms), the order that the judge gives them is held against people's (Kendall's tau), since that is what tuning
+    uses. Where two people labelled cases (second_label), how far they agree stands beside the judge.
 
     Example: querywright judge calibrate liveqa-med --per-question 8
 
@@ -173,13 +175,25 @@ def compile_judge_command(
 
 
 def _show_calibration(data: str, found: Calibration, workspace: Workspace, file: Path | None) -> None:
+    from querywright.metrics.agreement import shown
+
     rows = [
         {"people": label, **{f"judge: {other}": str(count) for other, count in zip(found.labels, row, strict=True)}}
         for label, row in zip(found.labels, found.table, strict=True)
     ]
     left = f"{found.unreadable} unreadable, {found.failed} failed" if found.unreadable or found.failed else "all read"
     show_table(f"{Path(data).name}: {found.n} judgements of {found.questions} questions, {left}", rows)
-    _show_figures("agreement with people, 95 % interval", {"value": found.figures})
+    between = {"second person": found.between_people} if found.between_people else {}
+    _show_figures("agreement with people, 95 % interval", {"value": found.figures, **between})
+    if found.graded:
+        _show_figures("scores of whole answers, 95 % interval", {"value": found.graded})
+    if found.order is not None:
+        arms = [
+            {"arm": arm, "people": f"{people:.2f}", "judge": f"{judge:.2f}"}
+            for arm, (people, judge) in sorted(found.arms.items(), key=lambda one: -one[1][0])
+        ]
+        said = f"Kendall's tau of the two orders of {len(arms)} arms: {shown(found.order)}"
+        show_table("mean score of each arm", arms, notes=[f"{said}; {found.order.reason}".rstrip("; ")])
     _show_end(found, workspace, file)
 
 
@@ -204,11 +218,12 @@ def _show_compiled(made: CompiledJudge, workspace: Workspace, file: Path) -> Non
 def _show_figures(title: str, sets: Mapping[str, Mapping[str, Figure]]) -> None:
     from querywright.metrics.agreement import FIGURES, shown
 
+    called = {name: title for name, title in FIGURES.items() if all(name in one for one in sets.values())}
     rows = [
-        {"figure": called, **{head: shown(one[name]) for head, one in sets.items()}} for name, called in FIGURES.items()
+        {"figure": title, **{head: shown(one[name]) for head, one in sets.items()}} for name, title in called.items()
     ]
     reasons: Sequence[str] = [
-        f"{called}: {one[name].reason}" for name, called in FIGURES.items() for one in sets.values() if one[name].reason
+        f"{title}: {one[name].reason}" for name, title in called.items() for one in sets.values() if one[name].reason
     ]
     show_table(title, rows, notes=list(dict.fromkeys(reasons)))
 

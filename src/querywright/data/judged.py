@@ -2,10 +2,12 @@
 
 A file has one judged case a row: ``question``, ``label``, and what the judge reads: ``passage`` (text) or
 ``passages`` (a list of texts), ``response`` (the answer that is judged), ``point``; also ``id`` (of the question),
-``options`` and ``answer`` (the right one), as in files of questions.
+``options`` and ``answer`` (the right one), as in files of questions. It may also say in ``second_label`` what a second
+person said, and in ``arms`` (a name, or a list) which systems found the passage or gave the answer.
 
 A folder has a file of passages with ids (``corpus.jsonl``) and one of questions (``questions.jsonl``), where a row has
-``judged``: an object of passage id and label; or ``passage`` (an id) and ``label``.
+``judged``: an object of passage id and label (then ``second_label`` and ``arms`` are such objects too); or ``passage``
+(an id) and ``label``.
 """
 
 from __future__ import annotations
@@ -18,15 +20,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from querywright.data.reading import QUESTION_COLUMNS, check_limit, derived_id, read_passages
-from querywright.data.rows import Record, Table, read_answer, read_options
+from querywright.data.rows import Cell, Record, Table, read_answer, read_options
 from querywright.data.sources import iterate_rows
 from querywright.data.types import Passage, Question
 
-JUDGED_NAMES = ("id", "question", "options", "answer", "passage", "passages", "response", "point", "label", "judged")
-_COLUMNS = {
-    **QUESTION_COLUMNS,
-    **{name: (name,) for name in ("passage", "passages", "response", "point", "label", "judged")},
-}
+_OWN = ("passage", "passages", "response", "point", "label", "judged", "second_label", "arms")
+JUDGED_NAMES = ("id", "question", "options", "answer", *_OWN)
+_COLUMNS = {**QUESTION_COLUMNS, **{name: (name,) for name in _OWN}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +48,19 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A case and the label that people gave it."""
+    """A case and the label that people gave it.
+
+    Args:
+        case: The case.
+        label: Their label.
+        second: The label by a second person; None where there is none.
+        arms: The systems that found the passage, or gave the answer; empty where the data do not say.
+    """
 
     case: Case
     label: str
+    second: str | None = None
+    arms: tuple[str, ...] = ()
 
     def digest(self) -> str:
         """SHA-256 of all that a judge could see, and of the label, as hex."""
@@ -134,22 +143,40 @@ def _cases(
     question = Question(id, text, texts, answer.text, answer.aliases)
     response = record.required_text("response") if "response" in needs else None
     point = record.required_text("point") if "point" in needs else None
+
+    def case(passages: tuple[Passage, ...], label: Cell, key: str | None = None) -> Judged:
+        (beside, second), (column, arms) = (_beside(record, field, key) for field in ("second_label", "arms"))
+        return Judged(
+            Case(question, passages, response, point),
+            _label(record, *label, labels),
+            None if second is None else _label(record, beside, second, labels),
+            tuple(record.name(arm, column) for arm in (arms if isinstance(arms, list) else [arms]) if arm is not None),
+        )
+
     cases = []
     column, judged = record.parsed("judged")
     if judged is None or corpus is None:
-        column, given = record.cell("label")
-        if given is None:
+        label = record.cell("label")
+        if label.value is None:
             record.required_text("label")
         else:
-            passages = _passages(record, needs, corpus)
-            cases.append(Judged(Case(question, passages, response, point), _label(record, column, given, labels)))
+            cases.append(case(_passages(record, needs, corpus), label))
     elif not isinstance(judged, dict):
         record.complain(column, judged, "an object of passage id and label")
     else:
-        for key, given in judged.items():
-            passages = _of_corpus(record, column, [key], corpus)
-            cases.append(Judged(Case(question, passages, response, point), _label(record, column, given, labels)))
+        cases += [case(_of_corpus(record, column, [k], corpus), Cell(column, v), k) for k, v in judged.items()]
     return cases if record.ok else []
+
+
+def _beside(record: Record, field: str, key: str | None) -> Cell:
+    """What stands in another column beside a label: in a row of several labels, an object by passage id."""
+    column, value = record.parsed(field)
+    if value is None or key is None:
+        return Cell(column, value)
+    if isinstance(value, dict):
+        return Cell(column, value.get(key))
+    record.complain(column, value, "an object by passage id")
+    return Cell(column, None)
 
 
 def _passages(record: Record, needs: Collection[str], corpus: Mapping[str, Passage] | None) -> tuple[Passage, ...]:
