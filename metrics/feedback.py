@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from querywright.data.declined import DECLINED
-from querywright.data.types import Label
+from querywright.data.types import PERSON, Label
 from querywright.metrics import answers
-from querywright.metrics.judge import PERSON, JudgedMetric, Judgement
+from querywright.metrics.judge import JudgedMetric, Judgement
 from querywright.metrics.usefulness import helpful_ids
 
 PIECE = 160

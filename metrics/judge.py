@@ -23,7 +23,7 @@ import dspy
 from dspy.utils.exceptions import AdapterParseError, LMError
 
 from querywright.data.judged import Case
-from querywright.data.types import Passage, Question
+from querywright.data.types import PERSON, Passage, Question
 from querywright.errors import BudgetError, DataError, InputError, OutageError, PromptTooLongError, unknown
 from querywright.metrics.usefulness import passage_labels
 from querywright.models.adapter import PromptAdapter, show_passages
@@ -40,9 +40,6 @@ NEEDS = {
     "point": "no point to look for; give one",
 }
 """Parts of a case that cannot be left out, and what is said when they are missing."""
-
-PERSON = "person"
-"""Who gave a label of evidence where nothing else is said."""
 
 
 class JudgeFailedError(LMError):

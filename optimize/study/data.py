@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from querywright.data import read_questions, split_questions
+from querywright.data.reading import check_labels
 from querywright.data.splits import Splits, left_over
 from querywright.data.types import Passage, Question
 from querywright.errors import DataError, InputError
@@ -51,6 +52,7 @@ def checked_study(source: Path | str | Mapping[str, Any], home: Path | None = No
     spec = read_spec(source)
     splits, readers, _ = data_of(spec)
     _, held = published_passages(collection_folder(spec.collection, home), home)
+    check_labels([question for part in splits for question in part], held)
     ids = sorted(held)
     chosen = sorted(random.Random(spec.seed).sample(ids, min(SAMPLE, len(ids))))
     return CheckedStudy(spec, splits, build_space(spec, readers), [held[one] for one in chosen])
@@ -74,8 +76,9 @@ def data_of(spec: StudySpec) -> tuple[Splits, list[str | None], list[Question]]:
     options = True if needing else None
     try:
         asked = read_questions(
-            spec.questions, columns=spec.columns or None, limit=spec.limit, split=spec.split, multiple_choice=options
-        )
+            spec.questions, columns=spec.columns or None, limit=spec.limit, split=spec.split, multiple_choice=options,
+            labels=spec.labels,
+        )  # fmt: skip
     except DataError as error:
         if not any("multiple_choice=True" in problem for problem in error.problems):
             raise

@@ -308,6 +308,7 @@ class StudySpec(_Strict):
         name: Letters, digits, ``-``, ``_`` and ``.``; also the name in the storage.
         questions: ``sample``, a file or folder, or ``hf:NAME``, as everywhere.
         collection: The collection that is searched.
+        labels: File of labels of passages, which become evidence. None: the questions' own evidence.
         columns: Other names of columns of the questions.
         limit: Only so many questions. None: all.
         split: Which part of a public set. None: its usual one.
@@ -348,6 +349,7 @@ class StudySpec(_Strict):
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
     questions: str
     collection: str
+    labels: str | None = None
     columns: dict[str, str] = Field(default_factory=dict)
     limit: int | None = Field(default=None, ge=1)
     split: str | None = None

@@ -17,6 +17,8 @@ from typing import Any, TypeAlias, cast
 import dspy
 
 from querywright.data import Question, Splits, read_questions, split_questions
+from querywright.data.labels import read_labels, with_labels
+from querywright.data.reading import check_labels
 from querywright.errors import InputError
 from querywright.metrics.dspy_metrics import Metric
 from querywright.named import (
@@ -55,6 +57,7 @@ def evaluate(
     retriever: Any = None,
     name: str | None = None,
     metrics: Sequence[str] | Mapping[str, Metric] = (),
+    labels: Any = None,
     reader: str | None = "auto",
     max_passages: int = 5,
     threads: int = 4,
@@ -72,6 +75,7 @@ def evaluate(
         name: How the arm is called. Default: its own name.
         metrics: Names, or metrics by name. Default: accuracy where an answer is read, and decision_useful and recall
             where evidence is labelled.
+        labels: Labels of passages, which become evidence: a file of them or its rows, as ``label`` gives them.
         reader: ``auto``, ``multiple_choice``, ``short_answer``, ``grounded`` or None, for a technique without one.
         max_passages: Passages shown to the reader at most by a technique that is named and names no other number, 1 to
             50. Default 5.
@@ -87,7 +91,7 @@ def evaluate(
     """
     ready = prepare(
         {name: program} if name else [program], questions, workspace=_workspace(home, lm), retriever=retriever,
-        metrics=metrics, reader=reader, max_passages=max_passages, tell=_warn,
+        metrics=metrics, reader=reader, max_passages=max_passages, tell=_warn, reading={"labels": labels},
     )  # fmt: skip
     ((named, one),) = ready.programs.items()
     return evaluate_program(
@@ -104,6 +108,7 @@ def compare(
     retriever: Any = None,
     baseline: str | None = None,
     metrics: Sequence[str] | Mapping[str, Metric] = (),
+    labels: Any = None,
     reader: str | None = "auto",
     max_passages: int = 5,
     knobs: Mapping[str, Any] | None = None,
@@ -127,6 +132,7 @@ def compare(
         retriever: What techniques that are named search: a collection's name, or a retriever.
         baseline: The arm that the others are held against. Default ``plain``, or the first arm.
         metrics: Names, or metrics by name. Default as ``evaluate`` has it.
+        labels: Labels of passages, as ``evaluate`` takes them.
         reader: Of techniques without one, as ``evaluate`` has it.
         max_passages: The budget of every arm, as ``evaluate`` has it. Where an arm that is named has another
             (``hcqr:max_passages=15``), or a program or an artifact has its own, the results say so.
@@ -152,7 +158,7 @@ def compare(
     ready = prepare(
         arms, questions, workspace=_workspace(home, lm), retriever=retriever, embedder=embedder, engine=engine,
         reader=reader, max_passages=max_passages, knobs=knobs, metrics=metrics, reranker=reranker,
-        rewriter=None if rewriter is None else Path(rewriter), tell=_warn,
+        rewriter=None if rewriter is None else Path(rewriter), tell=_warn, reading={"labels": labels},
     )  # fmt: skip
     return compare_programs(
         ready.programs, ready.questions, lm=ready.workspace.lm, baseline=baseline, references=references,
@@ -228,6 +234,7 @@ def compile(
     judge: str | Path | SavedJudge | Sequence[str | Path | SavedJudge] = (),
     judge_lm: LM | Callable[[Workspace], dspy.LM] | None = None,
     reader_check: int | Sequence[Question] = 0,
+    labels: Any = None,
     reading: Mapping[str, Any] | None = None,
     home: str | Path | None = None,
     progress: Progress | None = None,
@@ -254,6 +261,7 @@ def compile(
         judge_lm: The LM of the judges, or its name, or what opens it in the working folder. Default: ``lm``.
         reader_check: So many further questions that the splits leave over, or the questions, which closed book and
             oracle evidence meet.
+        labels: Labels of passages, as ``evaluate`` takes them.
         reading: ``columns``, ``limit`` and ``split`` of the questions, as ``read_questions`` takes them.
         home: The working folder. Default ``$QUERYWRIGHT_HOME`` or ``.querywright``.
         progress: Called with what, done and total as work proceeds.
@@ -288,7 +296,7 @@ def compile(
     named = [judge] if isinstance(judge, str | Path | SavedJudge) else judge
     judges = [one if isinstance(one, SavedJudge) else resolve_judge(one) for one in named]
     objectives_of([one for one in settings.objectives if one != "auto"])
-    asked, splits = _split(questions, sizes, settings.seed, needs_options, reading or {})
+    asked, splits = _split(questions, sizes, settings.seed, needs_options, {"labels": labels, **(reading or {})})
     if "auto" in settings.objectives:
         auto = _auto(splits, judges, judge_lm is not None, tell or _warn)
         settings = replace(settings, objective=tuple(auto if one == "auto" else one for one in settings.objectives))
@@ -298,11 +306,13 @@ def compile(
     if isinstance(reader_check, int):
         reader_check = further_questions(reader_check, asked, splits, [read_by], settings.seed)
     place = _workspace(home, lm)()
-    writer = place.rewriter(folder, keep=True)
+    writer, index = place.rewriter(folder, keep=True), opened(place, retriever, embedder, searched)
+    if callable(getattr(index, "passages", None)):
+        check_labels(asked, {passage.id for passage in index.passages()})
     if judge_lm is not None:
         judge_lm = cast("Any", judge_lm)(place) if _opens(judge_lm) else place.another_lm(cast("Any", judge_lm))
     found = compile_program(
-        technique, splits, retriever=opened(place, retriever, embedder, searched), lm=place.lm, reader=read_by,
+        technique, splits, retriever=index, lm=place.lm, reader=read_by,
         knobs=values, settings=settings, reader_check=reader_check, reranker=open_reranker(reranker), rewriter=writer,
         judges=judges, judge_lm=judge_lm, progress=progress,
     )  # fmt: skip
@@ -326,8 +336,12 @@ def _split(
             f"questions as splits need train, dev (or validation) and test, but {', '.join(missing)} is missing among "
             f"{', '.join(map(str, questions))}; give all three, or one list of questions"
         )
-    parts = Splits(*(read_questions(questions[name], multiple_choice=options) for name in ("train", dev, "test")))
-    return [question for part in parts for question in part], parts
+    parts = [read_questions(questions[name], multiple_choice=options) for name in ("train", dev, "test")]
+    asked = [question for part in parts for question in part]
+    if reading.get("labels") is not None:
+        asked = with_labels(asked, read_labels(reading["labels"]))
+    left = iter(asked)
+    return asked, Splits(*([next(left) for _ in part] for part in parts))
 
 
 def _auto(splits: Splits, judges: Sequence[SavedJudge], asks: bool, tell: Tell) -> str:

@@ -15,7 +15,8 @@ from typing import Any
 import dspy
 
 from querywright.data import Question, read_questions
-from querywright.data.reading import check_evidence
+from querywright.data.labels import assessors_of
+from querywright.data.reading import check_evidence, check_labels
 from querywright.errors import DataError, InputError
 from querywright.metrics.dspy_metrics import Metric, needs
 from querywright.named import (
@@ -239,7 +240,9 @@ def prepare(
     if grounded and "accuracy" in chosen and not all(question.options for question in asked):
         notes.append("accuracy is contains_answer where a reader names its support, else exact_match")
     labelled = any(question.evidence for question in asked)
-    notes.append("usefulness from labelled evidence" if labelled else "no labelled evidence")
+    by = ", ".join(f"{name} ({count})" for name, count in assessors_of(asked).items())
+    told = "usefulness from labelled evidence" + (f", by {by}" if by else "")
+    notes.append(told if labelled else "no labelled evidence")
     searching = {name: arm for name, arm in named.items() if arm.searches}
     if searching and retriever is None:
         raise InputError(f"{next(iter(searching))} searches; name a collection with --collection (retriever=)")
@@ -422,7 +425,9 @@ def _shallow(metrics: Iterable[str], programs: Mapping[str, RAG]) -> list[str]:
 def _tell_missing_evidence(asked: Sequence[Question], retriever: Any, tell: Tell) -> None:
     if not callable(getattr(retriever, "passages", None)):
         return
-    missing = check_evidence(asked, {passage.id for passage in retriever.passages()})
+    held = {passage.id for passage in retriever.passages()}
+    check_labels(asked, held)
+    missing = check_evidence(asked, held)
     for line in missing[:SHOWN_WARNINGS]:
         tell(f"warning: {line}")
     if len(missing) > SHOWN_WARNINGS:

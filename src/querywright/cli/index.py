@@ -31,7 +31,7 @@ def index(
     *,
     prune: opt.Flag = False,
     embedder: opt.Name = "embedded",
-    data: opt.DataOptions = opt.DataOptions(),
+    data: opt.RowOptions = opt.RowOptions(),
     output: opt.Output = opt.Output(),
 ) -> None:
     """Put passages into a collection; the same passages again cost nothing.

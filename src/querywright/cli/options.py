@@ -200,7 +200,7 @@ class Judging(Judges):
 
 @Parameter(name="*", group="Data")
 @dataclass(frozen=True)
-class DataOptions:
+class RowOptions:
     """How a file, folder or dataset is read.
 
     Args:
@@ -219,6 +219,22 @@ class DataOptions:
         from querywright.named import pairs
 
         return {"columns": pairs(self.column, "--column"), "limit": self.limit, "split": self.split}
+
+
+@dataclass(frozen=True)
+class DataOptions(RowOptions):
+    """How questions are read.
+
+    Args:
+        labels: Labels of passages: what judge label wrote and people corrected, or TREC qrels (.qrels).
+    """
+
+    labels: File | None = None
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """As the readers take it."""
+        return {**RowOptions.given.__get__(self), "labels": self.labels}
 
     def questions(self, source: str, *, options: bool = False) -> list[Question]:
         """Read questions.

@@ -36,6 +36,7 @@ from dataclasses import replace
 from typing import Any
 
 from querywright.data.forms import shaped
+from querywright.data.labels import read_labels, with_labels
 from querywright.data.rows import (
     INDEX_COLUMNS,
     Options,
@@ -92,6 +93,7 @@ def read_questions(
     limit: int | None = None,
     split: str | None = None,
     multiple_choice: bool | None = None,
+    labels: Source | None = None,
 ) -> list[Question]:
     """The questions of a file or dataset, all of them sound or none.
 
@@ -109,6 +111,8 @@ def read_questions(
         split: Split of a dataset or folder; needed when it has more than one.
         multiple_choice: True: a question without options is a problem. False: options are dropped after the
             answer was found among them (ids stay the same). Default None: as the data has it.
+        labels: A file of labels of passages, or its rows, which become the questions' evidence; see
+            :mod:`querywright.data.labels`. Default none.
 
     Returns:
         The questions in the order of their first rows.
@@ -116,6 +120,9 @@ def read_questions(
     Raises:
         DataError: Everything that is wrong, with file, line, column, what was found and what was expected.
     """
+    if labels is not None:
+        read = read_questions(source, columns=columns, limit=limit, split=split, multiple_choice=multiple_choice)
+        return with_labels(read, read_labels(labels))
     if isinstance(source, list | tuple) and source and all(isinstance(one, Question) for one in source):
         return _checked_before(source[: check_limit(limit)], multiple_choice)
     table = Table(QUESTION_COLUMNS, columns, QUESTION_NAMES)
@@ -196,6 +203,21 @@ def check_evidence(questions: Iterable[Question], passage_ids: Collection[str]) 
                 f"are not among the {len(known)} of the collection: {short(missing)}"
             )
     return lines
+
+
+def check_labels(questions: Iterable[Question], passage_ids: Collection[str]) -> None:
+    """Refuse labels that say who gave them and name passages which are not in the collection.
+
+    Args:
+        questions: Labelled questions.
+        passage_ids: Ids of the passages that can be found.
+
+    Raises:
+        DataError: There are some; it names them.
+    """
+    lines = check_evidence([question for question in questions if question.assessors], passage_ids)
+    if lines:
+        raise DataError(["the labels are of another collection; search that one, or label this one's passages", *lines])
 
 
 def check_limit(limit: int | None) -> int | None:

@@ -11,6 +11,9 @@ from typing import Any
 
 Scalar = str | int | float | bool
 
+PERSON = "person"
+"""Who gave a label where nothing else is said."""
+
 
 class Label(StrEnum):
     """How far a passage helps to decide a question (HCQR, arXiv 2603.19008).

@@ -1,0 +1,229 @@
+"""Labels of passages as files that people read, correct and give back.
+
+A row is one label: ``question_id``, ``passage_id``, ``label``, and ``by``: ``person``, or a judge and its LM.
+``judged`` keeps what the judge said: where ``label`` differs from it a person changed it, and it counts as a person's.
+``question``, ``options``, ``answer``, ``title``, ``text`` and ``reason`` are there to be read. A row without a label is
+unjudged, and one with a label and no name is by a person. A label may be a grade: 0 NOT_USEFUL, 1 USEFUL, 2 ENTAILED.
+
+JSON lines and CSV hold all of this. TREC qrels (``.qrels``) hold question, assessor, passage and grade a line; an
+assessor that is a number or Q0, as others write there, is a person.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from querywright.data.rows import Record, Table, read_options, short
+from querywright.data.sources import Source, iterate_rows, name_of
+from querywright.data.tables import Row
+from querywright.data.types import PERSON, Label, Question
+from querywright.errors import DataError, InputError
+from querywright.files import write_file
+
+QRELS = ".qrels"
+FORMS = (".jsonl", ".csv", QRELS)
+GRADES = (Label.NOT_USEFUL, Label.USEFUL, Label.ENTAILED)
+_COLUMNS: dict[str, tuple[str, ...]] = {
+    "question_id": ("question_id", "query-id", "qid", "query_id"),
+    "passage_id": ("passage_id", "corpus-id", "docid", "doc_id"),
+    "label": ("label", "score", "relevance", "grade"),
+    **{name: (name,) for name in ("question", "options", "answer", "title", "text", "judged", "by", "reason")},
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassageLabel:
+    """What one assessor says of one passage for one question; the columns of a file of labels, in their order.
+
+    Args:
+        question: The question's text, to be read, as ``options``, ``answer``, ``title`` and ``text`` are.
+        label: The label; None for a passage that is unjudged.
+        by: ``person``, or the name of a judge and its LM; empty where it is unjudged.
+        reason: Why, where it was said.
+        judged: What a judge said; None where none was asked.
+        question_id: The question's id.
+        passage_id: The passage's id.
+    """
+
+    question: str = ""
+    options: tuple[str, ...] = ()
+    answer: str | None = None
+    title: str = ""
+    text: str = ""
+    label: Label | None = None
+    by: str = ""
+    reason: str = ""
+    judged: Label | None = None
+    question_id: str
+    passage_id: str
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What it is about: ids of question and passage."""
+        return self.question_id, self.passage_id
+
+
+def read_labels(source: Source) -> list[PassageLabel]:
+    """The labels of a file, or of rows, one for each question and passage; a person's goes before a judge's.
+
+    Args:
+        source: A file, see the module's head; or rows: dicts, or a DataFrame.
+
+    Raises:
+        DataError: Everything that is wrong, with file, line, column, what was found and what was expected.
+    """
+    table = Table(_COLUMNS, None, ())
+    found: dict[tuple[str, str], tuple[str, PassageLabel]] = {}
+    n_rows = 0
+    for row in _rows(source, table.problems):
+        n_rows += 1
+        record = table.record(row)
+        one = _label(record)
+        if not record.ok:
+            continue
+        place, first = found.setdefault(one.key, (row.place, one))
+        weaker, stronger = sorted((first, one), key=lambda each: (each.label is not None, each.by == PERSON))
+        found[one.key] = (row.place, stronger)
+        if weaker.label not in (None, stronger.label) and (weaker.by == PERSON) == (stronger.by == PERSON):
+            record.complain(record.cell("label").column, one.label, f"{first.label}, as {place} says; keep one of them")
+    table.raise_problems(name_of(source), n_rows)
+    return [one for _, one in found.values()]
+
+
+def write_labels(path: Path, labels: Iterable[PassageLabel]) -> None:
+    """Write labels, whole or not at all; the ending says how: ``.jsonl``, ``.csv`` or ``.qrels``.
+
+    Raises:
+        InputError: It has another ending, or an id has a space, which qrels cannot hold.
+        OSError: It cannot be written.
+    """
+    labels, form = list(labels), check_form(path)
+    if form == QRELS:
+        spaced = [one.key for one in labels if any(re.search(r"\s", name) for name in one.key)]
+        if spaced:
+            raise InputError(f"{path.name}: qrels hold no id with a space, such as {spaced[0]}; end the file in .jsonl")
+        lines = (
+            f"{one.question_id} {re.sub(r'[ ]', '_', one.by)} {one.passage_id} {GRADES.index(one.label)}\n"
+            for one in labels
+            if one.label is not None
+        )
+        write_file(path, "".join(lines))
+    elif form == ".jsonl":
+        write_file(path, "".join(json.dumps(asdict(one), ensure_ascii=False) + "\n" for one in labels))
+    else:
+        text = io.StringIO()
+        writer = csv.DictWriter(text, [field.name for field in fields(PassageLabel)], lineterminator="\n")
+        writer.writeheader()
+        for one in labels:
+            options = json.dumps(one.options, ensure_ascii=False) if one.options else ""
+            writer.writerow({**asdict(one), "options": options})
+        write_file(path, text.getvalue())
+
+
+def check_form(path: Path) -> str:
+    """The ending of a file of labels.
+
+    Raises:
+        InputError: It is another one.
+    """
+    if path.suffix.lower() not in FORMS:
+        raise InputError(f"{path.name!r} says no form of labels; end it in {', '.join(FORMS)}")
+    return path.suffix.lower()
+
+
+def with_labels(questions: Sequence[Question], labels: Iterable[PassageLabel]) -> list[Question]:
+    """The questions with these labels as their evidence, each with who gave it.
+
+    A person's label goes before a judge's, and a label given here before the question's own by the same kind.
+
+    Args:
+        questions: Those that were labelled, and any others; a question without labels here stays as it is.
+        labels: As ``read_labels`` gives them.
+
+    Raises:
+        DataError: The labels are of other questions.
+    """
+    given: dict[str, list[PassageLabel]] = defaultdict(list)
+    for one in labels:
+        if one.label is not None:
+            given[one.question_id].append(one)
+    if given and not any(question.id in given for question in questions):
+        raise DataError(
+            f"the labels are of other questions: none of {short(list(given))} is among the {len(questions)} asked; "
+            "give the questions that were labelled, or label these"
+        )
+    return [_united(question, given[question.id]) if question.id in given else question for question in questions]
+
+
+def assessors_of(questions: Iterable[Question]) -> dict[str, int]:
+    """How many labels each assessor gave; empty where no question says who gave its labels."""
+    questions = list(questions)
+    if not any(question.assessors for question in questions):
+        return {}
+    return Counter(
+        name for question in questions for key in question.evidence for name in question.assessors.get(key, (PERSON,))
+    )
+
+
+def _united(question: Question, labels: Iterable[PassageLabel]) -> Question:
+    evidence = dict(question.evidence)
+    assessors = {key: question.assessors.get(key, (PERSON,)) for key in evidence}
+    for one in labels:
+        if one.label is not None and (one.by == PERSON or PERSON not in assessors.get(one.passage_id, ())):
+            evidence[one.passage_id], assessors[one.passage_id] = one.label, (one.by,)
+    return replace(question, evidence=evidence, assessors=assessors)
+
+
+def _rows(source: Source, problems: list[str]) -> Iterator[Row]:
+    if not isinstance(source, str | os.PathLike) or Path(source).suffix.lower() != QRELS:
+        yield from iterate_rows(source, kind="questions", split=None, problems=problems)
+        return
+    path = Path(source).expanduser()
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{name_of(source)}: cannot be read ({error}); give a file of labels") from error
+    for number, line in enumerate(lines, start=1):
+        parts = line.split()
+        if len(parts) == 4:
+            by = PERSON if re.fullmatch(r"[0-9]+|Q0", parts[1]) else parts[1]
+            values: Mapping[str, Any] = dict(zip(("question_id", "by", "passage_id", "label"), parts, strict=True))
+            yield Row(f"{path.name} line {number}", {**values, "by": by})
+        elif parts:
+            problems.append(f"{path.name} line {number}: found {short(line)}; expected question, 0, passage, grade")
+
+
+def _label(record: Record) -> PassageLabel:
+    ids = {}
+    for name in ("question_id", "passage_id"):
+        column, value = record.cell(name)
+        ids[name] = record.required_text(name) if value is None else record.name(value, column)
+    label, judged = (_read_label(record, name) for name in ("label", "judged"))
+    options = read_options(record)
+    shown = {name: str(record.cell(name).value or "") for name in ("question", "title", "text", "by", "reason")}
+    if label is not None and (judged not in (None, label) or not shown["by"].strip()):
+        shown["by"] = PERSON
+    answer = record.cell("answer").value
+    return PassageLabel(
+        **ids, **shown, label=label, judged=judged, options=options.texts if options else (),
+        answer=None if answer is None else str(answer),
+    )  # fmt: skip
+
+
+def _read_label(record: Record, field: str) -> Label | None:
+    column, value = record.cell(field)
+    name = str("" if value is None else value).strip().upper().replace(" ", "_").removesuffix(".0")
+    grades = {str(grade): label for grade, label in enumerate(GRADES)}
+    if name and name not in {*Label.__members__, *grades}:
+        record.complain(column, value, f"a label: {', '.join(GRADES)}, or its grade 0, 1 or 2")
+        return None
+    return grades.get(name) or Label[name] if name else None

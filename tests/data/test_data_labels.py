@@ -1,0 +1,107 @@
+"""Labels of passages: files that people correct, and what becomes of them."""
+
+from __future__ import annotations
+
+import json
+
+import pandas
+import pytest
+
+from querywright.data import Label, Question, read_questions
+from querywright.data.labels import PassageLabel, assessors_of, read_labels, with_labels, write_labels
+from querywright.data.reading import check_labels
+from querywright.errors import DataError, InputError
+
+JUDGE = "usefulness:openai/m"
+GIVEN = [
+    PassageLabel(
+        question="Which, \"a\"\nor b?", options=("a", "b, or c"), answer="a", title="T", text="Line.\nLine, too.",
+        label=Label.USEFUL, judged=Label.USEFUL, by=JUDGE, reason="it, says", question_id="q1", passage_id="p1",
+    ),
+    PassageLabel(label=Label.NOT_USEFUL, by="person", question_id="q1", passage_id="p2"),
+    PassageLabel(question_id="q2", passage_id="p 3"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("ending", [".jsonl", ".csv"])
+def test_labels_are_read_as_they_were_written(tmp_path, ending):
+    write_labels(tmp_path / f"labels{ending}", GIVEN)
+    assert read_labels(tmp_path / f"labels{ending}") == GIVEN
+
+
+def test_qrels_hold_who_graded_and_only_what_is_judged(tmp_path):
+    path = tmp_path / "labels.qrels"
+    write_labels(path, [GIVEN[0], GIVEN[1], PassageLabel(question_id="q2", passage_id="p3")])
+    assert path.read_text() == f"q1 {JUDGE} p1 1\nq1 person p2 0\n"
+    assert [(one.key, one.label, one.by) for one in read_labels(path)] == [
+        (("q1", "p1"), Label.USEFUL, JUDGE),
+        (("q1", "p2"), Label.NOT_USEFUL, "person"),
+    ]
+    path.write_text("q1 0 p1 2\nq1 Q0 p2 0\n\n")
+    assert {(one.label, one.by) for one in read_labels(path)} == {
+        (Label.ENTAILED, "person"),
+        (Label.NOT_USEFUL, "person"),
+    }
+    spaced = PassageLabel(label=Label.USEFUL, by="person", question_id="q2", passage_id="p 3")
+    with pytest.raises(InputError, match=r"no id with a space, such as \('q2', 'p 3'\); end the file in .jsonl"):
+        write_labels(path, [spaced])
+    with pytest.raises(InputError, match=r"end it in .jsonl, .csv, .qrels"):
+        write_labels(tmp_path / "labels.xlsx", [])
+
+
+def test_a_label_that_was_changed_is_a_persons_and_goes_before_a_judges():
+    rows = [
+        {"question_id": "q", "passage_id": "p", "label": "useful", "judged": "NOT_USEFUL", "by": JUDGE},
+        {"question_id": "q", "passage_id": "p", "label": "NOT_USEFUL", "judged": "NOT_USEFUL", "by": JUDGE},
+        {"question_id": "q", "passage_id": "r", "label": 2},
+        {"question_id": "q", "passage_id": "s", "label": None, "judged": "USEFUL", "by": JUDGE},
+    ]
+    for given in (rows, rows[::-1], pandas.DataFrame(rows)):
+        found = {one.passage_id: (one.label, one.by) for one in read_labels(given)}
+        assert found["p"] == (Label.USEFUL, "person")
+        assert found["r"] == (Label.ENTAILED, "person")
+        assert found["s"][0] is None
+    asked = [
+        Question("q", "?", evidence={"p": Label.ENTAILED, "own": Label.USEFUL}),
+        Question("other", "?", evidence={"x": Label.USEFUL}),
+    ]
+    first, other = with_labels(asked, read_labels(rows[1:3]))
+    assert first.evidence == {"p": Label.ENTAILED, "own": Label.USEFUL, "r": Label.ENTAILED}
+    assert with_labels(asked, read_labels(rows))[0].evidence["p"] is Label.USEFUL
+    assert other == asked[1]
+    judged = with_labels([Question("q", "?")], read_labels(rows[1:]))
+    assert assessors_of(judged) == {JUDGE: 1, "person": 1}
+    assert assessors_of(asked) == {}
+
+
+@pytest.mark.parametrize(
+    ("rows", "parts"),
+    [
+        ([{"question_id": "q", "passage_id": "p", "label": "GOOD"}], ['column "label"', "'GOOD'", "grade 0, 1 or 2"]),
+        ([{"question_id": "q", "label": 1}], ["no column for 'passage_id'", "passage_id or corpus-id"]),
+        (
+            [{"question_id": "q", "passage_id": "p", "label": n, "by": "person"} for n in (1, 0)],
+            ["row 2", "NOT_USEFUL", "USEFUL, as row 1 says; keep one of them"],
+        ),
+    ],
+)
+def test_labels_that_are_refused(rows, parts):
+    with pytest.raises(DataError) as caught:
+        read_labels(rows)
+    assert all(part in str(caught.value) for part in parts), str(caught.value)
+
+
+def test_labels_become_evidence_and_those_of_something_else_are_refused(tmp_path):
+    questions = [{"id": "q1", "question": "Which?"}, {"id": "q2", "question": "What?"}]
+    path = tmp_path / "labels.jsonl"
+    write_labels(path, GIVEN)
+    first, second = read_questions(questions, labels=path)
+    assert first.evidence == {"p1": Label.USEFUL, "p2": Label.NOT_USEFUL}
+    assert first.assessors == {"p1": (JUDGE,), "p2": ("person",)}
+    assert (second.evidence, second.assessors) == ({}, {})
+    check_labels([first, second], {"p1", "p2"})
+    with pytest.raises(DataError, match=r"of another collection.*\n.*'q1': 1 of its 2 labelled.*'p2'"):
+        check_labels([first, second], {"p1"})
+    path.write_text(json.dumps({"question_id": "zz", "passage_id": "p", "label": "USEFUL"}))
+    with pytest.raises(DataError, match=r"of other questions: none of \['zz'\] is among the 2 asked"):
+        read_questions(questions, labels=path)
