@@ -38,7 +38,7 @@ def pooled(data: Path, depth: int, seed: int) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as home:
         dense = ChromaRetriever.build("arms", passages, home=Path(home))
         words = BM25Retriever("arms", home=Path(home))
-        searches = {"dense": dense, "bm25": words, "hybrid": HybridRetriever([dense, words])}
+        searches: dict[str, Any] = {"dense": dense, "bm25": words, "hybrid": HybridRetriever([dense, words])}
         found = {
             f"{name}, {asked}": retriever.search([str(row[asked]) for row in questions], len(passages))
             for name, retriever in searches.items()
