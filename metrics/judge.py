@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import dspy
 from dspy.utils.exceptions import AdapterParseError, LMError
@@ -29,6 +29,9 @@ from querywright.metrics.usefulness import passage_labels
 from querywright.models.adapter import PromptAdapter, show_passages
 from querywright.models.usage import Ledger, metered
 from querywright.pool import bounded_map
+
+if TYPE_CHECKING:
+    from querywright.metrics.calibration import Calibration
 
 _FIELD_MARKER = re.compile(r"\[\[(?=\s*##)")
 
@@ -216,6 +219,7 @@ class JudgedMetric:
 
     Attributes:
         name: The metric that it is, one of those of the judge.
+        calibration: What is known of the judge; None where nothing is.
         counts: Judgements by what became of them: ``known`` without asking, ``asked``, and of these ``unreadable`` and
             ``without answer``.
         spent: What its calls cost.
@@ -225,6 +229,7 @@ class JudgedMetric:
         if threads < 1:
             raise InputError(f"threads must be 1 or more, but got {threads}")
         self.judge, self.lm, self.name, self.threads = judge, lm, judge.METRIC, threads
+        self.calibration: Calibration | None = None
         self.counts: Counter[str] = Counter()
         self.spent = Ledger()
         self._other = None if judge.OTHER is None else judge.OTHER()

@@ -9,12 +9,20 @@ from typing import TYPE_CHECKING, Any
 
 import dspy
 
-from querywright.data.types import Passage, Question
+from querywright.data.types import PERSON, Passage, Question
 from querywright.errors import InputError
 from querywright.files import write_file
 from querywright.metrics.dspy_metrics import Metric
 from querywright.optimize.diagnosis import Decisions, Diagnosis, decisions, diagnose
-from querywright.optimize.evaluate import DEFAULT_METRICS, Evaluation, Progress, evaluate, results_text
+from querywright.optimize.evaluate import (
+    DEFAULT_METRICS,
+    Evaluation,
+    Progress,
+    evaluate,
+    judged_question,
+    results_text,
+)
+from querywright.optimize.judging import judge_notes
 from querywright.optimize.results import Comparison
 from querywright.optimize.significance import against
 from querywright.programs import RAG, OracleEvidence, technique_class
@@ -41,11 +49,12 @@ class Compared:
         baseline: Name of the arm that the others are held against.
         comparisons: Every other arm against the baseline, metric by metric.
         references: Results of programs that are no rivals, such as closed book.
-        questions: What was asked, in the order of the rows.
+        questions: What was asked, in the order of the rows; with what a judge of usefulness said of passages that some
+            arm showed as evidence, where the questions bring none.
         passages: Those that some arm found or that are labelled, by id, as far as a retriever gives them.
         diagnosis: Where answers are lost; None where no answer is read or nothing is labelled.
         decisions: What the passages of each arm did to the decisions; empty for the same reasons.
-        notes: What must be known before a number is believed: that arms have unequal budgets.
+        notes: What must be known before a number is believed: that arms have unequal budgets, what is known of a judge.
     """
 
     arms: tuple[Evaluation, ...]
@@ -66,10 +75,19 @@ class Compared:
         """The reference of that name, where there is one."""
         return next((one for one in self.references if one.name == name), None)
 
+    @property
+    def labelled_by(self) -> str:
+        """Who gave the labels that diagnosis and decisions rest on, where it is not people alone; else empty."""
+        names = sorted(
+            {name for one in self.questions for names in one.assessors.values() for name in names} - {PERSON}
+        )
+        return f"labels by judge {', '.join(names)}" if names else ""
+
     def to_json(self) -> dict[str, Any]:
         """Everything but single questions, as a JSON object."""
         return {
             "baseline": self.baseline,
+            "labelled_by": self.labelled_by,
             "arms": [one.to_json() for one in self.arms],
             "references": [one.to_json() for one in self.references],
             "comparisons": [one.to_json() for one in self.comparisons],
@@ -136,7 +154,6 @@ def compare(
     references: bool = True,
     metrics: Mapping[str, Metric] = DEFAULT_METRICS,
     threads: int = 4,
-    deadline: float | None = None,
     max_failures: float = 0.05,
     progress: Progress | None = None,
 ) -> Compared:
@@ -154,7 +171,6 @@ def compare(
             them the diagnosis tells where answers are lost. Default True.
         metrics: DSPy metrics by name. Default accuracy and decision_useful.
         threads: Questions under way at a time, 1 or more. Default 4.
-        deadline: Seconds that one question may take, as ``evaluate`` has it. Default None.
         max_failures: Share of an arm's questions that may fail, 0 to 1. Default 0.05.
         progress: Called after each question.
 
@@ -169,25 +185,28 @@ def compare(
     baseline = baseline or (BASELINE if BASELINE in arms else next(iter(arms)))
     if baseline not in arms:
         raise InputError(f"the baseline {baseline!r} is none of the arms {', '.join(arms)}; name one of them")
-    beside = References.of(arms, questions) if references else References()
-    twice = sorted(set(arms) & set(beside.programs))
+    twice = sorted(set(arms) & {CLOSED_BOOK, ORACLE}) if references else []
     if twice:
         raise InputError(f"{twice[0]!r} is an arm and the name of a reference; give the arm another name")
-    found = {
-        name: evaluate(
-            program,
-            questions,
-            lm=lm,
-            name=name,
-            metrics=metrics,
-            threads=threads,
-            deadline=deadline,
-            max_failures=max_failures,
-            progress=progress,
-        )
-        for name, program in {**arms, **beside.programs}.items()
-    }
+
+    def evaluated(programs: Mapping[str, RAG]) -> dict[str, Evaluation]:
+        return {
+            name: evaluate(
+                program, asked, lm=lm, name=name, metrics=metrics, threads=threads, max_failures=max_failures,
+                progress=progress,
+            )
+            for name, program in programs.items()
+        }  # fmt: skip
+
+    asked = questions
+    found = evaluated(arms)
     rivals = tuple(found[name] for name in arms)
+    questions = [
+        judged_question(question, [said for row in rows for said in row.judgements])
+        for question, *rows in zip(asked, *(one.rows for one in rivals), strict=True)
+    ]
+    beside = References.of(arms, questions) if references else References()
+    found |= evaluated(beside.programs)
     retrievers = {name: one.technique.retriever for name, one in arms.items() if one.technique.retriever is not None}
     diagnosis, decided = None, tuple[Decisions, ...]()
     labelled = {key for question in questions for key in question.evidence}
@@ -211,7 +230,7 @@ def compare(
         {key: one for each in dict.fromkeys(retrievers.values()) for key, one in (held_by(each, shown) or {}).items()},
         diagnosis,
         decided,
-        unequal_budgets(arms),
+        (*unequal_budgets(arms), *judge_notes(metrics, lm)),
     )
 
 

@@ -43,7 +43,7 @@ class Stage(StrEnum):
 MEANING: Mapping[Stage, str] = {
     Stage.RIGHT: "the answer is right",
     Stage.NOT_INDEXED: "the collection does not hold the evidence",
-    Stage.NOT_FOUND: "no search gave the evidence",
+    Stage.NOT_FOUND: "no search gave the evidence, or nothing that is known to help",
     Stage.CUT: "a search gave the evidence, but it was not among the passages for the reader",
     Stage.NOT_USED: "the reader had the evidence and answered as it does without any passage",
     Stage.MISREAD: "the reader had the evidence and gave another wrong answer",
@@ -175,8 +175,10 @@ def _right(row: Row | None, metric: str) -> bool | None:
 
 def _stage(row: Row, question: Question, indexed: Collection[str], metric: str, without: Row | None) -> Stage:
     right, helpful = _right(row, metric), set(helpful_ids(question.evidence))
-    if right or right is None or not helpful:
+    if right or right is None:
         return Stage.RIGHT if right else Stage.UNKNOWN
+    if not helpful:  # of passages that were labelled as they were found none helps; else nothing is known
+        return Stage.NOT_FOUND if question.assessors else Stage.UNKNOWN
 
     def reached(ids: Collection[str]) -> bool:
         return helpful <= set(ids) if question.jointly else not helpful.isdisjoint(ids)

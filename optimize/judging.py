@@ -14,7 +14,7 @@ import dspy
 from querywright.data.judged import Case, Judged, sampled
 from querywright.data.splits import split_questions
 from querywright.data.types import Passage, Question
-from querywright.errors import DataError, InputError
+from querywright.errors import DataError, InputError, ModelError
 from querywright.metrics.agreement import Figure, paired_difference
 from querywright.metrics.calibration import Calibration, calibration
 from querywright.metrics.dspy_metrics import Metric, metric_named
@@ -72,12 +72,12 @@ def judged_metrics(
     Raises:
         InputError: There is no such metric or judge, a judge is given twice, or guidelines are missing.
     """
-    saved: dict[type[Judge], Judge] = {}
+    saved: dict[type[Judge], SavedJudge] = {}
     for given in judges:
-        judge = (given if isinstance(given, SavedJudge) else resolve_judge(given)).judge
-        if type(judge) in saved:
-            raise InputError(f"the judge {judge.NAME} is given twice; give one of them")
-        saved[type(judge)] = judge
+        one = given if isinstance(given, SavedJudge) else resolve_judge(given)
+        if type(one.judge) in saved:
+            raise InputError(f"the judge {one.judge.NAME} is given twice; give one of them")
+        saved[type(one.judge)] = one
     at_work: dict[type[Judge], JudgedMetric] = {}
     found: dict[str, Metric] = {}
     for name in names:
@@ -86,15 +86,44 @@ def judged_metrics(
             found[name] = metric_named(name)
             continue
         if kind not in at_work:
-            judge = saved.get(kind) or kind()
-            if not isinstance(judge, CoverageJudge):
-                at_work[kind] = JudgedMetric(judge, lm=lm, threads=threads)
+            own = saved.get(kind) or SavedJudge(kind())
+            if not isinstance(own.judge, CoverageJudge):
+                at_work[kind] = JudgedMetric(own.judge, lm=lm, threads=threads)
             elif guidelines is not None:
-                at_work[kind] = GuidelineMetric(judge, guidelines, lm=lm, threads=threads)
+                at_work[kind] = GuidelineMetric(own.judge, guidelines, lm=lm, threads=threads)
             else:
                 raise InputError(f"{name} holds answers against guidelines; give them (--guidelines FILE)")
+            at_work[kind].calibration = own.calibration
         found[name] = at_work[kind].of(name)
     return found
+
+
+def judge_notes(metrics: Mapping[str, Metric], lm: dspy.LM) -> list[str]:
+    """What must be known of the judges among these metrics: how far they agree with people, and what they judged.
+
+    Args:
+        metrics: By name.
+        lm: The LM of the programs, which judges where a judge has none of its own.
+    """
+    notes = []
+    judged = {name: metric for name, metric in metrics.items() if isinstance(metric, JudgedMetric)}
+    for counts in {id(one.counts): one.counts for one in judged.values()}.values():
+        names = [name for name, one in judged.items() if one.counts is counts]
+        metric = judged[names[0]]
+        asked = metric.lm or lm
+        try:
+            engine = lm_digest(asked)
+        except ModelError:
+            engine = ""
+        standing = SavedJudge(metric.judge, metric.calibration).standing(asked.model, engine)
+        line = f"{', '.join(names)}: {standing}"
+        line += f"; in this run {counts['asked']} judgements, {counts['unreadable']} unreadable"
+        if counts["known"]:
+            line += f", {counts['known']} labels known without"
+        if metric.judge.OTHER is not None and counts["without answer"]:
+            line += f"; {counts['without answer']} by {metric.judge.OTHER.NAME}, where no right answer is known"
+        notes.append(f"{line}; judge and arms have the same LM" if asked.model == lm.model else line)
+    return notes
 
 
 def judge_cases(
@@ -103,6 +132,7 @@ def judge_cases(
     *,
     lm: dspy.LM,
     threads: int = 4,
+    deadline: float | None = 300.0,
     max_failures: float = 0.05,
     name: str = "",
     progress: Progress | None = None,
@@ -114,6 +144,7 @@ def judge_cases(
         cases: What is judged, in order.
         lm: An LM made by ``resolve_lm``.
         threads: Cases under way at a time, 1 or more. Default 4.
+        deadline: Seconds that one case may take, or None. Default 300.
         max_failures: Share of the cases that may fail, 0 to 1; at least one may unless it is 0. Default 0.05.
         name: What is shown beside the progress. Default the judge's name.
         progress: Called after each case.
@@ -130,7 +161,9 @@ def judge_cases(
             return judge.label_of(case)
 
     failures = Failures(name or judge.NAME, len(cases), max_failures, what="judgements")
-    found = failures.map(ask, cases, id_of=lambda case: case.question.id, threads=threads, progress=progress)
+    found = failures.map(
+        ask, cases, id_of=lambda case: case.question.id, threads=threads, deadline=deadline, progress=progress
+    )
     labels = tuple(None if isinstance(one, Exception) else one for one in found)
     return Judgements(labels, sum(isinstance(one, Exception) for one in found))
 
@@ -200,7 +233,9 @@ def freeze_guidelines(
             return write_guideline(writer, *one, lm=lm.model)
 
     failures = Failures("guidelines", len(missing), max_failures)
-    found = failures.map(write, missing, id_of=lambda one: one[0].id, threads=threads, progress=progress)
+    found = failures.map(
+        write, missing, id_of=lambda one: one[0].id, threads=threads, deadline=300.0, progress=progress
+    )
     new = {q.id: made for (q, _), made in zip(missing, found, strict=True) if isinstance(made, Guideline)}
     return frozen.with_new(new)
 

@@ -111,6 +111,7 @@ def comparison_page(
         ],
         scores=score_rows(compared),
         diagnosis=diagnosis,
+        labelled_by=compared.labelled_by,
         numbers={arm.name: number for number, arm in enumerate(compared.arms, 1)},
         meaning=MEANING,
         colours=STAGE_COLOURS,
@@ -152,11 +153,12 @@ def browser(compared: Compared, metric: str) -> dict[str, Any]:
         for arm in compared.arms:
             row = arm.rows[place]
             word, against = _mark(row, metric, base[place])
-            labels = passage_labels(row.passages, evidence, jointly=question.jointly) if evidence else row.passages
+            pooled = bool(question.assessors) or not evidence
+            labels = passage_labels(row.passages, evidence, jointly=question.jointly, pooled=pooled)
             missed = [] if row.failure is not None else [key for key in helpful if key not in row.passages]
             arms.append(
                 {"name": arm.name, "row": row, "word": word, "against": against, "missed": missed}
-                | {"labels": dict(zip(row.passages, labels, strict=True)) if evidence else {}}
+                | {"labels": dict(zip(row.passages, labels, strict=True))}
                 | {"stage": str(lost[arm.name][place].stage) if arm.name in lost else ""}
             )
         shown = dict.fromkeys(key for one in arms for key in (*one["row"].passages, *helpful))

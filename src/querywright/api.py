@@ -20,7 +20,6 @@ from querywright.data import Question, Splits, read_questions, split_questions
 from querywright.data.labels import read_labels, with_labels
 from querywright.data.reading import check_labels
 from querywright.errors import InputError
-from querywright.metrics.dspy_metrics import Metric
 from querywright.named import (
     check_reader,
     check_reranker,
@@ -42,7 +41,7 @@ from querywright.optimize.results import Compiled, CompileSettings
 from querywright.optimize.study.compile import compile_program
 from querywright.optimize.study.data import further_questions
 from querywright.optimize.study.objectives import check_judges, objectives_of
-from querywright.prepared import opened, prepare
+from querywright.prepared import Metrics, opened, prepare
 from querywright.programs import technique_class
 from querywright.workspace import Tell, Workspace
 
@@ -56,12 +55,13 @@ def evaluate(
     lm: LM = "embedded",
     retriever: Any = None,
     name: str | None = None,
-    metrics: Sequence[str] | Mapping[str, Metric] = (),
+    metrics: Metrics = (),
+    judge: str | Path | Sequence[str | Path] = (),
+    judge_lm: LM | None = None,
     labels: Any = None,
     reader: str | None = "auto",
     max_passages: int = 5,
     threads: int = 4,
-    deadline: float | None = None,
     max_failures: float = 0.05,
     home: str | Path | None = None,
     progress: Progress | None = None,
@@ -74,14 +74,17 @@ def evaluate(
         lm: The LM, or its name. Default ``embedded``.
         retriever: What a technique that is named searches.
         name: How the arm is called. Default: its own name.
-        metrics: Names, or metrics by name. Default: accuracy where an answer is read, and decision_useful and recall
-            where evidence is labelled.
+        metrics: Names, such as ``recall@5``, ``judged_useful`` or ``module:function``, and functions ``(example,
+            prediction, trace=None)``; or these by name. Default: accuracy where an answer is read, and decision_useful
+            and recall where evidence is labelled.
+        judge: Judges that score as well, by name or by the path of a saved one; a saved one stands in the place of
+            that of its name.
+        judge_lm: The LM of the judges, or its name. Default: ``lm``. Given alone, it judges usefulness.
         labels: Labels of passages, which become evidence: a file of them or its rows, as ``label`` gives them.
         reader: ``auto``, ``multiple_choice``, ``short_answer``, ``grounded`` or None, for a technique without one.
         max_passages: Passages shown to the reader at most by a technique that is named and names no other number, 1 to
             50. Default 5.
         threads: Questions under way at a time, 1 or more. Default 4.
-        deadline: Seconds that one question may take, waiting for a turn at the LM excluded. Default any number.
         max_failures: Share of the questions that may fail, 0 to 1. Default 0.05.
         home: The working folder. Default ``$QUERYWRIGHT_HOME`` or ``.querywright``.
         progress: Called with what, done and total after each question.
@@ -93,12 +96,13 @@ def evaluate(
     """
     ready = prepare(
         {name: program} if name else [program], questions, workspace=_workspace(home, lm), retriever=retriever,
-        metrics=metrics, reader=reader, max_passages=max_passages, tell=_warn, reading={"labels": labels},
+        metrics=metrics, reader=reader, max_passages=max_passages, threads=threads, **_judging(judge, judge_lm),
+        tell=_warn, reading={"labels": labels},
     )  # fmt: skip
     ((named, one),) = ready.programs.items()
     return evaluate_program(
         one, ready.questions, lm=ready.workspace.lm, name=named, metrics=ready.metrics, threads=threads,
-        deadline=deadline, max_failures=max_failures, progress=progress,
+        max_failures=max_failures, progress=progress,
     )  # fmt: skip
 
 
@@ -109,7 +113,9 @@ def compare(
     lm: LM = "embedded",
     retriever: Any = None,
     baseline: str | None = None,
-    metrics: Sequence[str] | Mapping[str, Metric] = (),
+    metrics: Metrics = (),
+    judge: str | Path | Sequence[str | Path] = (),
+    judge_lm: LM | None = None,
     labels: Any = None,
     reader: str | None = "auto",
     max_passages: int = 5,
@@ -120,7 +126,6 @@ def compare(
     rewriter: str | Path | None = None,
     references: bool = True,
     threads: int = 4,
-    deadline: float | None = None,
     max_failures: float = 0.05,
     home: str | Path | None = None,
     progress: Progress | None = None,
@@ -134,7 +139,10 @@ def compare(
         lm: The LM, or its name. Default ``embedded``.
         retriever: What techniques that are named search: a collection's name, or a retriever.
         baseline: The arm that the others are held against. Default ``plain``, or the first arm.
-        metrics: Names, or metrics by name. Default as ``evaluate`` has it.
+        metrics: Names and functions, as ``evaluate`` has it.
+        judge: Judges that score as well, as ``evaluate`` has it. Where nothing is labelled, what a judge of usefulness
+            says is the evidence of diagnosis and decisions, and the results say so.
+        judge_lm: The LM of the judges, or its name. Default: ``lm``. Given alone, it judges usefulness.
         labels: Labels of passages, as ``evaluate`` takes them.
         reader: Of techniques without one, as ``evaluate`` has it.
         max_passages: The budget of every arm, as ``evaluate`` has it. Where an arm that is named has another
@@ -146,7 +154,6 @@ def compare(
         rewriter: Folder of a rewriter, for techniques that write.
         references: Whether closed book and oracle evidence stand beside the arms. Default True.
         threads: Questions under way at a time, 1 or more. Default 4.
-        deadline: Seconds that one question may take, waiting for a turn at the LM excluded. Default any number.
         max_failures: Share of an arm's questions that may fail, 0 to 1. Default 0.05.
         home: The working folder. Default ``$QUERYWRIGHT_HOME`` or ``.querywright``.
         progress: Called with what, done and total after each question.
@@ -162,11 +169,12 @@ def compare(
     ready = prepare(
         arms, questions, workspace=_workspace(home, lm), retriever=retriever, embedder=embedder, engine=engine,
         reader=reader, max_passages=max_passages, knobs=knobs, metrics=metrics, reranker=reranker,
-        rewriter=None if rewriter is None else Path(rewriter), tell=_warn, reading={"labels": labels},
+        rewriter=None if rewriter is None else Path(rewriter), threads=threads, **_judging(judge, judge_lm),
+        tell=_warn, reading={"labels": labels},
     )  # fmt: skip
     return compare_programs(
         ready.programs, ready.questions, lm=ready.workspace.lm, baseline=baseline, references=references,
-        metrics=ready.metrics, threads=threads, deadline=deadline, max_failures=max_failures, progress=progress,
+        metrics=ready.metrics, threads=threads, max_failures=max_failures, progress=progress,
     )  # fmt: skip
 
 
@@ -369,6 +377,12 @@ def _workspace(home: str | Path | None, lm: Any) -> Callable[[], Workspace]:
     if _opens(lm):
         return cast("Callable[[], Workspace]", lm)
     return lambda: Workspace.open(home, cast("Any", lm), tell=_warn)
+
+
+def _judging(judge: str | Path | Sequence[str | Path], lm: LM | None) -> dict[str, Any]:
+    """Judges and what opens their LM, as ``prepare`` takes them."""
+    judges = [judge] if isinstance(judge, str | Path) else judge
+    return {"judges": judges, "judge_lm": None if lm is None else lambda place: place.another_lm(lm)}
 
 
 def _warn(text: str) -> None:

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import dspy
 
@@ -19,6 +19,9 @@ from querywright.data.labels import assessors_of
 from querywright.data.reading import check_evidence, check_labels
 from querywright.errors import DataError, InputError
 from querywright.metrics.dspy_metrics import Metric, needs
+from querywright.metrics.guideline import Guidelines
+from querywright.metrics.judge import JudgedMetric
+from querywright.metrics.judges import JUDGED
 from querywright.named import (
     check_reader,
     check_rewriter,
@@ -34,6 +37,7 @@ from querywright.optimize.artifacts.files import Artifact, read_artifact
 from querywright.optimize.artifacts.load import load
 from querywright.optimize.artifacts.loaded import LoadedProgram
 from querywright.optimize.artifacts.rewriters import find_rewriter
+from querywright.optimize.judge_files import resolve_judge
 from querywright.optimize.judging import judged_metrics
 from querywright.programs import (
     RAG,
@@ -50,6 +54,10 @@ from querywright.retrieval.engines import check_engine
 from querywright.retrieval.rerank import Reranker
 from querywright.workspace import Tell, Workspace
 
+Metrics: TypeAlias = "Sequence[str | Metric] | Mapping[str, str | Metric]"
+"""Names of metrics, as ``judged_metrics`` takes them, and functions; or these by name."""
+
+DEFAULT_JUDGE = "usefulness"
 DEFAULT_TECHNIQUES = ("closed_book", "plain", "hcqr")
 SHOWN_WARNINGS = 3
 LACKING = {
@@ -179,12 +187,15 @@ def prepare(
     reader: str | None = "auto",
     max_passages: int = MAX_PASSAGES.default,
     knobs: Mapping[str, Any] | None = None,
-    metrics: Sequence[str] | Mapping[str, Metric] = (),
+    metrics: Metrics = (),
+    judges: Sequence[str | Path] = (),
+    judge_lm: Callable[[Workspace], dspy.LM] | None = None,
+    guidelines: Guidelines | None = None,
+    threads: int = 4,
     reranker: Reranker | str | None = None,
     rewriter: Path | None = None,
     reading: Mapping[str, Any] | None = None,
     jointly: bool | None = None,
-    judged: bool = False,
     tell: Tell = print,
 ) -> Prepared:
     """Check, read and open all that was named.
@@ -201,12 +212,17 @@ def prepare(
         max_passages: The budget of techniques whose knobs name no other: passages given to the reader at most, 1 to 50.
             Default 5.
         knobs: Values for every technique that has the knob.
-        metrics: Names, or metrics by name. Default: accuracy, and by evidence where it is labelled.
+        metrics: Names as ``judged_metrics`` takes them, and functions; or metrics by name. Default: accuracy, and by
+            evidence where it is labelled.
+        judges: Judges that score as well, by name or by the path of a saved one.
+        judge_lm: Opens the LM of the judges, of which that of usefulness scores where no other is named. Default: that
+            of the workspace.
+        guidelines: What the judge of coverage holds answers against; they may be filled in later.
+        threads: Questions under way at a time; judgements are so many too, and 8 at least.
         reranker: A cross-encoder, or its name or path, for techniques that rerank.
         rewriter: Folder of a rewriter, for techniques that write.
         reading: ``columns``, ``limit`` and ``split`` of the questions.
         jointly: Whether every question takes all of its helpful passages. Default: as the data says.
-        judged: Whether judges score as well.
         tell: Says what a user should know meanwhile.
 
     Raises:
@@ -222,7 +238,7 @@ def prepare(
         defaults = [one for one in DEFAULT_TECHNIQUES if reader not in (None, "none") or one != "closed_book"]
         named = _named_arms(defaults, engine, shared, rewriter)
     _check_shared(knobs, rewriter, named.values(), tell)
-    chosen: Mapping[str, Metric] = dict(metrics) if isinstance(metrics, Mapping) else judged_metrics(metrics)
+    chosen, judged = _metrics(metrics, judges, judge_lm is not None, guidelines, max(8, threads))
     asked = _questions(questions, named if is_given else {}, reader, reading or {})
     if jointly is not None:
         asked = [replace(question, jointly=jointly) for question in asked]
@@ -234,7 +250,7 @@ def prepare(
     read_by = reader_for(asked, reader)
     own = [arm.reader for arm in named.values()]
     readers = list(dict.fromkeys(one for one in ([read_by] if None in own else []) + own if one is not None))
-    chosen, lacks = _scorable(chosen, asked, readers, judged=judged)
+    chosen, lacks = _scorable(chosen, judged, asked, readers)
     notes += [line for name in readers for line in of_grounded(name)]
     grounded = any(READERS[name].GROUNDED for name in readers)
     if grounded and "accuracy" in chosen and not all(question.options for question in asked):
@@ -255,6 +271,10 @@ def prepare(
         for one in dict.fromkeys([arm.engine for arm in searching.values()] or [engine]):
             ready.retrievers[one] = opened(ready.workspace, retriever, embedder, one)
         _tell_missing_evidence(asked, ready.retriever, tell)
+    own_lm = ready.workspace.lm if judge_lm is None else judge_lm(ready.workspace)
+    for metric in chosen.values():
+        if isinstance(metric, JudgedMetric):
+            metric.lm = metric.lm or own_lm
     ready.reranker = open_reranker(reranker)
     for name, arm in named.items():
         ready.programs[name] = arm.program(name, ready)
@@ -379,14 +399,39 @@ def _questions(source: Any, arms: Mapping[str, _Arm], reader: str | None, readin
         raise DataError([f"{', '.join(needing)}: every question needs options", *error.problems]) from error
 
 
+def _metrics(
+    given: Metrics, judges: Iterable[str | Path], asks: bool, guidelines: Guidelines | None, threads: int
+) -> tuple[dict[str, Metric], dict[str, Metric]]:
+    """The metrics that were given, and those of judges that were named beside them."""
+    if isinstance(given, Mapping):
+        given = {str(name): one for name, one in given.items()}
+    else:
+        several = [given] if isinstance(given, str) or callable(given) else list(given)
+        names = [one if isinstance(one, str) else getattr(one, "__name__", type(one).__name__) for one in several]
+        given = dict(zip(names, several, strict=True))
+        if len(given) < len(names):
+            raise InputError(f"two metrics have one name among {', '.join(names)}; give them as a mapping of names")
+    saved = [resolve_judge(one) for one in judges]
+    mine = {name: one for name, one in given.items() if not isinstance(one, str)}
+    known = {JUDGED[name] for name in given if name in JUDGED}
+    if asks and not saved and not known and not any(isinstance(one, JudgedMetric) for one in mine.values()):
+        saved = [resolve_judge(DEFAULT_JUDGE)]
+    beside = [one.judge.METRIC for one in saved if type(one.judge) not in known]
+    found = judged_metrics(
+        [*(name for name in given if name not in mine), *beside], judges=saved, guidelines=guidelines, threads=threads
+    )
+    return {name: mine.get(name) or found[name] for name in given}, {name: found[name] for name in beside}
+
+
 def _scorable(
-    metrics: Mapping[str, Metric], asked: Sequence[Question], readers: Sequence[str], *, judged: bool
-) -> tuple[Mapping[str, Metric], dict[str, str]]:
-    """The metrics, and what those do without that cannot be scored."""
+    metrics: dict[str, Metric], judged: Mapping[str, Metric], asked: Sequence[Question], readers: Sequence[str]
+) -> tuple[dict[str, Metric], dict[str, str]]:
+    """The metrics with those of judges, and what those do without that cannot be scored."""
     labelled = any(question.evidence for question in asked)
     if not metrics:
         names = ["accuracy"] if readers else []
         metrics = judged_metrics([*names, *(["decision_useful", "recall"] if labelled else [])])
+    metrics = {**metrics, **judged}
     given = {
         "answer": any(question.answer for question in asked),
         "options": any(question.options for question in asked),
@@ -398,11 +443,11 @@ def _scorable(
         name: [LACKING.get(need, need) for need in sorted(needs(name)) if not given.get(need)] for name in metrics
     }
     lacks = {name: " and ".join(lacking) for name, lacking in missing.items() if lacking}
-    if len(lacks) == len(metrics) and not judged:
+    if len(lacks) == len(metrics):
         wanting = "; ".join(f"{name} needs {lacking}" for name, lacking in lacks.items())
         raise InputError(
             f"nothing can be scored: {wanting or 'no metric'}; give questions with an answer (and a reader) or with "
-            "labelled evidence, or --judge-lm"
+            "labelled evidence, or name a judge (judge_lm, --judge-lm)"
         )
     return metrics, lacks
 

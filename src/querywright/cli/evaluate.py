@@ -17,17 +17,12 @@ from querywright.cli.show import emit, note, progress, say, show_table
 from querywright.errors import InputError
 
 if TYPE_CHECKING:
-    import dspy
-
     from querywright.data.types import Question
     from querywright.metrics.guideline import Guidelines
-    from querywright.metrics.judge import JudgedMetric
     from querywright.optimize.comparison import Compared
     from querywright.optimize.evaluate import Progress
-    from querywright.optimize.judge_files import SavedJudge
     from querywright.prepared import Prepared
 
-DEFAULT_JUDGE = "usefulness"
 NEEDS = ("any", "all")
 ROWS, SUMMARY, REPORT = "results.parquet", "comparison.json", "report.html"
 MANY_ROWS = 2000  # that take more than two seconds to compare and write
@@ -43,7 +38,6 @@ class Given:
     helpers: opt.Helpers = field(default_factory=opt.Helpers)
     judging: opt.Judging = field(default_factory=opt.Judging)
     data: opt.DataOptions = field(default_factory=opt.DataOptions)
-    deadline: opt.Deadline = None
 
 
 def evaluate_command(
@@ -130,16 +124,12 @@ class Bench:
     Args:
         given: What the command was given.
         ready: The arms, questions and metrics.
-        judges: By the name of their metric.
-        judge_lm: Their LM.
-        judged: The judges at work.
+        guidelines: What the judge of coverage holds answers against, filled in before anything is compared.
     """
 
     given: Given
     ready: Prepared
-    judges: Mapping[str, SavedJudge]
-    judge_lm: dspy.LM
-    judged: Mapping[str, JudgedMetric] = field(default_factory=dict)
+    guidelines: Guidelines | None
 
     @classmethod
     def open(cls, source: str, named: Iterable[Any], given: Given, *, jointly: bool | None = None) -> Bench:
@@ -148,18 +138,25 @@ class Bench:
         Raises:
             InputError: Something cannot be used.
         """
+        from querywright.metrics.guideline import GuidelineMetric, Guidelines
         from querywright.prepared import prepare
 
         arms, helpers = given.arms, given.helpers
-        given.judging.beside(given.work.lm)
-        judges = _judges(given.judging)
+        judging, lm, guidelines = given.judging, given.work.lm, None
+        judging.beside(lm)
+        if judging.guidelines is not None:
+            check_file(judging.guidelines, "--guidelines")
+            guidelines = Guidelines()
         ready = prepare(
             named, source, workspace=given.work.open, retriever=arms.collection, embedder=arms.embedder,
             engine=arms.engine, reader=arms.reader, max_passages=arms.max_passages, knobs=arms.knobs,
             metrics=arms.metric, reranker=helpers.reranker, rewriter=helpers.rewriter, reading=given.data.given,
-            jointly=jointly, judged=bool(judges), tell=note,
+            jointly=jointly, judges=judging.judge, guidelines=guidelines, threads=given.work.run.threads, tell=note,
+            judge_lm=None if judging.judge_lm is None else lambda place: judging.open(place, lm),
         )  # fmt: skip
-        return cls(given, ready, judges, given.judging.open(ready.workspace, given.work.lm))
+        if guidelines is not None and not any(isinstance(one, GuidelineMetric) for one in ready.metrics.values()):
+            raise InputError("only the judge coverage holds answers against --guidelines; give --judge coverage too")
+        return cls(given, ready, guidelines)
 
     def compare(self, *, baseline: str | None = None, references: bool = True) -> Compared:
         """Run the arms; guidelines that a judge needs are written first.
@@ -168,28 +165,19 @@ class Bench:
             baseline: What every arm is held against. Default: plain, else the first.
             references: Whether closed book and oracle evidence stand beside them.
         """
-        from querywright.metrics.guideline import GuidelineMetric
-        from querywright.metrics.judge import JudgedMetric
-        from querywright.metrics.judges import CoverageJudge
         from querywright.optimize.comparison import compare
 
         ready = self.ready
         with progress() as update:
-            self.judged = {
-                name: GuidelineMetric(one.judge, self._frozen(update), lm=self.judge_lm)
-                if isinstance(one.judge, CoverageJudge)
-                else JudgedMetric(one.judge, lm=self.judge_lm)
-                for name, one in self.judges.items()
-            }
+            if self.guidelines is not None:
+                self.guidelines.update(self._frozen(update))
             return compare(
                 ready.programs, ready.questions, lm=ready.workspace.lm, baseline=baseline, references=references,
-                metrics={**ready.metrics, **self.judged}, **self.given.work.run.given,
-                deadline=self.given.deadline, progress=update,
+                metrics=ready.metrics, **self.given.work.run.given, progress=update,
             )  # fmt: skip
 
     def notes(self, compared: Compared) -> list[str]:
         """What is said below a table of results."""
-        from querywright.models.lm import lm_digest
         from querywright.optimize.comparison import RIGHT
 
         ready, lm, found = self.ready, self.ready.workspace.lm, compared.arms
@@ -200,11 +188,6 @@ class Bench:
         read = any(metric in one.metrics for one in found for metric in RIGHT)
         if compared.references and not read:
             lines.append(f"no diagnosis, which needs {' or '.join(RIGHT)} among the metrics")
-        for name, saved in self.judges.items():
-            metric = self.judged[name]
-            line = f"{name}: {saved.standing(self.judge_lm.model, lm_digest(self.judge_lm))}"
-            line += f"; in this run {metric.counts['asked']} judgements, {metric.counts['unreadable']} unreadable"
-            lines.append(f"{line}; judge and arms have the same LM" if self.judge_lm.model == lm.model else line)
         lines += [f"{name} is not scored: it needs {lacking}" for name, lacking in ready.lacks.items()]
         tried = dict.fromkeys(name for one in found for row in one.rows for name in row.scores)
         unscored = [name for name in tried if not any(name in one.metrics for one in found)]
@@ -242,21 +225,24 @@ class Bench:
             ],
             breaks=("LM calls / question",),
         )
+        by = f", {compared.labelled_by}" if compared.labelled_by else ""
         if compared.references and compared.diagnosis is not None:
             rows = lost_rows(compared.diagnosis)
             meanings = [f"{stage}: {meaning}" for stage, meaning in MEANING.items() if stage in rows[0]]
-            show_table("Where answers are lost", rows, notes=meanings)
+            show_table(f"Where answers are lost{by}", rows, notes=meanings)
         if compared.references and compared.decisions:
-            show_table("What the passages did to the decisions", decision_rows(compared.decisions))
+            show_table(f"What the passages did to the decisions{by}", decision_rows(compared.decisions))
         say(self.ready.workspace.cost_line())
 
     def _frozen(self, progress: Progress) -> Guidelines:
         from querywright.data.types import Label
-        from querywright.metrics.guideline import Guidelines
+        from querywright.metrics.guideline import GuidelineMetric, Guidelines
         from querywright.optimize.judging import freeze_guidelines
 
         file = self.given.judging.guidelines
+        lm = next(one.lm for one in self.ready.metrics.values() if isinstance(one, GuidelineMetric))
         assert file is not None
+        assert lm is not None
         frozen = Guidelines.load(file) if file.exists() else Guidelines()
         retriever = self.ready.retriever
         known: Mapping[str, Any] = {} if retriever is None else {one.id: one for one in retriever.passages()}
@@ -269,30 +255,9 @@ class Bench:
                 "a guideline is written from the passages that are labelled ENTAILED, but no question has one in the "
                 "collection; give such questions and --collection, or leave the judge coverage out"
             )
-        frozen = freeze_guidelines(frozen, sourced, lm=self.judge_lm, **self.given.work.run.given, progress=progress)
+        frozen = freeze_guidelines(frozen, sourced, lm=lm, **self.given.work.run.given, progress=progress)
         frozen.save(file)
         return Guidelines({question.id: frozen[question.id] for question, _ in sourced if question.id in frozen})
-
-
-def _judges(judging: opt.Judging) -> dict[str, SavedJudge]:
-    """The judges that were named, or the one of usefulness where only its LM was."""
-    from querywright.metrics.judges import CoverageJudge
-    from querywright.optimize.judge_files import resolve_judge
-
-    judges: dict[str, SavedJudge] = {}
-    for name in judging.judge or ([DEFAULT_JUDGE] if judging.judge_lm is not None else []):
-        saved = resolve_judge(name)
-        if saved.judge.METRIC in judges:
-            raise InputError(f"--judge {name}: the judge {saved.judge.NAME} is given twice; give one of them")
-        judges[saved.judge.METRIC] = saved
-    if (CoverageJudge.METRIC in judges) != (judging.guidelines is not None):
-        raise InputError(
-            "the judge coverage holds answers against guidelines, and only it does: give both --judge coverage and "
-            "--guidelines FILE, which is written where it is missing, or neither"
-        )
-    if judging.guidelines is not None:
-        check_file(judging.guidelines, "--guidelines")
-    return judges
 
 
 def _arm(name: str) -> str:
