@@ -377,11 +377,12 @@ def _scores(
                 said[judge] = metric.judgements(example, prediction)
             scores[name] = metric.score(said[judge])
         else:
-            scores[name] = _score(name, metric, example, prediction)
+            scores[name] = metric_value(name, metric, example, prediction)
     return scores, tuple(one for judgements in said.values() for one in judgements)
 
 
-def _score(name: str, metric: Metric, example: Any, prediction: Any) -> float:
+def metric_value(name: str, metric: Metric, example: Any, prediction: Any) -> float:
+    """What a metric says; what it raises is told by its name."""
     try:
         value = float(metric(example, prediction))
     except (LMError, QuerywrightError):

@@ -136,6 +136,7 @@ def estimate(
         "no call is tried a second time and no unreadable answer asked for once more; both come on top",
         f"every call has {each} tokens, those of the longest prompt of {len(asked)} dev questions with {of} "
         f"({CHARACTERS_A_TOKEN} characters each) and of the longest answer that is allowed ({cap})",
+        *(["judges ask another LM, and are counted at the price and pace of the LM"] if spec.judge_lm else []),
         "seconds a call are unknown; they are measured with one real call (--measure)"
         if seconds_per_call is None
         else f"a call takes {seconds_per_call:.2f} seconds, as one that was made did; one at a time",

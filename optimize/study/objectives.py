@@ -139,6 +139,8 @@ def check_judges(metrics: Iterable[str], judges: Sequence[SavedJudge], *, asks: 
     Raises:
         InputError: A judge, or their LM, is given and no metric is its.
     """
+    if "judged_guideline" in (metrics := list(metrics)):
+        raise InputError("judged_guideline takes guidelines, which are frozen for evaluate and compare; take another")
     at_work = {JUDGED[name].NAME for name in metrics if name in JUDGED}
     for one in judges:
         if one.judge.NAME not in at_work:

@@ -219,7 +219,7 @@ def _misfits(spec: StudySpec) -> Iterator[str]:
     if isinstance(spec.reader, list) and len(spec.reader) > 1 and not spec.reads:
         yield "reader: several to choose from, but no objective reads; name one, or add the objective accuracy"
     for place, objective in enumerate(map(objective_named, spec.objectives)):
-        if objective.reads and spec.reader == "none":
+        if spec.reader == "none" and any("reader" in needs(metric) for metric in objective.metrics):
             yield f"objectives.{place}: {objective.name} needs a reader, but reader is none"
         if place == 0 and not objective.metrics:
             yield f"objectives.0: the first decides and must be one of quality, but got {objective.name!r}"

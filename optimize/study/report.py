@@ -33,6 +33,7 @@ from querywright.optimize.figures import (
     plane,
 )
 from querywright.optimize.report import NO_QUESTIONS, browser, page, score_rows
+from querywright.optimize.results import by_judges
 from querywright.optimize.study.importance import Importance, importances
 from querywright.optimize.study.objectives import Objective
 from querywright.optimize.study.status import (
@@ -89,6 +90,8 @@ def study_html(snapshot: Snapshot) -> str:
     mattered = importances(trials, aim, names)
     prompts = sum((one.prompt_spent for one in trials), Cost())
     stages = {"search": sum((one.spent for one in trials), Cost()) - prompts, "prompts": prompts}
+    judged = sum((one.judged for one in trials), Cost())
+    stages |= {"judges": judged} if judged.asked else {}
     stages |= {name: Cost.from_json(cost) for name, cost in outcome.get("costs", {}).items()}
     costs = {name: sum((one.spent for one in of_technique(trials, name)), Cost()) for name in names}
     counts = {state: len(ended(trials, state)) for state in STATES}
@@ -100,7 +103,7 @@ def study_html(snapshot: Snapshot) -> str:
     prompt = f"{best_arm.get('technique')}, {best_arm.get('prompt')}"
     return page(
         "study.html",
-        title=f"Study {spec.name}",
+        title=f"Study {spec.name}{by_judges(outcome.get('judges', ()))}",
         facts={
             "Questions": Path(spec.questions).name + (f", the first {spec.limit}" if spec.limit else ""),
             "Collection": spec.collection,
@@ -108,6 +111,7 @@ def study_html(snapshot: Snapshot) -> str:
             **({} if spec.rewriter is None else {"Rewriter": Path(spec.rewriter).name}),
             "Reader": spec.reader if isinstance(spec.reader, str) else ", ".join(spec.reader),
             "Objectives": ", ".join(spec.objectives),
+            **({"Judges": "; ".join(one["standing"] for one in outcome["judges"])} if outcome.get("judges") else {}),
             "Trials": f"{spec.trials} planned; {', '.join(f'{n} {state}' for state, n in counts.items() if n)}",
             "querywright": __version__,
         },

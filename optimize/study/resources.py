@@ -25,7 +25,7 @@ from querywright.models.lm import engine_of, lm_digest, resolve_lm
 from querywright.models.store import Store, open_store
 from querywright.models.usage import Cost, Ledger
 from querywright.optimize.artifacts.rewriters import keep_rewriter, open_rewriter
-from querywright.optimize.evaluate import DEFAULT_METRICS, Evaluation, Progress, evaluate
+from querywright.optimize.evaluate import DEFAULT_METRICS, Evaluation, Progress, evaluate, metric_value
 from querywright.optimize.failures import TooManyFailuresError
 from querywright.optimize.judge_files import SavedJudge, resolve_judge
 from querywright.optimize.judging import judged_metrics
@@ -278,10 +278,10 @@ class Bench:
 
     def _metric(self, prompt: PromptSpec) -> Metric:
         """What prompts are compiled for: their own metric, or the mean of the first objective's."""
-        metrics = [self._metrics[name] for name in self._aims(prompt)]
+        metrics = {name: self._metrics[name] for name in self._aims(prompt)}
 
         def metric(example: Any, prediction: Any, trace: Any = None) -> float:
-            return sum(one(example, prediction, trace) for one in metrics) / len(metrics)
+            return sum(metric_value(name, one, example, prediction) for name, one in metrics.items()) / len(metrics)
 
         return metric
 

@@ -20,7 +20,7 @@ QUIET_SECONDS = 5.0
 
 DETAILS = (
     *("recommended", "verdict", "sentence", "corrected", "comparisons", "failed_on_test"),
-    *("dead_knobs", "costs", "seeds", "command"),
+    *("dead_knobs", "costs", "judges", "seeds", "command"),
 )
 
 
@@ -118,6 +118,7 @@ def show_study(snapshot: Snapshot, folder: Path, *, as_json: bool) -> None:
         met = evaluations(outcome)
         if met:
             notes = ["met once; mean in per cent with its 95 % interval; p-values Holm-corrected", *_verdicts(outcome)]
+            notes += [one["standing"] for one in outcome.get("judges", ())]
             title = f"test, {len(met[0].rows)} questions"
             show_table(title, table_rows(met), notes=notes, breaks=("LM calls / question",))
         else:
