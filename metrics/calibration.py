@@ -197,7 +197,8 @@ def _arms(
     def means(places: np.ndarray) -> np.ndarray:
         drawn = scores[places]
         with np.errstate(invalid="ignore"):  # an arm that found nothing in these questions has no mean
-            return (np.nansum(drawn, axis=0) / (~np.isnan(drawn)).sum(axis=0)).round(12)
+            found: np.ndarray = np.nansum(drawn, axis=0) / (~np.isnan(drawn)).sum(axis=0)
+        return found.round(12)
 
     def tau(places: np.ndarray) -> float:
         both = means(places)

@@ -154,6 +154,7 @@ def compare(
     references: bool = True,
     metrics: Mapping[str, Metric] = DEFAULT_METRICS,
     threads: int = 4,
+    deadline: float | None = None,
     max_failures: float = 0.05,
     progress: Progress | None = None,
 ) -> Compared:
@@ -171,6 +172,7 @@ def compare(
             them the diagnosis tells where answers are lost. Default True.
         metrics: DSPy metrics by name. Default accuracy and decision_useful.
         threads: Questions under way at a time, 1 or more. Default 4.
+        deadline: Seconds that one question may take, as ``evaluate`` has it. Default None.
         max_failures: Share of an arm's questions that may fail, 0 to 1. Default 0.05.
         progress: Called after each question.
 
@@ -192,8 +194,8 @@ def compare(
     def evaluated(programs: Mapping[str, RAG]) -> dict[str, Evaluation]:
         return {
             name: evaluate(
-                program, asked, lm=lm, name=name, metrics=metrics, threads=threads, max_failures=max_failures,
-                progress=progress,
+                program, asked, lm=lm, name=name, metrics=metrics, threads=threads, deadline=deadline,
+                max_failures=max_failures, progress=progress,
             )
             for name, program in programs.items()
         }  # fmt: skip

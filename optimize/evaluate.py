@@ -265,7 +265,7 @@ def evaluate(
     name: str,
     metrics: Mapping[str, Metric] = DEFAULT_METRICS,
     threads: int = 4,
-    deadline: float | None = 300.0,
+    deadline: float | None = None,
     max_failures: float = 0.05,
     progress: Progress | None = None,
     failures: Failures | None = None,
@@ -282,7 +282,8 @@ def evaluate(
         metrics: DSPy metrics by name; one that reads an answer is left out of a program without a reader.
             Default accuracy and decision_useful.
         threads: Questions under way at a time, 1 or more. Default 4.
-        deadline: Seconds that one question may take, or None. Default 300.
+        deadline: Seconds that one question may take, its waits for a turn at the LM not counted; a longer one is a
+            failure. Default None, any number: an LM that is silent is the business of its own time-out.
         max_failures: Share of the questions that may fail, 0 to 1; at least one may unless it is 0. Default 0.05.
         progress: Called after each question.
         failures: Counts failed questions across several evaluations, such as one a block of questions; then

@@ -132,7 +132,6 @@ def judge_cases(
     *,
     lm: dspy.LM,
     threads: int = 4,
-    deadline: float | None = 300.0,
     max_failures: float = 0.05,
     name: str = "",
     progress: Progress | None = None,
@@ -144,7 +143,6 @@ def judge_cases(
         cases: What is judged, in order.
         lm: An LM made by ``resolve_lm``.
         threads: Cases under way at a time, 1 or more. Default 4.
-        deadline: Seconds that one case may take, or None. Default 300.
         max_failures: Share of the cases that may fail, 0 to 1; at least one may unless it is 0. Default 0.05.
         name: What is shown beside the progress. Default the judge's name.
         progress: Called after each case.
@@ -161,9 +159,7 @@ def judge_cases(
             return judge.label_of(case)
 
     failures = Failures(name or judge.NAME, len(cases), max_failures, what="judgements")
-    found = failures.map(
-        ask, cases, id_of=lambda case: case.question.id, threads=threads, deadline=deadline, progress=progress
-    )
+    found = failures.map(ask, cases, id_of=lambda case: case.question.id, threads=threads, progress=progress)
     labels = tuple(None if isinstance(one, Exception) else one for one in found)
     return Judgements(labels, sum(isinstance(one, Exception) for one in found))
 
@@ -233,9 +229,7 @@ def freeze_guidelines(
             return write_guideline(writer, *one, lm=lm.model)
 
     failures = Failures("guidelines", len(missing), max_failures)
-    found = failures.map(
-        write, missing, id_of=lambda one: one[0].id, threads=threads, deadline=300.0, progress=progress
-    )
+    found = failures.map(write, missing, id_of=lambda one: one[0].id, threads=threads, progress=progress)
     new = {q.id: made for (q, _), made in zip(missing, found, strict=True) if isinstance(made, Guideline)}
     return frozen.with_new(new)
 

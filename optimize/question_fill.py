@@ -108,7 +108,6 @@ def fill(
     complete: bool = True,
     cut: float = ANSWERED,
     threads: int = 4,
-    deadline: float | None = 300.0,
     max_failures: float = 0.05,
     seed: int = 0,
     progress: Progress | None = None,
@@ -133,7 +132,6 @@ def fill(
             Default True.
         cut: The least completed value that is stored, above 0 to 1. Default 0.5.
         threads: Judgements under way at a time, 1 or more. Default 4.
-        deadline: Seconds that one judgement may take, or None. Default 300.
         max_failures: Share of the judgements that may fail, 0 to 1. Default 0.05.
         seed: Of what is drawn and of the completion. Default 0.
         progress: Called as it goes on.
@@ -206,7 +204,6 @@ def fill(
             [Case(question, (passage,)) for question, passage in map(at, asked.tolist())],
             lm=lm,
             threads=threads,
-            deadline=deadline,
             max_failures=max_failures,
             progress=progress,
         )

@@ -53,6 +53,7 @@ class CompileSettings:
         seed: Of the order of training questions and of the sampler. Default 0.
         threads: Questions under way at a time. Default 4.
         max_failures: Share of the questions of an arm that may fail. Default 0.05.
+        deadline: Seconds that a question may take in a trial or on test, waiting for a turn at the LM excluded.
     """
 
     objective: str | tuple[str, ...] = "decision_useful"
@@ -64,6 +65,7 @@ class CompileSettings:
     seed: int = 0
     threads: int = 4
     max_failures: float = 0.05
+    deadline: float | None = None
 
     @property
     def objectives(self) -> tuple[str, ...]:

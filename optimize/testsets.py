@@ -118,7 +118,6 @@ def make_testset(
     number: int | None = None,
     seed: int = 0,
     threads: int = 4,
-    deadline: float | None = 300.0,
     max_failures: float = 0.05,
     home: Path | None = None,
     progress: Progress | None = None,
@@ -139,7 +138,6 @@ def make_testset(
         number: Questions in the set, 1 or more; fewer where there are not so many. Default: as many as there are.
         seed: Of the order in which stored questions or passages are taken. Default 0.
         threads: Questions under way at a time, 1 or more. Default 4.
-        deadline: Seconds that one question may take, or None. Default 300.
         max_failures: Share of the questions that may fail, 0 to 1; at least one may unless it is 0. Default 0.05.
         home: The working folder. Default: ``querywright.home.home()``.
         progress: Called after each question.
@@ -212,9 +210,7 @@ def make_testset(
     while len(kept) < wanted and asked < len(order):  # how many threads there are changes nothing
         wave = order[asked : asked + wanted - len(kept)]
         asked += len(wave)
-        results = failures.map(
-            ask, wave, id_of=lambda one: one.id, threads=threads, deadline=deadline, progress=progress
-        )
+        results = failures.map(ask, wave, id_of=lambda one: one.id, threads=threads, progress=progress)
         for one, result in zip(wave, results, strict=True):
             text, reason = ("", "failed") if isinstance(result, Exception) else result
             if not reason and compared(text) in kept:

@@ -9,6 +9,7 @@ from collections import Counter
 import pytest
 
 from querywright.errors import InputError
+from querywright.models.lm import resolve_lm
 from querywright.pool import DeadlineError, bounded_map
 
 
@@ -79,6 +80,15 @@ def test_a_hung_item_is_late_what_it_gives_later_is_ignored_and_another_thread_g
     assert results[1:] == list(range(1, 40))
     assert sorted(ended) == list(range(40))
     assert workers[0] not in {workers[n] for n in range(1, 40)}
+
+
+def test_what_a_server_has_asked_to_wait_is_not_late(chat_server):
+    said = {"status": 429, "body": {"error": {"message": "later"}}, "headers": {"Retry-After": "1"}}
+    server = chat_server(said, "in time", {"hang": True})
+    lm = resolve_lm("openai/any", api_base=server.url, api_key="x", temperature=1.0)
+    found = bounded_map(lambda n: lm(f"question {n}"), range(2), threads=1, deadline=0.7)
+    assert found[0] == ["in time"]
+    assert isinstance(found[1], DeadlineError)
 
 
 def test_hung_work_does_not_hold_up_the_end_of_the_process():

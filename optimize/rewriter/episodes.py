@@ -26,6 +26,7 @@ from querywright.data.types import Question
 from querywright.errors import InputError
 from querywright.models.constrained_decoding import Form, Schema, apostrophes, choices, resolved
 from querywright.models.embedded import EmbeddedEngine, EmbeddedSettings
+from querywright.models.plain_form import as_json
 from querywright.models.response_parsing import text_response
 from querywright.optimize.dspy_context import asking
 from querywright.optimize.failures import failure_kind
@@ -43,11 +44,12 @@ _CONTROL = re.compile(r"[\x00-\x1f\\]+")
 
 
 class Turn(NamedTuple):
-    """The policy is asked: in which episode, for which time in it (both from 0), and with which prompt."""
+    """The policy is asked in which episode, for which time in it (both from 0), with which prompt, for what fields."""
 
     place: int
     number: int
     messages: Messages
+    schema: Schema | None = None
 
 
 Answer = Callable[[Sequence[Turn]], Sequence[str | Exception]]
@@ -231,7 +233,7 @@ class _Play:
             return result
         self._number += 1
         if given is None:
-            self.asked.append(Turn(self.place, number, engine.asked[0]))
+            self.asked.append(Turn(self.place, number, engine.asked[0], engine.schema))
             return None
         if isinstance(given, Exception):
             raise given
@@ -332,7 +334,9 @@ def roll_out(
         )
         written.update({(turn.place, turn.number): one for turn, one in zip(asked, made, strict=True)})
         texts = iter(made)
-        return [next(texts).text if error is None else error for error in refused]
+        read = as_json if policy.kind == "seq2seq" else lambda text, _: text
+        each = zip(turns, refused, strict=True)
+        return [read(next(texts).text, turn.schema) if error is None else error for turn, error in each]
 
     return [
         replace(episode, completions=tuple(written[place, turn.number] for turn in episode.turns))

@@ -9,6 +9,8 @@ through once. Gradients flow back through the shared part as well.
 from __future__ import annotations
 
 import inspect
+import json
+import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -17,6 +19,7 @@ from typing import Any
 
 from querywright.errors import InputError, ModelError, PromptTooLongError, QuerywrightError
 from querywright.models.hf import Base, context_of, encode, encode_completion, end_tokens, quietly_adapting
+from querywright.models.plain_form import plain_text
 from querywright.models.rewriter_bases import save_weights
 
 Messages = tuple[tuple[str, str], ...]
@@ -131,9 +134,16 @@ class HFPolicy:
         return tuple(encode(self.tokenizer, kind, messages))
 
     def taught(self, messages: Messages, text: str) -> Completion:
-        """A text of someone else as a completion, with the end token."""
+        """A text of someone else as a completion, with the end token; fields as a model of this kind writes them."""
+        if self.kind == "seq2seq" and isinstance(fields := _fields(text), dict):
+            text = plain_text(fields)
         tokens = tuple(encode_completion(self.tokenizer, text))
         return Completion(text, self.prompt(messages), tokens, ended=True)
+
+    def spells(self, completion: Completion) -> bool:
+        """Whether the tokens of a completion say its text: a vocabulary may lack some of its characters."""
+        said = self.tokenizer.decode(completion.tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        return _alike(said) == _alike(completion.text)
 
     def refused(self, prompt: tuple[int, ...], room: int) -> PromptTooLongError | None:
         """Why a prompt of these tokens cannot be answered in so many: they do not fit the model's context."""
@@ -327,6 +337,19 @@ class _Batch:
 
     def _ask(self, given: dict[str, Any]) -> Any:
         return self._call(**{name: value for name, value in given.items() if name in self._policy.takes})
+
+
+def _fields(text: str) -> Any:
+    """What a text is as JSON; None where it is none."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None
+
+
+def _alike(text: str) -> str:
+    """The text without what tokenizers take for the same: spaces, and forms of a character."""
+    return " ".join(unicodedata.normalize("NFKC", text).split())
 
 
 def _common(prompts: Sequence[tuple[int, ...]]) -> int:

@@ -27,8 +27,8 @@ _RISE, _LONGEST_GRADIENT = 0.03, 1.0
 @dataclass(frozen=True, slots=True)
 class WarmupReport:
     """What a warm-up did: its steps; pairs that were learnt from, and pairs of train and dev together that were left
-    out because they do not fit the model's context; the mean loss a token on dev at the start and after each epoch;
-    which epoch's weights were kept (0 for those of the start); and what a reader should know.
+    out because they do not fit the model's context or vocabulary; the mean loss a token on dev at the start and
+    after each epoch; which epoch's weights were kept (0 for those of the start); and what a reader should know.
     """
 
     steps: int
@@ -69,12 +69,13 @@ def warm_up(
 
     taught = [[policy.taught(pair.messages, pair.text) for pair in pairs] for pairs in (train, dev)]
     learnt, looked_at = (
-        [one for one in part if policy.refused(one.prompt, len(one.tokens)) is None] for part in taught
+        [one for one in part if policy.spells(one) and policy.refused(one.prompt, len(one.tokens)) is None]
+        for part in taught
     )
     left_out = len(train) + len(dev) - len(learnt) - len(looked_at)
     for name, count, needed in (("train", len(learnt), settings.least_pairs), ("dev", len(looked_at), 1)):
         if count < needed:
-            gone = f" ({left_out} do not fit the model's context)" if left_out else ""
+            gone = f" ({left_out} do not fit the model's context or vocabulary)" if left_out else ""
             raise InputError(
                 f"the warm-up needs {needed} {name} pairs or more, but there are {count}{gone}: {needed - count} more "
                 "needed; collect from more questions, or with more candidates a question"

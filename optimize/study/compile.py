@@ -215,7 +215,7 @@ def _study_of(
             **dict.fromkeys(("questions", "collection", "embedder"), GIVEN),
             "lm": lm.model,
             "reader": reader or "none",
-            **{name: getattr(settings, name) for name in ("seed", "threads", "max_failures")},
+            **{name: getattr(settings, name) for name in ("seed", "threads", "max_failures", "deadline")},
             "objectives": list(settings.objectives),
             "techniques": {technique: {"knobs": own}},
             "prompts": prompts,

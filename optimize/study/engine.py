@@ -130,7 +130,7 @@ def resume_study(
 
     Args:
         folder: The study's.
-        changes: New values of ``trials``, ``budget``, ``threads`` or ``max_failures``.
+        changes: New values of ``trials``, ``budget``, ``threads``, ``deadline`` or ``max_failures``.
         storage: As of ``run_study``,
         options: and so are ``workers``, ``home``, ``command`` and ``progress``.
 

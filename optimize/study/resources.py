@@ -269,8 +269,9 @@ class Bench:
 
     def evaluated(self, program: RAG, questions: Sequence[Question], name: str, **options: Any) -> Evaluation:
         """A program's results on questions, as ``evaluate`` gives them, with the study's metrics and threads."""
-        given = {"metrics": self.metrics, "max_failures": self.spec.max_failures, "progress": self.progress, **options}
-        return evaluate(program, questions, lm=self.lm, name=name, threads=self.spec.threads, **given)
+        own = {"metrics": self.metrics, "progress": self.progress, "max_failures": self.spec.max_failures}
+        given = {"threads": self.spec.threads, "deadline": self.spec.deadline, **own, **options}
+        return evaluate(program, questions, lm=self.lm, name=name, **given)
 
     def spent_since(self, before: Cost) -> Cost:
         """What was spent since ``total`` was ``before``."""

@@ -344,6 +344,7 @@ class StudySpec(_Strict):
             PostgreSQL, which may be left out here and given with ``--storage``.
         threads: Questions under way at a time in each worker.
         max_failures: Share of a trial's questions that may fail.
+        deadline: Seconds that a question may take in a trial or on test, waiting for a turn at the LM excluded.
     """
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
@@ -380,6 +381,7 @@ class StudySpec(_Strict):
     storage: Annotated[str, AfterValidator(_public), _checked(check_storage)] = "journal"
     threads: int = Field(default=4, ge=1)
     max_failures: float = Field(default=0.05, ge=0, le=1)
+    deadline: float | None = Field(default=None, gt=0)
 
     @field_validator("techniques")
     @classmethod

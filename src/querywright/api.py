@@ -62,6 +62,7 @@ def evaluate(
     reader: str | None = "auto",
     max_passages: int = 5,
     threads: int = 4,
+    deadline: float | None = None,
     max_failures: float = 0.05,
     home: str | Path | None = None,
     progress: Progress | None = None,
@@ -85,6 +86,7 @@ def evaluate(
         max_passages: Passages shown to the reader at most by a technique that is named and names no other number, 1 to
             50. Default 5.
         threads: Questions under way at a time, 1 or more. Default 4.
+        deadline: Seconds that one question may take, waiting for a turn at the LM excluded. Default any number.
         max_failures: Share of the questions that may fail, 0 to 1. Default 0.05.
         home: The working folder. Default ``$QUERYWRIGHT_HOME`` or ``.querywright``.
         progress: Called with what, done and total after each question.
@@ -102,7 +104,7 @@ def evaluate(
     ((named, one),) = ready.programs.items()
     return evaluate_program(
         one, ready.questions, lm=ready.workspace.lm, name=named, metrics=ready.metrics, threads=threads,
-        max_failures=max_failures, progress=progress,
+        deadline=deadline, max_failures=max_failures, progress=progress,
     )  # fmt: skip
 
 
@@ -126,6 +128,7 @@ def compare(
     rewriter: str | Path | None = None,
     references: bool = True,
     threads: int = 4,
+    deadline: float | None = None,
     max_failures: float = 0.05,
     home: str | Path | None = None,
     progress: Progress | None = None,
@@ -154,6 +157,7 @@ def compare(
         rewriter: Folder of a rewriter, for techniques that write.
         references: Whether closed book and oracle evidence stand beside the arms. Default True.
         threads: Questions under way at a time, 1 or more. Default 4.
+        deadline: Seconds that one question may take, waiting for a turn at the LM excluded. Default any number.
         max_failures: Share of an arm's questions that may fail, 0 to 1. Default 0.05.
         home: The working folder. Default ``$QUERYWRIGHT_HOME`` or ``.querywright``.
         progress: Called with what, done and total after each question.
@@ -174,7 +178,7 @@ def compare(
     )  # fmt: skip
     return compare_programs(
         ready.programs, ready.questions, lm=ready.workspace.lm, baseline=baseline, references=references,
-        metrics=ready.metrics, threads=threads, max_failures=max_failures, progress=progress,
+        metrics=ready.metrics, threads=threads, deadline=deadline, max_failures=max_failures, progress=progress,
     )  # fmt: skip
 
 

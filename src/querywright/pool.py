@@ -12,6 +12,7 @@ from contextlib import closing
 from typing import TypeVar
 
 from querywright.errors import InputError
+from querywright.models.usage import Ledger, metered
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -68,8 +69,8 @@ def bounded_each(
         work: Called once an item.
         items: In order.
         threads: 1 or more.
-        deadline: Seconds one item may take, more than 0; then its result is a ``DeadlineError``, whatever comes of
-            it later, and another thread takes over. Default none.
+        deadline: Seconds one item may take, more than 0, its waits for a turn at an LM not counted; then its result is
+            a ``DeadlineError``, whatever comes of it later, and another thread takes over. Default none.
 
     Raises:
         InputError: ``threads`` or ``deadline`` is out of range.
@@ -80,7 +81,7 @@ def bounded_each(
         raise InputError(f"deadline must be more than 0 seconds, or None for no deadline, but got {deadline}")
     waiting = iter(range(len(items)))
     done: queue.SimpleQueue[tuple[int, R | BaseException]] = queue.SimpleQueue()
-    running: dict[int, float] = {}  # an item has one result: that of whoever pops it, which is atomic
+    running: dict[int, tuple[float, Ledger]] = {}  # an item has one result: that of whoever pops it, which is atomic
     lock, stop = threading.Lock(), threading.Event()
 
     def run() -> None:
@@ -89,9 +90,10 @@ def bounded_each(
                 position = next(waiting, -1)
             if position < 0:
                 return
-            running[position] = time.monotonic()
             try:
-                result: R | BaseException = work(items[position])
+                with metered() as meter:
+                    running[position] = time.monotonic(), meter
+                    result: R | BaseException = work(items[position])
             except BaseException as error:  # noqa: BLE001 - handed to the caller, who decides
                 result = error
                 if not isinstance(error, Exception):
@@ -119,8 +121,10 @@ def bounded_each(
                 left -= 1
                 yield position, result
             now = time.monotonic()
-            for position, began in running.copy().items():
-                if deadline is not None and now - began > deadline and running.pop(position, None) is not None:
+            for position, (began, meter) in running.copy().items():
+                if deadline is None or now - began - meter.waited <= deadline:
+                    continue
+                if running.pop(position, None) is not None:
                     start()
                     left -= 1
                     yield position, DeadlineError(f"took longer than {deadline:g} seconds")

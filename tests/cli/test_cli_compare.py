@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from pathlib import Path
@@ -71,6 +72,19 @@ def test_arms_have_equal_budgets_unless_one_is_named_and_then_it_is_said(compare
     assert line in done.out
     assert line in Path("results/report.html").read_text("utf-8")
     assert {row["arm"]: len(row["passages"]) for row in told()} == {"plain": 2, "multi_query:max_passages=3": 3}
+
+
+def test_a_question_has_a_deadline_where_one_is_set(cli, collection, questions, server, rows):
+    release = threading.Event()
+    server.refuses = lambda body: rows[2]["question"] in str(body["messages"]) and release.wait(60) and False
+    command = ("evaluate", questions, "--collection", collection, "--technique", "plain", "--limit", "4", *server.lm)
+    done = cli(*command, "--deadline", "4", "--max-failures", "1", "--rows", "rows.jsonl")
+    release.set()
+    assert done.status == 0, done.err
+    failed = [json.loads(line)["failure"] for line in Path("rows.jsonl").read_text().splitlines()]
+    assert failed == [None, None, "deadline", None]
+    wrong = cli(*command, "--deadline", "0")
+    assert (wrong.status, "--deadline" in wrong.err) == (2, True)
 
 
 def test_an_artifact_searches_its_own_collection_and_is_diagnosed_by_it(cli, artifact, questions, server, write):

@@ -44,6 +44,7 @@ def compile_command(
     seed: opt.Integer = 0,
     reader: opt.Name = "auto",
     reader_check: opt.Whole = 0,
+    deadline: opt.Deadline = None,
     search: opt.SearchOptions = opt.SearchOptions(),
     helpers: opt.Helpers = opt.Helpers(),
     judging: opt.Judges = opt.Judges(),
@@ -87,8 +88,8 @@ def compile_command(
         reranker=helpers.reranker, rewriter=helpers.rewriter, reader_check=reader_check, reading=data.given,
         judge=judging.judge, judge_lm=None if theirs is None else theirs.beside,
         settings=CompileSettings(
-            objective=objective, n_trials=trials, seed=seed, threads=run.threads, teleprompter=teleprompter,
-            arguments=arguments,
+            objective=objective, n_trials=trials, seed=seed, threads=run.threads, deadline=deadline,
+            teleprompter=teleprompter, arguments=arguments,
         ),
     )  # fmt: skip
 

@@ -38,6 +38,7 @@ class Given:
     helpers: opt.Helpers = field(default_factory=opt.Helpers)
     judging: opt.Judging = field(default_factory=opt.Judging)
     data: opt.DataOptions = field(default_factory=opt.DataOptions)
+    deadline: opt.Deadline = None
 
 
 def evaluate_command(
@@ -173,7 +174,7 @@ class Bench:
                 self.guidelines.update(self._frozen(update))
             return compare(
                 ready.programs, ready.questions, lm=ready.workspace.lm, baseline=baseline, references=references,
-                metrics=ready.metrics, **self.given.work.run.given, progress=update,
+                metrics=ready.metrics, **self.given.work.run.given, deadline=self.given.deadline, progress=update,
             )  # fmt: skip
 
     def notes(self, compared: Compared) -> list[str]:

@@ -37,6 +37,13 @@ OutFile = Annotated[Path, Parameter(name="--out", metavar="FILE")]
 Integer = Annotated[int, Parameter(metavar="N")]
 Whole = Annotated[int, Parameter(metavar="N", validator=Number(gte=0))]
 Count = Annotated[int, Parameter(metavar="N", validator=Number(gte=1))]
+Deadline = Annotated[
+    float | None,
+    Parameter(
+        metavar="SECONDS", group="Run", validator=Number(gt=0),
+        help="Seconds that a question may take, waiting for its turn at the LM excluded. Default: any number.",
+    ),
+]  # fmt: skip
 Share = Annotated[float, Parameter(metavar="SHARE", validator=Number(gte=0, lte=1))]
 Digest = Annotated[str, Parameter(metavar="SHA256")]
 Columns = Annotated[tuple[str, ...], Parameter(metavar="OURS=THEIRS", show_default=False)]

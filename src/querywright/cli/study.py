@@ -74,14 +74,15 @@ class BudgetOptions:
     budget_tokens: opt.Whole | None = None
     budget_dollars: Dollars | None = None
     budget_minutes: Minutes | None = None
+    deadline: opt.Deadline = None
 
     @property
     def changes(self) -> dict[str, Any]:
         """Changes of the study."""
         given = {name: value for name, value in asdict(self).items() if value is not None}
-        budget = {name.removeprefix("budget_"): value for name, value in given.items() if name != "trials"}
-        trials = {"trials": self.trials} if self.trials is not None else {}
-        return {**({"budget": budget} if budget else {}), **trials}
+        budget = {name[7:]: value for name, value in given.items() if name.startswith("budget_")}
+        own = {name: value for name, value in given.items() if not name.startswith("budget_")}
+        return {**({"budget": budget} if budget else {}), **own}
 
 
 @study_app.command(name="check")

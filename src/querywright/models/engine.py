@@ -26,7 +26,7 @@ from querywright.models.circuit_breaker import CircuitBreaker, Limits
 from querywright.models.engine_errors import LMBudgetError, LMStoreError, redacted
 from querywright.models.pieces import listening, told
 from querywright.models.store import Store
-from querywright.models.usage import Cost, Ledger, metered
+from querywright.models.usage import Cost, Ledger, metered, waiting
 
 Price = Callable[[Request, Response], float | None]
 """Estimates US dollars of a response, or returns None when the price is not known."""
@@ -313,7 +313,8 @@ def retrying(
             else:
                 breaker.succeeded()
                 return response
-            sleep(seconds)
+            with waiting():
+                sleep(seconds)
         raise AssertionError  # itertools.count never ends
 
     return complete

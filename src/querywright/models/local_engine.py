@@ -8,6 +8,7 @@ import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from contextlib import ExitStack
 from typing import Any
 
 from dspy.clients.engines.base import validate_request
@@ -17,6 +18,7 @@ from dspy.utils.exceptions import LMInvalidRequestError
 from querywright.models.constrained_decoding import Schema
 from querywright.models.engine_errors import LMModelError
 from querywright.models.response_parsing import system_text
+from querywright.models.usage import waiting
 
 MAX_TOKENS = 512
 """Tokens of an answer, where a request does not say."""
@@ -75,7 +77,9 @@ class LocalEngine(ABC):
                 f"the model {self.identity} was loaded before this process was forked and cannot be used in it; "
                 "start processes with the method 'spawn', or make the LM in each process"
             )
-        with self._lock:
+        with ExitStack() as turn:
+            with waiting():
+                turn.enter_context(self._lock)
             if self._model is None:
                 self._model = self._load()
                 if not self._pid:  # once: who waits keeps the lock

@@ -26,6 +26,7 @@ from querywright.errors import QuerywrightError
 from querywright.files import locked, open_lock
 from querywright.home import home as working_folder
 from querywright.models.postgres import server_options, session, unreachable
+from querywright.models.usage import waiting
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Engine, TextClause
@@ -72,7 +73,7 @@ class SingleFlight(Generic[_T]):
         """
         mine: Future[_T] = Future()
         while (under_way := self._under_way.setdefault(key, mine)) is not mine:
-            with suppress(CancelledError):
+            with suppress(CancelledError), waiting():
                 return under_way.result()
         try:
             made = work()

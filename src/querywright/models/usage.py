@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field, fields
@@ -80,6 +81,9 @@ class Ledger:
 
     _total: Cost = field(default_factory=Cost)
     _lock: threading.Lock = field(default_factory=threading.Lock)
+    _waits: int = 0
+    _since: float = 0.0
+    _waited: float = 0.0
 
     def add(self, cost: Cost) -> None:
         """Enter a cost, here and in every meter that is open in this context."""
@@ -92,8 +96,36 @@ class Ledger:
         """Everything entered so far."""
         return self._total
 
+    @property
+    def waited(self) -> float:
+        """Seconds until now in which something that it meters waited for its turn."""
+        with self._lock:
+            return self._waited + (time.monotonic() - self._since if self._waits else 0.0)
+
+    @contextlib.contextmanager
+    def _waiting(self) -> Iterator[None]:
+        with self._lock:
+            self._since = self._since if self._waits else time.monotonic()
+            self._waits += 1
+        try:
+            yield
+        finally:
+            waited = self.waited
+            with self._lock:
+                self._waits -= 1
+                self._waited = self._waited if self._waits else waited
+
 
 _meters: ContextVar[tuple[Ledger, ...]] = ContextVar("querywright_meters", default=())
+
+
+@contextlib.contextmanager
+def waiting() -> Iterator[None]:
+    """Enters the ``with`` block as waiting for a turn in every meter that is open in this context."""
+    with contextlib.ExitStack() as stack:
+        for meter in _meters.get():
+            stack.enter_context(meter._waiting())
+        yield
 
 
 @contextlib.contextmanager

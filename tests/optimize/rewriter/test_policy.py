@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import runpy
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 from querywright.errors import InputError
 from querywright.models.hf import Base
+from querywright.models.plain_form import as_json, plain_text
 from querywright.optimize.rewriter.pairs import Pair
 from querywright.optimize.rewriter.policy import HFPolicy, TrainingError
 from querywright.optimize.rewriter.settings import TrainSettings
@@ -195,7 +197,7 @@ def test_wrong_settings_are_refused_and_less_precise_numbers_are_much_like_the_o
     assert all(one.dtype == torch.float32 for one in half.parameters().values())
 
 
-def taught(numbers: range, text: str = '{"queries": ["key %d"]}') -> list[Pair]:
+def taught(numbers: Sequence[int], text: str = '{"queries": ["key %d"]}') -> list[Pair]:
     return [
         Pair(f"q{n}", "rrr", 0, (("system", SYSTEM), ("user", f"What of {n}?")), text % n, 1.0, "me") for n in numbers
     ]
@@ -256,10 +258,55 @@ def test_too_few_pairs_and_no_numbers_are_said(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"needs 4 train pairs or more, but there are 3: 1 more needed"):
         warmed(policy, tmp_path, TRAIN[:3])
     policy.model.config.max_position_embeddings = 8
-    with pytest.raises(InputError, match=r"there are 0 \(15 do not fit the model's context\)"):
+    with pytest.raises(InputError, match=r"there are 0 \(15 do not fit the model's context or vocabulary\)"):
         warmed(policy, tmp_path)
     with pytest.raises(TrainingError, match=r"loss on dev is nan.*--warmup-lr.*--work"):
         warmed(broken(), tmp_path / "nan")
     for seed in (None, 1):
         with pytest.raises(TrainingError, match=r"logits are no numbers.*--lr"):
             broken().write(PROMPTS[:1], seed=seed, room=4)
+
+
+def test_a_model_of_the_t5_family_learns_fields_in_plain_words(tmp_path: Path) -> None:
+    text = '{"thought": "Look up.", "queries": ["key %d", "dose"]}'
+    train, dev = taught(range(12), text), taught([12], text)
+    said = [f"thought: Look up. | queries: key {n}; dose What of?" for n in range(13)]
+    model, tokenizer, kind = TINY["tiny_seq2seq"](tokenizer=TINY["plain_tokenizer"](said))
+    policy = HFPolicy(Base(model, tokenizer, kind), rank=None, device="cpu")
+    one = policy.taught(train[3].messages, train[3].text)
+    assert one.text == "thought: Look up. | queries: key 3; dose"
+    assert policy.spells(one)
+    unsaid = policy.taught(train[0].messages, '{"queries": ["ключ {1}"]}')
+    assert not policy.spells(unsaid)
+    assert "<unk>" in tokenizer.convert_ids_to_tokens(tokenizer(train[0].text).input_ids), "JSON cannot be learnt"
+
+    bad = [Pair("q99", "rrr", 0, train[0].messages, '{"queries": ["ключ"]}', 1.0, "me")]
+    settings = TrainSettings("rrr", epochs=30, warmup_batch=4, warmup_lr=0.02, least_pairs=4)
+    done = warm_up(policy, [*train, *bad], dev, tmp_path, settings)
+    assert (done.pairs, done.left_out) == (12, 1)
+    (written,) = policy.write([train[3].messages], room=64)
+    schema = {"properties": {"thought": {"type": "string"}, "queries": {"type": "array", "items": {"type": "string"}}}}
+    read = json.loads(as_json(written.text, schema))
+    assert read["thought"] == "Look up."
+    assert read["queries"][0].startswith("key ")
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"queries": ["a; b", "c|d"]}, "a, b; c,d"),
+        ({"best": "x: y", "sure": True, "ranks": [3, 1]}, "best: x: y | sure: true | ranks: 3; 1"),
+        ({"passage": "Its mass: 5\nkg"}, "Its mass: 5 kg"),
+    ],
+)
+def test_fields_in_plain_words_are_read_back(values: dict[str, Any], said: str) -> None:
+    kinds = {str: {"type": "string"}, bool: {"type": "boolean"}, list: {"type": "array", "items": {"type": "string"}}}
+    fields = {name: kinds[type(one)] for name, one in values.items()}
+    if "ranks" in fields:
+        fields["ranks"] = {"type": "array", "items": {"type": "integer"}}
+    assert plain_text(values) == said
+    again = json.loads(as_json(said, {"properties": fields}))
+    assert plain_text(again) == said
+    assert {name: type(one) for name, one in again.items()} == {name: type(one) for name, one in values.items()}
+    assert as_json('{"a": 1}', {"properties": fields}) == '{"a": 1}'
+    assert as_json(said, None) == said
