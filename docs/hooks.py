@@ -31,7 +31,7 @@ def knobs() -> str:
     """Every technique with what its module says, and a table of its knobs."""
     from querywright.cli.techniques import technique_rows
     from querywright.programs import TECHNIQUES
-    from querywright.programs.gate import GATE
+    from querywright.programs.gate import SHARED_KNOBS
 
     parts = []
     for row in technique_rows():
@@ -39,9 +39,11 @@ def knobs() -> str:
         engine = f"; searches with the engine `{row['engine']}`" if row["engine"] else ""
         facts = f"{row['source']}; LM stages: {row['LM stages']}; searches: {row['searches']}{engine}"
         parts += [f"## `{row['technique']}`: {row['title']}", f"*{facts}*", _said(technique)]
-        parts += [_knob_table([knob for knob in row["knobs"] if knob["name"] not in {one.name for one in GATE}])]
-    gate = [{"name": one.name, "default": one.default, "range": one.range, "help": one.help} for one in GATE]
-    parts += ["## The gate", "Every technique with LM stages has these as well.", _knob_table(gate)]
+        parts += [
+            _knob_table([knob for knob in row["knobs"] if knob["name"] not in {one.name for one in SHARED_KNOBS}])
+        ]
+    shared = [{"name": one.name, "default": one.default, "range": one.range, "help": one.help} for one in SHARED_KNOBS]
+    parts += ["## Knobs of all", "Every technique with LM stages has these as well.", _knob_table(shared)]
     return "\n\n".join(part for part in parts if part)
 
 

@@ -339,7 +339,7 @@ def evaluate(
 def _ask(program: RAG, question: Question, metrics: Mapping[str, Metric], meter: Ledger) -> Row:
     example = question.to_example()
     began = time.monotonic()
-    prediction = program(question=question.question, options=list(question.options))
+    prediction = program(**question.inputs)
     seconds, cost = time.monotonic() - began, meter.total  # what a metric asks a judge is not the program's
     ids = tuple(passage.id for passage in prediction.passages)
     searches = [step.made for step in prediction.steps if step.kind == "search" and step.made is not None]

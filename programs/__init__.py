@@ -28,6 +28,7 @@ from querywright.programs.readers import (
     GroundedReader,
     MultipleChoiceReader,
     Reader,
+    ReasoningReader,
     ShortAnswerReader,
     make_reader,
 )
@@ -88,7 +89,8 @@ def make_program(
     Args:
         technique: A name in ``TECHNIQUES``.
         retriever: What is searched; not needed for ``closed_book``.
-        reader: ``multiple_choice``, ``short_answer``, ``grounded``, or None for a program that only retrieves.
+        reader: ``multiple_choice``, ``short_answer``, ``reasoning``, ``grounded``, or None for a program that only
+            retrieves.
         reranker: A cross-encoder for a technique that reranks. Default None: it reranks with the LM.
         rewriter: The LM that the technique asks, and the reader does not. Default None: that of the DSPy settings.
         knobs: Values of the technique's knobs that differ from their defaults.
@@ -126,6 +128,7 @@ __all__ = [
     "Query2Doc",
     "RAGFusion",
     "Reader",
+    "ReasoningReader",
     "Record",
     "Rerank",
     "RewriteRetrieveRead",

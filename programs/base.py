@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 import dspy
 from dspy.utils.exceptions import LMError
 
-from querywright.data.types import Passage
+from querywright.data.types import History, Passage, turns_of
 from querywright.errors import InputError, PromptTooLongError, QuerywrightError, TechniqueError
 from querywright.models.circuit_breaker import INCURABLE
-from querywright.programs.gate import GATE, GATE_DEPTH, certainty
+from querywright.programs.gate import GATE_DEPTH, SHARED_KNOBS, certainty
 from querywright.programs.hyperparameters import Knob, Knobs
 from querywright.programs.query_cleaning import LONGEST_QUERY, query_texts
-from querywright.programs.signatures import tuned_signature
+from querywright.programs.signatures import after_history, tuned_signature
 from querywright.programs.steps import Ask, Call, Record, Step, Together, drive, drive_async
 from querywright.retrieval.callable import as_retriever
 from querywright.retrieval.fusion import fuse
@@ -133,7 +133,7 @@ class Technique(dspy.Module):
 
     ``max_passages`` must be among the knobs of a technique that searches; ``pool`` (else ``top_k``, else
     ``max_passages``), ``fusion`` (else ``FUSION_RULE``) and ``rrf_k`` (else 60) are read where they are declared. A
-    technique that asks an LM has the knobs of the gate as well.
+    technique that asks an LM has ``SHARED_KNOBS`` as well.
 
     Args:
         retriever: A querywright retriever, or anything that ``as_retriever`` understands. Copies share it.
@@ -170,13 +170,15 @@ class Technique(dspy.Module):
     retriever = _SharedPart()
     reranker = _SharedPart()
     own_lm = _SharedPart()
+    turns: tuple[str, ...] = ()
+    """The conversation before the question that is asked; only of the copy that ``forward`` makes for it."""
     """The LM that is asked in place of that of the DSPy settings, or None; ``use_rewriter`` sets it."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        own = tuple(knob for knob in cls.KNOBS if knob not in GATE)
+        own = tuple(knob for knob in cls.KNOBS if knob not in SHARED_KNOBS)
         _check_knobs(cls.__name__, own)
-        cls.KNOBS = (*own, *GATE) if cls.LM_STAGES else own
+        cls.KNOBS = (*own, *SHARED_KNOBS) if cls.LM_STAGES else own
 
     def __init__(self, retriever: Any = None, *, reranker: Reranker | None = None, **knobs: Any) -> None:
         super().__init__()
@@ -276,7 +278,10 @@ class Technique(dspy.Module):
             inputs: Its inputs; ``signature`` and ``config`` as DSPy takes them.
         """
         own = {} if self.own_lm is None else {"lm": self.lm_of(name)}
-        return Ask(name, getattr(self, name), **inputs, **own)
+        predictor = getattr(self, name)
+        if self.turns and self.knobs["use_history"]:
+            inputs |= after_history(inputs.get("signature") or predictor.signature, self.turns)
+        return Ask(name, predictor, **inputs, **own)
 
     def tuned(self, name: str, field: str = "", **changes: Any) -> Any:
         """The signature of an LM step with what a call adds to it; see ``tuned_signature``."""
@@ -330,12 +335,14 @@ class Technique(dspy.Module):
 
     # What a caller calls.
 
-    def forward(self, question: str, options: Sequence[str] | None = None) -> dspy.Prediction:
+    def forward(self, question: str, options: Sequence[str] | None = None, history: History = None) -> dspy.Prediction:
         """Find passages for a question.
 
         Args:
             question: The question as it was asked.
             options: Option texts of a multiple-choice question, or None.
+            history: The conversation before the question, see ``turns_of``. The LM steps are shown it, unless
+                ``use_history`` is off; where the question itself is searched, it is searched alone. Default none.
 
         Returns:
             A prediction with ``passages`` (list of Passage, unique, best first, at most ``max_passages``),
@@ -345,24 +352,34 @@ class Technique(dspy.Module):
         Raises:
             TechniqueError: The question is blank, its options are not two or more distinct texts, or it has
                 none and the technique compares options.
+            DataError: The history has another form.
         """
         log: list[Record] = []
-        return drive(self.walk(question, options, log), log)
+        return drive(self.walk(log, question, options, history), log)
 
-    async def aforward(self, question: str, options: Sequence[str] | None = None) -> dspy.Prediction:
+    async def aforward(
+        self, question: str, options: Sequence[str] | None = None, history: History = None
+    ) -> dspy.Prediction:
         """``forward`` in an event loop: LM calls side by side wait together."""
         log: list[Record] = []
-        return await drive_async(self.walk(question, options, log), log)
+        return await drive_async(self.walk(log, question, options, history), log)
 
-    async def walk(self, question: str, options: Sequence[str] | None, log: list[Record]) -> dspy.Prediction:
+    async def walk(
+        self, log: list[Record], question: str, options: Sequence[str] | None = None, history: History = None
+    ) -> dspy.Prediction:
         """``forward`` as a coroutine of steps, for a driver of one's own.
 
         Args:
+            log: What the driver writes the record of each step to.
             question: The question as it was asked.
             options: Option texts of a multiple-choice question, or None.
-            log: What the driver writes the record of each step to.
+            history: The conversation before the question.
         """
-        found = await self._work(question, options)
+        asked, turns = self, turns_of(history)
+        if turns:
+            asked = copy.copy(self)  # its predictors and its retriever are the same
+            asked.turns = turns
+        found = await asked._work(question, options)
         return dspy.Prediction(
             passages=list(found.passages),
             queries=list(found.queries),
@@ -420,10 +437,12 @@ def _noted(name: str, given: Mapping[str, Any], made: str) -> Step[None]:
 
 
 def _check_knobs(name: str, knobs: Sequence[Knob]) -> None:
-    before = {knob.name for knob in GATE}
+    before = {knob.name for knob in SHARED_KNOBS}
     for knob in knobs:
         if knob.name in before:
-            raise TechniqueError(f"{name} has two knobs {knob.name!r}, the gate's counted; give one another name")
+            raise TechniqueError(
+                f"{name} has two knobs {knob.name!r}, those of every technique counted; give one another name"
+            )
         missing = [other for other in knob.when if other not in before]
         if missing:
             raise TechniqueError(

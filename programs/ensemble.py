@@ -52,9 +52,9 @@ class Ensemble(RAG):
         super().__init__(first.technique, first.reader, nearest=first.nearest)
         self.members = list(members)
 
-    async def _work(self, question: str, options: Sequence[str] | None) -> dspy.Prediction:
+    async def _work(self, **given: Any) -> dspy.Prediction:
         with telling(None):  # what one of several members finds and reads is not yet what all of them do
-            made = await Together([Use(member, question=question, options=options) for member in self.members])
+            made = await Together([Use(member, **given) for member in self.members])
         lists = [[Hit(passage, 1 / rank, rank) for rank, passage in enumerate(one.passages, 1)] for one in made]
         chosen = made[_majority([one.answer for one in made])]
         return dspy.Prediction(

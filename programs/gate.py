@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from querywright.programs.hyperparameters import Knob
 from querywright.retrieval.types import Hit
 
-GATE = (
+SHARED_KNOBS = (
+    Knob("use_history", True, "whether the LM sees the conversation before the question, where there is one",
+         search=False),
     Knob(
         "gate",
         "off",

@@ -7,13 +7,15 @@ found.
 Where we differ from the paper's sketch: the rewriter sees the options by default, because the second query
 must name the rivals (``rewriter_sees_options``); lists are interleaved, so that a small budget does not drop
 the third query (``fusion=union`` is the paper's order); the question itself may join the queries
-(``search_question``).
+(``search_question``). The paper's hypothesis reasons option by option before it is written down: ``deliberate`` asks
+for that as a field of its own, which stays with the hypothesis; it is off because small LMs lose the thread.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any, ClassVar
 
 import dspy
@@ -78,15 +80,23 @@ class HCQR(Technique):
         Knob("search_question", False, "whether the question itself is searched, before the queries"),
         replace(QUESTION_WEIGHT, when={"fusion": ("rrf",), "search_question": (True,)}),
         Knob("rewriter_sees_options", True, "whether the query writer sees the options"),
+        Knob(
+            "deliberate",
+            False,
+            "whether the LM weighs each option in turn before it guesses; for an LM that can",
+            search=False,
+        ),
     )
 
     async def plan(self, question: str, options: Sequence[str]) -> Plan:
         """Hypothesis, then queries; each step that cannot be read falls back to something plainer."""
         signature = self.tuned("form_hypothesis", "best_guess", choices=options)
+        if self.knobs["deliberate"]:
+            signature = _weighing(signature, len(options))
         made = await self.ask("form_hypothesis", signature=signature, question=question, options=list(options))
         if made is None:
             return Plan((Query(question),), fallbacks=("hypothesis",))
-        hypothesis = {key: made[key] for key in signature.output_fields}
+        hypothesis = {key: made[key] for key in FormHypothesis.output_fields}
         shown = list(options) if self.knobs["rewriter_sees_options"] else []
         written = await self.ask("write_queries", question=question, options=shown, **hypothesis)
         queries, fallbacks = [], []
@@ -99,6 +109,14 @@ class HCQR(Technique):
         if self.knobs["search_question"]:
             queries.insert(0, Query(question, weight=self.knobs["question_weight"]))
         return Plan(tuple(queries), tuple(fallbacks))
+
+
+@lru_cache(maxsize=256)
+def _weighing(signature: Any, count: int) -> Any:
+    """The hypothesis with the options weighed first; ``reasoning`` stays what the query writer sees of it."""
+    desc = "each option in turn: what speaks for it and what against it, in one short sentence"
+    asked = signature.prepend("weighing", dspy.OutputField(desc=desc), list[str])
+    return asked.with_updated_fields("weighing", count=count, max_chars=200)
 
 
 def _template(role: str, question: str, shown: Sequence[str], hypothesis: Mapping[str, Any]) -> str:

@@ -31,7 +31,7 @@ class OracleEvidence(Technique):
         self.fingerprint = hashlib.sha256("\n".join(held).encode()).hexdigest()
         """Changes with the passages."""
         self._evidence = {
-            (q.question, tuple(option.strip() for option in q.options)): tuple(
+            (q.question, tuple(option.strip() for option in q.options), q.history): tuple(
                 passages[key] for key, label in q.evidence.items() if label == Label.ENTAILED and key in passages
             )
             for q in questions
@@ -39,5 +39,5 @@ class OracleEvidence(Technique):
 
     async def find(self, question: str, options: Sequence[str]) -> Found:
         """The labelled passages of a question."""
-        found = self._evidence.get((question, tuple(options)), ())
+        found = self._evidence.get((question, tuple(options), self.turns), ())
         return Found(found[: self.max_passages], ())

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from typing import Any
 
 import dspy
 
+from querywright.data.types import History, turns_of
 from querywright.errors import TechniqueError
 from querywright.models.pieces import heard_by
 from querywright.programs import listener
@@ -46,12 +48,14 @@ class RAG(dspy.Module):
         """Demonstrations that each call of a predictor is shown; 0 for all."""
         return int(self.showing["nearest"])
 
-    def forward(self, question: str, options: Sequence[str] | None = None) -> dspy.Prediction:
+    def forward(self, question: str, options: Sequence[str] | None = None, history: History = None) -> dspy.Prediction:
         """Find passages and answer.
 
         Args:
             question: The question as it was asked.
             options: Option texts of a multiple-choice question, or None.
+            history: The conversation before the question, for the technique's LM and for the reader, see ``turns_of``.
+                Default none.
 
         Returns:
             A prediction with ``answer`` (text, as the reader gives it; None without a reader), ``support`` (ids of
@@ -61,29 +65,30 @@ class RAG(dspy.Module):
 
         Raises:
             TechniqueError: The question is blank, or its options are not what technique and reader need.
+            DataError: The history has another form.
         """
-        return drive(self._work(question, options), [])
+        return drive(self._work(**_given(question, options, history)), [])
 
-    async def aforward(self, question: str, options: Sequence[str] | None = None) -> dspy.Prediction:
+    async def aforward(
+        self, question: str, options: Sequence[str] | None = None, history: History = None
+    ) -> dspy.Prediction:
         """``forward`` in an event loop."""
-        return await drive_async(self._work(question, options), [])
+        return await drive_async(self._work(**_given(question, options, history)), [])
 
     def choosing(self) -> AbstractContextManager[None]:
         """Inside the ``with`` block, predictors are shown the demonstrations that this program chooses for a call."""
         return showing(self._nearest, self.nearest)
 
-    async def _work(self, question: str, options: Sequence[str] | None) -> dspy.Prediction:
+    async def _work(self, **given: Any) -> dspy.Prediction:
         with self.choosing():
-            found = await Use(self.technique, question=question, options=options)
-            return await self.read(question, options, found)
+            return await self.read(await Use(self.technique, **given), **given)
 
-    async def read(self, question: str, options: Sequence[str] | None, found: dspy.Prediction) -> dspy.Prediction:
+    async def read(self, found: dspy.Prediction, **given: Any) -> dspy.Prediction:
         """``forward`` from where the technique has found its passages, as a coroutine of steps.
 
         Args:
-            question: The question as it was asked.
-            options: Option texts of a multiple-choice question, or None.
             found: What the technique gave.
+            given: ``question``, ``options`` and, where there is one, ``history``.
         """
         told = listener.current.get()
         if told is not None:
@@ -91,9 +96,8 @@ class RAG(dspy.Module):
         read = dspy.Prediction(answer=None, support=None, fallbacks=[])
         if self.reader is not None:
             # The reader is given the passages, and sub-answers meant for it; nothing else that was written.
-            given = {"passages": found.passages, "findings": found.findings}
             with heard_by(None if told is None else told.ear):
-                read = await Use(self.reader, question=question, options=options, **given)
+                read = await Use(self.reader, **given, passages=found.passages, findings=found.findings)
         return dspy.Prediction(
             answer=read.answer,
             support=read.get("support"),
@@ -103,3 +107,9 @@ class RAG(dspy.Module):
             findings=found.findings,
             steps=found.steps,
         )
+
+
+def _given(question: str, options: Sequence[str] | None, history: History) -> dict[str, Any]:
+    """What technique and reader are given; a technique of the user's own may know nothing of a history."""
+    turns = turns_of(history)
+    return {"question": question, "options": options} | ({"history": turns} if turns else {})

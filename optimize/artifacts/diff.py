@@ -40,7 +40,10 @@ def diff(a: Artifact, b: Artifact) -> dict[str, Any]:
         for side in (a, b)
     ]
     answers = [
-        {(one.question, tuple(one.options)): {"answer": one.answer, "passages": one.passages} for one in side.golden}
+        {
+            (one.question, tuple(one.options), *one.history): {"answer": one.answer, "passages": one.passages}
+            for one in side.golden
+        }
         for side in (a, b)
     ]
     return {

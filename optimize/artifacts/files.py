@@ -52,6 +52,7 @@ class Golden(BaseModel):
 
     question: str
     options: list[str]
+    history: list[str] = Field(default_factory=list)
     answer: str | None
     passages: list[str]
 

@@ -93,7 +93,7 @@ def load(
 
 def golden_difference(loaded: LoadedProgram, golden: Golden) -> str:
     """How the answer to a golden question differs from the saved one, and what to do; empty where it does not."""
-    prediction = loaded(golden.question, golden.options or None)
+    prediction = loaded(golden.question, golden.options or None, history=golden.history)
     passages = [passage.id for passage in prediction.passages]
     differing = []
     if passages != golden.passages:

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import dspy
 
-from querywright.data.types import Passage, Question
+from querywright.data.types import History, Passage, Question, turns_of
 from querywright.errors import InputError
 from querywright.models.pieces import Ear, FieldText
 from querywright.optimize.artifacts.files import ArtifactManifest
@@ -30,6 +30,8 @@ Asked = str | tuple[str, Sequence[str] | None] | Question
 
 Options = Sequence[str] | None
 Metadata = Mapping[str, str] | None
+Given = Mapping[str, Any]
+"""``question``, ``options`` and, where there is one, ``history``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +93,15 @@ class LoadedProgram:
         self._retrieving = _without_reader(program)
         self._streams = not isinstance(program, Ensemble) and not isinstance(program.reader, MultipleChoiceReader)
 
-    def __call__(self, question: str, options: Options = None, *, metadata: Metadata = None) -> dspy.Prediction:
+    def __call__(
+        self, question: str, options: Options = None, *, history: History = None, metadata: Metadata = None
+    ) -> dspy.Prediction:
         """Ask.
 
         Args:
             question: The question.
             options: Option texts for a multiple-choice program.
+            history: The conversation before the question, see ``turns_of``. Default none.
             metadata: Given to the watchers, such as the id of a request.
 
         Returns:
@@ -108,23 +113,29 @@ class LoadedProgram:
             OutageError: The LM is down.
             dspy.utils.exceptions.LMError: The LM failed.
         """
-        return self._ask(self.program, question, options, metadata)
+        return self._ask(self.program, _given(question, options, history), metadata)
 
-    async def acall(self, question: str, options: Options = None, *, metadata: Metadata = None) -> dspy.Prediction:
+    async def acall(
+        self, question: str, options: Options = None, *, history: History = None, metadata: Metadata = None
+    ) -> dspy.Prediction:
         """``__call__`` in an event loop, which is never held up.
 
         When it is cancelled nothing further is begun. An LM call that is under way ends by itself, after its last
         attempt at the latest, and its answer is kept.
         """
-        return await self._ask_async(self.program, question, options, metadata)
+        return await self._ask_async(self.program, _given(question, options, history), metadata)
 
-    def retrieve(self, question: str, options: Options = None, *, metadata: Metadata = None) -> dspy.Prediction:
+    def retrieve(
+        self, question: str, options: Options = None, *, history: History = None, metadata: Metadata = None
+    ) -> dspy.Prediction:
         """The technique alone: find passages, and ask no reader. As ``__call__``, with None as the answer."""
-        return self._ask(self._retrieving, question, options, metadata)
+        return self._ask(self._retrieving, _given(question, options, history), metadata)
 
-    async def aretrieve(self, question: str, options: Options = None, *, metadata: Metadata = None) -> dspy.Prediction:
+    async def aretrieve(
+        self, question: str, options: Options = None, *, history: History = None, metadata: Metadata = None
+    ) -> dspy.Prediction:
         """``retrieve`` in an event loop."""
-        return await self._ask_async(self._retrieving, question, options, metadata)
+        return await self._ask_async(self._retrieving, _given(question, options, history), metadata)
 
     def batch(
         self, questions: Sequence[Asked], *, threads: int = 8, progress: Callable[[int, int], None] | None = None
@@ -156,13 +167,19 @@ class LoadedProgram:
             if progress is not None:
                 progress(done, len(asked))
 
-        results = bounded_map(lambda one: self(one[0], one[1] or None), asked, threads=threads, on_done=count)
+        histories = [one.history if isinstance(one, Question) else () for one in questions]
+        work = [(*one, history) for one, history in zip(asked, histories, strict=True)]
+        results = bounded_map(
+            lambda one: self(one[0], one[1] or None, history=one[2]), work, threads=threads, on_done=count
+        )
         return [
             Answered(*one, None, made) if isinstance(made, Exception) else Answered(*one, made, None)
             for one, made in zip(asked, results, strict=True)
         ]
 
-    def stream(self, question: str, options: Options = None, *, metadata: Metadata = None) -> Iterator[Event]:
+    def stream(
+        self, question: str, options: Options = None, *, history: History = None, metadata: Metadata = None
+    ) -> Iterator[Event]:
         """Ask, and be told on the way.
 
         The answer comes in pieces as the LM writes it, without what it reasons. A multiple-choice answer, one that is
@@ -172,6 +189,7 @@ class LoadedProgram:
         Args:
             question: The question.
             options: Option texts for a multiple-choice program.
+            history: The conversation before the question, see ``turns_of``. Default none.
             metadata: Given to the watchers.
 
         Yields:
@@ -182,7 +200,7 @@ class LoadedProgram:
         def work() -> None:
             teller = _Teller(events.put, streams=self._streams)
             try:
-                teller.end(self._ask(self.program, question, options, metadata, teller))
+                teller.end(self._ask(self.program, _given(question, options, history), metadata, teller))
                 events.put(None)
             except BaseException as error:  # noqa: BLE001 - raised where the events are read
                 events.put(error)
@@ -195,7 +213,7 @@ class LoadedProgram:
             yield event
 
     async def astream(
-        self, question: str, options: Options = None, *, metadata: Metadata = None
+        self, question: str, options: Options = None, *, history: History = None, metadata: Metadata = None
     ) -> AsyncIterator[Event]:
         """``stream`` in an event loop. Closed before its end, it is a cancelled ``acall``."""
         loop = asyncio.get_running_loop()
@@ -208,7 +226,7 @@ class LoadedProgram:
         async def work() -> None:
             teller = _Teller(send, streams=self._streams)
             try:
-                teller.end(await self._ask_async(self.program, question, options, metadata, teller))
+                teller.end(await self._ask_async(self.program, _given(question, options, history), metadata, teller))
             finally:
                 send(None)
 
@@ -226,19 +244,17 @@ class LoadedProgram:
             f"LoadedProgram({self.manifest.technique}, lm={self.lm.model!r}, collection={self.manifest.collection!r})"
         )
 
-    def _ask(
-        self, program: RAG, question: str, options: Options, metadata: Metadata, listener: Listener | None = None
-    ) -> dspy.Prediction:
-        with watched(self.watchers, self.id, question, options, metadata) as made, asking(self.lm), telling(listener):
-            made.append(program(question=question, options=None if options is None else list(options)))
+    def _ask(self, program: RAG, given: Given, metadata: Metadata, listener: Listener | None = None) -> dspy.Prediction:
+        with watched(self.watchers, self.id, given, metadata) as made, asking(self.lm), telling(listener):
+            made.append(program(**given))
         return made[0]
 
     async def _ask_async(
-        self, program: RAG, question: str, options: Options, metadata: Metadata, listener: Listener | None = None
+        self, program: RAG, given: Given, metadata: Metadata, listener: Listener | None = None
     ) -> dspy.Prediction:
-        watching = watched(self.watchers, self.id, question, options, metadata, later=True)
+        watching = watched(self.watchers, self.id, given, metadata, later=True)
         with watching as made, asking(self.lm), telling(listener):
-            made.append(await program.acall(question=question, options=None if options is None else list(options)))
+            made.append(await program.acall(**given))
         return made[0]
 
 
@@ -303,6 +319,12 @@ def _without_reader(program: RAG) -> RAG:
     if isinstance(program, Ensemble):
         return Ensemble([_without_reader(member) for member in program.members])
     return RAG(program.technique, None, nearest=program.nearest)
+
+
+def _given(question: str, options: Options, history: History) -> dict[str, Any]:
+    turns = turns_of(history)
+    given = {"question": question, "options": None if options is None else list(options)}
+    return {**given, "history": turns} if turns else given
 
 
 def _text_and_options(place: int, question: Asked) -> tuple[str, tuple[str, ...]]:

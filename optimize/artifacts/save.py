@@ -61,7 +61,7 @@ def save_program(
     """
     answered = evaluate(program, asked, lm=lm, name="golden answers", threads=threads)
     golden = [
-        Golden(question=one.question, options=list(one.options), answer=row.answer, passages=list(row.passages))
+        Golden(**one.inputs, answer=row.answer, passages=list(row.passages))
         for one, row in zip(asked, answered.rows, strict=True)
         if row.failure is None
     ]

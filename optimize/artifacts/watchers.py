@@ -54,6 +54,7 @@ class Exchange(BaseModel):
         artifact: Id of the artifact that was asked.
         question: The question as it was asked.
         options: Option texts as readers see them, without space around them; empty without.
+        history: The turns of the conversation before the question; empty without.
         queries: Role and text of each query.
         passages: Ids of the passages found, best first; None where they were not kept.
         n_passages: How many were found.
@@ -78,6 +79,7 @@ class Exchange(BaseModel):
     artifact: str
     question: str
     options: tuple[str, ...]
+    history: tuple[str, ...] = ()
     queries: tuple[AskedQuery, ...]
     passages: tuple[str, ...] | None
     n_passages: int = Field(ge=0)
@@ -94,8 +96,8 @@ class Exchange(BaseModel):
 
     @property
     def key(self) -> tuple[str, ...]:
-        """What makes two exchanges the same question: its words and its options."""
-        return (self.question.strip(), *self.options)
+        """What makes two exchanges the same question: its words, its options and what came before it."""
+        return (self.question.strip(), *self.options, *self.history)
 
 
 Watcher = Callable[[Exchange], object]
@@ -148,8 +150,7 @@ def has_declined(answer: str | None, options: Sequence[str] | None) -> bool:
 def watched(
     watchers: Sequence[Watcher],
     artifact: str,
-    question: str,
-    options: Sequence[str] | None,
+    given: Mapping[str, Any],
     metadata: Mapping[str, str] | None,
     *,
     later: bool = False,
@@ -159,8 +160,7 @@ def watched(
     Args:
         watchers: Who is told. An error of one is logged by its name alone, for its text may hold a question.
         artifact: Id of what is asked.
-        question: The question.
-        options: Its options.
+        given: ``question``, ``options`` and, where there is one, ``history``.
         metadata: What the caller gave.
         later: Have them told by a thread of their own, in the caller's context, and never wait for it.
     """
@@ -178,8 +178,8 @@ def watched(
 
             def tell() -> None:
                 exchange = exchange_of(
-                    made[0] if made else None, options=options, error=failure, at=at, artifact=artifact,
-                    question=question, seconds=seconds, lm_calls=cost.calls, lm_saved=cost.saved,
+                    made[0] if made else None, **given, error=failure, at=at, artifact=artifact,
+                    seconds=seconds, lm_calls=cost.calls, lm_saved=cost.saved,
                     metadata=dict(metadata or {}),
                 )  # fmt: skip
                 for watcher in watchers:

@@ -289,7 +289,7 @@ def _writer(program: RAG, lm: dspy.LM, *, asks: bool = True) -> Writer:
     def write(question: Question) -> list[str] | None:
         try:
             with asking(lm), mine.choosing(), nullcontext() if asks else stored_only():
-                made = mine.technique(question=question.question, options=list(question.options))
+                made = mine.technique(**question.inputs)
         except NotStoredError:
             return None
         return ["" if step.made is None else json_text(step.made) for step in made.steps if step.kind == "lm"]

@@ -197,11 +197,11 @@ class _Play:
     def go(self) -> None:
         """Go through it as far as it is written, and read where it is written to its end."""
         self.asked, self._number = [], 0
-        question, options, log = self.question.question, list(self.question.options), list[Record]()
+        given, log = self.question.inputs, list[Record]()
         try:
             with self.program.choosing():
-                found = drive(self.program.technique.walk(question, options, log), log, self._step)
-                self.prediction = drive(self.program.read(question, options, found), [])
+                found = drive(self.program.technique.walk(log, **given), log, self._step)
+                self.prediction = drive(self.program.read(found, **given), [])
         except _Asked:
             return
         except Exception as error:

@@ -107,7 +107,7 @@ class Reward:
         new = list({one.id: one for one in questions if one.id not in self._known}.values())
 
         def work(question: Question) -> float:
-            return self.value(question, self._plain(question=question.question, options=list(question.options)))
+            return self.value(question, self._plain(**question.inputs))
 
         def on_done(place: int, result: float | Exception) -> None:
             if isinstance(result, Exception) and failure_kind(result) is None:

@@ -157,7 +157,7 @@ def measure(lm: dspy.LM, program: Any, question: Question) -> float | None:
     """
     began = time.monotonic()
     with asking(lm), metered() as meter:
-        program(question=question.question, options=list(question.options) or None)
+        program(**question.inputs)
     cost = meter.total
     return min(cost.seconds, time.monotonic() - began) / cost.calls if cost.calls and cost.seconds else None
 
@@ -273,12 +273,11 @@ def dry_run(program: RAG, question: Question, *, decides_by_likelihood: bool) ->
     """
     engine = _DryEngine(decides_by_likelihood)
     lm = dspy.LM("dry/run", engine=LMEngine(engine, identity="dry"), cache=False, num_retries=0)
-    given = {"question": question.question, "options": list(question.options) or None}
     with asking(lm):
-        found = program.technique(**given)
+        found = program.technique(**question.inputs)
         before = len(engine.asked)
         if program.reader is not None:
-            program.reader(**given, passages=found.passages, findings=found.findings)
+            program.reader(**question.inputs, passages=found.passages, findings=found.findings)
     return engine.asked[:before], engine.asked[before:]
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from querywright.data import Label, Passage, Question, read_passages, read_questions
 from querywright.data.reading import check_evidence
+from querywright.data.splits import asked_of
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
 CHOICE = {"id": "q", "question": "Which?", "options": ["red", "Blue", "green"]}
@@ -31,6 +32,23 @@ def test_own_form_is_read_whole():
     }  # fmt: skip
     labels = {"p1": Label.ENTAILED, "p2": Label.USEFUL, "p3": Label.NOT_USEFUL}
     assert one(row) == Question("q1", "Which  one?", ("red", "blue"), "blue", ("azure",), labels)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"history": ["user: I take two drugs.", " assistant: Which?"]},
+        {"history": "user: I take two drugs.\n\nassistant: Which?\n"},
+        {"chat_history": [{"role": "user", "content": "I take two drugs."}, "assistant: Which?"]},
+        {"history": '["user: I take two drugs.", "assistant: Which?"]'},
+    ],
+)
+def test_forms_of_a_history(fields):
+    bare, told = one({"question": "Both?"}), one({"question": "Both?"} | fields)
+    assert told.history == ("user: I take two drugs.", "assistant: Which?")
+    assert one(told.to_json()) == told
+    assert told.inputs == bare.inputs | {"history": list(told.history)} == told.to_example().inputs().toDict()
+    assert (bare.history, told.id == bare.id, asked_of(told) == asked_of(bare)) == ((), False, False)
 
 
 @pytest.mark.parametrize(
@@ -184,6 +202,7 @@ def test_limit_and_multiple_choice(write, problems):
         ({"jointly": "maybe"}, "jointly", ["found 'maybe'", "true or false"]),
         ({"evidence": ["p"], "assessors": {"q": "person"}}, "assessors", ["{'q': 'person'}", "passage id of the evi"]),
         ({"evidence": ["p"], "assessors": "person"}, "assessors", ["found 'person'", "a name, or a list of names"]),
+        ({"history": [{"said": "Hello"}]}, "history", ["a list of turns"]),
         ({"id": ""}, "id", ["found ''"]),
         ({"id": 1.5}, "id", ["found 1.5"]),
     ],

@@ -57,6 +57,16 @@ def test_three_queries_in_the_papers_order_from_a_hypothesis(hcqr):
     assert ("Aspirin" in weigh.text, "Aspirin" in write.text) == (True, False)
 
 
+def test_deliberation_weighs_each_option_and_stays_with_the_hypothesis(hcqr):
+    weighing = ["Glucose acts fast.", "Insulin lowers sugar further.", "Aspirin does nothing."]
+    _, plain = hcqr()
+    out, (weigh, write) = hcqr({**GOOD, "weighing": weighing}, deliberate=True)
+    assert list(weigh.properties) == ["weighing", *HYPOTHESIS]
+    assert "each option in turn: what speaks for it and what against it" in weigh.system
+    assert out.steps[0].made == {"weighing": weighing, **HYPOTHESIS}
+    assert write == plain[1]
+
+
 def test_fusion_rules(hcqr, retriever):
     lists = [ids(retriever, text) for text in QUERIES.values()]
     rounds = dict.fromkeys(passage for row in zip(*lists, strict=True) for passage in row)

@@ -22,6 +22,7 @@ from querywright.programs import (
     GroundedReader,
     MultipleChoiceReader,
     PlainRetrieval,
+    ReasoningReader,
     ShortAnswerReader,
     make_reader,
 )
@@ -56,6 +57,34 @@ def test_multiple_choice_offers_the_options_as_the_only_answers(read):
     for options in (None, []):
         with pytest.raises(TechniqueError, match=r"the question has none: 'Which drug .*short_answer"):
             read(MultipleChoiceReader(), options=options)
+
+
+def test_reasoning_comes_before_an_option_or_a_short_answer(read):
+    out, (asked,) = read(ReasoningReader(), {"reasoning": "Sugar falls with insulin.", "answer": "insulin."})
+    assert (out.answer, out.reasoning, out.fallbacks) == ("Insulin", "Sugar falls with insulin.", [])
+    assert list(asked.properties) == ["reasoning", "answer"]
+    assert asked.properties["answer"]["enum"] == OPTIONS
+    shown = "".join(f"\n- {option}" for option in OPTIONS)
+    assert asked.messages == (("user", f"{TWO}question: {QUESTION}\n\noptions:{shown}"),)
+    out, (asked,) = read(ReasoningReader(), {"answer": "a hormone"}, options=None, given=[])
+    assert (out.answer, asked.messages) == ("a hormone", (("user", f"question: {QUESTION}"),))
+    assert "enum" not in asked.properties["answer"]
+
+
+def test_reasoning_that_never_comes_to_an_answer_is_no_answer(read):
+    out, asked = read(ReasoningReader(), '{"reasoning": "Insulin is a hormone and Aspirin is')
+    assert (out.answer, out.fallbacks, len(asked)) == ("", ["reader"], 2)
+    assert choice_accuracy(out.answer, OPTIONS, "Insulin") == 0.0
+
+
+@every_reader
+def test_the_conversation_before_the_question_is_read_as_data(read, reader):
+    _, (bare,) = read(reader())
+    out, (told,) = read(reader(), history="user: I am Ann.\n\nassistant: answer: Aspirin")
+    assert "history:\n- user: I am Ann.\n- assistant: answer: Aspirin\n" in told.text
+    assert "history" not in bare.text
+    assert set(told.properties) == set(bare.properties)
+    assert out.fallbacks == []
 
 
 def test_tuned_instructions_and_demonstrations_stay(read):

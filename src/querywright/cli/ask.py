@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 SHOWN_PASSAGES = 5
 """Of one search, in a trace."""
 
-Asked = Callable[[str, list[str] | None], Any]
+Asked = Callable[..., Any]
 
 
 def ask(
@@ -30,6 +31,7 @@ def ask(
     technique: opt.Name | None = None,
     collection: opt.Name | None = None,
     reader: opt.Name | None = None,
+    history: Annotated[str, Parameter(show_default=False)] = "",
     verify: opt.Flag = False,
     trace: opt.Flag = False,
     search: opt.SearchOptions = opt.SearchOptions(),
@@ -47,12 +49,14 @@ def ask(
         artifact: A compiled program.
         technique: Or a technique as it is written.
         collection: What the technique searches.
-        reader: auto, multiple_choice, short_answer, grounded or none. Default: auto.
+        reader: auto, multiple_choice, short_answer, reasoning, grounded or none. Default: auto.
+        history: The conversation before the question: its turns, a line each, or a file that holds them.
         verify: Replay the artifact's golden answers first.
         trace: Show what was asked and searched, step by step.
     """
     options = list(option)
     _check(question, options)
+    before = _before(history)
     if artifact is not None:
         given = {
             "--technique": technique, "--collection": collection, "--knob": search.knob, "--reader": reader,
@@ -70,7 +74,7 @@ def ask(
         raise InputError("name what is asked: --artifact FOLDER, or --technique NAME with --collection NAME")
     else:
         program = _technique(technique, collection, options, reader or "auto", search, helpers, lm, output.home)
-    found = program(question, options or None)
+    found = program(question, options or None, **before)
     emit(output.as_json, _as_data(found), lambda: _show(found, trace))
 
 
@@ -87,6 +91,22 @@ def _check(question: str, options: list[str]) -> None:
     for text in texts:
         if texts.count(text) > 1:
             raise InputError(f"the --option {text!r} is given twice; options must differ")
+
+
+def _before(history: str) -> dict[str, Any]:
+    """The conversation as a program takes it; nothing where there is none."""
+    from querywright.data.rows import parse_text_cell
+    from querywright.data.types import turns_of
+
+    named = history.strip()
+    if os.path.isfile(named) or (len(named.split()) == 1 and Path(named).suffix in {".txt", ".json", ".md"}):
+        try:
+            history = Path(named).read_text(encoding="utf-8-sig")
+        except (OSError, UnicodeDecodeError) as error:
+            what = getattr(error, "strerror", None) or "it is not UTF-8"
+            raise InputError(f"--history {named!r} cannot be read: {what}; name a file, or give the turns") from error
+    turns = turns_of(parse_text_cell(history))
+    return {"history": turns} if turns else {}
 
 
 def _compiled(
@@ -142,9 +162,9 @@ def _technique(
         **knobs,
     )
 
-    def call(question: str, given: list[str] | None) -> Any:
+    def call(question: str, given: list[str] | None, **before: Any) -> Any:
         with asking(workspace.lm):
-            return program(question=question, options=given)
+            return program(question=question, options=given, **before)
 
     return call
 

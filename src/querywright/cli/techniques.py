@@ -46,18 +46,18 @@ def technique_rows() -> list[dict[str, Any]]:
 
 
 def markdown_table(rows: list[dict[str, Any]]) -> str:
-    """The techniques as a Markdown table; the gate, which is the same in every row, stands below it."""
-    from querywright.programs.gate import GATE
+    """The techniques as a Markdown table; knobs that are the same in every row stand below it."""
+    from querywright.programs.gate import SHARED_KNOBS
 
-    of_the_gate = {knob.name for knob in GATE}
+    of_all = {knob.name for knob in SHARED_KNOBS}
     lines = ["| technique | what | source | LM stages | searches | knobs (default) |", "| --- " * 6 + "|"]
     for row in rows:
-        own = [knob for knob in row["knobs"] if knob["name"] not in of_the_gate]
+        own = [knob for knob in row["knobs"] if knob["name"] not in of_all]
         knobs = ", ".join(f"`{knob['name']}` ({knob['default']})" for knob in own) or "-"
         facts = f"{row['title']} | {row['source']} | {row['LM stages']} | {row['searches']}"
         lines.append(f"| `{row['technique']}` | {facts} | {knobs} |")
-    shared = ", ".join(f"`{knob.name}` ({knob.default})" for knob in GATE)
-    lines += ["", f"Every technique with LM stages has the gate as well: {shared}."]
+    shared = ", ".join(f"`{knob.name}` ({knob.default})" for knob in SHARED_KNOBS)
+    lines += ["", f"Every technique with LM stages has these as well: {shared}."]
     return "\n".join(lines) + "\n"
 
 

@@ -3,7 +3,7 @@
 Columns that are found without a mapping, the first that has a value:
 
 * question ``id``: id, _id, qid, question_id. Without one the id is the first 16 hex digits of the SHA-256 of
-  question and options, so that it stays the same when rows move.
+  question, options and history, so that it stays the same when rows move.
 * ``question``: question, query, user_input.
 * ``options``: options, choices: a list, an object of letter and text, or ``{"text": [...], "label": [...]}``;
   or columns A, B, C ...; a mapping may name several columns as ``"opa,opb,opc"``. An empty list is no
@@ -18,6 +18,8 @@ Columns that are found without a mapping, the first that has a value:
   supporting_facts, reference_context_ids, correct_answer_document_ids, expected_ids: an object of passage id and
   label, or a list of passage ids (or one id), each of which counts as ENTAILED; in multi-hop sets that means
   that each of them is needed. ``assessors``: by passage id who gave the label.
+* ``history``: history, chat_history: the conversation before the question: a list of turns, each a text or an object
+  of ``role`` and ``content``; or a text, whose lines are the turns.
 * passage ``id``: id, _id, doc_id, docid, pid, passage_id. ``text``: text, content, contents, body.
   ``title``: title. ``metadata``: metadata, an object of text, numbers, truth values and dates.
 
@@ -46,6 +48,7 @@ from querywright.data.rows import (
     read_answer,
     read_assessors,
     read_evidence,
+    read_history,
     read_jointly,
     read_metadata,
     read_options,
@@ -59,7 +62,7 @@ from querywright.errors import DataError
 
 logger = logging.getLogger(__name__)
 
-QUESTION_NAMES = ("id", "question", "options", "answer", "aliases", "evidence", "jointly", "assessors")
+QUESTION_NAMES = ("id", "question", "options", "answer", "aliases", "evidence", "jointly", "assessors", "history")
 PASSAGE_NAMES = ("id", "text", "title", "metadata")
 QUESTION_COLUMNS = {
     "id": ("id", "_id", "qid", "question_id"),
@@ -77,6 +80,7 @@ QUESTION_COLUMNS = {
     ),
     "jointly": ("jointly",),
     "assessors": ("assessors",),
+    "history": ("history", "chat_history"),
 }
 PASSAGE_COLUMNS = {
     "id": ("id", "_id", "doc_id", "docid", "pid", "passage_id"),
@@ -105,8 +109,8 @@ def read_questions(
             files (see :mod:`querywright.data.folders`) or a dataset; ``sample``; ``hf:NAME[:CONFIG]`` or a name
             with a slash for a dataset of the Hugging Face hub, where NAME may be one of
             :data:`querywright.data.hub.RECIPES`; or rows, each a dict or a ``dspy.Example``.
-        columns: Our names (id, question, options, answer, aliases, evidence, jointly, assessors) to theirs. Default:
-            guessed, see the head of this module.
+        columns: Our names (id, question, options, answer, aliases, evidence, jointly, assessors, history) to theirs.
+            Default: guessed, see the head of this module.
         limit: Read only the first so many rows that hold something, 1 or more. Default all.
         split: Split of a dataset or folder; needed when it has more than one.
         multiple_choice: True: a question without options is a problem. False: options are dropped after the
@@ -266,16 +270,18 @@ def _question(record: Record, multiple_choice: bool | None) -> tuple[Question, b
         record.complain(record.cell("options").column, None, "options, because multiple_choice=True")
     texts = options.texts if options else ()
     column, given = record.cell("id")
-    id = derived_id(text, texts) if given is None else record.name(given, column)
+    history = read_history(record)
+    id = derived_id(text, texts, history) if given is None else record.name(given, column)
     shown = () if multiple_choice is False else texts
     jointly = read_jointly(record)
     assessors = read_assessors(record, evidence)
-    return Question(id, text, shown, answer.text, answer.aliases, evidence, jointly, assessors), given is not None
+    made = Question(id, text, shown, answer.text, answer.aliases, evidence, jointly, assessors, history)
+    return made, given is not None
 
 
-def derived_id(question: str, options: tuple[str, ...]) -> str:
+def derived_id(question: str, options: tuple[str, ...], history: tuple[str, ...] = ()) -> str:
     """The id of a question that the data gives none."""
-    data = json.dumps([question, *options], ensure_ascii=False)
+    data = json.dumps([question, *options, *([history] if history else ())], ensure_ascii=False)
     return hashlib.sha256(data.encode("utf-8", "replace")).hexdigest()[:16]
 
 

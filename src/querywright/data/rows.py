@@ -14,7 +14,7 @@ from string import ascii_uppercase
 from typing import Any, NamedTuple
 
 from querywright.data.tables import Row
-from querywright.data.types import Label, Scalar
+from querywright.data.types import Label, Scalar, turns_of
 from querywright.errors import DataError
 
 INDEX_COLUMNS = ("answer_idx", "answer_letter", "answer_index", "answerKey")
@@ -344,6 +344,16 @@ def read_jointly(record: Record) -> bool:
     if value is not None and not isinstance(value, bool):
         record.complain(column, value, "true or false")
     return value is True
+
+
+def read_history(record: Record) -> tuple[str, ...]:
+    """The turns of the conversation before a question; none where there was none."""
+    column, value = record.parsed("history")
+    try:
+        return tuple(record.text(turn, column, "a turn with a text") for turn in turns_of(value))
+    except DataError:
+        record.complain(column, value, "a text, or a list of turns: texts, or objects of role and content")
+        return ()
 
 
 def read_metadata(record: Record) -> dict[str, Scalar]:

@@ -92,7 +92,7 @@ def _place(seed: int, question_id: str) -> float:
 def left_over(questions: Sequence[Question], splits: Splits, seed: int = 0) -> list[Question]:
     """The questions that stand in none of the splits, in the order of their places, each once.
 
-    Questions are the same by id, or by text and options, as ``marks`` tells.
+    Questions are the same by id, or by text, options and history, as ``marks`` tells.
 
     Args:
         questions: All of them.
@@ -110,17 +110,17 @@ def left_over(questions: Sequence[Question], splits: Splits, seed: int = 0) -> l
 
 
 def marks(question: Question) -> set[tuple[str, ...]]:
-    """What makes a question the same as another: its id, or its text and options.
+    """What makes a question the same as another: its id, or its text, options and history.
 
     Args:
         question: Any question.
     """
     text = " ".join(question.question.casefold().split())
-    return {("id", question.id), ("text", text, *sorted(question.options))}
+    return {("id", question.id), ("text", text, *sorted(question.options), *question.history)}
 
 
 def asked_of(question: Question) -> str:
-    """A hash of what is asked, text and options, by which questions are the same whatever their ids are.
+    """A hash of what is asked, text, options and history, by which questions are the same whatever their ids are.
 
     Args:
         question: Any question.

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
+from querywright.errors import DataError
+
 Scalar = str | int | float | bool
+History = str | Sequence[Any] | None
+"""A conversation before a question, in any form that ``turns_of`` reads."""
 
 PERSON = "person"
 """Who gave a label where nothing else is said."""
@@ -73,6 +77,7 @@ class Question:
         assessors: Who gave the label in ``evidence``, by passage id: ``person``, or the names of judges. Where it is
             given a passage that ``evidence`` does not name is unjudged. Default empty: a person gave all labels, and
             a passage that is not named is NOT_USEFUL.
+        history: The turns of the conversation before the question, the earliest first. Default none.
     """
 
     id: str
@@ -83,26 +88,32 @@ class Question:
     evidence: Mapping[str, Label] = field(default_factory=dict)
     jointly: bool = False
     assessors: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    history: tuple[str, ...] = ()
 
     @property
     def answers(self) -> tuple[str, ...]:
         """All accepted answers, the main one first."""
         return () if self.answer is None else (self.answer, *self.aliases)
 
+    @property
+    def inputs(self) -> dict[str, Any]:
+        """What a program is given: ``question``, ``options`` and, where there is one, ``history``."""
+        given = {"question": self.question, "options": list(self.options)}
+        return {**given, "history": list(self.history)} if self.history else given
+
     def to_example(self) -> Any:
-        """The question as a ``dspy.Example`` whose inputs are ``question`` and ``options``."""
+        """The question as a ``dspy.Example`` whose inputs are those of a program."""
         import dspy
 
         return dspy.Example(
+            **self.inputs,
             id=self.id,
-            question=self.question,
-            options=list(self.options),
             answer=self.answer,
             aliases=list(self.aliases),
             evidence={key: str(value) for key, value in self.evidence.items()},
             jointly=self.jointly,
             assessors={key: list(names) for key, names in self.assessors.items()},
-        ).with_inputs("question", "options")
+        ).with_inputs(*self.inputs)
 
     def to_json(self) -> dict[str, Any]:
         """The question in querywright's own JSON form, without empty fields."""
@@ -119,4 +130,35 @@ class Question:
             data["jointly"] = True
         if self.assessors:
             data["assessors"] = {key: list(names) for key, names in self.assessors.items()}
+        if self.history:
+            data["history"] = list(self.history)
         return data
+
+
+def turns_of(history: History) -> tuple[str, ...]:
+    """The turns of a conversation, the earliest first.
+
+    Args:
+        history: A text, whose lines are the turns; or a list of turns, each a text or an object with its text as
+            ``content`` and, where it is known, the ``role`` of who said it. None or empty: none.
+
+    Raises:
+        DataError: It has another form.
+    """
+    turns = list(filter(str.strip, history.splitlines())) if isinstance(history, str) else history or ()
+    if isinstance(turns, Sequence):
+        turns = [_turn(turn).strip() for turn in turns]
+        if all(turns):
+            return tuple(turns)
+    raise DataError(
+        "a history must be a text, or a list of turns that are texts or objects of role and content, but got "
+        f"{history!r:.80}"
+    )
+
+
+def _turn(turn: Any) -> str:
+    """A turn as one text; "" for what is none."""
+    if not isinstance(turn, Mapping):
+        return turn if isinstance(turn, str) else ""
+    role, said = turn.get("role"), turn.get("content")
+    return (f"{role}: {said}" if role else said) if isinstance(said, str) else ""

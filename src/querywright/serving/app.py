@@ -83,14 +83,14 @@ class Service:
 
         async def work() -> Any:
             async with self.work.turn(), self._counted(note_of(request.scope)) as given:
-                return await call(asked.question, asked.options, metadata=given)
+                return await call(asked.question, asked.options, history=asked.history, metadata=given)
 
         return await self.work.attended(request.receive, work())
 
     async def events(self, served: Served, asked: Any, note: Note) -> AsyncGenerator[tuple[str, Any], None]:
         """What becomes of a question, as names and data."""
         async with self.work.turn(), self._counted(note) as given:
-            stream: Any = served.program.astream(asked.question, asked.options, metadata=given)
+            stream: Any = served.program.astream(asked.question, asked.options, history=asked.history, metadata=given)
             async with contextlib.aclosing(stream) as events:
                 async for event in events:
                     if event.kind == "prediction":

@@ -20,6 +20,7 @@ class AskedIn(BaseModel):
 
     question: str
     options: list[str] | None = None
+    history: list[str] | None = None
     artifact: str | None = None
 
     @field_validator("options", check_fields=False)
@@ -110,6 +111,8 @@ class Problem(BaseModel):
 def request_shapes(settings: ServeSettings, names: Sequence[str]) -> tuple[type[AskedIn], type[AskedIn]]:
     """The requests of ``/retrieve`` and ``/ask`` with the limits of these settings, for artifacts of these names."""
     option = Annotated[str, Field(max_length=settings.max_option, pattern=_TEXT)]
+    turn = Annotated[str, Field(max_length=settings.max_question, pattern=_TEXT)]
+    told = "Turns of the conversation before the question, the earliest first."
     fields: dict[str, Any] = {
         "question": (str, Field(max_length=settings.max_question, pattern=_TEXT)),
         "options": (
@@ -122,6 +125,7 @@ def request_shapes(settings: ServeSettings, names: Sequence[str]) -> tuple[type[
                 json_schema_extra={"uniqueItems": True},
             ),
         ),
+        "history": (list[turn] | None, Field(None, max_length=100, description=told)),
         "artifact": (
             str | None,
             Field(

@@ -371,7 +371,7 @@ def detectable(n: int, m: int, *, alpha: float, power: float = 0.8) -> float:
 
 
 def recorded_now(
-    ask: Callable[[str, list[str] | None], Any],
+    ask: Callable[..., Any],
     questions: Sequence[Any],
     *,
     artifact: str,
@@ -405,7 +405,7 @@ def recorded_now(
             progress("reference", done, len(questions))
 
     def work(question: Any) -> Any:
-        return ask(question.question, list(question.options) or None)
+        return ask(**question.inputs | {"options": list(question.options) or None})
 
     results = bounded_map(work, questions, threads=threads, on_done=ended)
     failed = [result for result in results if isinstance(result, Exception)]
@@ -416,5 +416,5 @@ def recorded_now(
     for question, result in zip(questions, results, strict=True):
         error = result if isinstance(result, Exception) else None
         made = None if error is not None else result
-        exchanges.append(exchange_of(made, question=question.question, options=question.options, error=error, **given))
+        exchanges.append(exchange_of(made, **question.inputs, error=error, **given))
     return exchanges

@@ -95,7 +95,9 @@ class _Gathered:
         text, options = self.recorded.question.strip(), self.recorded.options
         answers = [answer for answer, _ in self.right.values()]
         first, others = answers[0] if answers else None, tuple(answers[1:])
-        return Question(derived_id(text, options), text, options, first, others, dict(self.evidence))
+        history = self.recorded.history
+        id = derived_id(text, options, history)
+        return Question(id, text, options, first, others, dict(self.evidence), history=history)
 
 
 def labelled_questions(traffic: Sequence[Exchange], labels: str | Path) -> Labelled:

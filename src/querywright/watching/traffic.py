@@ -105,6 +105,7 @@ class JsonLines:
         kept: dict[str, Any] = exchange.model_dump() | {
             "question": self._text(exchange.question),
             "options": [self._text(option) for option in exchange.options],
+            "history": [self._text(turn) for turn in exchange.history],
             "queries": [{"role": query.role, "text": self._text(query.text)} for query in exchange.queries],
             "answer": None if exchange.answer is None else self._text(exchange.answer),
             "metadata": {key: self._redact(value) for key, value in exchange.metadata.items()},
