@@ -198,7 +198,7 @@ def _arms(
         drawn = scores[places]
         with np.errstate(invalid="ignore"):  # an arm that found nothing in these questions has no mean
             found: np.ndarray = np.nansum(drawn, axis=0) / (~np.isnan(drawn)).sum(axis=0)
-        return found.round(12)
+        return np.round(found, 12)
 
     def tau(places: np.ndarray) -> float:
         both = means(places)

@@ -185,7 +185,7 @@ def prepare(
     embedder: Any = "embedded",
     engine: str = "dense",
     reader: str | None = "auto",
-    max_passages: int = MAX_PASSAGES.default,
+    max_passages: int = 5,
     knobs: Mapping[str, Any] | None = None,
     metrics: Metrics = (),
     judges: Sequence[str | Path] = (),
